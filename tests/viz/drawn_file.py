@@ -1,4 +1,4 @@
-"""Read a figure: the rows of a chart, its small maps, and the words of an SVG in their order."""
+"""Read a figure: the rows of a chart, its thumbnails, and the text of an SVG in document order."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def spec_of(chart: Any) -> dict[str, Any]:
-    """A chart as the browser gets it, without the check against the schema, which takes seconds."""
+    """Return the specification of a chart, without schema validation, which takes seconds."""
     return chart if isinstance(chart, dict) else chart.to_dict(validate=False)
 
 
 def datasets(chart: Any) -> list[list[dict[str, Any]]]:
-    """The rows of each table of a chart."""
+    """Return the rows of each table of a chart."""
     return list(spec_of(chart)["datasets"].values())
 
 
 def rows_of(chart: Any, column: str) -> list[dict[str, Any]]:
-    """The rows of the one table of a chart with that column."""
+    """Return the rows of the only table of a chart with that column."""
     tables = [rows for rows in datasets(chart) if rows and column in rows[0]]
     assert len(tables) == 1, f"{len(tables)} tables have {column}"
     return tables[0]
 
 
 def all_rows(chart: Any) -> list[dict[str, Any]]:
-    """Every row of every table of a chart, as the browser gets it."""
+    """Return all rows of all tables of a chart."""
     return [row for rows in datasets(chart) for row in rows]
 
 
 def ends_of(chart: Any, channel: str = "color", layer: int = 0) -> tuple[float, float]:
-    """Where the scale of a layer begins and ends; one whose middle is not half-way fails."""
+    """Return the ends of the scale of a layer; fail if it is not centred."""
     spec = spec_of(chart)
     domain = spec.get("layer", [spec])[layer]["encoding"][channel]["scale"]["domain"]
     assert len(domain) % 2 == 0 or abs(domain[len(domain) // 2] - (domain[0] + domain[-1]) / 2) < 1e-9
@@ -43,7 +43,7 @@ def ends_of(chart: Any, channel: str = "color", layer: int = 0) -> tuple[float, 
 
 
 def maps_of(chart: Any) -> list[np.ndarray]:
-    """The values of the small maps of a chart, [row, col] each: NaN where masked, infinite where it is not a number."""
+    """Return the values of the thumbnails of a chart, [row, col] each: NaN where masked, infinite where not a number."""
     found = []
     for row in rows_of(chart, "cells"):
         values = [
@@ -54,5 +54,5 @@ def maps_of(chart: Any) -> list[np.ndarray]:
 
 
 def words(drawn: str) -> list[str]:
-    """What can be selected in an SVG."""
+    """Return the texts of an SVG."""
     return ["".join(node.itertext()) for node in ET.fromstring(drawn).iter(f"{SVG}text")]

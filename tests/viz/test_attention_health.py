@@ -1,4 +1,4 @@
-"""The pictures of a recorded training: maps, the film, and the report of a notebook."""
+"""Charts of `AttentionHealth` records: maps, the timeline, and the notebook report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def health() -> AttentionHealth:
     return found
 
 
-def test_a_map_has_a_cell_per_probe_and_head(health: AttentionHealth) -> None:
+def test_the_map_has_a_cell_per_probe_and_head(health: AttentionHealth) -> None:
     measure = "entropy_p50"
     spec = health_map(health.table(), measure).to_dict(validate=False)
     [rows] = spec["datasets"].values()
@@ -35,7 +35,7 @@ def test_a_map_has_a_cell_per_probe_and_head(health: AttentionHealth) -> None:
     assert ends_of(spec) == (0, 1)
 
 
-def test_wrong_measures_and_empty_tables_are_refused(health: AttentionHealth) -> None:
+def test_unknown_measures_and_empty_tables_raise(health: AttentionHealth) -> None:
     with pytest.raises(
         InputError, match=r"A measure is one of score_max, .*, got 'entropy'; for example 'entropy_p50'"
     ):
@@ -54,7 +54,7 @@ def test_the_report_shows_alarms_and_charts(health: AttentionHealth) -> None:
     assert "No alarm." in AttentionHealth(torch.arange(7))._repr_html_()
 
 
-def test_an_encoder_decoder_is_drawn_with_the_tokens_of_both_stacks() -> None:
+def test_encoder_decoder_timeline_has_the_tokens_of_both_stacks() -> None:
     model = xformer.load("checkpoints/reverse-seq2seq").model
     health = AttentionHealth(([3, 7, 12, 9], [3, 4, 5]), every=1)
     health.step(model, 1)

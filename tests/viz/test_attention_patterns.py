@@ -1,4 +1,4 @@
-"""One head as a chart: on which scale, what is masked, and what becomes of more cells than can be drawn."""
+"""Charts of attention patterns: scales, masked cells and pooling."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def frame(n: int, *, causal: bool = True) -> pd.DataFrame:
     return pattern_cells(pattern, allowed, names, names)
 
 
-def test_the_scale_is_fixed_or_the_heads_own() -> None:
+def test_scale_is_fixed_or_ends_at_the_heads_largest_weight() -> None:
     cells = frame(5)
     assert ends_of(head_chart(cells)) == (0, 1)
     assert ends_of(head_chart(cells, scale="own")) == pytest.approx((0, cells["weight"].max()))
 
 
-def test_the_difference_is_that_of_the_weights_and_a_masked_one_counts_0() -> None:
+def test_difference_counts_masked_weights_as_zero() -> None:
     model, tokens = random_model("encoder"), torch.tensor([[3, 1, 4, 1]])
     own, causal = (from_trace(model, record(model, tokens, edits=made)) for made in ([], [edits.set_causal(True)]))
     at = {"layer": 1, "head": 2}
@@ -51,7 +51,7 @@ def test_the_difference_is_that_of_the_weights_and_a_masked_one_counts_0() -> No
         assert cell["weight"] == pytest.approx(new - old)
 
 
-def test_more_cells_than_can_be_drawn_are_pooled_by_their_largest() -> None:
+def test_large_patterns_are_max_pooled() -> None:
     n = 131
     cells = frame(n)
     small = pooled(cells, 64)
@@ -67,7 +67,7 @@ def test_more_cells_than_can_be_drawn_are_pooled_by_their_largest() -> None:
 TOKENS = torch.tensor([[3, 7, 1, 9]])
 
 
-def test_a_causal_mask_that_was_not_recorded_is_read_from_the_weights() -> None:
+def test_unrecorded_causal_mask_is_inferred_from_the_weights() -> None:
     model = random_model("decoder")
     whole, bare = (from_trace(model, record(model, TOKENS, keep=keep)) for keep in (("*",), ("*.pattern",)))
     for there, layer in zip(pattern_layers(whole), pattern_layers(bare), strict=True):
@@ -76,7 +76,7 @@ def test_a_causal_mask_that_was_not_recorded_is_read_from_the_weights() -> None:
         assert not there.allowed.all()
 
 
-def test_of_a_long_input_the_cells_around_one_are_those_of_the_whole() -> None:
+def test_cells_around_one_equal_those_of_the_whole_pattern() -> None:
     model = random_model("decoder")
     n = min(model.config.max_len, 2 * REACH + 7)
     tokens = torch.arange(n)[None] % (model.config.vocab_size - 1) + 1
@@ -108,20 +108,20 @@ def changed() -> Reading:
 
 
 @pytest.mark.parametrize("scale", ["fixed", "log", "without_first_token"])
-def test_the_grid_has_every_weight_on_its_scale(original: Reading, scale: str) -> None:
+def test_grid_draws_every_weight_on_its_scale(original: Reading, scale: str) -> None:
     shown = np.reshape(maps_of(viz.attention_grid(original, scale=scale)), (4, 4, 4, 4))  # layer, head, query, key
     weights = np.stack([original[f"encoder.{layer}.attn.pattern"][0].numpy(force=True) for layer in range(4)])
     first = 1 if scale == "without_first_token" else 0
     top = weights[..., 1:].max(axis=(2, 3), keepdims=True) if scale == "without_first_token" else 1.0
     expected = 1 + np.log10(weights) / 4 if scale == "log" else weights / top
-    error = 0.02 if scale != "log" else 0.05  # a small picture keeps a byte of each weight, and sends a letter
+    error = 0.02 if scale != "log" else 0.05  # a thumbnail keeps one byte per weight, and sends one letter
     seen = weights[..., first:] > 1e-3
     np.testing.assert_allclose(shown[..., first:][seen], expected[..., first:][seen], atol=error)
 
 
-def test_a_changed_run_says_what_is_masked_silenced_and_moved(original: Reading, changed: Reading) -> None:
+def test_grid_of_a_changed_run_marks_masked_ablated_and_moved_heads(original: Reading, changed: Reading) -> None:
     chart = viz.attention_grid(changed, before=original)
-    assert np.isnan(maps_of(chart)).sum() == 4 * 6  # of one layer's heads all that is above the diagonal
+    assert np.isnan(maps_of(chart)).sum() == 4 * 6  # above the diagonal, in the heads of one layer
     grid = chart.to_dict(validate=False)
     marks = [layer["mark"]["type"] for layer in grid["layer"]]
     bars, crossed = (grid["datasets"][grid["layer"][at]["data"]["name"]] for at in (2, marks.index("rule")))
@@ -131,7 +131,7 @@ def test_a_changed_run_says_what_is_masked_silenced_and_moved(original: Reading,
     assert min(moved[8:]) > 0
 
 
-def test_an_arc_is_as_wide_as_its_weight_and_of_the_hue_of_its_head(original: Reading, changed: Reading) -> None:
+def test_arcs_have_the_width_of_their_weight_and_the_hue_of_their_head(original: Reading, changed: Reading) -> None:
     chart = viz.attention_arcs(original, layer=2, heads=[1, 3])
     points = rows_of(chart, "arc")
     weights = original["encoder.2.attn.pattern"][0, [1, 3]].numpy(force=True)
@@ -143,7 +143,7 @@ def test_an_arc_is_as_wide_as_its_weight_and_of_the_hue_of_its_head(original: Re
     assert [one["title"] for one in both["hconcat"]] == ["layer 3, original", "layer 3, changed"]
 
 
-def test_of_very_many_arcs_the_weakest_are_left_out(original: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_strongest_arcs_are_drawn(original: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_patterns, "MOST_ARCS", 4)
     points = rows_of(viz.attention_arcs(original, layer=0, heads=[0]), "arc")
     widths = {point["arc"]: point["width"] for point in points}
@@ -151,7 +151,7 @@ def test_of_very_many_arcs_the_weakest_are_left_out(original: Reading, monkeypat
     assert sorted(widths.values()) == pytest.approx(sorted((0.5 + 2.7 * strongest).tolist()), abs=1e-3)
 
 
-def test_what_is_not_there_is_said(original: Reading) -> None:
+def test_missing_layers_and_heads_raise(original: Reading) -> None:
     for layer, head in ((4, 0), (0, 4)):
         with pytest.raises(EditError, match="0 to 3, got"):
             viz.attention_arcs(original, layer=layer, heads=[head])

@@ -1,4 +1,4 @@
-"""A layered chart is what Altair makes of it, without the table being written as text for every layer."""
+"""Tests of the helpers shared by charts."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ def charts() -> list[alt.Chart]:
 
 
 def plain(chart: Any) -> str:
-    """The chart, but for the names that Altair makes up."""
+    """Return the chart without the names that Altair generates."""
     return re.sub(r"view_\w+", "view", str(chart.to_dict()))
 
 
 @pytest.mark.parametrize("more", [[], [alt.Chart(pd.DataFrame({"x": [3]})).mark_rule().encode(alt.X("x:Q"))]])
-def test_it_is_the_chart_of_altair(more: list[alt.Chart]) -> None:
+def test_layered_equals_altair_layer(more: list[alt.Chart]) -> None:
     ours, theirs = layered(*charts(), *more, height=90), alt.layer(*charts(), *more).properties(height=90)
     assert plain(ours) == plain(theirs)
     assert ours.to_dict()["datasets"] == theirs.to_dict()["datasets"]
 
 
-def test_a_text_is_light_on_a_dark_cell_and_dark_on_a_light_one() -> None:
+def test_inks_contrast_with_their_cells() -> None:
     light, dark = "#ffffff", theme.TEXT[0]
     assert inks(["#ffffff", "#888888", "#000000"], [-9, 0, 1, 9, np.inf], 0, 1) == [dark, dark, light, light, light]
 
 
-def test_a_token_has_its_verdict_also_without_colour_and_its_probability() -> None:
+def test_token_lanes_show_verdicts_without_colour_and_probabilities() -> None:
     rows = [("says", 0, "seven", "wrong", 0.25), ("says", 1, "7", "right", 1.0), ("reads", 0, "x", "plain", None)]
     tokens = pd.DataFrame(rows, columns=["lane", "at", "token", "kind", "probability"]).astype({"probability": float})
     drawn = svg([layered(*token_lanes(tokens, columns=2, title="step", hues={"says": "#010101"}))])
     assert {"seven", "0.25 ✗", "7", "1.00 ✓", "x", "reads", "says"} <= set(words(drawn))
     [wrong] = re.findall(r'<path[^>]*stroke="#d55e00"[^>]*>', drawn)
-    assert 'stroke-dasharray="4,3"' in wrong, "without colours, the border is broken"
+    assert 'stroke-dasharray="4,3"' in wrong, "wrong tokens need a dashed border"
 
 
-def test_many_cells_are_pooled_and_the_largest_weight_stands_for_its_block() -> None:
+def test_maps_are_max_pooled() -> None:
     weights = np.zeros((1, 6, 6))
     weights[0, 3, 4], weights[0, :2, :2], weights[0, 5, 0] = 0.8, np.nan, np.inf
     np.testing.assert_equal(pool_maps(weights, 3)[0], [[np.nan, 0, 0], [0, 0, 0.8], [np.inf, 0, 0]])
 
 
-def test_a_small_map_is_drawn_where_its_frame_is_with_masked_and_broken_cells() -> None:
+def test_small_maps_draw_masked_and_broken_cells_in_their_frame() -> None:
     frame = {"x": 20, "y": 10, "x2": 60, "y2": 40}
     values = np.array([[0.0, 0.5, 1.0, np.nan], [np.inf, 0.25, 0.75, 1.0]])
     sheet = layered(small_maps([frame], [values], pixel_axes(200, 100))).properties(width=200, height=100)

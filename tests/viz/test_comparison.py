@@ -1,4 +1,4 @@
-"""The charts of a comparison show the numbers of their frames, on fixed scales, distinct without colours."""
+"""Charts of a comparison have the numbers of their tables, on fixed scales, and are legible without colour."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from xformer.edits import zero_positions
 from xformer.viz import theme
 from xformer.viz.generation import SAYS
 
-CONTENDERS = [random_variant(f"seed {seed}", "decoder", seed=seed) for seed in (2, 3)]
-CONTENDERS.append(variant_of('hot "one"', CONTENDERS[0].model, CONTENDERS[0].task, sampling=Sampling(temperature=3.0)))
-ROLLOUTS = [decode_steps(variant, SOURCE) for variant in CONTENDERS]
-STEP, LEAST = first_divergence(ROLLOUTS[:2]), 0.15
+VARIANTS = [random_variant(f"seed {seed}", "decoder", seed=seed) for seed in (2, 3)]
+VARIANTS.append(variant_of('hot "one"', VARIANTS[0].model, VARIANTS[0].task, sampling=Sampling(temperature=3.0)))
+RUNS = [decode_steps(variant, SOURCE) for variant in VARIANTS]
+STEP, LEAST = first_divergence(RUNS[:2]), 0.15
 assert STEP is not None
-READINGS = [one[STEP] for one in ROLLOUTS[:2]]
-CHANGED = variant_of("changed", CONTENDERS[0].model, CONTENDERS[0].task, (zero_positions(),))
-TWINS = [ROLLOUTS[0], decode_steps(CHANGED, SOURCE)]
+READINGS = [one[STEP] for one in RUNS[:2]]
+CHANGED = variant_of("changed", VARIANTS[0].model, VARIANTS[0].task, (zero_positions(),))
+TWINS = [RUNS[0], decode_steps(CHANGED, SOURCE)]
 CHANGES_AT = first_divergence(TWINS)
 assert CHANGES_AT is not None
 PATCHED = [one[CHANGES_AT] for one in TWINS]
-COUNTED = analysis.agreement(CONTENDERS[:2], samples=50)
+COUNTED = analysis.agreement(VARIANTS[:2], samples=50)
 
 
-def test_bars_are_the_probabilities_of_all_players_on_one_scale(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xformer.viz.generation.LEAST", LEAST)  # so high that a token of these variants is left out
-    frame = analysis.likeliest_tokens(ROLLOUTS, STEP, 4)
-    chart = viz.likeliest_tokens(ROLLOUTS, STEP, 4, dark=True)
+def test_bars_are_the_probabilities_of_all_models_on_one_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xformer.viz.generation.LEAST", LEAST)  # high enough that a token of these variants is left out
+    frame = analysis.likeliest_tokens(RUNS, STEP, 4)
+    chart = viz.likeliest_tokens(RUNS, STEP, 4, dark=True)
     shown = {(row["model"], row["token"]): row for row in rows(chart)}
     assert 0 < len({token for _, token in shown}) < frame["token"].nunique()
     for row in frame.to_dict("records"):
@@ -46,13 +46,13 @@ def test_bars_are_the_probabilities_of_all_players_on_one_scale(monkeypatch: pyt
     assert [row["model"] for row in shown.values() if SAYS in row["shown"]]
     spec = chart.to_dict(validate=False)
     scale = spec["layer"][0]["encoding"]["color"]["scale"]
-    assert scale == {"domain": [p.name for p in CONTENDERS], "range": theme.model_hues(3, True)}
+    assert scale == {"domain": [p.name for p in VARIANTS], "range": theme.model_hues(3, True)}
     assert spec["layer"][0]["encoding"]["x"]["scale"]["domain"][0] == 0
 
 
-def test_lines_have_their_verdicts_and_the_parting_marked() -> None:
-    frame = analysis.predictions_by_step(ROLLOUTS)
-    chart = viz.predictions_by_step(ROLLOUTS, "answer_probability", dark=True)
+def test_lines_show_verdicts_and_mark_the_first_difference() -> None:
+    frame = analysis.predictions_by_step(RUNS)
+    chart = viz.predictions_by_step(RUNS, "answer_probability", dark=True)
     shown = {(row["model"], row["step"]): row for row in rows(chart) if "model" in row}
     assert len(shown) == len(frame)
     for row in frame.to_dict("records"):
@@ -63,12 +63,12 @@ def test_lines_have_their_verdicts_and_the_parting_marked() -> None:
     grey = {row["place"] for row in rows(chart) if row.get("note") == "the models have read different tokens"}
     assert grey == {row["place"] for row in shown.values() if not row["same_context"]}
     assert grey
-    alone = rows(viz.predictions_by_step(ROLLOUTS[:1], dark=True))
+    alone = rows(viz.predictions_by_step(RUNS[:1], dark=True))
     assert not [row for row in alone if row.get("note") == "first difference"]
 
 
-def test_an_infinite_divergence_is_a_gap() -> None:
-    """An encoder of this task can never say "end", which a decoder can."""
+def test_infinite_divergence_is_a_gap() -> None:
+    """An encoder of this task cannot predict "end", but a decoder can."""
     runs = [decode_steps(random_variant(kind, kind), SOURCE, forced=True) for kind in ("encoder", "decoder")]
     for what, is_gap in (("kl", False), ("kl_back", True)):
         chart = viz.divergence_by_step(runs, what)
@@ -78,7 +78,7 @@ def test_an_infinite_divergence_is_a_gap() -> None:
         assert "Infinity" not in chart.to_json()
 
 
-def test_rows_over_other_tokens_are_not_mixed() -> None:
+def test_layers_over_different_tokens_are_not_mixed() -> None:
     reading = decode_steps(random_variant("pair", "encoder-decoder"), SOURCE, forced=True)[2]
     frame = analysis.decision_rows([reading])
     with pytest.raises(ValueError, match="one by one"):
@@ -89,7 +89,7 @@ def test_rows_over_other_tokens_are_not_mixed() -> None:
     assert {row["row"] for row in shown} >= {"decoder 1 · cross · head 1", "decoder 2 · cross · mean"}
 
 
-def test_lanes_say_the_likeliest_tokens_and_where_they_part() -> None:
+def test_lens_shows_the_likeliest_tokens_and_where_they_diverge() -> None:
     frame = analysis.decision_lens(READINGS)
     parted = lens_divergence(frame)
     assert parted is not None
@@ -100,7 +100,7 @@ def test_lanes_say_the_likeliest_tokens_and_where_they_part() -> None:
     assert not [row for row in rows(viz.decision_lens(READINGS, dark=True)) if "note" in row]
 
 
-def test_patches_are_sorted_bars_in_the_hues_of_their_heads() -> None:
+def test_patching_bars_are_sorted_in_the_hues_of_their_heads() -> None:
     both = analysis.patching(PATCHED)
     frame = both[both["source"] == PATCHED[0].subject.name]
     shown = [row for row in rows(viz.patching(PATCHED, dark=True)) if "part" in row]

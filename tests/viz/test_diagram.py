@@ -1,4 +1,4 @@
-"""The picture of a model is the model: the same counts, shapes and sums as a run leaves behind."""
+"""The diagram of a model has the parameter counts, shapes and sums of a run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ARCHITECTURES = ("encoder", "decoder", "encoder-decoder")
 
 
 def configs() -> list[ModelConfig]:
-    """The architectures in turn, each variant in one of them, and both norms in an encoder-decoder."""
+    """Return each variant in one of the architectures, in turn, and both norms in an encoder-decoder."""
     pair = {"architecture": "encoder-decoder", "tied_source": True}
     kinds = [v | {"architecture": ARCHITECTURES[at % 3]} for at, v in enumerate(VARIANTS.values())]
     kinds += [VARIANTS["pre"] | pair, VARIANTS["post"] | pair]
@@ -53,7 +53,7 @@ every_config = pytest.mark.parametrize("config", configs(), ids=str)
 
 
 @every_config
-def test_counts_and_shapes_are_those_of_a_run(config: ModelConfig) -> None:
+def test_counts_and_shapes_match_a_run(config: ModelConfig) -> None:
     trace, boxes = ran(config), drawn(config).boxes
     assert drawn(config).n_parameters == sum(p.numel() for p in xformer.Transformer(config).parameters())
     for box in boxes:
@@ -65,15 +65,15 @@ def test_counts_and_shapes_are_those_of_a_run(config: ModelConfig) -> None:
 
 @every_config
 @pytest.mark.usefixtures("float64")
-def test_arrows_are_the_sums_and_norms_that_the_model_computes(config: ModelConfig) -> None:
-    """What flows into a circle adds up, in the numbers of a real run, to what leaves it; so do the norms."""
-    trace, picture_of = ran(config), drawn(config)
+def test_arrows_match_the_sums_and_norms_of_a_run(config: ModelConfig) -> None:
+    """The inputs of each sum add up to its output in a real run, and the norms match."""
+    trace, described_model = ran(config), drawn(config)
     into: dict[str, list[str]] = {}
-    for arrow in picture_of.arrows:
+    for arrow in described_model.arrows:
         into.setdefault(arrow.target, []).append(arrow.source)
 
     def value(box_id: str) -> torch.Tensor:
-        box = picture_of[box_id]
+        box = described_model[box_id]
         if box.activation is not None:
             return trace[box.activation]
         assert box.kind == "sum"
@@ -83,19 +83,19 @@ def test_arrows_are_the_sums_and_norms_that_the_model_computes(config: ModelConf
         return F.layer_norm(x, (config.d_model,), eps=config.norm_eps)  # fresh norms scale by 1 and shift by 0
 
     checks = 0
-    for box in picture_of.boxes:
+    for box in described_model.boxes:
         if box.kind == "sum":
             want = sum((value(source) for source in into[box.id]), torch.zeros(()))
         elif box.kind == "norm" and box.sublayer is not None:
             want = normal(value(into[box.id][0]))
         else:
-            continue  # a final norm reads the last layer, of which the first, drawn here, is only an example
+            continue  # a final norm reads the last layer, but the diagram shows the first
         torch.testing.assert_close(value(box.id), want, rtol=1e-12, atol=1e-12)
         checks += box.kind == "norm" or box.activation is not None
     assert checks >= 1
 
 
-def test_masks_are_those_of_each_attention() -> None:
+def test_each_attention_has_its_mask() -> None:
     sizes = PRIMES | {"d_ff": 19}
 
     def masks(architecture: str, **kind) -> list[str | None]:
@@ -107,7 +107,7 @@ def test_masks_are_those_of_each_attention() -> None:
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_cross_attention_reads_the_end_of_the_encoder(norm: str) -> None:
+def test_cross_attention_reads_the_encoder_output(norm: str) -> None:
     made = drawn(ModelConfig(architecture="encoder-decoder", norm=norm, **PRIMES | {"d_ff": 19}))
     memory = [arrow for arrow in made.arrows if arrow.flow == "memory"]
     assert [(arrow.source, arrow.target) for arrow in memory] == [

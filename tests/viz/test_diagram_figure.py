@@ -1,4 +1,4 @@
-"""The picture of a model as a figure says what its description says, and no part lies on another."""
+"""The figure of a diagram labels every part, and no parts overlap."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pair() -> xformer.Reading:
 
 
 @every_config
-def test_no_part_lies_on_another_and_all_are_on_the_sheet(config: ModelConfig) -> None:
+def test_parts_do_not_overlap_and_fit_the_sheet(config: ModelConfig) -> None:
     diagram = drawn(config)
     places = Places(diagram)
     boxes = {box.id: places[box.id].box for box in diagram.boxes}
@@ -40,9 +40,9 @@ def test_no_part_lies_on_another_and_all_are_on_the_sheet(config: ModelConfig) -
                 assert within == (box.sublayer is not None), box.id
 
 
-def test_every_part_is_there_in_words(pair: xformer.Reading) -> None:
+def test_every_part_is_labelled(pair: xformer.Reading) -> None:
     layer = torch.nn.TransformerEncoderLayer(12, 3, 24, batch_first=True)
-    module = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()  # drawn from its recorded run
+    module = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()  # described from its recorded run
     other = xformer.read(module, torch.randn(1, 5, 12, generator=torch.Generator().manual_seed(1)))
     for reading in (pair, other):
         parts, texts = described(reading), words(svg([viz.model_diagram(reading, dark=True)], dark=True))

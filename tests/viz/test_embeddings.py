@@ -1,4 +1,4 @@
-"""What is drawn is what a run left behind: numbers read back from the charts equal those of the reading."""
+"""The numbers in charts of embeddings equal those of the reading."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LABELS = ["3", "7", "1", "7", "2"]
 TOKENS = [3, 7, 1, 7, 2]
 
 
-def test_a_vector_too_wide_to_draw_loses_whole_columns() -> None:
+def test_wide_vectors_are_thinned_by_columns() -> None:
     table = vector_table(torch.zeros(11, 997), [""] * 11)
     rows = all_rows(vector_heatmap(table, dark=False))
     assert len(rows) <= MOST_CELLS
     assert {row["dimension"] for row in rows} == set(range(0, 997, 3))  # evenly, from the first to the last
 
 
-def test_the_projection_holds_every_token_once_and_marks_the_inputs() -> None:
+def test_projection_has_every_token_once_and_marks_the_input() -> None:
     reading = xformer.read(random_model("encoder"), [3, 10, 3])
     found = principal_axes(reading)
     chart = viz.projection(reading, near=4)
@@ -45,12 +45,12 @@ def test_the_projection_holds_every_token_once_and_marks_the_inputs() -> None:
 
 
 class Named(BareModel):
-    """A model that has a token which would be markup."""
+    """A model with a token that looks like markup."""
 
     labels = (*(f"t{i}" for i in range(10)), "<script>")  # pyright: ignore
 
 
-def test_the_projection_in_space_holds_the_same_and_no_markup() -> None:
+def test_projection_in_space_has_the_same_points_and_escapes_markup() -> None:
     reading = xformer.read(random_model("encoder"), [3, 10, 3])
     reading = replace(reading, subject=Named(random_model("encoder")))
     rest, shown = viz.projection(reading, axes=3, dark=True).data
@@ -65,7 +65,7 @@ TEXTS = ["the cat sat", "a dog", "the bird flew and then it sat", "the mat", "a 
 MODEL = next(member for member in ZOO if member.name == "BertModel")
 
 
-def test_the_map_has_the_cosines_of_a_layer_and_the_lines_those_of_all() -> None:
+def test_similarity_map_shows_one_layer_and_the_lines_all_layers() -> None:
     model = MODEL.make()
     table = xformer.analysis.similarity(model, TEXTS[:3], tokenizer=tokenizer())
     of = {"layer": 1, "tokenizer": tokenizer()}

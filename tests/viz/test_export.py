@@ -1,4 +1,4 @@
-"""Pictures as files: text stays text, nothing is a raster, every suffix is what it says, and a caption is no markup."""
+"""Saved charts: text stays text, SVG has no raster images, suffixes determine the format, and captions are escaped."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def reading() -> xformer.Reading:
 
 drawn = ET.fromstring
 TABLE = pd.DataFrame({"x": [1, 2], "y": [3.5, 4.5]})
-SMALL = alt.Chart(TABLE, title="of Altair").mark_point().encode(x="x")
+SMALL = alt.Chart(TABLE, title="an Altair chart").mark_point().encode(x="x")
 
 
-def test_a_chart_is_a_true_vector_with_its_words(reading: xformer.Reading, tmp_path: Path) -> None:
+def test_svg_is_a_vector_graphic_with_text(reading: xformer.Reading, tmp_path: Path) -> None:
     xformer.viz.save(xformer.viz.lens(reading), tmp_path / "lens.svg", caption="one <b>line</b>\nand another")
     text = (tmp_path / "lens.svg").read_text()
     found = words(text)
@@ -38,7 +38,7 @@ def test_a_chart_is_a_true_vector_with_its_words(reading: xformer.Reading, tmp_p
     assert "<image" not in text, "a raster"
 
 
-def test_the_same_chart_is_the_same_file_and_two_charts_keep_their_own_colours(reading: xformer.Reading) -> None:
+def test_svg_is_deterministic_and_stacked_charts_keep_their_gradients(reading: xformer.Reading) -> None:
     def names(text: str) -> list[str]:
         return [node.attrib["id"] for node in drawn(text).iter() if "id" in node.attrib]
 
@@ -54,13 +54,13 @@ def test_the_same_chart_is_the_same_file_and_two_charts_keep_their_own_colours(r
     assert "url(#clip1)" in words(export.svg([one], caption="url(#clip1)"))
 
 
-def test_a_file_is_what_its_name_says(tmp_path: Path) -> None:
+def test_file_format_follows_the_suffix(tmp_path: Path) -> None:
     for suffix, start in ((".pdf", b"%PDF"), (".html", b"<!DOCTYPE html>")):
         xformer.viz.save(SMALL, tmp_path / f"small{suffix}")
         assert (tmp_path / f"small{suffix}").read_bytes().lstrip().startswith(start)
 
 
-def test_what_cannot_be_saved_is_one_sentence_and_leaves_no_file(tmp_path: Path) -> None:
+def test_unsupported_formats_raise_and_leave_no_file(tmp_path: Path) -> None:
     for what, name, sentence in (
         (alt.Chart(), "lens.jpg", r"saved as one of \.svg, \.pdf, \.png, \.html, got 'lens\.jpg'"),
         (go.Figure(), "lens.svg", "Only Altair charts can be saved as SVG, PDF or PNG, got Figure"),
@@ -72,7 +72,7 @@ def test_what_cannot_be_saved_is_one_sentence_and_leaves_no_file(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_notebook_keeps_charts_as_images() -> None:
+def test_notebook_output_contains_svg() -> None:
     chart = alt.Chart({"values": [{"a": 1}]}).mark_bar().encode(x="a:Q")
     with alt.renderers.enable("default"):
         export.draw_as_images()
@@ -81,17 +81,17 @@ def test_a_notebook_keeps_charts_as_images() -> None:
     assert set(bundle) == {"image/svg+xml"}
 
 
-def test_charts_and_figures_are_written_to_a_page_each(capsys: pytest.CaptureFixture[str]) -> None:
-    show([SMALL, go.Figure(layout_title_text="of Plotly")])
+def test_show_writes_each_chart_to_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    show([SMALL, go.Figure(layout_title_text="a Plotly figure")])
     written = [Path(name) for name in re.findall("^The picture is in (.*)$", capsys.readouterr().out, re.M)]
     altair, plotly = (path.read_text(encoding="utf-8") for path in written)
     for path in written:
         path.unlink()
-    assert "of Altair" in altair
-    assert "of Plotly" in plotly
+    assert "an Altair chart" in altair
+    assert "a Plotly figure" in plotly
 
 
-def test_a_figure_has_the_width_and_the_size_of_letters_that_a_journal_asks_for() -> None:
+def test_svg_has_the_requested_width_and_font_size() -> None:
     for width, font_size in ((3.4, 8), (13.3, 20)):
         root = drawn(export.svg([SMALL], width=width, font_size=font_size))
         assert root.attrib["width"] == f"{width:g}in"
@@ -101,14 +101,14 @@ def test_a_figure_has_the_width_and_the_size_of_letters_that_a_journal_asks_for(
         assert points == pytest.approx(font_size, rel=0.05)
 
 
-def test_a_printed_png_has_300_pixels_an_inch(tmp_path: Path) -> None:
+def test_png_has_300_pixels_per_inch(tmp_path: Path) -> None:
     for width, pixels in ((3.4, 1020), (None, 2 * round(float(drawn(export.svg([SMALL])).attrib["width"])))):
         xformer.viz.save(SMALL, tmp_path / "small.png", width=width)
         assert (tmp_path / "small.png").read_bytes().startswith(b"\x89PNG")
         assert int.from_bytes((tmp_path / "small.png").read_bytes()[16:20]) == pixels  # the width in its header
 
 
-def test_without_colours_signs_and_masks_can_still_be_told_apart(reading: xformer.Reading) -> None:
+def test_greyscale_keeps_signs_and_masks_distinct(reading: xformer.Reading) -> None:
     def fills(root: ET.Element) -> set[str]:
         return {node.attrib[name] for node in root.iter() for name in ("fill", "stop-color") if name in node.attrib}
 

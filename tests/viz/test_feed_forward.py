@@ -1,4 +1,4 @@
-"""The numbers in the charts of neurons are those of the run."""
+"""The numbers in charts of neurons equal those of the run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RANKING = np.argsort(-(np.abs(POST) * ROWS).mean(axis=0), kind="stable")  # by t
 
 
 def lines(chart: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The rows of a map, one a position, and how their colours end."""
+    """Return the rows of a map, one per position, and its colour scale."""
     spec = spec_of(chart)
     cells = spec["layer"][0]
     data = cells.get("data", spec.get("data"))
@@ -38,7 +38,7 @@ def lines(chart: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("order", "stage"), [("sorted", "post"), ("plain", "pre")])
-def test_the_map_shows_each_activation_under_its_neuron(order: str, stage: str) -> None:
+def test_map_shows_each_activation_at_its_neuron(order: str, stage: str) -> None:
     values = TRACE[f"{PATH}.{stage}"][0].numpy()
     chart = viz.activations(RUN, layer=LAYER, stage=stage, order=order, neuron=5)
     shown, scale = lines(chart)
@@ -54,14 +54,14 @@ def test_the_map_shows_each_activation_under_its_neuron(order: str, stage: str) 
     assert ranking[mark["left"]] == 5
 
 
-def test_a_changed_map_has_the_order_and_the_scale_of_both() -> None:
+def test_map_of_a_changed_run_keeps_the_order_and_scale_of_the_original() -> None:
     shown, scale = lines(viz.activations(OTHER, layer=LAYER, before=RUN, positions=[2, 3]))
     assert shown[0]["neurons"] == RANKING.tolist()
     assert scale["domain"][-1] == pytest.approx(max(POST.max(), OTHER[f"{PATH}.post"].max().item()))
     assert shown[1]["activations"] == OTHER[f"{PATH}.post"][0, 3].numpy()[RANKING].tolist()
 
 
-def test_bars_of_activity_fill_up_to_one() -> None:
+def test_shares_of_firing_neurons_sum_to_one() -> None:
     shown = rows(viz.firing(RUN, before=OTHER, dark=True))
     runs = {"original": OTHER, "changed": RUN}
     for name, path in (("layer 1", "encoder.0.ffn"), ("layer 2", PATH)):
@@ -74,18 +74,18 @@ def test_bars_of_activity_fill_up_to_one() -> None:
             assert shares[RESTS] == pytest.approx(fires.any(axis=0).mean() - fires.mean())
 
 
-def test_one_activation_that_dwarfs_all_others_does_not_take_their_colours() -> None:
+def test_outlier_activations_do_not_set_the_scale() -> None:
     values = np.random.default_rng(0).normal(size=(7, 311))
     assert clear_limit(values) == np.abs(values).max()
     values[0, 5] = 470.0
     assert np.quantile(np.abs(values), 0.99) < clear_limit(values) < 10
     sparse = np.zeros((7, 311))
-    sparse[2, 3] = 9.0  # nearly nothing fires: there is no usual activation
+    sparse[2, 3] = 9.0  # almost nothing fires: the 99th percentile is 0
     assert clear_limit(sparse) == 9.0
     assert clear_limit(np.full((2, 3), np.nan)) == 1.0
 
 
-def test_named_neurons_are_drawn_with_what_they_fire_on() -> None:
+def test_neurons_are_labelled_by_their_triggers() -> None:
     chart = viz.neurons(RUN, layer=LAYER, n=5)
     shown = [row for row in rows(chart) if "activation" in row]
     assert len(shown) == 7 * 5
@@ -98,7 +98,7 @@ def test_named_neurons_are_drawn_with_what_they_fire_on() -> None:
     assert found == ["fires to say 3 or 7", "fires at the last position", "no clear trigger"]
 
 
-def test_of_many_tokens_those_are_shown_that_a_neuron_promotes_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_promotion_shows_the_tokens_with_the_largest_effects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_forward, "MOST_TOKENS_DRAWN", 4)
     chosen = top_neurons(RUN, layer=LAYER, position=2, n=3)
     effect = direct_logit_effect(RUN, LAYER)[chosen].numpy() * POST[2, chosen][:, None]  # [3, 11]

@@ -1,4 +1,4 @@
-"""The lanes of a comparison: every token, verdict, curve and the first difference, as vectors with text."""
+"""Charts of step-by-step generation: tokens, verdicts, curves and the first difference."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 
 from tests.viz.drawn_file import rows_of, spec_of
-from tests.viz.test_comparison import ROLLOUTS, STEP
+from tests.viz.test_comparison import RUNS, STEP
 from xformer import viz
 from xformer.analysis.generation import divergence_by_step, predictions_by_step
 from xformer.errors import InputError
 from xformer.viz import theme
 from xformer.viz.packing import visible
 
-PAIR = ROLLOUTS[:2]
+PAIR = RUNS[:2]
 
 
 def lane(chart: Any, name: str) -> list[dict[str, Any]]:
     return sorted((row for row in rows_of(chart, "lane") if row["lane"] == name), key=lambda row: row["at"])
 
 
-def test_the_lanes_have_every_token_its_verdict_its_probability_and_their_marks() -> None:
+def test_lanes_show_tokens_verdicts_probabilities_and_marks() -> None:
     chart = spec_of(viz.step_lanes(PAIR, step=2, dark=True))
     first, table = PAIR[0], predictions_by_step(PAIR)
     assert [row["token"] for row in lane(chart, "input")] == [first.labels[token] for token in first.example.source]
@@ -42,22 +42,22 @@ def test_the_lanes_have_every_token_its_verdict_its_probability_and_their_marks(
     assert min(read) == behind
 
 
-def test_a_step_beyond_the_last_is_refused() -> None:
+def test_step_beyond_the_last_raises() -> None:
     with pytest.raises(InputError, match=r"The steps are 0 to \d+, got 99; for example step=0"):
         viz.step_lanes(PAIR, step=99)
 
 
-def test_below_the_lanes_are_the_entropies_and_the_divergence_of_each_pair() -> None:
-    chart = spec_of(viz.step_lanes(ROLLOUTS, step=1))
+def test_curves_below_the_lanes_are_entropies_and_divergences() -> None:
+    chart = spec_of(viz.step_lanes(RUNS, step=1))
     entropy = [(row["model"], row["entropy"]) for row in rows_of(chart, "entropy")]
-    assert entropy == list(predictions_by_step(ROLLOUTS)[["model", "entropy"]].itertuples(index=False, name=None))
+    assert entropy == list(predictions_by_step(RUNS)[["model", "entropy"]].itertuples(index=False, name=None))
     divergence = rows_of(chart, "pair")
-    assert [row["shown"] for row in divergence] == pytest.approx(divergence_by_step(ROLLOUTS)["kl"].tolist())
+    assert [row["shown"] for row in divergence] == pytest.approx(divergence_by_step(RUNS)["kl"].tolist())
     assert len({row["pair"] for row in divergence}) == 3
-    assert len(viz.step_lanes(ROLLOUTS[:1]).to_dict(validate=False)["vconcat"]) == 2
+    assert len(viz.step_lanes(RUNS[:1]).to_dict(validate=False)["vconcat"]) == 2
 
 
-def test_different_right_answers_are_written_as_unequal() -> None:
+def test_differing_right_answers_are_marked_as_unequal() -> None:
     other = replace(PAIR[1], answer=tuple(reversed(PAIR[1].answer)))
     tokens = [row["token"] for row in lane(viz.step_lanes([PAIR[0], other]), "right answer")]
     assert [token == "≠" for token in tokens] == [a != b for a, b in zip(PAIR[0].answer, other.answer, strict=True)]

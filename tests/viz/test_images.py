@@ -1,4 +1,4 @@
-"""The numbers in the pictures of images are those that went in, and stand where they belong."""
+"""Charts of images have the right numbers at the right places."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def overlay(ink: np.ndarray = PIXELS) -> pd.DataFrame:
     return overlay_frame(pd.DataFrame(cells, columns=["row", "panel", "place", "weight"]), (3, 3), 2, ink)
 
 
-def test_each_tile_has_the_weight_of_its_patch_and_covers_its_pixels() -> None:
+def test_tiles_have_the_weight_of_their_patch_and_cover_its_pixels() -> None:
     frame: Any = overlay()
     for name, weights in zip("abc", WEIGHTS, strict=True):
         tiles = frame[(frame["panel"] == name) & (frame["kind"] != "ink")]
@@ -69,7 +69,7 @@ def read(name: str) -> Reading:
 @pytest.mark.parametrize(
     ("name", "special"), [("SiglipVisionModel", []), ("DeiTForImageClassification", ["class", "special 1"])]
 )
-def test_the_weights_of_a_head_stand_at_its_patches(name: str, special: list[str]) -> None:
+def test_weights_of_a_head_are_drawn_at_its_patches(name: str, special: list[str]) -> None:
     reading = read(name)
     assert patch_grid(reading) == (3, 3)
     table = analysis.over_image(reading, query=4, layer=1, head=2)
@@ -83,7 +83,7 @@ def test_the_weights_of_a_head_stand_at_its_patches(name: str, special: list[str
     assert places == [(column, row) for row in range(3) for column in range(3)]
 
 
-def test_a_layer_is_one_row_of_heads_and_their_mean_and_what_is_not_there_is_an_error() -> None:
+def test_layer_row_has_all_heads_and_their_mean_and_missing_ones_raise() -> None:
     reading = read("ViTModel")
     panels = analysis.over_image(reading, layer=1)["panel"].unique().tolist()
     assert panels == ["2.1", "2.2", "2.3", "2.4", "2.5", "2.6", "2.mean"]
@@ -95,9 +95,11 @@ def test_a_layer_is_one_row_of_heads_and_their_mean_and_what_is_not_there_is_an_
         viz.over_image(xformer.read("checkpoints/reverse", "3 1 2"))
 
 
-def test_the_photograph_is_the_one_that_the_model_saw() -> None:
+def test_photograph_is_the_models_input() -> None:
     array = np.random.default_rng(0).integers(0, 256, (12, 12, 3), np.uint8)
-    reading = xformer.read(MEMBERS["ViTModel"].make(), Image.fromarray(array))  # its size already: nothing is resized
+    reading = xformer.read(
+        MEMBERS["ViTModel"].make(), Image.fromarray(array)
+    )  # already the input size: nothing is resized
     of = reading.subject.input
     assert isinstance(of, PatchedImage)
     assert np.abs(of.shown(of.pixels(Image.fromarray(array))[1][0]).astype(int) - array).max() <= 1
@@ -106,7 +108,7 @@ def test_the_photograph_is_the_one_that_the_model_saw() -> None:
     assert np.abs(grey - np.asarray(Image.fromarray(array).convert("L")).astype(int)).mean() < 20  # JPEG loses a little
 
 
-def test_places_are_compared_without_the_class_token() -> None:
+def test_patch_cosines_exclude_the_class_token() -> None:
     run = read_test_image()
     vectors, found = run["pos_embed"].double(), place_cosines(run)
     for one, other in ((0, 0), (0, 5), (15, 3)):

@@ -1,4 +1,4 @@
-"""Each chart has the numbers of its table, row by row, on the scale that it promises."""
+"""Each chart has the numbers of its table, row by row, on its documented scale."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ CHANGED = from_trace(MODEL, record(MODEL, TOKENS, edits=[edits.zero_positions()]
 NUMBERS = xformer.read(random_model("encoder"), [3, 7])
 DIGIT = xformer.read("checkpoints/digits", "test 3")
 REVERSE, OTHER = (xformer.read("checkpoints/reverse-small", text) for text in ("3 7 12 9", "3 7 5 9"))
-PLAYERS = [random_variant(f"seed {seed}", "decoder", seed=seed) for seed in (2, 3)]
-RUNS = [decode_steps(variant, SOURCE) for variant in PLAYERS]
+VARIANTS = [random_variant(f"seed {seed}", "decoder", seed=seed) for seed in (2, 3)]
+RUNS = [decode_steps(variant, SOURCE) for variant in VARIANTS]
 READINGS = [run[1] for run in RUNS]
-COUNTED = analysis.agreement(PLAYERS, samples=50)
+COUNTED = analysis.agreement(VARIANTS, samples=50)
 MIXED = analysis.principles.Sentence("the cat saw the dog", d=4).attention()
 FEW = {"lengths": [3, 5], "samples": 20}
 SIZES = {"n_tokens": 5, "d_model": 4, "n_heads": 2}
 
 
 class Case(NamedTuple):
-    """A chart, its table, the columns that it shows, and where the scale of the last of them begins and ends."""
+    """A chart, its table, the columns that it shows, and the ends of the scale of the last column."""
 
     draw: Callable[[], Any]
     table: Callable[[], pd.DataFrame]
@@ -44,7 +44,7 @@ class Case(NamedTuple):
 
 
 def of(name: str, *columns: str, ends: tuple[float, float] | None = None, run: Any = RUN, **options: Any) -> Case:
-    """The case of `viz.NAME` and `analysis.NAME` with the same arguments."""
+    """Return the case of `viz.NAME` and `analysis.NAME` with the same arguments."""
     call = (run,) if isinstance(run, Reading) else () if run is None else run
     return Case(
         lambda: getattr(viz, name)(*call, **options), lambda: getattr(analysis, name)(*call, **options), columns, ends
@@ -52,7 +52,7 @@ def of(name: str, *columns: str, ends: tuple[float, float] | None = None, run: A
 
 
 def only(case: Case, **wanted: Any) -> Case:
-    """A case in which the chart has some rows of the table."""
+    """Restrict a case to the rows of the table that the chart shows."""
 
     def rows() -> pd.DataFrame:
         table = case.table()
@@ -87,7 +87,7 @@ CASES = {
     ),
     "pattern_difference": of("pattern_difference", "one", "other", "difference", run=(READINGS, 1, 1), ends=(-1, 1)),
     "decision_lens": of("decision_lens", "depth", "token", "probability", run=(READINGS,), ends=(0, 1)),
-    "decision_rows": only(of("decision_rows", "weight", run=(READINGS,), ends=(0, 1)), model=PLAYERS[0].name),
+    "decision_rows": only(of("decision_rows", "weight", run=(READINGS,), ends=(0, 1)), model=VARIANTS[0].name),
     "predictions_by_step": of("predictions_by_step", "model", "step", "entropy", "probability", run=(RUNS,), ends=(0, 1)),
     "divergence_by_step": of("divergence_by_step", "pair", "step", "kl_back", "kl", run=(RUNS,)),
     "confusion": only(
@@ -99,7 +99,7 @@ CASES = {
              ("low", "high", "share"), (0, 1)),
         measure="exact",
     ),
-    "lengths_compared": of("lengths_compared", "length", "exact_match", run=(PLAYERS,), ends=(0, 1), **FEW),
+    "lengths_compared": of("lengths_compared", "length", "exact_match", run=(VARIANTS,), ends=(0, 1), **FEW),
     "matrix": of("matrix", "row", "column", "value", run=(MIXED,), which="scores"),
     "weights": of("matrix", "row", "column", "value", run=(MIXED,), which="weights", ends=(0, 1)),
     "softmax_row": of("softmax_row", "key", "weight", run=None, d=8, scaled=False, ends=(0, 1)),
@@ -109,7 +109,7 @@ CASES = {
 
 
 def scales_of(spec: Any, column: str) -> list[list[float]]:
-    """The domains of all scales of a column."""
+    """Return the domains of all scales of a column."""
     if isinstance(spec, list):
         return [domain for one in spec for domain in scales_of(one, column)]
     if not isinstance(spec, dict):
@@ -119,7 +119,7 @@ def scales_of(spec: Any, column: str) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_chart_has_the_numbers_of_its_table_on_its_scale(case: Case) -> None:
+def test_chart_has_the_numbers_of_its_table_on_its_scale(case: Case) -> None:
     spec, table = spec_of(case.draw()), case.table()
     tables = [*spec.get("datasets", {}).values(), spec.get("data", {}).get("values", [])]
     [rows, *_] = [rows for rows in tables if rows and set(case.columns) <= set(rows[0])]
@@ -131,6 +131,6 @@ def test_a_chart_has_the_numbers_of_its_table_on_its_scale(case: Case) -> None:
         assert domains
     for domain in domains:
         assert case.ends in (None, (domain[0], domain[-1]))
-        if len(domain) > 2:  # the stops of a colour, which are evenly apart from 0 or around it
+        if len(domain) > 2:  # colour stops, evenly spaced from 0 or around it
             assert domain[len(domain) // 2] == pytest.approx((domain[0] + domain[-1]) / 2)
             assert domain[0] == 0 or domain[0] == pytest.approx(-domain[-1])

@@ -1,4 +1,4 @@
-"""Packed attention patterns are decoded here byte by byte, independently of how they were packed."""
+"""Packed attention patterns, decoded byte by byte from the documented layout."""
 
 import json
 import struct
@@ -24,7 +24,7 @@ def layer(seed: int = 0, *, heads: int = HEADS, queries: int = QUERIES, keys: in
 
 
 def parts(packed: bytes, magic: bytes = b"XATT") -> tuple[dict, bytes]:
-    """The header and the body, read from the documented layout alone."""
+    """Split packed data into header and body, by the documented layout."""
     assert packed[:4] == magic
     (length,) = struct.unpack("<I", packed[4:8])
     assert (8 + length) % 8 == 0
@@ -38,7 +38,7 @@ def planes_of(header: dict, body: bytes, at: int, run: dict) -> np.ndarray:
 
 
 def unpack(packed: Packed) -> tuple[dict, list[list[np.ndarray]], np.ndarray]:
-    """The header, the planes [layer][run] and the exact weights [run, query, key] of the messages of the view "here"."""
+    """Return the header, the planes [layer][run] and the exact weights [run, query, key] of the messages to the view "here"."""
     header, body = parts(packed.message("here"))
     planes = [[planes_of(header, body, at, run) for run in one["runs"]] for at, one in enumerate(header["layers"])]
     about, body = parts(packed.head("here"), b"XATH")
@@ -52,7 +52,7 @@ def unpack(packed: Packed) -> tuple[dict, list[list[np.ndarray]], np.ndarray]:
     return header, planes, exact
 
 
-def test_planes_are_within_half_a_level_and_masked_cells_are_never_a_level():
+def test_planes_round_to_the_nearest_level_and_masked_cells_have_none():
     item = layer()
     header, planes, _ = unpack(pack([item]))
     peaks = np.array(header["layers"][0]["runs"][0]["peaks"])[:, None, None]
@@ -65,14 +65,14 @@ def test_planes_are_within_half_a_level_and_masked_cells_are_never_a_level():
     assert np.array_equal(peaks[:, 0, 0].astype(np.float32), item.pattern.max((1, 2)))
 
 
-def test_a_tiny_weight_of_a_diffuse_head_is_not_lost():
+def test_small_weights_of_a_diffuse_head_are_kept():
     pattern = np.full((1, 5, 512), 1 / 512, np.float32)
     item = PatternLayer("a", "a", pattern, np.ones((1, 1, 1), bool), ("x",) * 5, ("x",) * 512)
     _, planes, _ = unpack(pack([item], max_thumbnail=512))
     assert (planes[0][0] == 253).all()
 
 
-def test_the_chosen_head_is_exact_and_its_masked_cells_are_infinite():
+def test_selected_head_is_exact_with_infinite_masked_cells():
     items = [layer(0), layer(1)]
     _, _, floats = unpack(pack(items, selected=(1, 2)))
     allowed = items[1].allowed[0]
@@ -94,7 +94,7 @@ def test_pooling_keeps_the_largest_weight_of_every_block(queries: int, keys: int
         assert shown[head, row, col] == pytest.approx(block.max(), abs=peaks[head].item() / 253)
 
 
-def test_what_is_not_a_number_is_shown_as_such_and_not_as_masked():
+def test_nan_and_infinity_are_not_encoded_as_masked():
     item = layer(4, causal=False)
     item.pattern[1, 2, 3] = np.nan
     item.pattern[1, 2, 4] = np.inf
@@ -104,7 +104,7 @@ def test_what_is_not_a_number_is_shown_as_such_and_not_as_masked():
     assert np.isfinite(header["layers"][0]["runs"][0]["peaks"]).all()
 
 
-def test_a_changed_run_travels_with_how_far_each_head_moved():
+def test_changed_run_includes_how_far_each_head_moved():
     before, after = layer(6), layer(7)
     header, planes, floats = unpack(pack([before], [after], selected=(0, 1)))
     moved = [0.5 * np.abs(before.pattern[h] - after.pattern[h]).sum(1).mean() for h in range(HEADS)]
@@ -120,7 +120,7 @@ def test_tokens_are_made_visible():
     assert {token: visible(token) for token in tokens} == tokens
 
 
-def test_bytes_of_another_kind_and_a_changed_run_of_another_shape_are_refused():
+def test_wrong_magic_and_mismatched_shapes_raise():
     with pytest.raises(ValueError, match="begins with b'XATT'"):
         header_of(b"PNG\x00\x00\x00\x00\x00")
     with pytest.raises(ValueError, match="begins with b'XSC1'"):

@@ -1,4 +1,4 @@
-"""What is drawn of positions is what the library computes; numbers read back from the charts."""
+"""Charts of position encodings, read back from their specifications."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def ran(model: Transformer, **options: Any) -> Reading:
 LEARNED = ran(random_model("encoder", positions="learned"))
 
 
-def test_only_positions_that_training_never_showed_are_shaded() -> None:
+def test_only_positions_beyond_training_are_shaded() -> None:
     for trained, shade in ((None, []), (7, [[{"from": 6.5, "to": 10}]]), (11, [])):
         drawn = datasets(viz.position_curves(LEARNED, dimensions=[0], positions=range(11), trained=trained, dark=True))
         assert [rows for rows in drawn if "from" in rows[0]] == shade
 
 
-def test_a_guess_is_made_in_an_empty_grid_without_the_masked_cells() -> None:
+def test_guess_grid_is_empty_and_excludes_masked_cells() -> None:
     decoder = ran(random_model("decoder"))
     chart = attention_guess(decoder, layer=1, head=2, query=3, height=190, dark=True).to_dict(validate=False)
     [rows] = chart["datasets"].values()

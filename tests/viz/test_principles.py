@@ -1,4 +1,4 @@
-"""What is drawn of the first principles is what was computed; numbers read back from the charts."""
+"""Charts of the attention computation, read back from their specifications."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xformer.viz import theme
 SENTENCE = Sentence("the cat saw the dog", d=4)
 
 
-def test_shares_run_from_0_to_1_and_forbidden_cells_are_grey() -> None:
+def test_weights_run_from_0_to_1_and_masked_cells_are_grey() -> None:
     mixed = SENTENCE.attention(mask=BEFORE)
     for which, written in (("scores", "−∞"), ("weights", "0.00")):
         chart = viz.matrix(mixed, which=which)
@@ -25,4 +25,4 @@ def test_shares_run_from_0_to_1_and_forbidden_cells_are_grey() -> None:
         mask: sum(row["hidden"] for row in datasets(viz.matrix(SENTENCE.attention(mask=mask), which="weights"))[0])
         for mask in (AFTER, ZERO)
     }
-    assert hidden == {AFTER: 10, ZERO: 0}  # a score of 0 forbids nothing
+    assert hidden == {AFTER: 10, ZERO: 0}  # setting a score to 0 masks nothing

@@ -1,4 +1,4 @@
-"""The numbers in the charts of the stream are those of the run, and a right token has a mark."""
+"""Charts of the residual stream have the numbers of the run and mark right tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def traced(n: int = 7):
     return record(MODEL, torch.arange(n)[None] % 5 + 1)
 
 
-def test_the_lens_shows_the_likeliest_token_of_every_cell() -> None:
+def test_lens_shows_the_likeliest_token_of_every_cell() -> None:
     trace, answers = traced(), torch.tensor([3, 1, 4, 1, 5, 9, 2])
     chart = viz.lens(from_trace(MODEL, trace, answers), title="x")
     assert ends_of(chart) == (0, 1)
@@ -41,7 +41,7 @@ def test_the_lens_shows_the_likeliest_token_of_every_cell() -> None:
     assert [shown[ANSWER_ROW, position]["answer"] for position in range(7)] == [LABELS[a] for a in answers]
 
 
-def test_cells_that_a_change_moved_are_framed_and_say_what_was_there() -> None:
+def test_lens_frames_changed_cells_and_stores_their_original_token() -> None:
     trace, answers = traced(), torch.tensor([3, 1, 4, 1, 5, 9, 2])
     changed = record(MODEL, trace.tokens, edits=[edits.zero_positions()])
     own, other = (from_trace(MODEL, run, answers) for run in (trace, changed))
@@ -56,7 +56,7 @@ def test_cells_that_a_change_moved_are_framed_and_say_what_was_there() -> None:
         assert (cell["was"], cell["moved"]) == (LABELS[was], was != says)
 
 
-def test_of_many_parts_the_largest_have_bars_and_the_others_one() -> None:
+def test_attribution_merges_all_but_the_largest_parts() -> None:
     parts = analysis.attribution(from_trace(MODEL, traced()), position=3, token=4)
     other = parts.assign(contribution=parts["contribution"].iloc[::-1].tolist())
     shown = strongest({"a": parts, "b": other}, 4)
@@ -68,7 +68,7 @@ def test_of_many_parts_the_largest_have_bars_and_the_others_one() -> None:
     assert strongest({"a": parts}, len(parts) - 1)["a"] is parts
 
 
-def test_right_cells_have_an_outline_and_a_mark_where_something_can_be_right() -> None:
+def test_lens_outlines_right_cells_and_marks_them_only_if_judged() -> None:
     trace = traced()
     judged = from_trace(MODEL, trace, trace.logits[0].argmax(-1))
     spec = spec_of(viz.lens(judged, dark=True))

@@ -1,4 +1,4 @@
-"""Tests of the colours: contrast, distance for colour-blind readers, and equality with the served theme."""
+"""Tests of the colours: contrast, distance under colour blindness, and agreement with the Streamlit theme."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xformer.viz import theme
 CONFIG = tomllib.loads((Path(__file__).parents[2] / ".streamlit" / "config.toml").read_text(encoding="utf-8"))
 DARK = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 
-# Linear RGB as seen without one kind of cone: Machado, Oliveira and Fernandes 2009, table 1, severity 1.0.
+# Simulated dichromacy in linear RGB: Machado, Oliveira and Fernandes 2009, table 1, severity 1.0.
 SEEN = {
     "normal": np.eye(3),
     "protanopia": np.array(
@@ -30,7 +30,7 @@ SEEN = {
 
 
 def as_seen(colour: str, how: str) -> np.ndarray:
-    """OKLab of a colour as someone sees it, from the definition of OKLab (Ottosson 2020), not from the library."""
+    """Return a simulated colour in OKLab, from its definition (Ottosson 2020), not from the library."""
     light = np.clip(SEEN[how] @ theme.linear_rgb(colour), 0, 1)
     red, green, blue = light
     cones = np.cbrt(
@@ -50,8 +50,8 @@ def nearest(colours: list[str], how: str) -> float:
 
 
 @DARK
-def test_heads_models_and_verdicts_are_told_apart_by_everybody(dark: bool) -> None:
-    # 0.02 is about the smallest difference one notices in OKLab; several times that survives a projector.
+def test_hues_are_distinct_with_and_without_colour_blindness(dark: bool) -> None:
+    # About 0.02 is the just noticeable difference in OKLab; a projector needs several times that.
     heads, models = theme.head_hues(4, dark), theme.model_hues(4, dark)
     verdicts = [theme.pick(verdict.colour, dark) for verdict in (theme.RIGHT, theme.WRONG)]
     for how in SEEN:
@@ -65,7 +65,7 @@ def test_heads_models_and_verdicts_are_told_apart_by_everybody(dark: bool) -> No
 
 
 @DARK
-def test_what_is_drawn_stands_out_from_the_background(dark: bool) -> None:
+def test_hues_contrast_with_the_background(dark: bool) -> None:
     ground = theme.pick(theme.BACKGROUND, dark)
     hues = theme.head_hues(12, dark) + theme.model_hues(4, dark)
     assert all(theme.contrast(hue, ground) >= 3 for hue in hues)  # WCAG 2.2, 1.4.11
@@ -76,7 +76,7 @@ def test_what_is_drawn_stands_out_from_the_background(dark: bool) -> None:
 
 
 @pytest.mark.parametrize("section", ["light", "dark"])
-def test_the_served_theme_is_this_one(section: str) -> None:
+def test_streamlit_theme_has_the_same_colours(section: str) -> None:
     served, dark = CONFIG["theme"][section], section == "dark"
     expected = {
         "backgroundColor": theme.pick(theme.BACKGROUND, dark), "textColor": theme.pick(theme.TEXT, dark),
@@ -89,7 +89,7 @@ def test_the_served_theme_is_this_one(section: str) -> None:
     assert min(white_on_button, theme.contrast(served["primaryColor"], served["backgroundColor"])) >= 3.9
 
 
-def test_the_server_gives_nothing_away() -> None:
+def test_streamlit_config_is_private() -> None:
     assert CONFIG["server"]["address"] == "127.0.0.1"
     assert CONFIG["browser"]["gatherUsageStats"] is False
     assert CONFIG["client"].items() >= {"toolbarMode": "viewer", "showErrorDetails": "none"}.items()

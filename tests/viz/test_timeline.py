@@ -1,4 +1,4 @@
-"""The bytes of a film hold every weight of every frame, to half a step of its scale."""
+"""Packed timelines hold every weight of every frame to half a level, and stills draw them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def film(frames: Sequence[Frame], layers: Sequence[FilmLayer], **changes: Any) -
     return pack_film(layers, frames, **(values | changes))
 
 
-def test_every_weight_of_every_frame_is_in_the_bytes() -> None:
+def test_packed_timeline_contains_every_weight() -> None:
     random = np.random.default_rng(0)
     shapes = {"encoder.0.attn": (2, 5, 5), "decoder.0.cross_attn": (3, 7, 5)}
     weights = [
@@ -61,13 +61,13 @@ def test_every_weight_of_every_frame_is_in_the_bytes() -> None:
     assert header["reads"] == [["reads", ["3", "·"]]]
 
 
-def test_masked_and_broken_cells_are_no_weights() -> None:
+def test_masked_and_nan_cells_have_their_own_codes() -> None:
     pattern = np.array([[[0.5, 0.0], [np.nan, 1.0]]])
     codes = plane(pattern, np.array([[[True, False], [True, True]]]))
     assert codes.tolist() == [[[126, MASKED], [NAN, LEVELS]]]
 
 
-def test_a_frame_of_another_shape_is_refused() -> None:
+def test_frame_of_another_shape_raises() -> None:
     layer = FilmLayer("a", "a", 1, ("1", "2"), ("1", "2"))
     frame = Frame(0, {"a": np.zeros((1, 3, 2), np.uint8)}, {}, (), (), ())
     with pytest.raises(ValueError, match=r"are \(1, 2, 2\) in this timeline, got \(1, 3, 2\)"):
@@ -77,7 +77,7 @@ def test_a_frame_of_another_shape_is_refused() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
-def test_a_frame_is_what_the_model_does(architecture: str) -> None:
+def test_frame_has_the_predictions_patterns_and_scores_of_the_model(architecture: str) -> None:
     task = tiny_task(architecture)
     model = Transformer(tiny_model(task, n_layers=2), torch.Generator().manual_seed(3)).eval()
     example = task.example([3, 1, 4, 1])
@@ -96,7 +96,7 @@ def test_a_frame_is_what_the_model_does(architecture: str) -> None:
         pattern, mask = (reading[f"{path}.{name}"][0].numpy() for name in ("pattern", "mask"))
         assert np.abs(codes / LEVELS - pattern)[mask].max() <= 1.01 / LEVELS  # rounded twice
         assert (codes[~mask] == MASKED).all()
-    path = next(reversed(seen.scores))  # for reversal, the share of attention on the mirrored token, by hand
+    path = next(reversed(seen.scores))  # for reversal: the share of attention on the mirrored token
     start = 4 if architecture == "decoder" else 0
     by_hand = [sum(float(p[start + i, 3 - i]) for i in range(4)) / 4 for p in reading[f"{path}.pattern"][0]]
     assert seen.scores[path] == pytest.approx(by_hand, abs=1e-6)
@@ -104,7 +104,7 @@ def test_a_frame_is_what_the_model_does(architecture: str) -> None:
 
 @pytest.fixture(scope="module")
 def untrained() -> Reading:
-    """Another run of the same input, for an earlier step."""
+    """Another run of the same input, used as an earlier step."""
     return xformer.read("checkpoints/reverse", "3 7 12 9", edits=[edits.zero_positions()])
 
 
@@ -118,7 +118,9 @@ def still(untrained: Reading, trained: Reading) -> dict[str, Any]:
     return spec_of(viz.film_still({0: untrained, 700: trained}, head=(1, 0)))
 
 
-def test_a_still_is_of_the_last_frame_at_its_step(untrained: Reading, trained: Reading, still: dict[str, Any]) -> None:
+def test_still_shows_the_last_frame_at_or_before_its_step(
+    untrained: Reading, trained: Reading, still: dict[str, Any]
+) -> None:
     earlier = spec_of(viz.film_still({0: untrained, 700: trained}, step=699, head=(1, 0)))
     for chart, reading in ((earlier, untrained), (still, trained)):
         patterns = [pattern[0].numpy(force=True) for pattern in reading.trace.patterns().values()]  # [head, query, key]
@@ -134,14 +136,14 @@ def test_a_still_is_of_the_last_frame_at_its_step(untrained: Reading, trained: R
     assert "step 0 of 700" in str(earlier)
 
 
-def test_a_still_of_an_empty_timeline_or_an_unknown_head_is_refused(trained: Reading) -> None:
+def test_still_of_an_empty_timeline_or_unknown_head_raises(trained: Reading) -> None:
     with pytest.raises(InputError, match=r"at least one frame, got none; for example \{700: reading\}"):
         viz.film_still({})
     with pytest.raises(InputError, match=r"got head 9 of layer 0; for example head=\(0, 0\)"):
         viz.film_still({700: trained}, head=(0, 9))
 
 
-def test_the_title_has_the_score_of_the_head_and_the_best_of_all(trained: Reading, still: dict[str, Any]) -> None:
+def test_title_has_the_scores_of_the_head_and_of_the_best_one(trained: Reading, still: dict[str, Any]) -> None:
     scores = [[round(score, 4) for score in heads] for heads in film_frame(trained, 0).scores.values()]
     score, layer, head = max(
         ((score, -at, -head) for at, heads in enumerate(scores) for head, score in enumerate(heads))
@@ -152,7 +154,7 @@ def test_the_title_has_the_score_of_the_head_and_the_best_of_all(trained: Readin
     assert "★ best of all heads" in str(spec_of(viz.film_still({700: trained})))
 
 
-def test_a_still_has_both_curves_the_marks_and_the_shown_step(untrained: Reading, trained: Reading) -> None:
+def test_still_has_both_curves_the_marks_and_the_shown_step(untrained: Reading, trained: Reading) -> None:
     runs, task = {0: untrained, 500: untrained, 1000: trained}, trained.subject.task  # type: ignore[attr-defined]
     frames = [film_frame(reading, step) for step, reading in runs.items()]
     layers = layers_of(task, trained.example, frames)

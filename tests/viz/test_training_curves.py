@@ -1,4 +1,4 @@
-"""The curves of runs: the numbers in the picture are those of the rows, and smoothing has no pull to zero."""
+"""Training curves have the numbers of their rows, and smoothing is bias-corrected."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COLOURS = {"one": "#111111", "two": "#222222"}
 
 
 def layers(chart: Any) -> list[tuple[str, list[dict[str, Any]], dict[str, Any]]]:
-    """The mark, the rows and the encoding of each layer, as the browser gets them."""
+    """Return the mark, the rows and the encoding of each layer."""
     spec = spec_of(chart)
     own = spec.get("data", {})
     return [
@@ -47,7 +47,7 @@ def layers(chart: Any) -> list[tuple[str, list[dict[str, Any]], dict[str, Any]]]
     ]
 
 
-def test_smoothing_is_the_weighted_mean_of_all_values_so_far() -> None:
+def test_smoothing_is_the_bias_corrected_moving_average() -> None:
     values = np.random.default_rng(0).normal(size=17)
     for weight in (0.3, 0.9):
         weights = [np.array([weight ** (t - i) for i in range(t + 1)]) for t in range(17)]  # the latest counts most
@@ -59,7 +59,7 @@ def test_smoothing_is_the_weighted_mean_of_all_values_so_far() -> None:
             smoothed(values, weight)
 
 
-def test_thinning_keeps_the_ends_and_never_more_than_allowed() -> None:
+def test_thinning_keeps_the_ends_and_respects_the_limit() -> None:
     long = {"one": [{"step": i, "seconds": i / 9, "loss": float(i)} for i in range(1, 5004)]}
     frame = curves(long, "loss", smoothing=0.5)
     assert len(frame) <= POINTS + 1
@@ -77,7 +77,7 @@ def test_rows_without_a_finite_number_are_left_out() -> None:
     assert len(curves({"one": rows}, "loss", x="seconds")) == 0
 
 
-def test_the_lines_are_the_rows() -> None:
+def test_lines_have_the_values_of_the_rows() -> None:
     x = "seconds"
     chart = curves_chart(curves(ROWS, "loss", x=x), "loss", "training loss", COLOURS, x=x)
     (first, drawn, encoding), (second, _, _) = layers(chart)
@@ -89,7 +89,7 @@ def test_the_lines_are_the_rows() -> None:
     assert encoding["color"]["scale"] == {"domain": ["two", "one"], "range": ["#222222", "#111111"]}
 
 
-def test_on_a_logarithmic_scale_nothing_is_at_or_below_zero_and_shares_never_are_on_one() -> None:
+def test_log_scale_drops_nonpositive_values_and_never_applies_to_shares() -> None:
     rows = {"one": [{"step": i, "loss": value} for i, value in enumerate([0.0, 1e-3, 1.0])]}
     share = curves_chart(curves(ROWS, SCORES[0]), SCORES[0], "x", COLOURS, log=True)
     assert layers(share)[0][2]["y"]["scale"] == {"domain": [0.0, 1.0], "type": "linear", "nice": False}
@@ -103,7 +103,7 @@ REPORTED = [progress.row() for progress in iter_train(tiny_preset(steps=12, log_
 FRAME = metrics_frame(REPORTED)
 
 
-def test_the_frame_holds_what_was_reported_and_no_number_for_what_was_garbled() -> None:
+def test_metrics_frame_has_reported_values_and_nan_for_malformed_ones() -> None:
     expected = [{name: pytest.approx(row[name]) for name in COLUMNS} for row in REPORTED]
     assert FRAME.to_dict("records") == expected
     frame = metrics_frame([{"step": 3, "loss": "much"}, {"step": 5, "loss": 0.25, "learning_rate": None}])
@@ -112,7 +112,7 @@ def test_the_frame_holds_what_was_reported_and_no_number_for_what_was_garbled() 
 
 
 @pytest.mark.parametrize(("curves", "dark"), [(LOSS, False), (ACCURACY, True)], ids=["loss", "accuracy"])
-def test_a_chart_has_its_numbers_its_axes_and_its_hues(curves: Curves, dark: bool) -> None:
+def test_chart_has_the_values_axes_and_hues_of_its_curves(curves: Curves, dark: bool) -> None:
     chart = curve_chart(FRAME, curves, steps=12, dark=dark)
     lines = chart.to_dict(validate=False)["layer"][0]["encoding"]
     for name in curves.names:
@@ -124,7 +124,7 @@ def test_a_chart_has_its_numbers_its_axes_and_its_hues(curves: Curves, dark: boo
         assert lines["y"]["scale"]["domain"] == [0, 1]
 
 
-def test_the_heads_have_a_column_each_and_the_best_of_them() -> None:
+def test_head_frame_has_a_column_per_head_and_the_best_score() -> None:
     table = head_table({10: {"a": [0.1, 0.4], "b": [0.2]}, 20: {"a": [0.3, 0.2], "b": [0.9]}})
     wide, columns = head_frame(table)
     found = wide[["step", columns["a", 1], columns["b", 0], BEST]]

@@ -1,4 +1,4 @@
-"""The pictures of many models trained at once: what each cell, line and map says."""
+"""Charts of many training runs: fans, sweeps and maps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def data_of(chart: dict, layer: int) -> list[dict]:
     return chart["datasets"][chart["layer"][layer]["data"]["name"]]
 
 
-def test_a_fan_draws_every_member_and_the_median_among_them() -> None:
+def test_fan_draws_every_member_and_the_median() -> None:
     chart = viz.training_fan(ROWS).to_dict(validate=False)
     lines = data_of(chart, 2)
     assert {row["member"] for row in lines} == {0, 1, 2}
@@ -32,7 +32,7 @@ def test_a_fan_draws_every_member_and_the_median_among_them() -> None:
     assert chart["layer"][3]["encoding"]["y"]["scale"]["domain"] == [0, 1]
 
 
-def test_an_outcome_says_how_many_solved_it_and_is_grey_where_no_member_has_finished() -> None:
+def test_sweep_cells_count_solved_members_and_are_grey_if_none_finished() -> None:
     chart = viz.sweep_outcome(OUTCOMES, x="peak_lr").to_dict(validate=False)
     cells = chart["datasets"][chart["data"]["name"]] if "data" in chart else data_of(chart, 0)
     assert [(cell["column"], cell["words"], cell["known"]) for cell in cells] == [
@@ -46,7 +46,7 @@ def test_an_outcome_says_how_many_solved_it_and_is_grey_where_no_member_has_fini
     ]  # fmt: skip
 
 
-def test_maps_are_pooled_and_masked_where_all_of_a_block_is() -> None:
+def test_maps_are_pooled_and_masked_only_if_the_whole_block_is() -> None:
     maps = np.zeros((2, 30, 30), np.uint8)  # pooled to 15 × 15
     maps[0, 0, 1] = 253
     maps[1] = 255

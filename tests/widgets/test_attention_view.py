@@ -1,4 +1,4 @@
-"""The attention view in a notebook: what it sends, what Python reads of it, and the file that it becomes."""
+"""The attention view in a notebook: its messages, its selection, and its HTML file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REVERSE = "checkpoints/reverse"
 
 
 def exact_of(message: bytes) -> tuple[list[int], np.ndarray]:
-    """The head that a message of exact weights is about, and its numbers."""
+    """Return the head of a message of exact weights, and its numbers."""
     (length,) = struct.unpack_from("<I", message, 4)
     header = json.loads(message[8 : 8 + length])
     return header["selected"], np.frombuffer(message, "<f4", offset=8 + length)
@@ -31,7 +31,7 @@ def reading() -> xformer.Reading:
     return xformer.read(REVERSE, "3 7 12")
 
 
-def test_the_exact_weights_of_the_chosen_head_are_sent_and_the_planes_once(reading: xformer.Reading) -> None:
+def test_exact_weights_follow_the_selected_head_and_planes_are_sent_once(reading: xformer.Reading) -> None:
     view, last = xformer.attention_view(reading), len(reading.attention) - 1
     assert [layer["name"] for layer in header_of(view._planes)["layers"]] == [site.path for site in reading.attention]
     sent: list[str] = []
@@ -45,7 +45,7 @@ def test_the_exact_weights_of_the_chosen_head_are_sent_and_the_planes_once(readi
     assert set(sent) == {"_exact"}
 
 
-def test_a_head_that_is_not_there_is_refused_and_nothing_changes() -> None:
+def test_missing_head_raises_and_keeps_the_selection() -> None:
     ones = [torch.ones(1, 2, 1, 1)]
     view = xformer.attention_view(ones)
     for name, value in (("layer", 99), ("head", -1)):
@@ -57,7 +57,7 @@ def test_a_head_that_is_not_there_is_refused_and_nothing_changes() -> None:
             xformer.attention_view(ones, layer=layer, head=head)
 
 
-def test_two_runs_side_by_side_and_two_that_do_not_fit(reading: xformer.Reading) -> None:
+def test_two_runs_are_compared_and_mismatched_runs_raise(reading: xformer.Reading) -> None:
     changed = xformer.read(REVERSE, "3 7 12", changes=f"silence:{reading.attention[0].path}.0")
     view = xformer.attention_view(reading, changed=changed)
     assert len(header_of(view._planes)["layers"][0]["runs"]) == 2
@@ -66,7 +66,7 @@ def test_two_runs_side_by_side_and_two_that_do_not_fit(reading: xformer.Reading)
         xformer.attention_view(reading, changed=[torch.ones(1, 1, 2, 2)])
 
 
-def test_its_file_holds_every_head_exactly_and_says_what_it_shows(reading: xformer.Reading, tmp_path: Path) -> None:
+def test_saved_page_equals_save_html_and_has_a_caption(reading: xformer.Reading, tmp_path: Path) -> None:
     xformer.attention_view(reading).save_html(tmp_path / "a.html")
     xformer.save_html(reading, tmp_path / "b.html")
     text = (tmp_path / "a.html").read_text()
@@ -75,7 +75,7 @@ def test_its_file_holds_every_head_exactly_and_says_what_it_shows(reading: xform
     assert len(text) < 3_000_000
 
 
-def test_typed_text_in_the_file_is_no_html() -> None:
+def test_user_text_is_escaped_in_the_page() -> None:
     attentions = [torch.ones(1, 1, 2, 2) / 2]
     view = xformer.attention_view(attentions, ["<script>alert(1)</script>", "b"])
     view._caption = ("</figcaption><script>alert(1)</script>",)
@@ -86,14 +86,14 @@ BATCH, LAYERS, HEADS, N = 2, 3, 5, 7
 
 
 def rows(*shape: int, causal: bool = False) -> torch.Tensor:
-    """Random patterns whose rows sum to 1."""
+    """Return random patterns whose rows sum to 1."""
     scores = torch.randn(*shape, generator=torch.Generator().manual_seed(1))
     if causal:
         scores = scores.masked_fill(~torch.ones(shape[-2:], dtype=torch.bool).tril(), -torch.inf)
     return scores.softmax(dim=-1)
 
 
-def test_every_form_is_the_same_picture() -> None:
+def test_all_array_forms_give_the_same_layers() -> None:
     whole = rows(LAYERS, BATCH, HEADS, N, N)
     trained = [one.requires_grad_() for one in whole.clone()]
     for form in (tuple(whole), whole, [one[0] for one in whole], trained, whole.numpy().tolist()):
@@ -107,19 +107,19 @@ def test_every_form_is_the_same_picture() -> None:
     np.testing.assert_array_equal(alone.pattern, whole[0, 0].bfloat16().float().numpy())
 
 
-def test_a_causal_mask_is_recognised_and_one_weight_above_the_diagonal_is_none() -> None:
+def test_causal_mask_is_recognised_only_without_weights_above_the_diagonal() -> None:
     pattern = rows(1, HEADS, N, N, causal=True)
     np.testing.assert_array_equal(layers_of([pattern])[0].allowed, np.tri(N, dtype=bool)[None])
     pattern[0, 4, 0, 1] = 1e-6
     assert not layers_of([pattern])[0].is_masked
 
 
-def test_cross_attention_has_tokens_of_its_own() -> None:
+def test_cross_attention_has_separate_query_and_key_tokens() -> None:
     [layer] = layers_of([rows(1, HEADS, 2, 3)], ["a", "b"], ["x", "y", "z"])
     assert (layer.query_labels, layer.key_labels) == (("a", "b"), ("x", "y", "z"))
 
 
-def test_what_does_not_fit_is_one_sentence() -> None:
+def test_invalid_attentions_raise_a_clear_error() -> None:
     wrong: list[tuple[Any, list[str] | None, str]] = [
         ([], None, "There is no attention to draw: got no layers"),
         ([None, None], None, "One of the layers is None: the model did not return its attention"),

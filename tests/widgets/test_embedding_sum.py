@@ -1,4 +1,4 @@
-"""The data of “token + position = sum”: every number is one of the run, and a sum is called one only where it is."""
+"""The data of “token + position = sum” has the numbers of the run, and only true sums are labelled as sums."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xformer.analysis.embeddings import input_vectors
 from xformer.widgets.embedding_sum import MOST_ROWS, MOST_VALUES, embedding_sum, embedding_sum_data
 
 
-def test_every_number_is_one_of_the_run() -> None:
+def test_data_has_the_vectors_of_the_run() -> None:
     reading = xformer.read(random_model("encoder", d_model=2 * MOST_VALUES + 3), [3, 7, 1, 7])
     data = json.loads(embedding_sum_data(reading, positions=[1, 3]))
     assert data["rows"] == [{"position": 1, "token": "7", "id": 7}, {"position": 3, "token": "7", "id": 7}]
@@ -26,7 +26,7 @@ def test_every_number_is_one_of_the_run() -> None:
         assert column["values"] == [pytest.approx(row, rel=1e-4, abs=1e-12) for row in vectors.tolist()]
 
 
-def test_a_model_that_adds_no_positions_has_one_column() -> None:
+def test_model_without_added_positions_has_one_column() -> None:
     reading = xformer.read(random_model("encoder", positions="rotary", max_len=40), [3] * (MOST_ROWS + 3))
     data = json.loads(embedding_sum_data(reading))
     assert (len(data["rows"]), data["n"]) == (MOST_ROWS, MOST_ROWS + 3)
@@ -34,7 +34,7 @@ def test_a_model_that_adds_no_positions_has_one_column() -> None:
     assert data["titles"] == ["token vectors"]
 
 
-def test_a_notebook_shows_it_in_a_frame_of_its_own() -> None:
+def test_notebook_output_is_an_iframe() -> None:
     html = embedding_sum(xformer.read(random_model("encoder"), [3, 7, 1]))._repr_html_()
     assert html.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
-    assert "<script" not in html  # the page is quoted
+    assert "<script" not in html  # the page is escaped

@@ -1,4 +1,4 @@
-"""The row of a head as data: every number in it is one of the run."""
+"""The data of the matrices widget has the numbers of the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cell_of(n: int = 4) -> AttentionCell:
     return attention_cell(reading, layer=1, head=1, query=2, key=1)
 
 
-def test_the_row_of_a_head_is_computed_from_its_own_numbers() -> None:
+def test_row_data_has_the_numbers_of_the_head() -> None:
     cell = cell_of()
     data = row_data(cell, query="2 1", key=1, step="a")
     found = {one["name"]: torch.tensor([[math.nan if v is None else v for v in row] for row in one["values"]])
@@ -32,12 +32,12 @@ def test_the_row_of_a_head_is_computed_from_its_own_numbers() -> None:
     assert (data["matrices"][3]["about"], data["at"]) == ("1 masked: −∞", ["S", 1])
 
 
-def test_of_an_ablated_head_z_is_said_to_be_set_to_0() -> None:
+def test_ablated_head_is_labelled_as_set_to_0() -> None:
     cell = replace(cell_of(), z=torch.zeros_like(cell_of().z))
     assert row_data(cell, query="", key=0, step="")["matrices"][-1]["about"] == "ablated: set to 0"
 
 
-def test_a_long_row_and_one_that_is_no_softmax_are_not_followed() -> None:
+def test_long_rows_and_non_softmax_rows_are_not_followed() -> None:
     assert is_followed(cell_of(MOST_KEYS))
     assert not is_followed(cell_of(MOST_KEYS + 1))
     assert not is_followed(replace(cell_of(), pattern=torch.tensor([0.0, 0.0, 1.0, 0.0])))

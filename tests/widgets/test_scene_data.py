@@ -1,4 +1,4 @@
-"""The data of the scene: every number in it is one of the run."""
+"""The data of the scene has the numbers of the run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def reading() -> Reading:
     return xformer.read("checkpoints/reverse", "3 7 12 9 1")
 
 
-def test_vectors_and_patterns_are_those_of_the_run(reading: Reading) -> None:
+def test_vectors_and_patterns_match_the_run(reading: Reading) -> None:
     data = scene_data(reading)
     [stack] = header_of(data, MAGIC)["stacks"]
 
@@ -54,7 +54,7 @@ def test_vectors_and_patterns_are_those_of_the_run(reading: Reading) -> None:
         torch.testing.assert_close(torch.tensor(layer["fed"]), share, atol=1e-4, rtol=0)
 
 
-def test_answers_are_the_likeliest_tokens_and_right_or_wrong(reading: Reading) -> None:
+def test_answers_are_the_likeliest_tokens_with_verdicts(reading: Reading) -> None:
     answers = header_of(scene_data(reading), MAGIC)["answers"]
     assert [answer["said"][0][0] for answer in answers] == ["1", "9", "12", "7", "3"]
     assert all(answer["is_right"] for answer in answers)
@@ -66,7 +66,7 @@ def test_answers_are_the_likeliest_tokens_and_right_or_wrong(reading: Reading) -
     assert not all(judged)
 
 
-def test_of_a_long_text_the_last_tokens_are_shown_and_the_next_one_is_open() -> None:
+def test_long_text_shows_its_last_tokens_with_an_open_output() -> None:
     reading = xformer.read("checkpoints/characters", "To be, or not to be, that is the question")
     header = header_of(scene_data(reading), MAGIC)
     [stack] = header["stacks"]
@@ -77,7 +77,7 @@ def test_of_a_long_text_the_last_tokens_are_shown_and_the_next_one_is_open() -> 
     assert (header["continues"], last["is_right"], last["row"]) == (True, None, MOST_TOKENS - 1)
 
 
-def test_a_browser_can_only_open_a_screen_of_the_scene_and_a_head_as_in_a_link() -> None:
+def test_messages_of_the_browser_are_validated() -> None:
     wrong = ("attention", {"screen": "../x"}, {"screen": ["attention"]})
     for sent in (None, 3, "attention", {}, *({"open": one} for one in wrong)):
         assert opened(sent) is None, sent
@@ -85,7 +85,7 @@ def test_a_browser_can_only_open_a_screen_of_the_scene_and_a_head_as_in_a_link()
     assert opened({"open": {"screen": "attention", "head": "3.2&model=x"}}) == Opened("attention")
 
 
-def test_the_tokens_that_can_be_changed_are_sent_with_their_place(reading: Reading) -> None:
+def test_editable_tokens_are_sent_with_their_position(reading: Reading) -> None:
     assert header_of(scene_data(reading), MAGIC)["edit"] is None
     header = header_of(scene_data(reading, (("3", "7", ""), 1)), MAGIC)
     assert header["edit"] == {"texts": ["3", "7", ""], "first": 1}

@@ -1,4 +1,4 @@
-"""Tests of the widgets' scripts: the bundles belong to their sources, are complete, and load nothing from elsewhere."""
+"""The bundles of the widgets are current, complete and self-contained."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ WIDGETS = sorted({file.parent.name for file in ENTRIES})
 
 
 SOURCES = [*sorted(FOLDER.glob("*.js")), *sorted(FOLDER.glob("*/*.js"))]
-"""The files that the bundles are made of, in the order in which `make bundle` reads them."""
+"""The sources of the bundles, in the order in which `make bundle` reads them."""
 
 
-def test_a_bundle_is_that_of_its_sources() -> None:
+def test_bundles_are_built_from_the_current_sources() -> None:
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in SOURCES)).hexdigest()
     for file in BUNDLES:
         first = file.read_text(encoding="utf-8").partition("\n")[0]
-        assert first.endswith(f": {digest}"), f"{file.relative_to(FOLDER)} is not of these sources: run `make bundle`"
+        assert first.endswith(f": {digest}"), f"{file.relative_to(FOLDER)} is outdated: run `make bundle`"
 
 
-def test_there_is_a_bundle_for_every_entry_point_and_no_other() -> None:
+def test_every_entry_point_has_a_bundle() -> None:
     assert {file.relative_to(FOLDER / "bundles") for file in BUNDLES} == {file.relative_to(FOLDER) for file in ENTRIES}
     assert {"attention_view", "training_player", "step_ruler"} <= set(WIDGETS)
 
@@ -45,17 +45,17 @@ def test_every_source_is_imported_by_an_entry_point() -> None:
 
 
 @pytest.mark.parametrize("file", BUNDLES, ids=lambda file: f"{file.parent.name}-{file.stem}")
-def test_a_bundle_is_complete_and_loads_nothing(file: Path) -> None:
+def test_bundles_are_self_contained(file: Path) -> None:
     text = scripts.script(file.parent.name, file.stem)
-    without_names = text.replace("http://www.w3.org/2000/svg", "")  # a namespace, which is never requested
-    if file.parent.name == "classroom":  # a page of a server, which has the model too
+    without_names = text.replace("http://www.w3.org/2000/svg", "")  # a namespace, never requested
+    if file.parent.name == "classroom":  # served with the model, which it fetches
         without_names = re.sub(r"fetch\(`\$\{this\.base\}/", "", without_names)
     assert not re.search(r"\bimport\b|https?://|fetch\(|</script", without_names)
     assert len(re.findall(r"export\s*\{\w+ as default\}", text)) == (file.stem != "page")
 
 
 @pytest.mark.parametrize("widget", sorted({file.parent.name for file in ENTRIES if file.stem == "page"}))
-def test_every_colour_and_font_of_a_style_is_given_outside_of_streamlit_too(widget: str) -> None:
+def test_themes_define_every_style_variable(widget: str) -> None:
     used = set(re.findall(r"--st-([a-z-]+)", scripts.style(widget) + scripts.script(widget, "page")))
     for theme in scripts.themes():
-        assert used <= set(re.findall(r"--st-([a-z-]+):", theme)), "the picture would be drawn without it"
+        assert used <= set(re.findall(r"--st-([a-z-]+):", theme)), "undefined in pages and notebooks"
