@@ -99,8 +99,8 @@ def test_each_attention_has_its_mask() -> None:
     sizes = PRIMES | {"d_ff": 19}
 
     def masks(architecture: str, **kind) -> list[str | None]:
-        made = drawn(ModelConfig(architecture=architecture, **sizes, **kind))
-        return [box.mask for box in made.boxes if box.kind == "attention"]
+        model = drawn(ModelConfig(architecture=architecture, **sizes, **kind))
+        return [box.mask for box in model.boxes if box.kind == "attention"]
 
     assert [masks(one) for one in ARCHITECTURES] == [["full"], ["causal"], ["full", "causal", "full"]]
     assert masks("encoder", causal=True, see_self=False) == ["strict"]
@@ -108,9 +108,9 @@ def test_each_attention_has_its_mask() -> None:
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_cross_attention_reads_the_encoder_output(norm: str) -> None:
-    made = drawn(ModelConfig(architecture="encoder-decoder", norm=norm, **PRIMES | {"d_ff": 19}))
-    memory = [arrow for arrow in made.arrows if arrow.flow == "memory"]
+    model = drawn(ModelConfig(architecture="encoder-decoder", norm=norm, **PRIMES | {"d_ff": 19}))
+    memory = [arrow for arrow in model.arrows if arrow.flow == "memory"]
     assert [(arrow.source, arrow.target) for arrow in memory] == [
         ("encoder.final_norm" if norm == "pre" else "encoder.ffn_norm", "decoder.cross_attn")
     ]
-    assert str(N_TOKENS) in made["decoder.cross_attn"].what
+    assert str(N_TOKENS) in model["decoder.cross_attn"].what

@@ -68,14 +68,14 @@ MODEL = next(member for member in ZOO if member.name == "BertModel")
 def test_similarity_map_shows_one_layer_and_the_lines_all_layers() -> None:
     model = MODEL.make()
     table = xformer.analysis.similarity(model, TEXTS[:3], tokenizer=tokenizer())
-    of = {"layer": 1, "tokenizer": tokenizer()}
-    heat = viz.similarity(model, TEXTS[:3], **of)
+    options = {"layer": 1, "tokenizer": tokenizer()}
+    heat = viz.similarity(model, TEXTS[:3], **options)
     cells = all_rows(heat)
     wanted = table.loc[table["layer"] == 1]
     assert [cell["cosine"] for cell in cells] == wanted["cosine"].tolist()
     assert [cell["shown"] for cell in cells] == [f"{one:.2f}".replace("-", "−") for one in wanted["cosine"]]
     assert ends_of(heat) == (-1, 1)
-    rows = all_rows(viz.similarity(model, TEXTS[:3], what="layers", **of))
+    rows = all_rows(viz.similarity(model, TEXTS[:3], what="layers", **options))
     assert {row["pair"] for row in rows} == {"1, 2", "1, 3", "2, 3"}
     assert {row["layer"] for row in rows if row["is_shown"]} == {1}
 

@@ -65,7 +65,7 @@ def test_unsupported_formats_raise_and_leave_no_file(tmp_path: Path) -> None:
         (alt.Chart(), "lens.jpg", r"saved as one of \.svg, \.pdf, \.png, \.html, got 'lens\.jpg'"),
         (go.Figure(), "lens.svg", "Only Altair charts can be saved as SVG, PDF or PNG, got Figure"),
         (3, "lens.html", "A picture is a chart of xformer.viz, got int"),
-        ([alt.Chart(), alt.Chart()], "lens.html", "One picture makes one page, got 2"),
+        ([alt.Chart(), alt.Chart()], "lens.html", "A page holds one picture, got 2"),
     ):
         with pytest.raises(InputError, match=sentence):
             xformer.viz.save(what, tmp_path / name)

@@ -94,7 +94,7 @@ def test_neurons_are_labelled_by_their_triggers() -> None:
         position = int(row["place"].split(" · ")[0])
         assert row["activation"] == pytest.approx(float(POST[position, row["neuron"]]))
         assert row["share"] == pytest.approx(row["activation"] / max(abs(POST[:, row["neuron"]]).max(), 1e-12))
-    found = [trigger_words(*of) for of in (("says", ("3", "7")), ("from_end", (0,)), ("none", ()))]
+    found = [trigger_words(*trigger) for trigger in (("says", ("3", "7")), ("from_end", (0,)), ("none", ()))]
     assert found == ["fires to say 3 or 7", "fires at the last position", "no clear trigger"]
 
 

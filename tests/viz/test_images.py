@@ -100,9 +100,9 @@ def test_photograph_is_the_models_input() -> None:
     reading = xformer.read(
         MEMBERS["ViTModel"].make(), Image.fromarray(array)
     )  # already the input size: nothing is resized
-    of = reading.subject.input
-    assert isinstance(of, PatchedImage)
-    assert np.abs(of.shown(of.pixels(Image.fromarray(array))[1][0]).astype(int) - array).max() <= 1
+    source = reading.subject.input
+    assert isinstance(source, PatchedImage)
+    assert np.abs(source.shown(source.pixels(Image.fromarray(array))[1][0]).astype(int) - array).max() <= 1
     url = photograph_url(reading).partition(",")[2]
     grey = np.asarray(Image.open(io.BytesIO(base64.b64decode(url))).convert("L")).astype(int)
     assert np.abs(grey - np.asarray(Image.fromarray(array).convert("L")).astype(int)).mean() < 20  # JPEG loses a little

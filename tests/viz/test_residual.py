@@ -52,8 +52,8 @@ def test_lens_frames_changed_cells_and_stores_their_original_token() -> None:
     assert {cell["moved"] for cell in cells} == {True, False}
     for cell in cells:
         at = [stream(run)[cell["point"]][:, cell["position"]] for run in (own, other)]
-        was, says = (int(MODEL.unembed(x).argmax()) for x in at)
-        assert (cell["was"], cell["moved"]) == (LABELS[was], was != says)
+        was, now = (int(MODEL.unembed(x).argmax()) for x in at)
+        assert (cell["was"], cell["moved"]) == (LABELS[was], was != now)
 
 
 def test_attribution_merges_all_but_the_largest_parts() -> None:

@@ -34,7 +34,7 @@ def patching(
     table: pd.DataFrame | None = None,
     dark: bool = False,
 ) -> Chart:
-    """Draw the `MOST_PARTS` largest effects of `analysis.patching` as bars: 0 is no effect, 1 the source run's answer.
+    """Draw the `MOST_PARTS` largest effects of `analysis.patching` as bars: 0 is no effect, 1 the source run's result.
 
     Heads have their own hues, other parts the hue of their kind; ⇒ marks patches that change the answer to the source run's.
 
@@ -59,15 +59,15 @@ def patching(
         >>> chart = xformer.viz.patching(readings)
     """
     table = patching_table(readings, everywhere=everywhere) if table is None else table
-    whole = [reading.subject.name for reading in (readings[out_of], readings[1 - out_of])]
-    names = short_names(whole)
-    source, into = (names[name] for name in whole)
-    shown = table.loc[table["source"] == whole[0]].head(MOST_PARTS)
+    full_names = [reading.subject.name for reading in (readings[out_of], readings[1 - out_of])]
+    names = short_names(full_names)
+    source, into = (names[name] for name in full_names)
+    shown = table.loc[table["source"] == full_names[0]].head(MOST_PARTS)
     data = shown.assign(
         hue=[_hue(row, dark) for row in shown.to_dict("records")],
         text=[
-            f"{share:+.2f}  ⇒ {says}" if turns else f"{share:+.2f}"
-            for share, says, turns in zip(shown["restored"], shown["says"], shown["turns"], strict=True)
+            f"{share:+.2f}  ⇒ {token}" if turns else f"{share:+.2f}"
+            for share, token, turns in zip(shown["restored"], shown["says"], shown["turns"], strict=True)
         ],
         turned=["yes" if turns else "no" for turns in shown["turns"]],
     )
@@ -197,7 +197,7 @@ def patching_map(
 
 
 def _columns(table: pd.DataFrame, part: PartKind, *, is_pair: bool) -> list[str]:
-    """The column label of each cell."""
+    """Return the column label of each cell."""
     if part == "head":
         return [str(head + 1) for head in table["head"]]
     if part == "neurons":
@@ -221,8 +221,7 @@ WIDTH, HEIGHT, FONT = 560, 320, 11
 
 
 def score_title(score: str) -> str:
-    """Return the display name of a score of `analysis.head_scores`: "task" for "task_pattern", "anti-diagonal" for
-    "anti_diagonal"."""
+    """Return the display name of a score column: "task" for "task_pattern", "anti-diagonal" for "anti_diagonal"."""
     return "task" if score == TASK else score.replace("_", "-")
 
 

@@ -370,10 +370,10 @@ class _FoundParts:
 
     def embedding(self) -> Box:
         what = f"Looks up the learned vector of each token: {self.shape.d_model:,} numbers per token."
-        equation, detail, of = "E[token]", f"{self.shape.n_inputs:,} tokens", self.reading.subject.input
-        if isinstance(of, PatchedImage):
+        equation, detail, source = "E[token]", f"{self.shape.n_inputs:,} tokens", self.reading.subject.input
+        if isinstance(source, PatchedImage):
             what = f"Maps the pixels of each patch to {self.shape.d_model:,} numbers."
-            equation, detail = "", f"patches of {of.patch[0]} × {of.patch[1]} pixels"
+            equation, detail = "", f"patches of {source.patch[0]} × {source.patch[1]} pixels"
         more: dict[str, Any] = {"equation": equation, "detail": detail, "activation": f"{self.once}embed"}
         return self.box("embed", "embedding", "Embedding", what, **more)
 

@@ -135,7 +135,7 @@ def decision_rows(
 def decision_lens(readings: Sequence[Reading], *, pair: tuple[int, int] | None = None, dark: bool = False) -> Chart:
     """Draw the logit lens at the deciding position, one column per model: the likeliest token and its probability.
 
-    Rows run from the embedding down to the output. With a `pair`, a rule marks the point from which these two differ.
+    Rows run from the embedding down to the output. With a `pair`, a rule marks the point from which on these two differ.
 
     Args:
         readings: The runs to compare.

@@ -86,12 +86,12 @@ def save(
         raise InputError(f"A picture is saved as one of {known}, got {path.name!r:.80}; for example lens.svg.")
     if suffix == ".html":
         if (n := len(charts)) != 1:
-            raise InputError(f"One picture makes one page, got {n}; save them one by one, or as .svg or .pdf.")
+            raise InputError(f"A page holds one picture, got {n}; save each to its own page, or all as .svg or .pdf.")
         content = _page(charts[0]).encode()
     else:
         style = {"width": width, "font_size": font_size, "dark": dark, "grey": grey}
-        whole = svg(charts, title=title, caption=caption, **style)
-        content = whole.encode() if suffix == ".svg" else pdf_of(whole) if suffix == ".pdf" else png_of(whole)
+        text = svg(charts, title=title, caption=caption, **style)
+        content = text.encode() if suffix == ".svg" else pdf_of(text) if suffix == ".pdf" else png_of(text)
     write_atomically(path, content)
 
 

@@ -39,7 +39,7 @@ STEPS = {
     "drawn": "sampling probability of the predicted token", "entropy": "entropy (bits)",
 }  # fmt: skip
 DRAWN = ("drawn:Q", "sampling probability", ".6f")
-RIGHT_SHARE = ("answer_probability:Q", "its probability", ".6f")
+RIGHT_SHARE = ("answer_probability:Q", "probability of the answer", ".6f")
 """The tooltip line that follows the right token."""
 DIVERGENCES = {"kl": "KL(first ‖ second), nats", "kl_back": "KL(second ‖ first), nats"}
 PAIRS = {**DIVERGENCES, "total_variation": "total variation"}

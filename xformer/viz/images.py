@@ -31,9 +31,7 @@ from xformer.viz.charts import Chart, heat, layered, pixel_axes, tips
 
 GAP = 1.6
 """Space between two panels, in units of the frame."""
-_OWN_SIZE = alt.AutoSizeParams(
-    type="pad", contains="padding"
-)  # the legend must not shrink the cells, which are squares
+_OWN_SIZE = alt.AutoSizeParams(type="pad", contains="padding")  # a legend must not shrink the cells
 MOST_WIDE = 740.0
 """Largest width of a chart, in pixels."""
 ABOVE = 3.2

@@ -125,9 +125,9 @@ class LaterLayer:
 
 def exact_weights(layer: AnyLayer, head: int) -> Float[np.ndarray, "query key"]:
     """Return the weights of one head as little-endian float32: +inf where masked, NaN where not a number."""
-    one = layer.pattern[head].astype("<f4")  # [query, key]
+    weights = layer.pattern[head].astype("<f4")  # [query, key]
     seen = np.broadcast_to(layer.allowed, layer.shape)[head] if layer.is_masked else True
-    return np.where(seen, np.where(np.isfinite(one), one, np.nan), np.inf).astype("<f4")
+    return np.where(seen, np.where(np.isfinite(weights), weights, np.nan), np.inf).astype("<f4")
 
 
 def moved(

@@ -66,8 +66,8 @@ def film_frame(reading: Reading, step: int) -> Frame:
         for path, pattern in reading.trace.patterns().items()
     }
     scores = subject.task.head_scores(reading.trace, reading.example)
-    says = tuple(subject.labels[token] for token in reading.predicted)
-    return Frame(step, planes, scores, says, reading.right, reading.probability)
+    predicted = tuple(subject.labels[token] for token in reading.predicted)
+    return Frame(step, planes, scores, predicted, reading.right, reading.probability)
 
 
 def film_of(readings: Mapping[int, Reading]) -> bytes:
@@ -241,10 +241,10 @@ def film_still(
     notes += [f"{header['score']}: {one:.2f}" for one in own]
     if score >= STANDS_OUT:
         notes.append("★ best of all heads" if own == [score] else f"★ {_name(header, *best_head)}, {score:.2f}")
-    one = layers[layer]
-    long = LARGE / max(one["rows"], one["cols"])
-    large = head_chart(_cells(one, weights[layer][chosen]), title=" · ".join(notes), legend=False, dark=dark)
-    large = large.properties(width=long * one["cols"], height=long * one["rows"])
+    enlarged = layers[layer]
+    long = LARGE / max(enlarged["rows"], enlarged["cols"])
+    large = head_chart(_cells(enlarged, weights[layer][chosen]), title=" · ".join(notes), legend=False, dark=dark)
+    large = large.properties(width=long * enlarged["cols"], height=long * enlarged["rows"])
     lanes = _strip(header, frames[at], f"step {steps[at]:,} of {header['steps']:,}", dark)
     parts = [lanes, alt.hconcat(large, small).resolve_scale(color="independent")]
     if len(frames) + len(header["exact"]) > 1:

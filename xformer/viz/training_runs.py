@@ -86,12 +86,12 @@ def training_fan(
     quantile_tips = ((f"{name}:Q", quantile, shown) for name, quantile in names.items())
     hover = tips(("step:Q", "", ","), ("members:Q", "members"), *quantile_tips)
     base = alt.Chart(fan).encode(x)
-    one = tips("member:N", ("step:Q", "", ","), ("value:Q", title, shown))
+    member_tips = tips("member:N", ("step:Q", "", ","), ("value:Q", title, shown))
     members = alt.Chart(each).mark_line(strokeWidth=1, opacity=0.45, color=ink)
     return layered(
         base.mark_area(opacity=0.13, color=hue).encode(low, alt.Y2("high:Q")),
         base.mark_area(opacity=0.22, color=hue).encode(lower, alt.Y2("upper:Q")),
-        members.encode(x, value, alt.Detail("member:N"), tooltip=one),
+        members.encode(x, value, alt.Detail("member:N"), tooltip=member_tips),
         base.mark_line(strokeWidth=3, color=hue).encode(median),
         hovered(base, ink, hover),
         height=height,

@@ -157,13 +157,13 @@ def row_data(cell: AttentionCell, *, query: str, key: int, step: str) -> dict[st
 
     is_ablated = z.any() and not cell.z.any()
     about = "ablated: set to 0" if is_ablated else f"{len(z)} of {len(cell.z)} numbers"
-    made = product("q", "K", divide=math.sqrt(cell.d_head), moved="including other terms of this model")
+    scores = product("q", "K", divide=math.sqrt(cell.d_head), moved="including other terms of this model")
     masked = f"{int((~cell.allowed).sum())} masked: −∞" if not cell.allowed.all() else "no key is masked"
     drawn = [
         operand("q", cell.q[None], [query]),
         operand("K", cell.keys, keys),
         operand("V", cell.values, keys),
-        row("S", cell.scores.tolist(), f"S = q Kᵀ / √{cell.d_head}", masked, columns=keys, made=made),
+        row("S", cell.scores.tolist(), f"S = q Kᵀ / √{cell.d_head}", masked, columns=keys, made=scores),
         row("A", cell.pattern.tolist(), "A = softmax(S)", "sums to 1", columns=keys, made=softmax("S"), share=True),
         row("Z", z.tolist(), "z = A V", about, columns=[f"z{at + 1}" for at in range(len(z))], made=mix("A", "V")),
     ]

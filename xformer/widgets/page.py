@@ -96,8 +96,8 @@ def film_page(packed: bytes, caption: Sequence[str] = ()) -> str:
 
 def comparison_page(data: dict[str, object], caption: Sequence[str] = ()) -> str:
     """Return the step-by-step comparison for data packed by `xformer.viz.generation.pack_steps`."""
-    whole = {"order": "", "start": 0, "detail": True} | data
-    return stand_alone_page("step_ruler", "ruler", {"data": json.dumps(whole).encode()}, caption)
+    full = {"order": "", "start": 0, "detail": True} | data
+    return stand_alone_page("step_ruler", "ruler", {"data": json.dumps(full).encode()}, caption)
 
 
 def scene_page(packed: bytes, caption: Sequence[str] = ()) -> str:
