@@ -66,7 +66,7 @@ def test_effects_that_cannot_be_measured_are_refused(monkeypatch: pytest.MonkeyP
     reading = xformer.read("checkpoints/induction", "3 7 3")
     with pytest.raises(EditError, match="no head 4 in attention layer 0"):
         analysis.head_effects(reading, exact=[(0, 4)])
-    with pytest.raises(InputError, match="has the scores"):
+    with pytest.raises(InputError, match="The scores of a head are"):
         viz.head_effects(reading, score="beauty", exact=False)
     monkeypatch.setattr("xformer.analysis.ablation.free_bytes", lambda: 1000)
     with pytest.raises(UnavailableError, match="type a shorter input"):

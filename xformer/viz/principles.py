@@ -40,7 +40,7 @@ AXIS = 80
 MOST_KEYS = 48
 """Largest number of keys that are drawn."""
 MOST_NUMBERS = 20
-"""Largest number of dimensions, across a whole screen, whose values are written into the cells."""
+"""Largest number of dimensions, across a whole screen, whose values are written into the cells; half on half a screen."""
 STEPS = ("product", "scores", "weights", "z", "out")
 
 
@@ -76,7 +76,7 @@ def attention_steps(
         return alt.vconcat(*charts).resolve_scale(x="independent", y="independent", color="independent")
     if step == "out":
         vector = head_output(reading, layer=layer, head=head, query=query)
-        return _strips(_as_frame(step, vector), "dimension of the residual stream", dark)
+        return _strips(_as_frame(step, vector), "dimension of the residual stream", dark, most=MOST_NUMBERS)
     cell = attention_cell(reading, **at)
     if step == "z":
         return _strips(_as_frame(step, cell.z), "dimension of the value", dark)
@@ -108,8 +108,8 @@ def _bars(row: pd.DataFrame, what: str, key: int, dark: bool) -> Chart:
     return layered(bars, *([words.encode(y=alt.datum(0))] if what == "score" else []), height=190)
 
 
-def _strips(frame: pd.DataFrame, axis: str, dark: bool) -> Chart:
-    """Draw one strip per vector, on a common scale centred on zero."""
+def _strips(frame: pd.DataFrame, axis: str, dark: bool, *, most: int = MOST_NUMBERS // 2) -> Chart:
+    """Draw one strip per vector, on a common scale centred on zero, with its numbers for up to `most` dimensions."""
     limit, stops, order = signed_limit(frame["value"].to_numpy()), diverging(dark), list(dict.fromkeys(frame["vector"]))
     frame = frame.assign(ink=inks(stops, frame["value"], -limit, limit))
     base = alt.Chart(frame).encode(
@@ -118,7 +118,6 @@ def _strips(frame: pd.DataFrame, axis: str, dark: bool) -> Chart:
         tooltip=["vector:N", "dimension:O", alt.Tooltip("value:Q", format=".6f")],
     )
     layers = [base.mark_rect().encode(heat("value:Q", stops, -limit, limit, legend=None))]
-    most = MOST_NUMBERS if axis.endswith("stream") else MOST_NUMBERS // 2  # the others are half as wide
     if len(set(frame["dimension"])) <= most:
         layers.append(base.mark_text(fontSize=11).encode(text=alt.Text("value:Q", format=".2f"), color=written()))
     return layered(*layers, height=ROW * len(order) + AXIS)
