@@ -1,4 +1,4 @@
-"""Attention: who looks at whom, in every layer and head."""
+"""Attention: which token attends to which, in every layer and head."""
 
 from pages.shared.screens import Screen
 

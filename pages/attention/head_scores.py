@@ -28,30 +28,31 @@ from xformer.reading import Reading
 from xformer.site import head_title, layer_title
 from xformer.viz.activation_patching import score_title
 
-SCOPES = {"answer": "from the answer back to the source", "source": "within the source"}
+SCOPES = {"answer": "from the answer to the source", "source": "within the source"}
 _HELP = {
     "diagonal": "Weight on the token itself: key = query.",
     "anti_diagonal": "Weight on the mirrored token: key = length − 1 − query.",
-    "previous": "Weight on the token before, over the queries that have one.",
-    "next": "Weight on the token after, over the queries that have one.",
+    "previous": "Weight on the previous token, averaged over the queries that have one.",
+    "next": "Weight on the next token, averaged over the queries that have one.",
     "first": "Weight on the first token.",
-    "induction": "Weight on what followed an earlier occurrence of the same token, over the queries whose token came before.",
+    "induction": "Weight on the token after an earlier occurrence of the query’s token, averaged over the queries that "
+    "have one.",
 }
-_WITHOUT = "Change of the measure when this head is ablated: measured by a run, or estimated from a gradient."
+_WITHOUT = "Change of the loss or margin when this head is ablated: measured in a run, or estimated from a gradient."
 _ENTROPY = "−Σ p log₂ p of a row: 0 bits for a single key, log₂(keys) for equal weights."
 SINKS = {"in": "counts like any other", "out": "is left out"}
-_TWICE = "Random tokens and the same again: induction heads stand out."
+_TWICE = "Random tokens, then the same tokens again: induction heads stand out."
 CLEAR = 0.4
-"""Share of its attention below which nothing is inferred about a head."""
+"""Scores below this share of a head’s attention are too low to describe the head by them."""
 
 
-def _repeat_random(of: Input) -> None:
-    """Show random tokens, twice. A callback."""
-    st.session_state["input"] = of.random(random.getrandbits(32))
+def _repeat_random(inputs: Input) -> None:
+    """Set the input to a sequence of random tokens and its repetition. A callback."""
+    st.session_state["input"] = inputs.random(random.getrandbits(32))
 
 
 def _ranked(found: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:
-    """The scores with the effect of ablating each head: measured effects first, the largest first."""
+    """Join the scores with the effects of ablation, sorted by size with the measured effects first."""
     both = found.merge(effects, on=["layer", "head"])
     both = both.sort_values(["measured", "estimated"], ascending=False, kind="stable", key=lambda sizes: sizes.abs())
     first = ["layer", "head", "measured", "estimated"]
@@ -59,37 +60,37 @@ def _ranked(found: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:
 
 
 def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
-    """The scores of every head of `run` and the effects of ablating them; a click on a row selects its head."""
-    of = view.input
+    """Draw the scores of every head of `run` and the effects of ablating it. Clicking a row selects its head."""
+    inputs = view.input
     options: dict[str, Any] = {}
     with st.popover("More", key="scores_more"):
-        asked = ask_effects(run)
-        if of.scored(run.example, "answer") != of.scored(run.example, "source"):
-            options["look"] = choose("look", SCOPES, "answer", "Look")
+        effect_options = ask_effects(run)
+        if inputs.scored(run.example, "answer") != inputs.scored(run.example, "source"):
+            options["look"] = choose("look", SCOPES, "answer", "Attention")
         is_text = not run.subject.shape.image and not run.is_pair and not run.has_right_answer
         if is_text and len(run.tokens) > 2:  # the first token may be an attention sink
             if choose("sink", SINKS, "in", "The first token") == "out":
                 options["without_first"] = True
-            if of.goes_on:
-                st.button("Random tokens, twice", on_click=_repeat_random, args=(of,), key="say_twice", help=_TWICE)
+            if inputs.goes_on:
+                st.button("Random tokens, twice", on_click=_repeat_random, args=(inputs,), key="say_twice", help=_TWICE)
         first = "and the first one " if options.get("without_first") else ""
-        st.caption(f"Shares are averaged over the {of.many} of this input; special tokens {first}are left out.")
+        st.caption(f"Shares are averaged over the {inputs.many} of this input; special tokens {first}are excluded.")
     found = table(view, analysis.head_scores, run, **options)
     if bool((found["induction"] >= CLEAR).any()):
         best = found.loc[found["induction"].idxmax()]
         name, share = head_title(best["layer"], best["head"], is_pair=view.is_pair), percent(best["induction"], 0)
         st.markdown(
-            f"Induction: **{name}** has the most, {share} of its attention is on what followed the same token earlier."
+            f"Induction: **{name}** scores highest, with {share} of its attention on what followed the same token earlier."
         )
-    if asked is not None and (job := effects_of(view, run, asked, chosen)).latest is not None:
-        found = _ranked(found, effects_part(view, run, job, found, asked, options))
+    if effect_options is not None and (job := effects_of(view, run, effect_options, chosen)).latest is not None:
+        found = _ranked(found, effects_part(view, run, job, found, effect_options, options))
     shown = found.assign(head=found["head"] + 1).drop(columns="layer")
     shown.insert(0, "where", [layer_title(path, is_pair=view.is_pair) for path in found["layer"]])
     shown = shown.dropna(axis="columns", how="all")
     helps = dict(_HELP)
     if (task := view.task) is not None:
-        name, says = task.rule.score_name.capitalize(), task.rule.score_says
-        helps[TASK] = f"{name}: how much of its attention {says}. The task needs this."
+        name, target = task.rule.score_name.capitalize(), task.rule.score_says
+        helps[TASK] = f"{name}: how much of its attention {target}. The task requires this pattern."
     look: dict[str, Any] = {"width": 95, "min_value": 0.0, "max_value": 1.0, "format": "%.3f"}
     share = {
         name: st.column_config.ProgressColumn(score_title(name), help=text, **look) for name, text in helps.items()
@@ -102,7 +103,9 @@ def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
         column_config=share | {"entropy": entropy} | dict.fromkeys(("estimated", "measured"), without),
         on_select="rerun",
         selection_mode="single-row",
-        key=f"scores_{found['measured'].count()}" if "measured" in found else "scores",  # a new order, a new table
+        key=f"scores_{found['measured'].count()}"
+        if "measured" in found
+        else "scores",  # a new order resets the selection
     )
     rows = [row for row in event.selection.rows if row < len(found)]  # another model may have fewer heads
     followed = (rows[0] if rows else None, view.model)
@@ -119,21 +122,21 @@ MEASURES = {"no": "not shown", "loss": "on the loss", "lead": "on one answer’s
 AT_ONCE = 1.2
 """Seconds of measuring before the page shows a progress bar."""
 OLD_SCORES = {"the task’s": TASK, "anti-diagonal": "anti_diagonal"}
-"""What older links call a score."""
+"""The names of scores in older links, with their current names."""
 BUDGET = 0.6
-"""Seconds of measuring in one run of the page."""
+"""Seconds spent measuring in one run of the page."""
 
 
 def ask_effects(run: Reading) -> dict[str, Any] | None:
-    """Ask for the measure of the effects, as options of `analysis.head_effects`; None for no effects."""
+    """Ask which effect to measure; return the options of `analysis.head_effects`, or None for no effects."""
     if not run.has_logits or run.logits.shape[-1] < 2:
         return None
-    words = MEASURES if run.target_positions else {name: MEASURES[name] for name in ("no", "lead")}
-    goal = choose("without", words, "no", "Effect of ablating each head (set to zero)", help="Ranks all heads.")
+    measures = MEASURES if run.target_positions else {name: MEASURES[name] for name in ("no", "lead")}
+    goal = choose("without", measures, "no", "Effect of ablating each head (set to zero)", help="Ranks all heads.")
     if goal != "lead":
         return None if goal == "no" else {}
-    opened = [] if run.open_output is None else [run.open_output]
-    outputs = [*run.target_positions, *opened] or [run.logits.shape[1] - 1]
+    open_outputs = [] if run.open_output is None else [run.open_output]
+    outputs = [*run.target_positions, *open_outputs] or [run.logits.shape[1] - 1]
     best, label = run.logits[0].topk(2).indices.tolist(), run.subject.labels
     names = {at: f"{at}: {label[best[at][0]]} over {label[best[at][1]]}" for at in outputs}
     look: dict[str, Any] = {"widget": st.selectbox, "width": 320, "key": "effects_at", "called": "position"}
@@ -141,9 +144,9 @@ def ask_effects(run: Reading) -> dict[str, Any] | None:
 
 
 def effects_of(view: View, run: Reading, options: dict[str, Any], chosen: Selection) -> Job[SilencedHeads]:
-    """The job that measures the effects; the effect of the enlarged head is always measured."""
+    """Return the job that measures the effects. The enlarged head is always measured."""
 
-    def work() -> Iterator[SilencedHeads]:  # a generator: what it raises ends the job with its reason
+    def work() -> Iterator[SilencedHeads]:  # a generator, so that an exception becomes the problem of the job
         yield from silenced_heads(run, **options).silence_all()
 
     about = f"{view.model}|{run.recipe}|{options}"
@@ -164,7 +167,7 @@ def effects_part(
     options: dict[str, Any],
     look: dict[str, Any],
 ) -> pd.DataFrame:
-    """Draw the effects of ablating each head beside a score of the heads, and sum them up.
+    """Plot the effect of ablating each head against one of its scores, under a summary.
 
     Args:
         view: The view.
@@ -175,14 +178,14 @@ def effects_part(
         look: The options of the scores.
 
     Returns:
-        The table of `analysis.head_effects` that is drawn.
+        The plotted table of `analysis.head_effects`.
     """
     found = job.latest
     assert found is not None
     names = (TASK, "induction", *SCORES[:-1])
     kinds = {name: score_title(name) for name in names if bool(scores[name].notna().any())}
     first = next(iter(kinds))
-    kind = choose("score", kinds, first, "Compared with the score", widget=st.selectbox, width=200, old=OLD_SCORES)
+    kind = choose("score", kinds, first, "Plotted against the score", widget=st.selectbox, width=200, old=OLD_SCORES)
     best = scores.loc[scores[kind].astype(float).idxmax()]
     found.silence(([site.path for site in run.attention].index(str(best["layer"])), int(best["head"])))
     goal = minimal_pairs.title(run, found.measure)
@@ -197,32 +200,34 @@ def effects_part(
     shown(view, call, "head_effects")
     footer(view, "head_effects", [call], lambda: heads_from_1(frame))
     st.caption(
-        f"Filled points are measured by a run with the head’s z set to 0 (the {escape_markdown(goal)} was {found.before:.3f}), "
-        "hollow points estimated from one gradient. Heads that replace each other show no effect."
+        f"Filled points are measured in a run with the head’s z set to 0 (before: {escape_markdown(goal)} {found.before:.3f}); "
+        "hollow points are estimated from one gradient. Heads that back each other up show no effect."
     )
     return table
 
 
 LEAST, WORTH = 0.02, 0.05
-"""A smaller change of the measure, absolute or relative to it, counts as no effect."""
+"""Smaller changes of the measure, absolute and relative to its value, count as no effect."""
 
 
 def effect_summary(frame: pd.DataFrame, kind: str, goal: str, before: float) -> str:
-    """The largest effect, and that of the head with the highest score; only measured effects above `LEAST` and `WORTH` count.
+    """Describe the largest effect, and the effect of the head with the highest score.
+
+    Only measured effects above `LEAST` and `WORTH` count.
 
     Args:
         frame: The columns of `analysis.head_effects`, a score in the column `kind`, and `name`, the title of each head.
-        kind: The score's column.
-        goal: The measure, in words.
+        kind: The column of the score.
+        goal: The display name of the measure.
         before: The measure with all heads.
     """
     measured = frame.dropna(subset="measured")
     worth = max(LEAST, WORTH * abs(before))
-    among = "" if len(measured) == len(frame) else f" of the {len(measured)} measured heads of {len(frame)}"
+    among = "" if len(measured) == len(frame) else f" among the {len(measured)} measured heads (of {len(frame)})"
     best = measured.loc[measured["measured"].abs().idxmax()]
     if abs(best["measured"]) < worth:
         most = at_most(abs(best["measured"]), 3)
-        text = f"No head{among} is needed by itself: ablating one moves the {goal} by {most} at most."
+        text = f"No single head{among} is needed: ablating any one changes the {goal} by {most} at most."
     else:
         after = before + best["measured"]
         text = (
@@ -236,7 +241,7 @@ def effect_summary(frame: pd.DataFrame, kind: str, goal: str, before: float) -> 
     if abs(moved) >= worth and alike["name"] == best["name"]:
         return f"{text} It also has {looks}."
     if abs(moved) >= worth:
-        return f"{text} {name}, with {looks}, is needed as well: {moved:+.3f}."
+        return f"{text} {name}, with {looks}, is also needed: {moved:+.3f}."
     if abs(moved) < worth / 2:
-        return f"{text} {name} has {looks}, and is not needed here: {moved:+.3f} without it."
+        return f"{text} {name} has {looks}, but is not needed here: {moved:+.3f} without it."
     return text

@@ -1,4 +1,4 @@
-"""What belongs to the picture of all heads: its headline, its buttons, “change the run”, rollout, and what to notice."""
+"""The parts around the picture of all heads: headline, buttons, “change the run”, rollout, atom mapping and notes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ KEY = "attention"
 
 
 def zoom(view: View, chosen: Selection, pooled: int) -> None:
-    """For a long input, whose cells hold `pooled` × `pooled` weights: the single weights around the locked cell."""
-    drawn = f"This input is long: a cell of the enlarged head is the largest of {pooled} × {pooled} weights."
+    """Draw the single weights around the locked cell of a long input, whose cells pool `pooled` × `pooled` weights."""
+    drawn = f"This input is long: each cell of the enlarged head shows the largest of {pooled} × {pooled} weights."
     if chosen.query is None or chosen.key is None:
         st.caption(f"{drawn} Click a cell to see the single weights around it.")
         return
@@ -42,13 +42,13 @@ def zoom(view: View, chosen: Selection, pooled: int) -> None:
 
 
 def call_of(view: View, chosen: Selection) -> tuple[tuple[Reading], dict[str, Any]]:
-    """The reading and the options of `viz.attention` for the enlarged head, with the original before a changed run."""
+    """Return the reading and the options of `viz.attention` for the enlarged head; of a changed run with the original."""
     run, before = view.compared
     return (run,), {"layer": chosen.layer, "head": chosen.head, "scale": chosen.looks.scale, **before}
 
 
 def standalone(view: View, chosen: Selection) -> Callable[[Sequence[str]], str]:
-    """A function that makes the attention view as a page of its own, given its caption."""
+    """Return a function that renders the attention view as a standalone page, given its caption."""
     changes = ", ".join([*mask_words(view.mask), *filter(None, [join(view.interventions)])])
 
     def page(caption: Sequence[str]) -> str:
@@ -59,25 +59,25 @@ def standalone(view: View, chosen: Selection) -> Callable[[Sequence[str]], str]:
 
 
 PATTERNS = {
-    "previous": ("previous token", "is on the token before"),
-    "next": ("next token", "is on the token after"),
+    "previous": ("previous token", "is on the previous token"),
+    "next": ("next token", "is on the next token"),
     "anti_diagonal": ("mirrored", "is on the mirrored token"),
     "diagonal": ("itself", "is on its own token"),
     "induction": ("induction", "is on what followed the same token earlier"),
-    "": ("matters", ""),
+    "": ("needed", ""),
 }
-"""A pattern of `analysis.heads_worth_seeing` on a button, and in a sentence."""
+"""The patterns of `analysis.heads_worth_seeing` as the label of a button, and in a sentence."""
 MOST_BUTTONS = 3
 _NOTABLE = "notable_head"
 
 
 def heads_worth_seeing(view: View, run: Reading) -> pd.DataFrame:
-    """All heads with a clear pattern or effect, see `analysis.heads_worth_seeing`."""
+    """Return all heads with a clear pattern or effect; see `analysis.heads_worth_seeing`."""
     return table(view, analysis.heads_worth_seeing, run, n=10_000)
 
 
 def pattern_words(view: View, pattern: str) -> tuple[str, str]:
-    """A pattern on a button, and in a sentence."""
+    """Return a pattern as the label of a button, and in a sentence."""
     if pattern != TASK:
         return PATTERNS[pattern]
     assert view.task is not None
@@ -85,7 +85,7 @@ def pattern_words(view: View, pattern: str) -> tuple[str, str]:
 
 
 def finding(view: View, run: Reading, found: pd.DataFrame, layer: AnyLayer, head: int) -> str:
-    """What the enlarged head attends to and what the model loses without it, as Markdown."""
+    """Describe what the enlarged head attends to and the effect of ablating it, as Markdown."""
     name = f"**{layer.title} · head {head + 1}**"
     if head in layer.silenced:
         if not run.has_logits:
@@ -96,13 +96,13 @@ def finding(view: View, run: Reading, found: pd.DataFrame, layer: AnyLayer, head
     if own.empty:
         return f"{name} follows no simple pattern on this input."
     row = own.iloc[0].to_dict()
-    says = pattern_words(view, row["pattern"])[1]
-    looks = f"{name}: {percent(row['share'], 0)} of attention {says} (even: {percent(row['even'], 0)})"
-    return (looks if says else f"{name} follows no simple pattern") + _cost(run, row)
+    target = pattern_words(view, row["pattern"])[1]
+    looks = f"{name}: {percent(row['share'], 0)} of attention {target} (uniform: {percent(row['even'], 0)})"
+    return (looks if target else f"{name} follows no simple pattern") + _cost(run, row)
 
 
 def _cost(run: Reading, row: dict[str, Any]) -> str:
-    """What ablating a head does, where that was measured."""
+    """Describe the measured effect of ablating a head."""
     if not math.isnan(row["right"]):
         n, right = len(run.answer), int(row["right"])
         same = "still " if right == run.n_correct else ""
@@ -115,7 +115,7 @@ def _cost(run: Reading, row: dict[str, Any]) -> str:
 
 
 def notable_buttons(view: View, found: pd.DataFrame, paths: Sequence[str]) -> None:
-    """A button for each of the first heads worth seeing, which enlarges it."""
+    """Draw a button for each of the top heads worth seeing, which enlarges it."""
     heads = {}
     for row in found.head(MOST_BUTTONS).to_dict("records"):
         layer = paths.index(row["layer"])
@@ -128,30 +128,30 @@ def notable_buttons(view: View, found: pd.DataFrame, paths: Sequence[str]) -> No
 
     st.pills("Heads worth seeing", list(heads), format_func=lambda at: heads[at], key=_NOTABLE, on_change=show,
              label_visibility="collapsed", width="content",
-             help="Layer and head of those that follow a clear pattern or that the answer needs.")  # fmt: skip
+             help="Layer and head of the heads with a clear pattern or an effect on the answer.")  # fmt: skip
 
 
 def attention_notes(view: View, layers: Sequence[AnyLayer], run: Reading, *, all_seen: bool = True) -> None:
-    """What to notice: what to look for, and the mask; `all_seen`: the picture leaves out no key."""
-    notes, causal = [], "a position then sees only itself and earlier ones."
+    """Draw what to notice about the pattern and the mask. `all_seen` is false where the picture leaves out a key."""
+    notes, causal = [], "each position then sees only itself and earlier ones."
     if view.task is not None:
         notes, causal = [view.task.rule.look_for], view.task.rule.about_causal_mask(run.example.source)
     if view.mask != "as trained":
-        notes.append(f"The mask is **{view.mask}** now; with **as trained** the model runs as it was trained.")
+        notes.append(f"The mask is now **{view.mask}**; **as trained** restores the mask of the training.")
     elif run.trace.tokens.shape[1] > 1 and not view.shape.is_read_only:
-        full = "Set the mask to **Full**: every position then also sees later ones, which it never did in training."
+        full = "Set the mask to **Full**: each position then also sees later ones, which it never saw in training."
         notes.append(full if view.shape.is_causal else f"Set the mask to **Causal**: {causal}")
     if all_seen and any(layer.is_masked for layer in layers):
-        notes.append("Hatched grey cells are masked, which is not the same as a weight of zero.")
+        notes.append("Hatched grey cells are masked, which differs from a weight of zero.")
     what_to_notice([" ".join(notes)])
 
 
 MOST_LISTED = 500
-"""Tokens in the list of replacements; of a longer vocabulary they are found by a search."""
+"""Largest vocabulary that is listed in full as replacements; a larger one has a search field."""
 
 
 def head_tools(view: View, layer: AnyLayer, chosen: Selection) -> None:
-    """The buttons at the picture: ablate the enlarged head, cut the locked edge."""
+    """Draw the buttons next to the picture: ablate the enlarged head, cut the locked edge."""
     path, head, on = layer.name, chosen.head, view.on
     if view.shape.is_read_only:
         return
@@ -163,7 +163,7 @@ def head_tools(view: View, layer: AnyLayer, chosen: Selection) -> None:
 
 
 def change_panel(view: View, layer: AnyLayer, chosen: Selection) -> None:
-    """Buttons that change the run. Active changes are listed at the top of the page and in its link."""
+    """Draw the buttons that change the run. Active changes are listed at the top of the page and in its link."""
     on = view.on
     if view.shape.is_read_only:
         st.info(READ_ONLY, icon=":material/visibility:")
@@ -173,19 +173,20 @@ def change_panel(view: View, layer: AnyLayer, chosen: Selection) -> None:
     first, second, third = st.columns(3, gap="medium")
     with first:
         st.markdown("**Heads and positions**")
-        alone, is_only = f"solo:{layer.name}.{chosen.head}", view.shape.heads[layer.name] == 1
-        words = f"Only head {chosen.head + 1}" if alone in on else f"Solo head {chosen.head + 1}"
-        switch(words, alone, on, "Ablates all other heads of its layer.", disabled=is_only)
+        solo, is_only = f"solo:{layer.name}.{chosen.head}", view.shape.heads[layer.name] == 1
+        words = f"Only head {chosen.head + 1}" if solo in on else f"Solo head {chosen.head + 1}"
+        switch(words, solo, on, "Ablates all other heads of its layer.", disabled=is_only)
         words = "Positions are off" if "positions:off" in on else "Positions off"
-        explained = "Removes all position information."
-        switch(words, "positions:off", on, explained, disabled=not view.shape.can_drop_positions)
+        switch(
+            words, "positions:off", on, "Removes all position information.", disabled=not view.shape.can_drop_positions
+        )
     with second:
         st.markdown("**One edge**")
         if chosen.query is None or chosen.key is None:
             st.caption("Click a cell of the matrix to cut that edge.")
         else:
             edge_button(layer, chosen, "*", on)
-        explained = "A click on a cell cuts that edge in this head, or restores it."
+        explained = "Clicking a cell then cuts that edge in this head, or restores it."
         st.toggle("Click to cut a connection", key="click_cuts", persist_state="session", help=explained)
     with third:
         if view.shape.image or view.input.replacements:
@@ -194,14 +195,14 @@ def change_panel(view: View, layer: AnyLayer, chosen: Selection) -> None:
 
 
 def _replace_panel(view: View) -> None:
-    """Ask for another token at a position, or another ink of a pixel."""
+    """Ask for another token at a position, or another ink value of a pixel."""
     side, label = view.shape.image, token_labels(view.subject)
     if side:
         names = {at: f"y{at // side + 1} x{at % side + 1}: ink {ink}" for at, ink in enumerate(view.source)}
         label = [str(ink) for ink in range(view.shape.n_inputs)]
     else:
         names = {at: f"{at}: {label[token]}" for at, token in enumerate(view.source)}
-    where, becomes = ("Pixel", "gets the ink") if side else ("Position", "becomes")
+    where, becomes = ("Pixel", "gets the ink value") if side else ("Position", "becomes")
     st.selectbox(where, list(names), format_func=lambda at: names.get(at, "–"), key="replace_position")
     found = list(range(view.shape.n_inputs)) if side else _found_tokens(view)
     st.selectbox(becomes, found, format_func=lambda token: label[token], key="replace_token", disabled=not found)
@@ -209,22 +210,22 @@ def _replace_panel(view: View) -> None:
 
 
 def _found_tokens(view: View) -> list[int]:
-    """The tokens to choose from: those of a short vocabulary, or the results of a search."""
+    """Return the tokens to choose from: all of a small vocabulary, or the results of a search."""
     tokens, label = view.input.replacements, token_labels(view.subject)
     if len(tokens) <= MOST_LISTED:
         return list(tokens)
-    explained = "Part of a token; · stands for the space before a word."
+    explained = "Part of a token; · is the space before a word."
     text = st.text_input(f"Search {len(tokens):,} tokens", key="replace_search", help=explained)
     found = find_tokens(label, text, MOST_LISTED) if text else list(tokens)[:MOST_LISTED]
     if not found:
-        st.caption("No token contains that.")
+        st.caption("No token contains this text.")
     return [token for token in found if token in tokens]
 
 
 def _replace() -> None:
     """Replace a token, or an earlier replacement at that position. A callback.
 
-    It reads the widgets itself: its arguments would be those of the run before the last keystroke.
+    It reads the session state: arguments would hold the values before the last keystroke.
     """
     if st.session_state["replace_token"] is None:
         return
@@ -234,7 +235,7 @@ def _replace() -> None:
 
 
 def follow_cutting_click(layer: AnyLayer, chosen: Selection) -> None:
-    """While “Click to cut a connection” is on, cut the edge of a newly clicked cell and run again."""
+    """Cut the edge of a newly clicked cell and rerun, while “Click to cut a connection” is on."""
     cell = (layer.name, chosen.head, chosen.query, chosen.key)
     before = st.session_state.get("last_cell")
     st.session_state["last_cell"] = cell
@@ -247,7 +248,7 @@ def follow_cutting_click(layer: AnyLayer, chosen: Selection) -> None:
 
 
 def edge_button(layer: AnyLayer, chosen: Selection, heads: str, on: frozenset[str], width: Any = "stretch") -> None:
-    """Cut or open the locked edge in one head, or in all of its layer ("*")."""
+    """Draw a button that cuts or opens the locked edge in one head, or in all heads of its layer (`"*"`)."""
     query, key = chosen.query, chosen.key
     assert query is not None
     assert key is not None
@@ -267,7 +268,7 @@ def edge_button(layer: AnyLayer, chosen: Selection, heads: str, on: frozenset[st
 def switch(
     label: str, text: str, on: frozenset[str], help: str, *, disabled: bool = False, width: Any = "stretch"
 ) -> None:
-    """A button that switches one intervention on and off."""
+    """Draw a button that switches one intervention on and off."""
     is_on = text in on
     look: dict[str, Any] = {"type": "primary" if is_on else "secondary", "disabled": disabled and not is_on}
     st.button(label, on_click=toggle_intervention, args=(text,), width=width, help=help, key=f"switch_{text}", **look)
@@ -275,18 +276,18 @@ def switch(
 
 LAID = {"heads": "attention of every head", "rollout": "rollout"}
 OF_A_PHOTOGRAPH = {"head": "the enlarged head", "heads": "all heads of its layer", "rollout": "rollout"}
-"""The options for an image of many patches, on which all heads of all layers would be too small."""
+"""The options for an image with too many patches to show all heads of all layers."""
 
 
 def over_image_panel(view: View, chosen: Selection | None = None) -> None:
-    """Attention laid over the image: of all heads, or of a photograph for the `chosen` head and its locked query."""
+    """Overlay attention on the image: of all heads, or on a photograph of the `chosen` head, from its locked query."""
     names = view.original().tokens
     laid_over, locked = LAID if chosen is None else OF_A_PHOTOGRAPH, None if chosen is None else chosen.query
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
-        laid = choose("laid", laid_over, next(iter(laid_over)), "Laid over the image")
+        laid = choose("laid", laid_over, next(iter(laid_over)), "Overlaid on the image")
         if locked is None:
             options = {name: name for name in names}
-            who = choose("from", options, names[0], "Looking from", widget=st.selectbox, width=160)
+            who = choose("from", options, names[0], "From query", widget=st.selectbox, width=160)
         else:
             who = names[locked]
     options: dict[str, Any] = {"laid": laid}
@@ -301,18 +302,18 @@ def over_image_panel(view: View, chosen: Selection | None = None) -> None:
         st.caption(f"How much of each patch could have reached **{who}** after each layer. {ROLLOUT}")
     else:
         scale = "(0 to 1, on a square-root scale)" if chosen is None else "(the colours end at the largest one)"
-        lock = "" if chosen is None else " Lock a cell of the matrix to look from its query."
-        st.caption(f"Where **{who}** looks: tiles are the weights of patches {scale}.{lock}")
+        lock = "" if chosen is None else " Lock a cell of the matrix to use its query."
+        st.caption(f"What **{who}** attends to: tiles are the attention weights of the patches {scale}.{lock}")
 
 
 ROLLOUT = (
-    "Rollout takes half of each stream past each attention and half as the mean of its heads, multiplied through the layers "
-    "(Abnar & Zuidema 2020). It excludes the effects of values, norms and feed-forward layers."
+    "Rollout averages each layer’s mean attention over heads with the identity (the residual connection), and multiplies the "
+    "layers (Abnar & Zuidema 2020). It ignores values, norms and feed-forward layers."
 )
 
 
 def rollout_panel(view: View, run: Reading) -> None:
-    """Draw the rollout of each stack that the model has."""
+    """Draw the rollout of each stack of the model."""
     caption(ROLLOUT)
     for stack in ("encoder", "decoder") if view.is_pair else (None,):
         n = len(run.tokens_of(stack))
@@ -322,14 +323,14 @@ def rollout_panel(view: View, run: Reading) -> None:
 
 
 CLEARLY = 0.2
-"""How far above chance the agreement of elements has to be."""
+"""How far above chance the share of matching elements must be for the head to count as following atoms."""
 
 
 def atom_mapping_panel(view: View, run: Reading, chosen: Selection) -> None:
-    """Lines from atoms of the product to those of the reactants, by the chosen head; how many join equal elements."""
+    """Join the atoms of the product to atoms of the reactants by the chosen head, and count matching elements."""
     caption(
-        "Each atom of the product is joined to the atom of the reactants with the largest weight of this head, both ways "
-        "together. The model was trained without any mapping of atoms."
+        "Each atom of the product is joined to the atom of the reactants with the largest weight of this head, both directions "
+        "summed. The model was trained without any atom mapping."
     )
     picture(view, "atom_mapping", viz.atom_mapping, run, layer=chosen.layer, head=chosen.head)
     found = atom_mapping(run, layer=chosen.layer, head=chosen.head)["agrees"].tolist()

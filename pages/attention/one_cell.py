@@ -1,4 +1,4 @@
-"""The panels on one cell: what makes its score, and the arithmetic from q and k to the output of its head."""
+"""The panels on one cell: the attribution of its score, and the arithmetic from q and k to the output of its head."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Cell(Selection):
 
 
 def trail_to(run: Reading) -> list[Cell]:
-    """The cells that the visitor came from; cells that this model does not have are dropped."""
+    """Return the cells that the visitor came from, without cells that this model does not have."""
     if (text := asked("trail")) is not None:
         st.session_state[_KEY] = [cell for step in text.split("_") if "-" in step and (cell := Cell.parse(step))]
     found: list[Cell] = st.session_state.get(_KEY, [])
@@ -59,7 +59,7 @@ def trail_to(run: Reading) -> list[Cell]:
 
 
 def title_of(run: Reading, cell: Cell) -> str:
-    """The title of the cell's head."""
+    """Return the title of the cell's head."""
     return head_title(run.attention_site(cell.layer).path, cell.head, is_pair=run.is_pair).capitalize()
 
 
@@ -71,7 +71,7 @@ def _is_there(run: Reading, cell: Cell) -> bool:
 
 
 def breadcrumbs(run: Reading, trail: list[Cell]) -> None:
-    """The buttons that lead back to earlier cells."""
+    """Draw buttons that lead back to earlier cells."""
     if not trail:
         return
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
@@ -82,14 +82,14 @@ def breadcrumbs(run: Reading, trail: list[Cell]) -> None:
 
 
 def open_cell(cell: Cell, trail: list[Cell]) -> None:
-    """Enlarge a head and lock a cell of it. A callback."""
+    """Enlarge a head and lock one of its cells. A callback."""
     st.session_state[_KEY] = trail
     choose_attention(KEY, cell)
 
 
 @dataclass(frozen=True, eq=False)
 class Attribution:
-    """What makes the score of one cell."""
+    """The attribution of one cell's score to its sources."""
 
     options: dict[str, Any]
     """The options of `viz.why`."""
@@ -101,14 +101,14 @@ class Attribution:
     weight: float
     n_allowed: int
     contributions: list[Contribution]
-    """The largest first."""
+    """Sorted, the largest first."""
     deciding: tuple[Contribution, ...]
     opposing: Contribution | None
     removed: Contribution | None
     """The source whose removal is measured; None where the score is not explained."""
     check: pd.DataFrame
     is_moved: bool | None
-    """Whether removing it changes a prediction; None for a model without predictions."""
+    """Whether its removal changes a prediction; None for a model without predictions."""
 
 
 def attribute(run: Reading, options: dict[str, Any]) -> Attribution:
@@ -134,9 +134,9 @@ def attribute(run: Reading, options: dict[str, Any]) -> Attribution:
 
 
 def sentence(found: Attribution, over: str) -> str:
-    """Why the head prefers the key, as Markdown; `over` names what its score is compared with."""
+    """Explain why the head prefers the key, as Markdown; `over` names the reference of its score."""
     if found.weight * found.n_allowed < 1.0:
-        return f"That is less than an even share among {found.n_allowed} keys, so no source is named."
+        return f"This is less than a uniform share of {found.n_allowed} keys, so no source is named."
     if found.advantage <= 0:
         return f"Its score is not above {over}, so there is no preference to explain."
     text = f"Its score is **{found.advantage:.2f} nats** above {over}"
@@ -156,15 +156,15 @@ def sentence(found: Attribution, over: str) -> str:
 
 
 LISTED = 5
-"""Sources with a button that follows them."""
+"""Largest number of sources considered for a button that opens their head."""
 FEW, MOST_LAYERS = 24, 10
-"""The matrix shows each of up to `FEW` sources; of more, up to `MOST_LAYERS` layers can be opened."""
+"""With up to `FEW` sources the matrix shows all of them; with more, up to `MOST_LAYERS` layers can be opened."""
 MEAN = -1
-"""The option that compares a key with the mean of all others."""
+"""The option that compares the key with the mean of all others."""
 
 
 def score_attribution_panel(view: View, run: Reading, chosen: Selection) -> dict[str, str]:
-    """The sentence, the picture, the way back and the measurement; returns the parts for the link."""
+    """Draw the explanation, its matrix, the buttons to contributing heads and the measurement; return what the link keeps."""
     cell = _cell(run, chosen)
     trail = trail_to(run)
     breadcrumbs(run, trail)
@@ -173,19 +173,19 @@ def score_attribution_panel(view: View, run: Reading, chosen: Selection) -> dict
     against = _against(run, cell, keys)
     options = {"layer": cell.layer, "head": cell.head, "query": cell.query, "key": cell.key, "against": against}
     found = shared.get(("attribution", view.model, str(run.recipe), repr(options)), lambda: attribute(run, options))
-    looks, seen = (
+    query_name, key_name = (
         f"**{at} “{escape_markdown(names[at])}”**" for at, names in ((cell.query, queries), (cell.key, keys))
     )
     over = "the mean of the others" if against is None else f"that of {against} “{escape_markdown(keys[against])}”"
-    gives = f"{title_of(run, cell)} at {looks} gives {seen} {percent(found.weight)} of its attention."
+    gives = f"{title_of(run, cell)} at {query_name} gives {key_name} {percent(found.weight)} of its attention."
     st.markdown(f"{gives} {sentence(found, over)}")
     opened = _opened(cell, found, is_pair=run.is_pair)
     call = Call(viz.why, (run,), {**found.options, "opened": opened, "table": found.table})
     shown(view, call, "why")
     footer(view, "why", [call])
     caption(
-        f"The sum is the score {found.total:.4f} up to rounding ({abs(found.residue):.0e}). One nat more makes the weight "
-        "of a key 2.7 times larger relative to the others. Computed from this run with its norms frozen, not measured."
+        f"The parts sum to the score {found.total:.4f} up to rounding ({abs(found.residue):.0e}). One more nat makes "
+        "the weight of a key 2.7 times larger relative to the others. Computed from this run with its norms frozen, not measured."
     )
     _way_back(run, cell, found, trail)
     _check(found)
@@ -197,22 +197,22 @@ def score_attribution_panel(view: View, run: Reading, chosen: Selection) -> dict
 
 
 def _opened(cell: Cell, found: Attribution, *, is_pair: bool) -> list[str] | None:
-    """Ask for the layers whose heads the matrix shows one by one; None where it shows all heads."""
+    """Ask which layers the matrix shows head by head; None where it shows all heads."""
     sizes: defaultdict[str, float] = defaultdict(float)
-    for one in found.contributions:
-        if one.writer.site is not None and one.writer.head is not None:
-            sizes[layer_title(one.writer.site.path, is_pair=is_pair)] += abs(one.adds)
+    for part in found.contributions:
+        if part.writer.site is not None and part.writer.head is not None:
+            sizes[layer_title(part.writer.site.path, is_pair=is_pair)] += abs(part.adds)
     if len(found.contributions) <= FEW:
         return None
     layers, key = sorted(sizes, key=lambda layer: -sizes[layer])[:MOST_LAYERS], f"why_opened_{cell}"
     wanted = asked("opened")
     if key not in st.session_state or wanted is not None:
-        st.session_state[key] = layers[:1] if wanted is None else [one for one in wanted.split("_") if one in layers]
-    return st.pills("Layers opened to their heads", layers, selection_mode="multi", key=key)
+        st.session_state[key] = layers[:1] if wanted is None else [name for name in wanted.split("_") if name in layers]
+    return st.pills("Layers shown head by head", layers, selection_mode="multi", key=key)
 
 
 def _cell(run: Reading, chosen: Selection) -> Cell:
-    """The locked cell, else the last query and its key with the largest weight."""
+    """Return the locked cell, else the largest weight of the locked key, the locked query or the last query."""
     pattern = run[f"{run.attention_site(chosen.layer).path}.pattern"][0, chosen.head]  # [query, key]
     query = chosen.query
     if query is None:
@@ -236,7 +236,7 @@ def _against(run: Reading, cell: Cell, keys: tuple[str, ...]) -> int | None:
 
 
 def _way_back(run: Reading, cell: Cell, found: Attribution, trail: list[Cell]) -> None:
-    """A button for each head among the largest contributions, which opens that head at the position where it wrote."""
+    """Draw a button for each head among the largest contributions; it opens that head at the position where it wrote."""
     named = [one for one in found.contributions if one.writer.kind != "bias"]
     named.sort(key=lambda one: -abs(one.adds))
     heads = [(one, one.writer.site, one.writer.head) for one in named[:LISTED]]
@@ -254,18 +254,18 @@ def _way_back(run: Reading, cell: Cell, found: Attribution, trail: list[Cell]) -
 
 
 def _check(found: Attribution) -> None:
-    """The cell in a run without the largest contribution."""
+    """Draw the cell as measured in a run without the largest contribution."""
     if found.removed is None:
         return
-    of = {None: "scores", "query": "queries", "key": "keys"}[found.removed.side]
-    st.markdown(f"**Measured** by removing {found.removed.writer.name} from this head’s {of}:")
+    inputs = {None: "scores", "query": "queries", "key": "keys"}[found.removed.side]
+    st.markdown(f"**Measured** by removing {found.removed.writer.name} from this head’s {inputs}:")
     st.dataframe(found.check, hide_index=True, width="content", key="why_check")
     moved = {None: "This model makes no predictions.", True: "A prediction changes.", False: "No prediction changes."}
-    st.caption(f"Advantage, score and loss in nats. {moved[found.is_moved]}")
+    st.caption(f"Advantage, score and loss are in nats. {moved[found.is_moved]}")
 
 
 def steps_panel(view: View, run: Reading, layer: AnyLayer, chosen: Selection) -> None:
-    """Draw the steps of one query as an animation; of many keys, or where the layer computes otherwise, as charts."""
+    """Draw the steps of one query as an animation, or as charts where the cell cannot be animated."""
     head, (query, key) = chosen.head, cell_of(chosen, layer)
     at = {"layer": chosen.layer, "head": head, "query": query, "key": key}
     calls = {step: Call(viz.attention_steps, (run,), {**at, "step": step}) for step in STEPS}
@@ -285,7 +285,7 @@ def steps_panel(view: View, run: Reading, layer: AnyLayer, chosen: Selection) ->
 
 
 def cell_of(chosen: Selection, layer: AnyLayer) -> tuple[int, int]:
-    """The locked cell, else the largest weight of the locked row, or of the first query."""
+    """Return the locked cell, else the largest weight of the locked row, else of the first query."""
     query = 0 if chosen.query is None else chosen.query
     if chosen.key is not None:
         return query, chosen.key
@@ -293,6 +293,6 @@ def cell_of(chosen: Selection, layer: AnyLayer) -> tuple[int, int]:
 
 
 def _shared_sentence(cell: AttentionCell) -> str:
-    """Which heads share keys and values (grouped queries, Ainslie et al. 2023)."""
+    """Describe which heads share keys and values (grouped-query attention, Ainslie et al. 2023)."""
     heads = cell.shared_by
     return f"; heads {heads[0] + 1} to {heads[-1] + 1} share these keys and values" if len(heads) > 1 else ""

@@ -58,12 +58,12 @@ PANELS = {
 }
 ATOM_MAPPING = {"atom_mapping": "atom mapping"}
 OLD_PANELS = {text: name for name, text in (PANELS | ATOM_MAPPING).items()}
-"""What older links call a panel."""
-MORE = "# All heads: xformer.viz.attention_grid; arcs: xformer.viz.attention_arcs, with heads= in place of head=."
+"""Panel names in older links, with their current names."""
+MORE = "# All heads: xformer.viz.attention_grid; arcs: xformer.viz.attention_arcs, with heads= instead of head=."
 
 
 def page() -> None:
-    open_sidebar("Attention", "Who looks at whom, in every layer and head?").on_each_change(_attention)
+    open_sidebar("Attention", "Which token attends to which, in every layer and head?").on_each_change(_attention)
 
 
 def _attention(view: View) -> None:
@@ -82,7 +82,7 @@ def _attention(view: View) -> None:
         best = Selection(paths.index(first["layer"].iloc[0]), int(first["head"].iloc[0]))
     _follow_the_link(layers, best)
     with st.container(gap="xxsmall"):
-        says = st.container()  # its content is known only below
+        headline_at = st.container()  # filled below
         with st.container(key="head_tools"):
             tools = toolbar()
         with frame.picture():
@@ -91,7 +91,7 @@ def _attention(view: View) -> None:
             chosen = attention_view(packed, key=KEY)
     follow_cutting_click(layers[chosen.layer], chosen)
     run, layer = changed or original, (other or layers)[chosen.layer]
-    with says:
+    with headline_at:
         headline(finding(view, run, found, layer, chosen.head))
     with tools:
         head_tools(view, layer, chosen)
@@ -104,25 +104,25 @@ def _attention(view: View) -> None:
         panel(over_image_panel, view, chosen)
 
     panels = frame.panels(PANELS | (ATOM_MAPPING if is_reaction(run) else {}))
-    below = choose("panel", panels, next(iter(panels)), "Panel", old=OLD_PANELS, label_visibility="collapsed")
-    more: dict[str, str] = {}
+    chosen_panel = choose("panel", panels, next(iter(panels)), "Panel", old=OLD_PANELS, label_visibility="collapsed")
+    in_link: dict[str, str] = {}
     draw: dict[str, Callable[[], None]] = {  # only the chosen panel is computed
         "scores": lambda: scores_panel(view, run, chosen),
         "steps": lambda: steps_panel(view, run, layer, chosen),
         "change": lambda: change_panel(view, layer, chosen),
-        "score_attribution": lambda: more.update(score_attribution_panel(view, run, chosen)),
+        "score_attribution": lambda: in_link.update(score_attribution_panel(view, run, chosen)),
         "atom_mapping": lambda: atom_mapping_panel(view, run, chosen),
         "rollout": lambda: rollout_panel(view, run),
     }
-    if below in draw:
+    if chosen_panel in draw:
         with frame.picture("panel"):
-            panel(draw[below])
-    view.share(head=str(chosen), **_look_texts(chosen.looks), **{name: text for name, text in more.items() if text})
+            panel(draw[chosen_panel])
+    view.share(head=str(chosen), **_look_texts(chosen.looks), **{name: text for name, text in in_link.items() if text})
     attention_notes(view, other or layers, run, all_seen=chosen.looks.scale != "without_first_token")
 
 
 def _footer(view: View, chosen: Selection) -> None:
-    """The menu of the picture: code and numbers of the enlarged head; as a figure the heads, the matrix and the arcs."""
+    """Draw the menu of the picture: code and numbers of the enlarged head; figures of all heads, the matrix and the arcs."""
     reading, options = call_of(view, chosen)
     call, shown = Call(viz.attention, reading, options), chosen.looks.shown
     look = {name: value for name, value in options.items() if name not in ("layer", "head")}
@@ -136,14 +136,14 @@ def _footer(view: View, chosen: Selection) -> None:
 
 
 def _look_texts(look: Look) -> dict[str, str]:
-    """How the enlarged head is drawn, for the link; the defaults are left out."""
+    """Return how the enlarged head is drawn, for the link; defaults are left out."""
     texts = {"scale": look.scale, "view": look.shown, "arcs": ".".join(str(head + 1) for head in look.arcs)}
     return {name: text for name, text in texts.items() if text not in ("", SCALES[0], SHOWN[0])}
 
 
-def _look_of(asks: dict[str, str | None]) -> Look:
-    """The look that a link asks for; warns about unknown values."""
-    scale, shown, arcs = (asks[name] or "" for name in ("scale", "view", "arcs"))
+def _look_of(wanted: dict[str, str | None]) -> Look:
+    """Parse the look in a link, with warnings about unknown values."""
+    scale, shown, arcs = (wanted[name] or "" for name in ("scale", "view", "arcs"))
     scale = OLD_SCALES.get(scale, scale)
     if scale not in ("", *SCALES):
         not_here("scale")
@@ -157,19 +157,19 @@ def _look_of(asks: dict[str, str | None]) -> Look:
 
 
 def _follow_the_link(layers: list[AnyLayer], best: Selection) -> None:
-    """Select what a link asks for; on a change of the model the head most worth seeing; else keep the selection."""
+    """Select the head of the link, else after a change of the model the one most worth seeing, else keep the selection."""
     heads = [item.shape[0] for item in layers]
-    asks = {name: asked(name) for name in ("head", "scale", "view", "arcs")}
-    is_link = any(value is not None for value in asks.values())
+    in_link = {name: asked(name) for name in ("head", "scale", "view", "arcs")}
+    is_link = any(value is not None for value in in_link.values())
     if not is_link and st.session_state.get("heads_shown") == heads:
         return
     st.session_state["heads_shown"] = heads
-    wanted = Selection.parse(asks["head"] or "")
+    wanted = Selection.parse(in_link["head"] or "")
     if wanted is not None and 0 <= wanted.layer < len(heads) and 0 <= wanted.head < heads[wanted.layer]:
         best = wanted
-    elif asks["head"] is not None:
+    elif in_link["head"] is not None:
         not_here("head")
-    choose_attention(KEY, replace(best, look=_look_of(asks)) if is_link else best)
+    choose_attention(KEY, replace(best, look=_look_of(in_link)) if is_link else best)
 
 
 page()

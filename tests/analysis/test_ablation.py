@@ -81,7 +81,7 @@ def effects(*rows: tuple[float | None, float]) -> pd.DataFrame:
     return table.assign(name=[f"head {index}" for index in table.index], estimated=table["measured"].fillna(0.0))
 
 
-NONE_NEEDED = "No head is needed by itself: ablating one moves the loss by {} at most."
+NONE_NEEDED = "No single head is needed: ablating any one changes the loss by {} at most."
 
 
 def test_the_summary_names_the_heads_that_are_needed() -> None:
@@ -89,9 +89,9 @@ def test_the_summary_names_the_heads_that_are_needed() -> None:
         ([(2.0, 0.9), (0.1, 0.1)], ["Without **head 0** the loss goes from 1.000 to 3.000",
                                     "It also has the highest induction score, 90%."]),
         ([(2.0, 0.1), (0.01, 0.9)],
-         ["**Head 1** has the highest induction score, 90%, and is not needed here: +0.010 without it."]),
-        ([(2.0, 0.1), (1.0, 0.9)], ["**Head 1**, with the highest induction score, 90%, is needed as well: +1.000."]),
-        ([(0.5, 0.1), (None, 0.9), *[(0.1, 0.2)] * 4], ["the largest effect of the 5 measured heads of 6"]),
+         ["**Head 1** has the highest induction score, 90%, but is not needed here: +0.010 without it."]),
+        ([(2.0, 0.1), (1.0, 0.9)], ["**Head 1**, with the highest induction score, 90%, is also needed: +1.000."]),
+        ([(0.5, 0.1), (None, 0.9), *[(0.1, 0.2)] * 4], ["the largest effect among the 5 measured heads (of 6)"]),
         ([(0.01, 0.3), (-0.02, 0.1)], [NONE_NEEDED.format("0.020")]),
         ([(0.0101, 0.3), (-0.0174, 0.1)], [NONE_NEEDED.format("0.018")]),
     ):  # fmt: skip

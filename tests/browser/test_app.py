@@ -33,7 +33,7 @@ def test_hovering_asks_no_server_and_a_toggle_brings_neither_the_heading_nor_the
     page.on("websocket", listen)
     attention_ready(visitor.open("/attention?model=reverse&panel=change+the+run"))
     assert sent
-    assert any("Who looks at whom" in frame for frame in came)
+    assert any("Which token attends to which" in frame for frame in came)
     see(page, "6 of 6 right")
 
     sent.clear()
@@ -67,7 +67,7 @@ def test_hovering_asks_no_server_and_a_toggle_brings_neither_the_heading_nor_the
         toggle.click()
         see(page, says)
         quiet(page)
-        assert not [frame for frame in came if "Who looks at whom" in frame or "Open a model" in frame]
+        assert not [frame for frame in came if "Which token attends to which" in frame or "Open a model" in frame]
         if says == "with causal mask":
             see(page, "right instead of 6")
             expect(page.locator(".st-key-attention")).to_contain_text("changed − original")

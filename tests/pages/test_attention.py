@@ -1,4 +1,4 @@
-"""The Attention screen: its panels on every architecture, its code, and its pictures' data against the library."""
+"""The Attention screen: the data sent to its view, its panels and its code, checked against the library."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ PAGE = "pages/attention/page.py"
 
 
 def sent(app: object, magic: bytes) -> bytes:
-    """One of the messages of the attention view: the planes of the original run, the rest of them, or the exact weights of one
-    head."""
+    """Return one message of the attention view: original run (XATO), everything else (XATT) or the exact head (XATH)."""
     [proto] = [
         element.proto
         for element in app.get("bidi_component")  # type: ignore[attr-defined]
@@ -28,24 +27,24 @@ def sent(app: object, magic: bytes) -> bytes:
 
 
 def original_of(app: object) -> tuple[dict, bytes]:
-    """The header and the planes of the original run."""
+    """Return the header and the planes of the original run."""
     message = sent(app, b"XATO")
     (length,) = struct.unpack_from("<I", message, 4)
     return json.loads(message[8 : 8 + length]), message[8 + length :]
 
 
 def exact_head(app: object) -> np.ndarray:
-    """The weights of the chosen head: masked cells are +inf."""
+    """Return the weights of the chosen head; masked cells are +inf."""
     message = sent(app, b"XATH")
     (length,) = struct.unpack_from("<I", message, 4)
     header, numbers = json.loads(message[8 : 8 + length]), np.frombuffer(message[8 + length :], "<f4")
-    whole = np.full(header["exactSize"], np.inf, np.float32)
-    cells = np.tril_indices(len(whole)) if header["isTriangle"] else np.indices(whole.shape).reshape(2, -1)
-    whole[*cells] = numbers
-    return whole
+    weights = np.full(header["exactSize"], np.inf, np.float32)
+    cells = np.tril_indices(len(weights)) if header["isTriangle"] else np.indices(weights.shape).reshape(2, -1)
+    weights[*cells] = numbers
+    return weights
 
 
-def test_the_enlarged_head_holds_the_numbers_of_the_run(open_page: Open) -> None:
+def test_the_enlarged_head_has_the_weights_of_the_run(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse-decoder", input="4 9 2 9 5", head="2.1")
     run, exact = xformer.read(ROOT / "checkpoints/reverse-decoder", "4 9 2 9 5"), exact_head(app)
     pattern, allowed = (run[f"decoder.1.attn.{name}"][0, 0].numpy() for name in ("pattern", "mask"))
@@ -54,7 +53,6 @@ def test_the_enlarged_head_holds_the_numbers_of_the_run(open_page: Open) -> None
 
 
 def test_a_masked_edge_is_opened_and_closed_again(open_page: Open) -> None:
-    """One is cut in a browser."""
     edge = "open:decoder.0.attn.0.0-3"
     app = open_page(PAGE, model="reverse-decoder", input="4 9 2 11 5", head="1.1.0-3", panel="change")
     switches(app, edge)[0].click().run()
@@ -69,10 +67,13 @@ def switches(app: object, text: str) -> list:
     return [button for button in app.button if button.key == f"switch_{text}"]  # type: ignore[attr-defined]
 
 
-def test_only_what_is_new_is_sent(open_page: Open) -> None:
+def test_each_rerun_sends_only_changed_messages(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", input="4 9 2 9 5", head="2.1")
     messages = [one.proto for one in app.get("bidi_component") if one.proto.component_name.endswith("message")]
-    assert [len(one.js_content + one.css_content) < 1000 for one in messages] == [True, True]  # not the whole view
+    assert [len(one.js_content + one.css_content) < 1000 for one in messages] == [
+        True,
+        True,
+    ]  # not the code of the whole view
     original, alone, head = (sent(app, magic) for magic in (b"XATO", b"XATT", b"XATH"))
     app.session_state["attention:choice"] = Selection(0, 2)
     app.run()
@@ -83,14 +84,14 @@ def test_only_what_is_new_is_sent(open_page: Open) -> None:
     app.segmented_control(key="mask").set_value("causal").run()
     assert sent(app, b"XATO") == original
     (length,) = struct.unpack_from("<I", alone, 4)
-    assert len(alone) == 8 + length + 32  # of one run there is nothing besides the original and what is chosen
+    assert len(alone) == 8 + length + 32  # a header without planes: there is no changed run
     (length,) = struct.unpack_from("<I", sent(app, b"XATT"), 4)
     assert len(sent(app, b"XATT")) == 8 + length + 32 + len(original_of(app)[1])
     app.text_input(key="input").set_value("4 9 2 9 6").run()
     assert sent(app, b"XATO") != original
 
 
-def test_the_code_compares_both_runs_as_the_screen_does(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_reproduces_the_comparison_on_screen(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(PAGE, model="reverse", input="4 9 2", head="3.2", mask="causal")
     [code] = [block.value for block in app.code if "viz.attention(" in block.value]
     assert "xformer.viz.attention(changed, layer=2, head=1, before=original)" in code

@@ -1,4 +1,4 @@
-"""The Attention screen says which head is worth seeing, and nothing where none is."""
+"""The Attention screen describes a head only by patterns and effects that were measured."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ def untrained(tmp_path: Path, ship: Callable[[Path], None]) -> None:
     ship(tmp_path)
 
 
-def test_it_opens_on_a_head_with_a_pattern_and_says_what_it_is_for(open_page: Open) -> None:
+def test_the_screen_opens_on_a_head_with_a_pattern_and_describes_it(open_page: Open) -> None:
     said = text(open_page(PAGE, model="characters", input="To be, or not"))
-    assert "of attention is on the token before" in said
-    assert re.search(r"Without it, the loss changes by \+\d\.\d\d nats", said)  # no answer is right or wrong
+    assert "of attention is on the previous token" in said
+    assert re.search(r"Without it, the loss changes by \+\d\.\d\d nats", said)  # a text has no right answers to count
 
 
-def test_a_head_without_which_nothing_changes_is_not_said_to_change_the_loss(open_page: Open) -> None:
+def test_an_ablation_without_effect_is_not_reported_as_a_change_of_the_loss(open_page: Open) -> None:
     drawing = "drawn g90cd500dgebg90008ggg60007fgg200001gg300001gg600001gg600000bga"
     said = text(open_page(PAGE, model="digits", input=drawing, head="1.3"))
     assert "Without it, the loss stays the same to within 0.005 nats." in said
     assert "loss changes" not in said
     said = text(open_page(PAGE, model="digits", input="test 0"))
-    assert "of attention goes from the class token to patches with ink (even: 53%)" in said
+    assert "of attention goes from the class token to patches with ink (uniform: 53%)" in said
 
 
-def test_the_headline_says_what_a_head_is_for_and_what_the_model_loses_without_it(open_page: Open) -> None:
+def test_the_headline_states_the_pattern_of_a_head_and_the_effect_of_ablating_it(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse-small", input="3 7 12 9 4 11")
     assert "**layer 2 · head 1**: 99.9% of attention is on the mirrored token" in text(app)
-    assert "(even: 14%). Without it, 2 of 7 answers are right." in text(app)
+    assert "(uniform: 14%). Without it, 2 of 7 answers are right." in text(app)
     next(button for button in app.button if button.key == "switch_ablate:encoder.1.attn.0").click().run()
     assert "**layer 2 · head 1** is ablated: 5 of 7 predictions differ." in text(app)
 
@@ -54,11 +54,11 @@ def test_an_untrained_model_has_no_head_with_a_pattern(open_page: Open) -> None:
     assert "of attention" not in text(app)
 
 
-def test_the_notes_are_about_the_mask_that_is_on(open_page: Open) -> None:
+def test_the_notes_follow_the_mask(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", input="3 7 12 9 4 11", mask="causal")
     assert "Set the mask" not in text(app)
     assert "Hatched" in text(app)
-    app.sidebar.text_input(key="input").set_value("5").run()  # a single token tells nothing
+    app.sidebar.text_input(key="input").set_value("5").run()  # with a single token the mask has no effect
     app.sidebar.segmented_control(key="mask").set_value("as trained").run()
     assert "Set the mask" not in text(app)
     app.sidebar.text_input(key="input").set_value("3 7 12 9 4 11").run()

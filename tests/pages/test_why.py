@@ -40,7 +40,7 @@ def test_a_source_leads_back_to_the_head_that_wrote_it_and_back_again(open_page:
     app.button(key="why_back_key_0_0").click().run()
     assert "Layer 1 · head 1 at **1 “7”**" in text(app)
     assert "2.1.4-1" in app.query_params["trail"]
-    assert "Measured" not in text(open_page(PAGE, **{**LINK, "head": "2.1.6-0"}))  # less than an even share
+    assert "Measured" not in text(open_page(PAGE, **{**LINK, "head": "2.1.6-0"}))  # less than a uniform share
     there = open_page(PAGE, **{**LINK, "head": "1.1.1-0", "trail": "2.1.4-1", "against": "1"})
     assert there.selectbox(key="why_against").value == 1
     there.button(key="why_step_0").click().run()
@@ -71,7 +71,7 @@ def test_where_no_source_decides_the_sentence_names_none(found: Attribution) -> 
     changed: dict[str, Any]
     for changed, wanted in (
         ({"deciding": ()}, "No single source decides this; the largest contributions are layer 1 · head 1 at the key"),
-        ({"weight": 0.01}, "less than an even share among 5 keys"),
+        ({"weight": 0.01}, "less than a uniform share of 5 keys"),
         ({"advantage": -0.3}, "not above the mean of the others"),
         ({"advantage": 0.05, "removed": None}, "too little to explain"),
     ):
