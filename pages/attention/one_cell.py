@@ -184,8 +184,9 @@ def score_attribution_panel(view: View, run: Reading, chosen: Selection) -> dict
     shown(view, call, "why")
     footer(view, "why", [call])
     caption(
-        f"The parts sum to the score {found.total:.4f} up to rounding ({abs(found.residue):.0e}). One more nat makes "
-        "the weight of a key 2.7 times larger relative to the others. Computed from this run with its norms frozen, not measured."
+        f"The parts sum to the score {found.total:.4f} up to rounding ({abs(found.residue):.0e}). One more nat "
+        "makes the weight of a key 2.7 times larger relative to the others. Computed from this run with frozen norms, "
+        "not measured."
     )
     _way_back(run, cell, found, trail)
     _check(found)

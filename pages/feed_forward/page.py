@@ -1,4 +1,4 @@
-"""Feed-forward: what do the neurons do? Which fire, on what, what they promote, and what happens without them."""
+"""Feed-forward: what do the neurons do? Which ones fire, on what, what they promote, and the effect of ablating them."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def _feed_forward(view: View) -> None:
         panel(experts_panel, view)
     if view.original().feed_forward and not view.shape.neurons:
         st.info(
-            "The feed-forward layers of this model have no separate neurons, as where experts are chosen for each token.",
+            "The feed-forward layers of this model have no individual neurons, as in a mixture of experts.",
             icon=":material/info:",
         )
     elif view.original().feed_forward:
-        # The pictures that are not shown are not computed.
+        # Only the chosen picture is computed.
         with frame.picture():
             with st.container(gap=None):
-                says = st.container()
+                headline_at = st.container()
                 with toolbar():
                     picture, choice = ask_choice(view)
-            panel(PANELS[picture], view, choice, says)
+            panel(PANELS[picture], view, choice, headline_at)
     else:
         without_neurons(view)
     view.share()

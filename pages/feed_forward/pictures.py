@@ -1,4 +1,4 @@
-"""The pictures of Feed-forward: neurons by name, one neuron, all activations, how many fire, and the experts of a mixture."""
+"""The pictures of Feed-forward: top neurons, one neuron, all activations, firing counts, and mixtures of experts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from xformer.viz.feed_forward import MOST_NEURONS_DRAWN, clear_limit, ranking_of
 from xformer.viz.images import picture as image_of
 from xformer.viz.theme import signed_limit
 
-PICTURES = {"ranked": "By name", "neuron": "One neuron", "map": "All neurons", "firing": "How many fire"}
+PICTURES = {"ranked": "Top neurons", "neuron": "One neuron", "map": "All neurons", "firing": "How many fire"}
 _PICTURE, NEURON, MAP = "ff_picture", "ff_neuron", "ff_ranked"
 
 
@@ -48,11 +48,11 @@ class Choice:
     """As on screen: "layer 2"."""
     neuron: int
     more: DeltaGenerator
-    """The popover for what is not needed at first."""
+    """The popover for further controls."""
 
 
 def ask_choice(view: View) -> tuple[str, Choice]:
-    """Ask for one of `PICTURES` and a layer, in the row of controls. Without a chosen neuron, the most active one is taken."""
+    """Ask for one of `PICTURES` and a layer. The neuron is the chosen one, at first the most active one."""
     run = view.original()
     titles = {site.path.removesuffix(".ffn"): layer_title(site.path, is_pair=view.is_pair) for site in run.feed_forward}
     hidden: dict[str, Any] = {"label_visibility": "collapsed"}
@@ -70,7 +70,7 @@ def ask_choice(view: View) -> tuple[str, Choice]:
 
 
 def _ablate_button(view: View, change: str, title: str, key: str) -> None:
-    """A button that ablates a layer or a neuron, or takes that back."""
+    """Draw a button that ablates a layer or a neuron, or restores it."""
     is_on = change in view.on
     st.button(
         f"Ablated: {title}" if is_on else f"Ablate {title} (set to zero)",
@@ -78,7 +78,7 @@ def _ablate_button(view: View, change: str, title: str, key: str) -> None:
         on_click=toggle_intervention,
         args=(change,),
         key=key,
-        help="Its output is 0 at every position; the model runs again. A second click takes it back.",
+        help="Sets its output to 0 at every position and runs the model again. A second click restores it.",
     )
 
 
@@ -88,26 +88,26 @@ def _survey(model: str, _subject: TaskModel) -> Survey:
 
 
 def surveyed(view: View) -> Survey | None:
-    """What the neurons did over sampled inputs; None where no inputs can be sampled."""
+    """Return the survey of the neurons over sampled inputs; None where no inputs can be sampled."""
     return None if view.task is None or view.input.missing else _survey(view.model, view.own)
 
 
 MANY = 0.2
-"""A kind of trigger that so large a share of a layer has is worth a headline."""
+"""Share of a layer's neurons from which a shared kind of trigger is a headline."""
 FEW = 0.15
-"""And so is a share of the neurons that holds half of the activity, where it is no larger."""
+"""Largest share of a layer's neurons for which holding half of the activity is a headline."""
 _KINDS = {
-    "reads": "on a token that they **read**",
-    "says": "to **say** a token",
-    "position": "at a **position**",
-    "from_end": "at a distance **from the end**",
+    "reads": "on a particular **input token**",
+    "says": "on a particular **predicted token**",
+    "position": "at a particular **position**",
+    "from_end": "at a particular **distance from the end**",
 }
 
 
 def layer_headline(known: pd.DataFrame, active: Sequence[float], title: str) -> str:
-    """What most neurons of a layer fire on, else how few hold half of its activity; "" where neither is clear.
+    """Describe what many neurons of a layer fire on, else how few hold half of its activity; "" where neither is clear.
 
-    `known` has the rows of `analysis.triggers`, `active` the activity of each neuron.
+    `known` has the columns of `analysis.triggers`; `active` is the activity of each neuron.
     """
     counts = known.loc[known["trigger"] != "none", "trigger"].value_counts()
     layer = title.capitalize()
@@ -124,8 +124,8 @@ def layer_headline(known: pd.DataFrame, active: Sequence[float], title: str) -> 
 MOST_POSITIONS = 24
 
 
-def ranked_panel(view: View, choice: Choice, says: DeltaGenerator) -> None:
-    """The most active neurons by what they fire on; a click on one opens it."""
+def ranked_panel(view: View, choice: Choice, headline_at: DeltaGenerator) -> None:
+    """Draw the most active neurons by what they fire on. Clicking a neuron opens it."""
     run, found = view.changed() or view.original(), surveyed(view)
     with choice.more:
         orders = {"distinct": "one of each trigger first", "activity": "by activity"}
@@ -134,47 +134,47 @@ def ranked_panel(view: View, choice: Choice, says: DeltaGenerator) -> None:
         window = ask_window(positions, "ff_from", most=MOST_POSITIONS)
     of: dict[str, Any] = {"layer": choice.layer, "distinct": order == "distinct", "survey": found}
     known = table(view, analysis.triggers, found or run, layer=choice.layer)
-    with says:
+    with headline_at:
         headline(layer_headline(known, activity(run, layer=choice.layer).mean(dim=0).tolist(), choice.title))
     call = Call(viz.neurons, (run,), of | ({"positions": window} if len(window) < len(positions) else {}))
     with st.container(key="wide_neurons"):
         shown(view, call, MAP, on_select=_open_clicked, selection_mode="cell")
     footer(view, "neurons", [call])
-    whose = f"{found.n_inputs:,} sampled inputs" if found else "this input alone"
+    source = f"{found.n_inputs:,} sampled inputs" if found else "this input alone"
     with st.expander("How to read this"):
         st.markdown(
-            "A cell is one neuron’s activation at one position. Each row has its own colours. → are the tokens whose logits it "
-            f"raises most, on the direct path. Names come from {whose}: at most three tokens or positions hold half of the "
-            f"activation. {len(known[known['trigger'] == 'none']):,} of {len(known):,} neurons have no clear trigger."
-            f"{shown_of(positions, window)}"
+            "A cell is one neuron’s activation at one position; each row has its own colour scale. → lists the tokens whose "
+            f"logits the neuron raises most on the direct path. Names come from {source}: at most three tokens or positions "
+            f"hold half of the activation. {len(known[known['trigger'] == 'none']):,} of {len(known):,} neurons have no clear "
+            f"trigger.{shown_of(positions, window)}"
         )
-    what_to_notice(["Click a neuron to see the inputs that excite it most, and to ablate it."])
+    what_to_notice(["Click a neuron to see the inputs that activate it most, and to ablate it."])
 
 
 def _open_clicked() -> None:
-    """Show the neuron that was clicked. A callback."""
+    """Open the clicked neuron. A callback."""
     cells = st.session_state[MAP].selection.get("cell", [])
     if cells and "neuron" in cells[0]:
         st.session_state[NEURON], st.session_state[_PICTURE] = int(cells[0]["neuron"]), "neuron"
 
 
 def ablation_note(row: dict[str, Any], *, judged: bool) -> str:
-    """What ablating a neuron does, from its row of `analysis.neurons`; "" where that is not known."""
+    """Describe the effect of ablating a neuron, from its row of `analysis.neurons`; "" where it is unknown."""
     change, flips = float(row["loss_change"]), int(row["flips"])
     if math.isnan(change):
         return ""
     outputs = "answer" if judged else "prediction"
-    moved = f" and {flips} {outputs}{'s' if flips != 1 else ''}" if flips else ""
-    note = f"Ablating **#{row['neuron']}** changes the loss by {change:+.2g} nats{moved} on this input."
+    changed = f" and {flips} {outputs}{'s' if flips != 1 else ''}" if flips else ""
+    note = f"Ablating **#{row['neuron']}** changes the loss by {change:+.2g} nats{changed} on this input."
     return note.replace("-", "−")
 
 
 MOST_POSITIONS_BESIDE = 12
-"""The bars of more positions stand above the sampled inputs, not beside them."""
+"""The bars of up to this many positions are next to the sampled inputs; the bars of more are above them."""
 
 
-def one_neuron_panel(view: View, choice: Choice, says: DeltaGenerator) -> None:
-    """One neuron: what it fires on, its activations on this input, what it promotes, and the inputs that excite it most."""
+def one_neuron_panel(view: View, choice: Choice, headline_at: DeltaGenerator) -> None:
+    """Draw one neuron: its trigger, its activations on this input, what it promotes, and its top activating inputs."""
     path, found = choice.site.path, surveyed(view)
     with choice.more:
         last = view.shape.neurons[path] - 1
@@ -187,12 +187,10 @@ def one_neuron_panel(view: View, choice: Choice, says: DeltaGenerator) -> None:
     original, (run, before) = view.original(), view.compared
     one: dict[str, Any] = {"layer": choice.layer, "only": [choice.neuron]}
     row = table(view, analysis.neurons, original, **one, ablate=True, survey=found).iloc[0].to_dict()
-    with says:
+    with headline_at:
         if row["trigger"] != "none":
             words, share = escape_markdown(trigger_words(row["trigger"], row["on"])), percent(row["share"], 0)
-            headline(
-                f"**#{choice.neuron}** {words}: {share} of its activation, {percent(row['even'], 0)} if it were even."
-            )
+            headline(f"**#{choice.neuron}** {words}: {share} of its activation (uniform: {percent(row['even'], 0)}).")
     left, right = st.columns([3, 4]) if len(window) <= MOST_POSITIONS_BESIDE else (st.container(), st.container())
     of = {"positions": window if len(window) < len(positions) else None, **before}
     calls = [Call(viz.neuron, (run,), {"layer": choice.layer, "neuron": choice.neuron, **of})]
@@ -206,7 +204,7 @@ def one_neuron_panel(view: View, choice: Choice, says: DeltaGenerator) -> None:
             shown(view, calls[1], "promotion")
     footer(view, "neuron", calls)
     with right:
-        st.markdown(f"**Where #{choice.neuron} fires most in sampled inputs**, the position outlined")
+        st.markdown(f"**Sampled inputs that activate #{choice.neuron} most**, with the position outlined")
         if found is None:
             missing = view.input.missing or "The task of this model is not known."
             st.info(f"No inputs can be sampled. {missing}", icon=":material/info:")
@@ -222,12 +220,14 @@ IMAGES_IN_A_ROW = 4
 
 
 def exciting_inputs(view: View, choice: Choice, found: Survey) -> None:
-    """The sampled inputs with the largest activations of the neuron."""
+    """Draw the sampled inputs with the largest activations of the neuron."""
     call = Call(analysis.exciting_inputs, (found,), {"layer": choice.layer, "neuron": choice.neuron})
     rows = call.make().to_dict("records")
     if not rows:
-        on = "them" if view.shape.image else "the sample"
-        st.info(f"It writes nothing on any {view.input.sampled}: this neuron is dead on {on}.", icon=":material/block:")
+        sample = "them" if view.shape.image else "the sample"
+        st.info(
+            f"This neuron writes nothing on any {view.input.sampled}; it is dead on {sample}.", icon=":material/block:"
+        )
         return
     if view.shape.image:
         _images(view, found, rows)
@@ -239,14 +239,16 @@ def exciting_inputs(view: View, choice: Choice, found: Survey) -> None:
 def _texts(choice: Choice, found: Survey, rows: list[dict[str, Any]]) -> None:
     labels, texts, lanes = found.subject.labels, found.read_by(choice.site), []
     for row in rows:
-        whole = texts[row["input"]]
-        start = max(0, min(row["position"] - TOKENS_AROUND, len(whole) - 2 * TOKENS_AROUND))
-        piece = range(start, min(len(whole), start + 2 * TOKENS_AROUND))
-        tokens = tuple(labels[whole[at]] for at in piece)
+        ids = texts[row["input"]]
+        start = max(0, min(row["position"] - TOKENS_AROUND, len(ids) - 2 * TOKENS_AROUND))
+        piece = range(start, min(len(ids), start + 2 * TOKENS_AROUND))
+        tokens = tuple(labels[ids[at]] for at in piece)
         lanes.append(Lane(f"{row['activation']:.3f}", tokens, moved=tuple(at == row["position"] for at in piece)))
     prediction_strip(lanes, key="exciting")
-    whose = "; the tokens are those of the decoder" if texts is found.targets else ""
-    st.caption(f"Searched {found.n_inputs:,} inputs of the task, seed {found.seed}; each counts once{whose}.")
+    stack = "; the tokens are those of the decoder" if texts is found.targets else ""
+    st.caption(
+        f"Searched {found.n_inputs:,} inputs of the task (seed {found.seed}); each is listed at most once{stack}."
+    )
 
 
 def _images(view: View, found: Survey, rows: list[dict[str, Any]]) -> None:
@@ -257,11 +259,11 @@ def _images(view: View, found: Survey, rows: list[dict[str, Any]]) -> None:
             image = image_of(np.array(found.inputs[row["input"]]), dark=is_dark(), scale=12)
             st.image(framed(image, row["position"] - 1, size) if row["position"] else image, width=96)
             st.caption(f"{row['activation']:.3f} at {row['token']}")
-    st.caption(f"Searched {found.n_inputs:,} test images; each counts once. “class” is the class token.")
+    st.caption(f"Searched {found.n_inputs:,} test images; each is listed at most once. “class” is the class token.")
 
 
 def framed(image: np.ndarray, number: int, size: int) -> np.ndarray:
-    """A copy of the image with a frame around one patch."""
+    """Return a copy of the image with a frame around one patch."""
     row, column = divmod(number, image.shape[1] // size)
     out = image.copy()
     patch = out[row * size : (row + 1) * size, column * size : (column + 1) * size]
@@ -272,33 +274,33 @@ def framed(image: np.ndarray, number: int, size: int) -> np.ndarray:
 
 
 STAGES = {"post": "after", "pre": "before"}
-GATED = {"post": "their product", "pre": "the gate", "up": "what it gates"}
+GATED = {"post": "the product", "pre": "the gate", "up": "the gated value"}
 ORDERS = {"sorted": "sorted", "plain": "by number"}
 _FUNCTIONS = {"relu": "ReLU", "gelu": "GELU", "swiglu": "SiLU"}
 _OF_A_GATE = {
-    "post": "What each adds, times its row of W₂: the nonlinearity of its gate × what that gates.",
-    "pre": "What goes into the nonlinearity: blue lets through, orange is held back.",
-    "up": "What is multiplied with the nonlinearity of the gate: where that holds back, this adds nothing.",
+    "post": "The activation that multiplies each neuron’s row of W₂: the nonlinearity of its gate × its gated value.",
+    "pre": "The input of the nonlinearity: blue passes, orange is suppressed.",
+    "up": "The value that is multiplied with the nonlinearity of the gate; a closed gate passes nothing of it.",
 }
 
 
 def activations_panel(view: View, choice: Choice, _: DeltaGenerator) -> None:
-    """The activations of all neurons at all positions; every run in the order and on the scale of the original."""
+    """Draw the activations of all neurons at all positions; all runs use the order and the scale of the original."""
     path, relu = choice.site.path, view.shape.activation == "relu"
     n, function = view.shape.neurons[path], _FUNCTIONS.get(view.shape.activation, "the nonlinearity")
     positions = range(len(view.original().tokens_of(choice.site.stack)))
     with choice.more:
         kept = [name for name in GATED if f"{path}.{name}" in view.original()]
         is_gated = "up" in kept
-        words, asks = (GATED, "Neurons as …") if is_gated else (STAGES, f"{function} …")
+        words, prompt = (GATED, "Value shown") if is_gated else (STAGES, f"{function}: before or after")
         stages = {name: words[name] for name in kept}
-        stage = choose("stage", stages, "post", asks, key=f"ff_stage{'_gated' * is_gated}", width="content")
+        stage = choose("stage", stages, "post", prompt, key=f"ff_stage{'_gated' * is_gated}", width="content")
         order = choose("order", ORDERS, "sorted", "Neurons", key="ff_order", width="content")
         shown = ask_window(positions, "ff_from")
         columns = ask_window(range(n), "ff_columns", most=MOST_NEURONS_DRAWN, name="columns", what="columns")
     runs = view.runs().values()
-    whole = torch.cat([run[f"{path}.{stage}"][0] for run in runs])  # [pos of every run, d_ff]
-    limit, largest = (of(whole.numpy(force=True)) for of in (clear_limit, signed_limit))
+    values = torch.cat([run[f"{path}.{stage}"][0] for run in runs]).numpy(force=True)  # [pos of all runs, d_ff]
+    limit, largest = clear_limit(values), signed_limit(values)
     of_each_run(
         view,
         "activations",
@@ -311,35 +313,37 @@ def activations_panel(view: View, choice: Choice, _: DeltaGenerator) -> None:
         neuron=choice.neuron,
         limit=limit if len(runs) > 1 else None,
     )
-    of_relu = {"pre": "Blue fires, orange is what ReLU cuts off.", "post": "What ReLU lets through."}
-    what = f"What {'comes out of' if stage == 'post' else 'goes into'} {function}: blue is above 0, orange below."
+    of_relu = {"pre": "The input of ReLU: blue fires, orange is set to 0.", "post": "The output of ReLU."}
+    what = f"The {'output' if stage == 'post' else 'input'} of {function}: blue is above 0, orange below."
     what = _OF_A_GATE[stage] if is_gated else of_relu[stage] if relu else what
     drawn = ranking_of(view.original(), layer=choice.layer, order=order)[columns]
     mark = f" ▲ is neuron #{choice.neuron}." if choice.neuron in drawn else ""
-    beyond = f" Colours end at {limit:.3g}; the largest activation is {largest:.3g}." if limit < largest else ""
+    beyond = (
+        f" The colour scale ends at {limit:.3g}; the largest activation is {largest:.3g}." if limit < largest else ""
+    )
     st.caption(
         f"{choice.title.capitalize()}: {n:,} neurons, one column each. {what}{mark}{beyond}"
         f"{shown_of(range(n), columns, 'columns')}{shown_of(positions, shown)}"
     )
     share = (view.original()[f"{path}.post"][0] > 0).double().mean().item()
-    whose = " in the original run" if view.is_changed else ""
-    what_to_notice([f"In {choice.title}, **{percent(share, 0)}** of the activations on this input are above 0{whose}."])
+    which = " in the original run" if view.is_changed else ""
+    what_to_notice([f"In {choice.title}, **{percent(share, 0)}** of the activations on this input are above 0{which}."])
 
 
 MEASURES = {
     "written": "Activity is |activation| × the norm of the vector that a neuron writes.",
-    "activation": "The output vectors of this model’s neurons are not known, so activity is |activation|.",
+    "activation": "The output vectors of this model’s neurons are unknown, so activity is |activation|.",
 }
 FIRES = (
-    "A neuron fires where its activity exceeds a millionth of the layer’s mean peak (the mean over neurons of the largest "
-    "activity); one that never fires is dead."
+    "A neuron fires where its activity exceeds a millionth of the layer’s mean peak (each neuron’s largest activity, averaged "
+    "over neurons). A neuron that never fires is dead."
 )
 
 OVER = {"sample": "many inputs", "input": "this input"}
 
 
-def firing_panel(view: View, choice: Choice, says: DeltaGenerator) -> None:
-    """The shares of firing and dead neurons of all layers, on this input or over sampled inputs."""
+def firing_panel(view: View, choice: Choice, headline_at: DeltaGenerator) -> None:
+    """Draw the shares of firing and dead neurons of all layers, on this input or over sampled inputs."""
     found = surveyed(view)
     options = {name: words for name, words in OVER.items() if name == "input" or found is not None}
     with choice.more:
@@ -352,26 +356,26 @@ def firing_panel(view: View, choice: Choice, says: DeltaGenerator) -> None:
     which = f", {view.shown}" if before else ""
     picture(view, "activity", viz.firing, counted, **before)
     row = analysis.firing(counted).set_index("layer").loc[choice.site.path].to_dict()
-    with says:
+    with headline_at:
         headline(firing_note(row, choice.title, which, view.input.one))
-    relu = " The 0 of a ReLU writes nothing." if view.shape.activation == "relu" else ""
+    relu = " A ReLU output of 0 writes nothing." if view.shape.activation == "relu" else ""
     with st.expander("How this is counted"):
         st.markdown(f"{MEASURES[row['measure']]} {FIRES}{relu} Counted on {over_what}.")
 
 
 def firing_note(row: dict[str, Any], title: str, which: str = "", one: str = "token") -> str:
-    """The firing and dead neurons of a layer, from its row of `analysis.firing`; `one` names a position."""
+    """Describe the dead and firing neurons of a layer, from its row of `analysis.firing`; `one` is the word for a position."""
     dead = "none" if row["dead"] == 0 else f"**{row['dead']:,}**"
     verb = "is" if row["dead"] <= 1 else "are"
     return (
         f"In {title}, {dead} of {row['neurons']:,} neurons {verb} dead on {row['over']}{which}, "
-        f"and at an average {one} **{percent(row['share_at_once'], 0)}** fire at once."
+        f"and **{percent(row['share_at_once'], 0)}** fire at an average {one}."
     )
 
 
 def experts_panel(view: View) -> None:
-    """The router's choices in a layer, and how evenly they are spread."""
-    heading("Which experts each token takes")
+    """Draw the router's choices in a layer, and how evenly they are spread."""
+    heading("The experts of each token")
     sites = view.original().feed_forward
     layers = {
         str(at + 1): layer_title(site.path, is_pair=view.is_pair)
@@ -388,15 +392,16 @@ def experts_panel(view: View) -> None:
     counts = found.loc[found["weight"] != 0, "expert"].value_counts()
     k, expert, times = counts.sum() / n, counts.index[0], counts.iloc[0]
     never = n_experts - len(counts)
+    unused = f"{never or 'none'} {'is' if never < 2 else 'are'}"
     st.caption(
-        f"{n_experts} experts, {k:.3g} of them for a token; the colour is the weight with which an expert’s output is added. "
-        f"Expert {expert} is taken by most: {times} of {n} tokens ({percent(times / n, 0)}; an even share is "
-        f"{percent(k / n_experts, 0)}); {never or 'none'} {'is' if never < 2 else 'are'} taken by no token."
+        f"{n_experts} experts, {k:.3g} of them per token; the colour is the weight of an expert’s output. Expert {expert} is "
+        f"chosen most often, for {times} of {n} tokens ({percent(times / n, 0)}; uniform: {percent(k / n_experts, 0)}); "
+        f"{unused} never chosen."
     )
 
 
 def without_neurons(view: View) -> None:
-    """For a model without feed-forward layers: shipped models that have some."""
+    """Explain that the model has no feed-forward layers, and offer shipped models that have them."""
     n = view.shape.n_layers
     st.info(
         f"This model has no feed-forward layers: its {n} layer{'s are' if n > 1 else ' is'} attention only.",
@@ -405,7 +410,7 @@ def without_neurons(view: View) -> None:
     usable = [name for name in models.shipped() if not models.usable(name)]
     others = {name: d_ff for name in usable if (d_ff := max(models.subject(name).shape.neurons.values(), default=0))}
     if others:
-        st.markdown("These models have some:")
+        st.markdown("These models have feed-forward layers:")
         with st.container(horizontal=True):
             for name, d_ff in others.items():
                 words = f"{name} · {d_ff} neurons per layer"

@@ -1,4 +1,4 @@
-"""Residual: when is the answer decided, and which parts decide it? The stream read after every sublayer."""
+"""Residual: when is the answer decided, and by which parts? The residual stream is read after every sublayer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pages.shared.view import View, prediction_panel
 from pages.shared.widgets import choose
 from xformer.adapters.inputs import TokenizedText
 
-PICTURES = {"lens": "One answer", "parts": "Who adds what", "norms": "Length"}
-WITHOUT_LOGITS = {"similarity": "How alike texts are", "norms": PICTURES["norms"]}
-"""The pictures of a model that gives vectors and predicts nothing."""
+PICTURES = {"lens": "Logit lens", "parts": "Logit attribution", "norms": "Norms"}
+WITHOUT_LOGITS = {"similarity": "Similarity of texts", "norms": PICTURES["norms"]}
+"""The pictures for a model that outputs vectors and no predictions."""
 PANELS = {"lens": lens_panel, "parts": attribution_panel, "norms": norms_panel, "similarity": similarity_panel}
 
 
@@ -24,21 +24,21 @@ def page() -> None:
 
 def _residual(view: View) -> None:
     prediction_panel(view)
-    # The pictures that are not shown are not computed.
+    # Only the chosen picture is computed.
     pictures = PICTURES
     if not view.original().has_logits:
-        st.info("This model has no logits, so there is no logit lens and no logit to split.", icon=":material/info:")
+        st.info("This model has no logits, so there is no logit lens and no attribution.", icon=":material/info:")
         reads_texts = isinstance(view.input, TokenizedText)
         pictures = {name: words for name, words in WITHOUT_LOGITS.items() if reads_texts or name == "norms"}
     first = next(iter(pictures))
     with frame.picture():
         with st.container(gap=None):
-            says, controls = st.container(), toolbar()
+            headline_at, controls = st.container(), toolbar()
         with controls:
             picture = choose(
                 "picture", pictures, first, "Picture", key="residual_picture", label_visibility="collapsed"
             )
-        panel(PANELS[picture], view, controls, says)
+        panel(PANELS[picture], view, controls, headline_at)
     view.share()
 
 

@@ -1,4 +1,4 @@
-"""The pictures of the residual stream: the logit lens, the parts of a logit, the length of the stream, similar texts."""
+"""The pictures of the residual stream: logit lens, logit attribution, norms, and the similarity of texts."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ from xformer.tasks.batch import IGNORED
 from xformer.viz.residual import MOST_POINTS, asked_for
 
 MOST_NUMBERS = 100_000_000
-"""Logits of a lens that are computed at a time; more would take seconds."""
+"""Largest number of logits computed for the notes of a lens; more would take seconds."""
 
 
 SURE_OF = 0.9
-"""An answer is certain from such a probability on."""
+"""Probability from which an answer counts as certain."""
 
 
-def lens_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator) -> None:
-    """The logit lens of the run, and one answer followed up through it; a click on a cell chooses its position."""
+def lens_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerator) -> None:
+    """Draw the logit lens of the run and one answer followed through its steps. Clicking a cell selects its position."""
     original, (run, before) = view.original(), view.compared
     positions = looked_at(original)
     with controls:
         position = _ask_position(view)
         with st.popover("More"):
             shown_positions = ask_window(positions, "residual_from")
-            st.caption("Click a cell to follow the answer of its position.")
-    some = {"positions": shown_positions} if len(shown_positions) < len(positions) else {}
+            st.caption("Click a cell to follow the answer at its position.")
+    window = {"positions": shown_positions} if len(shown_positions) < len(positions) else {}
     is_followed = position in original.target_positions or position == original.open_output
     path = table(view, analysis.answer_path, run, position=position) if is_followed else None
     one = "answer" if original.has_right_answer else "prediction"
     if path is not None:
-        with says:
+        with headline_at:
             headline(when_ahead(path, position, len(view.subject.labels), one))
     framed = {"position": position} if is_followed else {}
-    calls = [Call(viz.lens, (run,), {**some, **before, **framed, "legend": False})]
+    calls = [Call(viz.lens, (run,), {**window, **before, **framed, "legend": False})]
     if path is not None:
         calls.append(Call(viz.answer_path, (run,), {"position": position, **before}))
     wide = 1.7 if len(shown_positions) > WIDE else 1.3  # the lens has a column for each position
@@ -62,27 +62,29 @@ def lens_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator) -> No
             shown(view, calls[index], f"lens_{index}", **click)
     footer(view, "lens", calls)
     is_large = len(positions) * len(view.shape.sites) * len(view.subject.labels) > MOST_NUMBERS
-    frames = {name: table(view, analysis.lens, of, **(some if is_large else {})) for name, of in view.runs().items()}
+    frames = {name: table(view, analysis.lens, of, **(window if is_large else {})) for name, of in view.runs().items()}
     with st.expander("How to read this"):
-        margin = " Bars: what each step adds to the logit of the answer less that of the strongest other token."
-        st.markdown(_what(view, frames[ORIGINAL], positions, shown_positions) + margin * (path is not None))
-        if is_large and some:
+        margin = (
+            " Bars: the change that each step makes to the logit of the answer minus that of the strongest other token."
+        )
+        st.markdown(_reading_guide(view, frames[ORIGINAL], positions, shown_positions) + margin * (path is not None))
+        if is_large and window:
             st.markdown("The notes cover these positions only.")
     one = "class" if original.output == "token_class" else "token"
     lens_notes(frames, len(view.subject.labels), judged=original.has_right_answer, one=one)
 
 
 def _follow_click() -> None:
-    """Follow the output of the clicked cell. A callback."""
+    """Select the position of the clicked cell. A callback."""
     cells = st.session_state["lens_0"].selection.get("cell", [])
     if cells and "position" in cells[0]:
         st.session_state["residual_pos"] = int(cells[0]["position"])
 
 
 def when_ahead(path: pd.DataFrame, position: int, n_tokens: int, one: str = "answer") -> str:
-    """After which step the answer of `analysis.answer_path` leads for good, and after which it is certain.
+    """Describe after which step the answer of `analysis.answer_path` keeps the lead, and after which it stays certain.
 
-    "" where it is not ahead in the end, or hardly likelier than a guess.
+    Returns "" where it does not lead in the end, or hardly more likely than chance.
     """
     least = max(SURE, min(OVER_CHANCE / n_tokens, 0.9))
     last = path.iloc[-1]
@@ -93,50 +95,50 @@ def when_ahead(path: pd.DataFrame, position: int, n_tokens: int, one: str = "ans
         return str(path["point"].iloc[max((at + 1 for at, ok in enumerate(holds) if not ok), default=0)])
 
     answer, ahead = escape_markdown(str(last["answer"])), since([rank == 1 for rank in path["rank"]])
-    leads = f"Position {position}’s {one} **{answer}** is ahead for good"
+    leads = f"Position {position}: the {one} **{answer}** takes the lead for good"
     if last["answer_probability"] < SURE_OF:
-        return f"{leads} after **{ahead}**, and ends with {percent(last['answer_probability'], 0)}."
+        return f"{leads} after **{ahead}**, and ends at {percent(last['answer_probability'], 0)}."
     sure = since([p >= SURE_OF for p in path["answer_probability"]])
     if sure == ahead:
-        return f"{leads} and certain (≥ {SURE_OF:.0%}) after **{ahead}**."
-    return f"{leads} after **{ahead}**, certain (≥ {SURE_OF:.0%}) after **{sure}**."
+        return f"{leads} and is certain (≥ {SURE_OF:.0%}) after **{ahead}**."
+    return f"{leads} after **{ahead}**, and is certain (≥ {SURE_OF:.0%}) after **{sure}**."
 
 
-def _what(view: View, frame: pd.DataFrame, positions: Sequence[int], shown: Sequence[int]) -> str:
-    """The caption of the lens."""
+def _reading_guide(view: View, frame: pd.DataFrame, positions: Sequence[int], shown: Sequence[int]) -> str:
+    """Explain how to read the lens."""
     run = view.original()
-    norm = "the model’s last norm and its unembedding" if view.shape.final_norm else "the unembedding"
+    norm = "the model’s final norm and its unembedding" if view.shape.final_norm else "the unembedding"
     outline = "✓ and the outline mark the right answer" if run.has_right_answer else "no right answer is known here"
     if run.target_positions and not run.has_right_answer:
-        outline += f"; the outline marks where the likeliest one is that of the top row, “{run.answer_name}”"
+        outline += f"; the outline marks where the top token is that of the top row, “{run.answer_name}”"
     which = "the decoder’s stream" if view.is_pair else "the stream"
-    left_out = f" The {positions[0]} positions before the answer are left out." if positions[0] else ""
+    left_out = f" The {positions[0]} positions before the answer are omitted." if positions[0] else ""
     moved = " Dashed frames: the token differs from the original." if view.is_changed else ""
     return (
-        f"Logit lens: {which} after each step, read with {norm}; {outline}. The last row is the model’s output "
-        f"itself.{left_out}{_thin(frame)}{moved}{shown_of(positions, shown)}"
+        f"Logit lens: {which} after each step, decoded with {norm}; {outline}. The last row is the model’s actual "
+        f"output.{left_out}{_thin(frame)}{moved}{shown_of(positions, shown)}"
     )
 
 
 MOST = 12
-"""Parts with a bar of their own."""
+"""Number of parts that get their own bar."""
 GOALS = {"logit": "its logit", "lead": "its lead"}
 _NORMS = {
-    "post": "With the divisor of every later norm frozen at its value in this run, the parts sum to the logit.",
-    "pre": "With the divisor of the last norm frozen at its value in this run, the parts sum to the logit.",
-    "none": "No norm stands between the stream and the logit, so the parts sum to it.",
+    "post": "With the scale of every later norm frozen at its value in this run, the parts sum to the logit.",
+    "pre": "With the scale of the final norm frozen at its value in this run, the parts sum to the logit.",
+    "none": "There is no norm between the stream and the logit, so the parts sum to the logit.",
 }
 
 
-def attribution_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator) -> None:
-    """The parts that sum to one output's logit, in every run."""
+def attribution_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerator) -> None:
+    """Draw the parts that sum to one output's logit, in every run."""
     with controls:
         position = _ask_position(view)
         with st.popover("More"):
             goal, typed = _ask_goal(view, position)
     original, (shown_run, before) = view.original(), view.compared
     is_lead, label = goal == "lead", view.subject.labels
-    # Without a known token, a changed run is explained for the token that the original predicts.
+    # Without a known target, the changed run is explained for the token that the original predicts.
     known = int(original.example.labels[0, position]) != IGNORED
     token = typed if typed is not None or known or not before else original.explained(position)
     of = {"position": position, "token": token, "lead": is_lead}
@@ -151,29 +153,31 @@ def attribution_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator
         total = frames[name]["contribution"].sum()
         caption(
             f"{which}{what} = {figure:.4f} in the model; the parts sum to {total:.4f} "
-            f"(difference {abs(total - figure):.0e}, the rounding of the run)."
+            f"(difference {abs(total - figure):.0e}, rounding error)."
         )
     n_parts, unembedding = max(map(len, frames.values())), view.subject.weights.unembedding()
-    few = f" The {MOST} largest of {n_parts} parts have their own bar; the CSV has all." if n_parts > MOST + 1 else ""
+    few = f" The {MOST} largest of {n_parts} parts have their own bar; the CSV lists all." if n_parts > MOST + 1 else ""
     norm = "none" if view.shape.norm == "pre" and unembedding.norm is None else view.shape.norm
-    cap = "" if unembedding.softcap is None else " Its soft cap is taken as a constant factor."
-    caption(f"{_NORMS[norm]}{cap} A head’s part is its z·W_O, without its effect through queries and keys.{few}")
+    cap = "" if unembedding.softcap is None else " The logit soft-cap is treated as a constant factor."
+    caption(
+        f"{_NORMS[norm]}{cap} A head’s part is z·W_O; its effect through later queries and keys is not included.{few}"
+    )
     what_to_notice(who_adds(frames[view.shown], position))
 
 
 def _ask_position(view: View) -> int:
-    """Ask for an output by its position; the first one where none can be followed."""
+    """Ask for an output by its position; without outputs that can be followed, return the first position."""
     run = view.original()
     labels = run.example.labels[0].tolist()
     positions = [index for index, token in enumerate(labels) if token != IGNORED]
     if run.open_output is not None:
-        positions.append(run.open_output)  # the prediction of the next token, which is not known
+        positions.append(run.open_output)  # the prediction of the next token, whose target is unknown
     if not positions:
         return looked_at(run)[0]
     reads, token = run.tokens_of("decoder"), view.subject.labels
-    verb = {"right answer": "has to say", "really comes next": "is really followed by"}.get(run.answer_name, "says")
+    verb = {"right answer": "should predict", "really comes next": "is followed by"}.get(run.answer_name, "predicts")
     names = {
-        at: f"{at}: reads {reads[at]}, {'says' if labels[at] == IGNORED else verb} {token[run.explained(at)]}"
+        at: f"{at}: reads {reads[at]}, {'predicts' if labels[at] == IGNORED else verb} {token[run.explained(at)]}"
         for at in positions
     }
     usual = positions[0] if run.has_right_answer or run.open_output is None else run.open_output
@@ -185,7 +189,7 @@ def _ask_goal(view: View, position: int) -> tuple[str, int | None]:
     """Ask for one of `GOALS`, and for another token to explain."""
     run = view.original()
     one = "class" if run.output in CLASSES else "token"
-    lead = f"The lead is its logit minus that of the strongest other {one}. Only the lead decides which {one} wins."
+    lead = f"The lead is its logit minus that of the strongest other {one}. Only the lead decides which {one} is predicted."
     goal = choose(
         "goal", GOALS, "logit", f"Explain the {asked_for(run, position)} {one}’s …", key="residual_goal", help=lead
     )
@@ -196,15 +200,15 @@ def _ask_goal(view: View, position: int) -> tuple[str, int | None]:
     return goal, None if token_typed == explained else token_typed
 
 
-_WHAT = {"stream": "the stream", "added": "what each step adds"}
+_WHAT = {"stream": "the stream", "added": "each step’s output"}
 
 
-def norms_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator) -> None:
-    """The lengths of the stream, or of what each step adds, on one scale for every run."""
+def norms_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerator) -> None:
+    """Draw the norms of the stream or of each step's output, on one scale for all runs."""
     frames = [table(view, analysis.norms, run) for run in view.runs().values()]
     positions = sorted(frames[0]["position"].unique().tolist())
     with controls:
-        what = choose("length", _WHAT, "stream", "Length of", key="residual_length", label_visibility="collapsed")
+        what = choose("length", _WHAT, "stream", "Norm of", key="residual_length", label_visibility="collapsed")
         shown = ask_window(positions, "residual_from")
     of_each_run(
         view,
@@ -215,10 +219,10 @@ def norms_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator) -> N
         positions=shown if len(shown) < len(positions) else None,
     )
     of = "the decoder’s stream" if view.is_pair else "the residual stream"
-    reset = " Each norm of this model resets it." if view.shape.norm == "post" else ""
+    reset = " Each layer norm of this model resets it." if view.shape.norm == "post" else ""
     lengths = {
-        "stream": f"‖x‖, the length of {of} after each step.{reset}",
-        "added": "‖f(x)‖, the length of what a step adds.",
+        "stream": f"‖x‖, the norm of {of} after each step.{reset}",
+        "added": "‖f(x)‖, the norm of the vector that each step adds.",
     }
     caption(lengths[what] + _thin(frames[-1]) + shown_of(positions, shown))
     if notes := norm_notes(frames[-1], what, view.shape.norm):
@@ -226,13 +230,13 @@ def norms_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator) -> N
 
 
 def _thin(frame: pd.DataFrame) -> str:
-    """The part of a caption where not all steps are drawn; else nothing."""
+    """Return a sentence for the caption where not all steps are drawn, else ""."""
     n_points = len(set(frame["depth"]))
     return f" {MOST_POINTS} of {n_points} steps are drawn." if n_points > MOST_POINTS else ""
 
 
 def norm_notes(frame: pd.DataFrame, what: str, norm: str) -> list[str]:
-    """How the mean length changes over the steps, or which step adds most; nothing for small differences."""
+    """Describe how the mean norm changes over the steps, or which step adds most; empty for small differences."""
     means = frame.loc[frame["what"] == what].groupby(["depth", "point"])["length"].mean().reset_index()
     if what == "stream":
         first, last = means.iloc[0]["length"], means.iloc[-1]["length"]
@@ -240,33 +244,34 @@ def norm_notes(frame: pd.DataFrame, what: str, norm: str) -> list[str]:
             return []
         how, needed = ("grows", "longer") if last > first else ("shrinks", "shorter")
         return [
-            f"On average over the positions the stream {how} from {first:.1f} to {last:.1f}: later steps must add {needed} "
-            "vectors to turn it by the same angle."
+            f"Averaged over positions, the norm of the stream {how} from {first:.1f} to {last:.1f}: later steps must add "
+            f"{needed} vectors to rotate it by the same angle."
         ]
     steps = means.iloc[1:]  # the first is the embedding itself
     most, least = steps.loc[steps["length"].idxmax()], steps.loc[steps["length"].idxmin()]
     if most["length"] < 1.25 * least["length"]:
         return []
     return [
-        f"On average over the positions **{most['point']}** adds the most ({most['length']:.1f}) and **{least['point']}** the "
-        f"least ({least['length']:.1f}). What counts for the output is the direction, not the length."
+        f"Averaged over positions, **{most['point']}** adds the longest vectors ({most['length']:.1f}) and "
+        f"**{least['point']}** the shortest ({least['length']:.1f}). A large norm alone does not mean a large effect on the "
+        "output: the direction counts."
     ]
 
 
 SURE = 0.5
-"""The least probability of a decided output …"""
+"""Smallest final probability of a decided output."""
 
 OVER_CHANCE = 3.0
-"""… and how many times a uniform guess that has to be."""
+"""A decided output must also reach this multiple of a uniform guess, or 0.9."""
 
 _BLIND = (
-    "A lens can be blind: early layers may hold the answer in a direction that the unembedding does not read, so another token "
-    "in an early row does not prove that the answer is not yet known."
+    "The logit lens has blind spots: early layers may hold the answer in a direction that the unembedding does not read, so "
+    "another token in an early row does not prove that the answer is still unknown."
 )
 
 
 def lens_notes(frames: Mapping[str, pd.DataFrame], n_tokens: int, *, judged: bool, one: str = "token") -> None:
-    """What to notice in the lens of each run. `one` is a token or a class, of which the model has `n_tokens`."""
+    """Draw what to notice in the lens of each run. `one` is the word for one of the `n_tokens` options: token or class."""
     notes = [
         when_decided(
             frame, n_tokens, "" if len(frames) == 1 else f"{escape_markdown(run_title(name))}: ", judged=judged, one=one
@@ -277,9 +282,9 @@ def lens_notes(frames: Mapping[str, pd.DataFrame], n_tokens: int, *, judged: boo
 
 
 def when_decided(frame: pd.DataFrame, n_tokens: int, prefix: str, *, judged: bool = True, one: str = "token") -> str:
-    """From which step on a run's outputs stay right; without right answers, from which step on they stay the same.
+    """Describe after which steps a run's outputs stay correct or, without right answers, stay the same.
 
-    Only outputs that end with a probability far above a guess count as decided.
+    Only outputs that end with a probability far above chance count as decided.
     """
     last = frame.loc[frame["depth"] == frame["depth"].max()].set_index("position")
     if not judged:  # the final prediction counts as right
@@ -289,58 +294,56 @@ def when_decided(frame: pd.DataFrame, n_tokens: int, prefix: str, *, judged: boo
     settled = decided(frame)
     n_correct, settled = len(settled), settled.loc[settled["position"].isin(sure)]
     total, unsure = len(last), n_correct - len(settled)
-    what = "are permanently correct" if judged else "stay what they end as"
+    what = "stay correct" if judged else "no longer change"
     if settled.empty:
         mean = percent(last["probability"].mean(), 0)
-        end = f"No output ends {'right ' if judged else ''}with {least:.0%} or more"
-        return (
-            f"{prefix}{end}, so none is decided: the likeliest {one} gets {mean}{' on average' if total > 1 else ''}."
-        )
+        end = f"No final prediction {'is correct with' if judged else 'has'} a probability of {least:.0%} or more"
+        return f"{prefix}{end}, so none is decided: the top {one} gets {mean}{' on average' if total > 1 else ''}."
     if total == 1:
-        verb = "is permanently correct" if judged else "stays what it ends as"
+        verb = "stays correct" if judged else "no longer changes"
         return f"{prefix}The output {verb} after **{settled.iloc[0]['point']}**."
     counts = settled["point"].value_counts()
     order = [point for point in dict.fromkeys(frame.sort_values("depth")["point"]) if point in counts]
     found = ", ".join(f"{counts[point]} after **{point}**" for point in order)
     wrong = total - n_correct
-    rest = f"; {unsure} more, but with less than {least:.0%} in the end" if unsure else ""
+    rest = f"; {unsure} more, ending below {least:.0%}" if unsure else ""
     rest += f"; {wrong} end{'s' if wrong == 1 else ''} wrong" if wrong else ""
     return f"{prefix}Of {total} outputs, these {what}: {found}{rest}."
 
 
 def who_adds(parts: pd.DataFrame, position: int) -> list[str]:
-    """Which part adds the most to an output, and which subtracts the most."""
+    """Name the part that adds the most to an output, and the part that subtracts the most."""
     named = parts.loc[parts["kind"] != "bias"]
     best, worst = named.nlargest(1, "contribution").iloc[0], named.nsmallest(1, "contribution").iloc[0]
     found = []
     if best["contribution"] > 0:
         found.append(f"**{best['part']}** adds the most ({signed(best['contribution'])})")
     if worst["contribution"] < 0:
-        found.append(f"**{worst['part']}** takes away the most ({signed(worst['contribution'])})")
-    notes = [f"At position {position}, {' and '.join(found) or 'no part adds or takes away anything'}."]
+        found.append(f"**{worst['part']}** subtracts the most ({signed(worst['contribution'])})")
+    notes = [f"At position {position}, {' and '.join(found) or 'no part adds or subtracts anything'}."]
     if best["contribution"] > 0 and best["kind"] in ("attention", "feed_forward"):
         what = "head" if best["head"] >= 0 else "layer"
         screen = "Attention" if best["kind"] == "attention" else "Feed-forward"
         notes.append(
-            f"Ablate that {what} (set to zero) on the {screen} screen: its bar disappears, and those of later layers may "
-            "change, because they read its output."
+            f"Ablate that {what} (set to zero) on the {screen} screen: its bar disappears, and the bars of later layers may "
+            "change because they read its output."
         )
     return notes
 
 
 MORE_TEXTS = ("Although the movie took its time, I loved all of it.", "The train to the airport leaves at noon.")
-"""Texts beside the default input: a paraphrase, and another subject."""
+"""Texts to compare with the default input: a paraphrase, and another subject."""
 
 MOST_TEXTS = 8
 
 MOST_LINES = 4
-"""With up to so many texts, each pair has a line over the layers."""
+"""Largest number of texts for which each pair has a line over the layers."""
 
 CLEAR = 0.02
-"""Cosines that are closer than this are not ranked."""
+"""Cosines closer together than this are not ranked."""
 
 ALL_ALIKE = 0.5
-"""From such a smallest cosine on, a single cosine is not informative."""
+"""Where even the smallest cosine is above this, a single cosine is not informative."""
 
 _KEY = "similar_texts"
 
@@ -348,12 +351,12 @@ _MEANS = {
     "mean": "the mean over all positions of a text, special tokens included",
     "last": "the vector at the last position of a text",
     "first": "the vector at the first position of a text",
-    "own": "the model’s own vector of a text",
+    "own": "the model’s own embedding of a text",
 }
 
 
-def similarity_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator) -> None:
-    """The cosines of whole texts, with a choice of pooling and layer."""
+def similarity_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerator) -> None:
+    """Draw the cosine similarities of whole texts, with a choice of pooling and layer."""
     names = stream_names(view.subject)  # raises before any widget is drawn
     texts, usual, last = _ask_texts(view), default_pooling(view.subject), len(names) - 1
     poolings = {name: name for name in _MEANS if name != "own" or "pooled" in view.original()}
@@ -374,30 +377,30 @@ def similarity_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator)
     footer(view, "similarity", calls, frame)
     where = "at the output" if layer == last else "of the embeddings" if layer == 0 else f"after layer {layer}"
     left_out = " Active changes are ignored here." if view.is_changed else ""
-    other = "" if pooling == usual else f"; usual for this model is {_MEANS[usual]}"
-    caption(f"Cosines {where}. A text’s vector is {_MEANS[pooling]}{other}.{left_out}")
+    other = "" if pooling == usual else f"; the default for this model is {_MEANS[usual]}"
+    caption(f"Cosine similarities {where}. A text’s vector is {_MEANS[pooling]}{other}.{left_out}")
     if notes := similarity_notes(frame.loc[frame["layer"] == layer], texts):
         what_to_notice(notes)
 
 
 def _ask_texts(view: View) -> list[str]:
-    """Ask for texts, one a line; an error message and an empty list where they cannot be read."""
+    """Ask for texts, one per line; where they cannot be read, show an error and return an empty list."""
     first = view.input.text(view.source)
     if (wanted := asked("texts")) is not None:
         st.session_state[_KEY] = wanted
-    elif st.session_state.get("similar_input") != (view.model, first):  # another input takes the first line
+    elif st.session_state.get("similar_input") != (view.model, first):  # a new input replaces the first line
         lines = str(st.session_state.get(_KEY, "\n".join(["", *MORE_TEXTS]))).splitlines()
         st.session_state[_KEY] = "\n".join([first, *lines[1:]])
     st.session_state["similar_input"] = (view.model, first)
     carry(_KEY)
     written = st.text_area(
-        "Texts, one a line", key=_KEY, persist_state="session", height=122, help=f"Two to {MOST_TEXTS} texts."
+        "Texts, one per line", key=_KEY, persist_state="session", height=122, help=f"Two to {MOST_TEXTS} texts."
     )
     chose("texts", written)
     try:
         texts = [line.strip() for line in typed(written, MOST_TYPED).splitlines() if line.strip()]
         if not 2 <= len(texts) <= MOST_TEXTS:
-            raise InputError(f"Type 2 to {MOST_TEXTS} texts, one a line, got {len(texts)}.")
+            raise InputError(f"Type 2 to {MOST_TEXTS} texts, one per line, got {len(texts)}.")
         for text in texts:
             resources.check_memory(view.model, view.input.read(text))
     except InputError as error:
@@ -414,9 +417,9 @@ def _ask_layer(last: int) -> int:
 
 
 def similarity_notes(frame: pd.DataFrame, texts: Sequence[str]) -> list[str]:
-    """Which two texts are most alike, where that is clear, and whether all texts are alike.
+    """Name the two most similar texts where that is clear, and report where all texts are similar.
 
-    `frame` has one layer of `analysis.similarity`.
+    `frame` is one layer of `analysis.similarity`.
     """
     pairs = frame.loc[frame["first"] < frame["second"]].sort_values("cosine", ascending=False)
     if len(pairs) < 2:
@@ -424,8 +427,8 @@ def similarity_notes(frame: pd.DataFrame, texts: Sequence[str]) -> list[str]:
     notes, cosines, (first, second) = [], pairs["cosine"].tolist(), pairs[["first", "second"]].iloc[0]
     if cosines[0] - cosines[1] > CLEAR and texts[first] != texts[second]:
         best, after = (f"{cosine:.2f}".replace("-", "−") for cosine in cosines[:2])
-        notes.append(f"Texts **{first + 1}** and **{second + 1}** are most alike: {best}. The next pair has {after}.")
+        notes.append(f"Texts **{first + 1}** and **{second + 1}** are most similar: {best}. The next pair has {after}.")
     if cosines[-1] > ALL_ALIKE and cosines[0] - cosines[-1] > CLEAR:
         least = f"{cosines[-1]:.2f}"
-        notes.append(f"Even the least alike two have {least}: compare the cosines with each other, not with 1.")
+        notes.append(f"Even the least similar pair has {least}: compare the cosines with each other, not with 1.")
     return notes

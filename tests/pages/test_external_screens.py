@@ -65,12 +65,18 @@ SCREENS = [
     ("Llama", "compare", {"with": "GPT-2"}, 0, "KL(A ‖ B) of the predicted distributions"),
     ("GPT-2", "embeddings", {"show": "cosines"}, 3, "Positions"),
     ("T5", "positions", {"show": "own"}, 1, "What is added to a score"),
-    ("Mixtral", "feed_forward", {"edits": "ablate:decoder.0.attn.1"}, 2, "4 experts, 2 of them for a token"),
+    ("Mixtral", "feed_forward", {"edits": "ablate:decoder.0.attn.1"}, 2, "4 experts, 2 of them per token"),
     ("BERT", "home", {"input": "the [MASK] sat"}, 0, "likeliest tokens at each gap"),
     ("BERT", "residual", {"picture": "parts"}, 0, "no sum of what was added"),
     (LOOKED_AT, "attention", {"panel": "why here?"}, 0, "No decoder.1.attn.scores was found"),
     (ENCODER, "home", {}, 0, "it gives a vector of 24 numbers for each of the 6 positions"),
-    (ENCODER, "residual", {"pooling": "first", "after": "1"}, 1, "usual for this model is the mean over all positions"),
+    (
+        ENCODER,
+        "residual",
+        {"pooling": "first", "after": "1"},
+        1,
+        "the default for this model is the mean over all positions",
+    ),
     (ENCODER, "compare", {"edits": EDIT}, 0, "outputs vectors and no predictions"),
     (CLASSIFIER, "home", {}, 0, "LABEL_0 33"),
     (CLASSIFIER, "attention", {"panel": "change the run", "edits": "token:4.10"}, 0, "before LABEL_0"),
@@ -148,7 +154,7 @@ def layer(*cosines: float) -> pd.DataFrame:
 def test_the_most_alike_texts_are_named_only_where_that_is_clear() -> None:
     texts = ["a", "b", "c"]
     [note] = similarity_notes(layer(0.31, -0.2, 0.28), texts)
-    assert "Texts **1** and **2** are most alike: 0.31. The next pair has 0.28." in note
+    assert "Texts **1** and **2** are most similar: 0.31. The next pair has 0.28." in note
     assert not similarity_notes(layer(0.31, -0.2, 0.295), texts)
     assert not similarity_notes(layer(0.999, 0.998, 0.999), texts)
     assert not similarity_notes(layer(1.0, 0.2, 0.2), ["a", "a", "c"])  # of equal texts that is no news
@@ -156,7 +162,9 @@ def test_the_most_alike_texts_are_named_only_where_that_is_clear() -> None:
 
 def test_that_all_are_alike_is_said_only_where_they_are() -> None:
     texts = ["a", "b", "c"]
-    assert any("Even the least alike two have 0.61" in note for note in similarity_notes(layer(0.9, 0.7, 0.61), texts))
+    assert any(
+        "Even the least similar pair has 0.61" in note for note in similarity_notes(layer(0.9, 0.7, 0.61), texts)
+    )
     assert not any("Even the least" in note for note in similarity_notes(layer(0.9, 0.7, 0.4), texts))
 
 

@@ -1,4 +1,4 @@
-"""The feed-forward screen for every model, with links good and bad; its code runs and its switches switch."""
+"""The Feed-forward screen: its pictures, headlines and notes, and the ablation of neurons and layers."""
 
 from __future__ import annotations
 
@@ -18,39 +18,41 @@ from xformer.errors import UnavailableError
 PAGE = "pages/feed_forward/page.py"
 
 
-def test_a_model_shows_its_neurons(open_page: Open) -> None:
+def test_the_screen_opens_on_the_top_neurons(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse")
     assert complaints(app) == []
     assert len(app.get("vega_lite_chart")) == 1
     assert "have no clear trigger" in text(app)
-    assert re.search(r"Layer 4: \*\*\d+ of 512\*\* neurons fire to \*\*say\*\* a token", text(app))
+    assert re.search(r"Layer 4: \*\*\d+ of 512\*\* neurons fire on a particular \*\*predicted token", text(app))
     app.segmented_control(key="ff_picture").set_value("neuron").run()
     assert not app.exception
-    assert "fires most in sampled inputs" in text(app)
+    assert "Sampled inputs that activate #" in text(app)
 
 
-def test_how_many_fire_is_counted_over_a_sample(open_page: Open) -> None:
+def test_firing_neurons_are_counted_over_a_sample(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse-small", picture="firing")
     checkpoint = xformer.load(ROOT / "checkpoints/reverse-small")
     assert checkpoint.task is not None
     n = fitting(TaskModel(checkpoint.model, checkpoint.task))
-    assert f"on {n:,} inputs, and at an average token **" in text(app)
+    assert re.search(rf"on {n:,} inputs, and \*\*\d+%\*\* fire at an average token", text(app))
     app.segmented_control(key="ff_over").set_value("input").run()
-    assert "on this input, and at an average token **" in text(app)
+    assert re.search(r"on this input, and \*\*\d+%\*\* fire at an average token", text(app))
 
 
-def test_layer_headline_is_silent_where_nothing_is_clear() -> None:
+def test_layer_headline_is_empty_where_nothing_is_clear() -> None:
     def known(*triggers: str) -> pd.DataFrame:
         return pd.DataFrame({"trigger": triggers})
 
     even = [1.0] * 10
     assert layer_headline(known(*["none"] * 9, "says"), even, "layer 2") == ""
-    assert "**3 of 10** neurons fire to **say**" in layer_headline(known(*["none"] * 7, *["says"] * 3), even, "layer 2")
+    assert "**3 of 10** neurons fire on a particular **predicted token**" in layer_headline(
+        known(*["none"] * 7, *["says"] * 3), even, "layer 2"
+    )
     assert "**1 of 10** neurons holds half" in layer_headline(known(*["none"] * 10), [20.0, *even[1:]], "layer 2")
     assert layer_headline(known(*["none"] * 10), [0.0] * 10, "layer 2") == ""
 
 
-def test_a_model_without_neurons_says_so_and_offers_another(open_page: Open) -> None:
+def test_a_model_without_feed_forward_layers_offers_another_model(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse-mirror")
     assert "has no feed-forward layer" in text(app)
     app.button(key="use_reverse-small").click().run()
@@ -67,27 +69,28 @@ def test_a_neuron_and_a_layer_are_ablated_and_restored(open_page: Open) -> None:
         assert " right** instead of " in text(app)
         app.button(key=key).click().run()
         assert " right** instead of " not in text(app)
-    app.sidebar.selectbox(key="model").set_value(
-        "reverse-seq2seq"
-    ).run()  # which has neither that layer nor that neuron
+    # this model has neither that layer nor that neuron
+    app.sidebar.selectbox(key="model").set_value("reverse-seq2seq").run()
     assert complaints(app) == []
 
 
-@pytest.mark.parametrize("out_of_reach", [False, True])
-def test_how_activity_is_measured_is_said(open_page: Open, monkeypatch: pytest.MonkeyPatch, out_of_reach: bool) -> None:
+@pytest.mark.parametrize("is_unknown", [False, True])
+def test_the_measure_of_activity_is_explained(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch, is_unknown: bool
+) -> None:
     def unavailable(self: object, path: str) -> None:
-        raise UnavailableError("out of reach")
+        raise UnavailableError("unknown")
 
-    if out_of_reach:
+    if is_unknown:
         weights = type(xformer.read(ROOT / "checkpoints/reverse", "3 7").subject.weights)
         monkeypatch.setattr(weights, "projection", unavailable)
     app = open_page(PAGE, model="reverse", picture="firing", over="input")
-    assert ("so activity is |activation|." in text(app)) == out_of_reach
-    assert ("× the norm of the vector" in text(app)) != out_of_reach
-    assert "The 0 of a ReLU writes nothing" in text(app)
+    assert ("so activity is |activation|." in text(app)) == is_unknown
+    assert ("× the norm of the vector" in text(app)) != is_unknown
+    assert "A ReLU output of 0 writes nothing" in text(app)
 
 
-def test_ablation_is_told_only_where_it_is_known() -> None:
+def test_the_effect_of_ablation_is_noted_only_where_it_is_known() -> None:
     def note(change: float, flips: int, *, judged: bool = True) -> str:
         return ablation_note({"neuron": 3, "loss_change": change, "flips": flips}, judged=judged)
 
@@ -98,7 +101,7 @@ def test_ablation_is_told_only_where_it_is_known() -> None:
     assert note(float("nan"), 0) == ""
 
 
-def test_a_patch_is_framed_and_its_inside_stays() -> None:
+def test_a_frame_covers_only_the_border_of_a_patch() -> None:
     image = (np.arange(12 * 12 * 3) % 251).astype(np.uint8).reshape(12, 12, 3)
     out = framed(image, 2, 6)  # the first patch of the second row
     assert (out[6:8, :6] == (214, 94, 0)).all()
