@@ -1,4 +1,4 @@
-"""Embeddings: the vector of each token, of its position, and of each patch of an image; the whole vocabulary."""
+"""Embeddings: the vectors of tokens, positions and image patches, and the vocabulary as a whole."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _embeddings(view: View) -> None:
         stack = ask_side() if view.is_pair else None
     if view.input.kind == "picture" and "embed" not in view.original():
         raise UnavailableError(
-            "The patches of a picture become vectors by a convolution, and its output was not found in this model."
+            "The patches of a picture become vectors by a convolution, whose output was not found in this model."
         )
     parts = input_vectors(view.original(), stack)
     with above:
@@ -62,14 +62,14 @@ def _embeddings(view: View) -> None:
             filters_panel(view)
         else:
             with controls:
-                further = st.container(horizontal=True, width="content")
-            panel(vocabulary_panel if show == VOCABULARY else number_waves_panel, view, stack, further)
+                more_controls = st.container(horizontal=True, width="content")
+            panel(vocabulary_panel if show == VOCABULARY else number_waves_panel, view, stack, more_controls)
     panel(embedding_notes, view, parts, stack, show)
     view.share()
 
 
 def _panels(view: View) -> dict[str, str]:
-    """The panels of this model."""
+    """Return the panels of this model."""
     if view.shape.image:
         return {VECTORS: "This image", COSINES: "Similarity", FILTERS: "Filters"}
     waves = {WAVES: "Numbers as waves"} if has_waves(view) else {}
@@ -86,7 +86,7 @@ def _headline(view: View, parts: Mapping[str, Tensor], stack: str | None) -> Non
 
 
 def vectors_panel(view: View, parts: Mapping[str, Tensor], stack: str | None, show: str) -> None:
-    """Token + position = sum, or how alike the vectors are; of the changed run too where that differs."""
+    """Draw token + position = sum, or the cosines of the vectors; also of the changed run where it differs."""
     original, changed = view.original(), view.changed()
     n = len(parts["tokens"])
     at = list(ask_window(range(n), "vectors_from", most=MOST_ROWS))
@@ -94,7 +94,7 @@ def vectors_panel(view: View, parts: Mapping[str, Tensor], stack: str | None, sh
     if changed is not None:
         after = input_vectors(changed, stack)
         if all(after[name].equal(before) for name, before in parts.items()):
-            st.info(f"With {view.what_changed()} these vectors stay as they are.", icon=":material/equal:")
+            st.info(f"With {view.what_changed()} these vectors do not change.", icon=":material/equal:")
         else:
             runs[view.shown] = changed
     look = {"stack": stack, "positions": None if len(at) == n else at}
@@ -122,7 +122,7 @@ def vectors_panel(view: View, parts: Mapping[str, Tensor], stack: str | None, sh
 
 
 def embedding_notes(view: View, parts: Mapping[str, Tensor], stack: str | None, show: str) -> None:
-    """What to notice in a panel."""
+    """Draw what to notice in a panel."""
     if view.shape.image:
         notes = [where_patches_come_from(view), about_blank_patches(view)]
     else:
@@ -135,14 +135,14 @@ def embedding_notes(view: View, parts: Mapping[str, Tensor], stack: str | None, 
 
 
 def where_from(view: View, stack: str | None) -> str:
-    """The embedding matrix, and what shares it, as far as it was found."""
+    """Describe the embedding matrix and which parts share it, as far as they were found."""
     weights = view.subject.weights
     try:
         table = weights.token_embedding(stack)
     except UnavailableError:
         return ""
     scale = f" × √{view.config.d_model}" if view.task is not None and view.config.scale_embeddings else ""
-    text = f"A token looks up its row of a learned matrix [{table.shape[0]:,} × {table.shape[1]:,}]{scale}."
+    text = f"Each token looks up its row of a learned matrix [{table.shape[0]:,} × {table.shape[1]:,}]{scale}."
     if view.task is not None and stack:
         text += f" Source and target {'**share** one' if view.config.tied_source else 'do not share this'} embedding matrix."
     with suppress(UnavailableError):
@@ -150,39 +150,39 @@ def where_from(view: View, stack: str | None) -> str:
             same = view.config.tied_output
         else:
             same = view.subject.weights.unembedding().matrix.data_ptr() == table.data_ptr()
-        text += f" The output uses {'the same matrix' if same else 'a matrix of its own'}."
+        text += f" The output uses {'the same matrix' if same else 'its own matrix'}."
     return text
 
 
 def filters_panel(view: View) -> None:
-    """The principal components of the filters, and the filters themselves, the longest first."""
+    """Draw the principal components of the filters, and the filters themselves, those with the largest norm first."""
     run = view.original()
     left, right = st.columns([3, 7], gap="large")
     with left:
-        heading("What they look for")
+        heading("Principal components")
         picture(view, "components", viz.filter_components, run)
     with right:
         heading(f"The {view.shape.d_model} filters")
         picture(view, "filters", viz.patch_filters, run)
-        st.caption("A filter makes one number of a patch: blue pixels count for it, orange ones against it.")
+        st.caption("Each filter maps a patch to one number: blue pixels raise it, orange pixels lower it.")
 
 
 def where_patches_come_from(view: View) -> str:
-    """How an image becomes vectors."""
+    """Describe how an image becomes vectors."""
     config = view.config
     return (
         f"Each of the {config.n_patches} patches of {config.patch}×{config.patch} pixels becomes {config.d_model} numbers by "
-        f"one learned matrix [{config.d_model} × {config.patch**2}]. A learned **class** token stands before them; the answer "
-        "is read there."
+        f"one learned matrix [{config.d_model} × {config.patch**2}]. A learned **class** token is prepended; the answer is "
+        "read from it."
     )
 
 
 def about_blank_patches(view: View) -> str:
-    """How many patches of this image are blank."""
+    """Count the blank patches of this image."""
     embedding, n = view.own.model.embedding, view.config.n_patches
     assert isinstance(embedding, PatchEmbedding)
     blank = int((embedding.patches(view.original().example.stream)[0] == 0).all(dim=-1).sum())
-    return f"Of the {n} patches of this image {blank} are blank; only **positions** can tell blank patches apart."
+    return f"Of the {n} patches of this image {blank} are blank; only their **positions** tell blank patches apart."
 
 
 page()

@@ -1,4 +1,4 @@
-"""What the vectors of an input and of the whole vocabulary show: the sentences above the pictures, and the vocabulary."""
+"""The vocabulary panels of Embeddings, and the sentences about the vectors of an input and of the vocabulary."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ AXES = {"2": "2-D", "3": "3-D"}
 R = TypeVar("R")
 
 
-def once_a_model(view: View, stack: str | None, work: Callable[[Reading, str | None], R]) -> R:
-    """A result that depends on the weights alone, computed once for a model."""
+def once_per_model(view: View, stack: str | None, work: Callable[[Reading, str | None], R]) -> R:
+    """Return a result that depends on the weights alone, computed once per model."""
     return shared.get((work.__qualname__, view.model, stack), lambda: work(view.original(), stack))
 
 
 def vocabulary_panel(view: View, stack: str | None, controls: DeltaGenerator) -> None:
-    """The vocabulary along its principal axes, and beside it the nearest neighbours of one token."""
+    """Draw the vocabulary along its principal axes, next to the nearest neighbours of one token."""
     run = view.changed() or view.original()
-    vectors = once_a_model(view, stack, vocabulary_vectors)
+    vectors = once_per_model(view, stack, vocabulary_vectors)
     with controls:
         options = AXES if min(vectors.shape) > 2 else {"2": "2-D"}
         axes = int(choose("axes", options, "2", "Axes", label_visibility="collapsed"))
@@ -62,10 +62,11 @@ def vocabulary_panel(view: View, stack: str | None, controls: DeltaGenerator) ->
         call = Call(viz.projection, (run,), of | {"stack": stack})
         click: dict[str, Any] = {} if axes == 3 else {"on_select": _follow_click, "selection_mode": "point"}
         shown(view, call, f"projection_{axes}", **click)
-        seen = sum(once_a_model(view, stack, principal_axes).explained.tolist()[:axes])
-        few = f" About {MOST_POINTS_DRAWN:,} are drawn." if len(vectors) > MOST_POINTS_DRAWN else ""
+        seen = sum(once_per_model(view, stack, principal_axes).explained.tolist()[:axes])
+        sampled = f" About {MOST_POINTS_DRAWN:,} are drawn." if len(vectors) > MOST_POINTS_DRAWN else ""
         st.caption(
-            f"{len(vectors):,} vectors of {vectors.shape[1]} numbers; {percent(seen, 1)} of their variance is seen.{few}"
+            f"{len(vectors):,} vectors of {vectors.shape[1]} numbers; the axes show {percent(seen, 1)} of their "
+            f"variance.{sampled}"
         )
         footer(view, "projection", [call])
 
@@ -73,10 +74,10 @@ def vocabulary_panel(view: View, stack: str | None, controls: DeltaGenerator) ->
 def _neighbours(view: View, run: Reading, stack: str | None) -> int:
     label, tokens = token_labels(view.subject), run.ids(stack)
     if len(label) > MOST_LISTED:
-        token = ask_token(label, "near", tokens[0], "of token")
+        token = ask_token(label, "near", tokens[0], "Of token")
     else:
         names = {name: f"{name}{' · in the input' if token in tokens else ''}" for token, name in enumerate(label)}
-        near = choose("near", names, label[tokens[0]], "of token", widget=st.selectbox, label_visibility="collapsed")
+        near = choose("near", names, label[tokens[0]], "Of token", widget=st.selectbox, label_visibility="collapsed")
         token = label.index(near)
     call = Call(analysis.neighbours, (run,), {"token": token, "stack": stack})
     number = st.column_config.NumberColumn(format="%.6f")
@@ -87,13 +88,13 @@ def _neighbours(view: View, run: Reading, stack: str | None) -> int:
 
 
 def _follow_click() -> None:
-    """The token that was clicked in the projection becomes the one whose neighbours are shown."""
+    """Show the neighbours of the token that was clicked in the projection. A callback."""
     for point in st.session_state["projection_2"]["selection"].get("point", []):
         st.session_state["near"] = point["token"]
 
 
 FEWEST_OF_A_KIND = 3
-"""Characters that an alphabet has to have of a kind, for it to be spoken of."""
+"""Smallest number of characters of one kind in the alphabet for a note on that kind."""
 
 KINDS = {
     "digits": "0123456789",
@@ -104,18 +105,18 @@ KINDS = {
 
 
 def vocabulary_notes(view: View, stack: str | None) -> list[str]:
-    """Whether its numbers are in order, and which characters lie together."""
+    """Return the notes on whether the numbers are in order and which kinds of characters are close together."""
     if view.task is None:
         return []
     n, alphabet = view.task.rule.n_numbers, view.task.config.alphabet
-    order = about_order(n, once_a_model(view, stack, _nearness_of_numbers)) if n else ""
+    order = about_order(n, once_per_model(view, stack, _nearness_of_numbers)) if n else ""
     places = {kind: [at for at, one in enumerate(alphabet) if one in found] for kind, found in KINDS.items()}
     enough = {kind: found for kind, found in places.items() if len(found) >= FEWEST_OF_A_KIND}
 
     def nearness(reading: Reading, stack: str | None) -> dict[str, Nearness]:
         return kinds_together(vocabulary_vectors(reading, stack)[1 : len(alphabet) + 1], enough)
 
-    return [order, about_kinds(once_a_model(view, stack, nearness)) if alphabet else ""]
+    return [order, about_kinds(once_per_model(view, stack, nearness)) if alphabet else ""]
 
 
 def _nearness_of_numbers(reading: Reading, stack: str | None) -> Nearness:
@@ -123,7 +124,7 @@ def _nearness_of_numbers(reading: Reading, stack: str | None) -> Nearness:
 
 
 def about_order(n: int, found: Nearness) -> str:
-    """Whether the nearest other number is mostly one more or one less."""
+    """Describe how often the nearest other number is one more or one less; "" where that is no more than chance."""
     if not found.is_above_chance:
         return ""
     of = f"of {found.n_compared:,} of the {n:,} numbers" if found.n_compared < n else f"of the {n} numbers"
@@ -136,23 +137,23 @@ def about_order(n: int, found: Nearness) -> str:
 
 
 def about_kinds(found: dict[str, Nearness]) -> str:
-    """Which kinds of characters lie together: how often the nearest other character is of the same kind."""
+    """Describe how often the nearest other character is of the same kind, for kinds that exceed chance."""
     together = {name: near for name, near in found.items() if near.is_above_chance}
     if not together:
         return ""
     ranked = sorted(together.items(), key=lambda item: item[1].chance - item[1].share)
     words = "; ".join(f"{name} {percent(near.share, 0)} (chance: {percent(near.chance, 0)})" for name, near in ranked)
     return (
-        f"How often the nearest other character is of the same kind: {words}. Training data shows only where characters stand: "
-        "what is used alike **ends up alike**."
+        f"How often the nearest other character is of the same kind: {words}. The model sees only where characters occur: "
+        "characters that are used alike **get similar vectors**."
     )
 
 
 N_STRONGEST = 4
-"""Among so many frequencies one can choose."""
+"""Smallest number of frequencies to choose from, the strongest ones."""
 
 ROUND_WITHIN = 0.2
-"""Where the distances from the middle vary by less than this share of their mean, we speak of a circle."""
+"""Points form a circle where their distances from the centre vary by less than this fraction of their mean."""
 
 
 def has_waves(view: View) -> bool:
@@ -161,7 +162,7 @@ def has_waves(view: View) -> bool:
 
 
 def number_waves_panel(view: View, stack: str | None, controls: DeltaGenerator) -> None:
-    """Draw both, side by side."""
+    """Draw the spectrum of the numbers, next to their vectors at one frequency."""
     found = _spectrum(view, stack)
     strongest = 1 + found.shares.argsort(descending=True)[: max(N_STRONGEST, len(found.peaks))]
     names = {str(k): f"{k}: {percent(float(found.shares[k - 1]), 0)}" for k in strongest.tolist()}
@@ -169,33 +170,33 @@ def number_waves_panel(view: View, stack: str | None, controls: DeltaGenerator) 
         k = int(choose("wave", names, next(iter(names)), "Frequency", key="number_wave", label_visibility="collapsed"))
     left, right = st.columns([3, 2], gap="large")
     with left:
-        heading("How much turns how often")
+        heading("Variance by frequency")
         picture(view, "spectrum", viz.spectrum, view.original(), stack=stack, chosen=k)
         st.caption(_verdict(found))
     with right:
         heading(f"Frequency {k}")
         picture(view, "circle", viz.circle, view.original(), frequency=k, stack=stack)
-        seen = circle_of(once_a_model(view, stack, number_vectors), k)
-        st.caption(f"{percent(seen.explained, 1)} of the variance; radii vary by {seen.uneven:.0%} (a circle: 0%).")
+        seen = circle_of(once_per_model(view, stack, number_vectors), k)
+        st.caption(f"{percent(seen.explained, 1)} of the variance; the radii vary by {seen.uneven:.0%} (a circle: 0%).")
 
 
 def _spectrum(view: View, stack: str | None) -> Spectrum:
-    """The numbers' spectrum; of very many numbers that takes seconds, and ends where the visitor goes on."""
+    """Return the spectrum of the numbers. With many numbers this takes seconds; it stops when the visitor moves on."""
     with patience("Comparing with random orders") as step:
         key = ("number_spectrum", view.model, stack)
         return shared.get(key, lambda: number_spectrum(view.original(), stack, step=step))
 
 
 def _verdict(found: Spectrum) -> str:
-    orders = f"in {found.n_shuffles} random orders of the same vectors"
+    shuffled = f"in {found.n_shuffles} random orders of the same vectors"
     if found.peaks:
-        return f"{_peaks_in_words(found)}; {orders} no frequency holds more than {percent_at_most(found.chance, 1)}."
+        return f"{_peaks_in_words(found)}; {shuffled} no frequency holds more than {percent_at_most(found.chance, 1)}."
     best = percent(found.shares.max().item(), 1)
-    return f"No frequency stands out clearly: the strongest holds {best}, and {orders} one held {percent(found.chance, 1)}."
+    return f"No frequency stands out clearly: the strongest holds {best}, and {shuffled} one held {percent(found.chance, 1)}."
 
 
 def _peaks_in_words(found: Spectrum) -> str:
-    """ "2 of the 29 frequencies, 1 and 17, hold 79 % of the variance"; only where there are peaks."""
+    """Return a clause like "2 of the 29 frequencies, 1 and 17, hold 79% of the variance". Requires at least one peak."""
     names = [str(k) for k in found.peaks]
     listed, hold = (names[0], "holds") if len(names) == 1 else (f"{', '.join(names[:-1])} and {names[-1]}", "hold")
     share = percent(found.share_of_peaks, 0)
@@ -203,66 +204,66 @@ def _peaks_in_words(found: Spectrum) -> str:
 
 
 def about_waves(view: View, stack: str | None, show: str) -> str:
-    """On which frequencies the numbers lie; nothing where none stands out from shuffled numbers."""
+    """Describe the frequencies of the numbers; "" where none exceeds those of shuffled numbers."""
     if not has_waves(view) or not (found := _spectrum(view, stack)).peaks:
         return ""
-    vectors = once_a_model(view, stack, number_vectors)
+    vectors = once_per_model(view, stack, number_vectors)
     is_round = all(circle_of(vectors, k).uneven < ROUND_WITHIN for k in found.peaks)
-    drawn = "; in each, the numbers stand on a **circle**" if is_round else ""
-    see = "" if show == "waves" else " See **numbers as waves**."
+    circles = "; at each, the numbers lie on a **circle**" if is_round else ""
+    see = "" if show == "waves" else " See **Numbers as waves**."
     return (
-        f"Read in their order, the vectors of the {found.n} numbers are waves: {_peaks_in_words(found)} (shuffled, none holds "
-        f"more than {percent_at_most(found.chance, 0)}){drawn}.{see}"
+        f"As a function of the number, the {found.n} vectors are waves: {_peaks_in_words(found)} (shuffled, none holds more "
+        f"than {percent_at_most(found.chance, 0)}){circles}.{see}"
     )
 
 
 CLEAR_RATIO = 1.5
-"""A smaller ratio of two lengths is not reported."""
+"""A smaller ratio of two norms is not reported."""
 
 
 def about_repeats(run: Reading, parts: Mapping[str, Tensor], stack: str | None) -> str:
-    """What its position makes of the first repeated token: two vectors, or one and the same."""
+    """Describe whether positions give the first repeated token two different vectors; "" without a repetition."""
     tokens, names = run.ids(stack), run.tokens_of(stack)
     for first, token in enumerate(tokens):
         if token not in tokens[first + 1 :]:
             continue
         second = tokens.index(token, first + 1)
-        there = f"**{escape_markdown(names[first])}** stands at positions {first} and {second}"
+        repeated = f"**{escape_markdown(names[first])}** is at positions {first} and {second}"
         if "sum" not in parts:
-            return f"{there} and enters layer 1 as the same vector: this model adds no positions to its tokens."
+            return f"{repeated} and enters layer 1 as the same vector: this model adds no positions to its tokens."
         if (parts["sum"][first] - parts["sum"][second]).norm() > 1e-3 * parts["sum"][first].norm():
             cosine = cosine_matrix(parts["sum"])[first, second].item()
-            return f"{there}: one token vector, and two different sums (cosine 1 → {cosine:.2f})."
-        return f"{there} and enters layer 1 as the same vector both times."
+            return f"{repeated}: one token vector, but two different sums (cosine 1 → {cosine:.2f})."
+        return f"{repeated} and enters layer 1 as the same vector both times."
     return ""
 
 
 def about_alike(view: View, stack: str | None) -> str:
-    """The two most similar tokens of the input, where they clearly stand out from the vocabulary."""
+    """Name the two most similar tokens of the input; "" where they do not stand out from the vocabulary."""
     found = shared.get(("alike", *view.key(ORIGINAL), stack), lambda: most_alike(view.original(), stack))
     if found is None:
         return ""
     names = token_labels(view.subject)
     one, other = (f"**{escape_markdown(names[token])}**" for token in found.tokens)
     return (
-        f"{one} and {other} have the most similar vectors of this input: cosine {found.cosine:.2f}, where almost all "
-        f"pairs of the vocabulary stay below {found.usual:.2f}."
+        f"{one} and {other} have the most similar vectors of this input: cosine {found.cosine:.2f}, while almost all pairs of "
+        f"the vocabulary are below {found.usual:.2f}."
     )
 
 
 def about_lengths(parts: Mapping[str, Tensor], one: str) -> str:
-    """Which of token and position is clearly longer on average."""
+    """Compare the mean norms of tokens and positions; "" where they are close."""
     if "positions" not in parts:
         return ""
     token, position = (parts[name].double().norm(dim=-1).mean().item() for name in ("tokens", "positions"))
     if min(token, position) <= 0 or max(token, position) < CLEAR_RATIO * min(token, position):
         return ""
     (least, short), (most, long) = sorted([(token, one), (position, "position")])
-    return f"A {long}’s vector is {most / least:.1f} times as long as a {short}’s, so the sum is mostly {long}."
+    return f"The vector of a {long} is {most / least:.1f} times as long as that of a {short}, so the {long} dominates the sum."
 
 
 def adds_none(view: View, parts: Mapping[str, Tensor], stack: str | None) -> str:
-    """That a model adds no positions, and what it does instead, as far as that is known."""
+    """State that the model adds no positions, and what it does instead where that is known; else ""."""
     if "positions" in parts:
         return ""
     why = ""
@@ -271,7 +272,7 @@ def adds_none(view: View, parts: Mapping[str, Tensor], stack: str | None) -> str
         without = "only its causal mask encodes the order" if is_causal else "nothing encodes the order"
         why = view.config.position_kind.instead or without
     else:
-        kinds = {"turned": "it turns queries and keys instead", "biased": "it adds to the scores instead"}
+        kinds = {"turned": "it rotates queries and keys instead", "biased": "it adds to the scores instead"}
         with suppress(UnavailableError):
             why = kinds.get(found_positions(view.original(), stack)[0], "")
     return f"This model adds no positions to its tokens{f': {why}' if why else ''}."

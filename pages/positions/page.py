@@ -1,4 +1,4 @@
-"""Positions: how does the model know where a token is? Switch them off, look at its own kind, then at all kinds."""
+"""Positions: how does the model know where a token is? Switch them off, inspect its own kind, and compare all kinds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _positions(view: View) -> None:
     prediction_panel(view)
     panels, show, side = _panels(view), "", None
     with st.container(gap=None):
-        says = st.container()
+        headline_at = st.container()
         with st.container(key="positions_tools"):
             controls = toolbar()
         picture = frame.picture()
@@ -49,22 +49,22 @@ def _positions(view: View) -> None:
             _switch(OFF in view.on)
     if not view.shape.can_drop_positions:
         own = "This model has no positions that could be switched off."
-        found = "Nothing was found that tells this model where a token is and could be switched off."
-        st.info(own if view.task is not None else found, icon=":material/info:")
+        external = "No positions that could be switched off were found in this model."
+        st.info(own if view.task is not None else external, icon=":material/info:")
     with picture:
         if show in BY_SIDE:
             panel(BY_SIDE[show], view, side)
         elif show == "places":
             panel(places_panel, view)
         elif show:
-            panel(positions_off_panel, view, says, controls)
+            panel(positions_off_panel, view, headline_at, controls)
     if note := position_note(view, side, show):
         what_to_notice([note])
     view.share()
 
 
 def _panels(view: View) -> dict[str, str]:
-    """The panels of this model."""
+    """Return the panels of this model."""
     panels = {"attention": "On/off"} if view.shape.can_drop_positions else {}
     if view.task is None:
         how = found_kind(view)

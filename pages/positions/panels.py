@@ -1,4 +1,4 @@
-"""The panels of Positions: the switch with the visitor's guess, this model's own kind, all kinds, and places of patches."""
+"""The panels of Positions: positions on and off, the model's own kind, all kinds, and the positions of patches."""
 
 from __future__ import annotations
 
@@ -35,16 +35,19 @@ from xformer.viz.embeddings import every
 from xformer.viz.positions import attention_guess
 
 OFF = "positions:off"
-FURTHEST = "most"
-"""The head whose attention moves most, in the link."""
+MOST_MOVED = "most"
+"""The value in the link for the head whose attention moves most."""
 GUESS, GUESS_MAP, HEAD_MAP = "positions_guess", "positions_guess_map", "moved"
 LEAST_MOVED = 0.01
 """A smaller share of moved attention is not reported."""
 HEIGHT = 224
 
 
-def positions_off_panel(view: View, says: DeltaGenerator, controls: DeltaGenerator) -> None:
-    """One head with positions, and after the switch without: until then an empty grid, in which a click is a guess."""
+def positions_off_panel(view: View, headline_at: DeltaGenerator, controls: DeltaGenerator) -> None:
+    """Draw one head with positions and, once they are switched off, without them.
+
+    Until then the second picture is an empty grid, in which a click is a guess.
+    """
     on, off = with_and_without(view)
     moved = table(view, analysis.attention_moved, off, before=on)
     with controls:
@@ -54,7 +57,7 @@ def positions_off_panel(view: View, says: DeltaGenerator, controls: DeltaGenerat
     with st.container(horizontal=True, gap="medium"):
         shown(view, calls[0], "pattern_0")
         if OFF in view.on:
-            finding = _verdict(of, off) or what_happened(on, off, moved, layer, head)
+            finding = _verdict(of, off) or moved_sentence(on, off, moved, layer, head)
             calls.append(Call(viz.attention, (off,), {**at, "title": "Without positions"}))
             shown(view, calls[1], "pattern_1")
             grid = {"before": on, "chosen": (layer, head), "title": "Attention moved (click)"}
@@ -62,21 +65,23 @@ def positions_off_panel(view: View, says: DeltaGenerator, controls: DeltaGenerat
             with st.container(width=190):
                 shown(view, calls[2], HEAD_MAP, on_select=_take_head, selection_mode="head")
         else:
-            query, one = question(on, off, layer, head)
-            finding = one and f"Where will **{escape_markdown(one)}** look without positions? Click a cell in its row."
+            query, name = question(on, off, layer, head)
+            finding = (
+                name and f"What will **{escape_markdown(name)}** attend to without positions? Click a cell in its row."
+            )
             empty = Call(attention_guess, (on,), {**at, "query": query, "title": "Without positions: your guess"})
             shown(view, empty, GUESS_MAP, on_select=lambda: _take_guess(of), selection_mode="cell")
-    with says:
+    with headline_at:
         headline(finding)
     longest = max(on[f"{on.attention[layer].path}.pattern"].shape[-2:])
     if longest > MOST_CELLS:
         block = -(-longest // MOST_CELLS)
-        st.caption(f"{longest} positions in blocks of {block}: a cell is the largest weight of its block.")
+        st.caption(f"{longest} positions in blocks of {block}: a cell shows the largest weight of its block.")
     footer(view, "pattern", calls)
 
 
 def with_and_without(view: View) -> tuple[Reading, Reading]:
-    """The run with positions and the run without, both with all other changes."""
+    """Return the run with positions and the run without, both with all other changes."""
     rest = join(tuple(change for change in view.interventions if change.text != OFF))
     off = ",".join(filter(None, (rest, OFF)))
     with_positions, without = (resources.run(view.model, view.source, view.mask, changes) for changes in (rest, off))
@@ -84,7 +89,7 @@ def with_and_without(view: View) -> tuple[Reading, Reading]:
 
 
 def question(on: Reading, off: Reading, layer: int, head: int) -> tuple[int, str]:
-    """The query whose attention moves most in a head, and its name; "" where none moves."""
+    """Return the query whose attention moves most in a head, and its name; the name is "" where none moves."""
     before, after = (run[f"{on.attention[layer].path}.pattern"][0, head].double() for run in (on, off))
     moved = (after - before).abs().sum(dim=-1) / 2  # [query]
     query = int(moved.argmax())
@@ -92,32 +97,32 @@ def question(on: Reading, off: Reading, layer: int, head: int) -> tuple[int, str
     return query, names[query] if moved[query] > LEAST_MOVED else ""
 
 
-def what_happened(on: Reading, off: Reading, moved: pd.DataFrame, layer: int, head: int) -> str:
-    """How much of a head's attention moved, and how many of several answers are right; "" where nothing moved."""
+def moved_sentence(on: Reading, off: Reading, moved: pd.DataFrame, layer: int, head: int) -> str:
+    """Describe how much of a head's attention moved, and how many answers are right; "" where nothing moved."""
     path, n = on.attention[layer].path, len(on.target_positions)
     [share] = moved.loc[(moved["layer"] == path) & (moved["head"] == head), "moved"]
     if share < LEAST_MOVED:
         return ""
-    is_news = n > 1 and on.has_right_answer and on.n_correct != off.n_correct
-    right = f", and **{off.n_correct}** of {n} answers are right instead of {on.n_correct}" if is_news else ""
+    has_changed = n > 1 and on.has_right_answer and on.n_correct != off.n_correct
+    right = f", and **{off.n_correct}** of {n} answers are right instead of {on.n_correct}" if has_changed else ""
     return f"**{percent(share, 0)}** of {head_title(path, head, is_pair=on.is_pair)}’s attention moves{right}."
 
 
 def _take_guess(of: tuple[Any, ...]) -> None:
-    """Keep the cell that was clicked, and switch the positions off."""
+    """Store the clicked cell as the guess, and switch positions off. A callback."""
     for cell in st.session_state[GUESS_MAP]["selection"].get("cell", []):
         st.session_state[GUESS] = (of, str(cell["query"]), str(cell["key"]))
         toggle_intervention(OFF)
 
 
 def _take_head() -> None:
-    """Draw the head that was clicked in the grid of all heads."""
+    """Show the head that was clicked in the grid of all heads. A callback."""
     for cell in st.session_state[HEAD_MAP]["selection"].get("head", []):
         st.session_state["watch"] = cell["cell"]
 
 
 def _verdict(of: tuple[Any, ...], off: Reading) -> str:
-    """Whether the visitor's guess was right; "" without a guess on `of`, which ends with the layer and the head."""
+    """Compare the visitor's guess with the result; "" without a guess on `of`, which ends with the layer and the head."""
     guessed_of, query, guess = st.session_state.get(GUESS, (None, "", ""))
     if guessed_of != of:
         return ""
@@ -128,39 +133,39 @@ def _verdict(of: tuple[Any, ...], off: Reading) -> str:
     best = row.nlargest(1, "weight").iloc[0]
     key, weight = escape_markdown(str(best["key"])), percent(float(best["weight"]), 0)
     right = "You were right" if best["key"] == guess else f"You guessed {escape_markdown(guess)}"
-    return f"{right}: {escape_markdown(query)} now looks most at **{key}**, with {weight}."
+    return f"{right}: {escape_markdown(query)} now attends most to **{key}**, with {weight}."
 
 
 def _ask_head(view: View, moved: pd.DataFrame) -> tuple[int, int]:
-    """Ask for a head, at first the one that moves most; returns layer and head."""
+    """Ask for a head, at first the one whose attention moves most; return layer and head."""
     paths, names, cells = list(moved["layer"].unique()), {}, {}
     for path, head in zip(moved["layer"], moved["head"], strict=True):
         name = f"{paths.index(path) + 1}.{head + 1}"
         names[name], cells[name] = head_title(path, head, is_pair=view.is_pair), (paths.index(path), int(head))
     most = list(names)[int(moved["moved"].to_numpy().argmax())]
     look: dict[str, Any] = {"widget": st.selectbox, "width": 205, "label_visibility": "collapsed"}
-    options = {FURTHEST: f"{names[most]} (most)", **names}
-    chosen = choose("watch", options, FURTHEST, "Attention of", **look)
-    return cells[most if chosen == FURTHEST else chosen]
+    options = {MOST_MOVED: f"{names[most]} (most)", **names}
+    chosen = choose("watch", options, MOST_MOVED, "Attention of", **look)
+    return cells[most if chosen == MOST_MOVED else chosen]
 
 
 MOST_ROWS_DRAWN = 128
-"""Positions drawn at a time."""
+"""Largest number of positions drawn at a time."""
 MOST_WAVES = 8
 TITLES = {"added": "Added vectors", "turned": "Angles", "biased": "Biases by distance"}
 _OFFSETS = {
-    "added": "Dot product of the vectors of two positions, by distance; the band runs from the lowest to the highest pair.",
-    "turned": "The factor that turning leaves of q · k for two equal vectors, by their distance: 1 is all of it.",
-    "biased": "What is added to a score before the softmax, by the distance of the key from the query; negative is before it.",
+    "added": "Dot product of the vectors of two positions, by distance; the band spans all pairs at that distance.",
+    "turned": "The factor by which the rotation scales q · k of two equal vectors, by their distance; 1 means unchanged.",
+    "biased": "The bias added to a score before the softmax, by key − query; a negative distance is an earlier key.",
 }
 _ROWS = {
     "added": "A row is the vector added to the token at that position.",
-    "turned": "A row is the cosine of the angles by which queries and keys are turned: 1 is not at all, −1 half a turn.",
+    "turned": "A row has the cosines of the angles by which queries and keys are rotated: 1 is no rotation, −1 half a turn.",
 }
 
 
 def found_kind(view: View) -> str:
-    """How an external model encodes positions, a key of `TITLES`; "" where that was not found."""
+    """Return how an external model encodes positions, as a key of `TITLES`; "" where that was not found."""
     try:
         return found_positions(view.original())[0]
     except UnavailableError:
@@ -168,7 +173,7 @@ def found_kind(view: View) -> str:
 
 
 def own_panel(view: View, side: str | None) -> None:
-    """What this model adds or turns at each position."""
+    """Draw the vectors that this model adds at each position, or the angles by which it rotates."""
     if view.task is None:
         how, found = found_positions(view.original(), side)
         n, width = found.shape
@@ -179,13 +184,13 @@ def own_panel(view: View, side: str | None) -> None:
     if how == "added":
         left, right = st.columns([3, 2], gap="large")
         with left:
-            heading("Some of its dimensions")
+            heading("Selected dimensions")
             of = {"dimensions": ask_waves(width), "positions": rows, "stack": side}
             longest = n if view.task is None or not view.config.position_kind.keeps_keys else view.longest_trained(side)
             is_shaded = longest <= rows[-1]
             picture(view, "curves", viz.position_curves, view.original(), trained=longest if is_shaded else None, **of)
             if is_shaded:
-                st.caption(f"Shaded: from position {longest} on, beyond the longest input of its task.")
+                st.caption(f"Shaded: positions from {longest} on, beyond the longest input of its task.")
     with right:
         if how == "added":
             heading("All dimensions")
@@ -196,7 +201,7 @@ def own_panel(view: View, side: str | None) -> None:
 
 
 def offsets_panel(view: View, side: str | None) -> None:
-    """The effect of the distance between two positions."""
+    """Draw the effect of the distance between two positions."""
     n = None if view.task is None else min(positions_of(view, side), max(2, view.longest_trained(side)))
     picture(view, "offsets", viz.position_offsets, view.original(), n=n, stack=side)
     how = found_positions(view.original(), side)[0] if view.task is None else "added"
@@ -204,17 +209,17 @@ def offsets_panel(view: View, side: str | None) -> None:
 
 
 def positions_of(view: View, side: str | None) -> int:
-    """How many positions can be drawn: all of the model, or those of the input where they depend on its end."""
+    """Return how many positions can be drawn: all of the model, or those of the input where they depend on its length."""
     config = view.config
     return config.max_len if config.position_kind.keeps_keys else len(view.original().tokens_of(side))
 
 
 def ask_waves(d_model: int) -> list[int]:
-    """Ask for dimensions; at first the fastest sine and cosine and a few slower ones."""
+    """Ask for dimensions, at first the fastest sine and cosine and a few slower ones."""
     kept = st.session_state.get("waves")
     if (wanted := asked("waves")) is not None:
-        there = {str(dimension): dimension for dimension in range(d_model)}
-        kept = list(dict.fromkeys(there[word] for word in wanted.split("-") if word in there))[:MOST_WAVES]
+        known = {str(dimension): dimension for dimension in range(d_model)}
+        kept = list(dict.fromkeys(known[word] for word in wanted.split("-") if word in known))[:MOST_WAVES]
         if len(kept) != len(wanted.split("-")):
             not_here("dimension")
     if not kept or max(kept) >= d_model:
@@ -231,7 +236,7 @@ CARDS_IN_A_ROW = 3
 
 
 def position_kinds_panel(view: View, side: str | None) -> None:
-    """A card for each kind of positions; a learned kind is drawn only if the model has learned it."""
+    """Draw a card for each kind of positions; a learned kind is drawn only if the model has learned it."""
     kinds = list(POSITION_KINDS.values())
     places = [place for _ in kinds[::CARDS_IN_A_ROW] for place in st.columns(CARDS_IN_A_ROW, gap="small")]
     for place, kind in zip(places, kinds, strict=False):
@@ -251,14 +256,14 @@ def _card(view: View, kind: PositionKind, side: str | None) -> None:
     elif not is_own and not kind.can_be_drawn(config):
         st.caption(f"This model has learned no {'biases' if kind.acts_on == 'scores' else 'vectors'} of this kind.")
     elif kind.is_drawn_by_offset:
-        picture(view, kind.name, viz.position_offsets, run, n=n, height=260, **of)  # its legend stands below
+        picture(view, kind.name, viz.position_offsets, run, n=n, height=260, **of)  # its legend is below the chart
     else:
         rows = range(min(n, MOST_ROWS_ON_A_CARD))
         picture(view, kind.name, viz.position_values, run, positions=rows, height=150, legend=False, **of)
 
 
 def order_trial(view: View) -> None:
-    """Run the input backwards with positions off: the largest difference of the outputs, and what follows from it."""
+    """Run the input in reverse order with positions off; show the largest difference of the outputs and its meaning."""
     found = shared.get(("order", *view.key(ORIGINAL)), lambda: order_test(view.original()))
     if found is None:
         st.caption(
@@ -266,34 +271,34 @@ def order_trial(view: View) -> None:
         )
         return
     st.metric("Largest difference", f"{found.difference:.1e}", help="Of any logit, between the two runs.", border=True)
-    st.caption(trial_in_words(found, "patches" if view.shape.image else "tokens", is_causal=view.shape.is_causal))
+    st.caption(trial_sentence(found, "patches" if view.shape.image else "tokens", is_causal=view.shape.is_causal))
 
 
-def trial_in_words(found: OrderTest, what: str, *, is_causal: bool) -> str:
-    """The sentence on the result of `order_test`."""
+def trial_sentence(found: OrderTest, what: str, *, is_causal: bool) -> str:
+    """Describe the result of `order_test`."""
     tried = f"Run with positions off: the input, and its {what} in reverse order."
     if found.is_blind:
-        return f"{tried} The outputs are the same, up to rounding: without positions this model sees a bag of {what}."
+        return f"{tried} The outputs are the same up to rounding: without positions this model sees a bag of {what}."
     why = ": the causal mask still encodes the order" if is_causal else ""
-    return f"{tried} The outputs differ (its largest logit is {found.scale:.1e}){why}."
+    return f"{tried} The outputs differ (the largest logit is {found.scale:.1e}){why}."
 
 
 def places_panel(view: View) -> None:
-    """A map for each patch of how alike its position is to all others, and whether neighbours are alike."""
-    heading("How alike the places are")
+    """Draw the similarity of each patch's position to all others, and test whether neighbours are similar."""
+    heading("Similarity of positions")
     picture(view, "places", viz.patch_places, view.original())
     cosine = place_cosines(view.original())
     found, side = places_side_by_side(cosine), math.isqrt(len(cosine))
     follows = f"the vectors form a map of the {side} × {side} patches (Dosovitskiy et al. 2021, fig. 7)"
     st.caption(
-        f"Each map stands at its patch: the cosines of its position vector with those of all patches. For "
-        f"**{percent(found.share, 0)}** of them the most alike other patch is a neighbour (chance: "
+        f"Each map shows, at its patch, the cosines of its position vector with those of all patches. For "
+        f"**{percent(found.share, 0)}** of them the most similar other patch is a neighbour (chance: "
         f"{percent(found.chance, 0)}): {follows if found.is_above_chance else 'that is no more than chance'}."
     )
 
 
 def position_note(view: View, side: str | None, show: str) -> str:
-    """What to notice in the panel `show`; "" for nothing, and before the visitor has tried the switch."""
+    """Return what to notice in the panel `show`; "" for nothing, and until positions are switched off."""
     if show == "attention":
         return _about_order(view) if OFF in view.on else ""
     if view.task is None:
@@ -304,26 +309,26 @@ def position_note(view: View, side: str | None, show: str) -> str:
 
 
 def _about_order(view: View) -> str:
-    """What is left of the order; the loss of both runs stands at the predictions."""
+    """Describe what is left of the order; the predictions at the top show the loss of both runs."""
     off = with_and_without(view)[1]
     if looks_back_only(off, "decoder" if view.is_pair else None):
-        return "The remaining information on order comes from the **causal mask**."
+        return "The remaining information about order comes from the **causal mask**."
     is_known = not view.is_pair and len(off.tokens) > 1
     return "All tokens are still there; only their **order** is lost." if is_known else ""
 
 
 def _about_numbers(view: View, side: str | None) -> str:
-    """Which position numbers were trained."""
+    """Describe which positions were trained."""
     config, train, longest = view.config, card_of_model(view.model).get("train"), view.longest_trained(side)
     if not isinstance(train, dict) or config.position_kind.acts_on == "nothing" or longest >= config.max_len:
         return ""
     if train.get("random_positions"):
         return (
-            f"Its inputs had at most {longest} tokens, but each sequence got increasing **random numbers with gaps**, so all "
-            f"positions up to {config.max_len - 1} were trained."
+            f"Training inputs had at most {longest} tokens, but each was given increasing **random positions with gaps**, so "
+            f"all positions up to {config.max_len - 1} were trained."
         )
     if config.position_kind.learned(config) and not train.get("weight_decay"):
-        return f"No training input reached position {longest}: from there on the vectors have their **initial values**."
+        return f"No training input reached position {longest}; from there on the vectors keep their **initial values**."
     return ""
 
 
@@ -332,6 +337,6 @@ def _about_waves(view: View, side: str | None) -> str:
         return ""
     waves, longest = wavelengths(view.config), view.longest_trained(side)
     slow = int((waves > 4 * longest).sum())
-    note = f"The fastest wave turns once in {waves[0]:.2f} positions, the slowest in {waves[-1]:,.0f}."
-    few = f" {slow} of the {len(waves)} waves turn by less than a quarter within the {longest} positions of its longest input."
+    note = f"The fastest wave has a period of {waves[0]:.2f} positions, the slowest one of {waves[-1]:,.0f}."
+    few = f" {slow} of the {len(waves)} waves complete less than a quarter within the {longest} positions of its longest input."
     return note + few if slow else note

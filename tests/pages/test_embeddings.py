@@ -1,4 +1,4 @@
-"""The Embeddings screen, for every shipped model, with links, changes, and its numbers against the library's."""
+"""The Embeddings screen: its panels, headlines and notes, and its numbers against the library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xformer.analysis.number_waves import Spectrum
 PAGE = "pages/embeddings/page.py"
 
 
-def test_an_encoder_decoder_has_two_sides_and_says_that_they_share(open_page: Open) -> None:
+def test_an_encoder_decoder_shows_two_sides_with_a_shared_matrix(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse-seq2seq", input="4 9 2")
     assert "**share** one embedding matrix" in text(app)
     app.segmented_control(key="embeddings_show").set_value("vocabulary").run()
@@ -35,45 +35,45 @@ def test_the_neighbours_on_screen_are_those_of_the_library(open_page: Open) -> N
 
 
 def sums(app: Any) -> list[Any]:
-    """What the animations on screen show."""
+    """Return the data of the animations on screen."""
     return [
         json.loads(one.proto.bytes) for one in app.get("bidi_component") if one.proto.component_name.endswith("sum")
     ]
 
 
-def test_a_change_that_matters_stands_below_the_original(open_page: Open) -> None:
+def test_changed_vectors_are_drawn_below_the_original(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", edits="positions:off")
     before, after = sums(app)
     assert any(any(row) for row in before["columns"][1]["values"])
     assert not any(any(row) for row in after["columns"][1]["values"])
     app.button(key="chip_positions:off").click().run()
     app.segmented_control(key="mask").set_value("causal").run()
-    assert "these vectors stay as they are" in text(app)
+    assert "these vectors do not change" in text(app)
     assert len(sums(app)) == 1
 
 
-def test_the_headline_says_what_positions_make_of_a_repeated_token(open_page: Open) -> None:
+def test_the_headline_compares_the_vectors_of_a_repeated_token(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", input="5 8 5")
-    assert "**5** stands at positions 0 and 2: one token vector, and two different sums" in text(app)
-    assert "from" not in app.query_params  # no window over so few
+    assert "**5** is at positions 0 and 2: one token vector, but two different sums" in text(app)
+    assert "from" not in app.query_params  # short inputs have no window
     app.sidebar.text_input(key="input").set_value("5 8 6").run()
-    assert "stands at positions" not in text(app)
+    assert "at positions 0 and" not in text(app)
     assert "side" not in app.query_params
-    app = open_page(PAGE, model="induction", input="5 8 5")  # ALiBi or none: nothing is added
+    app = open_page(PAGE, model="induction", input="5 8 5")  # this model adds no positions
     assert "enters layer 1 as the same vector: this model adds no positions" in text(app)
 
 
-def test_the_headline_is_silent_where_lengths_are_close_or_zero() -> None:
+def test_the_headline_is_empty_where_norms_are_close_or_zero() -> None:
     close = {"tokens": torch.ones(3, 4), "positions": 1.4 * torch.ones(3, 4)}
     assert about_lengths(close, "token") == about_lengths(close | {"positions": torch.zeros(3, 4)}, "token") == ""
     assert about_lengths({"tokens": torch.ones(3, 4)}, "token") == ""
-    assert "A token’s vector is 2.0 times" in about_lengths(close | {"positions": 0.5 * torch.ones(3, 4)}, "token")
+    assert "The vector of a token is 2.0 times" in about_lengths(close | {"positions": 0.5 * torch.ones(3, 4)}, "token")
 
 
-def test_numbers_on_circles_are_said_to_be_and_no_others(open_page: Open) -> None:
+def test_only_numbers_with_clear_frequencies_are_described_as_waves(open_page: Open) -> None:
     app = open_page(PAGE, model="modular", show="vocabulary")
     assert "2 of the 29 frequencies, 1 and 17, hold 79% of the variance" in text(app)
-    assert "stand on a **circle**" in text(app)
+    assert "lie on a **circle**" in text(app)
     app = open_page(PAGE, model="reverse", show="vocabulary")
     assert "frequenc" not in text(app)
     assert "in order" not in text(app)
@@ -81,7 +81,7 @@ def test_numbers_on_circles_are_said_to_be_and_no_others(open_page: Open) -> Non
     assert "No frequency stands out clearly" in text(app)
 
 
-def test_a_share_that_chance_never_reaches_is_not_rounded_below_it() -> None:
+def test_the_bound_from_shuffles_is_rounded_up() -> None:
     note = about_order(300, Nearness(0.2944, 0.0101, 0.2941, 300))
     assert "For 29.4% of the 300" in note
     assert "never more than 29.5%" in note
@@ -89,7 +89,7 @@ def test_a_share_that_chance_never_reaches_is_not_rounded_below_it() -> None:
     assert "For 29.4% of 50 of the 300 numbers" in about_order(300, Nearness(0.2944, 0.0101, 0.2941, 50))
 
 
-def test_no_shuffled_order_holds_more_than_is_said() -> None:
+def test_the_bound_from_random_orders_is_rounded_up() -> None:
     shares = torch.tensor([0.8, 0.1, 0.1])
     found = Spectrum(6, shares, chance=0.12412, n_shuffles=9)
     assert "no frequency holds more than 12.5%." in _verdict(found)

@@ -64,7 +64,7 @@ SCREENS = [
     ("Llama", "feed_forward", {"picture": "map", "stage": "up"}, 1, "multiplied with the nonlinearity"),
     ("Llama", "compare", {"with": "GPT-2"}, 0, "KL(A ‖ B) of the predicted distributions"),
     ("GPT-2", "embeddings", {"show": "cosines"}, 3, "Positions"),
-    ("T5", "positions", {"show": "own"}, 1, "What is added to a score"),
+    ("T5", "positions", {"show": "own"}, 1, "The bias added to a score"),
     ("Mixtral", "feed_forward", {"edits": "ablate:decoder.0.attn.1"}, 2, "4 experts, 2 of them per token"),
     ("BERT", "home", {"input": "the [MASK] sat"}, 0, "likeliest tokens at each gap"),
     ("BERT", "residual", {"picture": "parts"}, 0, "no sum of what was added"),

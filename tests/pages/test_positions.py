@@ -1,4 +1,4 @@
-"""The Positions screen: every shipped model, every kind of positions, off and on again, links, and code that runs."""
+"""The Positions screen: kinds of positions, switching them off and on, the guess, notes, long inputs and the code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import xformer
-from pages.positions.panels import OFF, question, what_happened
+from pages.positions.panels import OFF, question, moved_sentence
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open, complaints, in_link, text
 from tests.training.tiny import tiny_model, tiny_task
@@ -25,7 +25,7 @@ KINDS = [("encoder", "none"), ("decoder", "t5"), ("encoder-decoder", "learned")]
 
 @pytest.fixture(scope="module")
 def fresh_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of fresh models of several kinds and architectures, one of them for long inputs."""
+    """Save untrained models of several kinds and architectures, one of them for long inputs; return their folder."""
     folder = tmp_path_factory.mktemp("kinds")
     for architecture, kind in [*KINDS, ("encoder", "long")]:
         task = tiny_task(architecture)
@@ -37,7 +37,7 @@ def fresh_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def kinds(fresh_models: Path, ship: Callable[[Path], None]) -> None:
-    """Fresh models of all kinds in place of the shipped ones."""
+    """Replace the shipped models by the untrained ones."""
     ship(fresh_models)
 
 
@@ -60,11 +60,11 @@ def test_every_kind_of_positions_has_its_own_picture(open_page: Open, kind: str,
 def test_the_result_is_hidden_before_positions_are_switched_off(open_page: Open) -> None:
     change, typed = "ablate:encoder.0.attn.0", "3 7 12 9 4 11"
     app = open_page(PAGE, model="reverse-small", input=typed, edits=change, watch="2.1")
-    assert "look without positions? Click a cell in its row." in text(app)
+    assert "attend to without positions? Click a cell in its row." in text(app)
     assert "moves" not in text(app)
     assert len(app.get("vega_lite_chart")) == 2
     app.button(key="positions_off").click().run()
-    assert "look without positions?" not in text(app)
+    assert "attend to without positions?" not in text(app)
     on, off = (xformer.read("checkpoints/reverse-small", typed, changes=on) for on in (change, f"{change},{OFF}"))
     share = analysis.attention_moved(off, before=on).set_index(["layer", "head"])["moved"]["encoder.1.attn", 0]
     assert f"**{share:.0%}** of layer 2 · head 1’s attention moves, and **{off.n_correct}** of 7" in text(app)
@@ -79,22 +79,22 @@ def test_the_result_is_hidden_before_positions_are_switched_off(open_page: Open)
     assert in_link(app, "edits") == change
 
 
-def test_without_positions_no_answers_of_a_text_are_counted(open_page: Open) -> None:
+def test_answers_of_a_text_are_not_counted(open_page: Open) -> None:
     app = open_page(PAGE, model="characters", edits=OFF)
     assert " bits instead of " in text(app)
     assert "are right instead" not in text(app)
 
 
-def test_nothing_is_asked_or_said_where_nothing_moves() -> None:
+def test_question_and_result_are_empty_where_nothing_moves() -> None:
     run = xformer.read("checkpoints/reverse-small", "3 7 12 9 4 11")
     off = rerun(run, [xformer.edits.zero_positions()])
-    for after, says in ((off, True), (run, False)):
+    for after, has_moved in ((off, True), (run, False)):
         moved = analysis.attention_moved(after, before=run)
-        assert bool(question(run, after, 1, 0)[1]) == says
-        assert bool(what_happened(run, after, moved, 1, 0)) == says
+        assert bool(question(run, after, 1, 0)[1]) == has_moved
+        assert bool(moved_sentence(run, after, moved, 1, 0)) == has_moved
 
 
-def test_a_guess_is_compared_with_what_happened(open_page: Open) -> None:
+def test_a_guess_is_compared_with_the_result(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse-small", input="3 7 12 9 4 11", edits="positions:off")
     of = ("reverse-small", (3, 7, 12, 9, 4, 11), 1, 0)
     run = xformer.read("checkpoints/reverse-small", "3 7 12 9 4 11", edits=[xformer.edits.zero_positions()])
@@ -103,7 +103,7 @@ def test_a_guess_is_compared_with_what_happened(open_page: Open) -> None:
     for guess in (best, "0 3"):
         app.session_state["positions_guess"] = (of, "6 end", guess)
         app.run()
-        assert (f"You were right: 6 end now looks most at **{best}**" in text(app)) == (guess == best)
+        assert (f"You were right: 6 end now attends most to **{best}**" in text(app)) == (guess == best)
         assert ("You guessed 0 3:" in text(app)) == (guess != best)
         assert "attention moves" not in text(app)
 
@@ -121,11 +121,11 @@ def test_a_statement_about_order_needs_a_measured_result(open_page: Open, model:
         assert "no more than chance" in text(app)
     else:
         app = open_page(PAGE, model="reverse", show="kinds", input="5 5 5")
-        assert len(app.metric) == 0  # of equal tokens nothing is stated
+        assert len(app.metric) == 0  # reversing equal tokens tests nothing
         assert "Run with positions off" not in text(app)
 
 
-def test_notes_hold_under_a_mask(open_page: Open) -> None:
+def test_the_notes_follow_the_mask(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse-small", mask="causal", edits="positions:off")
     assert "comes from the **causal mask**" in text(app)
     app.segmented_control(key="mask").set_value("as trained").run()
@@ -145,7 +145,7 @@ def test_a_long_input_is_drawn_in_blocks(open_page: Open) -> None:
 
 
 @pytest.mark.usefixtures("kinds")
-def test_what_t5_has_learned_is_drawn_and_its_code_draws_that_very_picture(
+def test_learned_biases_are_drawn_and_the_code_draws_the_same_picture(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = {"model": "decoder-t5", "input": "3 1 2", "show": "offsets"}
