@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import xformer
-from pages.positions.panels import OFF, question, moved_sentence
+from pages.positions.panels import OFF, moved_sentence, question
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open, complaints, in_link, text
 from tests.training.tiny import tiny_model, tiny_task
