@@ -1,4 +1,4 @@
-"""Compare: where predictions part, step by step."""
+"""Compare: where predictions diverge, step by step."""
 
 from pages.shared.screens import Screen
 

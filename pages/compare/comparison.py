@@ -1,4 +1,4 @@
-"""The variants that are compared, their common input, and the predictions that follow from both.
+"""The variants to compare, their common input, and the resulting predictions.
 
 Example:
     comparison = Comparison((ModelSettings("reverse"), ModelSettings("reverse", "causal")), (3, 7, 12), forced=False)
@@ -48,7 +48,7 @@ _NUMBERS = {"temperature": float, "top_k": int, "top_p": float, "seed": int}
 class ModelSettings:
     """A model with its mask, changes and sampling.
 
-    A link writes it as the model, then everything that differs from the defaults, joined by `~`:
+    In a link it is the model and everything that differs from the defaults, joined by `~`:
     `reverse-small~causal~ablate:encoder.1.attn.0,positions:off~temperature-0.8~seed-3`.
     """
 
@@ -60,7 +60,7 @@ class ModelSettings:
 
     @property
     def text(self) -> str:
-        """The variant as a link writes it; `read_variant` is the inverse."""
+        """The variant in the format of links; `read_variant` is the inverse."""
         words = [self.model, *([self.mask] if self.mask != MASKS[0] else []), *filter(None, [",".join(self.changes)])]
         numbers, usual = self.numbers, ModelSettings(self.model).numbers
         return "~".join([*words, *(f"{name}-{numbers[name]:g}" for name in _NUMBERS if numbers[name] != usual[name])])
@@ -72,7 +72,7 @@ class ModelSettings:
 
     @property
     def subject(self) -> TaskModel:
-        return own_task_model(models.subject(self.model))  # `read_variant` refuses any other model
+        return own_task_model(models.subject(self.model))  # `read_variant` refuses other models
 
     @property
     def shape(self) -> ModelShape:
@@ -82,7 +82,7 @@ class ModelSettings:
         return parse(",".join(self.changes), self.shape)
 
     def loaded(self, name: str) -> analysis.Variant:
-        """The variant as the library compares it, under a display name."""
+        """Load the variant as one of the library, under a display name."""
         return analysis.Variant.load(
             shown_path(self.model),
             name,
@@ -94,14 +94,14 @@ class ModelSettings:
         )
 
     def label(self, change: Intervention) -> str:
-        """A change in words; a replaced token is written as the task writes it."""
+        """Describe a change; a replaced token is written in the symbols of the task."""
         if change.replaced is None:
             return change.label
         position, token = change.replaced
         return f"position {position} reads {self.subject.labels[token]}"
 
     def settings(self) -> list[str]:
-        """What differs from the model as trained with greedy decoding, in a few words each."""
+        """Describe, in a few words each, the differences from the model as trained with greedy decoding."""
         words, found = mask_words(self.mask), self.interventions()
         words += [self.label(found[0])] if len(found) == 1 else [f"{len(found)} changes"] if found else []
         if self.sampling.temperature:
@@ -112,7 +112,7 @@ class ModelSettings:
         return words
 
     def with_number(self, name: str, text: str) -> ModelSettings:
-        """A copy with another seed or sampling setting. Raises `InputError` for a value that is out of range."""
+        """Return a copy with another seed or sampling setting. Raises `InputError` for a value out of range."""
         try:
             number = _NUMBERS[name](text)
         except ValueError:
@@ -125,7 +125,7 @@ class ModelSettings:
 
 
 def read_variant(text: str) -> ModelSettings:
-    """Parse a variant from a link. Raises `InputError` with one sentence where it is invalid."""
+    """Parse a variant in the format of links. Raises `InputError` where it is invalid."""
     if len(text) > LINK_LENGTH:
         raise InputError(f"A model takes at most {LINK_LENGTH:,} characters in a link, got {len(text):,}.")
     name, *words = text.split("~")
@@ -153,20 +153,22 @@ def read_variant(text: str) -> ModelSettings:
 
 
 def incomparable_reason(model: str) -> str | None:
-    """Why a model cannot be compared here, as one sentence; None where it can."""
+    """Explain in one sentence why a model cannot be compared here; None where it can."""
     if reason := models.usable(model):
         return reason
     subject = models.subject(model)
     if not isinstance(subject, TaskModel):
-        return f"The model {models.title_of(model)} was not trained here, and this screen compares those that were."
+        return (
+            f"The model {models.title_of(model)} was not trained here, and this screen compares only models that were."
+        )
     if subject.shape.image:
-        return f"The model {models.title_of(model)} reads images, and this screen steps through tokens; choose another one."
+        return f"The model {models.title_of(model)} reads images, but this screen steps through tokens; choose another one."
     return None
 
 
 @dataclass(frozen=True)
 class PictureContext:
-    """What a picture needs to know of a comparison."""
+    """The attributes of a comparison that a picture uses."""
 
     model: str = "compare"
     """Prefix of the names of downloaded files."""
@@ -176,7 +178,7 @@ class PictureContext:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two to four variants on one input; every result is computed once and shared by all visitors."""
+    """Two to four variants on one input. Results are cached and shared by all visitors."""
 
     variants: tuple[ModelSettings, ...]
     source: tuple[int, ...]
@@ -199,12 +201,12 @@ class Comparison:
 
     @cached_property
     def about(self) -> str:
-        """Everything that determines the predictions, as one key."""
+        """A cache key of everything that determines the predictions."""
         return "|".join([self.about_variants, str(self.source), "forced" if self.forced else "free", str(self.names)])
 
     @property
     def about_variants(self) -> str:
-        """The variants as one key."""
+        """A cache key of the variants."""
         return "|".join(variant.text for variant in self.variants)
 
     @property
@@ -228,11 +230,11 @@ class Comparison:
         return self.input.task.has_right_answer(self.source)
 
     def loaded(self) -> list[analysis.Variant]:
-        """The variants as the library compares them."""
+        """Load the variants as those of the library."""
         return [variant.loaded(name) for variant, name in zip(self.variants, self.names, strict=True)]
 
     def runs(self, step: Step = lambda done, of: None) -> list[DecodedSteps]:
-        """The predictions of each variant. Raises `XformerError` where a variant cannot read the input.
+        """Return the predictions of each variant. Raises `XformerError` where a variant cannot read the input.
 
         Args:
             step: Called after each decoded step with the number of steps and their total.
@@ -243,31 +245,31 @@ class Comparison:
         ]
 
     def divergence(self) -> int | None:
-        """The first step at which two variants predict different tokens."""
+        """Return the first step at which two variants predict different tokens; None where there is none."""
         return first_divergence(self.runs())
 
     def readings(self, step: int) -> dict[str, Reading]:
-        """By letter, the reading from which each variant predicted a step; variants that ended before are left out."""
+        """Return by letter the reading from which each variant predicted a step, without variants that had ended."""
         return {
-            letter: shared.get((*key, step), partial(rollout.__getitem__, step))
-            for letter, (key, _), rollout in zip(self.letters, self._keyed(), self.runs(), strict=True)
-            if step < len(rollout)
+            letter: shared.get((*key, step), partial(run.__getitem__, step))
+            for letter, (key, _), run in zip(self.letters, self._keyed(), self.runs(), strict=True)
+            if step < len(run)
         }
 
     def data(self) -> dict[str, Any]:
-        """The data of the step ruler."""
+        """Return the data of the step ruler."""
         return pack_steps(self.runs())
 
     def _keyed(self) -> list[tuple[tuple[Any, ...], analysis.Variant]]:
-        """Each loaded variant with the cache key of its rollout."""
+        """Return each loaded variant with the cache key of its predictions."""
         return [
-            (("rollout", variant.text, loaded.name, self.source, self.forced), loaded)
+            (("decoded", variant.text, loaded.name, self.source, self.forced), loaded)
             for variant, loaded in zip(self.variants, self.loaded(), strict=True)
         ]
 
 
 def names_of(variants: Sequence[ModelSettings]) -> tuple[str, ...]:
-    """Display names: a letter and the settings in which the variants differ."""
+    """Return display names: a letter and the settings in which the variants differ."""
     runs = {(models.run_and_step(variant.model) or (variant.model,))[0] for variant in variants}
     is_same_model, is_same_run = len({variant.model for variant in variants}) == 1, len(runs) == 1
     names = []
@@ -279,25 +281,25 @@ def names_of(variants: Sequence[ModelSettings]) -> tuple[str, ...]:
 
 
 def places_of(pair: str, letters: Sequence[str]) -> tuple[int, int] | None:
-    """The indices of the chosen pair among the variants that take a step, else of the first two; None for one variant."""
+    """Return the indices of the chosen pair among the variants that take a step, else of the first two; None for one."""
     if all(letter in letters for letter in pair):
         return letters.index(pair[0]), letters.index(pair[1])
     return (0, 1) if len(letters) > 1 else None
 
 
 def letter_in(name: str) -> str:
-    """The letter at the beginning of a variant's display name."""
+    """Return the letter at the start of a variant's display name."""
     return name.partition(" · ")[0]
 
 
 def incompatibility_reason(variants: Sequence[ModelSettings]) -> str | None:
-    """Why the variants cannot read the same input, as one sentence; None where they can."""
+    """Explain in one sentence why the variants cannot read the same input; None where they can."""
     first, *others = [symbols_of(variant.subject.task) for variant in variants]
     for letter, symbols in zip(LETTERS[1:], others, strict=False):
         if symbols != first:
             return (
-                f"A reads tokens like {first[0]} and {first[-1]}, and {letter} others, like {symbols[0]} and "
-                f"{symbols[-1]}, so no input suits both; choose models that read the same tokens."
+                f"A reads tokens like {first[0]} and {first[-1]}, but {letter} reads tokens like {symbols[0]} and "
+                f"{symbols[-1]}, so they have no common input; choose models that read the same tokens."
             )
     return None
 
@@ -308,18 +310,18 @@ def check_input(variants: Sequence[ModelSettings], source: tuple[int, ...]) -> N
         try:
             variant.subject.frame(changed_source(variant.interventions(), source))
         except InputError as error:
-            raise InputError(f"{letter} cannot read this. {error}") from None
+            raise InputError(f"{letter} cannot read this input. {error}") from None
 
 
 def symbols_of(task: Task) -> tuple[str, ...]:
-    """The symbols that inputs of a task are written in."""
+    """Return the symbols in which inputs of a task are written."""
     return task.vocabulary.labels[1 : 1 + task.vocabulary.symbols]
 
 
-def look() -> LookedAt:
-    """The model, input, mask and edits of the other screens.
+def selection_of_other_screens() -> LookedAt:
+    """Return the model, input, mask and edits of the other screens.
 
-    On a first visit they are those of the link, else of its first variant, else the defaults.
+    On a first visit they come from the link, else from its first variant, else they are the defaults.
     """
     follow_the_link()
     visit = st.session_state
@@ -335,30 +337,30 @@ def look() -> LookedAt:
     return LookedAt(model, str(visit["input"]), found.mask, found.edits)
 
 
-def in_link(looked: LookedAt) -> dict[str, str]:
-    """The model, input, mask and edits as every screen writes them into the link."""
-    text = looked.input
-    if not models.usable(looked.model):
-        of = models.subject(looked.model).input
+def in_link(selection: LookedAt) -> dict[str, str]:
+    """Return the model, input, mask and edits as parameters of the link, like every screen."""
+    text = selection.input
+    if not models.usable(selection.model):
+        of = models.subject(selection.model).input
         try:
             text = of.text(of.read(text))
         except InputError:
-            text = _default_input(looked.model)
-    return replace(looked, input=text).link
+            text = _default_input(selection.model)
+    return replace(selection, input=text).link
 
 
-def first_variant(looked: LookedAt) -> ModelSettings | None:
-    """The model of the other screens as a variant; None where it cannot be compared."""
-    if incomparable_reason(looked.model) is not None:
+def first_variant(selection: LookedAt) -> ModelSettings | None:
+    """Return the model of the other screens as a variant; None where it cannot be compared."""
+    if incomparable_reason(selection.model) is not None:
         return None
     try:
-        return read_variant(ModelSettings(looked.model, looked.mask, tuple(filter(None, [looked.edits]))).text)
-    except InputError:  # edits that do not fit the model are left out, as on its own screen
-        return read_variant(looked.model)
+        return read_variant(ModelSettings(selection.model, selection.mask, tuple(filter(None, [selection.edits]))).text)
+    except InputError:  # edits that do not fit the model are ignored, as on the other screens
+        return read_variant(selection.model)
 
 
 def contrast_to(variant: ModelSettings) -> ModelSettings:
-    """A variant to compare with: without its changes, else at an earlier step of its run, else with another mask."""
+    """Return a variant to compare with: without its changes, else an earlier step of its run, else with another mask."""
     own = ModelSettings(variant.model)
     if variant != own:
         return own
@@ -370,14 +372,14 @@ def contrast_to(variant: ModelSettings) -> ModelSettings:
 
 
 def default_variants() -> list[ModelSettings]:
-    """The first model that can be compared, and a contrast to it."""
+    """Return the first model that can be compared, and a contrast to it."""
     every = [models.resolved(name) or name for name in (*models.shipped(), *run_store.trained())]
     own = ModelSettings(next(name for name in every if incomparable_reason(name) is None))
     return [own, contrast_to(own)]
 
 
 def _look_at_first(text: str) -> bool:
-    """Have all screens show the model of a variant in the link; False where it is invalid."""
+    """Select the model of a variant in the link on all screens; return False where it is invalid."""
     try:
         variant = read_variant(text)
     except InputError:
@@ -392,28 +394,28 @@ def _default_input(model: str) -> str:
 
 @dataclass
 class State:
-    """The Compare screen's state that is private to a visit; the link restores everything else."""
+    """The state of the Compare screen in one visit; the link restores everything else."""
 
     variants: list[ModelSettings] = field(default_factory=list)
     is_chosen: bool = False
     """Whether the visitor has chosen a variant on this screen."""
-    looked_at: LookedAt | None = None
-    """The state of the other screens when the first variant was last taken from them."""
+    followed: LookedAt | None = None
+    """The selection of the other screens when the first variant was last taken from it."""
     refused: str = ""
     """Why the last choice on a card was refused."""
     shared_input: str | None = None
-    """The input of the other screens that this one took over last."""
+    """The input that was last taken over from the other screens."""
     good_input: str = ""
     """The last input that all variants could read."""
     found_input: str | None = None
-    """The input that a search has found and that the text field is to show."""
+    """The input found by a search, to be shown in the text field."""
     task: str = ""
     linked_step: tuple[str, int] | None = None
-    """The comparison for which a link asked for a step, and the step."""
+    """The comparison for which the link has a step, and the step."""
     pair_model: str = ""
     """The model of the minimal pair."""
     pair_proposed: str = ""
-    """The proposed second input of the pair: it follows the first one until the visitor types another."""
+    """The proposed second input of the pair; it follows the first one until the visitor types another."""
 
     def put(self, index: int, variant: ModelSettings) -> None:
         """Replace a variant, or add one at the end."""
@@ -422,5 +424,5 @@ class State:
 
 
 def state() -> State:
-    """The state of this visit."""
+    """Return the state of this visit."""
     return st.session_state.setdefault("compare", State())

@@ -1,4 +1,4 @@
-"""One model on Compare: the components that carry the difference of two inputs, and a continuation that is steered."""
+"""Comparisons within one model: activation patching between two inputs, and steering."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from xformer.reading import Reading
 FIRST, SECOND = "input", "pair_other"
 """The keys of the text fields; the first is the input of the other screens."""
 IMAGES_TRIED = 20
-"""Images that are tried to find one with another answer."""
+"""Number of images tried to find one with another answer."""
 PARTS = {"stream": "stream", "head": "heads", "neurons": "neurons"}
 METHODS = {"exact": "measured", "quick": "estimated"}
 CELLS = {
@@ -66,7 +66,7 @@ CELLS = {
 AT_ONCE = 1.5
 """Seconds of measuring before the page shows a progress bar."""
 BUDGET = 0.6
-"""Seconds of measuring in one run of the page."""
+"""Seconds spent measuring in one run of the page."""
 SMALLEST_SHARE = 0.1
 """A component that carries a smaller share of the difference is not named."""
 STANDS_OUT = 1.5
@@ -74,7 +74,7 @@ STANDS_OUT = 1.5
 HALF = 0.5
 CELL, MAP = "pair_cell", "compare_map"
 N = 16
-"""Tokens of each continuation: steered, each takes a whole run."""
+"""Tokens per continuation; each steered token takes a full run."""
 SCALES = [scale / 4 for scale in range(-20, 21)]
 DEFAULT_DEPTH = 0.7
 TEXTS = {"towards": "It was terrible", "away": "It was wonderful"}
@@ -84,12 +84,12 @@ Continuation = tuple[tuple[int, float], ...]
 """Tokens with their probabilities."""
 
 
-def one_model(looked: LookedAt, draw: Callable[[LookedAt, ModelAdapter, str, dict[str, str]], None]) -> None:
+def one_model(selection: LookedAt, draw: Callable[[LookedAt, ModelAdapter, str, dict[str, str]], None]) -> None:
     """Draw a panel about one model, chosen in the sidebar.
 
     Args:
-        looked: The state of the other screens.
-        draw: Called with the model, its name, and a dict for what the link keeps.
+        selection: The state of the other screens.
+        draw: Called with the selection, the model, its name, and a dict to which it adds what the link keeps.
     """
     with st.sidebar:
         model = ask_model()
@@ -98,14 +98,14 @@ def one_model(looked: LookedAt, draw: Callable[[LookedAt, ModelAdapter, str, dic
         return
     link: dict[str, str] = {}
     try:
-        draw(looked, models.subject(model), model, link)
+        draw(selection, models.subject(model), model, link)
     except XformerError as error:
         st.info(escape_markdown(str(error)), icon=":material/info:")
-    text = str(st.session_state.get(FIRST, looked.input))
-    link_of_screen.share(replace(looked, model=model, input=text).link | link)
+    text = str(st.session_state.get(FIRST, selection.input))
+    link_of_screen.share(replace(selection, model=model, input=text).link | link)
 
 
-def pairs_panel(looked: LookedAt, subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
+def pairs_panel(selection: LookedAt, subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
     """Ask for the pair and draw its patching map."""
     try:
         sources = _ask_inputs(subject, model)
@@ -123,12 +123,12 @@ def pairs_panel(looked: LookedAt, subject: ModelAdapter, model: str, link: dict[
             method = choose("method", METHODS, "exact", "Values", key="pair_method")
     link["output"] = str(pair.position)
     link |= _map(PictureContext(model), pair, part, method, finding, cell_at)
-    if looked.edits or looked.mask != resources.MASKS[0]:
-        st.caption("The model as it was trained, without the mask and the changes of the other screens.")
+    if selection.edits or selection.mask != resources.MASKS[0]:
+        st.caption("This is the model as trained, without the mask and the changes of the other screens.")
 
 
 def _ask_inputs(subject: ModelAdapter, model: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The two inputs as tokens. Raises `InputError` where one cannot be read."""
+    """Ask for the two inputs; return their tokens. Raises `InputError` where one cannot be read."""
     _begin(subject, model)
     look: dict[str, Any] = {"persist_state": "session", "help": subject.input.typed}
     st.sidebar.text_input("First input", key=FIRST, **look)
@@ -140,28 +140,28 @@ def _ask_inputs(subject: ModelAdapter, model: str) -> tuple[tuple[int, ...], tup
 
 
 def _begin(subject: ModelAdapter, model: str) -> None:
-    """Fill the text fields: from the link, else as typed, else with a second input proposed for the first."""
-    visit, wanted, ours = st.session_state, asked("other"), state()
-    if model != ours.pair_model:  # it may not read what was typed for another
-        visit.update({key: "" for key in (FIRST, SECOND) if not _fits(subject, str(visit.get(key, "")))})
-        ours.pair_model = model
-    visit[FIRST] = visit.get(FIRST) or subject.input.default
+    """Fill the text fields from the link, else as typed, else with a second input that is proposed for the first."""
+    session, wanted, visit_state = st.session_state, asked("other"), state()
+    if model != visit_state.pair_model:  # it may not be able to read text typed for another model
+        session.update({key: "" for key in (FIRST, SECOND) if not _fits(subject, str(session.get(key, "")))})
+        visit_state.pair_model = model
+    session[FIRST] = session.get(FIRST) or subject.input.default
     if wanted is not None:
-        visit[SECOND] = wanted
-    elif visit.get(SECOND, "") in ("", ours.pair_proposed):
-        visit[SECOND] = ours.pair_proposed = propose(subject, model, str(visit[FIRST]))
+        session[SECOND] = wanted
+    elif session.get(SECOND, "") in ("", visit_state.pair_proposed):
+        session[SECOND] = visit_state.pair_proposed = propose(subject, model, str(session[FIRST]))
     carry(FIRST)
     carry(SECOND)
 
 
 def propose(subject: ModelAdapter, model: str, text: str) -> str:
-    """A second input for a first one; the same where no change of one token is known to matter."""
+    """Propose a second input; return `text` itself where no change of one token is known to matter."""
 
     def make() -> str:
         if not _fits(subject, text):
             return text
         source = subject.input.read(text)
-        if subject.shape.image and not subject.input.missing:  # no single patch makes another digit
+        if subject.shape.image and not subject.input.missing:  # changing one patch does not make another digit
             answer, drawn = subject.frame(source).answer, map(subject.input.random, range(IMAGES_TRIED))
             return next((one for one in drawn if subject.frame(subject.input.read(one)).answer != answer), text)
         other = one_token_changed(subject, source)
@@ -177,7 +177,7 @@ def _examples(subject: ModelAdapter, model: str) -> None:
     with drawer:
         found = shared.get(("pairs", model), lambda: pairs(subject))
         if not found:
-            st.caption("No pairs are known for this model. Type two inputs that differ in a token.")
+            st.caption("No pairs are known for this model. Type two inputs that differ in one token.")
         look: dict[str, Any] = {"width": "stretch", "type": "tertiary"}
         for purpose, texts in found.items():
             st.button(purpose, on_click=_type, args=texts, key=f"pair_example_{purpose}", **look)
@@ -207,7 +207,7 @@ def _swap() -> None:
 
 
 def _show_tokens(one: Reading, other: Reading) -> None:
-    """Show both inputs token under token, with the differences marked."""
+    """Show the tokens of both inputs, one input below the other, with the differences marked."""
     lanes = []
     for stack in stacks_of(one):
         moved = differing(one, other, stack)
@@ -231,15 +231,15 @@ def _ask_measure(one: Reading, other: Reading) -> MinimalPair:
     positions = {str(at): f"{at} · {after}{name}" for at, name in enumerate(names)}
     at = int(choose("output", positions, str(default), "At output", widget=st.selectbox))
     one_token, other_token = usual_answers(one, other, at)
-    answer = ask_token(labels, "answer", one_token, "Logit of", help="Empty: the first run’s likeliest token.")
+    answer = ask_token(labels, "answer", one_token, "Logit of", help="Empty: the most likely token of the first run.")
     other_answer = ask_token(
-        labels, "instead", other_token, "minus logit of", help="Empty: the second run’s likeliest other token."
+        labels, "instead", other_token, "minus logit of", help="Empty: the most likely other token of the second run."
     )
     return MinimalPair.of(one, other, (answer, other_answer), at)
 
 
 def _both_values(pair: MinimalPair) -> str:
-    """The logit difference and both probabilities in both runs, as Markdown."""
+    """Format the logit difference and both probabilities in both runs, as Markdown."""
     runs, labels = [], pair.reading.subject.labels
     for which, run, value in (("First", pair.reading, pair.start), ("Second", pair.source, pair.goal)):
         p = run.logits[0, pair.position].softmax(dim=-1)  # [vocab]
@@ -260,7 +260,7 @@ def _map(
     finding: DeltaGenerator,
     cell_at: DeltaGenerator,
 ) -> dict[str, str]:
-    """Measure and draw the patching map, its finding above it; returns what the link keeps.
+    """Measure and draw the patching map, under its finding; return what the link keeps.
 
     Raises `InputError` where there is nothing to patch.
     """
@@ -298,21 +298,21 @@ def _map(
     moves = f"moves {_logit_difference(pair)} from {signed(pair.start)} to {signed(pair.start + share * pair.gap)}"
     st.markdown(
         f"**{cell_name(row, part)}**: estimated {signed(row['estimated'], 3)}, measured **{signed(share, 3)}**. "
-        f"Replacing it alone {moves}."
+        f"Patching it alone {moves}."
     )
     _show_tokens(pair.reading, pair.source)
     with st.expander("How it is measured", key="pair_details"):
         st.markdown(_both_values(pair))
         st.markdown(
-            f"{CELLS[part]} Each cell alone is replaced by its value in the second run, and the model runs on; the "
-            "estimates come from a few backward passes (integrated gradients)."
+            f"{CELLS[part]} One cell at a time is replaced by its value in the second run, and the rest of the model is "
+            "recomputed. The estimates come from a few backward passes (integrated gradients)."
         )
         st.markdown(how_far_to_trust(both, "cells"))
     return {"cell": str(chosen)}
 
 
 def _ask_cell(frame: pd.DataFrame, part: PartKind, about: str) -> int:
-    """The cell that is clicked in the map or chosen from the list; the list begins with measured and large ones."""
+    """Ask for a cell, by a click in the map or in a list that begins with measured and large cells."""
     sizes = pd.DataFrame(frame.filter(["measured", "estimated"]).abs())
     order = sizes.sort_values(by=["measured", "estimated"], ascending=False).index.tolist()
     if st.session_state.get(f"{CELL}_of", about) != about:
@@ -321,7 +321,7 @@ def _ask_cell(frame: pd.DataFrame, part: PartKind, about: str) -> int:
     seed("cell", order, order[0], key=CELL)
     names = [cell_name(row, part) for row in frame.to_dict("records")]
     look: dict[str, Any] = {"label_visibility": "collapsed", "help": "Click a cell of the map, or choose one here."}
-    return st.selectbox("Cell, the largest first", order, format_func=names.__getitem__, key=CELL, **look)
+    return st.selectbox("Cells, the largest first", order, format_func=names.__getitem__, key=CELL, **look)
 
 
 def _follow_click() -> None:
@@ -330,7 +330,7 @@ def _follow_click() -> None:
 
 
 def cell_name(row: Mapping[Hashable, Any], part: PartKind) -> str:
-    """The name of a cell as Markdown; `row` is that of the table."""
+    """Return the name of a cell as Markdown, given its row of the table."""
     if part == "head":
         return f"{row['where']} · head {row['head'] + 1}"
     if part == "neurons":
@@ -339,27 +339,27 @@ def cell_name(row: Mapping[Hashable, Any], part: PartKind) -> str:
 
 
 def map_headline(pair: MinimalPair, table: pd.DataFrame, part: PartKind) -> str:
-    """The finding in the measured cells of a map; "" where it could be wrong."""
+    """Describe what the measured cells of a map show; "" where it could be wrong."""
     return _moves(pair, table) if part == "stream" else _largest(table, part)
 
 
 def _largest(table: pd.DataFrame, part: PartKind) -> str:
-    """The component that carries most, where it stands out; else that none does. Only of measured components."""
-    there = sorted(table.dropna(subset="measured").to_dict("records"), key=lambda row: -abs(row["measured"]))
-    if len(there) < 2:
+    """Name the measured component that carries most of the difference, or state that none stands out."""
+    rows = sorted(table.dropna(subset="measured").to_dict("records"), key=lambda row: -abs(row["measured"]))
+    if len(rows) < 2:
         return ""
-    (name, share), (next_name, rest) = ((cell_name(row, part), row["measured"]) for row in there[:2])
+    (name, share), (next_name, rest) = ((cell_name(row, part), row["measured"]) for row in rows[:2])
     kind = "head" if part == "head" else "group of neurons"
-    among = "" if len(there) == len(table) else f" of the {len(there)} that are measured"
+    among = "" if len(rows) == len(table) else f" (of {len(rows)} measured)"
     if abs(share) < SMALLEST_SHARE:
         return f"No {kind}{among} alone carries a tenth of the difference."
     if abs(share) < STANDS_OUT * abs(rest):
         return f"No {kind}{among} stands out: {name} carries {signed(share)} of the difference, {next_name} {signed(rest)}."
-    return f"**{name}** alone carries {signed(share)} of the difference, the next {signed(rest)}{among}."
+    return f"**{name}** alone carries {signed(share)} of the difference, the next one {signed(rest)}{among}."
 
 
 def _moves(pair: MinimalPair, table: pd.DataFrame) -> str:
-    """The layer up to which the changed position carries the difference, and from which on the output position does."""
+    """State up to which layer the changed position carries the difference, and from which one the output position does."""
     changed = differing(pair.reading, pair.source, pair.reading.output_stack)
     if pair.reading.is_pair or len(changed) != 1 or changed[0] == pair.position:
         return ""
@@ -373,14 +373,14 @@ def _moves(pair: MinimalPair, table: pd.DataFrame) -> str:
 
 
 def _carrying(table: pd.DataFrame, position: int, *, first: bool) -> list[str]:
-    """The layers after which a position carries half or more, where they are the first or the last ones; else none."""
+    """Return the layers after which a position carries half or more, if these are the first or the last ones; else none."""
     column = table[table["position"] == position]
     carries = (column["measured"] >= HALF).tolist()
     return column["where"][carries].tolist() if carries == sorted(carries, reverse=first) else []
 
 
-def steering_panel(looked: LookedAt, subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
-    """Ask for the text, the two texts of the direction, layer and scale; show both continuations."""
+def steering_panel(selection: LookedAt, subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
+    """Ask for the text, the two texts of the direction, layer and scale; draw both continuations."""
     if not subject.input.goes_on or subject.shape.is_pair:
         raise InputError("This model does not continue texts; choose one that does, like characters.")
     texts = {name: _ask_text(subject, name) for name in LABELS}
@@ -398,7 +398,7 @@ def steering_panel(looked: LookedAt, subject: ModelAdapter, model: str, link: di
         steered: Continuation = shared.get(
             ("steered", model, repr(link)), partial(_decode, *readings, step=step, **how)
         )
-    runs = {"as it is": own, "steered": steered}
+    runs = {"unsteered": own, "steered": steered}
     at = first_difference(*(GeneratedText.of(subject.input.plain, run) for run in runs.values()))
     what = "the continuation is the same" if at is None else f"the continuation differs from character **{at + 1}** on"
     with finding:
@@ -407,13 +407,14 @@ def steering_panel(looked: LookedAt, subject: ModelAdapter, model: str, link: di
     footer(context, "steered", [by_scale, Call(analysis.steered, readings, {**how, "n": N})])
     with st.expander("How it is steered", key="steering_details"):
         st.markdown(
-            "After that layer, at every position and each step, scale × (stream after the last token of “Towards” − that of "
-            "“Away from”) is added to the residual stream (Turner et al. 2023; Rimsky et al. 2024). Decoding is greedy."
+            "At every step, scale × (stream at the last token of “Towards” − stream at the last token of “Away from”) is added "
+            "to the residual stream after that layer, at all positions (Turner et al. 2023; Rimsky et al. 2024). Decoding is "
+            "greedy."
         )
 
 
 def lane_of(subject: ModelAdapter, name: str, run: Continuation) -> Lane:
-    """A lane of predicted tokens with their probabilities."""
+    """Return a lane of predicted tokens with their probabilities."""
     return Lane(name, tuple(subject.labels[token] for token, _ in run), probability=tuple(p for _, p in run))
 
 
@@ -427,7 +428,7 @@ def _ask_text(subject: ModelAdapter, name: str) -> str:
 
 
 def _ask_strength(subject: ModelAdapter) -> tuple[int, float]:
-    """The layer, counted from 1, and the scale."""
+    """Ask for the layer, counted from 1, and the scale."""
     n = subject.shape.n_layers
     layers = range(1, n + 1)
     seed("layer", layers, max(1, round(DEFAULT_DEPTH * n)), key="steering_layer")

@@ -15,8 +15,8 @@ from pages.compare.comparison import (
     incomparable_reason,
     incompatibility_reason,
     letter_in,
-    look,
     places_of,
+    selection_of_other_screens,
     state,
 )
 from pages.compare.one_model import one_model, pairs_panel, steering_panel
@@ -49,13 +49,13 @@ PANELS = {
     "lengths": "Input lengths",
 }
 TABS = ("steps", "attention")
-"""The panels beside “More”, which has the others."""
+"""The panels with a tab of their own; “More” lists the others."""
 OF_ALL_STEPS = {"many": many_panel, "lengths": lengths_panel}
 """Panels that do not show one step."""
 OF_ONE_MODEL = {"pairs": pairs_panel, "steering": steering_panel}
-"""What is compared in one model."""
+"""The comparisons within one model."""
 OF_A_PAIR = {"attention": patterns_panel, "patching": patching_panel}
-"""Panels of two models at one step; the others show all models."""
+"""Panels of two models at one step; the other panels show all models."""
 RULER = "compare_ruler"
 ROUNDING = 1e-6
 """Divergences in nats below this are float32 rounding errors."""
@@ -66,36 +66,36 @@ def page() -> None:
     if not models.shipped() and not run_store.trained():
         st.info("There is no model here yet. Train the shipped ones with `make checkpoints`, then reload this page.")
         return
-    looked = look()
-    if reason := "" if models.usable(looked.model) else no_text_reason(looked.model):
+    selection = selection_of_other_screens()
+    if reason := "" if models.usable(selection.model) else no_text_reason(selection.model):
         st.info(escape_markdown(reason), icon=":material/info:")
-        link_of_screen.share(in_link(looked))
+        link_of_screen.share(in_link(selection))
         return
     with st.sidebar:
         what = choose("compare", MODES, "models", "Compare", key="compare_what", old={"players": "models"})
-    if what == "models" and "a" not in st.query_params and compares_texts(looked.model):
+    if what == "models" and "a" not in st.query_params and compares_texts(selection.model):
         what = "texts"
     if what == "models":
-        _variants(looked)
+        _variants(selection)
         return
     with frame.picture():
-        texts_panel(looked) if what == "texts" else one_model(looked, OF_ONE_MODEL[what])
+        texts_panel(selection) if what == "texts" else one_model(selection, OF_ONE_MODEL[what])
 
 
-def _variants(looked: LookedAt) -> None:
+def _variants(selection: LookedAt) -> None:
     """Two to four models on one input."""
-    if reason := incomparable_reason(looked.model):
+    if reason := incomparable_reason(selection.model):
         st.caption(f":material/info: {escape_markdown(reason)} It stays the model of the other screens.")
     with st.sidebar:
-        variants = ask_variants(looked)
-    link = in_link(looked) | variants_in_link(variants)
+        variants = ask_variants(selection)
+    link = in_link(selection) | variants_in_link(variants)
     if reason := incompatibility_reason(variants):
         st.info(escape_markdown(reason), icon=":material/compare_arrows:")
         link_of_screen.share(link)
         return
     with st.sidebar:
-        comparison = ask_input(variants, looked)
-    link |= input_in_link(comparison, looked)
+        comparison = ask_input(variants, selection)
+    link |= input_in_link(comparison, selection)
     if comparison.has_decoder:
         link["mode"] = "forced" if comparison.forced else "free"
     link_of_screen.share(link)
@@ -106,11 +106,11 @@ def _variants(looked: LookedAt) -> None:
         st.error(escape_markdown(str(error)), icon=":material/error:")
         return
     _take_step_of_link(comparison)
-    st.fragment(_stage)(comparison, link)
+    st.fragment(_draw_step)(comparison, link)
 
 
-def _stage(comparison: Comparison, link: dict[str, str]) -> None:
-    """Draw the part that a step or a panel changes."""
+def _draw_step(comparison: Comparison, link: dict[str, str]) -> None:
+    """Draw the part of the page that depends on the step and the panel."""
     headline(compare_headline(comparison))
     bar = toolbar()
     with bar:
@@ -130,12 +130,12 @@ def _stage(comparison: Comparison, link: dict[str, str]) -> None:
 
 
 def _at_step(comparison: Comparison, panel: str, step: int, pair: str, bar: Any) -> dict[str, str]:
-    """Draw a panel of one step; returns what the link keeps."""
+    """Draw a panel of one step; return what the link keeps."""
     by_letter = comparison.readings(step)
     readings, two = list(by_letter.values()), places_of(pair, list(by_letter))
     if two is None:
         unit = comparison.unit
-        st.info(f"Only one model takes {unit} {step}; the others have ended before.", icon=":material/flag:")
+        st.info(f"Only one model takes {unit} {step}; the others have already ended.", icon=":material/flag:")
         return {}
     if panel in OF_A_PAIR:
         return OF_A_PAIR[panel](comparison, step, [readings[at] for at in two], bar)
@@ -144,7 +144,7 @@ def _at_step(comparison: Comparison, panel: str, step: int, pair: str, bar: Any)
 
 
 def _ask_panel() -> str:
-    """Ask for the panel: a few beside each other, the others behind “More”, which adds the chosen one to them."""
+    """Ask for the panel: `TABS` and the chosen one are tabs, the others are behind “More”."""
     key = "compare_panel"
     seed("panel", list(PANELS), "steps", key=key)
     tabs = {name: PANELS[name] for name in (*TABS, st.session_state[key])}
@@ -158,16 +158,16 @@ def _ask_panel() -> str:
 
 
 def _ask_pair(comparison: Comparison) -> str:
-    """Ask which two of three or four variants are compared in detail, as two letters."""
+    """Ask which two of three or four variants to compare in detail; return their letters."""
     pairs = {pair: " | ".join(pair) for pair in comparison.pairs}
     if len(pairs) == 1:
         return comparison.pairs[0]
-    look: dict[str, Any] = {"label_visibility": "collapsed", "help": "The two models that are compared in detail."}
+    look: dict[str, Any] = {"label_visibility": "collapsed", "help": "The two models to compare in detail."}
     return choose("pair", pairs, comparison.pairs[0], "Pair", key="compare_pair", **look)
 
 
 def _take_step_of_link(comparison: Comparison) -> None:
-    """Have the ruler start at the step that the link asks for."""
+    """Start the ruler at the step in the link."""
     if (wanted := asked("step")) is None:
         return
     steps = [str(step) for step in range(max(map(len, comparison.runs())))]
@@ -182,7 +182,7 @@ def _ask_step(comparison: Comparison, *, detail: bool) -> int:
 
     Args:
         comparison: The variants and their input.
-        detail: Whether the probabilities of the step are listed too.
+        detail: Whether to list the probabilities of the step as well.
     """
     about, linked = state().linked_step or ("", 0)
     order, start = comparison.about, comparison.divergence() or 0
@@ -195,7 +195,7 @@ def _ask_step(comparison: Comparison, *, detail: bool) -> int:
 
 
 def _steps_panel(comparison: Comparison, step: int) -> None:
-    """The code, numbers and figures of what the ruler shows."""
+    """Draw the menu of the ruler: its code, numbers and figures."""
     runs = comparison.runs()
     lanes, tokens = (Call(draw, (runs,), {"step": step}) for draw in (viz.step_lanes, viz.likeliest_tokens))
     entropy = Call(viz.predictions_by_step, (runs,), {"what": "entropy"})
@@ -206,15 +206,15 @@ def _steps_panel(comparison: Comparison, step: int) -> None:
 
 
 def _standalone(comparison: Comparison, step: int, caption: Sequence[str]) -> str:
-    """The ruler at this step as a page of its own."""
+    """Return the ruler at this step as a standalone HTML page."""
     return comparison_page({**comparison.data(), "start": step}, [", ".join(comparison.names), *caption])
 
 
 def compare_headline(comparison: Comparison) -> str:
-    """How many tokens each model predicts right, where that differs, and the first step with different predictions."""
+    """Describe how many tokens each model predicts correctly, and the first step with different predictions."""
     runs, unit, at = comparison.runs(), comparison.unit, comparison.divergence()
     if at is None:
-        return f"All models predict the same tokens here, at every {unit} that they all take."
+        return f"All models predict the same tokens at every {unit} that they share."
     first = f"They first differ at {unit} **{at}**."
     if not comparison.has_right_answer:
         return first
@@ -223,7 +223,7 @@ def compare_headline(comparison: Comparison) -> str:
 
 
 def compare_notes(comparison: Comparison) -> Iterator[str]:
-    """What to notice: by how much the predictions differ, and from where on the models have read different tokens."""
+    """Yield what to notice: the largest divergence, and from which step on the models have read different tokens."""
     runs = comparison.runs()
     pairs = table(comparison, analysis.divergence_by_step, runs)
     if len(pairs):
@@ -231,17 +231,17 @@ def compare_notes(comparison: Comparison) -> Iterator[str]:
     if len(pairs) and not bool(pairs["same_context"].all()):
         first = pairs.loc[~pairs["same_context"], "step"].min()
         yield (
-            f"From {comparison.unit} {first} on (hatched) the models have read different tokens, so a later difference "
-            "may only follow from the first one."
+            f"From {comparison.unit} {first} on (hatched) the models have read different tokens, so later differences "
+            "may be consequences of the first one."
             + ("" if comparison.forced else " “Teacher-forced” gives all of them the same tokens.")
         )
 
 
 def _divergence(comparison: Comparison, pairs: pd.DataFrame) -> str:
-    """The largest divergence of two predicted distributions."""
+    """Describe the largest divergence between two predicted distributions."""
     most = pairs.loc[pairs["kl"].idxmax()]
     if most["kl"] <= ROUNDING:
-        return f"Their probabilities are equal to within {ROUNDING:g} nats at every {comparison.unit} that two of them take."
+        return f"Their probabilities are equal to within {ROUNDING:g} nats at every {comparison.unit} that two of them share."
     pair = f"{letter_in(most['one'])} and {letter_in(most['other'])}"
     return (
         f"The distributions of {pair} differ most at {comparison.unit} {most['step']}, by {most['kl']:.3g} nats (KL)."

@@ -35,13 +35,13 @@ Context = Comparison | PictureContext
 ONE_LINE = 24
 """Maximum characters of a picture's title; a longer name is replaced by its letter."""
 MAX_BLOCKS = 32
-"""Larger patterns are drawn in this many blocks of rows and columns."""
+"""Larger patterns are pooled into at most this many blocks of rows and columns."""
 ROUNDING = 1e-5
 """Differences of weights below this are float32 rounding errors."""
 MAX_KEYS = 48
-"""Longer rows are drawn in this many blocks of keys."""
+"""Longer rows are pooled into at most this many blocks of keys."""
 CLEAREST_HEADS = 12
-"""Of more than `ALL_ROWS` heads this many are drawn."""
+"""Number of heads drawn of models with more than `ALL_ROWS` heads."""
 SMALLEST_SHARE = 0.1
 """A component that restores a smaller share of the logit difference is not named."""
 AT_ONCE = 1.2
@@ -49,14 +49,16 @@ AT_ONCE = 1.2
 WHERE = {"here": "at the predicting position", "everywhere": "at all positions"}
 SAMPLES = {number: f"{number:,} inputs" for number in (1000, 5000, 20000)}
 DRAW = 1
-"""The seed of the sampled inputs: fixed, so that a link shows the same numbers to everybody."""
+"""The seed of the sampled inputs. It is fixed, so that a link always shows the same numbers."""
 ACCURACIES = (("position", "token"), ("position", "exact"), ("length", "exact"))
 
 
 def patterns_panel(context: Context, step: int, two: Sequence[Reading], bar: DeltaGenerator) -> dict[str, str]:
-    """Draw the attention patterns of a layer and their difference, chosen in `bar`; returns what the link keeps."""
+    """Draw the attention patterns of a layer and their difference, chosen in `bar`; return what the link keeps."""
     if reason := pattern_incompatibility(*two):
-        st.info(f"{escape_markdown(reason)} “Heads” shows each model’s own.", icon=":material/compare_arrows:")
+        st.info(
+            f"{escape_markdown(reason)} “Heads” shows the patterns of each model.", icon=":material/compare_arrows:"
+        )
         return {}
     one = two[0]
     layers = {path: layer_title(path, is_pair=one.is_pair) for path in deciding_layers(one)}
@@ -90,16 +92,16 @@ def patterns_panel(context: Context, step: int, two: Sequence[Reading], bar: Del
 
 
 def _span(row: pd.Series, at: str) -> str:
-    """A position, or the first and last position of a block."""
+    """Format a position, or the first and last position of a block."""
     first, last = row.to_dict()[at], row.to_dict()[f"{at}_end"]
     return str(first) if first == last else f"{first}–{last}"
 
 
 def rows_panel(context: Context, step: int, readings: Sequence[Reading], two: tuple[int, int]) -> None:
-    """Draw the attention row that predicts a step in every layer and head; of many heads those in which the `two` differ."""
+    """Draw the attention row that predicts a step, in all heads or, with many heads, in those where the `two` differ most."""
     options = {"pair": two, "n_heads": CLEAREST_HEADS, "max_keys": MAX_KEYS}
     n_rows = max(sum(one[f"{path}.pattern"].shape[1] + 1 for path in deciding_layers(one)) for one in readings)
-    which = "every layer and head" if n_rows <= ALL_ROWS else f"the {CLEAREST_HEADS} clearest heads"
+    which = "every layer and head" if n_rows <= ALL_ROWS else f"the {CLEAREST_HEADS} heads that stand out most"
     st.markdown(f"**The row that predicts {context.unit} {step}**, in {which}.")
     kinds = [{Site.parse(path).kind_label: None for path in deciding_layers(one)} for one in readings]
     every = list(dict.fromkeys(kind for of_one in kinds for kind in of_one))
@@ -124,7 +126,7 @@ def lens_panel(context: Context, step: int, readings: Sequence[Reading], two: tu
     """Draw the logit lens at the position that predicts a step, with a line where the `two` diverge."""
     sentence, parts = _lens_divergence(context, step, [readings[at] for at in two])
     st.markdown(sentence)
-    st.caption("The logit lens: the likeliest token after each layer (✓ right). The colour is its probability.")
+    st.caption("The logit lens: the most likely token after each layer (✓ right). The colour is its probability.")
     shapes: dict[tuple[str, ...], list[Reading]] = {}
     for reading in readings:
         points = tuple(table(context, analysis.decision_lens, [reading])["point"])
@@ -133,13 +135,13 @@ def lens_panel(context: Context, step: int, readings: Sequence[Reading], two: tu
     for group in shapes.values():
         pair = tuple(group.index(readings[at]) for at in two if readings[at] in group)
         calls.append(Call(viz.decision_lens, (group,), {"pair": pair} if parts and len(pair) == 2 else {}))
-    widths = [len(group) + 1 for group in shapes.values()]  # the names of the points are as wide as one model
+    widths = [len(group) + 1 for group in shapes.values()]  # the row labels take as much width as one model
     side_by_side(context, calls, "compare_lens", widths=widths)
     footer(context, "lens", calls, lambda: table(context, analysis.decision_lens, readings))
 
 
 def _lens_divergence(context: Context, step: int, two: Sequence[Reading]) -> tuple[str, bool]:
-    """A sentence on where the two diverge in the lens, and whether they do."""
+    """Describe where the two diverge in the lens; return the sentence, and whether they diverge."""
     a, b = (letter_in(reading.subject.name) for reading in two)
     both = table(context, analysis.decision_lens, two)
     try:
@@ -147,15 +149,15 @@ def _lens_divergence(context: Context, step: int, two: Sequence[Reading]) -> tup
     except InputError as error:
         return escape_markdown(str(error)), False
     if divergence is None:
-        return f"In the lens {a} and {b} end in the same likeliest token at {context.unit} {step}.", False
+        return f"In the lens {a} and {b} end with the same most likely token at {context.unit} {step}.", False
     depth, point = divergence
     one, other = (escape_markdown(str(token)) for token in both.loc[both["depth"] == depth, "token"])
-    sentence = f"At {context.unit} {step} the likeliest tokens of {a} and {b} differ to the end from **{point}** on"
+    sentence = f"At {context.unit} {step} the most likely tokens of {a} and {b} differ from **{point}** on to the end"
     return f"{sentence}: {one} and {other}.", True
 
 
 def _job(kind: str, about: str, work: Callable[[], Iterator[Report]], what: str) -> Job[Any]:
-    """The job of a panel; while it runs, the page shows how far it is. `what` is what it counts, in the plural."""
+    """Return the job of a panel, with a progress bar while it runs. `what` is the plural noun for the counted items."""
     job: Job[Any] = kept_job(f"compare_{kind}_job", about, work, lambda job: job.advance(AT_ONCE))
 
     def bar() -> None:
@@ -172,7 +174,7 @@ def _job(kind: str, about: str, work: Callable[[], Iterator[Report]], what: str)
 
 
 def patching_panel(comparison: Comparison, step: int, two: Sequence[Reading], bar: DeltaGenerator) -> dict[str, str]:
-    """Patch parts of each run into the other and draw what they restore; returns what the link keeps."""
+    """Patch parts of each run into the other and draw what they restore; return what the link keeps."""
     with bar:
         where = choose("copied", WHERE, "here", "Copied", key="compare_copied", label_visibility="collapsed")
     about = "|".join([comparison.about, str(step), *(reading.subject.name for reading in two), where])
@@ -185,14 +187,14 @@ def patching_panel(comparison: Comparison, step: int, two: Sequence[Reading], ba
     calls = [Call(viz.patching, (two,), {**options, "out_of": out_of}) for out_of in (0, 1)]
     side_by_side(comparison, calls, "compare_patch")
     st.caption(
-        "The restored share of the logit difference: 0 changes nothing, 1 gives the other model’s. ⇒ changes the prediction."
+        "The restored share of the logit difference: 0 changes nothing, 1 gives the other model’s. ⇒: the prediction changes."
     )
     footer(comparison, "patching", calls, heads_from_1(report.table, 1))
     return {"copied": where}
 
 
 def _patching_result(frame: pd.DataFrame) -> str:
-    """The component that restores most in each direction, where it restores enough to be named."""
+    """Name the component that restores most in each direction, where it restores enough."""
     sentences = []
     for _, part in frame.groupby(["source", "into"], sort=False):
         heads = part[part["component"] != "residual"]
@@ -207,7 +209,7 @@ def _patching_result(frame: pd.DataFrame) -> str:
 
 
 def many_panel(comparison: Comparison) -> dict[str, str]:
-    """Count right answers over many new inputs of the task; returns what the link keeps."""
+    """Count correct answers over many new inputs of the task; return what the link keeps."""
     samples = choose("samples", SAMPLES, 1000, "Inputs", key="compare_samples", label_visibility="collapsed")
     loaded, about = comparison.loaded(), f"{comparison.about_variants}|{samples}"
     job = _job("many", about, lambda: count_agreement(loaded, samples=samples, seed=DRAW), "inputs")
@@ -221,9 +223,11 @@ def _show_counts(comparison: Comparison, counted: Agreement) -> None:
     accuracies = [Call(viz.accuracy, (counted,), {"by": by, "measure": measure}) for by, measure in ACCURACIES]
     side_by_side(comparison, accuracies, "compare_accuracy")
     confusions = [Call(viz.confusion, (counted,), {"model": name}) for name in comparison.names]
-    titles = [f"{name}: predicted against right tokens" for name in comparison.names]
+    titles = [f"{name}: predicted vs. correct tokens" for name in comparison.names]
     side_by_side(comparison, confusions, "compare_confusion", titles=titles)
-    st.caption("The likeliest token counts, under teacher forcing. Bands are 95 % intervals (Wilson 1927).")
+    st.caption(
+        "Predictions: the most likely tokens under teacher forcing. Bands: 95% confidence intervals (Wilson 1927)."
+    )
     footer(comparison, "accuracy", [*accuracies, *confusions], lambda: _every_accuracy(counted))
 
 
@@ -235,7 +239,7 @@ def _every_accuracy(counted: Agreement) -> pd.DataFrame:
 
 
 def _accuracies(comparison: Comparison, counted: Agreement) -> str:
-    """Accuracies and agreement; for a text how often the next token is the likeliest one."""
+    """Describe the accuracies and the agreement; for a text, how often the next token is the most likely one."""
     is_judged = comparison.has_right_answer
     figures, pairs = (
         frame.loc[frame["measure"] == ("exact" if is_judged else "token")].to_dict("records")
@@ -246,13 +250,17 @@ def _accuracies(comparison: Comparison, counted: Agreement) -> str:
         for row in figures
     ]
     agree = [f"{letter_in(row['one'])} and {letter_in(row['other'])} {percent(row['share'], 1)}" for row in pairs]
-    what = "Whole answers right of" if is_judged else "The next token of the text is the likeliest one, in windows:"
-    same = "The same answer" if is_judged else "The same token"
-    return f"{what} {counted.done:,}: {', '.join(shares)}. {same}: {', '.join(agree)}."
+    what = (
+        f"Exact match on {counted.done:,} new inputs"
+        if is_judged
+        else f"Top-1 accuracy in {counted.done:,} windows of text"
+    )
+    same = "Same answer" if is_judged else "Same token"
+    return f"{what}: {', '.join(shares)}. {same}: {', '.join(agree)}."
 
 
 def lengths_panel(comparison: Comparison) -> dict[str, str]:
-    """Draw the accuracy by length of input."""
+    """Draw the accuracy by length of the input."""
     loaded = comparison.loaded()
     job = _job("lengths", comparison.about_variants, lambda: comparing_lengths(loaded), "lengths")
     if job.latest is None:
@@ -263,18 +271,18 @@ def lengths_panel(comparison: Comparison) -> dict[str, str]:
     call = Call(viz.lengths_compared, (loaded,), {"unit": comparison.input.task.rule.unit, "table": frame})
     shown(comparison, call, "compare_lengths")
     st.caption(
-        f"{frame['samples'].iloc[0]} new inputs of each length; bands are 95 % intervals. Filled: lengths of the training."
+        f"{frame['samples'].iloc[0]} new inputs per length. Bands: 95% confidence intervals. Filled: lengths of the training."
     )
     footer(comparison, "lengths", [call], lambda: frame)
     return {}
 
 
 def _longest_lengths(frame: pd.DataFrame) -> str:
-    """The length up to which each model generalises; silent about a model that is not good at its training lengths."""
+    """Name the length up to which each model generalises; omit models that have not mastered their training lengths."""
     words = []
     for name, own in frame.groupby("model", sort=False):
         far = how_far(own) if has_mastered_its_training(own) else None
         if far is not None:
             words.append(f"**{letter_in(str(name))}** up to {far}")
     least = percent(HIGH, 0)
-    return f"At least {least} right at every length from its training on: {', '.join(words)}." if words else ""
+    return f"At least {least} right at every length from its training lengths on: {', '.join(words)}." if words else ""

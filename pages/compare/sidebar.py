@@ -1,4 +1,4 @@
-"""The sidebar of Compare: a card for each model with its changes and sampling, and the input that all of them read."""
+"""The sidebar of Compare: a card for each model with its changes and sampling, and their common input."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ INPUT = "compare_input"
 MOST_TYPED = 2_000
 """Maximum characters; each model processes all of them."""
 WITHIN = 2500
-"""Inputs that a search for a difference tries."""
+"""Number of inputs tried in a search for a difference."""
 DECODING = {"free": "Free-running", "forced": "Teacher-forced"}
 NUMBERS: tuple[tuple[str, str, float, float, float], ...] = (
     ("temperature", "Temperature", 0.0, 100.0, 0.1),
@@ -54,56 +54,56 @@ NUMBERS: tuple[tuple[str, str, float, float, float], ...] = (
 """The sampling settings: name, title, smallest and largest value, step."""
 
 
-def ask_variants(looked: LookedAt) -> tuple[ModelSettings, ...]:
-    """Draw the cards; the variants are those of the link, else those chosen here, else the model of the other screens."""
-    ours = state()
-    ours.variants = _begin_variants(looked)
-    ours.looked_at = looked
+def ask_variants(selection: LookedAt) -> tuple[ModelSettings, ...]:
+    """Draw the cards and return the variants: from the link, else as chosen here, else the model of the other screens."""
+    visit_state = state()
+    visit_state.variants = _begin_variants(selection)
+    visit_state.followed = selection
     hues = "".join(
         f".st-key-compare_seat_{index} {{ border-left: 6px solid {hue[is_dark()]} !important; padding: 0.35rem 0.6rem }}"
         for index, hue in enumerate(MODEL_HUES)
     )
     st.html(f"<style>{hues}</style>")
-    if ours.refused:
-        st.warning(escape_markdown(ours.refused), icon=":material/block:")
-        ours.refused = ""
-    for index, variant in enumerate(ours.variants):
-        _card(index, variant, len(ours.variants))
-    if (n := len(ours.variants)) < len(LETTERS):
-        add: dict[str, Any] = {"on_click": ours.put, "args": (n, ModelSettings(ours.variants[0].model))}
+    if visit_state.refused:
+        st.warning(escape_markdown(visit_state.refused), icon=":material/block:")
+        visit_state.refused = ""
+    for index, variant in enumerate(visit_state.variants):
+        _card(index, variant, len(visit_state.variants))
+    if (n := len(visit_state.variants)) < len(LETTERS):
+        add: dict[str, Any] = {"on_click": visit_state.put, "args": (n, ModelSettings(visit_state.variants[0].model))}
         st.button("Add a model", icon=":material/add:", key="compare_add", width="stretch", **add)
-    return tuple(ours.variants)
+    return tuple(visit_state.variants)
 
 
 def variants_in_link(variants: Sequence[ModelSettings]) -> dict[str, str]:
-    """The variants as parameters of a link: a=…&b=…"""
+    """Return the variants as parameters of a link: a=…&b=…"""
     return {letter.lower(): variant.text for letter, variant in zip(LETTERS, variants, strict=False)}
 
 
-def _begin_variants(looked: LookedAt) -> list[ModelSettings]:
-    ours = state()
+def _begin_variants(selection: LookedAt) -> list[ModelSettings]:
+    visit_state = state()
     wanted = [text for letter in LETTERS if (text := asked(letter.lower())) is not None]
-    before = [] if wanted else [variant.text for variant in ours.variants]
-    ours.is_chosen = ours.is_chosen or bool(wanted)
-    is_elsewhere_changed = replace(looked, input="") != replace(ours.looked_at or looked, input="")
+    before = [] if wanted else [variant.text for variant in visit_state.variants]
+    visit_state.is_chosen = visit_state.is_chosen or bool(wanted)
+    is_elsewhere_changed = replace(selection, input="") != replace(visit_state.followed or selection, input="")
     if (wanted or not is_elsewhere_changed) and (found := _read(wanted or before)):
         return found
     # Start with the model of the other screens; keep the other variants where the visitor chose them and they fit.
-    own, others = first_variant(looked), _read(before)[1:] if ours.is_chosen else []
+    own, others = first_variant(selection), _read(before)[1:] if visit_state.is_chosen else []
     if own is not None and others and incompatibility_reason([own, *others]) is None:
         return [own, *others]
-    ours.is_chosen = False
+    visit_state.is_chosen = False
     return default_variants() if own is None else [own, contrast_to(own)]
 
 
 def _read(texts: Sequence[str]) -> list[ModelSettings]:
-    """Parse variants; one alone gets a contrast, and an invalid one is left out with a warning."""
+    """Parse variants. A single one gets a contrast; invalid ones are ignored with a warning."""
     found = []
     for text in texts:
         try:
             found.append(read_variant(text))
         except InputError as error:
-            words = f"The model {escape_markdown(text[:80])} was left out. {escape_markdown(str(error))}"
+            words = f"The model {escape_markdown(text[:80])} was ignored. {escape_markdown(str(error))}"
             st.warning(words, icon=":material/link_off:")
     return [found[0], contrast_to(found[0])] if len(found) == 1 else found
 
@@ -114,13 +114,13 @@ def _remove(index: int) -> None:
 
 
 def _show(key: str, value: Any) -> None:
-    """Have a widget show a value that is kept elsewhere."""
+    """Set a widget to a value that is stored elsewhere."""
     if st.session_state.get(key) != value:
         st.session_state[key] = value
 
 
 def _change(index: int, key: str, changed: Callable[[Any], ModelSettings]) -> None:
-    """Replace a variant after a choice, or keep the reason why it is refused. A callback."""
+    """Apply a choice to a variant, or store the reason why it is refused. A callback."""
     try:
         state().put(index, changed(st.session_state[key]))
     except XformerError as error:
@@ -179,7 +179,7 @@ def _ask_step(index: int, variant: ModelSettings, run: str, step: int | None) ->
 
 
 def _with_model(before: ModelSettings, name: str) -> ModelSettings:
-    """Another model with the changes that fit it. Raises `InputError` for one that cannot be compared."""
+    """Return the variant with another model and the changes that fit it. Raises `InputError` for an incomparable model."""
     model = models.resolved(name)
     if reason := "This run has no weights yet." if model is None else incomparable_reason(model):
         raise InputError(reason)
@@ -193,7 +193,7 @@ def _with_model(before: ModelSettings, name: str) -> ModelSettings:
 
 
 def _ask_settings(index: int, variant: ModelSettings) -> None:
-    """The mask, the changes and the sampling of a variant."""
+    """Ask for the mask, the changes and the sampling of a variant."""
     shape, key = variant.shape, f"compare_{index}"
     _show(f"{key}_mask", variant.mask)
     st.segmented_control(
@@ -217,82 +217,84 @@ def _ask_settings(index: int, variant: ModelSettings) -> None:
         args=(index, f"{key}_changes", lambda texts: read_variant(replace(variant, changes=tuple(texts)).text)),
         accept_new_options=True,
         placeholder="as trained",
-        help="Choose what to ablate (set to zero), or type a change as a link writes it: `cut:PATH.HEAD.QUERY-KEY`, "
-        "`open:…` the same, `solo:PATH.HEAD`, `ablate:PATH.NEURON`, `token:POSITION.TOKEN`; a PATH is like "
-        f"`{next(iter(shape.heads))}`, and all numbers count from 0.",
+        help="Choose what to ablate (set to zero), or type a change in the format of links: `cut:PATH.HEAD.QUERY-KEY`, "
+        "`open:PATH.HEAD.QUERY-KEY`, `solo:PATH.HEAD`, `ablate:PATH.NEURON` or `token:POSITION.TOKEN`. A PATH looks like "
+        f"`{next(iter(shape.heads))}`; all numbers count from 0.",
     )
     columns = st.columns(2)
     for place, (name, title, low, high, step) in zip([*columns, *columns], NUMBERS, strict=True):
-        of = f"{key}_{name}"
-        _show(of, variant.numbers[name])
+        number_key = f"{key}_{name}"
+        _show(number_key, variant.numbers[name])
         place.number_input(
             title,
             low,
             variant.shape.vocab_size if name == "top_k" else high,
             step=step,
             format="%.2f" if isinstance(low, float) else None,
-            key=of,
+            key=number_key,
             on_change=_change,
-            args=(index, of, lambda number, name=name: variant.with_number(name, str(number))),
-            help="0: the likeliest token; above it tokens are sampled." if name == "temperature" else None,
+            args=(index, number_key, lambda number, name=name: variant.with_number(name, str(number))),
+            help="0: always the most likely token; above 0, tokens are sampled." if name == "temperature" else None,
         )
 
 
-def ask_input(variants: Sequence[ModelSettings], looked: LookedAt) -> Comparison:
-    """Ask for the input and the decoding mode; an unreadable input is replaced by the last readable one.
+def ask_input(variants: Sequence[ModelSettings], selection: LookedAt) -> Comparison:
+    """Ask for the input and the decoding mode. An invalid input is replaced by the last valid one.
 
-    The input is that of the other screens where their model reads the same tokens.
+    The input is shared with the other screens where their model reads the same tokens.
     """
-    of, shares = variants[0].subject.input, is_shared(variants, looked)
-    _begin_input(of, looked if shares else None)
-    st.text_input("Input", key=INPUT, persist_state="session", help=of.typed, placeholder=of.typed)
+    inputs, shares = variants[0].subject.input, is_shared(variants, selection)
+    _begin_input(inputs, selection if shares else None)
+    st.text_input("Input", key=INPUT, persist_state="session", help=inputs.typed, placeholder=inputs.typed)
     row = st.container(horizontal=True, gap="small")
     with row.popover("Examples", key="compare_examples"):
-        for purpose, text in of.examples().items():
+        for purpose, text in inputs.examples().items():
             look: dict[str, Any] = {"width": "stretch", "type": "tertiary", "key": f"compare_ex_{purpose}"}
             st.button(purpose, on_click=_type, args=(text,), **look)
-    row.button("Random", on_click=lambda: _type(of.random(random.getrandbits(32))), key="compare_random")
+    row.button("Random", on_click=lambda: _type(inputs.random(random.getrandbits(32))), key="compare_random")
     find = st.button("Find a difference", icon=":material/search:", key="compare_find", width="stretch")
     forced = _ask_forced(variants)
-    source, is_as_typed = _source(variants, of)
+    source, is_as_typed = _source(variants, inputs)
     comparison = Comparison(tuple(variants), source, forced)
     if shares and is_as_typed:
-        st.session_state["input"] = state().shared_input = of.text(source)
-    if remark := of.remark(source):
+        st.session_state["input"] = state().shared_input = inputs.text(source)
+    if remark := inputs.remark(source):
         st.caption(f":material/info: {remark}")
     if find:
         _find_difference(comparison)
     return comparison
 
 
-def is_shared(variants: Sequence[ModelSettings], looked: LookedAt) -> bool:
-    """Whether the model of the other screens reads the same tokens, so that all screens have one input."""
-    if models.usable(looked.model) is not None:
+def is_shared(variants: Sequence[ModelSettings], selection: LookedAt) -> bool:
+    """Return whether the model of the other screens reads the same tokens, so that all screens share one input."""
+    if models.usable(selection.model) is not None:
         return False
-    subject = models.subject(looked.model)
+    subject = models.subject(selection.model)
     return isinstance(subject, TaskModel) and symbols_of(subject.task) == symbols_of(variants[0].subject.task)
 
 
-def input_in_link(comparison: Comparison, looked: LookedAt) -> dict[str, str]:
-    """The input as a parameter of the link: `reads` where the other screens have another input."""
-    if is_shared(comparison.variants, looked):
+def input_in_link(comparison: Comparison, selection: LookedAt) -> dict[str, str]:
+    """Return the input as a parameter of the link: `reads` where the other screens have another input."""
+    if is_shared(comparison.variants, selection):
         return {"input": str(st.session_state["input"])}
     return {"reads": comparison.input.text(comparison.source)}
 
 
 def _ask_forced(variants: Sequence[ModelSettings]) -> bool:
-    """Whether decoding is teacher-forced; an encoder predicts all positions at once and has no choice."""
+    """Ask whether decoding is teacher-forced; not for encoders, which predict all positions at once."""
     if all(variant.shape.architecture == "encoder" for variant in variants):
         return False
-    help = "Free-running: each step is given the model’s own tokens. Teacher-forced: each step is given the right ones."
+    help = (
+        "Free-running: each step is given the model’s own tokens. Teacher-forced: each step is given the correct ones."
+    )
     return choose("mode", DECODING, "free", "Decoding", key="compare_mode", help=help) == "forced"
 
 
-def _source(variants: Sequence[ModelSettings], of: Input) -> tuple[tuple[int, ...], bool]:
-    """The input as tokens, and whether it is the typed one."""
+def _source(variants: Sequence[ModelSettings], inputs: Input) -> tuple[tuple[int, ...], bool]:
+    """Return the input as tokens, and whether it is the typed one."""
 
     def read(text: str) -> tuple[int, ...]:
-        source = of.read(text)
+        source = inputs.read(text)
         check_input(variants, source)
         return source
 
@@ -300,38 +302,38 @@ def _source(variants: Sequence[ModelSettings], of: Input) -> tuple[tuple[int, ..
         source = read(typed(st.session_state[INPUT], MOST_TYPED))
     except InputError as error:
         st.error(escape_markdown(str(error)), icon=":material/edit:")
-        for text in (state().good_input, of.default):
+        for text in (state().good_input, inputs.default):
             with suppress(InputError):
                 source = read(text)
                 st.caption(f"Still showing {escape_markdown(text)}.")
                 return source, False
         st.stop()
-    state().good_input = of.text(source)
+    state().good_input = inputs.text(source)
     return source, True
 
 
-def _begin_input(of: Input, looked: LookedAt | None) -> None:
-    """Fill the text field: with a found input, the input of the other screens, that of the link, or an example."""
-    ours, own, text = state(), asked("reads"), st.session_state.get(INPUT)
-    if ours.found_input is not None:
-        text, ours.found_input = ours.found_input, None
-    elif looked is not None:
-        text = looked.input if ours.shared_input != looked.input else text
-        ours.shared_input = looked.input
+def _begin_input(inputs: Input, selection: LookedAt | None) -> None:
+    """Fill the text field with the result of a search, the input of the other screens or of the link, or an example."""
+    visit_state, own, text = state(), asked("reads"), st.session_state.get(INPUT)
+    if visit_state.found_input is not None:
+        text, visit_state.found_input = visit_state.found_input, None
+    elif selection is not None:
+        text = selection.input if visit_state.shared_input != selection.input else text
+        visit_state.shared_input = selection.input
     else:
-        ours.shared_input = None
-        text = own if own is not None else text if ours.task == of.name or _fits(of, str(text)) else None
-    ours.task = of.name
-    _type(of.default if text is None else text)
+        visit_state.shared_input = None
+        text = own if own is not None else text if visit_state.task == inputs.name or _fits(inputs, str(text)) else None
+    visit_state.task = inputs.name
+    _type(inputs.default if text is None else text)
 
 
-def _fits(of: Input, text: str) -> bool:
-    """Whether the input of another task can stay; a language model could read any, so there it does not."""
+def _fits(inputs: Input, text: str) -> bool:
+    """Return whether the input of another task can stay. A language model could read any, so there it is replaced."""
     try:
-        of.read(text)
+        inputs.read(text)
     except InputError:
         return False
-    return not of.goes_on
+    return not inputs.goes_on
 
 
 def _type(text: str) -> None:
@@ -339,7 +341,7 @@ def _type(text: str) -> None:
 
 
 def _find_difference(comparison: Comparison) -> None:
-    """Try new inputs of the task until the likeliest tokens of two models differ; the one that is found is typed."""
+    """Try new inputs of the task until two models predict different tokens, and enter that input."""
     work = search(comparison.loaded(), within=WITHIN, seed=random.getrandbits(31))  # another seed finds another input
     with patience("Trying inputs") as step:
         for report in work:
@@ -347,4 +349,4 @@ def _find_difference(comparison: Comparison) -> None:
             if report.found is not None:
                 state().found_input = comparison.input.text(report.found)
                 st.rerun()
-    st.caption(f":material/search_off: All models predict the same on {WITHIN:,} new inputs.")
+    st.caption(f":material/search_off: All models predict the same tokens on {WITHIN:,} new inputs.")

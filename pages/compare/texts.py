@@ -1,6 +1,6 @@
 """Two language models on one text: their continuations or gap fillings, and where and why they differ.
 
-Their vocabularies may differ, so tokens are compared only where both have the same.
+Their vocabularies may differ, so only tokens that both have are compared.
 """
 
 from __future__ import annotations
@@ -81,18 +81,18 @@ class TextVariant:
         return ", ".join([f"{self.letter} · {models.title_of(self.model)}", *changed])
 
     def with_own_gaps(self, text: str, other: TextVariant) -> str:
-        """A text typed for another model, with this model's mask token."""
-        theirs, ours = other.subject.input, self.subject.input
-        if not (isinstance(theirs, TextWithGaps) and isinstance(ours, TextWithGaps)):
+        """Return a text typed for another model with this model's mask token."""
+        typed_for, own = other.subject.input, self.subject.input
+        if not (isinstance(typed_for, TextWithGaps) and isinstance(own, TextWithGaps)):
             return text
-        return text.replace(str(theirs.tokenizer.mask_token), str(ours.tokenizer.mask_token))
+        return text.replace(str(typed_for.tokenizer.mask_token), str(own.tokenizer.mask_token))
 
     def reading(self, source: tuple[int, ...]) -> Reading:
-        """Its run on a text."""
+        """Return the run of this variant on a text."""
         return resources.run(self.model, source, self.mask, self.changes)
 
     def named(self, reading: Reading) -> Reading:
-        """The same run with the title of this variant."""
+        """Return the run relabelled with the title of this variant."""
         return relabel(reading, self.title)
 
 
@@ -101,31 +101,34 @@ Sources = Sequence[tuple[int, ...]]
 
 
 def compares_texts(model: str) -> bool:
-    """Whether a model is an external one that reads a single text."""
+    """Return whether a model is an external model that reads a single text."""
     return model in models.external_titles() and not models.usable(model) and not models.subject(model).shape.is_pair
 
 
 def no_text_reason(model: str) -> str:
-    """Why this screen has nothing to compare of a model without token predictions, as one sentence; "" where it has."""
+    """Explain in one sentence why a model without token predictions cannot be compared here; "" where it can."""
     subject = models.subject(model)
     if subject.input.kind == "picture":
-        return f"{models.title_of(model)} reads pictures, and this screen compares predictions on texts."
+        return f"{models.title_of(model)} reads pictures, but this screen compares predictions on texts."
     if getattr(subject, "output", "") == "vectors":
-        return f"{models.title_of(model)} outputs vectors and no predictions, so there are none to compare."
+        return f"{models.title_of(model)} outputs vectors and no predictions, so there is nothing to compare."
     return ""
 
 
-def texts_panel(looked: LookedAt) -> None:
-    """Ask for the other model and the text; compare what both predict."""
-    a, link, others = TextVariant("A", looked.model), in_link(looked), _others(looked)
+def texts_panel(selection: LookedAt) -> None:
+    """Ask for the other model and the text, and compare the predictions of both models."""
+    a, link, others = TextVariant("A", selection.model), in_link(selection), _others(selection)
     st.sidebar.markdown(f"**A** · {escape_markdown(models.title_of(a.model))}")
     if not others:
-        st.info("There is no second model here with this kind of output. Change something on another screen.")
+        st.info(
+            "No other model here has this kind of output. Set a mask or make a change on another screen to compare the model "
+            "with itself."
+        )
         link_of_screen.share(link)
         return
     with st.sidebar:
         other = choose("with", others, usual_other(a.model, list(others)), "B", key="compare_with", widget=st.selectbox)
-    b = TextVariant("B", a.model, looked.mask, looked.edits) if other == CHANGED else TextVariant("B", other)
+    b = TextVariant("B", a.model, selection.mask, selection.edits) if other == CHANGED else TextVariant("B", other)
     carry("input")
     st.sidebar.text_input("Text", key="input", persist_state="session")
     link |= {"with": other, "input": str(st.session_state["input"])}
@@ -147,29 +150,29 @@ def texts_panel(looked: LookedAt) -> None:
     link_of_screen.share(link)
 
 
-def _others(looked: LookedAt) -> dict[str, str]:
-    """The models to compare with: the same under the changes of the other screens, and all with the same kind of output."""
-    found, output = {}, _output(looked.model)
-    if looked.edits or looked.mask != resources.MASKS[0]:
-        found[CHANGED] = f"{models.title_of(looked.model)}, with what is changed on the other screens"
-    external = {name: title for name, title in models.external_titles().items() if name != looked.model}
+def _others(selection: LookedAt) -> dict[str, str]:
+    """Return the models to compare with: the same model with the changes of the other screens, and all with the same output."""
+    found, output = {}, _output(selection.model)
+    if selection.edits or selection.mask != resources.MASKS[0]:
+        found[CHANGED] = f"{models.title_of(selection.model)}, with the changes of the other screens"
+    external = {name: title for name, title in models.external_titles().items() if name != selection.model}
     own = models.shipped() if output == "next_token" else []
     own = [name for name in own if not models.usable(name) and _output(name) == output]
     return found | external | {name: models.title_of(name) for name in own}
 
 
 def usual_other(model: str, others: Sequence[str]) -> str:
-    """The first of the other models that predicts the same of a text, else the first one."""
+    """Return the first of the other models that predicts the same kind of tokens, else the first one."""
 
     def kind(name: str) -> tuple[str, bool]:
         return _output(name), models.subject(name).input.goes_on
 
-    fits = (name for name in others if name == CHANGED or (not models.usable(name) and kind(name) == kind(model)))
-    return next(fits, others[0])
+    fitting = (name for name in others if name == CHANGED or (not models.usable(name) and kind(name) == kind(model)))
+    return next(fitting, others[0])
 
 
 def _output(model: str) -> str:
-    """The kind of a model's output: only models with the same kind are compared."""
+    """Return the kind of a model's output; only models with the same kind are compared."""
     subject = models.subject(model)
     if isinstance(subject.input, TextWithGaps):
         return "masked_token"
@@ -177,7 +180,7 @@ def _output(model: str) -> str:
 
 
 def _continuations(both: Pair, sources: Sources) -> Callable[[], None]:
-    """Say where the continuations differ; returns what draws them."""
+    """State where the continuations differ; return a function that draws them."""
     with patience("Both models continue the text") as step:
         runs = [
             resources.decoded(variant.model, source, variant.mask, variant.changes, step=step)
@@ -187,7 +190,7 @@ def _continuations(both: Pair, sources: Sources) -> Callable[[], None]:
     at = first_difference(one, other)
     if at is None:
         n = min(len(one.text), len(other.text))
-        headline(f"The continuations are the same, as far as both go: {n} characters.")
+        headline(f"The continuations are identical in the {n} characters that both have.")
     else:
         headline(f"The continuations differ from character **{at + 1}** on.")
 
@@ -206,9 +209,9 @@ def _continuations(both: Pair, sources: Sources) -> Callable[[], None]:
 
 
 def _runs(both: Pair, sources: Sources) -> dict[str, str]:
-    """Compare both runs position by position; returns what the link keeps.
+    """Compare both runs position by position; return what the link keeps.
 
-    A position of the first run is compared with the last token of the other that ends where it ends, or before.
+    Each position of the first run is compared with the last token of the other run that ends at the same character or before.
     """
     runs = [variant.reading(source) for variant, source in zip(both, sources, strict=True)]
     if any(run.is_pair or run.output in WHOLE for run in runs):  # there is no prediction at each position
@@ -246,13 +249,13 @@ def _runs(both: Pair, sources: Sources) -> dict[str, str]:
 
 
 def _bits(run: Reading) -> list[float]:
-    """Bits per character of a run; empty where its text has one token, which nothing predicts."""
+    """Return the bits per character of a run; empty for a text of one token, which is not predicted."""
     bits: Any = table(CONTEXT, analysis.surprise_by_character, [run])
     return [] if bits.empty else [bits["bits"].sum() / bits["to"].max()]
 
 
 def _ask_position(runs: Sequence[Reading], *, has_divergence: bool) -> int:
-    """The position; at first that of the largest divergence."""
+    """Ask for a position, at first the one with the largest divergence."""
     tokens = runs[0].tokens
     default = len(tokens) - 1 if runs[0].open_output is not None else runs[0].target_positions[-1]
     if has_divergence:
@@ -264,7 +267,7 @@ def _ask_position(runs: Sequence[Reading], *, has_divergence: bool) -> int:
 
 
 def _aligned(runs: Sequence[Reading], at: int) -> int:
-    """The position of the other run that has read as much of the text."""
+    """Return the last position at which the other run has read no more of the text."""
     one, other = ([len(run.subject.input.plain(run.ids()[: n + 1])) for n in range(len(run.tokens))] for run in runs)
     return max((place for place, end in enumerate(other) if end <= one[at]), default=0)
 
@@ -282,7 +285,7 @@ def _largest_divergence(runs: Sequence[Reading]) -> str:
 
 
 def _gaps(both: Pair, sources: Sources) -> Callable[[], None]:
-    """Draw the predictions of both at each gap; returns what draws the alternatives at the first gaps."""
+    """Draw the predictions of both models at each gap; return a function that draws the alternatives at the first gaps."""
     runs = [variant.named(variant.reading(source)) for variant, source in zip(both, sources, strict=True)]
     lanes = []
     for variant, run in zip(both, runs, strict=True):
@@ -293,10 +296,10 @@ def _gaps(both: Pair, sources: Sources) -> Callable[[], None]:
 
 
 def _alternatives(runs: Sequence[Reading], letters: Sequence[str]) -> None:
-    """The likeliest options at the first gaps with their probabilities in both models."""
+    """Draw the most likely options at the first gaps, with their probabilities in both models."""
     has_classes = runs[0].output in CLASSES or runs[0].output == "answer_span"
     if not has_classes and any(run.answer == tuple(run.ids()[at] for at in run.target_positions) for run in runs):
-        caption("This text has no gaps: at each position stands the token that the model finds likeliest there.")
+        caption("This text has no gaps. Each position shows the most likely token there.")
         return
     found = table(CONTEXT, analysis.gap_fillings, runs)
     numbers = found["gap"].unique().tolist()[:MOST_GAPS]
@@ -307,7 +310,9 @@ def _alternatives(runs: Sequence[Reading], letters: Sequence[str]) -> None:
             st.markdown(f"**{_gap_name(runs[0], number)}**")
             one = one.sort_values(letters[0], ascending=False)
             st.dataframe(one, column_config=dict.fromkeys(letters, SHARE), key=f"compare_gap_{number}")
-    caption("The likeliest options of each model with their probability in both. Empty: the model does not have it.")
+    caption(
+        "The most likely options of each model, with their probabilities in both. Empty: not an option of the model."
+    )
     footer(CONTEXT, "gaps", [Call(analysis.gap_fillings, (runs,))])
 
 

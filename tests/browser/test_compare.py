@@ -92,6 +92,6 @@ def test_a_model_is_changed_in_its_drawer(app: str, visit: Visiting) -> None:
 
 def test_counting_runs_to_its_end_by_itself(app: str, visit: Visiting) -> None:
     visitor = visit(app, f"{LINK}&a=reverse-mirror&b=reverse-mirror~causal&panel=many&samples=5000")
-    see(visitor.page, "Whole answers right of 5,000")
+    see(visitor.page, "Exact match on 5,000 new inputs")
     expect(visitor.page.get_by_role("button", name="Cancel")).to_have_count(0)
     assert visitor.problems == []

@@ -1,4 +1,4 @@
-"""The Compare screen as a visitor meets it: each kind of pair and architecture, links right and wrong, inputs good and bad."""
+"""The Compare screen of several models: kinds of pairs, valid and invalid links and inputs, findings and panels."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ INPUT = "3 7 12 9 4 11"
 
 
 def ruler(app: AppTest) -> dict[str, Any]:
-    """What the ruler was sent."""
+    """Return the data sent to the ruler."""
     [sent] = [one.proto for one in app.get("bidi_component") if one.proto.component_name.endswith("step_ruler")]
     return json.loads(sent.json) if sent.json else json.loads(sent.mixed.json)
 
 
 @pytest.fixture(autouse=True)
 def _no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for results on a busy machine too; the progress bar has tests of its own."""
+    """Wait for results, on a busy machine too; the progress bar has its own tests."""
     monkeypatch.setattr("pages.compare.panels.AT_ONCE", 60.0)
 
 
@@ -61,20 +61,19 @@ def test_a_pair_opens_at_its_first_divergence(
     differences = [step for step, (x, y) in enumerate(zip(*predicted, strict=False)) if x != y]
     assert sent["divergence"] == (differences[0] if differences else None)
     assert sent["start"] == (differences[0] if differences else 0)
-    if panel == "steps":  # its code predicts the same
+    if panel == "steps":  # the code reproduces the predictions
         monkeypatch.chdir(ROOT)
         [code] = app.code
         scope = left_by(code.value)
         assert len(scope["picture"]) == 4
-        again = [scope["r1"], scope["r2"]]
-        assert [[one.labels[token] for token in one.predicted] for one in again] == predicted
+        assert [[run.labels[token] for token in run.predicted] for run in (scope["r1"], scope["r2"])] == predicted
     if panel == "attention":  # a continuation is neither right nor wrong
         assert not re.search("right(?! answer)|✗", text(app))
         assert not any(player["has_right_answer"] or player["answer"] for player in sent["models"])
 
 
 def test_the_ruler_shows_the_predictions_of_the_models(open_page: Open) -> None:
-    """Against a model called on its own, without a trace, a cache or `xformer.analysis`."""
+    """Compare with a direct call of the model, without a trace, a cache or `xformer.analysis`."""
     app = open_page(COMPARE, a="reverse-small", b="reverse-decoder", input=INPUT)
     encoder, _ = ruler(app)["models"]
     small = load(ROOT / "checkpoints/reverse-small")
@@ -92,7 +91,7 @@ def test_a_run_is_compared_with_an_earlier_step(open_page: Open, runs: Path) -> 
     app = open_page(COMPARE, model=run)
     last, early = in_link(app, "a"), in_link(app, "b")
     assert last == f"{run}@12"
-    assert early == f"{run}@8"  # of 0, 4 and 8 the nearest to step 200
+    assert early == f"{run}@8"  # of 0, 4 and 8, the nearest to step 200
     names = [player["name"] for player in ruler(app)["models"]]
     assert names[0] == "A · step 12"
     assert "](http" not in text(app)
@@ -149,12 +148,14 @@ def test_models_are_added_changed_and_removed(open_page: Open) -> None:
 def test_only_a_model_that_generalises_beyond_its_training_lengths_is_named(open_page: Open) -> None:
     app = open_page(COMPARE, a="reverse-mirror", b="reverse-long~causal", c="reverse-long", panel="lengths")
     [sentence] = [one.value for one in app.markdown if "right at every length" in one.value]
-    found = re.fullmatch(r"At least 99% right at every length from its training on: \*\*C\*\* up to (\d+)\.", sentence)
-    assert found is not None, sentence  # B fails at once, A beyond its training
+    found = re.fullmatch(
+        r"At least 99% right at every length from its training lengths on: \*\*C\*\* up to (\d+)\.", sentence
+    )
+    assert found is not None, sentence  # B fails at its training lengths, A beyond them
     assert int(found[1]) > 15
 
 
-def test_the_first_variant_is_the_model_of_the_other_screens_until_they_show_something_else(open_page: Open) -> None:
+def test_the_first_variant_follows_the_model_of_the_other_screens(open_page: Open) -> None:
     link = {"model": "reverse-small", "edits": "positions:off", "input": "1 2 3 4", "mask": "as trained"}
     app = open_page("pages/attention/page.py", **link)
     app.switch_page(COMPARE).run()
@@ -203,7 +204,7 @@ def test_the_headline_counts_right_tokens_and_names_the_first_difference(open_pa
     assert f"A · as trained: **7 of 7** right; B · causal mask: **{right[1]} of 7** right." in text(app)
     assert f"They first differ at position **{ruler(app)['divergence']}**." in text(app)
     same = text(open_page(COMPARE, a="reverse-small", b="reverse-small", input=INPUT))
-    assert "All models predict the same tokens here" in same
+    assert "All models predict the same tokens at every" in same
     assert "Their probabilities are equal" in same
     assert "first differ" not in same
 
@@ -217,7 +218,7 @@ def test_names_show_only_the_settings_that_differ(monkeypatch: pytest.MonkeyPatc
     reads = lambda task: ("a", "b") if task.config.name == "sort" else ("1", "2")  # noqa: E731
     monkeypatch.setattr("pages.compare.comparison.symbols_of", reads)
     reason = incompatibility_reason([own, other]) or ""
-    assert reason.startswith("A reads tokens like 1 and 2, and B others, like a and b")
+    assert reason.startswith("A reads tokens like 1 and 2, but B reads tokens like a and b")
     assert usual_other("characters", ["reverse-small", "characters"]) == "characters"
     assert usual_other("characters", ["reverse-small", "sort"]) == "reverse-small"
 
@@ -227,26 +228,26 @@ def test_another_model_keeps_the_changes_that_fit_it(open_page: Open) -> None:
     app.selectbox(key="compare_model_1").set_value("reverse-small").run()
     assert not app.exception
     assert in_link(app, "b") == "reverse-small~causal~ablate:encoder.0.ffn~temperature-2"
-    app = open_page(COMPARE, a="reverse~positions:off")  # one alone gets a contrast
+    app = open_page(COMPARE, a="reverse~positions:off")  # a single variant gets a contrast
     assert [player["name"] for player in ruler(app)["models"]] == ["A · positions off", "B · as trained"]
 
 
-def test_a_search_types_an_input_on_which_models_differ(open_page: Open) -> None:
+def test_a_search_enters_an_input_on_which_models_differ(open_page: Open) -> None:
     app = open_page(COMPARE, a="reverse-mirror", b="reverse-mirror~causal", input="5")
-    assert "All models predict the same tokens here" in text(app)
+    assert "All models predict the same tokens at every" in text(app)
     app.button(key="compare_find").click().run()
     assert not app.exception
     assert len(ruler(app)["reads"]) > 1
     assert ruler(app)["divergence"] is not None
     app = open_page(COMPARE, a="reverse-mirror", b="reverse-mirror~temperature-1", input="5 6 7")
     app.button(key="compare_find").click().run()
-    assert "All models predict the same on 2,500 new inputs." in text(app)
+    assert "All models predict the same tokens on 2,500 new inputs." in text(app)
     assert ruler(app)["reads"] == ["5", "6", "7"]
 
 
-def test_many_inputs_are_counted_and_the_code_counts_again(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accuracy_is_counted_over_many_inputs_and_by_the_code(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(COMPARE, a="reverse-mirror", b="reverse-mirror~causal", panel="many")
-    assert "Whole answers right of 1,000: **A** 100%" in text(app)
+    assert "Exact match on 1,000 new inputs: **A** 100%" in text(app)
     assert len(app.get("vega_lite_chart")) == 5
     monkeypatch.chdir(ROOT)
     [code] = app.code

@@ -20,17 +20,17 @@ SIX = "3 7 12 9 4 11"
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for the exact map on a busy machine too."""
+    """Wait for the exact map, on a busy machine too."""
     monkeypatch.setattr("pages.compare.one_model.AT_ONCE", 60.0)
 
 
-def test_a_task_begins_with_a_pair_of_its_own(open_page: Open) -> None:
+def test_a_task_starts_with_a_proposed_pair(open_page: Open) -> None:
     app = open_page(PAGE, model="digits", compare="pairs")
     assert not app.error
     assert not app.info
     one, other = (app.text_input(key=key).value for key in ("input", "pair_other"))
     runs = [read("checkpoints/digits", text) for text in (one, other)]
-    assert runs[0].answer != runs[1].answer  # another image of the same digit tells nothing
+    assert runs[0].answer != runs[1].answer  # an image of the same digit would show nothing
     pair = MinimalPair.of(*runs)
     assert pair.start - pair.goal > 1.0
     shown = everything(app).replace("−", "-")
@@ -39,17 +39,17 @@ def test_a_task_begins_with_a_pair_of_its_own(open_page: Open) -> None:
     assert "measured **" in shown
 
 
-def test_the_link_restores_all_that_was_chosen(open_page: Open) -> None:
+def test_the_link_restores_every_choice(open_page: Open) -> None:
     link = {**LINK, "part": "head", "method": "quick", "output": "1", "answer": "12", "instead": "5", "cell": "3"}
     app = open_page(PAGE, **link)
     assert {name: in_link(app, name) for name in link} == link
     assert "logit(12) − logit(5)" in everything(app)
     assert "**layer 1 · head 4**: estimated" in everything(app)
     assert "A cell is one head, at all positions." in everything(app)
-    assert "All 16 cells are measured." in everything(app)  # whichever of the two is drawn
+    assert "All 16 cells are measured." in everything(app)  # with either method
 
 
-def test_what_was_chosen_for_one_pair_is_not_kept_for_another(open_page: Open) -> None:
+def test_the_choices_for_one_pair_are_not_kept_for_another(open_page: Open) -> None:
     app = open_page(PAGE, **LINK, answer="12", instead="5", output="1", mask="causal")
     assert "without the mask and the changes of the other screens" in everything(app)
     app.text_input(key="pair_other").set_value("3 5 12 9").run()
@@ -74,7 +74,7 @@ def test_an_invalid_choice_shows_a_message(open_page: Open) -> None:
         assert not app.exception
         assert message in everything(app)
         assert len(app.info) + len(app.warning) == 1
-    # At the output that says the first number, which both share, two numbers in neither stand as far apart.
+    # At the output of the first number, which both share, the logits of two absent numbers differ equally in both runs.
     assert "There is nothing to explain" in everything(open_page(PAGE, **LINK, output="3", answer="16", instead="1"))
     app = open_page(PAGE, **{**LINK, "model": "induction", "part": "neurons"})
     assert "has no neurons that could be patched" in everything(app)
@@ -94,12 +94,12 @@ def test_a_component_is_named_only_where_it_stands_out() -> None:
     small = heads.assign(measured=[0.01, 0.09])
     assert notes(pair, small, "head") == "No head alone carries a tenth of the difference."
     some = notes(pair, pd.concat([heads, heads]).assign(measured=[0.5, 0.1, None, None]), "head")
-    assert some.startswith("**layer 1 · head 1** alone carries +0.50 of the difference, the next +0.10")
-    assert some.endswith(" of the 2 that are measured.")
+    assert some.startswith("**layer 1 · head 1** alone carries +0.50 of the difference, the next one +0.10")
+    assert some.endswith(" (of 2 measured).")
     assert notes(pair, heads.assign(measured=[None, 0.5]), "head") == ""
 
 
-def test_the_note_on_positions_needs_all_cells_measured_and_one_stretch_of_layers() -> None:
+def test_the_note_on_positions_needs_measured_cells_and_contiguous_layers() -> None:
     pair = MinimalPair.of(*(read("checkpoints/reverse", text) for text in (SIX, "3 7 12 10 4 11")))
     stream = patching_map(pair.reading, pair.source, exact=True)
     message, measured = notes(pair, stream, "stream"), stream["measured"]
@@ -109,8 +109,8 @@ def test_the_note_on_positions_needs_all_cells_measured_and_one_stretch_of_layer
     assert "osition" not in notes(pair, stream.assign(measured=missing), "stream")
     elsewhere = measured.where(stream["position"].isin([2, 3]))
     assert notes(pair, stream.assign(measured=elsewhere), "stream") == message
-    holes = measured.where(stream["layer"] != 1, 0.0)
-    assert "Position 3" not in notes(pair, stream.assign(measured=holes), "stream")
+    gaps = measured.where(stream["layer"] != 1, 0.0)
+    assert "Position 3" not in notes(pair, stream.assign(measured=gaps), "stream")
     two_changed = MinimalPair.of(*(read("checkpoints/reverse", text) for text in (SIX, "3 7 12 10 4 12")))
     stream = patching_map(two_changed.reading, two_changed.source, exact=True)
     assert "carries the difference up to" not in notes(two_changed, stream, "stream")

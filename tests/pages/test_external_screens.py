@@ -81,7 +81,7 @@ SCREENS = [
     (CLASSIFIER, "home", {}, 0, "LABEL_0 33"),
     (CLASSIFIER, "attention", {"panel": "change the run", "edits": "token:4.10"}, 0, "before LABEL_0"),
     (CLASSIFIER, "residual", {}, 0, "gives a class of the text, so there are no logits at each position"),
-    (TOKENS, "compare", {"edits": EDIT}, 0, "The likeliest options of each"),
+    (TOKENS, "compare", {"edits": EDIT}, 0, "The most likely options of each"),
     (SPAN, "home", {"input": "the cat >> the cat sat on the mat"}, 0, "nswer"),
     (HEADLESS, "attention", {"panel": "score_attribution"}, 2, "This model makes no predictions"),
     (VISION, "attention", {"laid": "rollout", "panel": "steps"}, 1, "could have reached class"),
