@@ -1,4 +1,4 @@
-"""Any bug beside the right model: patterns, answers, the diagnosis, training both, and what to notice."""
+"""Each bug next to the correct model: patterns, answers, diagnosis, training of both, and what to notice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import torch
 from pages.bug_lab.lab import (
     NAME,
     WORSE,
-    Written,
+    Decoded,
+    decoded,
     findings,
     fitting,
     has_effect,
@@ -22,7 +23,6 @@ from pages.bug_lab.lab import (
     readings,
     shows_padding,
     state,
-    written,
 )
 from pages.components.attention_view import Selection, attention_choice, attention_view, choose_attention
 from pages.components.controls import Lane, prediction_strip
@@ -64,7 +64,7 @@ GROUPS: dict[str, tuple[Bug, ...]] = {
 }
 FIRST_BUG = "no-scale"
 OWN = "bug_own"
-"""The session key of whether the chosen model is shown where the bug has no effect on it."""
+"""The session key for showing the chosen model even where the bug has no effect on it."""
 SHOW = {"attention": "Attention", "answer": "Answer", "diagnosis": "Diagnosis", "training": "Train both"}
 KEY = "bug_attention"
 ICONS = {"error": ":material/error:", "warning": ":material/warning:", "note": ":material/info:"}
@@ -77,7 +77,7 @@ _STYLE = """<style>
 
 
 def browse(chosen: View, wanted: str | None) -> None:
-    """Draw the bug `wanted`, or the one that the visitor chooses, beside the right model."""
+    """Draw the bug `wanted`, or the one that the visitor chooses, next to the correct model."""
     with st.container(gap="xsmall"):
         finding, controls = st.container(), toolbar()
         pictures, fit = st.container(), st.container()
@@ -97,12 +97,12 @@ def browse(chosen: View, wanted: str | None) -> None:
         panels = {name: SHOW[name] for name in ("training", "diagnosis")} if bug.shows == "in training" else SHOW
         name = "loop" if bug.shows == "in training" else "show"
         show = choose(name, panels, next(iter(panels)), "Show", key=f"bug_{name}", label_visibility="collapsed")
-    both, alone = _both(view, bug)
+    both, free_running = _both(view, bug)
     with finding:
-        headline(effect(view, bug, both, alone) if both else "")
+        headline(effect(view, bug, both, free_running) if both else "")
     with pictures, frame.picture():
         if show == "answer" and both:
-            _predictions(view, both, alone, is_own=view.model == chosen.model)
+            _predictions(view, both, free_running, is_own=view.model == chosen.model)
         elif show == "attention" and both:
             attention_panel(view, bug, both)
         elif show == "diagnosis":
@@ -118,14 +118,14 @@ def browse(chosen: View, wanted: str | None) -> None:
         job = state().lessons.get(_about(view, bug))
         what_to_notice(bug_notes(bug, both, job and job.latest))
         if show == "training" and _is_training() != ticks:
-            st.rerun()  # to begin or end the updates
+            st.rerun()  # to start or stop the periodic updates
 
     st.fragment(rest, run_every=TICK if ticks else None)()
     crashes_panel()
 
 
 def _ask_bug(wanted: str | None) -> Bug:
-    """Ask for a bug; `wanted` is the one of the link."""
+    """Ask for a bug; `wanted` is the one in the link."""
     if wanted is not None and wanted not in BUGS:
         not_here("bug")
     if wanted in BUGS or st.session_state.get(NAME) not in BUGS:
@@ -137,10 +137,10 @@ def _ask_bug(wanted: str | None) -> Bug:
 
 
 def _ask_fitting(view: View, bug: Bug) -> tuple[View, dict[str, str]]:
-    """The model and input on which the bug is shown, and what the link keeps.
+    """Return the model and input to show the bug on, and what the link keeps.
 
     Where the bug has no effect on the chosen model, another one is shown, with the reason and buttons to choose. The model of
-    the other screens stays the same.
+    the other screens does not change.
     """
     seed("own", (0, 1), 0, key=OWN)
     name = escape_markdown(models.title_of(view.model))
@@ -149,10 +149,10 @@ def _ask_fitting(view: View, bug: Bug) -> tuple[View, dict[str, str]]:
         return view, {}
     is_own, other_name = bool(st.session_state[OWN]), escape_markdown(other.model)
     own = f":material/info: This bug has no effect on {name}: {reason}."
-    swapped = f":material/swap_horiz: Shown on **{other_name}**; the bug has no effect on {name}: {reason}."
+    replaced = f":material/swap_horiz: Shown on **{other_name}**; the bug has no effect on {name}: {reason}."
     words = f"Show it on {other_name}" if is_own else f"Show {name} anyway"
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bug_fit"):
-        st.caption(own if is_own else swapped, width="content")
+        st.caption(own if is_own else replaced, width="content")
         if view.task is not None and bug.applies_to(view.config):
             turn = {"on_click": st.session_state.__setitem__, "args": (OWN, int(not is_own))}
             st.button(words, key="bug_fit_own", **turn)
@@ -162,8 +162,8 @@ def _ask_fitting(view: View, bug: Bug) -> tuple[View, dict[str, str]]:
     return (view, {"own": "1"}) if is_own else (other, {})
 
 
-def _both(view: View, bug: Bug) -> tuple[list[Reading], Written]:
-    """Both readings and the tokens that both models decode; where there are none, a message says why."""
+def _both(view: View, bug: Bug) -> tuple[list[Reading], Decoded]:
+    """Return both readings and the tokens that both models decode; where there are none, show the reason."""
     if bug.shows == "in training":
         return [], []
     if not shows_padding(view, bug):
@@ -171,29 +171,29 @@ def _both(view: View, bug: Bug) -> tuple[list[Reading], Written]:
         return [], []
     try:
         with patience("Both models decode") as step:
-            return readings(view, bug), written(view, bug, step)
+            return readings(view, bug), decoded(view, bug, step)
     except XformerError as error:
         st.error(escape_markdown(f"The changes of this run do not fit the broken model. {error}"))
         return [], []
 
 
-def _predictions(view: View, both: list[Reading], alone: Written, *, is_own: bool) -> None:
-    """Draw the input, the predictions of both models, and what both decode free-running."""
+def _predictions(view: View, both: list[Reading], free_running: Decoded, *, is_own: bool) -> None:
+    """Draw the input, the predictions of both models, and the tokens that both decode free-running."""
     lanes = view.kind.rows(both[0], both[1], "with the bug")
     if math.isnan(both[1].loss):
         lanes[-1] = replace(lanes[-1], tokens=("NaN",) * len(both[1].answer))
     label, answer = view.subject.labels, both[0].answer
-    for name, tokens in zip(("alone, right", "alone, bug"), alone, strict=False):
+    for name, tokens in zip(("free-running", "free-running, bug"), free_running, strict=False):
         if tokens:
             right = tuple(i < len(answer) and token == answer[i] for i, token in enumerate(tokens))
             lanes.append(Lane(name, tuple(label[token] for token in tokens), right, offset=lanes[-1].offset))
     prediction_strip(lanes, key="bug_strip", editing=editing(view) if is_own else None)
-    if alone and not alone[1]:
-        st.caption("Free-running it decodes nothing: its logits are not finite.")
+    if free_running and not free_running[1]:
+        st.caption("Free-running, the broken model decodes nothing: its logits are not finite.")
 
 
 def bug_card(bug: Bug) -> None:
-    """The mistake, and two cards of one height: the wrong equation and the right one."""
+    """Draw the mistake, and next to each other the wrong and the correct equation."""
     st.html(_STYLE % (WRONG.colour[is_dark()], RIGHT.colour[is_dark()]))
     st.text(bug.mistake)
     cards = {
@@ -207,27 +207,27 @@ def bug_card(bug: Bug) -> None:
 
 
 def crashes_panel() -> None:
-    """The mistakes that raise an error."""
+    """Draw the list of mistakes that raise an error."""
     with st.expander("Mistakes that fail at once"):
-        rows = [{"mistake": crash.mistake, "what Python says": crash.error, "meant": crash.meant} for crash in CRASHES]
+        rows = [{"mistake": crash.mistake, "error message": crash.error, "intended": crash.meant} for crash in CRASHES]
         wide = {"mistake": st.column_config.TextColumn(width="large")}
         st.dataframe(rows, hide_index=True, row_height=48, column_config=wide, key="bug_crashes")
 
 
 def diagnosis_panel(bug: Bug, right: list[Finding], wrong: list[Finding]) -> None:
-    """The findings of the diagnosis for the broken model, the one that names the bug first."""
+    """Draw the findings of the diagnosis for the broken model, beginning with the one that identifies the bug."""
     with st.container(border=True, key="bug_verdict"):
         if not wrong:
             why = (
-                "a bug of the training loop leaves every step of the model right"
+                "a bug in the training loop does not change what the model computes"
                 if bug.shows == "in training"
-                else ("on this model the checks cannot tell the trace from that of a right model")
+                else "on this model the checks cannot tell its trace from that of a correct model"
             )
             st.markdown(f":material/troubleshoot: **The diagnosis finds nothing**: {why}.")
             return
         is_named = any(finding.kind == bug.name for finding in wrong)
-        how = "named from its trace and its weights" if is_named else "found in the trace, though not by this name"
-        st.markdown(f":material/troubleshoot: **The diagnosis**, {how}")
+        how = "identified from its trace and weights" if is_named else "detected in the trace, but not identified"
+        st.markdown(f":material/troubleshoot: **The diagnosis**: {how}")
         for finding in sorted(wrong, key=lambda finding: finding.kind != bug.name):
             title = BUGS[finding.kind].title if finding.kind in BUGS else finding.kind.replace("-", " ")
             st.markdown(f"{ICONS[finding.severity]} **{escape_markdown(title)}**: {escape_markdown(finding.sentence)}")
@@ -236,13 +236,13 @@ def diagnosis_panel(bug: Bug, right: list[Finding], wrong: list[Finding]) -> Non
             measured = f"; measured there: {numbers}" if numbers else ""
             st.caption(escape_markdown(f"at {', '.join(finding.where[:4])}{rest}{measured}"))
         st.caption(
-            "The checks do not know which bug is switched on: they get the model and one run on a batch of the task’s inputs. "
+            "The checks do not know which bug is active; they get the model and one run on a batch of the task’s inputs. "
             f"Without the bug they find {len(right) or 'nothing'}."
         )
 
 
 def attention_panel(view: View, bug: Bug, both: Sequence[Reading]) -> None:
-    """Draw the patterns of both models, at first the head that changed most."""
+    """Draw the patterns of both models, at first of the head that changed most."""
     layers, other = (pattern_layers(reading) for reading in both)
     if state().attention_of != (view.model, bug.name):
         state().attention_of = (view.model, bug.name)
@@ -250,7 +250,7 @@ def attention_panel(view: View, bug: Bug, both: Sequence[Reading]) -> None:
         choose_attention(KEY, Selection() if most is None else Selection(paths.index(most[0]), most[1]))
     is_same = [item.pattern.shape for item in layers] == [item.pattern.shape for item in other]
     if not is_same:
-        st.caption("With the bug a pattern has other axes, so only the broken model is drawn.")
+        st.caption("With the bug the pattern has another shape, so only the broken model is drawn.")
     drawn = (layers, other) if is_same else (other,)
     chosen = attention_choice(KEY, drawn[0])
     chosen = attention_view(pack(*drawn, selected=(chosen.layer, chosen.head)), key=KEY)
@@ -259,17 +259,17 @@ def attention_panel(view: View, bug: Bug, both: Sequence[Reading]) -> None:
 
 
 def _moved_most(both: Sequence[Reading]) -> tuple[str, int] | None:
-    """The layer path and head whose pattern changed most."""
+    """Return the layer path and the head whose pattern changed most."""
     far = moved(both)
     return max(far, key=far.__getitem__) if far else None
 
 
-def effect(view: View, bug: Bug, both: Sequence[Reading], alone: Written) -> str:
-    """The number of right tokens and the loss, without the bug and with it."""
+def effect(view: View, bug: Bug, both: Sequence[Reading], free_running: Decoded) -> str:
+    """Describe the number of right tokens and the loss, without the bug and with it."""
     right, wrong = both
     n, is_finite = len(right.answer), math.isfinite(wrong.loss)
     if right.trace.logits.equal(wrong.trace.logits):
-        return "The two runs are equal to the last bit: the bug has no effect on this model."
+        return "The two runs are bit-identical: the bug has no effect on this model."
     words = ""
     if right.has_right_answer:
         words = f"{right.n_correct} of {n} tokens are right without the bug, {wrong.n_correct} with it; "
@@ -277,22 +277,24 @@ def effect(view: View, bug: Bug, both: Sequence[Reading], alone: Written) -> str
     words += f"{wrong.loss:.4f} with it." if is_finite else "not a number with it."
     guess = math.log(view.shape.vocab_size)
     if bug.shows == "when fresh" and (not is_finite or wrong.loss <= guess + WORSE):
-        words += f" Both are untrained (guessing costs {guess:.3f}): the bug is in the patterns, not in the loss."
-    if alone and right.has_right_answer and wrong.n_correct == n and alone[1] != alone[0]:
-        words += " Under teacher forcing its tokens are right; free-running they are not."
+        words += (
+            f" Both are untrained (uniform guessing: {guess:.3f} nats): the bug shows in the patterns, not in the loss."
+        )
+    if free_running and right.has_right_answer and wrong.n_correct == n and free_running[1] != free_running[0]:
+        words += " With the bug its tokens are right under teacher forcing, but not free-running."
     return words
 
 
 def hints(bug: Bug) -> list[str]:
-    """What to look for, and where people make the mistake."""
+    """Return what to look for, and where the mistake occurs."""
     look, seen = escape_markdown(bug.look_for), escape_markdown(bug.seen_in)
-    return [f"Look for: **{look}**", f"Where people meet it: {seen}."]
+    return [f"Look for: **{look}**", f"Where it occurs: {seen}."]
 
 
 def bug_notes(bug: Bug, both: Sequence[Reading], latest: Lesson | None) -> Iterator[str]:
-    """What to notice, as Markdown."""
+    """Yield what to notice, as Markdown."""
     yield from hints(bug)
-    if both and (note := rows(both)):
+    if both and (note := row_note(both)):
         yield note
     if both and not has_effect(both, bug):
         yield "On this model and input the bug has no effect on the answer: try another input."
@@ -307,19 +309,19 @@ def bug_notes(bug: Bug, both: Sequence[Reading], latest: Lesson | None) -> Itera
     if bug.name == "no-clipping":
         clipped = sum(row["gradient_right"] > 1 for row in latest.rows)
         yield (
-            f"The gradient of the right run was clipped at {clipped} of {len(latest.rows)} reports. AdamW divides each "
-            "gradient by its own recent size, which hides most of the effect of a long one."
+            f"The gradient of the correct run was clipped at {clipped} of {len(latest.rows)} reports. AdamW divides each "
+            "gradient by its own recent size, which hides most of the effect of a large one."
         )
 
 
-def rows(both: Sequence[Reading]) -> str:
-    """The row sums and largest weights of the head that changed most; "" where they are the same with the bug."""
+def row_note(both: Sequence[Reading]) -> str:
+    """Describe the row sums and largest weights of the head that changed most; "" where the bug does not change them."""
     if (most := _moved_most(both)) is None:
         return ""
     path, head = most
-    empty = both[1][f"{path}.pattern"][0, head].isnan().any(dim=-1)  # [query]
-    if empty.any():
-        return f"{int(empty.sum())} of {len(empty)} rows of `{path}`, head {head + 1}, are not a number."
+    broken = both[1][f"{path}.pattern"][0, head].isnan().any(dim=-1)  # [query]
+    if broken.any():
+        return f"{int(broken.sum())} of {len(broken)} rows of `{path}`, head {head + 1}, are not a number."
     (sums_before, peak_before), (sums, peak) = (_sums_and_peak(run, path, head) for run in both)
     words = []
     if sums != sums_before:
@@ -330,7 +332,7 @@ def rows(both: Sequence[Reading]) -> str:
 
 
 def _sums_and_peak(run: Reading, path: str, head: int) -> tuple[str, str]:
-    """The range of the row sums and the mean of the rows' largest weights, as text."""
+    """Return the range of the row sums and the mean of the rows' largest weights, as text."""
     pattern = run[f"{path}.pattern"][0, head]  # [query, key]
     real = run.trace.real(Site.parse(path).query_stack)
     pattern = pattern if real is None else pattern[: int(real.sum())]
@@ -340,14 +342,14 @@ def _sums_and_peak(run: Reading, path: str, head: int) -> tuple[str, str]:
 
 STEPS = (200, 800)
 MOST_KEPT = 6
-"""Trainings that are kept in a visit."""
+"""Number of trainings kept in a visit."""
 BUDGET = 0.35
-"""Seconds of training in one run of the page."""
-RATES = {1: "usual rate", 10: "ten times that"}
+"""Seconds spent training in one run of the page."""
+RATES = {1: "usual rate", 10: "10 × usual rate"}
 
 
 def training_panel(view: View, bug: Bug) -> dict[str, str]:
-    """Draw the button, the progress and the curves; returns what the link keeps."""
+    """Draw the button, the progress and the curves; return what the link keeps."""
     seed("rate", list(RATES), 10 if bug.name == "no-clipping" else 1, key=_rate_key(bug))
     seed("steps", STEPS, STEPS[0], key="bug_steps")
     look: dict[str, Any] = {"required": True, "persist_state": "session", "width": "content"}
@@ -370,13 +372,13 @@ def training_panel(view: View, bug: Bug) -> dict[str, str]:
         st.info(escape_markdown(job.problem), icon=":material/error:")
     else:
         st.caption(
-            "Two new models of this size, with the same initial weights and batches: one right, one with the bug."
+            "Two new models of this size, with the same initial weights and batches: one correct, one with the bug."
         )
     return {"rate": str(st.session_state[_rate_key(bug)]), "steps": str(st.session_state["bug_steps"])}
 
 
 def _rate_key(bug: Bug) -> str:
-    """The key of the rate: without clipping it defaults to ten times the usual rate, at which gradients are long."""
+    """Return the key of the rate. Without clipping it defaults to ten times the usual rate, to get large gradients."""
     return "bug_rate_unclipped" if bug.name == "no-clipping" else "bug_rate"
 
 
@@ -390,7 +392,7 @@ def _about(view: View, bug: Bug) -> str:
 
 
 def _start(view: View, bug: Bug) -> None:
-    """Start a training; any other of this visit is cancelled, and the last few are kept."""
+    """Start a training. All others of this visit are cancelled; the last `MOST_KEPT` stay available."""
     jobs, about, steps = state().lessons, _about(view, bug), st.session_state["bug_steps"]
     for job in jobs.values():
         job.cancel()
@@ -402,7 +404,7 @@ def _start(view: View, bug: Bug) -> None:
 
 
 def _recipe(view: View, bug: Bug) -> dict[str, Any]:
-    """Learning rate and batch size: those of the model’s training times the chosen rate, with small batches."""
+    """Return the learning rate of the model’s training times the chosen factor, and a small batch size."""
     recipe, rate = card_of_model(view.model).get("train", {}), st.session_state[_rate_key(bug)]
     return {"peak_lr": recipe.get("peak_lr", 3e-3) * rate, "batch_size": min(32, recipe.get("batch_size", 32))}
 

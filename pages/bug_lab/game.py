@@ -1,4 +1,4 @@
-"""Find the bug: two unlabelled runs, one of a broken model; the visitor says which one, then which bug it is."""
+"""Find the bug: two unlabelled runs, one of a broken model. The visitor guesses which one, then which bug it has."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ ROUND = "bug_round"
 N_CHOICES = 4
 SIDES = "AB"
 PLAYED = tuple(name for name, bug in BUGS.items() if bug.shows != "in training")
-"""The bugs that a run shows."""
+"""The bugs that are visible in a run."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """One round of the game; its number in the link gives all of it, so that a link is the same round for everybody."""
+    """One round of the game. Its number determines everything, so a link always opens the same round."""
 
     bug: str
     broken: int
     """Which of the two runs has the bug: 0 or 1."""
     choices: tuple[str, ...]
-    """The bugs that are offered, the right one among them."""
+    """The bugs to choose from, including the right one."""
 
     @property
     def model(self) -> str:
@@ -60,7 +60,7 @@ class Guess:
 
 
 def round_of(number: int) -> Round:
-    """The round of a number, from 1: every bug comes up once before any does again."""
+    """Return the round with a number, from 1. Every bug comes up once before any is repeated."""
     cycle, at = divmod(number - 1, len(PLAYED))
     order = random.Random(f"order {cycle}").sample(PLAYED, len(PLAYED))
     bug = sorted(order, key=lambda name: BUGS[name].shows != "at once")[at]  # untrained models come last
@@ -73,24 +73,24 @@ def round_of(number: int) -> Round:
 
 
 def game_panel() -> None:
-    """Draw the round of the link, or the one that the visitor has come to."""
+    """Draw the round of the link, or the current one of the visitor."""
     seed("round", ROUNDS, ROUNDS[0], key=ROUND)
     number = st.session_state[ROUND]
-    now, guess = round_of(number), state().guesses.get(number)
+    this_round, guess = round_of(number), state().guesses.get(number)
     share({"round": str(number)})
-    view, bug = example_of(now.model), BUGS[now.bug]
+    view, bug = example_of(this_round.model), BUGS[this_round.bug]
     view = replace(view, source=state().inputs.get(number, view.source))
     right, wrong = readings(view, bug)
-    runs = [wrong, right] if now.broken == 0 else [right, wrong]
+    runs = [wrong, right] if this_round.broken == 0 else [right, wrong]
     is_over = guess is not None and bool(guess.bug)
-    headline(_question(now, guess))
+    headline(_question(this_round, guess))
     if is_over:
         with st.container(horizontal=True, gap="small"):
             st.button("Next round", type="primary", on_click=_go, args=(number + 1,), key="bug_next", shortcut="N")
-            st.button("More about this bug", on_click=_browse, args=(now.bug,), key="bug_browse")
+            st.button("More about this bug", on_click=_browse, args=(this_round.bug,), key="bug_browse")
     elif guess is not None:
         with st.container(horizontal=True, gap="small", key="bug_choices"):
-            for index, name in enumerate(now.choices):
+            for index, name in enumerate(this_round.choices):
                 choice = Guess(guess.broken, name)
                 st.button(escape_markdown(BUGS[name].title), on_click=_take, args=(number, choice), key=f"bug_{index}")
     has_loss = guess is not None or bool(st.session_state.get(f"bug_losses_{number}"))
@@ -98,8 +98,8 @@ def game_panel() -> None:
         *columns, last = st.columns([1, 1.2, 1.05], gap="medium")
         calls = _patterns(view, runs, columns, number, guess, has_loss=has_loss)
         with last:
-            state_of = " Both models are untrained." if bug.shows == "when fresh" else ""
-            st.markdown(f"**Task:** {view.input.instruction}{state_of}")
+            remark = " Both models are untrained." if bug.shows == "when fresh" else ""
+            st.markdown(f"**Task:** {view.input.instruction}{remark}")
             _predictions(view, runs, number, marked=guess is not None)
             if guess is None:
                 st.toggle("Show the losses", key=f"bug_losses_{number}")
@@ -114,26 +114,26 @@ def game_panel() -> None:
 
 
 def score() -> str:
-    """How many bugs of this visit were named, as text; "" before the first one."""
+    """Describe how many bugs were identified in this visit; "" before the first round is over."""
     played = {number: guess for number, guess in state().guesses.items() if guess.bug}
     named = sum(guess.bug == round_of(number).bug for number, guess in played.items())
-    return f"{named} of {len(played)} named" if played else ""
+    return f"{named} of {len(played)} identified" if played else ""
 
 
-def _question(now: Round, guess: Guess | None) -> str:
+def _question(this_round: Round, guess: Guess | None) -> str:
     if guess is None:
         return "One of these two models is broken. Which one?"
-    side = SIDES[now.broken]
+    side = SIDES[this_round.broken]
     if not guess.bug:
-        return f"{'Right' if guess.broken == now.broken else 'No'}, {side} is broken. Which bug is it?"
-    title = escape_markdown(BUGS[now.bug].title)
-    return f"{'Right' if guess.bug == now.bug else 'No'}, {side} has this bug: **{title}**."
+        return f"{'Right' if guess.broken == this_round.broken else 'No'}, {side} is broken. Which bug is it?"
+    title = escape_markdown(BUGS[this_round.bug].title)
+    return f"{'Right' if guess.bug == this_round.bug else 'No'}, {side} has this bug: **{title}**."
 
 
 def _patterns(
     view: View, runs: list[Reading], columns: list[Any], number: int, guess: Guess | None, *, has_loss: bool
 ) -> list[Call]:
-    """The head that differs most in both runs; below each its loss, and the button that calls it broken."""
+    """Draw the head that differs most between the runs, with the losses and the buttons to guess; return the calls."""
     far = moved(runs)
     path, head = max(far, key=far.__getitem__)
     layer = [site.path for site in runs[0].attention].index(path)
@@ -152,14 +152,14 @@ def _patterns(
 
 
 def _predictions(view: View, runs: list[Reading], number: int, *, marked: bool) -> None:
-    """What both models read, which can be changed, and what they say; marked as right or wrong after the first answer."""
+    """Draw the editable input and the predictions of both models; after the first guess, marked as right or wrong."""
     tokens, texts = tuple(view.input.text(view.source).split()), view.kind.pieces(view.original()).texts
-    says = view.kind.rows(runs[0], runs[1], "B says")[-2:]
-    lanes = [Lane("input", tokens), replace(says[0], name="A says"), says[1]]
+    predictions = view.kind.rows(runs[0], runs[1], "B predicts")[-2:]
+    lanes = [Lane("input", tokens), replace(predictions[0], name="A predicts"), predictions[1]]
     for at, run in zip((-2, -1), runs, strict=True):
         if not math.isfinite(run.loss):
             lanes[at] = replace(lanes[at], tokens=("NaN",) * len(lanes[at].tokens), probability=())
-    lanes = [replace(lane, offset=0, moved=()) for lane in lanes]  # from the left of a narrow column
+    lanes = [replace(lane, offset=0, moved=()) for lane in lanes]  # aligned left, because the column is narrow
     if not marked:
         lanes = [replace(lane, right=(), probability=()) for lane in lanes]
     take = partial(_take_input, view, number, texts)
@@ -170,7 +170,7 @@ def _predictions(view: View, runs: list[Reading], number: int, *, marked: bool) 
 
 
 def _take_input(view: View, number: int, texts: tuple[str, ...], at: int, text: str) -> str:
-    """Read another input in this round; returns why that cannot be. A callback."""
+    """Set another input for this round; return an error message where it is invalid. A callback."""
     try:
         source = view.input.read(edited(texts, at, text))
         view.subject.frame(source)

@@ -1,4 +1,4 @@
-"""The models of the Bug lab: which one a bug is shown on, the runs without and with it, and what the diagnosis finds."""
+"""The models of the Bug lab: the model to show a bug on, the runs with and without it, and the diagnosis."""
 
 from __future__ import annotations
 
@@ -52,39 +52,40 @@ FITTING = {
     "gate-and-up-swapped": "reverse-modern",
     "kv-heads-tiled": "reverse-modern",
 }
-"""The shipped model on which a bug has an effect; a test checks each of them."""
+"""A shipped model on which each bug has an effect; a test checks all of them."""
 FITTING_OTHERS = "reverse-small"
+"""The model for bugs that are not in `FITTING`."""
 WORSE = 0.5
-"""The rise of the loss in nats from which a bug has an effect: a factor of e^-0.5 = 0.61 in the probabilities."""
+"""Rise of the loss, in nats, from which a bug has an effect: probabilities fall by a factor of e^-0.5 = 0.61."""
 MOVED = 0.05
-"""The mean change of a pattern's weights from which a bug has an effect on an untrained model."""
-MOST_WRITTEN = 32
-"""Maximum tokens that each model decodes: the broken model runs anew for each."""
-Written = list[tuple[int, ...]]
-"""The tokens that the right and the broken model decode."""
+"""Mean change of a pattern's weights from which a bug has an effect on an untrained model."""
+MOST_DECODED = 32
+"""Maximum number of tokens that each model decodes; the broken model reruns the whole sequence for each."""
+Decoded = list[tuple[int, ...]]
+"""The tokens that the correct and the broken model decode."""
 
 
 @dataclass
 class State:
-    """The Bug lab's state that is private to a visit."""
+    """The state of the Bug lab in one visit."""
 
     lessons: dict[str, Job[Lesson]] = field(default_factory=dict)
-    """The trainings of both models, by model, bug, rate and steps."""
+    """The trainings of both models, by model, bug, rate and number of steps."""
     guesses: dict[int, Any] = field(default_factory=dict)
-    """The answers of the visitor, by the round of the game."""
+    """The guesses of the visitor, by round."""
     inputs: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """The inputs that the visitor has tried, by the round of the game."""
+    """The inputs chosen by the visitor, by round."""
     attention_of: tuple[str, str] | None = None
-    """The model and the bug for which the head that changed most was enlarged last."""
+    """The model and the bug for which the head that changed most was last enlarged."""
 
 
 def state() -> State:
-    """The state of this visit."""
+    """Return the state of this visit."""
     return st.session_state.setdefault("bug_lab", State())
 
 
 def fitting(view: View, bug: Bug) -> tuple[View, str]:
-    """What to show the bug on, and why that is not the chosen model; "" where it is."""
+    """Return the view to show the bug on, and why that is not the chosen model; "" where it is."""
     reason, name = no_effect_reason(view, bug), FITTING.get(bug.name, FITTING_OTHERS)
     if not reason or name == view.model or name not in models.shipped() or models.usable(name) is not None:
         return view, ""
@@ -93,7 +94,7 @@ def fitting(view: View, bug: Bug) -> tuple[View, str]:
 
 
 def _view_of(name: str, view: View) -> View:
-    """Another model as trained, on the same input where it can read that, else on its example."""
+    """Return another model as trained, on the same input where it can read it, else on its example."""
     other = example_of(name)
     if other.input.name == view.input.name:
         with suppress(InputError):
@@ -103,13 +104,13 @@ def _view_of(name: str, view: View) -> View:
 
 
 def example_of(name: str) -> View:
-    """A model as trained, on its example."""
+    """Return a model as trained, on its example."""
     subject = models.subject(name)
     return View(name, subject.input.read(subject.input.default), resources.MASKS[0], subject, ())
 
 
 def no_effect_reason(view: View, bug: Bug) -> str:
-    """Why a bug has no effect on a model and an input, as the end of a sentence; "" where it has."""
+    """Explain, as a clause, why a bug has no effect on a model and an input; "" where it has one."""
     if view.task is None:
         return "it was not trained here"
     if not bug.applies_to(view.config):
@@ -126,7 +127,7 @@ def no_effect_reason(view: View, bug: Bug) -> str:
 
 
 def has_effect(both: Sequence[Reading], bug: Bug) -> bool:
-    """Whether a bug changes an answer, the loss or, on an untrained model, a pattern."""
+    """Return whether a bug changes an answer, the loss or, on an untrained model, a pattern."""
     right, wrong = both
     if not math.isfinite(wrong.loss):
         return True
@@ -136,7 +137,7 @@ def has_effect(both: Sequence[Reading], bug: Bug) -> bool:
 
 
 def moved(both: Sequence[Reading]) -> dict[tuple[str, int], float]:
-    """By layer path and head, the mean absolute change of the pattern's weights; heads with another shape are left out."""
+    """Return the mean absolute change of the pattern's weights by layer path and head; other shapes are left out."""
     (right, wrong), found = both, {}
     for path, pattern in right.trace.patterns().items():
         other = wrong[f"{path}.pattern"]
@@ -147,7 +148,7 @@ def moved(both: Sequence[Reading]) -> dict[tuple[str, int], float]:
 
 
 def readings(view: View, bug: Bug) -> list[Reading]:
-    """The readings of the right and the broken model. Raises `XformerError` where the changes do not fit the broken model."""
+    """Read with the correct and the broken model. Raises `XformerError` where the changes do not fit the broken model."""
 
     def make() -> list[Reading]:
         causal = None if view.mask == resources.MASKS[0] else view.mask == "causal"
@@ -160,8 +161,8 @@ def readings(view: View, bug: Bug) -> list[Reading]:
     return shared.get(("bug", *_key(view, bug)), make)
 
 
-def written(view: View, bug: Bug, step: Step | None = None) -> Written:
-    """The first `MOST_WRITTEN` tokens that each model decodes; none where the model is an encoder.
+def decoded(view: View, bug: Bug, step: Step | None = None) -> Decoded:
+    """Decode up to `MOST_DECODED` tokens with each model; return an empty list for an encoder.
 
     Args:
         view: The model and its input.
@@ -171,27 +172,27 @@ def written(view: View, bug: Bug, step: Step | None = None) -> Written:
     if not view.own.task.is_decoded or bug.shows != "at once":
         return []
 
-    def both_written() -> Written:
+    def both_decoded() -> Decoded:
         both = readings(view, bug)
-        n = min(MOST_WRITTEN, len(both[0].example.answer) + 1)  # with the end token
+        n = min(MOST_DECODED, len(both[0].example.answer) + 1)  # with the end token
         edits = (both[0].edits, [*both[1].edits, WHOLE_RUNS])
         return [
             _tokens(reading, changes, n, lambda done, before=index * n: step and step(before + done, 2 * n))
             for index, (reading, changes) in enumerate(zip(both, edits, strict=True))
         ]
 
-    return shared.get(("bug alone", *_key(view, bug)), both_written)
+    return shared.get(("bug alone", *_key(view, bug)), both_decoded)
 
 
 def shows_padding(view: View, bug: Bug) -> bool:
-    """Whether a bug of padding can have an effect: images and inputs of full length are not padded."""
+    """Return whether a padding bug can have an effect; images and inputs of full length are not padded."""
     free = view.shape.max_len - view.original().example.stream.shape[1]
     return bug.shows != "with padding" or (not view.shape.image and free > 0)
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
 def findings(name: str, bug: str) -> tuple[list[Finding], list[Finding]]:
-    """The findings of the diagnosis for the right and for the broken model."""
+    """Return the findings of the diagnosis for the correct and for the broken model."""
     right, wrong = _models(name, bug)
     task = models.checkpoint(name).task
     return examine(right, task).findings, examine(wrong, task).findings

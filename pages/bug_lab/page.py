@@ -1,4 +1,4 @@
-"""Bug lab: what does a broken transformer look like? One mistake at a time, beside the right model."""
+"""Bug lab: what does a broken transformer look like? One mistake at a time, next to the correct model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pages.shared.session import open_sidebar
 
 TABS = {"find": "Find the bug", "browse": "Browse all bugs", "yours": "Your model"}
 QUESTION = "What does a broken transformer look like?"
-OWN_QUESTION = "Does your model do what it must?"
+OWN_QUESTION = "Does your model compute what it should?"
 
 
 def page() -> None:
@@ -44,8 +44,8 @@ def _ask_tab() -> None:
     with st.container(horizontal=True, gap="medium", vertical_alignment="center"):
         look: dict[str, Any] = {"required": True, "persist_state": "session", "label_visibility": "collapsed"}
         st.segmented_control("Tab", list(TABS), format_func=TABS.__getitem__, key=TAB, width="content", **look)
-        if st.session_state[TAB] == "find" and (named := score()):
-            st.markdown(named)
+        if st.session_state[TAB] == "find" and (score_text := score()):
+            st.markdown(score_text)
 
 
 page()

@@ -1,4 +1,4 @@
-"""Your model: every check of the model doctor on the open model, findings first, each with its cell and the two runs."""
+"""Your model: run every check of the model doctor on the open model, and draw its findings."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ from xformer.site import Site, layer_title
 
 STATE = "doctor"
 UNWATCHED = 10.0
-"""Seconds after which an examination that nobody looks at stops; it goes on when the visitor is back."""
+"""Seconds without a page update after which an examination pauses until the visitor returns."""
 FEW_TOKENS = 6
-"""Inputs with fewer tokens leave many checks with nothing to change."""
+"""Inputs with fewer tokens get a warning, because many checks have nothing to change in them."""
 MOST_TOKENS = 48
-"""Tokens of a run that are shown: those around the first that differs."""
+"""Maximum number of tokens shown of a run, around the first that differs."""
 WEIGHING = ("mask", "scores", "pattern", "z")
-"""Causes that are one on screen: which positions a query looks at."""
+"""Causes that count as one: all affect which positions a query attends to."""
 
 
 class _Stop(BaseException):
-    """The visitor pressed Cancel, chose another model, or left. No check may catch it."""
+    """Raised where the visitor cancelled, chose another model or left. A `BaseException`, so that no check catches it."""
 
 
 @dataclass
 class Examination:
-    """One visitor's diagnosis of a model: a thread goes through the checks, so that a click is answered meanwhile.
+    """One visitor's diagnosis of a model. A thread runs the checks, so that the page stays responsive.
 
-    It works as long as it is watched. It holds no model but while it works.
+    It runs only while it is watched, and keeps no model when it does not run.
     """
 
     model: str
     source: tuple[int, ...]
     findings: list[Finding] = field(default_factory=list)
     n_tokens: int = 0
-    """Of the input, as the model reads it; 0 until it has been laid out."""
+    """Number of tokens of the input as the model reads it; 0 until it is known."""
     cancelled: bool = False
     problem: str = ""
     """Why the model cannot be examined."""
@@ -63,27 +63,27 @@ class Examination:
 
     @property
     def is_done(self) -> bool:
-        """Whether no check is left."""
+        """Whether all checks have run or the model cannot be examined."""
         return bool(self.problem) or len(self.findings) == len(CHECKS)
 
     @property
     def is_running(self) -> bool:
-        """Whether checks are still to come."""
+        """Whether checks are left and the examination is not cancelled."""
         return not self.cancelled and not self.is_done
 
     def watch(self) -> None:
-        """Work until `UNWATCHED` seconds from now, and go on with the next check where the work has stopped."""
+        """Keep running for `UNWATCHED` more seconds; restart the thread at the next check where it has stopped."""
         self.watched = time.monotonic()
         if self.is_running and (self.thread is None or not self.thread.is_alive()):
             self.thread = threading.Thread(target=self._work, daemon=True)
             self.thread.start()
 
     def cancel(self) -> None:
-        """Stop before the next run of the model; what was found stays."""
+        """Stop before the next run of the model; the findings are kept."""
         self.cancelled = True
 
     def resume(self) -> None:
-        """Go on after all."""
+        """Continue a cancelled examination."""
         self.cancelled = False
 
     def _tick(self) -> None:
@@ -104,7 +104,7 @@ class Examination:
 
 
 def _subject(name: str, source: tuple[int, ...]) -> Subject:
-    """A model as it was opened, with an input of the sidebar."""
+    """Return the subject to examine: a model as it was opened, with an input of the sidebar."""
     model = models.subject(name)
     example, opened = model.frame(source), getattr(model, "opened", None)
     tokens = {"input_ids": example.stream}
@@ -118,7 +118,7 @@ def _subject(name: str, source: tuple[int, ...]) -> Subject:
 
 
 def _without_model(finding: Finding) -> Finding:
-    """The same without the model of the second run, and with the weights of one head alone: a visit keeps it."""
+    """Return a finding that a visit can keep: without the model of its second run, and with a copy of its head's weights."""
     place, pair = finding.place, finding.pair
     if place is not None and place.pattern is not None:
         place = replace(place, pattern=place.pattern.clone())
@@ -126,7 +126,7 @@ def _without_model(finding: Finding) -> Finding:
 
 
 def your_model(opened: Opened) -> None:
-    """Examine the open model with the input of the sidebar, and draw what was found."""
+    """Examine the open model with the input of the sidebar, and draw the findings."""
     name, source = opened.model, opened.source
     View(name, source, resources.MASKS[0], models.subject(name), ()).share(tab="yours")
     examination: Examination | None = st.session_state.get(STATE)
@@ -139,17 +139,18 @@ def your_model(opened: Opened) -> None:
 
 
 def _follow(examination: Examination, ticks: bool) -> None:
-    """`ticks` says whether it runs again by itself."""
+    """Draw the examination; `ticks` tells whether the fragment reruns periodically."""
     examination.watch()
     try:
         model = models.subject(examination.model)
-    except XformerError:  # it was removed during the visit: the page says so
+    except XformerError:  # it was removed during the visit; a rerun reports that
         st.rerun()
     if examination.is_running != ticks:
         st.rerun()
     diagnosis = Diagnosis(tuple(examination.findings))
-    says, bar = st.container(), st.container(key="doctor_bar")  # always there, so that nothing below is built anew
-    with says:
+    # both always exist, so that the elements below keep their place
+    headline_at, bar = st.container(), st.container(key="doctor_bar")
+    with headline_at:
         headline(_headline(examination, diagnosis, model))
     if examination.problem:
         st.info(f"This model cannot be examined. {escape_markdown(examination.problem)}", icon=":material/info:")
@@ -157,9 +158,9 @@ def _follow(examination: Examination, ticks: bool) -> None:
     with bar:
         if not examination.is_done:
             n, of = len(examination.findings), len(CHECKS)
-            now = list(CHECKS)[n].replace("_", " ")
+            check = list(CHECKS)[n].replace("_", " ")
             progress(
-                examination, "doctor", n / of, f"Check {n + 1} of {of}: {now}", f"Stopped after {n} of {of} checks."
+                examination, "doctor", n / of, f"Check {n + 1} of {of}: {check}", f"Stopped after {n} of {of} checks."
             )
         elif examination.n_tokens < FEW_TOKENS:
             few = f"{examination.n_tokens} token" + "s" * (examination.n_tokens != 1)
@@ -169,24 +170,24 @@ def _follow(examination: Examination, ticks: bool) -> None:
 
 
 def _headline(examination: Examination, diagnosis: Diagnosis, model: ModelAdapter) -> str:
-    """What was found so far; silent while nothing is."""
+    """Summarise the findings so far; "" while there are none and checks are left."""
     broken, n = diagnosis.broken, sum(one.verdict in ("holds", "broken") for one in diagnosis.findings)
     if broken:
         fails = f"**{len(broken)} of {n} checks {'fails' if len(broken) == 1 else 'fail'}.**"
         place = next((one.place for one in broken if one.place is not None), None)
         if place is None:
             return fails
-        where = "" if place.layer is None else f" in **{_where(place, model)}**"
-        return f"{fails} The first thing that goes wrong is {_what(place)}{where}."
+        where = "" if place.layer is None else f"**{_where(place, model)}**: "
+        return f"{fails} The first error is in {where}{_what(place)}."
     if not examination.is_done or examination.problem:
         return ""
     if not n:
         return "**No check applies** to this model with this input; the reasons are below."
-    return f"**Nothing is wrong**: all {n} checks that apply to this model hold."
+    return f"**No errors found**: all {n} checks that apply to this model pass."
 
 
 def _findings(examination: Examination, broken: Sequence[Finding], model: ModelAdapter) -> None:
-    """The first finding in full, with those that one mistake explains; the others closed."""
+    """Draw the first finding in full, with those that probably share its cause; draw the others collapsed."""
     for number, same in enumerate(_by_cause(broken)):
         first, *others = same
         if number == 0:
@@ -204,7 +205,7 @@ def _findings(examination: Examination, broken: Sequence[Finding], model: ModelA
 
 
 def _by_cause(broken: Sequence[Finding]) -> list[list[Finding]]:
-    """Findings that the same part of the same layer explains, in the order of the first of each."""
+    """Group the findings by layer and cause, in the order of the first of each group."""
     groups: dict[Any, list[Finding]] = {}
     for number, one in enumerate(broken):
         place = one.place
@@ -216,7 +217,7 @@ def _by_cause(broken: Sequence[Finding]) -> list[list[Finding]]:
 
 
 def _finding(examination: Examination, finding: Finding, model: ModelAdapter) -> None:
-    """One finding: what it is, the cell, where to look, and the two runs that show it."""
+    """Draw one finding: a sentence, the cell, a remedy, a link to Attention, and the two runs that show it."""
     place, drawn = finding.place, ""
     if place is not None:
         drawn = cell_picture(place, _names(model, place.labels))
@@ -234,7 +235,7 @@ def _finding(examination: Examination, finding: Finding, model: ModelAdapter) ->
     if place is not None and drawn:
         with picture:
             st.html(drawn)
-            st.caption(f"{_where(place, model).capitalize()}: a row looks, a column is looked at")
+            st.caption(f"{_where(place, model).capitalize()}: rows are queries, columns are keys")
     if finding.pair is not None and (lanes := _lanes(finding.pair, model)):
         prediction_strip(lanes, key=f"doctor_runs_{finding.check}")
 
@@ -244,7 +245,7 @@ def _title(finding: Finding) -> str:
 
 
 def _sentence(finding: Finding, model: ModelAdapter) -> str:
-    """What was found, and where: layers and heads count from 1, as on all screens."""
+    """Describe a finding and its place; layers and heads count from 1, as on all screens."""
     found = re.sub(r"\b(layer|head) (\d+)", lambda match: f"{match[1]} {int(match[2]) + 1}", finding.sentence)
     return (
         escape_markdown(found) if finding.place is None else f"{escape_markdown(found)} {_seen(finding.place, model)}"
@@ -252,7 +253,7 @@ def _sentence(finding: Finding, model: ModelAdapter) -> str:
 
 
 def _seen(place: Place, model: ModelAdapter) -> str:
-    """The place of a finding as a sentence."""
+    """Describe the place of a finding in a sentence."""
     if place.layer is None:
         return f"First seen in {_what(place)}."
     seen = f"First seen in **{_where(place, model)}**"
@@ -262,15 +263,15 @@ def _seen(place: Place, model: ModelAdapter) -> str:
     names = _names(model, place.labels)
     query, key = (
         f"position {at}" + (f" “{escape_markdown(names[at])}”" if at < len(names) else "")
-        for at in (place.query + n_key - n_query, place.key)  # read from a cache, the queries are the last positions
+        for at in (place.query + n_key - n_query, place.key)  # with a cache, the queries are the last positions
     )
     if place.cause == "mask" and float(place.pattern[place.query, place.key]) > 0:
-        return f"{seen}: {_what(place)} lets {query} look at {key}."
-    return f"{seen}, where {query} looks at {key}: {_what(place)}."
+        return f"{seen}: {_what(place)} lets {query} attend to {key}."
+    return f"{seen}, where {query} attends to {key}: {_what(place)}."
 
 
 def _where(place: Place, model: ModelAdapter) -> str:
-    """The layer and the head of a place within the layers."""
+    """Return the layer and the head of a place within the layers, as text."""
     assert place.layer is not None
     site = _site(place, model)
     layer = f"layer {place.layer + 1}" if site is None else layer_title(site.path, is_pair=model.shape.is_pair)
@@ -278,18 +279,18 @@ def _where(place: Place, model: ModelAdapter) -> str:
 
 
 def _what(place: Place) -> str:
-    """What goes wrong there; a module without a better name by its path."""
+    """Name what is wrong at a place; a module without a common name by its path."""
     return CAUSES.get(place.cause, f"`{place.cause}`" if "." in place.cause else "one of its steps")
 
 
 def _site(place: Place, model: ModelAdapter) -> Site | None:
-    """The attention or feed-forward layer of a place; the layer's attention where that is all that is known."""
+    """Return the attention or feed-forward site of a place; if only the layer is known, its attention."""
     of_layer = [site for site in model.shape.attention if site.layer == place.layer]
     return Site.find(place.name) or (of_layer[0] if len(of_layer) == 1 else None)
 
 
 def _link(examination: Examination, finding: Finding, place: Place, model: ModelAdapter) -> str:
-    """The head of a place, and its cell where Attention has it, as its link says it; "" where no attention is known."""
+    """Return the head of a place for a link to Attention, with the cell where that screen has it; "" without attention."""
     site, sites = _site(place, model), model.shape.attention
     if site is None or site not in sites:
         return ""
@@ -302,12 +303,12 @@ def _link(examination: Examination, finding: Finding, place: Place, model: Model
 
 
 def _names(model: ModelAdapter, tokens: Sequence[int]) -> tuple[str, ...]:
-    """What the tokens are called on screens."""
+    """Return the display names of tokens."""
     return model.names(torch.tensor(tokens)) if len(tokens) else ()
 
 
 def _lanes(pair: Pair, model: ModelAdapter) -> list[Lane]:
-    """The tokens of both runs, aligned where they should agree; only what differs is marked. One lane if nothing does."""
+    """Return the tokens of both runs, aligned where they should agree and marked where they differ; else one lane."""
     at, at_second = pair.positions
     shift = max(0, at_second[0] - at[0]) if at else 0
     first, second = _tokens(pair.first, 0, model), _tokens(pair.second, pair.row_second, model)
@@ -321,32 +322,32 @@ def _lanes(pair: Pair, model: ModelAdapter) -> list[Lane]:
         Lane("input", tuple(first[max(0, start - shift) : part.stop - shift]), offset=max(0, shift - start)),
         Lane("in a batch" if beside else "changed", tuple(second[part]), moved=tuple(moved[part])),
     ]
-    return lanes + [Lane("beside it", tuple(_tokens(pair.second, row, model)[part])) for row in beside]
+    return lanes + [Lane("batched with it", tuple(_tokens(pair.second, row, model)[part])) for row in beside]
 
 
 def _tokens(run: Run, row: int, model: ModelAdapter) -> list[str]:
-    """The tokens of a row; padding is called that."""
+    """Return the tokens of a row; padding is shown as "pad"."""
     names, valid = _names(model, run.read[row].tolist()), run.valid if run.target is None else None
     there = [True] * len(names) if valid is None else valid[row].tolist()
     return [name if is_token else "pad" for name, is_token in zip(names, there, strict=True)]
 
 
 def _all_checks(diagnosis: Diagnosis, model: ModelAdapter) -> None:
-    """Every check that was done, and what no check looks at."""
+    """Draw a table of all completed checks, and list what was not checked."""
     done = [one for one in diagnosis.findings if one.verdict in ("holds", "broken")]
     if done:
         rows = [
             {
                 "Check": _title(one),
-                "Verdict": "✓ holds" if one.verdict == "holds" else "✗ fails",
-                "What was found": one.sentence,
+                "Verdict": "✓ passes" if one.verdict == "holds" else "✗ fails",
+                "Finding": one.sentence,
                 "Difference": "" if one.size is None else f"{one.size:.0e}",
             }
             for one in done
         ]
         column = st.column_config.TextColumn
         columns = {
-            "What was found": column(width="large"),
+            "Finding": column(width="large"),
             "Difference": column(help="The largest difference between runs that should agree, relative to the outputs"),
         }
         st.dataframe(pd.DataFrame(rows), column_config=columns, hide_index=True, height="content", key="doctor_table")

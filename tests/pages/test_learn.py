@@ -1,4 +1,4 @@
-"""First principles and the Bug lab: every step and every bug opens, its numbers are the library's, its code runs."""
+"""First principles and the Bug lab: steps, rounds and bugs open, their numbers are the library's, their code runs."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ MATRICES = ("average", "qkv", "mask", "heads", "position", "model")
 
 
 def run_codes(app: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Run each code on the screen, in the project's folder; returns what each left behind."""
+    """Run each code on the screen in the project's folder; return the variables that each left."""
     monkeypatch.chdir(ROOT)
     return [left_by(element.value) for element in app.code]
 
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The data of the matrices that are drawn from now on."""
+    """Collect the data of all matrices that are drawn."""
     found: list[dict[str, Any]] = []
     draw = steps.matrices
     monkeypatch.setattr(steps, "matrices", lambda data, **more: found.append(dict(data)) or draw(data, **more))
     return found
 
 
-def computed(data: dict[str, Any], one: dict[str, Any]) -> torch.Tensor:
-    """A matrix as its `made` says, from the matrices that it names."""
-    made, of = one["made"], {other["name"]: other for other in data["matrices"]}
+def computed(data: dict[str, Any], matrix: dict[str, Any]) -> torch.Tensor:
+    """Compute a matrix from the operation and the operands in its `made`."""
+    made, by_name = matrix["made"], {other["name"]: other for other in data["matrices"]}
     numbers = {
         name: torch.tensor([[0.0 if value is None else value for value in row] for row in other["values"]])
-        for name, other in of.items()
+        for name, other in by_name.items()
     }
     if made["op"] == "softmax":
-        hidden = torch.tensor([[value is None for value in row] for row in of[made["of"]]["values"]])
+        hidden = torch.tensor([[value is None for value in row] for row in by_name[made["of"]]["values"]])
         return numbers[made["of"]].masked_fill(hidden, float("-inf")).softmax(dim=-1)
     right = numbers[made["right"]]
     right = right.T if made.get("by") == "rows" else right
@@ -73,15 +73,15 @@ def test_every_step_opens_and_its_matrices_follow_from_each_other(
     assert app.query_params["step"] == step
     assert len(drawn) == (step in MATRICES)
     for data in drawn:
-        for one in data["matrices"]:
-            if one["made"] is None:
+        for matrix in data["matrices"]:
+            if matrix["made"] is None:
                 continue
             values = torch.tensor(
-                [[float("nan") if value is None else value for value in row] for row in one["values"]]
+                [[float("nan") if value is None else value for value in row] for row in matrix["values"]]
             )
-            found = computed(data, one)[:, : values.shape[1]]
+            found = computed(data, matrix)[:, : values.shape[1]]
             is_changed = found.new_ones(found.shape).triu(1).bool() if step == "mask" else values.isnan()
-            assert torch.allclose(found[~is_changed], values[~is_changed], rtol=1e-4, atol=1e-5), one["name"]
+            assert torch.allclose(found[~is_changed], values[~is_changed], rtol=1e-4, atol=1e-5), matrix["name"]
 
 
 @pytest.mark.parametrize("way", ["late", "zero"])
@@ -98,7 +98,7 @@ def test_each_wrong_way_to_mask_has_its_finding(open_page: Open, drawn: list[dic
         assert f"{round(100 * leak)}%" in text(app)
 
 
-def test_the_finding_is_that_of_the_row_and_silent_near_even_attention(open_page: Open) -> None:
+def test_the_headline_follows_the_row_and_is_empty_near_uniform_attention(open_page: Open) -> None:
     own = Sentence("we are what we are", 4, 5).average().weights
     app = open_page(PRINCIPLES, text="we are what we are", d="4", seed="5", row="2")
     assert f"“what” takes {percent(own[2, 2].item(), 0)} of its new vector from itself." in text(app)
@@ -106,7 +106,7 @@ def test_the_finding_is_that_of_the_row_and_silent_near_even_attention(open_page
     assert "of its new vector" not in text(app)
 
 
-def test_a_change_in_the_matrices_is_in_the_link_and_a_forged_one_changes_nothing(
+def test_edits_of_the_matrices_are_in_the_link_and_forged_ones_are_ignored(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = open_page(PRINCIPLES, text="a b c", d="2")
@@ -116,7 +116,7 @@ def test_a_change_in_the_matrices_is_in_the_link_and_a_forged_one_changes_nothin
     assert complaints(app) == []
     assert dict(app.query_params) == before
     for sent, name, value in (
-        ({"number": [1, 0, 99.0]}, "vector", "b:4,"),  # no number is larger
+        ({"number": [1, 0, 99.0]}, "vector", "b:4,"),  # numbers are clamped
         ({"row": 2}, "row", "2"),
         ({"word": [1, "big dog"]}, "text", "a big dog c"),
     ):
@@ -126,14 +126,14 @@ def test_a_change_in_the_matrices_is_in_the_link_and_a_forged_one_changes_nothin
 
 
 def send(app: Any, monkeypatch: pytest.MonkeyPatch, *sent: dict[str, Any]) -> Any:
-    """Run the app after the browser sent changes."""
+    """Run the app as if the browser had sent these changes."""
     with monkeypatch.context() as patch:
         patch.setattr(steps, "matrices", lambda data, *, changed, **more: [changed(one) for one in sent])
         assert not app.run().exception
     return app.run()
 
 
-def test_a_vector_set_by_hand_is_used_and_can_be_taken_back(open_page: Open, drawn: list[dict[str, Any]]) -> None:
+def test_a_vector_set_by_hand_is_used_and_can_be_reset(open_page: Open, drawn: list[dict[str, Any]]) -> None:
     app = open_page(PRINCIPLES, text="a b", d="2", vector="b:1.5,-2")
     assert complaints(app) == []
     assert drawn[0]["matrices"][0]["values"][1] == [1.5, -2.0]
@@ -142,12 +142,12 @@ def test_a_vector_set_by_hand_is_used_and_can_be_taken_back(open_page: Open, dra
     assert drawn[-1]["matrices"][0]["values"][1] == pytest.approx(Sentence("a b", 2, 3).x[1].tolist())
 
 
-def test_the_model_step_is_a_head_of_a_trained_model(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_step_shows_a_head_of_a_trained_model(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(PRINCIPLES, step="model", input="5 2", head="2.1", row="2")
     assert complaints(app) == []
     [space] = run_codes(app, monkeypatch)
     own = xformer.read(ROOT / "checkpoints/reverse-decoder", "5 2")["decoder.1.attn.pattern"][0, 0]
-    assert torch.allclose(space["mixed"].weights, own, rtol=0, atol=1e-5)  # the scores are scaled elsewhere
+    assert torch.allclose(space["mixed"].weights, own, rtol=0, atol=1e-5)  # the order of scaling differs
     assert f"{percent(own[2].max().item(), 0)} of its attention" in text(app)
     [link] = app.get("page_link")
     assert "head=2.1" in link.proto.query_string
@@ -156,21 +156,21 @@ def test_the_model_step_is_a_head_of_a_trained_model(open_page: Open, monkeypatc
     assert "at most 4 numbers" in app.error[0].value
 
 
-def test_the_model_step_names_an_answer_only_where_one_is_due() -> None:
+def test_the_model_step_states_a_prediction_only_at_output_positions() -> None:
     run = resources.run("reverse-decoder", (3, 7, 12))
     mixed = head_of(run, layer=0, head=0)
     for row, is_due in ((len(mixed.names) - 1, True), (0, False)):
         assert ("After all layers the model says" in steps.head_note(run, mixed, 0, 0, row)) == is_due
 
 
-def test_a_sentence_that_cannot_be_read_leaves_the_last_one_and_says_why(open_page: Open) -> None:
+def test_an_invalid_sentence_shows_an_error_and_keeps_the_last_one(open_page: Open) -> None:
     app = open_page(PRINCIPLES, text="a " + "b" * 200)
     [problem] = complaints(app)
     assert "at most 14 letters" in problem
     assert app.query_params["text"] == "the cat saw the dog"
 
 
-def test_the_variance_on_the_screen_was_measured_and_its_code_draws_it(
+def test_the_variance_on_screen_is_measured_and_its_code_draws_it(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = {"step": "scale", "dk": "128", "seed": "4"}
@@ -181,9 +181,7 @@ def test_the_variance_on_the_screen_was_measured_and_its_code_draws_it(
     assert shown[1] == f"{measured:.4g}"
 
 
-def test_a_round_keeps_its_answer_to_itself_until_it_is_over_and_leads_to_its_bug(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_round_reveals_its_bug_only_when_it_is_over(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = charts_shown(monkeypatch)
     number = next(number for number in range(1, len(PLAYED) + 1) if round_of(number).broken == 0)
     now = round_of(number)
@@ -202,7 +200,7 @@ def test_a_round_keeps_its_answer_to_itself_until_it_is_over_and_leads_to_its_bu
     assert complaints(app) == []
     assert dict(app.query_params) == {"round": str(number)}
     assert f"this bug: **{escape_markdown(BUGS[now.bug].title)}**" in text(app)
-    assert "named from its trace and its weights" in text(app)
+    assert "identified from its trace and weights" in text(app)
     assert_code_draws(app, shown, monkeypatch)
 
 
@@ -215,9 +213,9 @@ def test_rounds_cover_each_bug() -> None:
     assert all(has_effect(readings(example_of(one.model), BUGS[one.bug]), BUGS[one.bug]) for one in rounds)
 
 
-def test_the_score_counts_named_bugs_and_the_next_round_is_another(open_page: Open) -> None:
+def test_the_score_counts_identified_bugs_across_rounds(open_page: Open) -> None:
     app = open_page(BUG_LAB)
-    for number, is_right, score in ((1, True, "1 of 1 named"), (2, False, "1 of 2 named")):
+    for number, is_right, score in ((1, True, "1 of 1 identified"), (2, False, "1 of 2 identified")):
         now = round_of(number)
         app.button(key="bug_side_B").click().run()
         index = next(i for i, name in enumerate(now.choices) if (name == now.bug) == is_right)
@@ -227,7 +225,7 @@ def test_the_score_counts_named_bugs_and_the_next_round_is_another(open_page: Op
         assert app.query_params["round"] == str(number + 1)
 
 
-def test_links_to_a_model_and_to_a_bug_that_is_not_here_open_the_bugs(open_page: Open) -> None:
+def test_links_to_a_model_or_an_unknown_bug_open_the_list_of_bugs(open_page: Open) -> None:
     for link, n_warnings in (({"model": "reverse"}, 0), ({"bug": "heisenbug"}, 1)):
         app = open_page(BUG_LAB, **link)
         assert not app.exception
@@ -235,8 +233,8 @@ def test_links_to_a_model_and_to_a_bug_that_is_not_here_open_the_bugs(open_page:
         assert app.query_params["bug"] == "no-scale"
 
 
-def test_bugs_open_and_are_named(open_page: Open) -> None:
-    """One that a recorded run shows and one that does not. The chosen model stays, also when the bug is shown on another."""
+def test_bugs_open_and_are_diagnosed(open_page: Open) -> None:
+    """Bugs that are visible and invisible in a run. The chosen model stays, even where another one shows the bug."""
     app = open_page(BUG_LAB, model="reverse-small", bug="no-scale", show="diagnosis")
     app.session_state["bug_loop"] = "diagnosis"
     in_training = [bug for bug in BUGS.values() if bug.shows == "in training"]
@@ -245,22 +243,22 @@ def test_bugs_open_and_are_named(open_page: Open) -> None:
         assert complaints(app) == [], bug.name
         assert app.query_params["bug"] == bug.name
         assert app.query_params["model"] == "reverse-small"
-        verdict = "The diagnosis finds nothing" if bug in in_training else "named from its trace and its weights"
+        verdict = "The diagnosis finds nothing" if bug in in_training else "identified from its trace and weights"
         assert verdict in text(app), bug.name
 
 
 def test_equal_rows_have_no_note() -> None:
     both = readings(example_of("reverse-small"), BUGS["init-too-large"])
-    assert re.search(r"largest weight of a row is [\d.]+ on average with the bug and [\d.]+ without", browse.rows(both))
-    assert browse.rows([both[0], both[0]]) == ""
+    assert re.search(r"largest weight of a row is [\d.]+ on average with the bug and [\d.]+ without", browse.row_note(both))
+    assert browse.row_note([both[0], both[0]]) == ""
 
 
-def test_the_loss_is_called_low_only_where_it_is() -> None:
+def test_a_low_loss_is_pointed_out_only_where_it_is_low() -> None:
     view, bug = example_of("reverse-small"), BUGS["init-too-large"]
     right, wrong = readings(view, bug)
     for loss, is_low in ((3.28, True), (9.0, False)):
         shown = replace(wrong)
-        vars(shown)["loss"] = loss  # as if that were the loss of the broken model
+        vars(shown)["loss"] = loss  # override the cached loss of the broken model
         assert ("in the patterns, not in the loss" in browse.effect(view, bug, [right, shown], [])) == is_low
     assert "above ln" not in bug.look_for
 
@@ -268,7 +266,7 @@ def test_the_loss_is_called_low_only_where_it_is() -> None:
 @pytest.mark.parametrize(
     ("bug", "change"), [("cross-roles-swapped", {"edits": "positions:off"}), ("softmax-of-nothing", {})]
 )
-def test_the_loss_is_that_of_the_broken_model_and_the_code_records_it(
+def test_the_losses_on_screen_are_those_that_the_code_computes(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, bug: str, change: dict[str, str]
 ) -> None:
     app = open_page(BUG_LAB, model="reverse-seq2seq", bug=bug, show="attention", own="1", **change)
@@ -283,16 +281,16 @@ def test_the_loss_is_that_of_the_broken_model_and_the_code_records_it(
         assert [float(shown[1]), float(shown[2])] == pytest.approx(losses, abs=6e-5)
 
 
-def test_a_bug_that_does_not_fit_is_shown_on_a_model_that_it_fits(open_page: Open) -> None:
+def test_a_bug_that_does_not_apply_is_shown_on_another_model(open_page: Open) -> None:
     app = open_page(BUG_LAB, model="reverse", bug="forgotten-return", show="diagnosis")
     assert complaints(app) == []
     assert "Shown on **reverse\\-seq2seq**" in text(app)
     assert "it needs an encoder\\-decoder" in text(app)
-    assert "named from its trace and its weights" in text(app)
+    assert "identified from its trace and weights" in text(app)
     assert app.sidebar.selectbox(key="model").value == "reverse"
 
 
-def test_a_model_that_shows_nothing_can_be_shown_all_the_same(open_page: Open) -> None:
+def test_a_model_without_an_effect_can_be_shown_anyway(open_page: Open) -> None:
     app = open_page(BUG_LAB, model="reverse-mirror", bug="no-scale")
     assert "on this input its answer stays the same" in text(app)
     app.button(key="bug_fit_own").click().run()
@@ -301,9 +299,7 @@ def test_a_model_that_shows_nothing_can_be_shown_all_the_same(open_page: Open) -
     assert "the bug has no effect on the answer" in text(app)
 
 
-def test_both_train_from_the_same_weights_and_the_broken_one_may_break_off(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_models_train_and_a_diverging_one_is_reported(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browse, "STEPS", (5, 10))
     monkeypatch.setattr(browse, "BUDGET", 1e9)
     app = open_page(BUG_LAB, model="reverse-small", bug="softmax-of-nothing", show="training")
@@ -321,7 +317,7 @@ def test_both_train_from_the_same_weights_and_the_broken_one_may_break_off(
     assert shown[1] != shown[2]
 
 
-def test_the_lesson_is_the_labs_own_training() -> None:
+def test_a_lesson_matches_separate_trainings() -> None:
     preset, bug = tiny_preset("decoder"), BUGS["no-scale"]
     *_, last = lesson(preset, bug, 12)
     assert last.is_final
@@ -331,5 +327,5 @@ def test_the_lesson_is_the_labs_own_training() -> None:
         assert [row[f"gradient_{side}"] for row in last.rows] == [report.gradient_norm for report in reports]
 
 
-def test_every_bug_is_in_one_group() -> None:
+def test_each_bug_is_in_exactly_one_group() -> None:
     assert sorted(bug.name for bugs in browse.GROUPS.values() for bug in bugs) == sorted(BUGS)

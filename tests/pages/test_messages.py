@@ -1,4 +1,4 @@
-"""No page hands words that anyone can have typed to something that reads Markdown: read off the source of all pages."""
+"""Text that visitors typed never reaches Markdown unescaped: a check of the source of all pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MARKDOWN = set(
         "download_button link_button popover expander checkbox toggle status spinner heading",
     )
 )
-"""What reads its first argument as Markdown; `text`, `code` and the cells of tables show letters."""
+"""Functions that render their first argument as Markdown; `text`, `code` and table cells show it literally."""
 FROM_ANYONE = set(
     re.findall(
         r"\w+",
@@ -23,42 +23,42 @@ FROM_ANYONE = set(
         "asked file_name tag tags story about",
     )
 )
-"""Names of variables and attributes that may hold text of a visitor, or quote it."""
+"""Names of variables and attributes that may hold or quote the text of a visitor."""
 SAFE = {"escape_markdown", "len", "int", "float", "duration", "percent", "megabytes", "join_words"}
-"""Calls that make a text harmless, or a number."""
+"""Calls that return escaped text or a number."""
 OURS = {
     "attention/head_scores.py": {"name"},
     "attention/heads.py": {"label"},
     "attention/one_cell.py": {"found.removed.writer.name", "layer.title", "one.title", "title_of(run, cell)"},
-    "bug_lab/browse.py": {"curves.title", "title", "why", "words"},  # escaped where it is made
+    "bug_lab/browse.py": {"curves.title", "title", "why", "words"},  # escaped where it is created
     "classroom/present.py": {"label"},  # a code of letters
-    "classroom/stage.py": {"words"},  # of buttons, or escaped where it is made
-    "compare/panels.py": {"name"},  # escaped where it is made
+    "classroom/stage.py": {"words"},  # of buttons, or escaped where it is created
+    "compare/panels.py": {"name"},  # escaped where it is created
     "compare/sidebar.py": {"words"},
     "embeddings/page.py": {"name"},
-    "feed_forward/pictures.py": {"choice.title", "title", "words"},  # of a layer, or escaped where it is made
+    "feed_forward/pictures.py": {"choice.title", "title", "words"},  # of a layer, or escaped where it is created
     "home/more.py": {"label", "published.title"},
     "positions/panels.py": {"kind.title"},
     "runs/chosen.py": {"title", "words"},
     "runs/page.py": {"PRESETS[SHIPPED].title", "words"},
-    "shared/layout.py": {"text"},  # the callers hand it over, and are read here too
+    "shared/layout.py": {"text"},  # passed by callers, which are checked here too
     "shared/picture.py": {"text"},
-    "shared/session.py": {"name", "title", "words"},  # of a package that is known here, and of screens
+    "shared/session.py": {"name", "title", "words"},  # of a known package, and of screens
     "shared/widgets.py": {"label"},
     "train/form.py": {"field.label", "words"},
     "train/run.py": {"CURVES[what].title", "title"},
     "train/setup.py": {"about", "title", "words"},  # of presets and sweeps
     "train/status.py": {"words"},
 }
-"""By file, expressions that hold words of this program, in spite of their names; each was looked at."""
+"""By file, expressions that hold only text of this program despite their names; each was checked by hand."""
 
 
 def calls(tree: ast.Module) -> Iterator[tuple[ast.Call, list[ast.expr]]]:
-    """Each call of something that reads Markdown, with the expressions it reads."""
+    """Yield each call that renders Markdown, with the rendered expressions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, (ast.Attribute, ast.Name)):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
-            if name in MARKDOWN and not ast.unparse(node.func).startswith("texts."):  # which name a text
+            if name in MARKDOWN and not ast.unparse(node.func).startswith("texts."):  # these name a text
                 read = [
                     *node.args[:1],
                     *(word.value for word in node.keywords if word.arg in ("help", "body", "label")),
@@ -67,7 +67,7 @@ def calls(tree: ast.Module) -> Iterator[tuple[ast.Call, list[ast.expr]]]:
 
 
 def unescaped(expression: ast.expr) -> Iterator[str]:
-    """The parts of an expression that may be anyone's words and go through no `escape_markdown`."""
+    """Yield the parts of an expression that may hold a visitor's text and do not go through `escape_markdown`."""
     parts: list[ast.expr] = []
     match expression:
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in SAFE:
@@ -97,17 +97,17 @@ def unescaped(expression: ast.expr) -> Iterator[str]:
 
 
 def shown_unescaped(tree: ast.Module) -> list[str]:
-    """The expressions in a source that are shown as Markdown and may be anyone's words."""
+    """Return the expressions in a source that are rendered as Markdown and may hold a visitor's text."""
     return [part for _, read in calls(tree) for one in read for part in unescaped(one)]
 
 
-def test_no_page_reads_what_anyone_typed_as_markdown() -> None:
+def test_no_page_renders_typed_text_as_markdown() -> None:
     for file in sorted((ROOT / "pages").rglob("*.py")):
         name = file.relative_to(ROOT / "pages").as_posix()
         assert set(shown_unescaped(parsed(file))) == OURS.get(name, set()), name
 
 
-def test_an_error_repeats_what_was_typed_letter_by_letter(open_page: Open) -> None:
+def test_an_error_quotes_typed_text_literally(open_page: Open) -> None:
     app = open_page("pages/attention/page.py", model="reverse-small")
     for text in ("$x$ `a` a\\b", ":red[a] :material/delete:", "<b>x</b> https://evil.example me@evil.example"):
         app.text_input(key="input").set_value(text).run()
