@@ -1,4 +1,4 @@
-"""First principles: how attention comes about, from an average on."""
+"""First principles: attention, built up step by step from an average."""
 
 from pages.shared.screens import Screen
 

@@ -1,4 +1,4 @@
-"""First principles: attention in small steps on a sentence that anyone can change, then in a real model, then its parts."""
+"""First principles: attention in small steps on an editable sentence, then in a trained model, then its components."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PANELS = {
     "position": steps.position_panel,
 }
 ALONE = {"model": steps.model_panel, "parts": steps.parts_panel}
-"""Steps that do not read the sentence."""
+"""Steps that do not use the sentence."""
 TITLES = ("Average", "q, k, v", "Scale", "Mask", "Heads", "Position", "Model", "Parts")
 NAMES = [*PANELS, *ALONE]
 

@@ -1,6 +1,6 @@
-"""The steps of First principles: each draws its picture, with its finding above, and returns what to notice.
+"""The steps of First principles: each draws its picture under a headline, and returns what to notice.
 
-All but the last two read a sentence, which the visitor changes in its matrices.
+All but the last two use a sentence, which the visitor edits in its matrices.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ from xformer.widgets.matrices_data import Shown, matrices_data, mix, operand, pr
 
 USUAL = "the cat saw the dog"
 MOST_TYPED = 120
-"""Characters that are read of what is typed."""
+"""Maximum number of characters of the sentence."""
 D_OF_WORDS = (2, 4, 8)
 SEEDS = range(1, 100)
 LARGEST = 4.0
-"""How far from zero a number can be set."""
+"""Largest absolute value of a number set by hand."""
 TEXT, OWN, ROW, WIDTH, SEED = (f"principle_{name}" for name in ("text", "own", "row", "d", "seed"))
 PROBLEM = "principle_problem"
-"""Why the last change was not made."""
+"""The session key for the reason why the last change was rejected."""
 
 
 def ask_sentence() -> Sentence:
-    """The sentence as the link or the last change has it; a change that could not be made leaves it, and says why."""
+    """Return the sentence of the link or of the last change. A rejected change leaves it as it was and shows an error."""
     st.session_state.setdefault(TEXT, USUAL)
     st.session_state.setdefault(OWN, None)
     seed("d", D_OF_WORDS, 4, key=WIDTH)
@@ -81,7 +81,7 @@ def ask_sentence() -> Sentence:
 
 
 def _current() -> Sentence:
-    """The sentence of the session, with the vector set by hand where that fits the words and the width."""
+    """Return the sentence of the session, with the vector set by hand where it fits the words and the width."""
     sentence = Sentence(st.session_state[TEXT], st.session_state[WIDTH], st.session_state[SEED])
     own = st.session_state[OWN]
     if own is None or own[0] not in sentence.words or len(own[1]) != sentence.d:
@@ -90,16 +90,16 @@ def _current() -> Sentence:
 
 
 def ask_more(sentence: Sentence) -> None:
-    """Widgets for the width and the seed, and for the vector set by hand to be as drawn again."""
+    """Draw widgets for the width and the seed, and for resetting a vector set by hand."""
     st.caption("Click a word or a number of X to change it.")
     st.segmented_control("Numbers per word", D_OF_WORDS, required=True, key=WIDTH, persist_state="session")
     st.button("New vectors", icon=":material/casino:", on_click=_draw_again, key="principle_redraw", shortcut="V")
     if sentence.own is not None:
-        st.button("Vector as drawn", on_click=st.session_state.__setitem__, args=(OWN, None), key="principle_own_undo")
+        st.button("Reset vector", on_click=st.session_state.__setitem__, args=(OWN, None), key="principle_own_undo")
 
 
 def link_of(sentence: Sentence) -> dict[str, str]:
-    """What the link keeps of a sentence."""
+    """Return what the link keeps of a sentence."""
     own = {}
     if sentence.own is not None:
         word, values = sentence.own
@@ -108,19 +108,19 @@ def link_of(sentence: Sentence) -> dict[str, str]:
 
 
 def followed_row(names: Sequence[str], usual: int = 1) -> int:
-    """The row that the headline and the animation follow."""
+    """Return the row that the headline and the animation follow."""
     seed("row", range(len(names)), min(usual, len(names) - 1), key=ROW)
     chose("row", str(st.session_state[ROW]))
     return st.session_state[ROW]
 
 
 def _draw_again() -> None:
-    """The next seed. A callback."""
+    """Select the next seed. A callback."""
     st.session_state[SEED] = st.session_state[SEED] % SEEDS[-1] + 1
 
 
 def change(sent: Mapping[str, Any]) -> None:
-    """Make the change that the browser sent: of the row that is followed, of a word, or of a number of a vector."""
+    """Apply a change that the browser sent: of the followed row, of a word, or of a number in a vector."""
     sentence = _current()
     words = sentence.words
     match sent:
@@ -144,57 +144,58 @@ def _set_text(text: str) -> None:
 
 
 class NoModel(NamedTuple):
-    """Where a picture of this screen stands, in place of a `View`: no model is looked at."""
+    """Takes the place of a `View` for the pictures of this screen, which show no model."""
 
     model: str = "first-principles"
 
 
-PLACE = NoModel()
+CONTEXT = NoModel()
 
 
 def show_matrices(shown: Sequence[Shown], step: str, row: int, **more: Any) -> list[Call]:
-    """Draw matrices in which the numbers of `row` are followed; returns the calls that draw them as figures."""
+    """Draw matrices that follow the numbers of `row`; return the calls that draw them as figures."""
     matrices(matrices_data(shown, step=step, row=row, **more), key=f"matrices_{step}", changed=change)
-    drawn = [one for one in shown if one.drawn]
     return [
-        Call(viz.matrix, (one.mixed,), {"which": one.which, "n_columns": one.n_columns, "row": row}) for one in drawn
+        Call(viz.matrix, (matrix.mixed,), {"which": matrix.which, "n_columns": matrix.n_columns, "row": row})
+        for matrix in shown
+        if matrix.drawn
     ]
 
 
 CLEAR = 0.15
-"""A weight is stated as a finding when it is this much above that of even attention."""
+"""A weight is a finding where it exceeds that of uniform attention by this much."""
 
 
-def called(names: Sequence[str]) -> list[str]:
-    """The words of rows as Markdown; only words that occur twice keep their positions."""
+def row_words(names: Sequence[str]) -> list[str]:
+    """Return the words of rows as Markdown; only words that occur twice keep their positions."""
     words = [name.partition(" ")[2] for name in names]
     return [escape_markdown(word if words.count(word) == 1 else name) for word, name in zip(words, names, strict=True)]
 
 
 def average_panel(sentence: Sentence) -> list[str]:
-    """Draw the step; returns what to notice."""
+    """Draw attention as an average with dot products as weights; return what to notice."""
     mixed = sentence.average()
     row = followed_row(mixed.names)
     headline(strongest_weight(mixed, row))
     pictures = [
         Shown("X", "X", mixed, "x", "one word per row", editable=True),
-        Shown("S", "S = X Xᵀ", mixed, "scores", "how alike two words are", product("X", "X")),
+        Shown("S", "S = X Xᵀ", mixed, "scores", "similarity of two words", product("X", "X")),
         Shown("A", "A = softmax(S)", mixed, "weights", "each row sums to 1", softmax("S"), breaks=True),
         Shown("Y", "Y = A X", mixed, "out", "the mixed words", mix("A", "X")),
     ]
-    footer(PLACE, "average", show_matrices(pictures, "average", row, words=sentence.words))
+    footer(CONTEXT, "average", show_matrices(pictures, "average", row, words=sentence.words))
     own = sum(int(weights.argmax()) == i for i, weights in enumerate(mixed.weights))
     return [
-        "Each word becomes a weighted average of all words. The weights aren’t learned; they are dot products of the word "
-        "vectors.",
-        f"**S is symmetric**: cat→dog equals dog→cat. The largest weight of {own} of {len(mixed.names)} words is on "
-        "themselves: a word can only match words like itself. Queries and keys, the next step, change both.",
+        "Each word becomes a weighted average of all words. The weights are not learned; they come from dot products of the "
+        "word vectors.",
+        f"**S is symmetric**: cat→dog equals dog→cat. For {own} of {len(mixed.names)} words the largest weight is "
+        "on themselves: a word can only match similar words. Queries and keys, the next step, change both.",
     ]
 
 
 def strongest_weight(mixed: Mixed, row: int) -> str:
-    """The strongest weight of a row as a finding; "" where attention is almost even."""
-    best, names = int(mixed.weights[row].argmax()), called(mixed.names)
+    """Describe the strongest weight of a row; "" where attention is almost uniform."""
+    best, names = int(mixed.weights[row].argmax()), row_words(mixed.names)
     weight = mixed.weights[row, best].item()
     if weight < 1 / len(names) + CLEAR:
         return ""
@@ -203,39 +204,41 @@ def strongest_weight(mixed: Mixed, row: int) -> str:
 
 
 def qkv_panel(sentence: Sentence) -> list[str]:
-    """Draw the step; returns what to notice."""
+    """Draw attention with queries, keys and values; return what to notice."""
     mixed = sentence.attention()
     row = followed_row(mixed.names)
-    names = called(mixed.names)
+    names = row_words(mixed.names)
     apart = (mixed.scores - mixed.scores.T).abs()
     i, j = divmod(int(apart.argmax()), len(names))
     if apart[i, j] >= 0.1:
         headline(
-            f"“{names[i]}” scores “{names[j]}” {mixed.scores[i, j].item():.2f}, the other way round it is "
+            f"“{names[i]}” scores “{names[j]}” {mixed.scores[i, j].item():.2f}, and “{names[j]}” scores “{names[i]}” "
             f"{mixed.scores[j, i].item():.2f}: S is no longer symmetric."
         )
     pictures = [
         Shown("X", "X", mixed, "x", drawn=False),
         Shown("Q", "Q = X W_Q", mixed, "q", "what a word looks for", product("X", "W_Q", by="columns")),
-        Shown("K", "K = X W_K", mixed, "k", "what it is found by", product("X", "W_K", by="columns")),
+        Shown("K", "K = X W_K", mixed, "k", "what it matches", product("X", "W_K", by="columns")),
         Shown("V", "V = X W_V", mixed, "v", "what it passes on", product("X", "W_V", by="columns")),
         *_attention(mixed, sentence.d),
     ]
     matrices = zip(("W_Q", "W_K", "W_V"), learned_matrices(sentence.d, sentence.seed), strict=True)
     weights = [operand(name, values) for name, values in matrices]
-    footer(PLACE, "qkv", show_matrices(pictures, "qkv", row, operands=weights, words=sentence.words))
+    footer(CONTEXT, "qkv", show_matrices(pictures, "qkv", row, operands=weights, words=sentence.words))
     own = sum(int(weights.argmax()) == k for k, weights in enumerate(mixed.weights))
     return [
         "Three matrices turn each word into a query, a key and a value. In a model they are learned; here they are random. "
-        "A word can now look for something that it is not: "
+        "A word can now look for something different from itself: "
         f"{own} of {len(names)} words attend most to themselves.",
         f"The three matrices hold 3 · {sentence.d} · {sentence.d} = {3 * sentence.d**2} numbers for a sentence of any "
         "length: the same matrices serve every word.",
     ]
 
 
-def _attention(mixed: Mixed, d: int, *, about: str = "row asks, column answers", has_sums: bool = False) -> list[Shown]:
-    """S, A and Y, made of Q, K and V."""
+def _attention(
+    mixed: Mixed, d: int, *, about: str = "rows: queries, columns: keys", has_sums: bool = False
+) -> list[Shown]:
+    """Return S, A and Y, computed from Q, K and V."""
     scores = product("Q", "K", divide=math.sqrt(d))
     return [
         Shown("S", "S = Q Kᵀ / √d", mixed, "scores", about, scores, breaks=True),
@@ -246,12 +249,12 @@ def _attention(mixed: Mixed, d: int, *, about: str = "row asks, column answers",
 
 
 def _roles(mixed: Mixed, suffix: str = "") -> list[Shown]:
-    """Q, K and V, read and not drawn."""
+    """Return Q, K and V as operands that are not drawn."""
     return [Shown(f"{name}{suffix}", name, mixed, name.lower(), drawn=False) for name in "QKV"]
 
 
 def scale_panel(sentence: Sentence) -> list[str]:
-    """Draw the step; returns what to notice."""
+    """Draw the effect of dividing by √d; return what to notice."""
     place = st.container()
     with toolbar():
         look: dict[str, Any] = {"label_visibility": "collapsed"}
@@ -269,10 +272,10 @@ def scale_panel(sentence: Sentence) -> list[str]:
     places = [*st.columns(2, gap="medium"), st.expander("What the scale does to the gradient")]
     for column, call in zip(places, calls, strict=True):
         with column:
-            shown(PLACE, call, f"scale_{call.name}")
-    measured = table(PLACE, analysis.product_variances, **numbers)
-    saturated = table(PLACE, analysis.softmax_saturation, **numbers)
-    footer(PLACE, "scale", calls, lambda: measured.merge(saturated, on="d"))
+            shown(CONTEXT, call, f"scale_{call.name}")
+    measured = table(CONTEXT, analysis.product_variances, **numbers)
+    saturated = table(CONTEXT, analysis.softmax_saturation, **numbers)
+    footer(CONTEXT, "scale", calls, lambda: measured.merge(saturated, on="d"))
     at, by_scale = measured.set_index("d").loc[d], saturated.set_index(["d", "scale"])
     with place:
         variances = f"{at['variance']:.4g}; divided by √d it is {at['scaled']:.3f}."
@@ -285,21 +288,20 @@ def _scale_notes(saturated: pd.DataFrame, d: int) -> list[str]:
     narrow, wide = saturated.loc[(WIDTHS[0], RAW)], saturated.loc[(WIDTHS[-1], RAW)]
     return [
         r"For independent entries of mean 0 and variance 1: $\mathrm{Var}(q_i k_i) = 1$, so $\mathrm{Var}(q \cdot k) = d$ and "
-        r"$\mathrm{Var}(q \cdot k / \sqrt{d}) = 1$. Training is free to leave that behind.",
-        f"The bars are one query with {N_KEYS} keys. Over {N_QUERIES} queries the largest weight is {raw['largest']:.2f} on "
-        f"average without the scale at d = {d}, with it {scaled['largest']:.2f}. The largest gradient of a "
-        f"softmax is p (1 − p). Without the scale it falls from "
-        f"{narrow['gradient']:.3f} at d = {WIDTHS[0]} to {wide['gradient']:.3f} at d = {WIDTHS[-1]}: "
-        "**a saturated softmax hardly learns.**",
+        r"$\mathrm{Var}(q \cdot k / \sqrt{d}) = 1$. Training may change both.",
+        f"The bars show one query with {N_KEYS} keys. Averaged over {N_QUERIES} queries at d = {d}, the largest weight is "
+        f"{raw['largest']:.2f} without the scale and {scaled['largest']:.2f} with it. The largest gradient of a softmax is "
+        f"p (1 − p). Without the scale it falls from {narrow['gradient']:.3f} at d = {WIDTHS[0]} to {wide['gradient']:.3f} at "
+        f"d = {WIDTHS[-1]}: **a saturated softmax hardly learns.**",
     ]
 
 
 WAYS = {"causal": BEFORE, "late": AFTER, "zero": ZERO, "full": NO_MASK}
-"""The ways to treat later words, by their values in the link."""
+"""The ways to treat later words, by their value in the link."""
 
 
 def mask_panel(sentence: Sentence) -> list[str]:
-    """Draw the step; returns what to notice."""
+    """Draw three ways to mask later words, and none; return what to notice."""
     place = st.container()
     with toolbar():
         way = WAYS[choose("causal", WAYS, "causal", "Mask", key="principle_causal", label_visibility="collapsed")]
@@ -308,24 +310,24 @@ def mask_panel(sentence: Sentence) -> list[str]:
     with place:
         headline(_mask_finding(sentence, mixed, row))
     pictures = [*_roles(mixed), *_attention(mixed, sentence.d, about=f"later words: {_HIDDEN[way]}", has_sums=True)]
-    footer(PLACE, "mask", show_matrices(pictures, "mask", row, words=sentence.words))
+    footer(CONTEXT, "mask", show_matrices(pictures, "mask", row, words=sentence.words))
     return [
-        "A model that writes word by word must not see later words. With −∞ before the softmax, e^−∞ = 0: a forbidden word "
-        "gets nothing, and each row still sums to 1.",
-        "The other two ways are mistakes that people make, both in the Bug lab: 0 after the softmax leaves rows that sum to "
-        "less than 1, and 0 before it forbids nothing, because e⁰ = 1.",
+        "A model that generates word by word must not see later words. With −∞ before the softmax, e^−∞ = 0: a masked word "
+        "gets no weight, and each row still sums to 1.",
+        "The other two ways are common mistakes, both in the Bug lab: 0 after the softmax leaves rows that sum to less than 1, "
+        "and 0 before it masks nothing, because e⁰ = 1.",
     ]
 
 
-_HIDDEN = {BEFORE: "−∞", ZERO: "0", AFTER: "struck later", NO_MASK: "seen"}
+_HIDDEN = {BEFORE: "−∞", ZERO: "0", AFTER: "zeroed later", NO_MASK: "visible"}
 
 
 def _mask_finding(sentence: Sentence, mixed: Mixed, row: int) -> str:
-    names = called(mixed.names)
+    names = row_words(mixed.names)
     if mixed.mask == AFTER:
         sums = mixed.weights.sum(dim=-1)
         least = int(sums.argmin())
-        return f"The row of “{names[least]}” sums to {sums[least].item():.2f} only." if sums[least] < 0.99 else ""
+        return f"The row of “{names[least]}” sums to only {sums[least].item():.2f}." if sums[least] < 0.99 else ""
     if mixed.mask == ZERO:
         leak = mixed.weights.triu(1).sum(dim=-1)
         worst = int(leak.argmax())
@@ -342,7 +344,7 @@ _SMALL = "₁₂₃₄"
 
 
 def heads_panel(sentence: Sentence) -> list[str]:
-    """Draw the step; returns what to notice."""
+    """Draw attention split into heads; return what to notice."""
     place, d = st.container(), sentence.d
     with toolbar():
         options = {h: f"{h} head{'s' if h > 1 else ''}" for h in (1, 2, 4) if d % h == 0}
@@ -350,12 +352,12 @@ def heads_panel(sentence: Sentence) -> list[str]:
     heads = [sentence.attention(n_heads=h, head=head) for head in range(h)]
     row = followed_row(heads[0].names)
     pictures = [one for index, head in enumerate(heads) for one in _head(head, index, d // h, h == 1)]
-    footer(PLACE, "heads", show_matrices(pictures, "heads", row, words=sentence.words))
+    footer(CONTEXT, "heads", show_matrices(pictures, "heads", row, words=sentence.words))
     if h > 1:
         apart = 0.5 * (heads[0].weights - heads[1].weights).abs().sum(dim=-1)
         query = int(apart.argmax())
         if apart[query] >= 0.1:
-            name, share = called(heads[0].names)[query], percent(apart[query].item(), 0)
+            name, share = row_words(heads[0].names)[query], percent(apart[query].item(), 0)
             with place:
                 headline(f"For “{name}”, heads 1 and 2 put {share} of the weight on different words.")
     n = len(sentence.words)
@@ -363,17 +365,17 @@ def heads_panel(sentence: Sentence) -> list[str]:
     one, split, wide = (sum(costs["count"][costs["heads"] == name]) for name in dict.fromkeys(costs["heads"]))
     is_counted = costs.drop_duplicates("heads")["measured"].tolist() == [one, split, wide]
     return [
-        f"Each head takes {d // h} of the {d} columns of Q, K and V and mixes the words in its own way; Z₁ … stand side by "
-        "side before W_O.",
-        f"**h heads of d/h cost as many multiplications as one head of d**: {split:,} and {one:,}"
-        + (", and torch counted the same." if is_counted else ".")
-        + f" Heads as wide as d would cost {wide:,}. What grows with h are the exponentials: {n * n:,} for one head, "
+        f"Each head takes {d // h} of the {d} columns of Q, K and V and mixes the words in its own way; Z₁ … are concatenated "
+        "before W_O.",
+        f"**h heads of width d/h cost as many multiplications as one head of width d**: {split:,} and {one:,}"
+        + (", as counted by torch." if is_counted else ".")
+        + f" Heads as wide as d would cost {wide:,}. Only the number of exponentials grows with h: {n * n:,} for one head, "
         f"{h * n * n:,} for {h}.",
     ]
 
 
 def _head(head: Mixed, index: int, width: int, has_scores: bool) -> list[Shown]:
-    """The matrices of one of several heads."""
+    """Return the matrices of one of several heads."""
     s, a, z = (f"{name}{_SMALL[index]}" for name in "SAZ")
     q, k, v = (f"{name}{_SMALL[index]}" for name in "QKV")
     columns = f"columns {index * width + 1}–{(index + 1) * width}" if width > 1 else f"column {index + 1}"
@@ -389,7 +391,7 @@ ORDERS = {"reversed": "reversed", "shuffled": "shuffled"}
 
 
 def position_panel(sentence: Sentence) -> list[str]:
-    """Draw the step; returns what to notice."""
+    """Draw the outputs for two orders of the words; return what to notice."""
     place = st.container()
     with toolbar():
         look: dict[str, Any] = {"key": "principle_order", "label_visibility": "collapsed"}
@@ -402,9 +404,9 @@ def position_panel(sentence: Sentence) -> list[str]:
     row = followed_row(before.names)
     with place:
         headline(
-            f"In another order, outputs change by up to {error:.2g}: the order counts."
+            f"In another order, outputs change by up to {error:.2g}: the order matters."
             if adds
-            else f"In another order, no word’s output changes by more than {error:.1g}: a sentence is a bag of words."
+            else f"In another order, no word’s output changes by more than {error:.1g}: the sentence is a bag of words."
         )
     pictures = []
     for mixed, mark in ((before, ""), (after, "′")):
@@ -416,29 +418,29 @@ def position_panel(sentence: Sentence) -> list[str]:
             Shown(f"S{mark}", "S", mixed, "scores", made=scores, drawn=False),
             Shown(a, a, mixed, "weights", drawn=False),
             Shown(x, title, mixed, "x", about, breaks=True, editable=not mark),
-            Shown(f"Y{mark}", f"Y{mark}", mixed, "out", "what comes out", mix(a, v)),
+            Shown(f"Y{mark}", f"Y{mark}", mixed, "out", "output", mix(a, v)),
         ]
-    footer(PLACE, "position", show_matrices(pictures, "position", row, words=sentence.words))
+    footer(CONTEXT, "position", show_matrices(pictures, "position", row, words=sentence.words))
     if not adds:
         return [
-            "Without positions each word gets the same vector, in another row: $f(PX) = P f(X)$ for every order $P$, any "
-            "number of heads, and the feed-forward layer too. “The dog saw the cat” and “the cat saw the dog” are the same."
+            "Without positions each word gets the same vector, in another row: $f(PX) = P f(X)$ for every permutation $P$ and "
+            "any number of heads, also after a feed-forward layer. “The dog saw the cat” equals “the cat saw the dog”."
         ]
-    return ["The positions are the sinusoids of the paper (§3.5), added to X before Q, K and V."]
+    return ["The positions are the sinusoids of Vaswani et al. 2017 (§3.5), added to X before Q, K and V."]
 
 
 def order_of(how: str, n: int, seed: int) -> list[int]:
-    """The position of the word that moves to each place."""
+    """Return, for each row of the new order, the position of its word in the sentence."""
     if how == "shuffled":
         return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
     return list(range(n))[::-1]
 
 
 def parts_panel() -> tuple[list[str], dict[str, str]]:
-    """Draw the registered components that a model can be built of; returns what to notice, and nothing for the link."""
+    """Draw the registered components from which a model can be built; return what to notice, and nothing for the link."""
     found = parts()
     kinds = {name: name for name in dict.fromkeys(found["part"])}
-    headline(f"A model here is built of {len(found)} exchangeable components.")
+    headline(f"Models are built from {len(found)} interchangeable components.")
     kind = choose("part", kinds, next(iter(kinds)), "Part", key="principle_part", label_visibility="collapsed")
     rows = found[found["part"] == kind].drop(columns="part").map(escape_markdown)
     st.table(rows.set_index("title").rename_axis(kind).rename(columns=str.capitalize))
@@ -447,13 +449,13 @@ def parts_panel() -> tuple[list[str], dict[str, str]]:
 
 MODEL, USUAL_INPUT = "reverse-decoder", "3 7 12"
 MOST_NUMBERS = 4
-"""Numbers of its input: with the answer they make nine rows."""
+"""Maximum number of input numbers; with the answer they give nine rows."""
 COLUMNS_OF_Z = 4
-"""Columns of Z that are drawn."""
+"""Number of columns of Z that are drawn."""
 
 
 def model_panel() -> tuple[list[str], dict[str, str]]:
-    """Draw the step; returns what to notice, and the input for the link."""
+    """Draw a head of a trained model; return what to notice, and the input for the link."""
     if MODEL not in models.shipped():
         st.info(f"This step needs the shipped model {MODEL}; `make checkpoints` trains it.")
         return [], {}
@@ -466,7 +468,7 @@ def model_panel() -> tuple[list[str], dict[str, str]]:
             for layer in range(config.n_layers)
             for head in range(config.n_heads)
         }
-        layer = asked("layer") or "0"  # older links have both, counted from 0
+        layer = asked("layer") or "0"  # older links have layer and head separately, counted from 0
         old = {str(head): f"{int(layer) + 1}.{head + 1}" for head in range(config.n_heads)} if layer.isdecimal() else {}
         look: dict[str, Any] = {"widget": st.selectbox, "width": 165, "label_visibility": "collapsed"}
         at = choose("head", heads, "1.1", "Head", key="principle_head", old=old, **look)
@@ -492,12 +494,12 @@ def model_panel() -> tuple[list[str], dict[str, str]]:
         Shown("A", "A = softmax(S)", mixed, "weights", "each row sums to 1", softmax("S")),
         Shown("Z", "Z = A V", mixed, "out", f"{drawn} of {width} columns", mix("A", "V"), drawn),
     ]
-    footer(PLACE, "model", show_matrices(pictures, "model", row))
+    footer(CONTEXT, "model", show_matrices(pictures, "model", row))
     return [head_note(run, mixed, layer, head, row)], {"input": _written(source)}
 
 
 def _finding(mixed: Mixed, row: int) -> str:
-    """Where a row attends most, as a finding; "" where attention is almost even."""
+    """Describe where a row attends most; "" where attention is almost uniform."""
     best = int(mixed.weights[row].argmax())
     weight = mixed.weights[row, best].item()
     if row == 0 or weight < 1 / (row + 1) + CLEAR:
@@ -507,7 +509,7 @@ def _finding(mixed: Mixed, row: int) -> str:
 
 
 def _ask_source(checkpoint: Checkpoint) -> tuple[tuple[int, ...], str]:
-    """The typed numbers, or the last readable ones with an error message."""
+    """Return the typed numbers, or the last valid ones with an error message."""
     if (wanted := asked("input")) is not None:
         st.session_state["principle_input"] = wanted[:60]
     st.session_state.setdefault("principle_input", USUAL_INPUT)
@@ -532,17 +534,17 @@ def _written(source: tuple[int, ...]) -> str:
 
 
 def head_note(run: Reading, mixed: Mixed, layer: int, head: int, row: int) -> str:
-    """What to notice in one row of a head."""
+    """Describe what to notice in one row of a head."""
     apart = (run[f"{run.attention[layer].path}.pattern"][0, head] - mixed.weights).abs().max().item()
-    same = "the same to the last digit" if apart == 0 else f"within {apart:.1g} of each other"
+    same = "bit-identical" if apart == 0 else f"equal to within {apart:.1g}"
     note = (
-        "q, k and v are read from a run of a trained model, and the same steps are done with them. The model’s own pattern "
-        f"and the one drawn here are {same}."
+        "q, k and v come from a run of a trained model; the same steps are then applied to them. The model’s own pattern and "
+        f"the one drawn here are {same}."
     )
     labelled = (run.example.labels[0] >= 0).nonzero().flatten().tolist()
     if row not in labelled:
         return note
     at = labelled.index(row)
     predicted, right = (escape_markdown(run.subject.labels[token]) for token in (run.predicted[at], run.answer[at]))
-    verdict = "that is right." if run.right[at] else f"right is “{right}”."
-    return f"{note} After all layers the model says “{predicted}” here ({percent(run.probability[at])}); {verdict}"
+    verdict = "this is correct." if run.right[at] else f"“{right}” would be correct."
+    return f"{note} After all layers the model predicts “{predicted}” here ({percent(run.probability[at])}); {verdict}"

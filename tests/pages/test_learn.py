@@ -91,7 +91,7 @@ def test_each_wrong_way_to_mask_has_its_finding(open_page: Open, drawn: list[dic
     sums = matrices["A"]["sums"]
     if way == "late":
         assert min(sums) < 0.5
-        assert f"sums to {min(sums):.2f} only" in text(app)
+        assert f"sums to only {min(sums):.2f}" in text(app)
     else:
         assert sums == pytest.approx([1.0] * 5)
         leak = max(sum(row[i + 1 :]) for i, row in enumerate(matrices["A"]["values"]))
@@ -160,7 +160,7 @@ def test_the_model_step_states_a_prediction_only_at_output_positions() -> None:
     run = resources.run("reverse-decoder", (3, 7, 12))
     mixed = head_of(run, layer=0, head=0)
     for row, is_due in ((len(mixed.names) - 1, True), (0, False)):
-        assert ("After all layers the model says" in steps.head_note(run, mixed, 0, 0, row)) == is_due
+        assert ("After all layers the model predicts" in steps.head_note(run, mixed, 0, 0, row)) == is_due
 
 
 def test_an_invalid_sentence_shows_an_error_and_keeps_the_last_one(open_page: Open) -> None:
@@ -249,7 +249,9 @@ def test_bugs_open_and_are_diagnosed(open_page: Open) -> None:
 
 def test_equal_rows_have_no_note() -> None:
     both = readings(example_of("reverse-small"), BUGS["init-too-large"])
-    assert re.search(r"largest weight of a row is [\d.]+ on average with the bug and [\d.]+ without", browse.row_note(both))
+    assert re.search(
+        r"largest weight of a row is [\d.]+ on average with the bug and [\d.]+ without", browse.row_note(both)
+    )
     assert browse.row_note([both[0], both[0]]) == ""
 
 
