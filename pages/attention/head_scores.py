@@ -233,12 +233,12 @@ def effect_summary(frame: pd.DataFrame, kind: str, goal: str, before: float) -> 
         text = (
             f"Without **{best['name']}** the {goal} goes from {before:.3f} to {after:.3f}, the largest effect{among}."
         )
-    alike = frame.loc[frame[kind].astype(float).idxmax()]
-    share, moved, name = float(alike[kind]), float(alike["measured"]), f"**{alike['name'].capitalize()}**"
+    highest = frame.loc[frame[kind].astype(float).idxmax()]
+    share, moved, name = float(highest[kind]), float(highest["measured"]), f"**{highest['name'].capitalize()}**"
     if share < CLEAR:
         return text
     looks = f"the highest {score_title(kind)} score, {percent(share, 0)}"
-    if abs(moved) >= worth and alike["name"] == best["name"]:
+    if abs(moved) >= worth and highest["name"] == best["name"]:
         return f"{text} It also has {looks}."
     if abs(moved) >= worth:
         return f"{text} {name}, with {looks}, is also needed: {moved:+.3f}."

@@ -139,7 +139,7 @@ def your_model(opened: Opened) -> None:
 
 
 def _follow(examination: Examination, ticks: bool) -> None:
-    """Draw the examination; `ticks` tells whether the fragment reruns periodically."""
+    """Draw the examination; `ticks` is whether the fragment reruns periodically."""
     examination.watch()
     try:
         model = models.subject(examination.model)
@@ -313,16 +313,16 @@ def _lanes(pair: Pair, model: ModelAdapter) -> list[Lane]:
     shift = max(0, at_second[0] - at[0]) if at else 0
     first, second = _tokens(pair.first, 0, model), _tokens(pair.second, pair.row_second, model)
     moved = [j < shift or j - shift >= len(first) or first[j - shift] != one for j, one in enumerate(second)]
-    beside = [row for row in range(len(pair.second.read)) if row != pair.row_second]
-    if not any(moved) and not beside:
+    neighbours = [row for row in range(len(pair.second.read)) if row != pair.row_second]
+    if not any(moved) and not neighbours:
         return [Lane("input", tuple(first[:MOST_TOKENS]))]
     start = max(0, moved.index(True) - MOST_TOKENS // 2) if len(second) > MOST_TOKENS and any(moved) else 0
     part = slice(start, start + MOST_TOKENS)
     lanes = [
         Lane("input", tuple(first[max(0, start - shift) : part.stop - shift]), offset=max(0, shift - start)),
-        Lane("in a batch" if beside else "changed", tuple(second[part]), moved=tuple(moved[part])),
+        Lane("in a batch" if neighbours else "changed", tuple(second[part]), moved=tuple(moved[part])),
     ]
-    return lanes + [Lane("batched with it", tuple(_tokens(pair.second, row, model)[part])) for row in beside]
+    return lanes + [Lane("batched with it", tuple(_tokens(pair.second, row, model)[part])) for row in neighbours]
 
 
 def _tokens(run: Run, row: int, model: ModelAdapter) -> list[str]:

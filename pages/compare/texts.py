@@ -276,12 +276,12 @@ def _largest_divergence(runs: Sequence[Reading]) -> str:
     row = table(CONTEXT, analysis.prediction_difference, runs).nlargest(1, "kl").to_dict("records")[0]
     if row["kl"] <= ROUNDING:
         return f"The predicted distributions are equal to within {ROUNDING:g} nats at every position of this text."
-    likeliest = ", ".join(
+    predictions = ", ".join(
         f"{letter} predicts {escape_markdown(str(row[f'{name}_says']))} ({row[f'{name}_probability']:.3f})"
         for letter, name in (("A", "one"), ("B", "other"))
     )
     where = f"position {row['position']}, {escape_markdown(str(row['token']))}"
-    return f"The largest divergence is at {where}: {row['kl']:.3g} nats (KL); {likeliest}."
+    return f"The largest divergence is at {where}: {row['kl']:.3g} nats (KL); {predictions}."
 
 
 def _gaps(both: Pair, sources: Sources) -> Callable[[], None]:

@@ -135,7 +135,7 @@ def embedding_notes(view: View, parts: Mapping[str, Tensor], stack: str | None, 
 
 
 def where_from(view: View, stack: str | None) -> str:
-    """Describe the embedding matrix and which parts share it, as far as they were found."""
+    """Describe the embedding matrix and which parts share it, where they were found."""
     weights = view.subject.weights
     try:
         table = weights.token_embedding(stack)

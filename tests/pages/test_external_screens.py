@@ -1,4 +1,4 @@
-"""Every screen with tiny models of the Transformers library: its picture, or why there is none, and no false word."""
+"""Every screen with tiny Transformers models: its picture or the reason for having none, and no false statement."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from xformer.errors import ModelFileError
 
 MEMBERS = {member.name: member for member in ZOO}
 FAMILIES = ["Llama", "GPT-2", "Mixtral", "BERT", "T5"]
-LOOKED_AT = "Looked at"
-"""A Llama of which no more is read than what it returns of its attention."""
+READ_ONLY = "Read-only"
+"""A Llama of which only the attention weights that it returns are read."""
 ENCODER, CLASSIFIER, TOKENS, SPAN = WITHOUT_LOGITS = (
     "BertModel",
     "DistilBertForSequenceClassification",
@@ -34,7 +34,7 @@ ENCODER, CLASSIFIER, TOKENS, SPAN = WITHOUT_LOGITS = (
     "BertForQuestionAnswering",
 )
 VISION, HEADLESS = OF_IMAGES = ("ViTForImageClassification", "ViTModel")
-NAMES = (*FAMILIES, LOOKED_AT, *WITHOUT_LOGITS, *OF_IMAGES)
+NAMES = (*FAMILIES, READ_ONLY, *WITHOUT_LOGITS, *OF_IMAGES)
 OPENED: dict[str, ModelAdapter] = {}
 TEXT = "the cat sat on the mat"
 EDIT = "ablate:encoder.0.attn.1"
@@ -42,7 +42,7 @@ EDIT = "ablate:encoder.0.attn.1"
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Each model is saved and opened for the first test that asks for it."""
+    """Save and open each model when a test first requests it."""
 
     def external(name: str) -> ModelAdapter | None:
         if name in NAMES and name not in OPENED:
@@ -50,9 +50,9 @@ def _known(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
             if name in MEMBERS:
                 MEMBERS[name].save(folder)
             else:
-                folder_of("Llama" if name == LOOKED_AT else name, folder)
+                folder_of("Llama" if name == READ_ONLY else name, folder)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(opening, "BACKENDS", ("returned_weights",) if name == LOOKED_AT else opening.BACKENDS)
+                patch.setattr(opening, "BACKENDS", ("returned_weights",) if name == READ_ONLY else opening.BACKENDS)
                 OPENED[name] = open_model(folder)
         return OPENED.get(name)
 
@@ -68,7 +68,7 @@ SCREENS = [
     ("Mixtral", "feed_forward", {"edits": "ablate:decoder.0.attn.1"}, 2, "4 experts, 2 of them per token"),
     ("BERT", "home", {"input": "the [MASK] sat"}, 0, "likeliest tokens at each gap"),
     ("BERT", "residual", {"picture": "parts"}, 0, "no sum of what was added"),
-    (LOOKED_AT, "attention", {"panel": "why here?"}, 0, "No decoder.1.attn.scores was found"),
+    (READ_ONLY, "attention", {"panel": "why here?"}, 0, "No decoder.1.attn.scores was found"),
     (ENCODER, "home", {}, 0, "it gives a vector of 24 numbers for each of the 6 positions"),
     (
         ENCODER,
@@ -93,24 +93,24 @@ FALSE: dict[str, str] = dict.fromkeys(
     WITHOUT_LOGITS, "goes on with|token by token|likeliest token|comes next|what is missing|Gap 1"
 )
 FALSE |= dict.fromkeys(OF_IMAGES, "Type a text|this text|what is missing|right answer|average token|become others")
-"""What is true of models of texts that predict tokens, and not of these."""
+"""Statements that hold for models of texts that predict tokens, and not for these."""
 
 
-@pytest.mark.parametrize(("name", "screen", "link", "charts", "says"), SCREENS)
-def test_a_screen_shows_its_picture_or_says_why_not(
-    open_page: Open, name: str, screen: str, link: dict[str, str], charts: int, says: str
+@pytest.mark.parametrize(("name", "screen", "link", "charts", "quote"), SCREENS)
+def test_a_screen_shows_its_picture_or_the_reason_for_having_none(
+    open_page: Open, name: str, screen: str, link: dict[str, str], charts: int, quote: str
 ) -> None:
     app = open_page(
         f"pages/{screen}/page.py", model=name, **({"input": "flower" if name in OF_IMAGES else TEXT} | link)
     )
     assert complaints(app) == []
     shown_text = everything(app).replace("**", "")
-    assert says in shown_text
+    assert quote in shown_text
     assert n_charts(app) >= charts
     assert name not in FALSE or not re.search(FALSE[name], shown_text, re.IGNORECASE)
 
 
-def test_a_long_continuation_is_written_on_a_click(open_page: Open) -> None:
+def test_a_long_continuation_is_generated_on_a_click(open_page: Open) -> None:
     app = open_page("pages/home/page.py", model="Llama", input="the cat sat")
     assert "Greedy decoding" in everything(app)
     assert not [block for block in app.code if block.value.startswith("the cat sat")]
@@ -121,12 +121,12 @@ def test_a_long_continuation_is_written_on_a_click(open_page: Open) -> None:
     assert story not in [block.value for block in app.code]
 
 
-def test_of_a_model_that_can_only_be_looked_at_no_change_is_offered(open_page: Open) -> None:
+def test_a_read_only_model_offers_no_changes_of_the_run(open_page: Open) -> None:
     link = {"input": "the cat sat", "mask": "full", "edits": "ablate:decoder.0.attn.1", "panel": "change the run"}
-    app = open_page("pages/attention/page.py", model=LOOKED_AT, **link)
+    app = open_page("pages/attention/page.py", model=READ_ONLY, **link)
     assert "A change was left out" in app.warning[0].value
     assert app.session_state["mask"] == "as trained"
-    assert not [button for button in app.button if "ilence" in str(button.label)]
+    assert not [button for button in app.button if "blate" in str(button.label)]
     assert "Set the mask" not in everything(app)
     app.selectbox(key="replace_token").set_value(5)
     app.button(key="replace").click().run()
@@ -134,7 +134,7 @@ def test_of_a_model_that_can_only_be_looked_at_no_change_is_offered(open_page: O
     assert app.session_state["edits"] == "token:0.5"
 
 
-def test_another_input_takes_the_first_line_and_leaves_the_others(open_page: Open) -> None:
+def test_a_new_input_replaces_only_the_first_text(open_page: Open) -> None:
     app = open_page("pages/residual/page.py", model=ENCODER, input=TEXT, texts=f"{TEXT}\na dog\na bird")
     assert app.text_area(key="similar_texts").value == f"{TEXT}\na dog\na bird"
     app.text_input(key="input").set_value("the dog saw a cat").run()
@@ -145,22 +145,22 @@ def test_another_input_takes_the_first_line_and_leaves_the_others(open_page: Ope
 
 
 def layer(*cosines: float) -> pd.DataFrame:
-    """One layer of `analysis.similarity` of three texts, with the cosines of 1 and 2, 1 and 3, 2 and 3."""
+    """Build one layer of `analysis.similarity` for three texts, from the cosines of 1 and 2, 1 and 3, 2 and 3."""
     pairs = dict(zip(((0, 1), (0, 2), (1, 2)), cosines, strict=True))
     rows = [(2, i, j, 1.0 if i == j else pairs[min(i, j), max(i, j)]) for i in range(3) for j in range(3)]
     return pd.DataFrame(rows, columns=["layer", "first", "second", "cosine"])
 
 
-def test_the_most_alike_texts_are_named_only_where_that_is_clear() -> None:
+def test_the_most_similar_texts_are_named_only_where_that_is_clear() -> None:
     texts = ["a", "b", "c"]
     [note] = similarity_notes(layer(0.31, -0.2, 0.28), texts)
     assert "Texts **1** and **2** are most similar: 0.31. The next pair has 0.28." in note
     assert not similarity_notes(layer(0.31, -0.2, 0.295), texts)
     assert not similarity_notes(layer(0.999, 0.998, 0.999), texts)
-    assert not similarity_notes(layer(1.0, 0.2, 0.2), ["a", "a", "c"])  # of equal texts that is no news
+    assert not similarity_notes(layer(1.0, 0.2, 0.2), ["a", "a", "c"])  # equal texts are not worth a note
 
 
-def test_that_all_are_alike_is_said_only_where_they_are() -> None:
+def test_overall_similarity_is_noted_only_where_it_is_high() -> None:
     texts = ["a", "b", "c"]
     assert any(
         "Even the least similar pair has 0.61" in note for note in similarity_notes(layer(0.9, 0.7, 0.61), texts)
@@ -168,7 +168,7 @@ def test_that_all_are_alike_is_said_only_where_they_are() -> None:
     assert not any("Even the least" in note for note in similarity_notes(layer(0.9, 0.7, 0.4), texts))
 
 
-def test_the_class_is_said_with_its_probability_and_never_judged(open_page: Open) -> None:
+def test_a_class_is_shown_with_its_probability_and_not_judged(open_page: Open) -> None:
     reading = xformer.read(models.subject(VISION), "flower")  # pyright: ignore
     module, pixels = reading.subject.opened.module, reading.example.arguments["pixel_values"]  # pyright: ignore
     with torch.no_grad():
@@ -178,14 +178,14 @@ def test_the_class_is_said_with_its_probability_and_never_judged(open_page: Open
     labels = [module.config.id2label[at] for at in order]
     verdict = f"**{labels[0]}** {first:.2%}"
     assert verdict in [plain(one.value) for one in app.markdown]
-    says = strip_lanes(app)[1]
-    assert (says["tokens"], says["right"]) == (labels, [])
-    assert says["probability"] == pytest.approx([first, second, third], abs=1e-4)
+    lane = strip_lanes(app)[1]
+    assert (lane["tokens"], lane["right"]) == (labels, [])
+    assert lane["probability"] == pytest.approx([first, second, third], abs=1e-4)
     changed = open_page("pages/attention/page.py", model=VISION, input="flower", edits=EDIT)
     assert any(plain(one.value).endswith(f", before {verdict}") for one in changed.markdown)
 
 
-def test_an_upload_is_read_by_its_name_and_one_that_is_gone_is_said(open_page: Open) -> None:
+def test_an_upload_is_read_by_name_and_a_deleted_one_is_reported(open_page: Open) -> None:
     file, pixels = io.BytesIO(), np.random.default_rng(0).integers(0, 255, (40, 30, 3), np.uint8)
     Image.fromarray(pixels).save(file, "PNG")
     name = keep_upload(file.getvalue())
@@ -198,11 +198,11 @@ def test_an_upload_is_read_by_its_name_and_one_that_is_gone_is_said(open_page: O
     [warning] = gone.warning
     assert "upload it again" in warning.value
     assert gone.session_state["input"] == "flower"
-    gone.query_params["model"] = "reverse"  # a model of texts
+    gone.query_params["model"] = "reverse"  # a model that reads numbers
     assert not gone.run().exception
 
 
-def test_a_model_that_no_screen_can_ask_for_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_whose_inputs_no_screen_can_ask_for_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_MODELS", str(tmp_path))
     for name in ("Wav2Vec2ForCTC", "CLIPModel", "CLIPVisionModel"):
         MEMBERS[name].save(tmp_path / name)
