@@ -237,11 +237,11 @@ def effect_summary(frame: pd.DataFrame, kind: str, goal: str, before: float) -> 
     share, moved, name = float(highest[kind]), float(highest["measured"]), f"**{highest['name'].capitalize()}**"
     if share < CLEAR:
         return text
-    looks = f"the highest {score_title(kind)} score, {percent(share, 0)}"
+    best_score = f"the highest {score_title(kind)} score, {percent(share, 0)}"
     if abs(moved) >= worth and highest["name"] == best["name"]:
-        return f"{text} It also has {looks}."
+        return f"{text} It also has {best_score}."
     if abs(moved) >= worth:
-        return f"{text} {name}, with {looks}, is also needed: {moved:+.3f}."
+        return f"{text} {name}, with {best_score}, is also needed: {moved:+.3f}."
     if abs(moved) < worth / 2:
-        return f"{text} {name} has {looks}, but is not needed here: {moved:+.3f} without it."
+        return f"{text} {name} has {best_score}, but is not needed here: {moved:+.3f} without it."
     return text

@@ -97,8 +97,8 @@ def finding(view: View, run: Reading, found: pd.DataFrame, layer: AnyLayer, head
         return f"{name} follows no simple pattern on this input."
     row = own.iloc[0].to_dict()
     target = pattern_words(view, row["pattern"])[1]
-    looks = f"{name}: {percent(row['share'], 0)} of attention {target} (uniform: {percent(row['even'], 0)})"
-    return (looks if target else f"{name} follows no simple pattern") + _cost(run, row)
+    attends = f"{name}: {percent(row['share'], 0)} of attention {target} (uniform: {percent(row['even'], 0)})"
+    return (attends if target else f"{name} follows no simple pattern") + _cost(run, row)
 
 
 def _cost(run: Reading, row: dict[str, Any]) -> str:
@@ -296,7 +296,9 @@ def over_image_panel(view: View, chosen: Selection | None = None) -> None:
     options["query"] = names.index(who)
     if chosen is not None and view.is_changed:  # both runs on one scale
         both = [table(view, analysis.over_image, run, **options) for run in view.runs().values()]
-        options["top"] = max(of.loc[of["place"].str.startswith("r"), "weight"].to_numpy().max().item() for of in both)
+        options["top"] = max(
+            frame.loc[frame["place"].str.startswith("r"), "weight"].to_numpy().max().item() for frame in both
+        )
     of_each_run(view, "over-image", viz.over_image, **options)
     if laid == "rollout":
         st.caption(f"How much of each patch could have reached **{who}** after each layer. {ROLLOUT}")

@@ -77,8 +77,8 @@ def breadcrumbs(run: Reading, trail: list[Cell]) -> None:
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.markdown("From:", width="content")
         for index, cell in enumerate(trail):
-            back: dict[str, Any] = {"on_click": open_cell, "args": (cell, trail[:index]), "type": "tertiary"}
-            st.button(f"{title_of(run, cell)}, {cell.query} → {cell.key}", key=f"why_step_{index}", **back)
+            click: dict[str, Any] = {"on_click": open_cell, "args": (cell, trail[:index]), "type": "tertiary"}
+            st.button(f"{title_of(run, cell)}, {cell.query} → {cell.key}", key=f"why_step_{index}", **click)
 
 
 def open_cell(cell: Cell, trail: list[Cell]) -> None:
@@ -249,8 +249,8 @@ def _way_back(run: Reading, cell: Cell, found: Attribution, trail: list[Cell]) -
             if site is None or head is None:
                 continue
             layer, at = run.attention.index(site), cell.key if one.side == "key" else cell.query
-            there = Cell(layer, head, at, int(run[f"{site.path}.pattern"][0, head, at].argmax()))
-            step: dict[str, Any] = {"on_click": open_cell, "args": (there, [*trail, cell])}
+            target = Cell(layer, head, at, int(run[f"{site.path}.pattern"][0, head, at].argmax()))
+            step: dict[str, Any] = {"on_click": open_cell, "args": (target, [*trail, cell])}
             st.button(f"{one.title}: {signed(one.adds)}", key=f"why_back_{one.side}_{layer}_{head}", **step)
 
 

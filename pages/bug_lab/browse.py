@@ -260,8 +260,8 @@ def attention_panel(view: View, bug: Bug, both: Sequence[Reading]) -> None:
 
 def _moved_most(both: Sequence[Reading]) -> tuple[str, int] | None:
     """Return the layer path and the head whose pattern changed most."""
-    far = moved(both)
-    return max(far, key=far.__getitem__) if far else None
+    changes = moved(both)
+    return max(changes, key=changes.__getitem__) if changes else None
 
 
 def effect(view: View, bug: Bug, both: Sequence[Reading], free_running: Decoded) -> str:
@@ -287,8 +287,8 @@ def effect(view: View, bug: Bug, both: Sequence[Reading], free_running: Decoded)
 
 def hints(bug: Bug) -> list[str]:
     """Return what to look for, and where the mistake occurs."""
-    look, seen = escape_markdown(bug.look_for), escape_markdown(bug.seen_in)
-    return [f"Look for: **{look}**", f"Where it occurs: {seen}."]
+    look_for, seen_in = escape_markdown(bug.look_for), escape_markdown(bug.seen_in)
+    return [f"Look for: **{look_for}**", f"Where it occurs: {seen_in}."]
 
 
 def bug_notes(bug: Bug, both: Sequence[Reading], latest: Lesson | None) -> Iterator[str]:

@@ -134,8 +134,8 @@ def _patterns(
     view: View, runs: list[Reading], columns: list[Any], number: int, guess: Guess | None, *, has_loss: bool
 ) -> list[Call]:
     """Draw the head that differs most between the runs, with the losses and the buttons to guess; return the calls."""
-    far = moved(runs)
-    path, head = max(far, key=far.__getitem__)
+    changes = moved(runs)
+    path, head = max(changes, key=changes.__getitem__)
     layer = [site.path for site in runs[0].attention].index(path)
     look = {"layer": layer, "head": head, "height": 280}
     calls = [Call(viz.attention, (run,), look | {"legend": run is runs[-1]}) for run in runs]

@@ -157,10 +157,14 @@ def _follow(examination: Examination, ticks: bool) -> None:
         return
     with bar:
         if not examination.is_done:
-            n, of = len(examination.findings), len(CHECKS)
+            n, total = len(examination.findings), len(CHECKS)
             check = list(CHECKS)[n].replace("_", " ")
             progress(
-                examination, "doctor", n / of, f"Check {n + 1} of {of}: {check}", f"Stopped after {n} of {of} checks."
+                examination,
+                "doctor",
+                n / total,
+                f"Check {n + 1} of {total}: {check}",
+                f"Stopped after {n} of {total} checks.",
             )
         elif examination.n_tokens < FEW_TOKENS:
             few = f"{examination.n_tokens} token" + "s" * (examination.n_tokens != 1)
@@ -328,8 +332,8 @@ def _lanes(pair: Pair, model: ModelAdapter) -> list[Lane]:
 def _tokens(run: Run, row: int, model: ModelAdapter) -> list[str]:
     """Return the tokens of a row; padding is shown as "pad"."""
     names, valid = _names(model, run.read[row].tolist()), run.valid if run.target is None else None
-    there = [True] * len(names) if valid is None else valid[row].tolist()
-    return [name if is_token else "pad" for name, is_token in zip(names, there, strict=True)]
+    is_real = [True] * len(names) if valid is None else valid[row].tolist()
+    return [name if is_token else "pad" for name, is_token in zip(names, is_real, strict=True)]
 
 
 def _all_checks(diagnosis: Diagnosis, model: ModelAdapter) -> None:

@@ -82,7 +82,7 @@ class ModelSettings:
         return parse(",".join(self.changes), self.shape)
 
     def loaded(self, name: str) -> analysis.Variant:
-        """Load the variant as one of the library, under a display name."""
+        """Load the variant as an `analysis.Variant` with a display name."""
         return analysis.Variant.load(
             shown_path(self.model),
             name,
@@ -230,10 +230,10 @@ class Comparison:
         return self.input.task.has_right_answer(self.source)
 
     def loaded(self) -> list[analysis.Variant]:
-        """Load the variants as those of the library."""
+        """Load the variants as `analysis.Variant`s."""
         return [variant.loaded(name) for variant, name in zip(self.variants, self.names, strict=True)]
 
-    def runs(self, step: Step = lambda done, of: None) -> list[DecodedSteps]:
+    def runs(self, step: Step = lambda done, total: None) -> list[DecodedSteps]:
         """Return the predictions of each variant. Raises `XformerError` where a variant cannot read the input.
 
         Args:
@@ -341,9 +341,9 @@ def in_link(selection: LookedAt) -> dict[str, str]:
     """Return the model, input, mask and edits as parameters of the link, like every screen."""
     text = selection.input
     if not models.usable(selection.model):
-        of = models.subject(selection.model).input
+        inputs = models.subject(selection.model).input
         try:
-            text = of.text(of.read(text))
+            text = inputs.text(inputs.read(text))
         except InputError:
             text = _default_input(selection.model)
     return replace(selection, input=text).link

@@ -264,14 +264,14 @@ def _map(
 
     Raises `InputError` where there is nothing to patch.
     """
-    of = cells(pair, part)
+    all_cells = cells(pair, part)
     options = {"part": part, "answers": pair.answers, "position": pair.position}
     estimated = table(context, analysis.patching_map, pair.reading, pair.source, **options)
     about = "|".join([context.model, str(pair.reading.recipe), str(pair.source.recipe), str(options)])
     known: Measured | None = shared.peek(("exact map", about))
 
     def work() -> Iterator[Measured]:
-        return measuring(pair, of, estimated["estimated"].tolist()) if known is None else iter([known])
+        return measuring(pair, all_cells, estimated["estimated"].tolist()) if known is None else iter([known])
 
     job = kept_job("pair_job", about, work, lambda job: begin_measuring(job, AT_ONCE))
     shares = {} if job.latest is None else job.latest.shares
@@ -286,7 +286,7 @@ def _map(
         follow(job, partial(measuring_bar, job, "pair_exact", "cells"), BUDGET)
     elif known is None:
         shared.put(("exact map", about), job.latest)
-    exact = True if len(shares) == len(of) else sorted(shares)
+    exact = True if len(shares) == len(all_cells) else sorted(shares)
     options |= {"exact": exact, "show": METHODS[method], "chosen": chosen, "table": both}
     call = Call(viz.patching_map, (pair.reading, pair.source), options)
     shown(context, call, MAP, on_select=_follow_click, selection_mode="cell")
@@ -294,7 +294,7 @@ def _map(
     grey = " Dark grey: not measured." if method == "exact" and exact is not True else ""
     caption(f"0: nothing changes; 1: the logit difference becomes that of the second input.{grey}")
     row = both.to_dict("records")[chosen]
-    share = shares[chosen] if chosen in shares else measured(pair, [of[chosen]])[0]
+    share = shares[chosen] if chosen in shares else measured(pair, [all_cells[chosen]])[0]
     moves = f"moves {_logit_difference(pair)} from {signed(pair.start)} to {signed(pair.start + share * pair.gap)}"
     st.markdown(
         f"**{cell_name(row, part)}**: estimated {signed(row['estimated'], 3)}, measured **{signed(share, 3)}**. "

@@ -281,8 +281,8 @@ def _longest_lengths(frame: pd.DataFrame) -> str:
     """Name the length up to which each model generalises; omit models that have not mastered their training lengths."""
     words = []
     for name, own in frame.groupby("model", sort=False):
-        far = how_far(own) if has_mastered_its_training(own) else None
-        if far is not None:
-            words.append(f"**{letter_in(str(name))}** up to {far}")
+        length = how_far(own) if has_mastered_its_training(own) else None
+        if length is not None:
+            words.append(f"**{letter_in(str(name))}** up to {length}")
     least = percent(HIGH, 0)
     return f"At least {least} right at every length from its training lengths on: {', '.join(words)}." if words else ""

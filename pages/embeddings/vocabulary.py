@@ -58,14 +58,14 @@ def vocabulary_panel(view: View, stack: str | None, controls: DeltaGenerator) ->
         near = _neighbours(view, run, stack)
     with left:
         heading("The whole vocabulary")
-        of: dict[str, Any] = {"axes": 3} if axes == 3 else {"near": near}
-        call = Call(viz.projection, (run,), of | {"stack": stack})
+        look: dict[str, Any] = {"axes": 3} if axes == 3 else {"near": near}
+        call = Call(viz.projection, (run,), look | {"stack": stack})
         click: dict[str, Any] = {} if axes == 3 else {"on_select": _follow_click, "selection_mode": "point"}
         shown(view, call, f"projection_{axes}", **click)
-        seen = sum(once_per_model(view, stack, principal_axes).explained.tolist()[:axes])
+        explained = sum(once_per_model(view, stack, principal_axes).explained.tolist()[:axes])
         sampled = f" About {MOST_POINTS_DRAWN:,} are drawn." if len(vectors) > MOST_POINTS_DRAWN else ""
         st.caption(
-            f"{len(vectors):,} vectors of {vectors.shape[1]} numbers; the axes show {percent(seen, 1)} of their "
+            f"{len(vectors):,} vectors of {vectors.shape[1]} numbers; the axes show {percent(explained, 1)} of their "
             f"variance.{sampled}"
         )
         footer(view, "projection", [call])
@@ -138,10 +138,10 @@ def about_order(n: int, found: Nearness) -> str:
 
 def about_kinds(found: dict[str, Nearness]) -> str:
     """Describe how often the nearest other character is of the same kind, for kinds that exceed chance."""
-    together = {name: near for name, near in found.items() if near.is_above_chance}
-    if not together:
+    above_chance = {name: near for name, near in found.items() if near.is_above_chance}
+    if not above_chance:
         return ""
-    ranked = sorted(together.items(), key=lambda item: item[1].chance - item[1].share)
+    ranked = sorted(above_chance.items(), key=lambda item: item[1].chance - item[1].share)
     words = "; ".join(f"{name} {percent(near.share, 0)} (chance: {percent(near.chance, 0)})" for name, near in ranked)
     return (
         f"How often the nearest other character is of the same kind: {words}. The model sees only where characters occur: "
@@ -176,8 +176,10 @@ def number_waves_panel(view: View, stack: str | None, controls: DeltaGenerator) 
     with right:
         heading(f"Frequency {k}")
         picture(view, "circle", viz.circle, view.original(), frequency=k, stack=stack)
-        seen = circle_of(once_per_model(view, stack, number_vectors), k)
-        st.caption(f"{percent(seen.explained, 1)} of the variance; the radii vary by {seen.uneven:.0%} (a circle: 0%).")
+        circle = circle_of(once_per_model(view, stack, number_vectors), k)
+        st.caption(
+            f"{percent(circle.explained, 1)} of the variance; the radii vary by {circle.uneven:.0%} (a circle: 0%)."
+        )
 
 
 def _spectrum(view: View, stack: str | None) -> Spectrum:

@@ -132,11 +132,11 @@ def ranked_panel(view: View, choice: Choice, headline_at: DeltaGenerator) -> Non
         order = choose("rank", orders, "distinct", "Neurons", key="ff_rank")
         positions = range(len(run.tokens_of(choice.site.stack)))
         window = ask_window(positions, "ff_from", most=MOST_POSITIONS)
-    of: dict[str, Any] = {"layer": choice.layer, "distinct": order == "distinct", "survey": found}
+    options: dict[str, Any] = {"layer": choice.layer, "distinct": order == "distinct", "survey": found}
     known = table(view, analysis.triggers, found or run, layer=choice.layer)
     with headline_at:
         headline(layer_headline(known, activity(run, layer=choice.layer).mean(dim=0).tolist(), choice.title))
-    call = Call(viz.neurons, (run,), of | ({"positions": window} if len(window) < len(positions) else {}))
+    call = Call(viz.neurons, (run,), options | ({"positions": window} if len(window) < len(positions) else {}))
     with st.container(key="wide_neurons"):
         shown(view, call, MAP, on_select=_open_clicked, selection_mode="cell")
     footer(view, "neurons", [call])
@@ -192,8 +192,8 @@ def one_neuron_panel(view: View, choice: Choice, headline_at: DeltaGenerator) ->
             words, share = escape_markdown(trigger_words(row["trigger"], row["on"])), percent(row["share"], 0)
             headline(f"**#{choice.neuron}** {words}: {share} of its activation (uniform: {percent(row['even'], 0)}).")
     left, right = st.columns([3, 4]) if len(window) <= MOST_POSITIONS_BESIDE else (st.container(), st.container())
-    of = {"positions": window if len(window) < len(positions) else None, **before}
-    calls = [Call(viz.neuron, (run,), {"layer": choice.layer, "neuron": choice.neuron, **of})]
+    options = {"positions": window if len(window) < len(positions) else None, **before}
+    calls = [Call(viz.neuron, (run,), {"layer": choice.layer, "neuron": choice.neuron, **options})]
     with left:
         st.markdown(f"**#{choice.neuron} on this input**{shown_of(positions, window)}")
         shown(view, calls[0], "neuron")

@@ -208,9 +208,9 @@ def qkv_panel(sentence: Sentence) -> list[str]:
     mixed = sentence.attention()
     row = followed_row(mixed.names)
     names = row_words(mixed.names)
-    apart = (mixed.scores - mixed.scores.T).abs()
-    i, j = divmod(int(apart.argmax()), len(names))
-    if apart[i, j] >= 0.1:
+    asymmetry = (mixed.scores - mixed.scores.T).abs()
+    i, j = divmod(int(asymmetry.argmax()), len(names))
+    if asymmetry[i, j] >= 0.1:
         headline(
             f"“{names[i]}” scores “{names[j]}” {mixed.scores[i, j].item():.2f}, and “{names[j]}” scores “{names[i]}” "
             f"{mixed.scores[j, i].item():.2f}: S is no longer symmetric."
@@ -354,10 +354,10 @@ def heads_panel(sentence: Sentence) -> list[str]:
     pictures = [one for index, head in enumerate(heads) for one in _head(head, index, d // h, h == 1)]
     footer(CONTEXT, "heads", show_matrices(pictures, "heads", row, words=sentence.words))
     if h > 1:
-        apart = 0.5 * (heads[0].weights - heads[1].weights).abs().sum(dim=-1)
-        query = int(apart.argmax())
-        if apart[query] >= 0.1:
-            name, share = row_words(heads[0].names)[query], percent(apart[query].item(), 0)
+        distance = 0.5 * (heads[0].weights - heads[1].weights).abs().sum(dim=-1)
+        query = int(distance.argmax())
+        if distance[query] >= 0.1:
+            name, share = row_words(heads[0].names)[query], percent(distance[query].item(), 0)
             with place:
                 headline(f"For “{name}”, heads 1 and 2 put {share} of the weight on different words.")
     n = len(sentence.words)
@@ -535,8 +535,8 @@ def _written(source: tuple[int, ...]) -> str:
 
 def head_note(run: Reading, mixed: Mixed, layer: int, head: int, row: int) -> str:
     """Describe what to notice in one row of a head."""
-    apart = (run[f"{run.attention[layer].path}.pattern"][0, head] - mixed.weights).abs().max().item()
-    same = "bit-identical" if apart == 0 else f"equal to within {apart:.1g}"
+    difference = (run[f"{run.attention[layer].path}.pattern"][0, head] - mixed.weights).abs().max().item()
+    same = "bit-identical" if difference == 0 else f"equal to within {difference:.1g}"
     note = (
         "q, k and v come from a run of a trained model; the same steps are then applied to them. The model’s own pattern and "
         f"the one drawn here are {same}."

@@ -52,12 +52,12 @@ def positions_off_panel(view: View, headline_at: DeltaGenerator, controls: Delta
     moved = table(view, analysis.attention_moved, off, before=on)
     with controls:
         layer, head = _ask_head(view, moved)
-    at, of = {"layer": layer, "head": head, "height": HEIGHT}, (view.model, view.source, layer, head)
+    at, about = {"layer": layer, "head": head, "height": HEIGHT}, (view.model, view.source, layer, head)
     calls = [Call(viz.attention, (on,), {**at, "title": "With positions", "legend": False})]
     with st.container(horizontal=True, gap="medium"):
         shown(view, calls[0], "pattern_0")
         if OFF in view.on:
-            finding = _verdict(of, off) or moved_sentence(on, off, moved, layer, head)
+            finding = _verdict(about, off) or moved_sentence(on, off, moved, layer, head)
             calls.append(Call(viz.attention, (off,), {**at, "title": "Without positions"}))
             shown(view, calls[1], "pattern_1")
             grid = {"before": on, "chosen": (layer, head), "title": "Attention moved (click)"}
@@ -70,7 +70,7 @@ def positions_off_panel(view: View, headline_at: DeltaGenerator, controls: Delta
                 name and f"What will **{escape_markdown(name)}** attend to without positions? Click a cell in its row."
             )
             empty = Call(attention_guess, (on,), {**at, "query": query, "title": "Without positions: your guess"})
-            shown(view, empty, GUESS_MAP, on_select=lambda: _take_guess(of), selection_mode="cell")
+            shown(view, empty, GUESS_MAP, on_select=lambda: _take_guess(about), selection_mode="cell")
     with headline_at:
         headline(finding)
     longest = max(on[f"{on.attention[layer].path}.pattern"].shape[-2:])
@@ -108,10 +108,10 @@ def moved_sentence(on: Reading, off: Reading, moved: pd.DataFrame, layer: int, h
     return f"**{percent(share, 0)}** of {head_title(path, head, is_pair=on.is_pair)}’s attention moves{right}."
 
 
-def _take_guess(of: tuple[Any, ...]) -> None:
+def _take_guess(about: tuple[Any, ...]) -> None:
     """Store the clicked cell as the guess, and switch positions off. A callback."""
     for cell in st.session_state[GUESS_MAP]["selection"].get("cell", []):
-        st.session_state[GUESS] = (of, str(cell["query"]), str(cell["key"]))
+        st.session_state[GUESS] = (about, str(cell["query"]), str(cell["key"]))
         toggle_intervention(OFF)
 
 
@@ -121,12 +121,12 @@ def _take_head() -> None:
         st.session_state["watch"] = cell["cell"]
 
 
-def _verdict(of: tuple[Any, ...], off: Reading) -> str:
-    """Compare the visitor's guess with the result; "" without a guess on `of`, which ends with the layer and the head."""
-    guessed_of, query, guess = st.session_state.get(GUESS, (None, "", ""))
-    if guessed_of != of:
+def _verdict(about: tuple[Any, ...], off: Reading) -> str:
+    """Compare the visitor's guess with the result; "" without a guess on `about`, which ends with the layer and the head."""
+    guessed_about, query, guess = st.session_state.get(GUESS, (None, "", ""))
+    if guessed_about != about:
         return ""
-    cells = pooled(analysis.attention(off, layer=of[-2], head=of[-1]), MOST_CELLS)
+    cells = pooled(analysis.attention(off, layer=about[-2], head=about[-1]), MOST_CELLS)
     row = cells.loc[(cells["query"] == query) & cells["weight"].notna()]
     if row.empty:
         return ""
@@ -185,10 +185,12 @@ def own_panel(view: View, side: str | None) -> None:
         left, right = st.columns([3, 2], gap="large")
         with left:
             heading("Selected dimensions")
-            of = {"dimensions": ask_waves(width), "positions": rows, "stack": side}
+            options = {"dimensions": ask_waves(width), "positions": rows, "stack": side}
             longest = n if view.task is None or not view.config.position_kind.keeps_keys else view.longest_trained(side)
             is_shaded = longest <= rows[-1]
-            picture(view, "curves", viz.position_curves, view.original(), trained=longest if is_shaded else None, **of)
+            picture(
+                view, "curves", viz.position_curves, view.original(), trained=longest if is_shaded else None, **options
+            )
             if is_shaded:
                 st.caption(f"Shaded: positions from {longest} on, beyond the longest input of its task.")
     with right:
@@ -250,16 +252,16 @@ def _card(view: View, kind: PositionKind, side: str | None) -> None:
     heading(kind.title + (" :green-badge[:material/check: this model]" if is_own else ""))
     st.caption(kind.does, help=kind.more)
     n = max(2, view.longest_trained(side)) if kind.keeps_keys else len(run.tokens_of(side))
-    of: dict[str, Any] = {"key": f"card_{kind.name}", "kind": kind.name, "stack": side}
+    options: dict[str, Any] = {"key": f"card_{kind.name}", "kind": kind.name, "stack": side}
     if kind.acts_on == "nothing":
         order_trial(view)
     elif not is_own and not kind.can_be_drawn(config):
         st.caption(f"This model has learned no {'biases' if kind.acts_on == 'scores' else 'vectors'} of this kind.")
     elif kind.is_drawn_by_offset:
-        picture(view, kind.name, viz.position_offsets, run, n=n, height=260, **of)  # its legend is below the chart
+        picture(view, kind.name, viz.position_offsets, run, n=n, height=260, **options)  # its legend is below the chart
     else:
         rows = range(min(n, MOST_ROWS_ON_A_CARD))
-        picture(view, kind.name, viz.position_values, run, positions=rows, height=150, legend=False, **of)
+        picture(view, kind.name, viz.position_values, run, positions=rows, height=150, legend=False, **options)
 
 
 def order_trial(view: View) -> None:

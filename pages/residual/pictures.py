@@ -62,7 +62,10 @@ def lens_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerator
             shown(view, calls[index], f"lens_{index}", **click)
     footer(view, "lens", calls)
     is_large = len(positions) * len(view.shape.sites) * len(view.subject.labels) > MOST_NUMBERS
-    frames = {name: table(view, analysis.lens, of, **(window if is_large else {})) for name, of in view.runs().items()}
+    frames = {
+        name: table(view, analysis.lens, one_run, **(window if is_large else {}))
+        for name, one_run in view.runs().items()
+    }
     with st.expander("How to read this"):
         margin = (
             " Bars: the change that each step makes to the logit of the answer minus that of the strongest other token."
@@ -141,9 +144,9 @@ def attribution_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGe
     # Without a known target, the changed run is explained for the token that the original predicts.
     known = int(original.example.labels[0, position]) != IGNORED
     token = typed if typed is not None or known or not before else original.explained(position)
-    of = {"position": position, "token": token, "lead": is_lead}
-    picture(view, "attribution", viz.attribution, shown_run, **before, **of)
-    frames = {name: table(view, analysis.attribution, run, **of) for name, run in view.runs().items()}
+    options = {"position": position, "token": token, "lead": is_lead}
+    picture(view, "attribution", viz.attribution, shown_run, **before, **options)
+    frames = {name: table(view, analysis.attribution, run, **options) for name, run in view.runs().items()}
     for name, run in view.runs().items():
         wanted, rival = explained_pair(run, position, token)
         figure = (run.logits[0, position, wanted] - (run.logits[0, position, rival] if is_lead else 0.0)).item()
@@ -218,10 +221,10 @@ def norms_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerato
         limit=max(float(frame.loc[frame["what"] == what, "length"].max()) for frame in frames),
         positions=shown if len(shown) < len(positions) else None,
     )
-    of = "the decoder’s stream" if view.is_pair else "the residual stream"
+    stream = "the decoder’s stream" if view.is_pair else "the residual stream"
     reset = " Each layer norm of this model resets it." if view.shape.norm == "post" else ""
     lengths = {
-        "stream": f"‖x‖, the norm of {of} after each step.{reset}",
+        "stream": f"‖x‖, the norm of {stream} after each step.{reset}",
         "added": "‖f(x)‖, the norm of the vector that each step adds.",
     }
     caption(lengths[what] + _thin(frames[-1]) + shown_of(positions, shown))
