@@ -107,7 +107,7 @@ def test_every_screen_is_quiet_in_both_themes(app: str, visit: Visiting) -> None
     def look(screen: str) -> None:
         background = expect(page.get_by_test_id("stApp"))
         (background.to_have_css if theme == "light" else background.not_to_have_css)("background-color", light)
-        ends_with = {"": "How it was trained", "positions": "look without positions"}  # a guess first, notes later
+        ends_with = {"": "How it was trained", "positions": "attend to without positions"}  # a guess first, notes later
         see(page, ends_with.get(screen, "What to notice"))
         expect(page.get_by_test_id("stException")).to_have_count(0)
         expect(page.get_by_test_id("stAlertContentError")).to_have_count(0)
