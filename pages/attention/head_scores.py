@@ -103,9 +103,8 @@ def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
         column_config=share | {"entropy": entropy} | dict.fromkeys(("estimated", "measured"), without),
         on_select="rerun",
         selection_mode="single-row",
-        key=f"scores_{found['measured'].count()}"
-        if "measured" in found
-        else "scores",  # a new order resets the selection
+        # a new order is a new table, without the old selection
+        key=f"scores_{found['measured'].count()}" if "measured" in found else "scores",
     )
     rows = [row for row in event.selection.rows if row < len(found)]  # another model may have fewer heads
     followed = (rows[0] if rows else None, view.model)

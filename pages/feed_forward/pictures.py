@@ -280,7 +280,7 @@ _FUNCTIONS = {"relu": "ReLU", "gelu": "GELU", "swiglu": "SiLU"}
 _OF_A_GATE = {
     "post": "The activation that multiplies each neuron’s row of W₂: the nonlinearity of its gate × its gated value.",
     "pre": "The input of the nonlinearity: blue passes, orange is suppressed.",
-    "up": "The value that is multiplied with the nonlinearity of the gate; a closed gate passes nothing of it.",
+    "up": "The value that is multiplied with the nonlinearity of the gate; where the gate is closed, it has no effect.",
 }
 
 
