@@ -340,5 +340,7 @@ def _about_waves(view: View, side: str | None) -> str:
     waves, longest = wavelengths(view.config), view.longest_trained(side)
     slow = int((waves > 4 * longest).sum())
     note = f"The fastest wave has a period of {waves[0]:.2f} positions, the slowest one of {waves[-1]:,.0f}."
-    unfinished = f" {slow} of {len(waves)} waves turn by less than a quarter in its longest input ({longest} positions)."
+    unfinished = (
+        f" {slow} of {len(waves)} waves turn by less than a quarter in its longest input ({longest} positions)."
+    )
     return note + unfinished if slow else note
