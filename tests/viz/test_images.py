@@ -115,5 +115,5 @@ def test_patch_cosines_exclude_the_class_token() -> None:
         a, b = vectors[1 + one], vectors[1 + other]
         assert found[one, other].item() == pytest.approx((a @ b / (a.norm() * b.norm())).item())
     assert analysis.patch_places(run)["cosine"].tolist() == found.flatten().tolist()
-    with pytest.raises(InputError, match="add nothing"):
+    with pytest.raises(InputError, match="add no vectors"):
         place_cosines(read_test_image(positions="none"))
