@@ -1,4 +1,4 @@
-"""The app: `python app.py` starts the server, which runs this file once as a module and then for every visit and click."""
+"""The app. `python app.py` starts the server, which imports this file once and reruns it for every visit and click."""
 
 import runpy
 import sys
@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    """Draw the screen that a visitor asks for."""
+    """Draw the screen at the visitor's address."""
     icon = str(HERE / "pages/shared/icon.png")
     st.set_page_config(page_title="xformer", page_icon=icon, layout="wide", initial_sidebar_state=300)
     st.html(HERE / "pages/shared/page.css")
@@ -55,5 +55,5 @@ if streamlit_compat.is_server_running():
 elif __name__ == "__main__":
     serve()
 else:
-    # Streamlit looks for a call of `st.App` in the text of this file.
+    # Streamlit searches the source of this file for a call of `st.App`.
     app = st.App(HERE / "app.py", routes=serving.routes(), middleware=serving.prepare())

@@ -1,2 +1,2 @@
-"""The screens, one folder a section of the navigation, one script a screen. Only folders stand here: a script directly in
-`pages/` would be found by Streamlit itself and run without app.py."""
+"""The screens: one folder for each, whose `page.py` draws it. No scripts may be placed directly in `pages/`: Streamlit would
+detect them and run them without app.py."""

@@ -1,1 +1,1 @@
-"""What the screens share on Streamlit's side: session state, caches and components."""
+"""Streamlit code shared by the screens: session state, caches and components."""

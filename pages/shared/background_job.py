@@ -1,8 +1,8 @@
-"""Work that takes a while: a progress bar for what a click ends, and jobs in small portions for what goes on meanwhile.
+"""Long computations: a progress bar for work that any click interrupts, and jobs that advance in small chunks between clicks.
 
-The visitor's page drives the generator of a job, so that other visitors hardly wait.
+The visitor's page drives a job's generator, so that other visitors hardly wait.
 
-job = Job(agreement(players), about=match.order)
+job = Job(agreement(variants), about=match.order)
 job.advance(); job.latest; job.is_running
 """
 
@@ -23,27 +23,25 @@ from xformer.errors import XformerError
 from xformer.formatting import duration
 
 BUDGET = 0.2
-"""Seconds of work in one run of the page; a chunk that was begun is finished."""
+"""Seconds of work in one rerun of the page; a chunk that has started is finished."""
 TICK = 0.4
-"""Seconds between two runs of the page while a job is running."""
-
-
+"""Seconds between two reruns of the page while a job is running."""
 LONG = 10.0
-"""Seconds: what takes longer is measured only when the visitor asks for it."""
+"""Seconds; a measurement that takes longer runs only on request."""
 MOMENT, OFTEN = 0.5, 0.15
-"""Seconds until a bar appears for work that a click ends, and between two of its steps."""
+"""Seconds until the progress bar of `patience` appears, and between two of its updates."""
 Step = Callable[[int, int], None]
 
 
 class Report(Protocol):
-    """What a job's generator yields."""
+    """One item that a job's generator yields."""
 
     @property
     def is_final(self) -> bool: ...
 
 
 class Stoppable(Protocol):
-    """Work that a visitor can stop and go on with."""
+    """Work that a visitor can cancel and resume."""
 
     cancelled: bool
 
@@ -56,23 +54,23 @@ R = TypeVar("R", bound=Report)
 
 @dataclass
 class Job(Generic[R]):
-    """One visitor's work that is not done yet: kept in the session, gone with it."""
+    """A computation of one visitor that advances in chunks. It is kept in the session and ends with it."""
 
     work: Iterator[R] = field(repr=False)
     about: str
-    """What it was started for; it is stale when that has changed."""
+    """Identifies the input of the job; the job is stale when this has changed."""
     latest: R | None = None
     problem: str = ""
     cancelled: bool = False
     seconds: float = 0.0
-    """Spent on the work since its first report."""
+    """Seconds spent on the work since its first report."""
 
     @property
     def is_running(self) -> bool:
         return not (self.cancelled or self.problem or (self.latest is not None and self.latest.is_final))
 
     def advance(self, budget: float = BUDGET) -> None:
-        """Work for about `budget` seconds; one chunk at least."""
+        """Work for about `budget` seconds, at least one chunk."""
         begun = time.perf_counter()
         while self.is_running:
             is_first, started = self.latest is None, time.perf_counter()
@@ -86,22 +84,22 @@ class Job(Generic[R]):
                 return
 
     def cancel(self) -> None:
-        """Stop; what was found so far stays."""
+        """Stop, keeping the results so far."""
         self.cancelled = True
 
     def resume(self) -> None:
-        """Go on after all."""
+        """Continue after `cancel`."""
         self.cancelled = False
 
 
 def kept_job(key: str, about: str, work: Callable[[], Iterator[R]], begin: Callable[[Job[R]], None]) -> Job[R]:
-    """The visitor's job under a key; a new one where there is none or it is about something else.
+    """Return the visitor's job under a key; create it if there is none or if it is about something else.
 
     Args:
-        key: The key of the session state.
-        about: What the job is about.
-        work: Makes the generator of a new job.
-        begin: Called with a new job, to work for a moment before the page is drawn.
+        key: The session-state key.
+        about: Identifies the input of the job.
+        work: Creates the generator of a new job.
+        begin: Called with a new job, to work briefly before the page is drawn.
     """
     job: Job[R] | None = st.session_state.get(key)
     if job is None or job.about != about:
@@ -111,36 +109,36 @@ def kept_job(key: str, about: str, work: Callable[[], Iterator[R]], begin: Calla
 
 
 def follow(job: Job[Any], tell: Callable[[], None], budget: float = BUDGET) -> None:
-    """Work on and draw how far it is, again and again for as long as it runs; the page runs again when that ends or begins."""
+    """Advance a job and draw its progress, repeatedly while it runs; the page reruns when the job ends or resumes."""
     st.fragment(_follow, run_every=TICK if job.is_running else None)(job, job.is_running, tell, budget)
 
 
 def _follow(job: Job[Any], ticks: bool, tell: Callable[[], None], budget: float) -> None:
-    """`ticks` says whether it runs again by itself."""
+    """Advance and draw once. `ticks` is whether the fragment reruns periodically."""
     if ticks:
         job.advance(budget)
-    if job.is_running != ticks:  # it has ended, or goes on after all
+    if job.is_running != ticks:  # the job has ended or was resumed
         st.rerun()
     tell()
 
 
 def progress(job: Stoppable, key: str, share: float, words: str, stopped: str = "") -> None:
-    """How far a work is, with a way to stop it and to go on with it."""
+    """Draw a progress bar with a button that cancels or resumes the work."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key=key):
         if job.cancelled and stopped:
             st.markdown(stopped, width="content")
         else:
             st.progress(share, words, width=420)
         if job.cancelled:
-            st.button("Go on", icon=":material/play_arrow:", key=f"{key}_on", on_click=job.resume)
+            st.button("Resume", icon=":material/play_arrow:", key=f"{key}_on", on_click=job.resume)
         else:
             st.button("Cancel", key=f"{key}_cancel", on_click=job.cancel)
 
 
 def begin_measuring(job: Job[Any], at_once: float) -> None:
-    """Measure parts of a model for `at_once` seconds, at least one; stop if measuring all takes longer than `LONG`.
+    """Measure parts of a model for `at_once` seconds, at least one part; stop if measuring all of them would exceed `LONG`.
 
-    The first report of such a job comes before any part is measured. A report counts what is `done` of what is `to_do`.
+    Such a job yields its first report before any part is measured. Its reports count the parts that are `done` and `to_do`.
     """
     job.advance(at_once)
     while job.is_running and job.latest is not None and not job.latest.done:
@@ -150,45 +148,45 @@ def begin_measuring(job: Job[Any], at_once: float) -> None:
 
 
 def seconds_left(job: Job[Any]) -> float:
-    """How long the rest takes if it goes on as before."""
+    """Estimate the remaining seconds from the rate so far."""
     assert job.latest is not None
     return job.seconds * (job.latest.to_do / max(1, job.latest.done) - 1)
 
 
 def measuring_bar(job: Job[Any], key: str, many: str) -> None:
-    """How far the measuring is, with a way to stop it and to go on."""
+    """Draw the progress of a measurement; `many` names the parts in the plural."""
     if (found := job.latest) is None or found.is_final:
         return
     words = f"{found.done} of {found.to_do} {many} measured"
-    stopped = f"{words}. The other {found.to_do - found.done} take about {duration(seconds_left(job))}."
+    stopped = f"{words}. The other {found.to_do - found.done} would take about {duration(seconds_left(job))}."
     progress(job, key, found.done / max(1, found.to_do), words, stopped)
 
 
 def how_far_to_trust(table: pd.DataFrame, many: str) -> str:
-    """What is measured, and how well the estimates agree with it, as Markdown; `table` has the columns estimated, measured."""
+    """Describe in Markdown how well estimates agree with measurements; `table` has the columns estimated and measured."""
     missing, found = table["measured"].isna().tolist().count(True), agreement(table)
     words = f"All {len(table)} {many} are measured."
     if missing:
-        words = f"**{missing} of {len(table)} {many} are not measured**; for them there is only an estimate."
+        words = f"**{missing} of {len(table)} {many} are not measured**; they have only an estimate."
     if found is None:
-        return words + " Too few are measured to say how good the estimates are." * bool(missing)
+        return words + " Too few are measured to judge the estimates." * bool(missing)
     if found.is_near_chance:
-        words += " **Do not rely on the estimates here: a random order could agree as well.**"
+        words += " **Do not rely on the estimates here: a random order could agree just as well.**"
     elif found.is_poor:
         words += f" **Do not choose {many} by the estimates here: they miss large effects.**"
     rho = signed(int(found.rho * 100) / 100)
     return (
-        f"{words} Over the {found.n} that are measured and do anything, the estimates have a rank correlation of **{rho}** "
-        f"with the measurements (Spearman; 1: the same order, 0: no relation); the {found.top} {many} with the largest "
-        f"estimates have {int(100 * found.found)}% of the effect of the {found.top} with the largest effects (sizes added up)."
+        f"{words} Over the {found.n} measured {many} that have any effect, the rank correlation of estimates and measurements "
+        f"is **{rho}** (Spearman; 1: the same order, 0: no relation). The {found.top} {many} with the largest estimates have "
+        f"{int(100 * found.found)}% of the total effect, in absolute values, of the {found.top} with the largest effects."
     )
 
 
 @contextmanager
 def patience(words: str) -> Iterator[Step]:
-    """Yield `step(done, of)`, which moves a progress bar that appears after half a second; a click anywhere ends the work.
+    """Yield `step(done, of)`, which updates a progress bar that appears after half a second. Any click ends the work.
 
-    Its place is always there, so that nothing below moves.
+    The placeholder of the bar is always present, so that nothing below it moves.
     """
     place, begun, last = st.empty(), time.monotonic(), 0.0
 

@@ -1,11 +1,11 @@
-"""The cache of models, readings and tables that all visitors share, bounded in bytes.
+"""A cache of models, readings and tables shared by all visitors, bounded in bytes.
 
     @kept
     def run(name: str, source: tuple[int, ...]) -> Reading: ...
 
-Streamlit's `cache_resource` counts entries and any visitor can clear it. Here all functions share one budget,
-XFORMER_MAX_MEMORY in MB. The entries used least recently are evicted first, unused ones after a quarter of an hour, and all of
-them half a minute after the last visitor has left. The newest entry stays even where it alone exceeds the budget.
+Streamlit's `cache_resource` limits the number of entries, and any visitor can clear it. Here all functions share one budget,
+XFORMER_MAX_MEMORY in MB. The least recently used entries are evicted first, unused ones after 15 minutes, and all of them half
+a minute after the last visitor has left. The newest entry stays even if it alone exceeds the budget.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from xformer.memory import machine_bytes
 P = ParamSpec("P")
 R = TypeVar("R")
 UNUSED_SECONDS = 900.0
+"""Seconds after which an unused entry is evicted."""
 MB = 1024**2
 LEAST_MB, MOST_MB, SHARE = 1024, 2048, 8
 """Without XFORMER_MAX_MEMORY the budget is an eighth of the machine's memory, within these bounds."""
 
 
 def budget() -> int:
-    """The bytes that all kept answers may take together."""
+    """Return the maximum total size of all cached values in bytes."""
     asked = os.environ.get("XFORMER_MAX_MEMORY", "")
     if asked.isascii() and asked.isdecimal():
         return int(asked) * MB
@@ -44,7 +45,7 @@ def budget() -> int:
 
 
 class _Entry:
-    """One answer, computed or being computed. Other threads that request it wait for the lock."""
+    """A cached value, computed or being computed. Other threads that request it wait for the lock."""
 
     def __init__(self, *answer: Any) -> None:
         self.lock = threading.Lock()
@@ -54,7 +55,7 @@ class _Entry:
 
 
 class ByteCache:
-    """Answers by key, the least recently used first."""
+    """Cached values by key, ordered from least to most recently used."""
 
     def __init__(self, most: Callable[[], int] = budget) -> None:
         self._most = most
@@ -62,7 +63,7 @@ class ByteCache:
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """Return the answer of a key; where there is none, `make` computes it now. What it raises is not kept."""
+        """Return the value of a key, computing it with `make` if it is missing. Exceptions are not cached."""
         with self._lock:
             entry = self._entries.setdefault(key, _Entry())
             self._touch(key, entry)
@@ -81,7 +82,7 @@ class ByteCache:
         return answer
 
     def peek(self, key: Hashable) -> Any | None:
-        """Return the answer of a key; None where there is none."""
+        """Return the value of a key; None if it is missing."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None or not entry.answer:
@@ -90,7 +91,7 @@ class ByteCache:
             return entry.answer[0]
 
     def put(self, key: Hashable, answer: Any) -> None:
-        """Keep an answer that was computed elsewhere, in portions."""
+        """Store a value that was computed elsewhere."""
         with self._lock:
             self._entries[key] = entry = _Entry(answer)
             self._touch(key, entry)
@@ -101,7 +102,7 @@ class ByteCache:
         entry.used = time.monotonic()
 
     def sweep(self, unused: float = UNUSED_SECONDS, more: int = 0) -> None:
-        """Evict what exceeds the budget together with `more` bytes, and what was not used for `unused` seconds."""
+        """Evict entries until `more` bytes fit into the budget as well, and entries unused for more than `unused` seconds."""
         with self._lock:
             total, now = sum(entry.size for entry in self._entries.values()) + more, time.monotonic()
             newest, most = next(reversed(self._entries), None), self._most()
@@ -112,7 +113,7 @@ class ByteCache:
                     del self._entries[key]
 
     def recount(self) -> None:
-        """Measure the kept answers again: a trace grows as its activations are computed."""
+        """Measure the cached values again: a trace grows as its activations are computed."""
         with self._lock:
             entries = [entry for entry in self._entries.values() if entry.answer]
         for entry in entries:
@@ -120,12 +121,12 @@ class ByteCache:
 
     @property
     def total(self) -> int:
-        """The bytes of the kept answers."""
+        """The total size of the cached values in bytes."""
         with self._lock:
             return sum(entry.size for entry in self._entries.values())
 
     def forget(self, is_gone: Callable[[tuple[Any, ...]], bool]) -> None:
-        """Evict the answers whose keys name something that no longer exists."""
+        """Evict the values for whose key `is_gone` returns True."""
         with self._lock:
             for key, entry in list(self._entries.items()):
                 if entry.answer and isinstance(key, tuple) and is_gone(key):
@@ -137,18 +138,18 @@ shared = ByteCache()
 
 
 def kept(function: Callable[P, R]) -> Callable[P, R]:
-    """Keep the answers of a function in `shared`, by its arguments, which must be hashable."""
+    """Cache the return values of a function in `shared` by its arguments, which must be hashable."""
 
     @wraps(function)
-    def asked(*args: P.args, **kwargs: P.kwargs) -> R:
+    def cached(*args: P.args, **kwargs: P.kwargs) -> R:
         key = (function.__module__, function.__qualname__, args, tuple(sorted(kwargs.items())))
         return shared.get(key, lambda: function(*args, **kwargs))
 
-    return asked
+    return cached
 
 
 def n_bytes(value: Any, seen: set[int] | None = None) -> int:
-    """Return about how many bytes a value takes: tensors and arrays exactly, storage that is shared inside it once."""
+    """Estimate the size of a value in bytes. Tensors and arrays are exact; storage shared inside the value counts once."""
     seen = set() if seen is None else seen
     storage = value.untyped_storage() if isinstance(value, torch.Tensor) else None
     number = id(value) if storage is None else storage.data_ptr()
@@ -162,12 +163,12 @@ def n_bytes(value: Any, seen: set[int] | None = None) -> int:
     if isinstance(value, pd.DataFrame | pd.Series):
         return int(np.asarray(value.memory_usage(deep=True)).sum())
     if hasattr(type(value), "heads_read"):  # a `ModelAdapter`; `isinstance` would compute all its properties
-        return 0  # the weights are counted where the model is kept
+        return 0  # the weights are counted where the model itself is cached
     if isinstance(value, torch.nn.Module):
         parts = [*value.parameters(), *value.buffers()]
     elif dataclasses.is_dataclass(value):
         names = getattr(value, "__dict__", None) or [field.name for field in dataclasses.fields(value)]
-        parts = [getattr(value, name) for name in list(names)]  # with its cached properties
+        parts = [getattr(value, name) for name in list(names)]  # includes cached properties
     elif isinstance(value, OnDemand):
         parts = list(value.held())
     elif isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""A call of `xformer.viz` or `xformer.analysis` that a screen makes: the figure, its table, and the call as code."""
+"""One call of `xformer.viz` or `xformer.analysis` made by a screen: its figure, its table, and the call as code."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Draw = Callable[..., Any]
 
 
 class Source(Protocol):
-    """The subject of a picture, a reading or a survey; its recipe is the call that makes it again."""
+    """The subject of a picture, such as a reading or a survey; its recipe is the call that recreates it."""
 
     @property
     def recipe(self) -> Any: ...
 
 
 class Shown(Protocol):
-    """What a picture is shown for; its files are named after the model."""
+    """The context in which a picture is shown; its files are named after the model."""
 
     @property
     def model(self) -> str: ...
@@ -56,7 +56,7 @@ class Call:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The options, with the visitor's theme unless they name one."""
+        """The options, with the visitor's theme unless they set one."""
         return {**({"dark": is_dark()} if self.has_themes else {}), **self.options}
 
     @property
@@ -65,15 +65,15 @@ class Call:
         return "dark" in inspect.signature(self.draw).parameters
 
     def in_theme(self, dark: bool) -> Call:
-        """The same call for a theme: code that draws a file runs outside of a visit, without a theme."""
+        """Return the same call for a theme. Files are drawn outside a script run, where the visitor's theme is unknown."""
         return replace(self, options={**self.options, "dark": dark}) if self.has_themes else self
 
     def make(self) -> Any:
-        """The figure, or the table."""
+        """Make the call and return the figure or the table."""
         return self.draw(*self.readings, **self.arguments)
 
     def table(self) -> pd.DataFrame | None:
-        """The numbers of the picture, heads counted from 1; None where the library knows no table of that name."""
+        """Return the numbers of the picture, with heads counted from 1; None if `xformer.analysis` has no such table."""
         tabulate = getattr(analysis, self.name, None)
         if tabulate is None:
             return None
@@ -84,21 +84,21 @@ class Call:
             more = {} if before is None else {"before": before}
             return _for_a_file(tabulate(*self.readings, **options, **more))
         both = {ORIGINAL: before, "changed": self.readings[0]}
-        return _for_a_file(pd.concat([tabulate(one, **options).assign(run=name) for name, one in both.items()]))
+        return _for_a_file(pd.concat([tabulate(run, **options).assign(run=name) for name, run in both.items()]))
 
     def written(self, names: Mapping[int, str]) -> str:
-        """The call as code; `names` are those of its readings."""
+        """Return the call as code; `names` maps the `id` of each reading to its variable name."""
 
-        def value(of: Any) -> str:
-            if isinstance(of, list | tuple) and _known(of):
-                return f"[{', '.join(value(one) for one in of)}]"
-            return names.get(id(of)) or repr(of)
+        def source(value: Any) -> str:
+            if isinstance(value, list | tuple) and _known(value):
+                return f"[{', '.join(source(item) for item in value)}]"
+            return names.get(id(value)) or repr(value)
 
-        arguments = [value(reading) for reading in self.readings]
+        arguments = [source(reading) for reading in self.readings]
         arguments += [
-            f"{name}={value(of)}"
-            for name, of in self.arguments.items()
-            if not (isinstance(of, pd.DataFrame) or _is_usual(self.draw, name, of))
+            f"{name}={source(value)}"
+            for name, value in self.arguments.items()
+            if not (isinstance(value, pd.DataFrame) or _is_default(self.draw, name, value))
         ]
         module = "analysis" if self.draw.__module__.startswith("xformer.analysis") else "viz"
         return f"xformer.{module}.{self.name}({', '.join(arguments)})"
@@ -107,17 +107,17 @@ class Call:
         return _known([*self.readings, *self.options.values()])
 
     def key(self, view: Shown) -> tuple:
-        """A cache key of plain values; a table stands for how far it was counted."""
+        """Return a cache key of plain values. A growing table is represented by its number of rows."""
         plain = {
-            name: len(of) if isinstance(of, pd.DataFrame) else of
-            for name, of in self.arguments.items()
-            if not _known([of])
+            name: len(value) if isinstance(value, pd.DataFrame) else value
+            for name, value in self.arguments.items()
+            if not _known([value])
         }
         return view.model, self.name, *(str(reading.recipe) for reading in self.all_readings()), repr(plain)
 
 
 def tables(calls: Sequence[Call]) -> pd.DataFrame:
-    """The tables of all calls, concatenated; a call with `before` already holds both runs."""
+    """Return the tables of all calls, concatenated. The table of a call with `before` already holds both runs."""
     last = calls[-1].table()
     if len(calls) == 1 or "before" in calls[-1].options:
         return pd.DataFrame() if last is None else last
@@ -127,15 +127,15 @@ def tables(calls: Sequence[Call]) -> pd.DataFrame:
 
 
 def _known(values: Sequence[Any]) -> list[Source]:
-    """The values with a recipe, also in nested lists."""
+    """Return the values that have a recipe, including those in nested lists."""
     nested = [_known(value) if isinstance(value, list | tuple) else [value] for value in values]
-    return [one for values in nested for one in values if hasattr(one, "recipe")]
+    return [value for values in nested for value in values if hasattr(value, "recipe")]
 
 
-def _is_usual(draw: Draw, name: str, value: Any) -> bool:
+def _is_default(draw: Draw, name: str, value: Any) -> bool:
     """Whether an argument equals its default."""
-    usual = inspect.signature(draw).parameters[name].default
-    return type(usual) is type(value) and usual == value
+    default = inspect.signature(draw).parameters[name].default
+    return type(default) is type(value) and default == value
 
 
 def _for_a_file(table: pd.DataFrame) -> pd.DataFrame:
@@ -143,7 +143,7 @@ def _for_a_file(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def code(calls: Sequence[Call]) -> list[str]:
-    """The lines that read what is needed and make the pictures."""
+    """Return lines of Python that recreate the readings and draw the pictures."""
     readings = {id(reading): reading for call in calls for reading in call.all_readings()}
     names = dict(zip(readings, _names(list(readings.values())), strict=True))
     lines = ["import xformer"]
@@ -153,7 +153,7 @@ def code(calls: Sequence[Call]) -> list[str]:
 
 
 def _names(readings: list[Source]) -> list[str]:
-    """Their names in the code; a model's own run beside a changed one is `original`."""
+    """Return a variable name for each reading; a model's own run and a changed one are `original` and `changed`."""
     if len(readings) == 1:
         return ["r" if isinstance(readings[0], Reading) else type(readings[0]).__name__.lower()]
     recipes = [reading.recipe for reading in readings]
@@ -164,9 +164,12 @@ def _names(readings: list[Source]) -> list[str]:
 
 
 def script(lines: Sequence[str]) -> str:
-    """The lines as a script that prints the table or writes a page with the picture; those that print stay as they are."""
+    """Return the lines as a script that prints the table or writes a page with the picture.
+
+    Code whose last expression is already a call of `print` or `show` is left unchanged.
+    """
     code = "\n".join(lines)
-    note = f"# {RUNS}/ stands for the folder of runs of the server that drew this\n"
+    note = f"# {RUNS}/ stands for the runs folder of the server that drew this\n"
     note = note if re.search(f"[\"']{RUNS}/", code) else ""
     *_, last = ast.parse(code).body
     if isinstance(last, ast.Expr) and not re.match(r"(print|show)\(", ast.unparse(last)):
@@ -181,9 +184,12 @@ HEAD = "head (from 1)"
 
 
 def heads_from_1(table: pd.DataFrame, first: int = 0, no_head: str = "") -> pd.DataFrame:
-    """A table for a file: its heads counted from 1, as on the screen, in a column that says so.
+    """Return a table for a file, with heads counted from 1 as on screen, in a column whose name states this.
 
-    In the table itself they count from `first`; a row with a smaller number is of no single head, and gets `no_head`.
+    Args:
+        table: A table with the column "head".
+        first: The number of the first head in that column. Rows with a smaller number are about no single head.
+        no_head: The value for such rows.
     """
     heads = [number + 1 - first if number >= first else no_head for number in table["head"]]
     return table.assign(head=heads).rename(columns={"head": HEAD})

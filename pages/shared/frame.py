@@ -1,10 +1,10 @@
-"""A screen in a frame on slides, with `?embed=true` in its address: only its picture and what is changed in it.
+"""A screen embedded in slides (`?embed=true` in its address): only its picture and the chips of its changes are visible.
 
     with frame.picture():                  # a frame shows this part of the screen, and the chips
         attention_view(…)
 
-All other parts are drawn and hidden, so that a link means the same in a frame. Streamlit itself hides its toolbar, and takes
-the theme from `embed_options=dark_theme`.
+All other parts are drawn but hidden, so that a link means the same in a frame. Streamlit itself hides its toolbar and takes the
+theme from `embed_options=dark_theme`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from pages.shared.screens import Screen
 from pages.shared.text import escape_markdown
 
 ALONE = "picture"
-"""The panel in the link of a frame that shows the picture without a panel."""
+"""The value of `panel` in the link of a frame that shows no panel below the picture."""
 _MESSAGES = "frame_messages_here"
 _STYLE = Path(__file__).parent / "frame.css"
 
 
 def is_framed() -> bool:
-    """Whether the visitor sees the picture alone."""
+    """Whether the screen is embedded in a frame."""
     return bool(st.context.is_embedded)
 
 
 def begin(screen: Screen) -> DeltaGenerator:
-    """Before a screen runs: the menu at the right of its title, or in a frame, hide what stands in no `picture`.
+    """Call before a screen runs: draw the Share menu next to its title or, in a frame, hide everything outside `picture`.
 
-    Returns the place of further menus.
+    Returns the container for further menus.
     """
     menus = st.container(key="share", horizontal=True, gap="small")
     with menus:
@@ -49,16 +49,16 @@ def begin(screen: Screen) -> DeltaGenerator:
 
 
 def say(problem: str) -> None:
-    """In a frame, show a problem above the picture: the sidebar, which shows it elsewhere, is hidden."""
+    """Show a problem above the picture of a frame, which hides the sidebar where it is shown otherwise."""
     if is_framed():
         st.session_state[_MESSAGES].error(escape_markdown(problem), icon=":material/edit:")
 
 
 def picture(part: str = "") -> DeltaGenerator:
-    """A container that a frame shows; the second and later ones of a screen have names."""
+    """Return a container that is visible in a frame; a screen's second and later ones need a name."""
     return st.container(key=f"picture_{part}" if part else "picture", gap="small")
 
 
 def panels(below: Mapping[str, str]) -> dict[str, str]:
-    """The panels to choose from below a picture; a frame has none until its link names one."""
+    """Return the panels to choose from below a picture; a frame shows none unless its link names one."""
     return ({ALONE: "the picture alone"} if is_framed() else {}) | dict(below)

@@ -1,8 +1,8 @@
-// A screen writes its link over its own entry of the browser's history, so that one Back leaves the screen. Streamlit adds an
-// entry for each change of the address; here only another screen adds one, and only after a click or a key. Two cases need care:
-// - After two quick Backs, Streamlit names the screen between once more. An entry for it would cut off Forward.
-// - On a busy machine the link of the next screen may come before its name, and overwrite the entry of the screen that is left.
-//   That entry then gets its own address back.
+// Keeps one entry per screen in the browser's history, so that a single Back leaves the screen. Streamlit adds an entry for each
+// change of the address; here only a change of screen after a click or a key press adds one. Two cases need care:
+// - After two quick Backs, Streamlit sends the address of the screen in between once more. An entry for it would cut off Forward.
+// - On a busy machine the parameters of the next screen may arrive before its path, and overwrite the entry of the previous
+//   screen. That entry's address is then restored.
 if (!window.xformerHistory) {
   window.xformerHistory = true;
   const push = history.pushState.bind(history);
@@ -20,7 +20,7 @@ if (!window.xformerHistory) {
     if (next.search && next.search === location.search) history.replaceState(history.state, title, before);
     push(state, title, address);
     before = location.href;
-    // On a phone the sheet with the screens lies over the one that was just chosen.
+    // On a phone the sheet with the navigation covers the new screen, so close it.
     if (innerWidth <= 640) document.querySelector("[data-testid=stSidebarCollapseButton] button")?.click();
   };
 }

@@ -1,6 +1,6 @@
-"""The inputs of models on screens: how the sidebar asks for one, its tokens in lanes, and a sentence on the prediction.
+"""The inputs of models on screens: the input controls in the sidebar, lanes of tokens, and a sentence about the prediction.
 
-A kind of input is a subclass of `InputKind`, listed in `KINDS` under the name that the library gives it (`Input.kind`).
+Each kind of input is a subclass of `InputKind`, listed in `KINDS` under its name in the library (`Input.kind`).
 """
 
 from __future__ import annotations
@@ -34,31 +34,34 @@ from xformer.tasks.images import N_TEST
 from xformer.tasks.rules.digits import Digits
 
 MOST_EDITED = 256
-"""Tokens of an input that can be edited one by one."""
+"""Maximum tokens of an input that can be edited one by one."""
 MOST_TYPED = 20_000
-"""Characters of an input: more than any model here reads, and what a window of a text is taken from."""
+"""Maximum characters of an input. This is more than any model here reads; the model reads the end of a longer text."""
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """A typed text cut where its tokens end: "3 7 12" is "3", " 7", " 12", and " 12" once more for the next one."""
+    """A typed text split at token boundaries.
+
+    "3 7 12" is split into "3", " 7" and " 12", followed by another " 12" as the template of a token to add.
+    """
 
     texts: tuple[str, ...] = ()
     first: int = 0
-    """The place of the first of these tokens in the source."""
+    """The index in the source of the first of these tokens."""
 
 
 class InputKind:
-    """One kind of input; this class itself serves symbols that are typed: numbers, digits, brackets."""
+    """One kind of input. This base class handles typed symbols: numbers, digits, brackets."""
 
     is_typed = True
-    """Whether it is typed, so that its tokens can be edited one by one; what is drawn is tall, and stands below the mask."""
+    """Whether the input is typed text, whose tokens can be edited one by one. Other inputs are tall and go below the mask."""
 
     def ask(self, subject: ModelAdapter, model: str) -> tuple[int, ...]:
-        """Ask for an input. Returns the source: the typed text, or the last readable one below an error message.
+        """Draw the input field and return the source: the typed text, or the last readable one below an error message.
 
         Raises:
-            InputError: Tracing even the last readable input takes more memory than allowed.
+            InputError: Tracing even the last readable input would take more memory than allowed.
         """
         of = subject.input
         _begin(of)
@@ -86,7 +89,7 @@ class InputKind:
         if len(source) < len(whole):
             st.caption(
                 f":material/info: {of.many.capitalize()} {len(whole) - len(source) + 1:,} to {len(whole):,} of your "
-                f"{len(whole):,} are shown: the last {len(source):,}, as many as this model reads."
+                f"{len(whole):,} are shown: this model reads only the last {len(source):,}."
             )
         st.session_state["last_good"] = of.text(source)
         if remark := of.remark(source):
@@ -94,24 +97,24 @@ class InputKind:
         return source
 
     def read_rows(self, run: Reading) -> list[Lane]:
-        """The lanes of what the model reads."""
+        """Return the lanes of the tokens that the model reads."""
         stacks: dict[str, str | None] = {"reads": None} if not run.is_pair else {"source": "encoder"}
-        if run.is_pair and not run.has_right_answer:  # else it reads the right answer, one place to the right
+        if run.is_pair and not run.has_right_answer:  # otherwise it reads the right answer, shifted by one position
             stacks["decoder reads"] = "decoder"
         return [Lane(name, run.tokens_of(stack)) for name, stack in stacks.items()]
 
     def rows(self, run: Reading, changed: Reading | None = None, name: str = "") -> list[Lane]:
-        """The input, what the model says to it, and what it says in the changed run, aligned by position."""
-        if not run.has_logits or run.output in WHOLE:  # then the sentence below says it
+        """Return the lanes of the input, of the predictions and of those of the changed run, aligned by position."""
+        if not run.has_logits or run.output in WHOLE:  # the sentence below states the prediction instead
             return self.read_rows(run)
         says = said_lane("says" if run.open_output is None else "says next", run)
         more = [] if changed is None else [said_lane(name, changed, says)]
         return [*self.read_rows(run), says, *more]
 
     def pieces(self, run: Reading) -> Pieces:
-        """The text of each token that can be edited in its place."""
+        """Return the text of each token, if the tokens can be edited in place."""
         of, source = run.subject.input, run.example.source
-        if not self.is_typed or st.session_state.get("window"):  # more was typed than is shown
+        if not self.is_typed or st.session_state.get("window"):  # only the end of a longer text is shown
             return Pieces()
         for first in (0, 1):  # some tokenizers put a special token before and after a text
             tokens = source[first : len(source) - first]
@@ -119,15 +122,15 @@ class InputKind:
                 texts = [of.text((*tokens, tokens[-1])[:n]) for n in range(len(tokens) + 2)]
                 if all(after.startswith(before) for before, after in pairwise(texts)):
                     return Pieces(tuple(after[len(before) :] for before, after in pairwise(texts)), first)
-        return Pieces()  # a character of several tokens
+        return Pieces()  # for example, a character that consists of several tokens
 
     def verdict(self, original: Reading, changed: Reading | None) -> tuple[str, str]:
-        """How many tokens are right, with changes instead of how many; and a note for the "?" behind it."""
+        """Return a sentence on how many tokens are right, before and after any changes, and a note for its help."""
         run, n, note = changed or original, len(original.answer), ""
         if not run.has_right_answer:
             return class_sentence(original, changed), "The right answer is not known here."
         if original.subject.shape.architecture != "encoder":
-            note = "Each token is predicted from the right tokens before it."
+            note = "Each prediction is made from the right tokens before it."
         right, loss = f"**{run.n_correct} of {n} right**", f"loss {run.loss:.4f}"
         if changed is not None:
             right, loss = f"{right} instead of {original.n_correct}", f"{loss} instead of {original.loss:.4f}"
@@ -142,7 +145,7 @@ def _offer_examples(examples: dict[str, str], beginning: str) -> None:
 
 
 def set_input(text: str) -> None:
-    """Show another input. A callback."""
+    """Set the input of all screens. A callback."""
     st.session_state["input"] = text
 
 
@@ -151,7 +154,7 @@ def _begin(of: Input) -> None:
     before = st.session_state.get("input_task", of.name)
     st.session_state["input_task"] = of.name
     st.session_state.setdefault("input", of.default)
-    if before != of.name and of.goes_on:  # it could read the old input, which was meant for another task
+    if before != of.name and of.goes_on:  # a text model can read any input, but the old one was for another task
         set_input(of.default)
     elif before != of.name:
         try:
@@ -161,7 +164,7 @@ def _begin(of: Input) -> None:
 
 
 def _last_good(subject: ModelAdapter) -> tuple[int, ...]:
-    """The last input of this visitor that this model can read, or the default one, or the shortest one."""
+    """Return this visitor's last input if this model can read it, else the default input, else the shortest one."""
     for text in (st.session_state.get("last_good", ""), subject.input.default):
         try:
             source = subject.input.read(text)
@@ -173,7 +176,7 @@ def _last_good(subject: ModelAdapter) -> tuple[int, ...]:
 
 
 def said_lane(name: str, run: Reading, before: Lane | None = None) -> Lane:
-    """The predicted tokens with their probabilities; marks right ones, and those that differ from `before`."""
+    """Return a lane of the predicted tokens and their probabilities, marking right ones and those that differ from `before`."""
     predicted, probability = run.predicted, run.probability
     if run.open_output is not None:
         last = run.logits[0, run.open_output].softmax(dim=-1).max(dim=-1)
@@ -184,13 +187,13 @@ def said_lane(name: str, run: Reading, before: Lane | None = None) -> Lane:
         tokens,
         right=run.right if run.has_right_answer else (),
         probability=probability,
-        offset=(*run.target_positions, run.open_output or 0)[0],  # else the output that predicts the next token
+        offset=(*run.target_positions, run.open_output or 0)[0],  # without targets, the output for the next token
         moved=() if before is None else tuple(a != b for a, b in zip(tokens, before.tokens, strict=True)),
     )
 
 
 def class_sentence(original: Reading, changed: Reading | None) -> str:
-    """The predicted class, or how many tokens get each class, without a verdict: no right answer is known."""
+    """Describe the predicted class, or the number of tokens in each class, without a verdict."""
     run = changed or original
     if len(run.predicted) > 1:
         counts = Counter(run.subject.labels[label] for label in run.predicted).most_common(3)
@@ -207,10 +210,13 @@ def _class_of(run: Reading) -> str:
 
 
 class TextKind(InputKind):
-    """Text: no token is right or wrong, but the real next tokens are more or less expected."""
+    """Text: no prediction is right or wrong, but the actual next tokens are more or less probable."""
 
     def read_rows(self, run: Reading) -> list[Lane]:
-        """The tokens of a text that goes on have their probability, given those before them; a decoder's are a lane more."""
+        """Return the lanes read; those of a language model have the probability of each token given those before it.
+
+        An encoder-decoder gets an additional lane for the tokens that its decoder should predict.
+        """
         lanes = super().read_rows(run)
         if not run.subject.input.goes_on:
             return lanes
@@ -222,8 +228,8 @@ class TextKind(InputKind):
         return [replace(lanes[0], probability=tuple(shares))]
 
     def verdict(self, original: Reading, changed: Reading | None) -> tuple[str, str]:
-        """How probable the actual next tokens are: a text may go on in many ways."""
-        run, one = changed or original, original.subject.input.one
+        """Return a sentence on how probable the actual next tokens are, and a note for its help."""
+        run, unit = changed or original, original.subject.input.one
         if original.output in CLASSES:
             return class_sentence(original, changed), ""
         if original.output == "answer_span":
@@ -234,17 +240,17 @@ class TextKind(InputKind):
         if changed is not None:
             share += f" instead of {percent(math.exp(-original.loss), 1)}"
             bits += f" instead of {original.loss / math.log(2):.2f}"
-        return f"Actual next {one}: {share} · {bits}", _MEAN
+        return f"Actual next {unit}: {share} · {bits}", _MEAN
 
 
 _MEAN = (
-    "The mean over all tokens: geometric for the probability. A text may go on in many ways, so no prediction is right or "
-    "wrong."
+    "The mean over all tokens; for the probability, the geometric mean. A text may continue in many ways, so no prediction is "
+    "right or wrong."
 )
 
 
 def _span_sentence(run: Reading) -> str:
-    """The answer that a model finds in its input, from the likeliest start to the likeliest end."""
+    """Describe the answer that a model extracts from its input: the span from the likeliest start to the likeliest end."""
     start, end = run.predicted
     p = ", ".join(percent(one) for one in run.probability)
     if end < start:
@@ -254,7 +260,7 @@ def _span_sentence(run: Reading) -> str:
 
 
 def _likeliest(original: Reading, changed: Reading | None) -> str:
-    """The mean probability of the predictions of a model that fills gaps or labels a text."""
+    """Describe the mean probability of the predictions of a model that fills gaps or labels a text."""
     then, before = (percent(sum(run.probability) / len(run.probability), 1) for run in (changed or original, original))
     mean = " on average" if len(original.probability) > 1 else ""
     verdict = f"Likeliest {original.subject.input.one}: **{then}**{mean}"
@@ -262,17 +268,17 @@ def _likeliest(original: Reading, changed: Reading | None) -> str:
 
 
 def edited(pieces: Sequence[str], at: int, text: str) -> str:
-    """The typed text with one of its pieces replaced; an empty one is removed, one more is added (see `Pieces`)."""
-    old, more = pieces[at], at == len(pieces) - 1
+    """Return the typed text with the piece `at` replaced. An empty `text` removes it; the last piece adds a token."""
+    old, is_added = pieces[at], at == len(pieces) - 1
     space = old[: len(old) - len(old.lstrip())] if old.strip() else ""
-    if more and not text[:1].isalnum():  # a full stop follows its word at once
+    if is_added and not text[:1].isalnum():  # no space before punctuation
         space = ""
     whole = "".join([*pieces[:at], space + text if text else "", *pieces[at + 1 : -1]])
     return whole if at else whole.lstrip()
 
 
 def follow_edit(subject: ModelAdapter, pieces: Sequence[str], at: int, text: str) -> str:
-    """Take a token that was edited in its place as the input; else the reason why it cannot be read. For a callback."""
+    """Apply the edit of one token to the input. A callback; returns why the new text cannot be read, else ""."""
     try:
         whole = typed(edited(pieces, at, text), MOST_TYPED)
         subject.input.read(whole)
@@ -285,10 +291,10 @@ def follow_edit(subject: ModelAdapter, pieces: Sequence[str], at: int, text: str
 _PICTURE_TYPES = ["png", "jpg", "jpeg", "webp", "gif", "bmp"]
 
 _MAX_MEGABYTES = 16
-"""The largest file that is taken as a picture."""
+"""Maximum size of an uploaded picture."""
 
 _MOST_CLASSES = 3
-"""So many of the likeliest classes are named."""
+"""Number of likeliest classes that are shown."""
 
 
 class PictureKind(InputKind):
@@ -297,7 +303,7 @@ class PictureKind(InputKind):
     is_typed = False
 
     def ask(self, subject: ModelAdapter, model: str) -> tuple[int, ...]:
-        """Ask for a sample or an upload. An unknown name gets a warning and the default picture."""
+        """Draw the samples and the uploader. An unknown name is replaced by the default picture with a warning."""
         of = subject.input
         _begin(of)
         source, name = _chosen(of)
@@ -314,17 +320,17 @@ class PictureKind(InputKind):
                         key=f"picture_{sample}",
                     )
         with st.expander("Upload a picture", icon=":material/upload:"):
-            file_box("A picture of your own", _PICTURE_TYPES, _MAX_MEGABYTES, _take, key="picture_file")
+            file_box("Your own picture", _PICTURE_TYPES, _MAX_MEGABYTES, _take, key="picture_file")
         resources.check_memory(model, source)
         return source
 
     def read_rows(self, run: Reading) -> list[Lane]:
-        """One cell for the picture: its patches are too many for a lane."""
+        """Return a lane with one cell for the picture, which has too many patches for a lane."""
         name = run.subject.input.text(run.example.source)
         return [Lane("reads", (name if name in SAMPLES else "upload",))]
 
     def rows(self, run: Reading, changed: Reading | None = None, name: str = "") -> list[Lane]:
-        """The picture, and the likeliest classes with their probabilities, the likeliest first."""
+        """Return the lanes of the picture and of its likeliest classes with their probabilities, the likeliest first."""
         if not run.has_logits:
             return self.read_rows(run)
         says = _likeliest_classes(run, "says")
@@ -332,7 +338,7 @@ class PictureKind(InputKind):
 
 
 def _likeliest_classes(run: Reading, name: str, before: Lane | None = None) -> Lane:
-    """The likeliest classes of a picture, those that `before` has not at the same place marked."""
+    """Return a lane of the likeliest classes of a picture, marking those that differ from `before` at the same rank."""
     p = run.probabilities[0]  # [vocab]
     top = p.topk(min(_MOST_CLASSES, len(p)))
     tokens = tuple(run.subject.labels[at] for at in top.indices.tolist())
@@ -341,7 +347,7 @@ def _likeliest_classes(run: Reading, name: str, before: Lane | None = None) -> L
 
 
 def _chosen(of: Input) -> tuple[tuple[int, ...], str]:
-    """The source that is chosen, and its name; for a name that cannot be read a warning and the usual one."""
+    """Return the chosen source and its name. A name that cannot be read is replaced by the default with a warning."""
     name = str(st.session_state["input"]).strip()
     try:
         return of.read(name), name
@@ -354,7 +360,7 @@ def _chosen(of: Input) -> tuple[tuple[int, ...], str]:
 
 def _take(content: bytes, file_name: str) -> str:
     set_input(keep_upload(content))
-    return "This is the input now. It stays on this server for a while only."
+    return "This is now the input. It stays on this server only for a while."
 
 
 PAD = "digit_pad"
@@ -362,17 +368,17 @@ PAD = "digit_pad"
 
 @kept
 def test_predictions(model: str) -> pd.DataFrame:
-    """What a model says to each test image; see `predict_test_images`."""
+    """Return the predictions of a model for all test images; see `predict_test_images`."""
     return predict_test_images(own_task_model(models.subject(model)).model)
 
 
 class ImageKind(InputKind):
-    """A small image: a drawing, or a test image by number, by digit, or among the mistakes of the model."""
+    """A small image: a drawing, or a test image chosen by number, at random or from the model's mistakes."""
 
     is_typed = False
 
     def ask(self, subject: ModelAdapter, model: str) -> tuple[int, ...]:
-        """Ask for a test image, whose digit is known, or a drawing, whose digit is not."""
+        """Draw the controls for a test image, whose digit is known, or a drawing, whose digit is not."""
         rule = own_task_model(subject).task.rule
         assert isinstance(rule, Digits)
         _begin(subject.input)
@@ -380,10 +386,10 @@ class ImageKind(InputKind):
         digit_pad(key=PAD, data={"pixels": list(source[:-1])}, on_drawn_change=_take_drawing)
         number = rule.test_number(source)
         if number is None:
-            st.caption("A drawing has no known answer: the prediction is neither right nor wrong.")
+            st.caption("A drawing has no known answer, so the prediction is neither right nor wrong.")
         else:
             st.session_state["test_number"] = number
-            st.caption(f"Test image {number}: a **{source[-1]}**. Draw on it, or clear it and draw your own.")
+            st.caption(f"Test image {number}: a **{source[-1]}**. Draw on it, or clear it and draw your own digit.")
         st.session_state.setdefault("test_number", 0)
         st.number_input(
             "Test image",
@@ -403,7 +409,8 @@ class ImageKind(InputKind):
             disabled=not wrong,
             width="stretch",
             key="wrong_input",
-            help=f"It gets {len(wrong)} of the {N_TEST} test images wrong; each click shows the next, the surest first.",
+            help=f"The model gets {len(wrong)} of the {N_TEST} test images wrong. Each click shows the next one, starting with "
+            "the most confident mistake.",
         )
         _offer_examples(rule.examples(), "See what the model …")
         if remark := rule.remark(source):
@@ -412,28 +419,28 @@ class ImageKind(InputKind):
         return source
 
     def read_rows(self, run: Reading) -> list[Lane]:
-        """The digit that the image shows, where it is known."""
+        """Return a lane with the digit that the image shows, or "?" if it is unknown."""
         return [Lane("is", run.answers if run.has_right_answer else ("?",))]
 
 
 def _take_drawing() -> None:
-    """The page as it was drawn on; what it was before says nothing about what it is now."""
+    """Take the drawn image as the input. Its digit is unknown, even if a test image was drawn on."""
     if (pixels := drawn_on(PAD)) is not None:
         set_input(f"drawn {pixels}".rstrip("0").rstrip())
 
 
 def show_image(number: int) -> None:
-    """Have all screens show a test image. A callback."""
+    """Show a test image on all screens. A callback."""
     set_input(f"test {number}")
 
 
 class GivenKind(InputKind):
-    """The inputs of a module in memory: nothing is typed."""
+    """The given inputs of a module in memory, which cannot be changed on screen."""
 
     is_typed = False
 
     def ask(self, subject: ModelAdapter, model: str) -> tuple[int, ...]:
-        """Say so, and return them."""
+        """Draw a caption and return the given inputs."""
         _begin(subject.input)
         set_input(subject.input.default)
         st.caption(subject.input.instruction)
@@ -452,5 +459,5 @@ KINDS: dict[str, InputKind] = {
 
 
 def kind_of(subject: ModelAdapter) -> InputKind:
-    """How screens ask for and show the kind of input that a model reads."""
+    """Return the `InputKind` for the input that a model reads."""
     return KINDS[subject.input.kind]

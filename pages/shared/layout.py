@@ -1,4 +1,4 @@
-"""The layout of a screen: its theme, pictures side by side, captions, and the notes at its end."""
+"""Layout helpers of screens: theme, headline, cached charts, captions, and the notes at the end."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from pages.shared.text import explained, words_in
 from pages.shared.view import ORIGINAL
 
 WIDE = 8
-"""The number of positions up to which two charts stand side by side."""
+"""Maximum number of positions for which two charts are drawn side by side."""
 
 
 def is_dark() -> bool:
-    """Whether the visitor sees the dark theme."""
+    """Whether the visitor uses the dark theme."""
     return st.context.theme.type == "dark"
 
 
 def run_title(name: str) -> str:
-    """The heading of one of two pictures: "Original", or the name of the change."""
+    """Return the heading of one of two pictures: "Original" or "With" and the name of the change."""
     return "Original" if name == ORIGINAL else f"With {name}"
 
 
 def headline(finding: str) -> None:
-    """Draw the finding of a screen, in normal text above its picture; without one nothing is drawn.
+    """Draw the main finding of a screen above its picture; an empty finding draws nothing.
 
-    `finding` is Markdown and one sentence. It is computed from the run on screen and silent where the run does not show it.
+    `finding` is one sentence of Markdown. It is computed from the run on screen, and empty if the run does not show it.
     """
     if finding:
         with st.container(key="headline"):
@@ -37,17 +37,17 @@ def headline(finding: str) -> None:
 
 @st.cache_data(max_entries=256, show_spinner=False)
 def chart_spec(picture: tuple, _draw: Callable[[], Any]) -> Any:
-    """A chart as a Vega-Lite specification, cached by the plain values in `picture`; a Plotly figure as it is."""
+    """Return a chart as a Vega-Lite specification, cached by the plain values in `picture`; a Plotly figure unchanged."""
     chart = _draw()
     if not isinstance(chart, alt.TopLevelMixin):
         return chart
-    spec = chart.to_dict(validate=False)  # the tests validate every chart; it takes longer than drawing one
-    del spec["config"]  # the size of an empty chart outside a page
+    spec = chart.to_dict(validate=False)  # validation takes longer than drawing, and the tests validate every chart
+    del spec["config"]  # Altair's default size; the page sets its own
     return spec
 
 
 def what_to_notice(notes: Iterable[str]) -> None:
-    """Draw the box at the end of a screen, a paragraph a note, each with a “?” that explains its new technical terms."""
+    """Draw the box at the end of a screen, one paragraph per note, with a “?” that explains technical terms not seen above."""
     known: set[str] = set()
     with st.container(border=True, key="what_to_notice"):
         st.markdown("**What to notice**")
@@ -57,5 +57,5 @@ def what_to_notice(notes: Iterable[str]) -> None:
 
 
 def caption(text: str) -> None:
-    """Draw a sentence at a picture, with a “?” that explains its technical terms."""
+    """Draw the caption of a picture, with a “?” that explains its technical terms."""
     st.caption(text, help=explained(text))

@@ -1,12 +1,12 @@
-"""The link: what it asks for is followed once, and what a screen shows is put back into it.
+"""Deep links: the parameters of a link are applied once, and the state of a screen is written back into the address bar.
 
-A screen says what it shows, and begins with what the link asks for:
+A screen starts from the parameters of the link and shares its own state:
 
-    panel = choose("panel", PANELS, "scores", "Panel")   # pages.shared.widgets: followed, and put back by itself
-    scale = asked("scale")                               # "own", once, if the link says so; None else
+    panel = choose("panel", PANELS, "scores", "Panel")   # pages.shared.widgets: reads and writes its parameter
+    scale = asked("scale")                               # "own" if it is in the link, only once; else None
     view.share(scale=scale)                              # or share({...}) on a screen without a view
 
-app.py calls `begin` before every screen and `finish` after it; a fragment that runs alone writes at once.
+app.py calls `begin` before every screen and `finish` after it; a fragment that reruns alone writes at once.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ class _Link:
     """The state of one visit's link."""
 
     screen: str | None = None
-    """The screen that runs, or ran last."""
+    """The screen that is running, or ran last."""
     settled: str | None = None
-    """The screen that has run to its end since it was opened."""
+    """The screen that has run to completion since it was opened."""
     is_running: bool = False
     asks: dict[str, str] = field(default_factory=dict)
-    """Values of the link that are not applied yet."""
+    """Link parameters that are not applied yet."""
     chosen: dict[str, str] = field(default_factory=dict)
-    """Values of this screen's widgets."""
+    """Parameters set by the widgets of this screen."""
     shared: dict[str, str] | None = None
-    """Values that the screen shared."""
+    """Parameters that the screen shared."""
     written: dict[str, str] = field(default_factory=dict)
-    """The values last put into the address bar. After two quick clicks the browser still sends the old ones."""
+    """The parameters last written to the address bar. After two quick clicks the browser still sends the old ones."""
     is_waiting: bool = False
-    """Whether the screen is incomplete, so that the values of the link are kept."""
+    """Whether the screen is incomplete, so that the link parameters are kept for its next run."""
 
 
 def _link() -> _Link:
@@ -48,7 +48,7 @@ def _link() -> _Link:
 
 
 def begin(screen: str) -> None:
-    """Before a screen runs: apply the link on a first visit, another screen, Back and Forward."""
+    """Call before a screen runs: read the link on the first visit, on another screen, and after Back and Forward."""
     link, now = _link(), st.query_params.to_dict()
     if link.screen != screen or is_history_navigation():
         link.asks, link.settled, link.screen, link.written = now, None, screen, now
@@ -56,12 +56,12 @@ def begin(screen: str) -> None:
 
 
 def follow_again() -> None:
-    """Before `st.switch_page`: apply the values that it is given, also where the screen stays the same."""
+    """Call before `st.switch_page`: apply its query parameters even if the screen stays the same."""
     _link().screen = None
 
 
 def finish() -> None:
-    """After a screen ran to its end: write its link."""
+    """Call after a screen has run to completion: write its link."""
     link = _link()
     link.is_running = False
     if link.is_waiting:
@@ -72,22 +72,22 @@ def finish() -> None:
 
 
 def wait() -> None:
-    """The screen is incomplete in this run: keep the values of the link."""
+    """Mark the screen as incomplete in this run, so that the link parameters are kept."""
     _link().is_waiting = True
 
 
 def begin_part() -> None:
-    """Before a fragment with all widgets of its screen: forget the values of widgets, so that removed ones leave the link."""
+    """Call before a fragment with all widgets of its screen: drop their values, so that removed widgets leave the link."""
     _link().chosen = {}
 
 
 def asked(name: str) -> str | None:
-    """The value of the link under a name, returned once; None without one."""
+    """Return a link parameter the first time it is requested; None afterwards or if it is missing."""
     return _link().asks.pop(name, None)
 
 
 def share(link: Mapping[str, str]) -> None:
-    """Put these values, and those of the widgets, into the address bar."""
+    """Put these parameters, and those of the widgets, into the address bar."""
     ours = _link()
     ours.shared = dict(link)
     if not ours.is_running:
@@ -104,26 +104,26 @@ def chose(name: str, value: str) -> None:
 
 
 def address() -> Callable[[], list[str]]:
-    """A function that returns the address of this screen as a line, for files that are made after the run; else no line."""
+    """Return a function that returns the address of this screen in a list, for files created after the run; [] if unknown."""
     link, url = _link(), st.context.url
     return lambda: [f"{url}?{urlencode(link.written)}"] if url else []
 
 
 def written() -> tuple[str, dict[str, str]]:
-    """The screen that ran last, and the values that it put into the address bar."""
+    """Return the screen that ran last, and the parameters that it wrote to the address bar."""
     return _link().screen or "home", dict(_link().written)
 
 
 def reopen(values: Mapping[str, str]) -> None:
-    """Have the next screen that is drawn follow these values as it follows the link of a first visit."""
+    """Make the next run apply these parameters as if a link with them had been opened."""
     follow_again()
     st.query_params.from_dict(dict(values))
 
 
 def carry(key: str) -> None:
-    """Before a widget that several screens have: keep its value from the last screen.
+    """Call before a widget that several screens have: keep its value from the last screen.
 
-    To Streamlit, a widget with the same key on another screen is a new one, which would begin with its default.
+    Streamlit treats a widget with the same key on another screen as a new one, which would start with its default.
     """
     link = _link()
     if link.settled != link.screen and key in st.session_state:

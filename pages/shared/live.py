@@ -1,4 +1,4 @@
-"""Download live page: the model of a screen as one file in which it runs."""
+"""The download of a live page: a single file in which the model of a screen runs."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from xformer.live.export import check_exportable, live_page
 
 
 def download(make: Callable[[], bytes], name: str, file: str) -> None:
-    """The button; `make` is called when the file is requested."""
+    """Draw the download button; `make` is called when the file is requested."""
     about = (
-        "One file in which the model runs, with the network off: type, change its mask, ablate heads, follow one head."
+        "One file in which the model runs offline: type an input, change its mask, ablate heads, follow a single head."
     )
     widgets.download("Live page", make, f"{file}-live.html", key=f"live_{name}", help=about)
 
 
 def live_menu(view: View, name: str, at: Mapping[str, Any] | None = None) -> None:
-    """A button for the model of a screen as a page in which it runs, with this input, mask and changes; or why there is none.
+    """Draw a button that downloads a live page with this model, input, mask and changes, or a caption why there is none.
 
-    `at` says what the page shows first, by the names of its state: {"layer": 2, "head": 1}.
+    `at` is the initial state of the page beyond these, such as {"layer": 2, "head": 1}.
     """
     try:
         subject = view.own
@@ -39,7 +39,7 @@ def live_menu(view: View, name: str, at: Mapping[str, Any] | None = None) -> Non
     state, missing = live_state(view)
     text = subject.input.text(view.source)
 
-    def page() -> bytes:  # the card of a run is read from the store: only when the file is requested
+    def page() -> bytes:  # reads the card of a run from the store, so only when the file is requested
         checkpoint = Checkpoint(subject.model, subject.task, card_of_model(view.model))
         return live_page(checkpoint, text, state=state | dict(at or {})).encode()
 
@@ -49,7 +49,7 @@ def live_menu(view: View, name: str, at: Mapping[str, Any] | None = None) -> Non
 
 
 def live_state(view: View) -> tuple[dict[str, Any], list[str]]:
-    """The mask and the changes as the state of a live page, and the changes that it does not know."""
+    """Return the mask and the changes as the state of a live page, and the labels of changes that it does not support."""
     state: dict[str, Any] = {"mask": "trained" if view.mask == MASKS[0] else view.mask}
     lists: dict[str, list[str]] = {"ablate": [], "cut": []}
     missing = []

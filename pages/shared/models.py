@@ -1,8 +1,8 @@
-"""The models that can be chosen, by the name that a link carries.
+"""The available models, by their names in links.
 
 reverse            the folder checkpoints/reverse
-3fa9c1d2@200       step 200 of a run;  3fa9c1d2 alone is the latest step that it has
-hf:SmolLM2         an external model: the operator of the server decides which there are, a visitor never names a path
+3fa9c1d2@200       step 200 of a run; 3fa9c1d2 alone means its latest step
+hf:SmolLM2         an external model; the server's operator decides which exist, and visitors never name a path
 memory:mine        a model in the memory of a notebook, see `xformer.show`
 """
 
@@ -33,14 +33,14 @@ from xformer.training.card import believed, card_of
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "checkpoints"
 RUNS, MODELS = Path("runs"), Path("models")
-"""Stand for the folders of runs and of external models in paths that visitors see; the server's own stay private."""
+"""Placeholders for the folders of runs and of external models in paths shown to visitors, which hide the server's paths."""
 _RUN = re.compile(r"([0-9a-f]{8})(?:@(\d{1,9}))?", re.ASCII)
 _rehearsals = threading.BoundedSemaphore(2)
-"""Held during a rehearsal, which takes a process of its own."""
+"""Limits concurrent rehearsals, each of which starts a process."""
 
 
 def _load(id: str, step: Step) -> ModelAdapter:
-    """Raises `ModelFileError` for a model whose inputs no screen can ask for."""
+    """Open an external model. Raises `ModelFileError` if no screen can ask for its inputs."""
     model = open_model(catalogue().entry(id).path, step=step)
     if isinstance(model, HuggingFaceModel) and (why := not_shown(model)):
         raise ModelFileError(why)
@@ -48,33 +48,33 @@ def _load(id: str, step: Step) -> ModelAdapter:
 
 
 def _check(id: str, step: Step) -> None:
-    """Raises `CheckpointError` for a model that cannot be opened within the limits."""
+    """Raise `CheckpointError` if a model cannot be opened within the limits."""
     path = catalogue().entry(id).path
-    step(0, 3, "checking it in a process of its own")
+    step(0, 3, "checking it in a separate process")
     _rehearsed(path, state_of(path))
 
 
 @lru_cache(maxsize=100)
 def _rehearsed(path: Path, state: object) -> None:
     """Rehearse a model, once for each state of its files."""
-    if path != installed_model():  # that came with a package
+    if path != installed_model():  # a model from an installed package is trusted
         with _rehearsals:
             rehearse(path)
 
 
 def not_shown(model: HuggingFaceModel) -> str:
-    """Why the screens cannot show a model, as one sentence; "" where they can."""
+    """Return why the screens cannot show a model, as one sentence; "" if they can."""
     is_of_images = getattr(model.opened.module, "main_input_name", "") == "pixel_values" and not model.shape.is_pair
     if model.output != "similarity" and (model.reads_tokens or is_of_images):
         return ""
     return (
-        f"The screens cannot ask for what {model.name} reads; in Python, `xformer.read(folder, inputs)` takes a dictionary "
-        "of its inputs."
+        f"The screens have no input field for what {model.name} reads; in Python, `xformer.read(folder, inputs)` takes a "
+        "dictionary of its inputs."
     )
 
 
 def _free() -> int:
-    """The free bytes, after the answers of closed models are evicted: they keep the models in memory."""
+    """Return the free bytes after evicting the cached results of closed models, which keep those models in memory."""
     open_now = set(external_store.open_ids())
     shared.forget(lambda key: any(is_external(word) and word not in open_now for word in key))
     return free_bytes()
@@ -87,30 +87,30 @@ external_store: ModelStore[ModelAdapter] = ModelStore(
 
 
 def is_external(name: object) -> bool:
-    """Whether a name is that of an external model, which may not exist."""
+    """Whether a name has the form of an external model's; the model may not exist."""
     return isinstance(name, str) and name.startswith(PREFIX)
 
 
 def external_titles() -> dict[str, str]:
-    """The models that are not ours and can be chosen here: their names in links, and what a person calls them."""
+    """Return the available external models and models in memory: their titles by their names in links."""
     in_files = {id: entry.title for id, entry in catalogue().entries.items() if not entry.trouble}
     return titles_in_memory() | in_files
 
 
 def first() -> str | None:
-    """The model that is shown without a link, where the operator has named one that can be opened."""
+    """Return the model to show without a link, if the operator has named one and it can be opened."""
     entry = catalogue().first
     return None if entry is None or entry.trouble else entry.id
 
 
 def shipped() -> tuple[str, ...]:
-    """The names of the shipped checkpoints, the default model first. The folder is read each time: that takes 0.1 ms."""
+    """Return the names of the shipped checkpoints, the default first. Reads the folder on each call, which takes 0.1 ms."""
     names = sorted(entry.name for entry in os.scandir(FOLDER) if os.path.exists(f"{entry.path}/model.safetensors"))
     return tuple(sorted(names, key=lambda name: (name != "reverse-small", name != "reverse")))
 
 
 def run_and_step(name: str) -> tuple[str, int | None] | None:
-    """The run and the step that a name means; None when it is a shipped checkpoint's."""
+    """Return the run and the step (None for the latest) of a name; None if the name is not that of a run."""
     match = _RUN.fullmatch(name)
     if match is None or name in shipped():
         return None
@@ -118,23 +118,23 @@ def run_and_step(name: str) -> tuple[str, int | None] | None:
 
 
 def resolved(name: str) -> str | None:
-    """The name with its step written out, or None where there is no such model."""
-    return _looked_up(name)[0]
+    """Return the name with its step made explicit, or None if there is no such model."""
+    return _look_up(name)[0]
 
 
 def why_not(name: str) -> str | None:
-    """Why the run or external model of a link cannot be opened; None where the link names neither."""
-    return _looked_up(name)[1]
+    """Return why the model of a link cannot be opened; None if it can, or if the name is not recognised at all."""
+    return _look_up(name)[1]
 
 
-def _looked_up(name: str) -> tuple[str | None, str | None]:
-    """The name with its step written out, or None and why there is no such model; None twice where it names nothing."""
+def _look_up(name: str) -> tuple[str | None, str | None]:
+    """Return the name with its step made explicit, or None and the reason; (None, None) for an unrecognised name."""
     asked = run_and_step(name)
     if asked is None:
         exact, similar = _guesses(name)
         if exact or len(similar) == 1:
             return exact or similar[0], None
-        titles = [title_of(one) for one in similar]
+        titles = [title_of(id) for id in similar]
         titles = titles or get_close_matches(name, [*shipped(), *external_titles().values()], cutoff=0.8)
         if titles:
             return None, f"There is no model “{name[:100]}”; did you mean {', '.join(titles)}?"
@@ -147,33 +147,33 @@ def _looked_up(name: str) -> tuple[str | None, str | None]:
     if entry.deleted is not None:
         return None, f"The run “{entry.name}” was deleted."
     if not steps:
-        return None, f"The run “{entry.name}” is {entry.state} and has no weights to look at yet."
+        return None, f"The run “{entry.name}” is {entry.state} and has no weights yet."
     if step not in (None, *steps):
-        others = f"of {len(steps)} others, up to step {steps[-1]:,}"
-        return None, f"The run “{entry.name}” keeps no weights of step {step:,}, but {others}."
+        others = f"it has those of {len(steps)} others, up to step {steps[-1]:,}"
+        return None, f"The run “{entry.name}” has no weights of step {step:,}; {others}."
     return f"{run}@{steps[-1] if step is None else step}", None
 
 
 def _guesses(name: str) -> tuple[str | None, list[str]]:
-    """The shipped or external model of a name that a person types, and all whose names begin with it.
+    """Return the shipped or external model that matches a typed name exactly, and all models whose names start with it.
 
-    Case, punctuation and the organisation do not count: "HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2".
+    Case, punctuation and the organisation are ignored: "HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2".
     """
-    there = {one: one for one in shipped()} | external_titles()
-    if name in there:
+    available = {name: name for name in shipped()} | external_titles()
+    if name in available:
         return name, []
 
     def plain(text: str) -> str:
         return re.sub(r"[\W_]", "", text.removeprefix(PREFIX).rpartition("/")[2]).casefold()
 
     wanted = plain(name)
-    exact = next((one for one, title in there.items() if plain(title) == wanted), None)
-    return exact, [one for one, title in there.items() if wanted and plain(title).startswith(wanted)]
+    exact = next((id for id, title in available.items() if plain(title) == wanted), None)
+    return exact, [id for id, title in available.items() if wanted and plain(title).startswith(wanted)]
 
 
 def _why_not_external(name: str) -> str | None:
     if name.startswith(MEMORY_PREFIX) and in_memory(name) is None:
-        return f"The model {name!r:.100} is not in memory any more; show it again with `xformer.show`."
+        return f"The model {name!r:.100} is no longer in memory; show it again with `xformer.show`."
     try:
         if is_external(name):
             catalogue().entry(name)
@@ -183,7 +183,7 @@ def _why_not_external(name: str) -> str | None:
 
 
 def path_of(name: str) -> Path:
-    """The folder or the file that holds a model."""
+    """Return the folder or the file that holds a model."""
     asked = run_and_step(name)
     if asked is None:
         return FOLDER / name
@@ -195,12 +195,12 @@ def path_of(name: str) -> Path:
 
 @kept
 def checkpoint(name: str) -> Checkpoint:
-    """A model by its name, the step of a run written out. Raises `CheckpointError` when it cannot be trusted."""
+    """Load a checkpoint by its name, with the step of a run made explicit. Raises `CheckpointError` if it is invalid."""
     return load(path_of(name))
 
 
 def external(name: str) -> ModelAdapter | None:
-    """A model that is not ours, opened now if it is not; None where the name means none. Raises `ModelFileError`."""
+    """Return an external model or one in memory, opening it if necessary; None for other names. Raises `ModelFileError`."""
     if not is_external(name):
         return in_memory(name)
     with external_store.use(name) as model:
@@ -208,9 +208,9 @@ def external(name: str) -> ModelAdapter | None:
 
 
 def subject(name: str) -> ModelAdapter:
-    """What is read under a name, the step of a run written out.
+    """Return the adapter of a model by its name, with the step of a run made explicit.
 
-    Raises `CheckpointError` or `ModelFileError` when it cannot be opened, `UnavailableError` when it has no input.
+    Raises `CheckpointError` or `ModelFileError` if it cannot be opened, and `UnavailableError` if it has no task.
     """
     if (found := external(name)) is not None:
         return found
@@ -221,7 +221,7 @@ def subject(name: str) -> ModelAdapter:
 
 
 def title_of(name: str) -> str:
-    """A model's title on screen: a checkpoint's name, or a run's with its step."""
+    """Return a model's title on screen; for a run, its name and step."""
     asked = run_and_step(name)
     if asked is None:
         return name if name in shipped() else external_titles().get(name, name)
@@ -232,7 +232,7 @@ def title_of(name: str) -> str:
 
 
 def usable(name: str) -> str | None:
-    """Why a model cannot be shown to the visitor; None when it can."""
+    """Return why a model cannot be shown to the visitor; None if it can."""
     try:
         if (asked := run_and_step(name)) is not None:
             run_store.entry(asked[0])
@@ -245,7 +245,10 @@ def usable(name: str) -> str | None:
 
 
 def card_of_model(name: str) -> dict[str, Any]:
-    """How a model was trained. Of a run's step it is read from the store, where it may be renamed or scored at any time."""
+    """Return the card of a model: how it was trained.
+
+    That of a run is read from the run store on each call, because the run may be renamed or scored at any time.
+    """
     asked = run_and_step(name)
     if asked is None:
         return believed(checkpoint(name).card) if name in shipped() else {}
@@ -256,7 +259,7 @@ def card_of_model(name: str) -> dict[str, Any]:
     except RunStoreError:
         return {}
     found = card_of(entry, rows, step) | {"about": f"Step {step:,} of the run “{entry.name}”. {entry.about}".rstrip()}
-    if rows and "figures" not in found:  # as it was last reported up to that step
+    if rows and "figures" not in found:  # use the last report up to that step
         last = rows[-1]
         at = {} if last["step"] == step else {"at": f" at step {last['step']:,}"}
         found["reported"] = {name: last.get(f"held_out_{name}") for name in ("loss", "exact_match", "samples")} | at
@@ -264,7 +267,7 @@ def card_of_model(name: str) -> dict[str, Any]:
 
 
 def shown_path(name: str) -> str:
-    """A model's path as code at a picture shows it: relative to the project, or to `RUNS` or `MODELS`."""
+    """Return a model's path as shown in the code of a picture: relative to the project, or below `RUNS` or `MODELS`."""
     if name.startswith(MEMORY_PREFIX):
         return name
     if is_external(name):

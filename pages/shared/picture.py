@@ -1,9 +1,9 @@
-"""One picture on a screen: a call of `xformer.viz`, shown, with that very call as its code and its table as a file.
+"""A picture on a screen: the result of a call of `xformer.viz`, with the code of that call and its table as a file.
 
     picture(view, "norms", viz.norms, reading, before=original, what="added")
 
-The call's arguments are readings (or what else knows its `recipe`, a survey, a rollout), alone or in lists, and plain values.
-The table is that of `xformer.analysis` under the same name.
+The arguments are plain values and objects with a `recipe` (a reading, a survey, a rollout), alone or in lists. The table comes
+from the function of `xformer.analysis` with the same name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from xformer.viz.export import pdf_of, png_of, svg
 
 
 def panel(draw: Callable[..., None], *arguments: Any) -> None:
-    """Draw a part of a screen, or the reason why this kind of model does not have it."""
+    """Draw a part of a screen, or a message if this kind of model does not have it."""
     try:
         draw(*arguments)
     except UnavailableError as error:
@@ -42,7 +42,7 @@ def panel(draw: Callable[..., None], *arguments: Any) -> None:
 
 
 def picture(view: Shown, name: str, draw: Draw, *readings: Source, key: str = "", **options: Any) -> Any:
-    """Show one picture with its menu; `name` ends the names of its files. Returns the event of a click, see `shown`."""
+    """Show one picture with its menu and return its selection event, see `shown`. `name` is the suffix of its file names."""
     call = Call(draw, readings, options)
     event = shown(view, call, key or name)
     footer(view, name, [call])
@@ -50,9 +50,10 @@ def picture(view: Shown, name: str, draw: Draw, *readings: Source, key: str = ""
 
 
 def of_each_run(view: View, name: str, draw: Draw, **options: Any) -> None:
-    """Show the picture of the original and, where there is one, of the changed run, with one “⋯” for both.
+    """Show the picture of the original and, if any, of the changed run, with one “⋯” for both.
 
-    A changed run is drawn with `before=` the original, and each of two with its name as `title=`, where the picture knows that.
+    If `draw` has these parameters, the changed run is drawn with the original as `before=`, and each of two pictures with the
+    name of its run as `title=`.
     """
     known, original, changed = inspect.signature(draw).parameters, view.original(), view.changed()
     calls = [Call(draw, (original,), options)]
@@ -68,10 +69,10 @@ def of_each_run(view: View, name: str, draw: Draw, **options: Any) -> None:
 
 
 def shown(view: Shown, call: Call, key: str, **more: Any) -> Any:
-    """Show a chart of Altair or Plotly, cached for all visitors; `more` goes to Streamlit's chart."""
+    """Show an Altair or Plotly chart, cached for all visitors; `more` is passed to Streamlit's chart element."""
     spec = chart_spec(call.key(view), call.make)
     if not isinstance(spec, dict):
-        file = {"format": "svg", "filename": f"{view.model.split('/')[-1]}-{call.name}"}  # the camera gives vectors
+        file = {"format": "svg", "filename": f"{view.model.split('/')[-1]}-{call.name}"}  # for the camera button
         bar = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"], "toImageButtonOptions": file}
         return st.plotly_chart(spec, **{"theme": "streamlit", "key": key, "config": bar, **more})
     has_own_size = isinstance(spec.get("width"), int | float) or not {"facet", "hconcat"}.isdisjoint(spec)
@@ -82,7 +83,7 @@ def shown(view: Shown, call: Call, key: str, **more: Any) -> Any:
 def side_by_side(
     view: Shown, calls: Sequence[Call], name: str, *, titles: Sequence[str] = (), widths: Sequence[float] = ()
 ) -> None:
-    """Show charts in columns, each below its title where there are titles; `widths` are relative."""
+    """Show charts in columns, each below its title if `titles` are given; `widths` are relative."""
     for index, (place, call) in enumerate(zip(st.columns(widths or len(calls), gap="medium"), calls, strict=True)):
         with place:
             if titles:
@@ -101,9 +102,18 @@ def footer(
     drawn: Sequence[Call] = (),
     more: Callable[[], None] = lambda: None,
 ) -> None:
-    """The “⋯” of pictures that belong together: the lines that draw them after a remark, the table of them all, and the page
-    that they can be, made of its caption. `drawn` are the pictures of a file where those are not the ones of the code; `more`
-    draws further buttons."""
+    """Draw the “⋯” menu of pictures that belong together: their code, data and files.
+
+    Args:
+        view: The view on which the pictures are shown; files are named after its model.
+        name: The suffix of the files and widget keys.
+        calls: The calls that draw the pictures.
+        table: The numbers of the pictures; by default the concatenated tables of the calls.
+        remark: Lines of code before the calls.
+        page: Makes a self-contained HTML page from the lines of its caption.
+        drawn: The calls for the figure files, if different from `calls`.
+        more: Draws further buttons.
+    """
     numbers = (lambda: tables(calls)) if table is None else table
     charts = [call for call in drawn or calls if call.is_chart]
 
@@ -123,14 +133,14 @@ def footer(
 
 
 def _caption(calls: Sequence[Call]) -> Callable[[], list[str]]:
-    """The recipe of each run in the pictures, a line each, and the link to the screen."""
+    """Return a function that makes the caption of a file: the recipe of each run, one per line, and the link to the screen."""
     recipes, link = dict.fromkeys(str(reading.recipe) for call in calls for reading in call.all_readings()), address()
     return lambda: [*recipes, *link()]
 
 
 def _figure_title(calls: Sequence[Call]) -> str:
-    """The models, the layer and the head of a picture, and the inputs."""
-    recipes = [one.recipe for call in calls for one in call.all_readings() if isinstance(one.recipe, Recipe)]
+    """Return the title of a figure: models, layer and head, inputs."""
+    recipes = [source.recipe for call in calls for source in call.all_readings() if isinstance(source.recipe, Recipe)]
     models = " and ".join(dict.fromkeys(Path(recipe.where).name for recipe in recipes))
     typed = [recipe.typed if isinstance(recipe.typed, str) else " ".join(map(str, recipe.typed)) for recipe in recipes]
     inputs = [f"“{textwrap.shorten(text, _LONGEST_INPUT)}”" for text in dict.fromkeys(typed)]
@@ -138,38 +148,38 @@ def _figure_title(calls: Sequence[Call]) -> str:
 
 
 def _place(call: Call) -> str:
-    """The layer and the head of a picture, counted from 1; "" for one of a whole run."""
+    """Return the layer and the head of a picture, counted from 1; "" if it shows a whole run."""
     layer, head = call.options.get("layer"), call.options.get("head")
-    of = next((one for one in call.all_readings() if isinstance(one, Reading)), None)
-    if isinstance(layer, int) and isinstance(head, int) and of is not None:
-        return head_title(of.attention[layer].path, head, is_pair=of.is_pair)
+    run = next((source for source in call.all_readings() if isinstance(source, Reading)), None)
+    if isinstance(layer, int) and isinstance(head, int) and run is not None:
+        return head_title(run.attention[layer].path, head, is_pair=run.is_pair)
     if isinstance(layer, str):
-        return layer_title(layer, is_pair=of is not None and of.is_pair) if Site.find(layer) else ""
+        return layer_title(layer, is_pair=run is not None and run.is_pair) if Site.find(layer) else ""
     return "" if layer is None else f"layer {layer + 1}"
 
 
 def table(view: Shown, tabulate: Callable[..., pd.DataFrame], *readings: Any, **options: Any) -> pd.DataFrame:
-    """A table of `xformer.analysis`, cached for all visitors; it must not be changed."""
+    """Return a table of `xformer.analysis`, cached for all visitors. It must not be modified."""
     call = Call(tabulate, readings, options)
     return shared.get(("table", *call.key(view)), call.make)
 
 
 Table = pd.DataFrame | Callable[[], pd.DataFrame]
-"""The numbers of a picture, or what makes them once they are asked for."""
+"""The numbers of a picture, or a function that computes them on request."""
 
 _PLACE = "menu_place"
 
 
 def begin() -> None:
-    """Before a screen runs: forget the heading of an interrupted run."""
+    """Call before a screen runs: forget the menu position of an interrupted run."""
     st.session_state.pop(_PLACE, None)
 
 
 def heading(text: str = "") -> None:
-    """The heading of a picture; the “⋯” of the next `footer` stands at its right.
+    """Draw the heading of a picture, with the “⋯” of the next `footer` at its right.
 
-    Without words it is an empty line for it, above a picture that has its own heading. `text` is Markdown. Both calls belong
-    into the same fragment.
+    Without `text` (Markdown), the line holds only the “⋯”, above a picture that has its own heading. Both calls must be in the
+    same fragment.
     """
     with st.container(horizontal=True, wrap=False, vertical_alignment="center", gap="small"):
         if text:
@@ -180,7 +190,7 @@ def heading(text: str = "") -> None:
 
 
 def toolbar() -> DeltaGenerator:
-    """The one row of controls above a picture: fill the container; the “⋯” of the next `footer` stands at its right."""
+    """Return a container for the row of controls above a picture, with the “⋯” of the next `footer` at its right."""
     with st.container(horizontal=True, wrap=False, vertical_alignment="center", gap="small"):
         controls = st.container(horizontal=True, vertical_alignment="center", gap="small", width="stretch")
         st.session_state[_PLACE] = st.container(width="content")
@@ -188,7 +198,7 @@ def toolbar() -> DeltaGenerator:
 
 
 def menu(name: str) -> DeltaGenerator:
-    """The menu “⋯” of a picture."""
+    """Return the “⋯” menu of a picture."""
     place = st.session_state.pop(_PLACE, None)
     with place or st.container(horizontal=True, horizontal_alignment="right", key=f"below_{name}"):
         return st.popover(
@@ -197,7 +207,7 @@ def menu(name: str) -> DeltaGenerator:
 
 
 def csv(table: Table, name: str, file: str, words: str = "Data as CSV") -> None:
-    """A button for the table as a CSV file; a function is called when the file is requested."""
+    """Draw a button that downloads the table as CSV; a function is called when the file is requested."""
 
     def make() -> bytes:
         return to_csv(table() if callable(table) else table)
@@ -206,8 +216,8 @@ def csv(table: Table, name: str, file: str, words: str = "Data as CSV") -> None:
 
 
 def html(page: Callable[[], str], name: str, file: str) -> None:
-    """A button for the picture as a self-contained page."""
-    about = "One file that opens anywhere, with the network off: everything here can still be pointed at."
+    """Draw a button that downloads the picture as a self-contained page."""
+    about = "One file that opens anywhere, even offline. The picture stays interactive."
     download("This view as HTML", lambda: page().encode(), f"{file}-{name}.html", key=f"html_{name}", help=about)
 
 
@@ -217,24 +227,24 @@ _SIZES: dict[str, tuple[float | None, float | None]] = {
     "2 columns, 7 in": (7, 9),
     "Slide, 13.3 in": (13.3, 20),
 }
-"""The width of a figure in inches and the usual size of its labels in points."""
+"""The width of a figure in inches and the default size of its labels in points."""
 _FONT_SIZES = (6, 7, 8, 9, 10, 12, 14, 16, 20, 24)
 _COLOURS = ("Light", "Dark", "Grey")
 _LONGEST_INPUT = 80
-"""Characters of an input in a title."""
+"""Maximum characters of an input in a title."""
 
 
 def figure_files(
     charts: Callable[[bool], Sequence[Any]], caption: Callable[[], Sequence[str]], name: str, file: str, title: str = ""
 ) -> None:
-    """The options of a figure, and buttons for it as SVG, PDF and PNG; each file is made when it is requested.
+    """Draw the options of a figure and buttons for SVG, PDF and PNG; each file is made when it is requested.
 
     Args:
-        charts: Makes the charts that belong together, or their Vega-Lite, for the dark theme or the light one.
+        charts: Makes the charts of the figure, or their Vega-Lite specifications, for the dark (True) or the light theme.
         caption: Makes the lines below them.
-        name: What the keys and the file are called.
-        file: The beginning of the file's name.
-        title: What stands above them.
+        name: The suffix of the widget keys and of the file name.
+        file: The prefix of the file name.
+        title: The title above them.
     """
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom", key=f"figure_{name}"):
         size = st.selectbox("Figure", list(_SIZES), key=f"figure_size_{name}", width=170)
@@ -253,7 +263,11 @@ def figure_files(
 
         made: dict[str, Callable[[str], bytes]] = {"SVG": str.encode, "PDF": pdf_of, "PNG": png_of}
         for kind, convert in made.items():
-            about, end = "This picture for a paper or a slide.", kind.lower()
+            about, ending = "This picture for a paper or a slide.", kind.lower()
             download(
-                kind, lambda convert=convert: convert(drawn()), f"{file}-{name}.{end}", key=f"{end}_{name}", help=about
+                kind,
+                lambda convert=convert: convert(drawn()),
+                f"{file}-{name}.{ending}",
+                key=f"{ending}_{name}",
+                help=about,
             )

@@ -1,4 +1,4 @@
-"""The playlist of a visitor: the browser keeps it; here its links are followed, and files of it are read."""
+"""The visitor's playlist. The browser stores it; this module opens its links and reads playlist files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEY, _GO, _ANSWER = "playlist_views", "playlist_go", "playlist_answer"
 
 
 def begin(name: str) -> None:
-    """Before the screen `name` runs: open the view that was asked for, and draw the playlist."""
+    """Call before the screen `name` runs: open the requested view, and draw the playlist."""
     if frame.is_framed():
         return
     wanted = st.session_state.get(_GO, {})
@@ -29,24 +29,24 @@ def begin(name: str) -> None:
         _open(asked)
     known = screens.screens()
     data = {
-        "screen": "" if name == next(iter(known)) else name,  # as its address has it
+        "screen": "" if name == next(iter(known)) else name,  # as in its address
         "title": known[name].title,
         "screens": {name: screen.title for name, screen in known.items()} | {"": known[next(iter(known))].title},
-        "shipped": {name: one.title for name, one in _offered().items()},
+        "shipped": {name: playlist.title for name, playlist in _offered().items()},
         "followed": wanted.get("id"),  # the browser sends the next link when it sees this
-        "answer": st.session_state.get(_ANSWER),  # with an id: the browser takes it once
+        "answer": st.session_state.get(_ANSWER),  # has an id, so that the browser handles it only once
     }
     with st.container(key="playlist"):
         playlist(key=_KEY, data=data, on_go_change=_remember, on_open_change=_read)
 
 
 def _open(wanted: str) -> None:
-    """Switch to the screen of a link, which begins with what the link asks for."""
+    """Switch to the screen of a link and apply its parameters."""
     try:
         item = Item(link=wanted, title="")
         name = item.screen or next(iter(screens.screens()))
         if name not in screens.screens():
-            raise InputError(f"This app has no screen {name}; it has {', '.join(screens.screens())}.")
+            raise InputError(f"There is no screen “{name}”. The screens are {', '.join(screens.screens())}.")
     except XformerError as error:
         st.toast(escape_markdown(str(error)), icon=":material/link_off:")
         return
@@ -55,29 +55,29 @@ def _open(wanted: str) -> None:
 
 
 def _remember() -> None:
-    st.session_state.pop(_ANSWER, None)  # the browser has it, and each run would send it again
+    st.session_state.pop(_ANSWER, None)  # the browser has it; each rerun would send it again
     wanted = sent(_KEY, "go")
     if isinstance(wanted.get("link"), str):
         st.session_state[_GO] = {"link": wanted["link"], "id": whole(wanted.get("id"), 2**32)}
 
 
 def _read() -> None:
-    """Answer the browser with the playlist of a file or of a lesson, or why there is none."""
+    """Return the playlist of a file or of a lesson to the browser, or an error message."""
     asked = sent(_KEY, "open")
     answer: dict[str, Any] = {"id": secrets.token_hex(8)}
     try:
         found = _offered().get(str(asked.get("shipped"))) or parse(str(asked.get("text", "")))
         answer["playlist"] = found.to_json()
     except InputError as error:
-        answer["problem"] = f"The file was not opened. {error}"
+        answer["problem"] = f"The file could not be opened. {error}"
     st.session_state[_ANSWER] = answer
 
 
 @cache
 def _offered() -> dict[str, Playlist]:
-    """The playlists to open by name: that of the server, then those of the lessons."""
+    """Return the playlists that can be opened by name: the server's own, then those of the lessons."""
     found: dict[str, Playlist] = {}
     if path := os.environ.get(FIRST):
-        with suppress(InputError):  # the command line has read it; it may be gone since
+        with suppress(InputError):  # the command line has checked it, but it may be gone by now
             found["server"] = load(path)
     return found | shipped()

@@ -1,4 +1,4 @@
-"""The runs of models that all visitors share, by model, input, mask and changes. Models are read-only."""
+"""Runs of models, cached for all visitors by model, input, mask and changes. Models are read-only."""
 
 from __future__ import annotations
 
@@ -25,31 +25,33 @@ from xformer.reading import Reading, Recipe, framed, read
 from xformer.tasks.task import Example
 
 MASKS = ("as trained", "causal", "full")
-"""The masks that a run can have; the first is the model's own."""
+"""The available masks; the first is the model's own."""
 MOST_IN_USE = 4
-"""How many readings a script run keeps while the cache evicts others."""
+"""Maximum readings that a script run holds on to while the cache evicts others."""
 PATIENCE_SECONDS = 60.0
-"""The longest that a script run waits for others to end; one that hangs must not stop all others."""
+"""Maximum seconds that a script run waits for memory, so that one that hangs does not block all others."""
 RunKey = tuple[str, tuple[int, ...], str, str]
 """Model, source, mask and changes."""
 SHOWN_EVERY = 0.3
-"""Seconds between two looks at a text that is being written."""
+"""Seconds between two updates of a text that is being generated."""
 
 
 def mask_words(mask: str) -> list[str]:
-    """The name of a mask in a list of changes; nothing for the model's own."""
+    """Return the name of a mask as a list of changes; empty for the model's own mask."""
     return [] if mask == MASKS[0] else [f"{mask} mask"]
 
 
 def check_memory(name: str, source: tuple[int, ...]) -> None:
-    """Raise `InputError` where a model cannot read an input, or where looking into the run would take too much memory."""
+    """Raise `InputError` if a model cannot read an input, or if recording the run would take too much memory."""
     _prepare(name, source, MASKS[0], "")
 
 
 def run(name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str = "") -> Reading:
     """Run the model `name` on `source` under a mask and the interventions `changes` (see `xformer.interventions`).
 
-    Raises `InputError` when the input is too long for it, `EditError` when an intervention does not fit.
+    Raises:
+        InputError: The input is too long for the model.
+        EditError: An intervention does not fit the model.
     """
     key = name, source, mask, changes
     computed = _computed(key)
@@ -57,8 +59,11 @@ def run(name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str =
 
 
 class SharedReading(Reading):
-    """A reading as screens hold it: by what was asked for. What was computed is in the cache, and is computed again on access
-    where the cache has let it go, so that a visit, a fragment or a download holds no activations."""
+    """A handle to a cached reading, which holds only its key.
+
+    The reading is fetched from the cache on access and recomputed if it was evicted, so that no session, fragment or download
+    holds activations.
+    """
 
     def __init__(self, key: RunKey, recipe: Recipe | str | None) -> None:
         object.__setattr__(self, "_key", key)
@@ -74,10 +79,10 @@ _handles: weakref.WeakValueDictionary[RunKey, SharedReading] = weakref.WeakValue
 
 
 def _computed(key: RunKey) -> Reading:
-    """Return the reading of a key from the cache.
+    """Return the reading of a key, from the cache or computed.
 
-    What is not there is computed once its bytes fit into the budget beside those of all others. A script run keeps the
-    readings that it used last, and their bytes, until it ends; else they are kept while it is computed.
+    A missing reading is computed once its bytes fit into the budget next to those of all other script runs. A script run holds
+    on to the readings that it used last, and to their bytes, until it ends; outside a script run, only while computing.
     """
     at = ("run", *key)
     run = _thread.__dict__.setdefault("run", _ScriptRun()) if is_script_thread() else _ScriptRun()
@@ -86,9 +91,9 @@ def _computed(key: RunKey) -> Reading:
         if shared.peek(at) is None:
             n_bytes = _peak_bytes(*key)
             if not run.n_bytes:
-                _admit(run, 2 * n_bytes if is_script_thread() else n_bytes)  # the original and the changed one
+                _admit(run, 2 * n_bytes if is_script_thread() else n_bytes)  # an original and a changed run
             elif len(run.readings) > 1:
-                run.n_bytes += n_bytes  # without waiting: it keeps others already
+                run.n_bytes += n_bytes  # without waiting, since it already holds other readings
             shared.sweep(more=n_bytes)
         found = shared.get(at, partial(_run, *key))
     run.readings[key] = found
@@ -98,24 +103,24 @@ def _computed(key: RunKey) -> Reading:
 
 
 class _ScriptRun:
-    """What a script run keeps: the readings that it used last, and the bytes that were allowed for them."""
+    """The readings that a script run used last, and the bytes reserved for them."""
 
     def __init__(self) -> None:
         self.readings: dict[RunKey, Reading] = {}
         self.n_bytes = 0
 
 
-_thread = threading.local()  # the thread of a script run ends with it
+_thread = threading.local()  # each script run has its own thread, which ends with it
 _admitted: weakref.WeakSet[_ScriptRun] = weakref.WeakSet()
 _admission = threading.Lock()
 
 
 def _admit(run: _ScriptRun, n_bytes: int, seconds: float = PATIENCE_SECONDS) -> None:
-    """Wait until the bytes of all script runs together fit into the budget, for so many seconds at most."""
+    """Wait until the reserved bytes of all script runs fit into the budget, at most `seconds`."""
     until = time.monotonic() + seconds
     while True:
         with _admission:
-            others = sum(one.n_bytes for one in _admitted if one is not run)
+            others = sum(other.n_bytes for other in _admitted if other is not run)
             if not others or others + n_bytes <= budget() or time.monotonic() >= until:
                 run.n_bytes = n_bytes
                 _admitted.add(run)
@@ -124,7 +129,7 @@ def _admit(run: _ScriptRun, n_bytes: int, seconds: float = PATIENCE_SECONDS) -> 
 
 
 def _peak_bytes(name: str, source: tuple[int, ...], mask: str, changes: str) -> int:
-    """Return about how many bytes it takes to compute a reading."""
+    """Estimate the bytes that computing a reading takes."""
     of, example, _ = _prepare(name, source, mask, changes)
     return of.recording_bytes(example)
 
@@ -140,9 +145,9 @@ def _run(name: str, source: tuple[int, ...], mask: str, changes: str) -> Reading
 def decoded(
     name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str = "", *, step: Step | None = None
 ) -> tuple[tuple[int, float], ...]:
-    """The greedy continuation of a model under a mask and interventions: each token with its probability.
+    """Return the greedy output of a model under a mask and interventions: each token with its probability.
 
-    For open text it generates `Input.continues` tokens. `step(done, of)` reports progress.
+    For open-ended text it generates `Input.continues` tokens. `step(done, of)` is called to report progress.
     """
 
     def make() -> tuple[tuple[int, float], ...]:
@@ -163,9 +168,9 @@ def continuation(
     step: Step | None = None,
     show: Callable[[Sequence[int]], object] = lambda tokens: None,
 ) -> tuple[int, ...]:
-    """The n tokens that a model goes on with after a text, drawn at a temperature (0: the likeliest each time).
+    """Return `n` tokens sampled after a text at a temperature (0: the likeliest each time).
 
-    `show` is given those that are there, now and then.
+    `show` is called repeatedly with the tokens generated so far, `step(done, of)` to report progress.
     """
 
     def make() -> tuple[tuple[int, float], ...]:
@@ -182,23 +187,23 @@ def _all(
     step: Step | None,
     show: Callable[[Sequence[int]], object] = lambda tokens: None,
 ) -> tuple[tuple[int, float], ...]:
-    """The generated tokens, each with its probability."""
-    made: list[tuple[int, float]] = []
+    """Return the generated tokens, each with its probability."""
+    generated: list[tuple[int, float]] = []
     shown = time.monotonic()
-    for one in steps:
-        made.append((one.token, one.probabilities[one.token].item()))
+    for decoded in steps:
+        generated.append((decoded.token, decoded.probabilities[decoded.token].item()))
         if step is not None:
-            step(len(made), n)
+            step(len(generated), n)
         if time.monotonic() - shown > SHOWN_EVERY:
             shown = time.monotonic()
-            show([token for token, _ in made])
-    return tuple(made)
+            show([token for token, _ in generated])
+    return tuple(generated)
 
 
 def _prepare(
     name: str, source: tuple[int, ...], mask: str, changes: str
 ) -> tuple[ModelAdapter, Example, list[AnyEdit]]:
-    """The model, what it reads once tokens are replaced, and the edits of its run."""
+    """Return the model, the example it reads after token replacements, and the edits of its run."""
     of = subject(name)
     _, example, changed = framed(of, source, changes)
     n_heads = sum(of.shape.heads.values())
@@ -207,5 +212,5 @@ def _prepare(
 
 
 def mask_edits(mask: str) -> list[AnyEdit]:
-    """The edits that put a mask of `MASKS` in place of the model's own."""
+    """Return the edits that replace the model's own mask with one of `MASKS`."""
     return [] if mask == MASKS[0] else [edits.set_causal(mask == "causal")]

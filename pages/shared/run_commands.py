@@ -1,7 +1,7 @@
-"""What may be ordered of runs: every order of every screen goes through here, and is refused here where it is not allowed.
+"""Commands on runs. Every screen sends its commands through here, where permissions are checked.
 
-A button that is disabled or not drawn is a courtesy; what a browser sends is not bound to it. So each function asks by itself
-who the visitor is, and raises `RunStoreError` with one plain sentence for an order that is not theirs to give.
+A disabled or missing button is no protection, since a browser can send any message. So each function identifies the visitor
+itself, and raises `RunStoreError` with a one-sentence message if the visitor may not give the command.
 """
 
 from __future__ import annotations
@@ -22,122 +22,122 @@ from xformer.training.entry import ELSEWHERE, Entry
 
 MOST_NAME = 80
 NO_OWNER = (
-    "Nothing can belong to you here: your browser keeps no cookie of this server, or shows this page in a frame. "
-    "Allow the cookie, or open the page by itself, and try again."
+    "You cannot own anything here: your browser blocks the cookie of this server, or shows this page in a frame. "
+    "Allow the cookie, or open the page in its own tab, and try again."
 )
 
 
 def start(
     settings: Preset, *, name: str = "", device: str = "auto", sweep: Mapping[str, Sequence[Any]] | None = None
 ) -> str:
-    """Put a run of the visitor's into the queue and return its id; with `sweep`, one of many models."""
+    """Queue a run for the visitor and return its id; with `sweep`, a sweep of many models."""
     name = typed(name, MOST_NAME)
-    return _submitted(jobs.submit, run_store.store(), settings, name=name, device=device, sweep=sweep)
+    return _submit(jobs.submit, run_store.store(), settings, name=name, device=device, sweep=sweep)
 
 
 def again(run: str, name: str) -> str:
-    """A run of the visitor's with the settings of one that they see; of a private one a private one."""
+    """Queue a run with the settings of an existing one and return its id. It is private if the original is."""
     entry = run_store.entry(run)
     settings = entry.settings()
     sweep = None if entry.sweep is None else entry.sweep["settings"]
     how: dict[str, Any] = {"name": name, "device": entry.wanted, "private": bool(entry.private), "sweep": sweep}
-    return _submitted(jobs.submit, run_store.store(), settings, **how)
+    return _submit(jobs.submit, run_store.store(), settings, **how)
 
 
 def fork(run: str, step: int, settings: Preset, name: str) -> str:
-    """A run of the visitor's that begins with the weights of one that they see; of a private one a private one."""
+    """Queue a run that starts with the weights of an existing one and return its id. It is private if the original is."""
     entry = run_store.entry(run)
     device = "auto" if entry.wanted == ELSEWHERE else entry.wanted
     how: dict[str, Any] = {"name": name, "device": device, "private": bool(entry.private)}
-    return _submitted(jobs.fork, run_store.store(), run, step, settings, **how)
+    return _submit(jobs.fork, run_store.store(), run, step, settings, **how)
 
 
 def send(run: str, kind: str) -> None:
-    """Tell the worker of a run to "pause", or to take one "step"."""
+    """Send a command to the worker of a run: "pause", or one "step"."""
     run_store.store().send(_own(run).id, kind)
 
 
 def resume(run: str) -> None:
-    """Let a run go on."""
+    """Resume a run."""
     jobs.resume(run_store.store(), _own(run).id)
 
 
 def stop(run: str) -> None:
-    """Stop a run, or take it out of the queue."""
+    """Stop a run, or remove it from the queue."""
     jobs.stop(run_store.store(), _own(run).id)
 
 
 def change_rate(run: str, peak: float) -> None:
-    """Give a run another peak of its learning rate."""
+    """Change the peak learning rate of a run."""
     jobs.change_rate(run_store.store(), _own(run).id, peak)
 
 
 def rename(run: str, name: str) -> None:
-    """Give a run another name."""
+    """Rename a run."""
     run_store.store().rename(_own(run).id, typed(name, MOST_NAME))
 
 
 def tag(run: str, tags: list[str]) -> None:
-    """Give a run other tags."""
+    """Replace the tags of a run."""
     run_store.store().tag(_own(run).id, tags)
 
 
 def share(run: str) -> None:
-    """Have everyone on this server see a private run."""
+    """Make a private run visible to everyone on this server."""
     run_store.store().share(_own(run).id)
 
 
 def delete(run: str) -> None:
-    """Throw a run away."""
+    """Delete a run."""
     run_store.store().delete(_own(run).id)
 
 
 def undelete(run: str) -> None:
-    """Take a run back that was thrown away."""
+    """Restore a deleted run."""
     run_store.store().undelete(_own(run).id)
 
 
 def take_file(content: bytes, file_name: str) -> ImportResult:
-    """Take a file into the run store: weights, or the archive of a recorded training.
+    """Import a file into the run store: weights, or the archive of a recorded training.
 
-    On a server for several people it is the visitor's alone until they share it.
+    On a server for several people the run is private until the visitor shares it.
     """
     store, limits = run_store.store(), run_store.limits()
-    how: dict[str, Any] = {"owner": _somebody(), "limits": limits, "private": not run_store.is_open()}
+    how: dict[str, Any] = {"owner": _visitor(), "limits": limits, "private": not run_store.is_open()}
     if is_archive(content):
         return from_archive(store, content, **how)
     return from_file(store, content, file_name=file_name, sees=run_store.may_see, **how)
 
 
 def keep_text(content: bytes) -> str:
-    """Keep a text that a model can learn, and return its name; only who has the name can use it."""
-    _somebody()
+    """Store a text to train on, and return its name. Only visitors who know the name can use it."""
+    _visitor()
     return texts.keep(content)
 
 
 def download_shakespeare() -> None:
-    """Fetch tiny Shakespeare for everyone."""
-    _somebody()
+    """Download tiny Shakespeare for all visitors."""
+    _visitor()
     texts.download_shakespeare()
 
 
-def _somebody() -> str:
+def _visitor() -> str:
     if not (who := run_store.who()):
         raise RunStoreError(NO_OWNER)
     return who
 
 
 def _own(run: str) -> Entry:
-    """A run that the visitor may order about."""
-    who, entry = _somebody(), run_store.entry(run)
+    """Return a run that the visitor may control. Raises `RunStoreError` for other runs."""
+    who, entry = _visitor(), run_store.entry(run)
     if not run_store.may_control(entry, who):
-        raise RunStoreError(f"The run “{entry.name}” was started by someone else, so only they can do that.")
+        raise RunStoreError(f"The run “{entry.name}” was started by someone else, and only its owner can do that.")
     return entry
 
 
-def _submitted(how: Any, *arguments: Any, **more: Any) -> str:
-    """Start a run for the visitor, counted for them and for the address that they ask from."""
-    owner, address = _somebody(), limits.visitor_address()
+def _submit(how: Any, *arguments: Any, **more: Any) -> str:
+    """Start a run for the visitor, and count it towards the limits of the visitor and of their address."""
+    owner, address = _visitor(), limits.visitor_address()
     run = how(*arguments, owner=owner, limits=run_store.limits(), also=limits.run_limit(address), **more)
     limits.count_run(address, run)
     return run

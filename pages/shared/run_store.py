@@ -1,10 +1,10 @@
-"""The runs as a visitor may see them: the run store, who is asking, and what they may do.
+"""Access to the run store with the visitor's permissions.
 
-On a server for this machine alone, every visitor may do everything (open mode). On a server for several people, which one
-behind a proxy is too, each browser has a number of its own in a cookie: who started a run controls it, all others look on.
-XFORMER_OPEN=0 or 1 chooses otherwise. A visitor without the cookie only looks on: a frame of another site has none.
+On a server that listens to this machine only, anyone can do everything (open mode). On a server for several people, including
+one behind a proxy, each browser gets its own id in a cookie. The visitor who started a run controls it, and everyone else can
+only watch. XFORMER_OPEN=0 or 1 overrides this choice. A visitor without the cookie, as in a cross-site frame, can only watch.
 
-A page reads runs through here, so that a private one is there for its owner alone; what it may order stands in `run_commands`.
+Screens read runs through this module, so that a private run is visible only to its owner; `run_commands` has the commands.
 """
 
 from __future__ import annotations
@@ -33,18 +33,20 @@ from xformer.training.limits import Limits
 from xformer.training.run_store import RunStore, no_such_run
 
 HERE = "here"
-"""Who everybody is in open mode."""
+"""The owner of all runs in open mode."""
 RECONCILE_SECONDS = 1.0
+"""Seconds between two checks of the queue."""
 EMPTY_BIN_SECONDS = 60.0
+"""Seconds between two removals of expired rooms and deleted runs."""
 
 
 def store() -> RunStore:
-    """The run store of all runs that are trained here."""
+    """Return the run store of this server."""
     return RunStore(runs_folder())
 
 
 def limits() -> Limits:
-    """What this server allows; the usual limits where the environment holds nonsense."""
+    """Return the limits of this server; the defaults, with a warning, if the environment variables are invalid."""
     try:
         return Limits.from_environment()
     except ConfigError as error:
@@ -53,7 +55,7 @@ def limits() -> Limits:
 
 
 def is_open() -> bool:
-    """Whether everybody may do everything."""
+    """Whether the server is in open mode, where anyone can do everything."""
     if _is_onlooker():
         return False
     asked = os.environ.get("XFORMER_OPEN")
@@ -63,39 +65,39 @@ def is_open() -> bool:
 
 
 def who() -> str:
-    """The visitor's name, which owns the runs that they start; empty for a visitor without one, who can own none."""
+    """Return the visitor's id, which owns the runs that they start; empty for a visitor who cannot own runs."""
     if is_open():
         return HERE
     return "" if _is_onlooker() else access.visitor_id()
 
 
 def _is_onlooker() -> bool:
-    """Whether the visitor may order nothing: a page around the frame could lay something else over the buttons."""
+    """Whether the visitor can only watch: without a cookie, or in a frame, where clickjacking is possible."""
     return is_script_thread() and (bool(st.context.is_embedded) or not access.visitor_id())
 
 
 def may_control(entry: Entry, who: str) -> bool:
-    """Whether a visitor may tell a run what to do."""
+    """Whether a visitor may control a run."""
     return is_open() or (bool(who) and entry.owner == who)
 
 
 def may_see(entry: Entry) -> bool:
-    """Whether the visitor may look at a run: everyone may, unless it is private."""
+    """Whether the visitor may see a run: everyone may, unless it is private."""
     return not entry.private or may_control(entry, who())
 
 
 def entries(*, deleted: bool = False) -> list[Entry]:
-    """The runs that the visitor may look at, the latest first, as their processes stand at this moment.
+    """Return the runs that the visitor may see, the latest first, with the current state of their processes.
 
-    Raises `RunStoreError` where the run store cannot be read.
+    Raises `RunStoreError` if the run store cannot be read.
     """
     return [liveness.with_process_state(store(), entry) for entry in store().entries(deleted=deleted) if may_see(entry)]
 
 
 def entry(run: str) -> Entry:
-    """One run, as its process stands at this moment.
+    """Return a run with the current state of its process.
 
-    Raises `RunStoreError`, with the same words for one that is not there and one that may not be seen.
+    Raises `RunStoreError`, with the same message for a run that does not exist and one that the visitor may not see.
     """
     found = store().entry(run)
     if not may_see(found):
@@ -104,13 +106,13 @@ def entry(run: str) -> Entry:
 
 
 def labels(entries: Sequence[Entry]) -> dict[str, str]:
-    """The display name of each run by its id: its name, with the start of its id where another run has the same name."""
-    names = [entry.name for entry in entries]
-    return {one.id: one.name if names.count(one.name) == 1 else f"{one.name} · {one.id[:4]}" for one in entries}
+    """Return the display name of each run by id; runs with the same name get the start of their ids as a suffix."""
+    names = [run.name for run in entries]
+    return {run.id: run.name if names.count(run.name) == 1 else f"{run.name} · {run.id[:4]}" for run in entries}
 
 
 def trained() -> dict[str, str]:
-    """The runs that have weights to look at, the latest first: their ids and display names."""
+    """Return the display names of the runs that have weights by id, the latest first."""
     try:
         return labels([entry for entry in entries() if steps_of(entry.id)])
     except RunStoreError:
@@ -118,7 +120,7 @@ def trained() -> dict[str, str]:
 
 
 def steps_of(run: str) -> list[int]:
-    """The steps of a run whose weights can be looked at, in order."""
+    """Return the steps of a run that have weights, in order."""
     folder = store().folder_of(run)
     steps = snapshot_steps(folder)
     if not steps and os.path.exists(folder / FILE):
@@ -127,15 +129,15 @@ def steps_of(run: str) -> list[int]:
 
 
 def cluster() -> Status | None:
-    """How the Ray cluster is that trains the runs; None without one, or while its figures are not known."""
+    """Return the status of the Ray cluster that trains the runs; None without one, or while its status is unknown."""
     try:
         return Status.read(store().folder) if executors.chosen() == executors.RAY else None
-    except ConfigError:  # the reconciler starts no run then, and the start of a run says why
+    except ConfigError:  # the reconciler then starts no runs, and starting one shows this error
         return None
 
 
 def start_reconciler() -> None:
-    """Look after the queue for as long as the server runs; to be called once."""
+    """Start the thread that manages the queue while the server runs. Call it once."""
     threading.Thread(target=_reconcile_for_ever, name="reconciler", daemon=True).start()
 
 
@@ -152,6 +154,6 @@ def _reconcile_for_ever() -> None:
                 jobs.reconcile(store())
                 if is_time:
                     jobs.empty_bin(store())
-        except (XformerError, OSError):  # a full disk, a folder that may not be written: the pages say so, it may pass
+        except (XformerError, OSError):  # such as a full disk: it may be temporary, and the screens report it
             pass
         time.sleep(RECONCILE_SECONDS)

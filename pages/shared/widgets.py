@@ -1,4 +1,4 @@
-"""Widgets that several screens use; a link can set most of them, and an unknown value in it shows a warning.
+"""Widgets used by several screens. A link can set most of them; an unknown value in the link shows a warning.
 
 side = choose("side", {"encoder": "source", "decoder": "target"}, "encoder", "Which side")
 view.share(side=side)
@@ -18,7 +18,7 @@ from pages.shared.text import escape_markdown
 from xformer.errors import InputError, XformerError
 
 MOST_SHOWN = 24
-"""More columns than this cannot be read, and do not fit a screen."""
+"""Maximum columns of a picture; more do not fit a screen legibly."""
 T = TypeVar("T")
 SIDES = {"encoder": "source", "decoder": "target"}
 
@@ -32,9 +32,15 @@ def seed(
     called: str | None = None,
     old: Mapping[str, str] | None = None,
 ) -> None:
-    """Set the widget `key` to one of `options`: the value of the link, else its current value, else the default.
+    """Set the widget `key` to one of `options`: the value in the link, else its current value, else the default.
 
-    The link writes an option as `str` does; `called` names it in a warning; `old` maps values of older links.
+    Args:
+        name: The link parameter. Its values are the options as strings.
+        options: The valid values.
+        default: The initial value.
+        key: The widget's key; by default `name`.
+        called: The name of the parameter in a warning; by default `name`.
+        old: Maps values of older links to current ones.
     """
     key = key or name
     words = {str(option): option for option in options}
@@ -62,18 +68,21 @@ def choose(
     old: Mapping[str, str] | None = None,
     **look: Any,
 ) -> T:
-    """Ask for one of the options; the choice is kept for the session and stands in the link.
+    """Draw a widget for one of several options; the choice is kept for the session and written to the link.
 
     Args:
-        name: The name in the link.
-        options: What stands in the link (as `str` writes it), with the text on screen.
-        default: The option at first.
+        name: The link parameter.
+        options: The options, whose `str` is written to the link, with their texts on screen.
+        default: The initial option.
         label: The widget's label.
-        key: The widget's key, else `name`.
+        key: The widget's key; by default `name`.
         widget: `st.segmented_control`, `st.selectbox` or `st.select_slider`.
-        called: The option in words, for a complaint about a link.
-        old: The values of older links, with those of today.
-        **look: More arguments of the widget.
+        called: The name of the parameter in a warning about a link; by default `name`.
+        old: Maps values of older links to current ones.
+        **look: Further arguments of the widget.
+
+    Returns:
+        The chosen option.
     """
     seed(name, list(options), default, key=key, called=called, old=old)
     look |= {"required": True} if widget is st.segmented_control else {}
@@ -84,21 +93,21 @@ def choose(
 
 
 def ask_side() -> str:
-    """Ask for a stack of an encoder-decoder: "encoder" or "decoder"."""
+    """Draw the choice between the stacks of an encoder-decoder; return "encoder" or "decoder"."""
     return choose("side", SIDES, "encoder", "Which side")
 
 
 def ask_window(
     positions: Sequence[int], key: str, *, most: int = MOST_SHOWN, name: str = "from", what: str = "positions"
 ) -> Sequence[int]:
-    """Ask which of many positions a picture shows; all of them where they fit.
+    """Draw a slider for the window of positions that a picture shows, if not all of them fit.
 
     Args:
         positions: All positions, a list or a range.
         key: The widget's key.
-        most: How many fit.
-        name: The name in the link. A link to any position opens the window that holds it.
-        what: What the window counts, in the plural.
+        most: The maximum size of the window.
+        name: The link parameter. A link to any position opens the window that contains it.
+        what: The name of the positions on screen, in the plural.
 
     Returns:
         A slice of `positions`.
@@ -120,30 +129,30 @@ def ask_window(
 
 
 def shown_of(positions: Sequence[int], shown: Sequence[int], what: str = "positions") -> str:
-    """The end of a caption where not all positions are shown; else nothing."""
+    """Return the end of a caption if not all positions are shown, else ""."""
     if len(shown) == len(positions):
         return ""
-    return f" Shown are {len(shown)} of {len(positions):,} {what}, {shown[0]} to {shown[-1]}; the slider moves them."
+    return f" {len(shown)} of {len(positions):,} {what} are shown, {shown[0]} to {shown[-1]}; the slider moves this window."
 
 
 def not_here(what: str, there: Iterable[str] = ()) -> None:
-    """Warn about an unknown value in a link; `there` lists the known ones."""
+    """Warn about an unknown value in a link; `there` lists the valid values."""
     known = ", ".join(there)
     st.warning(
-        f"The link asks for a {what} that is not here, so the usual one is shown."
-        + (f" There are: {known}." if known else ""),
+        f"The link asks for a {what} that does not exist here, so the default is shown."
+        + (f" Available: {known}." if known else ""),
         icon=":material/link_off:",
     )
 
 
 MOST_LISTED = 512
-"""A larger vocabulary is searched, not listed."""
+"""Maximum vocabulary size for a list of tokens; larger vocabularies get a search field."""
 
 MOST_FOUND = 30
 
 
 def find_tokens(labels: Sequence[str], text: str, most: int = MOST_FOUND) -> list[int]:
-    """Tokens equal to a text, then those with a space (·) before it, then those that contain it, the shortest first."""
+    """Find the tokens equal to a text, then those with a leading space (·), then those containing it, the shortest first."""
     wanted = text.replace(" ", "·")
     if not wanted:
         return []
@@ -155,7 +164,7 @@ def find_tokens(labels: Sequence[str], text: str, most: int = MOST_FOUND) -> lis
 
 
 def ask_token(labels: Sequence[str], name: str, usual: int, label: str, *, help: str | None = None) -> int:
-    """Ask for a token by its text; `usual` where nothing or an unknown token is typed."""
+    """Draw a search field for a token and return the token; `usual` if nothing or no known token is typed."""
     wanted = asked(name)
     if wanted is not None and (not wanted or find_tokens(labels, wanted)):
         st.session_state[name] = wanted
@@ -167,7 +176,7 @@ def ask_token(labels: Sequence[str], name: str, usual: int, label: str, *, help:
     typed = row.text_input(label, key=name, persist_state="session", placeholder=labels[usual], help=help)
     found = find_tokens(labels, typed) if typed else [usual]
     if not found:
-        st.caption(f"No token holds {escape_markdown(typed[:40])}; {escape_markdown(labels[usual])} is shown.")
+        st.caption(f"No token contains {escape_markdown(typed[:40])}; {escape_markdown(labels[usual])} is shown.")
         return usual
     chosen = found[0]
     if len(found) > 1 and labels[chosen] != typed:
@@ -183,23 +192,32 @@ def ask_token(labels: Sequence[str], name: str, usual: int, label: str, *, help:
 
 
 def typed(text: object, most: int) -> str:
-    """The text of a box as valid Unicode. Raises `InputError` for more than `most` characters."""
+    """Return the text of an input field as valid Unicode. Raises `InputError` for more than `most` characters."""
     whole = str(text).encode("utf-8", "replace").decode()  # a lone surrogate can be neither sent nor stored
     if len(whole) > most:
-        raise InputError(f"Up to {most:,} characters are read here, got {len(whole):,}; take a part of it.")
+        raise InputError(f"At most {most:,} characters can be read here, got {len(whole):,}; shorten the text.")
     return whole
 
 
 @dataclass
 class _Box:
     number: int = 0
-    """A new number makes a new, empty box."""
+    """Part of the uploader's key; a new number creates a new, empty uploader."""
     success: str = ""
     problem: str = ""
 
 
 def file_box(label: str, types: Sequence[str], megabytes: int, take: Callable[[bytes, str], str], *, key: str) -> None:
-    """A box for a file; `take` gets its content and name in a callback, and returns a message or raises why it refuses."""
+    """Draw a file uploader.
+
+    Args:
+        label: Its label.
+        types: The accepted file extensions.
+        megabytes: Maximum size of a file.
+        take: Called in a callback with the content and the name of a file; returns a message or raises an error, which is
+            shown.
+        key: The prefix of the widget's key.
+    """
     box: _Box = st.session_state.setdefault(f"{key}_box", _Box())
 
     def taken() -> None:
@@ -210,7 +228,7 @@ def file_box(label: str, types: Sequence[str], megabytes: int, take: Callable[[b
         try:
             box.success = take(file.getvalue(), file.name)
         except (XformerError, OSError) as error:
-            box.problem = f"The file was not taken. {error}"
+            box.problem = f"The file was not accepted. {error}"
 
     st.file_uploader(label, type=types, max_upload_size=megabytes, key=f"{key}_{box.number}", on_change=taken)
     if box.problem:
@@ -221,7 +239,7 @@ def file_box(label: str, types: Sequence[str], megabytes: int, take: Callable[[b
 
 
 def download(label: str, make: Callable[[], str | bytes], file: str, *, key: str, help: str | None = None) -> None:
-    """A button for a file that is made when it is requested."""
+    """Draw a button that downloads a file, which is made when it is requested."""
     kind = mimetypes.guess_type(file)[0] or "application/octet-stream"
     icon = ":material/download:"
     st.download_button(label, make, file, kind, icon=icon, on_click="ignore", key=key, help=help)

@@ -1,8 +1,8 @@
-"""The server: the guards between the network and the app, and the loading of what every screen needs.
+"""The server: the guards between the network and the app, and the loading of the libraries that every screen needs.
 
-Each guard is an ASGI middleware (https://asgi.readthedocs.io) that `app.py` puts before Streamlit. PyTorch, pandas, the chart
-libraries and the shared parts take some seconds to load, in a thread that starts with the server, so that the server answers at
-once. Visitors who come earlier see a message.
+Each guard is an ASGI middleware (https://asgi.readthedocs.io) that `app.py` puts in front of Streamlit. PyTorch, pandas, the
+chart libraries and the shared modules take several seconds to load. They load in a thread that starts with the server, so that
+the server responds at once; visitors who arrive before it has finished see a message.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ _guest_of: ModuleType | None = None
 
 def guest_app() -> st.App:
     """The app for the process of a notebook or script, which keeps its settings; `xformer.show` serves it."""
-    for name in ("uvicorn.access", "uvicorn.error", "xformer.memory"):  # their lines are for the operator of a server
+    for name in ("uvicorn.access", "uvicorn.error", "xformer.memory"):  # they log for the operator of a server
         logging.getLogger(name).addFilter(lambda record: record.levelno >= logging.ERROR)
     return st.App(APP / "app.py", routes=routes(), middleware=prepare(guest_of=__main__))
 
 
 def prepare(guest_of: ModuleType | None = None) -> list[Middleware]:
-    """Begin loading, and return the guards of the app, the outermost first.
+    """Start loading, and return the guards of the app, the outermost first.
 
     Args:
-        guest_of: The main module of another program's process, which keeps its settings.
+        guest_of: The main module of the host process when the app runs as a guest in a notebook or script, whose settings are
+            left alone. None for a server process.
     """
     global _guest_of
     _guest_of = guest_of
@@ -53,12 +54,12 @@ def begin_loading() -> None:
 
 
 def wait_until_loaded() -> None:
-    """Show a sentence until everything is loaded. Raises `ImportError` where a library is missing."""
+    """Show a message until everything is loaded. Raises `ImportError` if a library is missing."""
     if _guest_of is not None:
         restore_main_module(_guest_of)
-    place = st.empty()  # always there: an element that vanishes makes the browser build all below it anew
+    place = st.empty()  # always present: if an element vanished, the browser would rebuild everything below it
     if not _loaded.is_set():
-        with place, st.spinner("This server has just been started, and is loading PyTorch."):
+        with place, st.spinner("This server has just started and is loading PyTorch."):
             load()
 
 
@@ -70,7 +71,7 @@ def load() -> None:
             if _guest_of is None:
                 import torch
 
-                # The models are small: a second thread costs more than it gives, and visitors share the cores.
+                # The models are small, so a second thread costs more than it saves, and visitors share the cores.
                 torch.set_num_threads(1)
                 freeze_objects()
             _loaded.set()

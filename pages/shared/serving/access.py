@@ -1,4 +1,4 @@
-"""Who may reach the app: host names, sites that may frame it, the cookie that identifies a browser, and messages.
+"""Access control: allowed host names, sites that may frame the app, the cookie that identifies a browser, allowed messages.
 
 `XFORMER_HOSTS` and `XFORMER_FRAMES` configure the first two; docs/serving.md describes both.
 """
@@ -58,17 +58,17 @@ ALLOWED = (
     "backend_operation_request.deferred_file",
     "backend_operation_request.dataframe_chunk",
 )
-"""Kinds of messages: run a screen, stop it, keep the connection, upload a file, download one, scroll in a table.
+"""Allowed kinds of messages: run a screen, stop it, heartbeat, upload a file, download a file, scroll in a table.
 
-Streamlit's protocol has others for developers. One of them lets every visitor clear the caches of all:
+Streamlit's protocol has others for developers. One of them lets any visitor clear the caches of all visitors:
 https://github.com/streamlit/streamlit/blob/develop/proto/streamlit/proto/BackMsg.proto.
 """
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
-"""A lone surrogate, as JavaScript encodes it. A paste or a script can leave one in a text; it is not UTF-8."""
+"""A lone surrogate as JavaScript encodes it, which is not valid UTF-8. A paste or a script can leave one in a text."""
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
-"""As many bytes as a surrogate, so that the lengths in the message stay correct."""
+"""Three bytes long, as a surrogate is, so that the lengths in the message stay correct."""
 _REFUSED = {"type": "websocket.close", "code": 1008}
-"""Closes a connection, with the code for a violated policy: https://www.rfc-editor.org/rfc/rfc6455#section-7.4.1."""
+"""Closes a connection with the code for a policy violation: https://www.rfc-editor.org/rfc/rfc6455#section-7.4.1."""
 _ORIGIN = re.compile(r"https?://[a-z0-9.*:\[\]-]+|\*", re.ASCII | re.IGNORECASE)
 
 
@@ -83,12 +83,12 @@ def is_forwarded(headers: Iterable[str]) -> bool:
 
 
 def _name_in(host: str | None) -> str | None:
-    """The name or address in a Host header, without its port; None where the header is missing or malformed."""
+    """Return the name or address in a Host header, without its port; None if the header is missing or malformed."""
     if not host or re.search(r"[\s@/?#\\]", host):
         return None
     try:
         parts = urlsplit(f"//{host}")
-        _ = parts.port  # raises where it is no number
+        _ = parts.port  # raises ValueError if it is not a number
         return (parts.hostname or "").rstrip(".") or None
     except ValueError:
         return None
@@ -97,10 +97,10 @@ def _name_in(host: str | None) -> str | None:
 def is_own(host: str | None) -> bool:
     """Whether the app answers requests with this Host header.
 
-    It answers to a name of this machine, to an IP address where the server is open to others, and to the names that
-    `XFORMER_HOSTS` lists: `XFORMER_HOSTS=xformer.school.example,*.lab.example`; `*` allows every name. Other names are refused
-    because of DNS rebinding: the site evil.example can let its own name resolve to 127.0.0.1 and then read this app as a part
-    of itself, but the browser still sends `Host: evil.example`. An IP address cannot be redirected in this way.
+    Allowed are the names of this machine, IP addresses if the server listens on more than the loopback interface, and the
+    names in `XFORMER_HOSTS` (`XFORMER_HOSTS=xformer.school.example,*.lab.example`; `*` allows every name). Other names are
+    refused to prevent DNS rebinding: the site evil.example can make its own name resolve to 127.0.0.1 and then read this app
+    under its own origin, but the browser still sends `Host: evil.example`. An IP address cannot be redirected in this way.
     """
     name = _name_in(host)
     if name is None:
@@ -128,7 +128,7 @@ def _machine_names() -> frozenset[str]:
 
 
 class Guard:
-    """An ASGI middleware that looks after connections of some kinds, and lets the others pass."""
+    """An ASGI middleware that handles connections of certain kinds and passes all others on."""
 
     kinds: ClassVar[tuple[str, ...]] = ("http", "websocket")
 
@@ -139,12 +139,12 @@ class Guard:
         await (self.guard if scope["type"] in self.kinds else self.app)(scope, receive, send)
 
     async def guard(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a connection of these kinds; `self.app` answers it."""
+        """Handle a connection of one of `kinds`; `self.app` is the next application in the chain."""
         raise NotImplementedError
 
 
 def is_of_a_room(scope: Scope) -> bool:
-    """Whether a websocket is one of classroom mode, which has messages and limits of its own."""
+    """Whether a websocket belongs to classroom mode, which has its own messages and limits."""
     return scope.get("path", "").startswith("/room/")
 
 
@@ -159,16 +159,19 @@ class HostGuard(Guard):
             await send({**_REFUSED, "reason": "Host not allowed"})
         else:
             shown = _name_in(host) or "(none)"
-            sentence = f"This server does not answer to the name {shown[:200]}. XFORMER_HOSTS can add it.\n"
+            sentence = (
+                f"This server does not answer to the name {shown[:200]}. Its operator can add it to XFORMER_HOSTS.\n"
+            )
             await PlainTextResponse(sentence, status_code=421)(scope, receive, send)
 
 
 def framers(query: bytes) -> str | None:
-    """The sites that may frame the page with this query string, as a `frame-ancestors` directive names them; None for any.
+    """Return the sites that may frame the page with this query string, in `frame-ancestors` syntax; None if any site may.
 
-    Any page may frame a picture for slides (`?embed=true`). This server itself and the sites that `XFORMER_FRAMES` lists may
-    frame whole pages: `XFORMER_FRAMES=https://slides.school.example`. `frame-ancestors *` would refuse slides that are opened
-    as a file: `*` stands for sites of the network (https://www.w3.org/TR/CSP3/#match-url-to-source-expression).
+    Any site may frame a single picture for slides (`?embed=true`). Whole pages may be framed by this server and by the sites
+    in `XFORMER_FRAMES` (`XFORMER_FRAMES=https://slides.school.example`). For pictures the directive is omitted rather than
+    `frame-ancestors *`, because `*` matches network schemes only and would refuse slides that are opened as a file:
+    https://www.w3.org/TR/CSP3/#match-url-to-source-expression.
     """
     if parse_qs(query.decode("latin-1")).get("embed") == ["true"]:
         return None
@@ -179,7 +182,7 @@ def framers(query: bytes) -> str | None:
 
 
 class SecurityHeaders(Guard):
-    """Adds a content policy to every answer: no content from other sites, no guessed types, frames as `framers` allows."""
+    """Adds security headers to every response: no content from other sites, no MIME sniffing, frames as `framers` allows."""
 
     kinds = ("http",)
 
@@ -196,23 +199,23 @@ class SecurityHeaders(Guard):
 
 
 def visitor_id() -> str:
-    """The visitor's cookie, 32 hexadecimal digits; empty in a frame of another site and after the connection has closed.
+    """Return the visitor's id from the cookie, 32 hexadecimal digits; empty in a cross-site frame and once disconnected.
 
-    Permissions depend on it. The cookie is `SameSite=Lax`: the browser sends it with the websocket of a page that stands alone
-    or in a frame of the same site, and not from a frame of another site. The `Origin` header does not show the difference; in
-    a frame of another site it is the app's own.
+    Permissions depend on it. The cookie is `SameSite=Lax`: the browser sends it with the websocket of a top-level page or of a
+    same-site frame, but not from a cross-site frame. The `Origin` header cannot tell these apart: in a cross-site frame it is
+    the app's own.
     """
     return visitor_id_in(st.context.cookies)
 
 
 def visitor_id_in(cookies: Mapping[str, str]) -> str:
-    """The visitor's id in some cookies; empty where there is none."""
+    """Return the visitor's id in these cookies; empty if there is none."""
     found = cookies.get(COOKIE)
     return found if isinstance(found, str) and re.fullmatch(r"[0-9a-f]{32}", found) else ""
 
 
 class VisitorCookie(Guard):
-    """Sets the visitor's cookie with each page, except for a picture that any site may frame."""
+    """Sets the visitor's cookie with each page, except with a picture that any site may frame."""
 
     kinds = ("http",)
 
@@ -234,7 +237,7 @@ class VisitorCookie(Guard):
 
 
 def readable(data: bytes) -> bytes | None:
-    """A message as Streamlit can read it, lone surrogates replaced; None where it is malformed or not allowed.
+    """Return a message with lone surrogates replaced; None if it is malformed or not allowed.
 
     Streamlit closes the connection when it cannot decode a message.
     """
@@ -246,7 +249,7 @@ def readable(data: bytes) -> bytes | None:
 
 
 class MessageGuard(Guard):
-    """Drops messages that are not allowed, and closes a connection that sends text: the protocol is binary."""
+    """Drops messages that are not allowed, and closes connections that send text, since the protocol is binary."""
 
     kinds = ("websocket",)
 
@@ -264,7 +267,7 @@ class MessageGuard(Guard):
                     return message
                 if (data := message.get("bytes")) is None:
                     is_closed = True
-                    await send({**_REFUSED, "reason": "Text is not understood"})
+                    await send({**_REFUSED, "reason": "Text messages are not supported"})
                     return {"type": "websocket.disconnect", "code": _REFUSED["code"]}
                 if (content := readable(data)) is not None:
                     return message if content is data else {**message, "bytes": content}

@@ -1,11 +1,11 @@
 """The routes of classroom mode: the page that students join with a code, and the websockets of students and lecturers.
 
-    GET /join                 asks for the code           GET /join/CODE            the students' page
-    GET /room/CODE/model      a model that runs there     GET /room/CODE/lesson     a lesson
-    GET /room/CODE/picture    a model that cannot run     WS  /room/CODE  /room/CODE/host
+    GET /join                 the form for the code             GET /join/CODE            the students' page
+    GET /room/CODE/model      a model that runs in the page     GET /room/CODE/lesson     a lesson
+    GET /room/CODE/picture    a picture of one that cannot      WS  /room/CODE  /room/CODE/host
 
-A student's websocket takes votes, solved exercises and a nickname; it knows no order of a lecturer. The lecturer's only
-reports; what a lecturer orders comes from the screens (`pages.classroom`). Both are distinguished by the visitor's cookie.
+A student's websocket accepts votes, solved exercises and a nickname, but no commands of a lecturer. The lecturer's websocket
+only sends reports; a lecturer's commands come from the screens (`pages.classroom`). The visitor's cookie identifies both.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from xformer.disk_quota import runs_folder
 from xformer.errors import ClassroomError, XformerError
 
 MOST_CHARACTERS = 8192
-"""Of a message from a browser."""
+"""Maximum length of a message from a browser."""
 MESSAGES_A_SECOND = 20
 TABS_EACH = 4
-"""Open connections of one student."""
+"""Maximum open connections of one student."""
 GUESSES, GUESSES_A_MINUTE = 30, 20
-"""Wrong codes that an address may send at once, and afterwards; a class behind one address mistypes some."""
+"""Wrong codes allowed from one address: a burst, and the rate after it. A whole class may share one address."""
 WRONG_SECONDS = 0.5
-"""How long the answer to a wrong code waits."""
+"""Delay of the response to a wrong code."""
 HOST_SECONDS = 0.15
-"""Between two reports to a lecturer."""
+"""Minimum interval between two reports to a lecturer."""
 ENDED, REFUSED = 4404, 4403
-"""Codes that close a websocket: there is no such room; this browser may not."""
-NOT_UNDERSTOOD = "This message is not understood."
+"""Close codes of a websocket: the room does not exist; this browser is not allowed."""
+NOT_UNDERSTOOD = "The server does not understand this message."
 T = TypeVar("T")
 _writer = ThreadPoolExecutor(1, thread_name_prefix="rooms")
-"""Writes of all students, one after the other: they need not wait for each other's locks."""
+"""Runs the writes of all students one after the other, so that they never wait for each other's locks."""
 
 
 _rooms_in = cache(Rooms)
@@ -74,20 +74,20 @@ def routes() -> list[BaseRoute]:
     ]
 
 
-# ── who hears of changes ──
+# ── notifications ──
 
 
 class Hub:
-    """The open connections of all rooms. A change wakes them up; each then sends the newest state, however many it missed."""
+    """The open connections of all rooms. A change wakes them up, and each then sends only the latest state."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.connections: dict[str, dict[asyncio.Event, str | None]] = {}
-        """By room: the events that wake up its connections, each with the student's id; None for a lecturer."""
+        """By room id: the event that wakes up each connection, with the student's id (None for a lecturer)."""
         self._texts: dict[str, str] = {}
 
     def changed(self, room: str, *, only_hosts: bool = False) -> None:
-        """Wake up the connections of a room; any thread may call it."""
+        """Wake up the connections of a room. Thread-safe."""
         if self.loop is not None and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._wake, room, only_hosts)
 
@@ -99,22 +99,22 @@ class Hub:
                 event.set()
 
     def text(self, room: str) -> str:
-        """What every student of a room is sent, made once for all."""
+        """Return the message that every student of a room receives, computed once for all of them."""
         if room not in self._texts:
             self._texts[room] = json.dumps(for_students(rooms().room(room), rooms()))
         return self._texts[room]
 
     def add(self, room: str, member: str | None, event: asyncio.Event) -> None:
-        """Count a connection. Raises `ClassroomError` where a student has too many."""
+        """Register a connection. Raises `ClassroomError` if the student has too many."""
         self.loop = asyncio.get_running_loop()
         of_room = self.connections.setdefault(room, {})
         if member is not None and list(of_room.values()).count(member) >= TABS_EACH:
-            raise ClassroomError(f"This room is open in {TABS_EACH} tabs of this browser already; close one.")
+            raise ClassroomError(f"This room is already open in {TABS_EACH} tabs of this browser; close one of them.")
         of_room[event] = member
         self._wake(room, only_hosts=True)
 
     def remove(self, room: str, event: asyncio.Event) -> None:
-        """A connection has ended."""
+        """Unregister a connection that has ended."""
         self.connections[room].pop(event)
         self._wake(room, only_hosts=True)
         if not self.connections[room]:
@@ -122,7 +122,7 @@ class Hub:
             self._texts.pop(room, None)
 
     def present(self, room: str) -> set[str]:
-        """The students who are connected."""
+        """Return the ids of the connected students."""
         return {member for member in self.connections.get(room, {}).values() if member is not None}
 
 
@@ -130,7 +130,7 @@ hub = Hub()
 
 
 def for_students(room: Room, of: Rooms) -> dict[str, Any]:
-    """What the students of a room may know: nothing of a result before it is revealed, nothing of each other."""
+    """Return the state of a room for its students: no results before they are revealed, and nothing about other students."""
     message: dict[str, Any] = {"type": "room", "shown": dict(room.shown), "lesson": room.lesson, "question": None}
     if (asked := room.asked) is not None:
         about = vars(asked.question) | {"id": asked.id, "round": asked.round, "truth": None, "votes": None}
@@ -144,7 +144,7 @@ def for_students(room: Room, of: Rooms) -> dict[str, Any]:
 
 
 def for_host(room: Room, of: Rooms) -> dict[str, Any]:
-    """What the lecturer's screen shows: who is there, the votes, and the work on exercises."""
+    """Return the state of a room for its lecturer: the number of students, the votes, and the work on exercises."""
     present = hub.present(room.id)
     message: dict[str, Any] = {"type": "host", "present": len(present), "question": None, "work": None}
     if (asked := room.asked) is not None:
@@ -153,8 +153,13 @@ def for_host(room: Room, of: Rooms) -> dict[str, Any]:
         message["question"] = about | {"truth": asked.truth if asked.is_revealed else None}
     if room.lesson is not None:
         found: dict[str, dict[str, Any]] = {
-            one.id: {"name": one.name, "isHere": one.id in present, "mayShow": one.state is not None, "work": {}}
-            for one in of.members(room.id)
+            member.id: {
+                "name": member.name,
+                "isHere": member.id in present,
+                "mayShow": member.state is not None,
+                "work": {},
+            }
+            for member in of.members(room.id)
         }
         for row in of.results(room.id, room.lesson["name"]):
             shown = {key: row[key] for key in ("tries", "seconds", "solved", "stuck")}
@@ -167,7 +172,7 @@ def for_host(room: Room, of: Rooms) -> dict[str, Any]:
 
 
 class Guesses:
-    """Wrong codes by address, which run out and come back with time."""
+    """A rate limit on wrong codes by address (a token bucket)."""
 
     def __init__(self) -> None:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
@@ -192,24 +197,27 @@ guesses = Guesses()
 
 
 async def _find(connection: HTTPConnection) -> Room | Response:
-    """The room of a code, or the refusal; a student who has joined it before is not refused for what neighbours guess."""
+    """Return the room of a code, or the response that refuses it.
+
+    A student who has already joined the room is not refused because of wrong codes from the same address.
+    """
     address, code = client_address(connection.scope), connection.path_params["code"]
     found = rooms().find(code)
     if guesses.are_left(address):
         if found is not None:
             return found
         guesses.wrong(address)
-        why, status = f"There is no room {normalised(code)[:12]}. Check the six letters; a room ends after a day.", 404
+        why, status = f"There is no room {normalised(code)[:12]}. Check the six letters; rooms close after a day.", 404
     elif found is not None and rooms().is_member(found.id, visitor_id_in(connection.cookies)):
         return found
     else:
-        why, status = "Too many wrong codes came from your address. Try again in a minute.", 429
+        why, status = "Too many wrong codes have come from your address. Try again in a minute.", 429
     await asyncio.sleep(WRONG_SECONDS)
     return _form(why, status) if connection.url.path.startswith("/join") else PlainTextResponse(why, status)
 
 
 def _of_a_room(answer: Callable[[Request, Room], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """What answers requests with the code of a room; others get the refusal."""
+    """Return a route that calls `answer` with the room of the request's code, or refuses an unknown code."""
 
     async def route(request: Request) -> Response:
         found = await _find(request)
@@ -244,7 +252,7 @@ def _page() -> str:
 
 
 def _form(problem: str, status: int = 200) -> Response:
-    """The page that asks for a code; it is small, since wrong codes get it too."""
+    """Return the page that asks for a code. It is small, since it is also the response to wrong codes."""
     from xformer.widgets.scripts import style, themes
 
     light, dark = themes()
@@ -257,15 +265,15 @@ def _form(problem: str, status: int = 200) -> Response:
 body {{ margin: 0; padding: 20px; background: var(--st-background-color); }}
 {style("classroom")}</style></head>
 <body><main class="room ui entrance"><form action="{base_path()}/join">
-<h1>Join the lecture</h1><p class="hint">The lecturer's screen shows six letters.</p>
-<label>Code of the room <input name="code" maxlength="12" required autofocus autocomplete="off" autocapitalize="characters"
+<h1>Join the lecture</h1><p class="hint">Enter the six letters on the lecturer's screen.</p>
+<label>Room code <input name="code" maxlength="12" required autofocus autocomplete="off" autocapitalize="characters"
 spellcheck="false"></label><button type="submit">Join</button>{warning}</form></main></body></html>
 """
     return HTMLResponse(page, status)
 
 
 def base_path() -> str:
-    """The path below which the app is served, such as "/xformer"; usually empty."""
+    """Return the path under which the app is served, such as "/xformer"; usually empty."""
     path = str(st.get_option("server.baseUrlPath") or "").strip("/")
     return f"/{path}" if path else ""
 
@@ -286,7 +294,7 @@ async def _model(request: Request, room: Room) -> Response:
 
 
 def _packed(name: str) -> bytes:
-    """A model as `xformer.live` packs it, once for all students."""
+    """Return a model as packed by `xformer.live`, computed once for all students."""
     from pages.shared.byte_cache import shared
     from pages.shared.models import path_of
     from xformer.live.export import opened, pack_model
@@ -300,7 +308,7 @@ def _packed(name: str) -> bytes:
 
 @cache
 def lessons() -> dict[str, Any]:
-    """The shipped lessons whose model is shipped too, by the names of their files."""
+    """Return the shipped lessons whose model is also shipped, by file name without extension."""
     from xformer.installed import APP
     from xformer.live import lesson
 
@@ -325,15 +333,15 @@ async def _picture(request: Request, room: Room) -> Response:
 
 
 def _is_from_here(websocket: WebSocket) -> bool:
-    """Whether the page that opens the websocket comes from this server."""
+    """Whether the page that opens the websocket came from this server."""
     origin = urlsplit(websocket.headers.get("origin", ""))
     return not origin.netloc or origin.netloc == websocket.headers.get("host")
 
 
 async def _admitted(websocket: WebSocket) -> tuple[Room, str] | None:
-    """The room and the visitor's secret; None where the connection is refused; then the reason has been sent."""
+    """Return the room and the visitor's secret; None if the connection was refused and closed with a reason."""
     secret = visitor_id_in(websocket.cookies)
-    await websocket.accept()  # else the page could not tell a refusal from a server that restarts
+    await websocket.accept()  # otherwise the page could not tell a refusal from a restarting server
     if not secret or not _is_from_here(websocket):
         await websocket.close(REFUSED)
         return None
@@ -351,7 +359,7 @@ async def _connected(
     send: Callable[[asyncio.Event], Coroutine[Any, Any, None]],
     take: Callable[[], Coroutine[Any, Any, None]],
 ) -> None:
-    """Send and receive until one of them ends. Raises `ClassroomError` where a student has too many connections."""
+    """Run `send` and `take` until one of them ends. Raises `ClassroomError` if the student has too many connections."""
     event = asyncio.Event()
     hub.add(room, member, event)
     tasks = {asyncio.create_task(send(event)), asyncio.create_task(take())}
@@ -401,7 +409,7 @@ async def _student(websocket: WebSocket) -> None:
     async def follow(event: asyncio.Event) -> None:
         asked = rooms().room(room.id).asked
         if asked is not None and (mine := rooms().vote_of(member, asked.id, asked.round)) is not None:
-            await websocket.send_text(_voted(asked.id, asked.round, mine))  # before a reload or a restart
+            await websocket.send_text(_voted(asked.id, asked.round, mine))  # cast before a reload or a restart
         sent = ""
         while True:
             event.clear()
@@ -444,7 +452,7 @@ def _whole(value: object, least: int = 0, most: int = 10**9) -> int:
 
 
 async def _taken(room: str, member: str, text: str) -> str | None:
-    """Follow a student's message; returns what is answered. What is not understood changes nothing."""
+    """Handle a student's message and return the reply, if any. A malformed message changes nothing."""
     try:
         message = json.loads(text)
         if not isinstance(message, dict):

@@ -1,10 +1,9 @@
-"""Limits by address (connections, queued training runs, uploaded files), and the memory that is held for all visitors.
+"""Limits by address (connections, queued training runs, uploaded files) and the memory that is shared by all visitors.
 
-A visitor who deletes a cookie gains nothing.
-
-The address is that of the connection. Behind a proxy it is the forwarded one, if the proxy runs on this machine or
-`FORWARDED_ALLOW_IPS` lists it (uvicorn reads that variable); the X-Forwarded-For header of other clients is ignored. Addresses
-are held in memory only, while a connection, a run or an upload from there exists.
+Limits are tied to the address, so that deleting the cookie does not reset them. The address is that of the connection, or the
+forwarded one behind a proxy that runs on this machine or is listed in `FORWARDED_ALLOW_IPS` (read by uvicorn); the
+X-Forwarded-For header of other clients is ignored. Addresses are held in memory only, for as long as they have a connection, a
+run or an upload.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ HERE = "this machine"
 MB = 1024**2
 UPLOAD_PATH = "/_stcore/upload_file/"
 FILES_EACH = 16
-"""Uploaded files that are held for one visitor; the screens ask for one at a time."""
+"""Maximum uploaded files held for one visitor; a screen needs only one at a time."""
 EVERY_SECONDS, GRACE_SECONDS = 60.0, 30.0
-"""Between two looks at the memory while there are visitors, and after the last has left: a reloading browser is back soon."""
+"""Interval between memory checks while there are visitors; delay after the last one leaves, since a reload reconnects soon."""
 log = logging.getLogger("xformer.memory")
 _File = tuple[str, int]
 """The session that owns an uploaded file, and its size in bytes."""
 _runs: dict[str, str] = {}
-"""The address from which each run was started, since the server was started."""
+"""The address from which each run was started, for runs started since the server started."""
 
 
 def max_upload_bytes_each() -> int:
-    """The size in bytes of one visitor's uploaded files: two files of the largest size."""
+    """Return the maximum total size in bytes of one visitor's uploaded files: two files of the largest size."""
     return 2 * int(st.get_option("server.maxUploadSize")) * MB
 
 
@@ -55,12 +54,12 @@ def _number_in(variable: str, default: int) -> int:
 
 
 def visitor_address() -> str:
-    """The address of the visitor's connection, as it is counted."""
+    """Return the address of the visitor's connection, normalised by `network`."""
     return network(st.context.ip_address)
 
 
 def network(address: str | None) -> str:
-    """An address as it is counted; of IPv6 the first 64 bits, since a client chooses the other 64."""
+    """Normalise an address for counting: of IPv6 the first 64 bits, since clients choose the other 64; loopback is `HERE`."""
     try:
         found = ipaddress.ip_address((address or "").partition("%")[0])
     except ValueError:
@@ -73,7 +72,7 @@ def network(address: str | None) -> str:
 
 
 def run_limit(address: str) -> Callable[[Sequence[Entry]], None]:
-    """A check of all runs that raises `RunStoreError` where `address` already has as many unfinished ones as allowed."""
+    """Return a check of all runs that raises `RunStoreError` if `address` has reached its limit of unfinished runs."""
 
     def check(entries: Sequence[Entry]) -> None:
         unfinished = {entry.id for entry in entries if entry.state == "queued" or entry.is_active}
@@ -83,7 +82,7 @@ def run_limit(address: str) -> Callable[[Sequence[Entry]], None]:
         if n >= most:
             raise RunStoreError(
                 f"{n} runs from your address are waiting or in training, and {most} are allowed; "
-                "try again when some are finished."
+                "try again when some have finished."
             )
 
     return check
@@ -95,7 +94,7 @@ def count_run(address: str, run: str) -> None:
 
 
 class ConnectionGuard(Guard):
-    """Refuses a websocket from an address that has as many open as allowed."""
+    """Refuses a websocket from an address that has reached its limit of open ones."""
 
     kinds = ("websocket",)
 
@@ -104,7 +103,7 @@ class ConnectionGuard(Guard):
         self.open: Counter[str] = Counter()
 
     async def guard(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if is_of_a_room(scope):  # a class has one address; a room has a limit of its own
+        if is_of_a_room(scope):  # a whole class may share one address; rooms have their own limit
             await self.app(scope, receive, send)
             return
         address = client_address(scope)
@@ -120,10 +119,10 @@ class ConnectionGuard(Guard):
 
 
 class UploadGuard(Guard):
-    """Refuses an upload that would take more memory than allowed, before it is read.
+    """Refuses an upload that would exceed a memory limit, before it is read.
 
-    Streamlit holds an uploaded file in memory until its visitor leaves. It accepts any number of them from every connection,
-    and its own limit (server.maxUploadSize) is for a single file.
+    Streamlit holds uploaded files in memory until their visitor leaves. It accepts any number of them from each connection,
+    and its own limit (server.maxUploadSize) applies to a single file.
     """
 
     kinds = ("http",)
@@ -152,43 +151,39 @@ class UploadGuard(Guard):
             self.arriving.remove(file)
 
     def _refusal(self, file: _File, address: str) -> str:
-        """The reason to refuse a file, or "". One address gets at most half of the total, however many sessions it has."""
+        """Return why a file is refused, or "". One address gets at most half of the total, however many sessions it has."""
         session, length = file
         if length < 0:
-            return "An upload must say how long it is (Content-Length)."
+            return "An upload must state its length (Content-Length)."
         files, most = self._files(), _number_in("XFORMER_MAX_UPLOADS", 512) * MB
         sessions = {name for name, _ in files}
-        self.addresses = {name: one for name, one in self.addresses.items() if name in sessions} | {session: address}
+        self.addresses = {name: kept for name, kept in self.addresses.items() if name in sessions} | {session: address}
         own = [size for name, size in files if name == session]
-        near = [size for name, size in files if self.addresses.get(name) == address]
+        from_address = [size for name, size in files if self.addresses.get(name) == address]
         for whose, held, allowed in (
             ("of one visitor", own, max_upload_bytes_each()),
-            ("from your address", near, most // 2),
+            ("from your address", from_address, most // 2),
             ("of all visitors", [size for _, size in files], most),
         ):
             if sum(held) + length > allowed:
-                return (
-                    f"The uploads {whose} may take {allowed // MB} MB here; close some first, or try again in a while."
-                )
-        return (
-            f"At most {FILES_EACH} files of one visitor are kept; close some first." if len(own) >= FILES_EACH else ""
-        )
+                return f"The uploads {whose} may take at most {allowed // MB} MB here; close some first, or try again later."
+        return f"At most {FILES_EACH} files per visitor are kept; close some first." if len(own) >= FILES_EACH else ""
 
     def _files(self) -> list[_File]:
-        """The files in memory, and those that arrive."""
+        """Return the files in memory and those being uploaded."""
         return [*self.arriving, *((name, size) for name, sizes in uploaded_sizes().items() for size in sizes)]
 
 
 def client_address(scope: Scope) -> str:
-    """The address of a request or a websocket, as it is counted."""
+    """Return the address of a request or a websocket, normalised by `network`."""
     client = scope.get("client")
     return network(client[0] if client else None)
 
 
 class Attendance(Guard):
-    """Counts the open connections; half a minute after the last one has ended, what the visitors shared is given back.
+    """Counts the open connections; half a minute after the last one has ended, the shared cache is emptied.
 
-    Once in a while it frees what exceeds the budget, and logs a line:
+    While there are visitors, it periodically evicts what exceeds the memory budget and logs a line:
 
     14:05:12 memory: 3 visitors, 312 MB kept, 1,180 MB in the process
     """
@@ -218,27 +213,27 @@ class Attendance(Guard):
             if not self.visitors:
                 await asyncio.sleep(GRACE_SECONDS)
             await asyncio.to_thread(_free_memory, there := self.visitors)
-            if not there and not self.visitors:  # else they have left, or come, in the meantime
+            if not there and not self.visitors:  # otherwise visitors have left or arrived in the meantime
                 self._care = None
                 return
 
 
 def _free_memory(visitors: int) -> None:
-    from pages.shared.byte_cache import UNUSED_SECONDS, shared  # imports torch, which the server answers without
+    from pages.shared.byte_cache import UNUSED_SECONDS, shared  # imports torch, which the server starts without
 
     shared.recount()
     shared.sweep(unused=UNUSED_SECONDS if visitors else -1.0)
     if not visitors:
         gc.collect()
     with suppress(OSError, AttributeError):
-        # glibc keeps what is freed in the arena of each thread that took it, which can be more than all that is in use.
+        # glibc keeps freed memory in the arena of the thread that allocated it, which can exceed all memory in use.
         ctypes.CDLL(None).malloc_trim(0)
     kept, resident = shared.total // MB, resident_bytes() // MB
     log.info("memory: %s", f"{visitors} visitors, {kept:,} MB kept, {resident:,} MB in the process")
 
 
 def resident_bytes() -> int:
-    """The memory that this process takes; 0 where the system does not tell."""
+    """Return the resident memory of this process in bytes; 0 if the system does not report it."""
     with suppress(OSError, ValueError, IndexError):
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
