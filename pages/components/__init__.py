@@ -8,11 +8,11 @@ import streamlit as st
 
 
 def sent(key: str, event: str) -> dict[str, Any]:
-    """What the browser sent with an event of the component `key`; empty where that is not an object."""
+    """Return the data of an event that the browser sent from the component `key`; empty if it is not an object."""
     found = st.session_state[key].get(event)
     return found if isinstance(found, dict) else {}
 
 
 def whole(value: object, below: int = 10**9) -> int | None:
-    """A number that a browser sent, where it is a whole one from 0; else None."""
+    """Return a value from the browser if it is an integer with 0 ≤ value < `below`, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < below else None

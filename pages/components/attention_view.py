@@ -1,12 +1,12 @@
 """The attention view in Streamlit: all heads of a run, one of them enlarged, with rows, columns and tokens linked.
 
-    chosen = attention_choice("attention", layers)              # what is chosen now, valid for these layers
+    chosen = attention_choice("attention", layers)              # the current selection, valid for these layers
     packed = pack(layers, selected=(chosen.layer, chosen.head))
     chosen = attention_view(packed, key="attention")
 
-The browser draws every head from packed bytes. The exact weights of the chosen head and the planes of the original run are
-messages of their own, in two elements that show nothing. So a click on a head sends that head only, and a change of the run
-sends the changed run only. The messages stand before the view, which is then drawn once.
+The browser draws every head from packed bytes. The exact weights of the selected head and the planes of the original run are
+separate messages, in two invisible elements. So a click on a head sends only that head, and a change of the run sends only the
+changed run. The messages precede the view, so that it is drawn only once.
 """
 
 import re
@@ -22,19 +22,19 @@ from xformer.viz.packing import AnyLayer, Packed, rider
 from xformer.widgets.scripts import script, style
 
 MOST_HEADS = 32
-"""Heads of a layer whose arcs can be chosen from Python."""
+"""Number of heads of a layer whose arcs can be selected from Python."""
 _component = component("xformer_attention_view", css=style("attention_view"), js=script("attention_view", "streamlit"))
 _message = component("xformer_attention_message", js=script("attention_view", "streamlit_message"))
 SHOWN = ("both", "matrix", "arcs")
 SCALES = ("fixed", "own", "log", "without_first_token")
-"""Colour scales: 0 to 1, 0 to the head's maximum, logarithmic, 0 to the head's maximum without the first key."""
+"""Colour scales: 0 to 1, 0 to the head's maximum, logarithmic, 0 to the head's maximum excluding the first key."""
 OLD_SCALES = {"rest": "without_first_token"}
-"""What the browser and older links call a scale."""
+"""Names of scales in the browser and in older links."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """How the enlarged head is drawn: one of `SCALES`, one of `SHOWN`, and the heads (from 0) whose arcs are drawn too."""
+    """How the enlarged head is drawn: one of `SCALES`, one of `SHOWN`, and the heads (from 0) whose arcs are also drawn."""
 
     scale: str = SCALES[0]
     shown: str = SHOWN[0]
@@ -43,7 +43,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Selection:
-    """What is selected in the attention view: a head and the query and key that a click locked, all counted from 0.
+    """The selection in the attention view: a head and the query and key locked by a click, all counted from 0.
 
     A locked token or row has a query and no key, a locked column a key and no query. Without a `look` the view keeps its own.
     """
@@ -56,11 +56,11 @@ class Selection:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """The head and the cell that a link writes as "3.2" or "3.2.0-5", layer and head counted from 1; else None."""
+        """Parse a link parameter like "3.2" or "3.2.0-5", with layer and head counted from 1; None if it is malformed."""
         found = re.fullmatch(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,5})-(\d{1,5}))?", text, re.ASCII)
         if found is None:
             return None
-        query, key = (None if one is None else int(one) for one in found.groups()[2:])
+        query, key = (None if digits is None else int(digits) for digits in found.groups()[2:])
         return cls(int(found[1]) - 1, int(found[2]) - 1, query, key)
 
     def __str__(self) -> str:
@@ -73,12 +73,12 @@ class Selection:
 
 
 def attention_choice(key: str, layers: Sequence[AnyLayer]) -> Selection:
-    """Return the selection of the view `key`, clamped to `layers`; head 0 of layer 0 at first."""
+    """Return the selection of the view `key`, clamped to `layers`; initially head 0 of layer 0."""
     return _inside(st.session_state.get(_memory(key)), [layer.shape for layer in layers])
 
 
 def choose_attention(key: str, selection: Selection) -> None:
-    """Set the selection before the view is drawn, for a link or a row of a table. It may be out of range."""
+    """Set the selection before the view is drawn, from a link or a row of a table. It may be out of range."""
     before = st.session_state.get(_memory(key))
     if selection.look is None and isinstance(before, Selection):
         selection = replace(selection, look=before.look)
@@ -110,7 +110,7 @@ def attention_view(packed: Packed, *, key: str) -> Selection:
 
 
 def _memory(key: str) -> str:
-    # Not the widget's own value, which Streamlit deletes when the visitor leaves the page.
+    # Not the widget's own key, whose value Streamlit deletes when the visitor leaves the page.
     return f"{key}:choice"
 
 
@@ -119,7 +119,7 @@ def _sent(key: str) -> str:
 
 
 def _send(key: str, selection: Selection) -> None:
-    """Send a selection made in Python. One made in the browser is not sent back, which would send all bytes again."""
+    """Send a selection made in Python. Sending back one made in the browser would transfer all bytes again."""
     order = st.session_state.get(_sent(key), (None, 0))[1]
     st.session_state[_sent(key)] = (selection, order + 1)
 
@@ -142,5 +142,5 @@ def _inside(selection: Any, shapes: Sequence[tuple[int, ...]]) -> Selection:
     heads, queries, keys = shapes[layer]
 
     head = min(max(selection.head, 0), heads - 1)
-    look = replace(selection.looks, arcs=tuple(one for one in selection.looks.arcs if one < min(heads, MOST_HEADS)))
+    look = replace(selection.looks, arcs=tuple(arc for arc in selection.looks.arcs if arc < min(heads, MOST_HEADS)))
     return Selection(layer, head, whole(selection.query, queries), whole(selection.key, keys), look)

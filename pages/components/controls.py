@@ -1,4 +1,4 @@
-"""Controls of our own: tokens in rows that can be edited, a pad to draw a digit on, buttons that copy an address, a playlist.
+"""Custom controls: rows of editable tokens, a pad for drawing a digit, buttons that copy the address, a playlist.
 
 prediction_strip([Lane("says", ("9", "12"), right=(True, False), probability=(0.99, 0.4))], key="strip")
 digit_pad(key="pad", data={"pixels": pixels}, on_drawn_change=take)        # in `take`: drawn_on("pad")
@@ -25,46 +25,46 @@ def _component(name: str) -> Any:
 
 
 copy_address = _component("copy_address")
-"""Two buttons that copy the address: as a link, and as an iframe with the picture alone, without parameters in `usual`."""
+"""Two buttons that copy the address as a link or as an iframe with only the picture. The iframe omits the values in `usual`."""
 playlist = _component("playlist")
-"""The visitor's playlist, which the browser keeps."""
+"""The visitor's playlist, which the browser stores."""
 _prediction_strip = _component("prediction_strip")
 digit_pad = component("xformer_digit_pad", css=style("digit_pad"), js=script("digit_pad", "streamlit"))
-"""An image of 8 × 8 pixels to draw on with the mouse, a finger or the keyboard; `drawn_on` says what was drawn."""
+"""An image of 8 × 8 pixels to draw on with the mouse, a finger or the keyboard; `drawn_on` returns the drawing."""
 _PIXELS = re.compile(r"[0-9a-g]{64}", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One row of tokens beside its name. `right` is given for predictions, one for each token."""
+    """A named row of tokens. `right` is given for predictions, with one value for each token."""
 
     name: str
     tokens: tuple[str, ...]
     right: tuple[bool, ...] = ()
     probability: tuple[float | None, ...] = ()
-    """The probability of each token; None where there is none."""
+    """The probability of each token; None for a token without one."""
     offset: int = 0
-    """How many columns stay free before the first token."""
+    """Number of empty columns before the first token."""
     moved: tuple[bool, ...] = ()
-    """Which tokens differ from the lane above."""
+    """Whether each token differs from the one in the lane above."""
 
 
 @dataclass(frozen=True)
 class Editing:
-    """Lets tokens of the first lane be changed in their place, removed, and one more be added."""
+    """Makes tokens of the first lane editable: they can be changed in place, removed, and added."""
 
     texts: tuple[str, ...]
-    """What the input field of each of them holds; the last one is that of a new token."""
+    """The initial text of each token's input field; the last one is for a new token."""
     first: int
-    """The place in the lane of the first of them."""
+    """The index in the lane of the first editable token."""
     take: Callable[[int, str], str]
-    """Called with the place and the new text, "" to remove it; returns why it cannot be taken, or ""."""
+    """Called with the index in `texts` and the new text ("" to remove the token); returns an error message, or ""."""
 
 
 def prediction_strip(
     lanes: Sequence[Lane], *, key: str, width: Literal["stretch", "content"] = "stretch", editing: Editing | None = None
 ) -> None:
-    """Draw the lanes under each other, token positions aligned; right and wrong differ in a sign as well as in colour."""
+    """Draw the lanes below each other with aligned positions; right and wrong tokens differ in a mark as well as in colour."""
     refused = f"{key}_refused"
 
     def follow() -> None:
@@ -82,12 +82,12 @@ def prediction_strip(
 
 
 def edit_sent(edit: object, n_places: int) -> tuple[int, str] | None:
-    """The place and the text of an edit; None where the browser sent something else."""
+    """Return the index and the text of an edit sent by the browser; None if the message is malformed."""
     at, text = (whole(edit.get("at"), n_places), edit.get("text")) if isinstance(edit, dict) else (None, None)
     return None if at is None or not isinstance(text, str) else (at, text)
 
 
 def drawn_on(key: str) -> str | None:
-    """What was just drawn: 64 digits in base 17, a pixel each; None where the browser sent something else."""
+    """Return the current drawing, one base-17 digit for each of 64 pixels; None if the browser's message is malformed."""
     drawn = st.session_state[key].get("drawn")
     return drawn if isinstance(drawn, str) and _PIXELS.fullmatch(drawn) else None

@@ -1,5 +1,5 @@
-// Copies the address of what is seen, or an iframe with it; where the browser forbids that, the words stand there to be copied.
-// Two more buttons add what is seen to the playlist, and open it (playlist.js).
+// Copies the address of the current view, or an iframe with it. If the browser forbids this, a text field shows the text to copy.
+// Two more buttons add the view to the playlist, and open the playlist (playlist.js).
 
 const SIZE = [1280, 720];
 const KINDS = { link: "Copy link", frame: "Copy as iframe" };
@@ -7,7 +7,7 @@ const PLAYLIST = { add: "Add this view", open: "Open the playlist" };
 const HERE = /^(localhost|127\.|\[::1\])/.test(location.hostname) ? " It works on this machine only." : "";
 const DONE = {
   link: `The link is copied.${HERE}`,
-  frame: `The iframe is copied.${HERE} It needs this server; for slides without one, “⋯” at the picture has it as a file.`,
+  frame: `The iframe is copied.${HERE} It needs this server; for slides without one, save the picture as a file with “⋯”.`,
 };
 const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll('"', "&quot;").replaceAll("<", "&lt;");
 
@@ -28,7 +28,7 @@ function addressOf(kind, data, element) {
 }
 
 export default function ({ data, parentElement }) {
-  if (!data || parentElement.querySelector(".copy")) { // drawn already: another screen may have another title
+  if (!data || parentElement.querySelector(".copy")) { // already drawn: only the title may have changed
     if (data) parentElement.querySelector(".copy").data = data;
     return;
   }
@@ -37,7 +37,7 @@ export default function ({ data, parentElement }) {
   const said = Object.assign(document.createElement("span"), { className: "said" });
   said.setAttribute("role", "status");
   const words = Object.assign(document.createElement("textarea"), { readOnly: true, hidden: true, rows: 4 });
-  words.setAttribute("aria-label", "What is to be copied");
+  words.setAttribute("aria-label", "Text to copy");
   for (const [kind, label] of Object.entries(KINDS)) {
     const button = Object.assign(document.createElement("button"), { type: "button", textContent: label });
     button.dataset.kind = kind;
@@ -47,7 +47,7 @@ export default function ({ data, parentElement }) {
         await navigator.clipboard.writeText(words.value);
         words.hidden = true;
         said.textContent = DONE[kind];
-      } catch { // not allowed here, as on a server without TLS
+      } catch { // not allowed here, for example on a server without TLS
         words.hidden = false;
         words.select();
         said.textContent = `Press Ctrl+C.${HERE}`;

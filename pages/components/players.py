@@ -1,6 +1,6 @@
-"""Animations of `xformer.widgets` on a screen: the scene, token + position, matrices, a training, a comparison step by step.
+"""Animations of `xformer.widgets` on a screen: the scene, token + position, matrices, a training, a step-by-step comparison.
 
-The browser has all frames and asks the server nothing while they play. It sends a click, or the step where a player rests.
+The browser has all frames and sends no requests while they play. It sends clicks, and the step at which a player stops.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ def _component(name: str) -> Any:
 embedding_sum, _matrices, _scene = map(_component, ("embedding_sum", "matrices", "scene"))
 _step_ruler, _training_player = map(_component, ("step_ruler", "training_player"))
 SCREENS = frozenset({"attention", "embeddings", "feed_forward", "positions", "residual"})
-"""What a part of the scene leads to."""
+"""The screens that clicking a part of the scene can open."""
 
 
 @dataclass(frozen=True)
 class Opened:
-    """The screen of the part of the scene that was clicked; of a head also which one, as a link writes it."""
+    """The screen to open after a click in the scene; for a head, also the head as written in links."""
 
     screen: str
     head: str = ""
 
 
 def scene(data: bytes, *, key: str, editing: Editing | None = None) -> Opened | None:
-    """Draw packed data of `xformer.widgets.scene_data` and return what was clicked just now.
+    """Draw the scene and return the screen that the visitor has just clicked, if any.
 
     Args:
-        data: What `scene_data` packed.
+        data: The result of `scene_data`.
         key: The key of the widget.
-        editing: What takes a token that was changed in the scene.
+        editing: Handles tokens edited in the scene.
     """
 
-    def hear() -> None:
+    def on_act() -> None:
         edit = edit_sent(sent(key, "act").get("edit"), len(editing.texts)) if editing else None
         if editing and edit and (problem := editing.take(*edit)):
             st.toast(escape_markdown(problem))
 
-    return opened(_scene(key=key, data=data, on_act_change=hear).get("act"))
+    return opened(_scene(key=key, data=data, on_act_change=on_act).get("act"))
 
 
 def opened(act: Any) -> Opened | None:
-    """What a browser asks to open, where it is a screen that the scene leads to; None otherwise."""
+    """Return the screen that the browser asks to open; None if it is not in `SCREENS` or the message is malformed."""
     target = act.get("open") if isinstance(act, dict) else None
     if not isinstance(target, dict) or not isinstance(screen := target.get("screen"), str) or screen not in SCREENS:
         return None
@@ -65,26 +65,26 @@ def opened(act: Any) -> Opened | None:
 
 
 def matrices(data: Mapping[str, Any], *, key: str, changed: Callable[[Mapping[str, Any]], None]) -> None:
-    """Draw what `xformer.widgets.matrices_data` made; a click shows how a number is computed.
+    """Draw matrices; clicking a number shows how it is computed.
 
     Args:
-        data: The matrices.
+        data: The result of `xformer.widgets.matrices_data`.
         key: The key of the widget.
-        changed: Called before the page runs again, with "row": r, "word": [r, text] or "number": [r, c, value] as the browser
-            sent it.
+        changed: Called before the page reruns, with "row": r, "word": [r, text] or "number": [r, c, value] as sent by the
+            browser, which must be validated.
     """
     _matrices(key=key, data=data, on_act_change=lambda: changed(sent(key, "act")))
 
 
 def step_ruler(data: dict[str, Any], *, order: str, start: int, key: str, detail: bool = True) -> int:
-    """Draw what `pack_steps` packed and return the step where the ruler rests.
+    """Draw the step ruler and return the step at which it stands.
 
     Args:
-        data: The steps of all models.
-        order: Names what is compared: whenever it changes, and when the ruler is new to the browser, it goes to `start`.
-        start: The step at first.
+        data: The result of `pack_steps`: the steps of all models.
+        order: Identifies the comparison. The ruler moves to `start` whenever it changes, and when the ruler is first drawn.
+        start: The initial step.
         key: The key of the widget.
-        detail: Whether it shows in numbers how sure and how far apart the models are.
+        detail: Whether to show the confidence of the models and their differences as numbers.
     """
     last = max(len(model["predicted"]) for model in data["models"]) - 1
 
@@ -99,21 +99,21 @@ def step_ruler(data: dict[str, Any], *, order: str, start: int, key: str, detail
 
 
 def resting_step(key: str, order: str) -> int | None:
-    """Where the ruler `key` rests; None before the browser has sent a step of this comparison."""
+    """Return the step of the ruler `key`; None before the browser has sent one for this comparison."""
     resting = st.session_state.get(f"{key}:rest")
     return resting[1] if isinstance(resting, tuple) and resting[0] == order else None
 
 
 @dataclass(frozen=True)
 class Rest:
-    """Where the training player rests: a step, or None while it follows the latest; and the head that was enlarged, if any."""
+    """The state of the training player: its step (None while it follows the latest) and the enlarged head, if any."""
 
     step: int | None = None
     head: tuple[int, int] | None = None
 
 
 def training_player(packed: bytes, *, key: str) -> None:
-    """Draw what `xformer.viz.timeline.pack_film` packed; `resting` says where it rests."""
+    """Draw the player of a timeline packed by `xformer.viz.timeline.pack_film`; `resting` returns its state."""
 
     def remember() -> None:
         rest = sent(key, "rest")
@@ -125,15 +125,15 @@ def training_player(packed: bytes, *, key: str) -> None:
 
 
 def resting(key: str) -> Rest:
-    """Where the player `key` rests."""
+    """Return the state of the player `key`."""
     return st.session_state.get(_memory(key), Rest())
 
 
 def put_at(key: str, step: int | None) -> None:
-    """Record that Python sent the player `key` to a step, with the packed frames."""
+    """Record that Python moves the player `key` to a step; the packed frames tell the browser."""
     st.session_state[_memory(key)] = Rest(step, resting(key).head)
 
 
 def _memory(key: str) -> str:
-    # Not the widget's own value, which Streamlit deletes when the visitor leaves the page.
+    # Not the widget's own key, whose value Streamlit deletes when the visitor leaves the page.
     return f"{key}:rest"

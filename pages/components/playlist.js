@@ -1,11 +1,11 @@
-// The playlist: a panel in which views are collected and ordered, and while it is played a bar and the keys of a presenter.
-// The browser keeps the list, so that it survives a reload and the server has none of it; Python follows a link and reads a file.
-// “Share” sends the event xformer-playlist. Text is set as textContent and value only.
+// The playlist: a panel for collecting and ordering views and, during playback, a bar and the keys of a presenter remote.
+// The browser stores the list, so that it survives a reload and never reaches the server; Python opens links and reads files.
+// The Share menu sends the event xformer-playlist. Text is only set as textContent and value, never as HTML.
 
 const LIST = "xformer_playlist", PLACE = "xformer_playlist_place", ANSWERED = "xformer_playlist_answered";
 const MOST = { items: 100, title: 200, note: 5000, file: 1e6 }; // xformer/playlist.py has the same limits
 const FORWARD = ["PageDown", "ArrowRight"], BACK = ["PageUp", "ArrowLeft"];
-const PATIENCE = 5000; // milliseconds for an answer of the server; then the next link is sent all the same
+const PATIENCE = 5000; // milliseconds to wait for the server before the next link is sent anyway
 const TYPED = "input, textarea, select, [contenteditable]";
 const NOTES = "body{margin:1.5rem;font:1.2rem/1.5 system-ui,sans-serif;background:#10141c;color:#eef1f7}" +
   "h1{font-size:1.4rem}p{white-space:pre-wrap}small{color:#a9b3c7}";
@@ -18,7 +18,7 @@ function make(tag, properties = {}, ...children) {
 
 function button(text, label, act) {
   const node = make("button", { type: "button", textContent: text, title: label });
-  if (!/[a-z]/i.test(text)) node.setAttribute("aria-label", label); // a sign says nothing to a screen reader
+  if (!/[a-z]/i.test(text)) node.setAttribute("aria-label", label); // a symbol means nothing to a screen reader
   node.addEventListener("click", act);
   return node;
 }
@@ -31,7 +31,7 @@ function stored() {
     const items = found.items.filter((item) => typeof item.link === "string").slice(0, MOST.items);
     return { title: text(found.title, MOST.title), items: items.map(({ link, title, note }) => (
       { link, title: text(title, MOST.title), note: text(note, MOST.note) })) };
-  } catch { // nothing was kept, or something else
+  } catch { // nothing was stored, or something invalid
     return { title: "", items: [] };
   }
 }
@@ -103,11 +103,11 @@ class Playlist {
     try {
       localStorage.setItem(LIST, JSON.stringify(this.list));
     } catch {
-      this.say("The browser keeps no more; save the playlist as a file.");
+      this.say("The browser has no more storage; save the playlist as a file.");
     }
   }
 
-  replace(list, words) { // what was there can be had back
+  replace(list, words) { // offers to undo
     const before = this.list;
     this.list = { title: list.title, items: [...list.items] };
     this.keep();
@@ -128,7 +128,7 @@ class Playlist {
     this.list.items.push({ link: `/${this.data.screen}${query}`, title, note: "" });
     this.keep();
     this.draw();
-    return `View ${this.list.items.length} of the playlist.`;
+    return `View ${this.list.items.length} of the playlist added.`;
   }
 
   // Playing
@@ -142,7 +142,7 @@ class Playlist {
     if (performance.now() > (this.busy ?? 0)) this.follow();
   }
 
-  follow() { // one link at a time: after quick steps only the last one is sent, once the server has drawn the one before
+  follow() { // sends one link at a time: after quick steps only the last, once the server has drawn the previous one
     if (!this.wanted) return;
     this.send("go", { id: (this.asked = crypto.getRandomValues(new Uint32Array(1))[0]), link: this.wanted });
     this.wanted = null;
@@ -156,12 +156,12 @@ class Playlist {
     if (!way || this.place === null || event.defaultPrevented || target.matches?.(TYPED)) return;
     if (event.ctrlKey || event.altKey || event.metaKey || event.shiftKey) return;
     const free = !target.closest || target === document.body || this.root.contains(target);
-    if (event.key.startsWith("Arrow") && !free) return; // they move something in what has the focus
+    if (event.key.startsWith("Arrow") && !free) return; // arrow keys belong to the focused widget
     event.preventDefault();
     this.go(this.place + way);
   }
 
-  find() { // after Back and Forward: the view that the address shows, the nearest one first
+  find() { // after Back and Forward: the nearest view that matches the address
     if (this.place === null) return;
     const screen = location.pathname.split("/").pop(), shown = new URLSearchParams(location.search);
     const fits = ({ link }) => {
@@ -181,7 +181,7 @@ class Playlist {
     this.name.className = "name";
     this.name.removeAttribute("aria-label"); // its text is the title of the view
     this.bar.append(this.back, this.count, this.next, this.name,
-      button("Notes", "Speaker notes in a window of their own", () => this.openNotes()),
+      button("Notes", "Speaker notes in a separate window", () => this.openNotes()),
       button("List", "Open the playlist", () => this.show(true)),
       button("✕", "Stop playing", () => { this.place = null; this.draw(); }));
   }
@@ -190,10 +190,10 @@ class Playlist {
     this.notes = open("", "xformer_notes", "popup,width=560,height=640");
     if (!this.notes) {
       this.show(true);
-      this.say("The browser allows no window; the notes are in this list.");
+      this.say("The browser blocked the window; the notes are in this list.");
       return;
     }
-    this.notes.onkeydown = (event) => this.key(event); // the keys of a presenter work in both windows
+    this.notes.onkeydown = (event) => this.key(event); // the presenter keys work in both windows
     this.drawNotes();
     this.notes.focus();
   }
@@ -203,7 +203,7 @@ class Playlist {
     const page = this.notes.document, at = this.place, item = this.list.items[at], next = this.list.items[at + 1];
     page.title = "Speaker notes";
     page.head.replaceChildren(make("style", { textContent: NOTES }));
-    page.body.replaceChildren(...(at === null ? [make("p", { textContent: "The playlist is not played." })] : [
+    page.body.replaceChildren(...(at === null ? [make("p", { textContent: "The playlist is not playing." })] : [
       make("small", { textContent: `${at + 1} / ${this.list.items.length}` }),
       make("h1", { textContent: item.title }),
       make("p", { textContent: item.note || "No note." }),
@@ -213,7 +213,7 @@ class Playlist {
 
   draw() {
     const { items } = this.list, at = this.place;
-    document.documentElement.toggleAttribute("data-playing", at !== null); // page.css keeps room for the bar
+    document.documentElement.toggleAttribute("data-playing", at !== null); // page.css leaves space for the bar
     if (at === null) {
       this.bar.togglePopover(false);
     } else {
@@ -235,7 +235,7 @@ class Playlist {
     this.title.setAttribute("aria-label", "Title of the playlist");
     this.title.addEventListener("input", () => { this.list.title = this.title.value; this.keep(); });
     this.play = button("▶ Play", "Play from the first view", () => { this.show(false); this.go(0); });
-    this.add = button("+ Add this view", "Add what the screen shows", () => this.say(this.wish("add")));
+    this.add = button("+ Add this view", "Add the current view of the screen", () => this.say(this.wish("add")));
     this.rows = make("ol");
     this.rows.addEventListener("dragover", (event) => this.drag(event));
     this.rows.addEventListener("drop", (event) => this.drop(event));
@@ -251,7 +251,7 @@ class Playlist {
       this.lessons.value = "";
     });
     this.saver = button("Save", "Save the playlist as a file", () => this.save());
-    this.clearer = button("Clear", "Remove all views", () => this.replace({ title: "", items: [] }, "The playlist is empty."));
+    this.clearer = button("Clear", "Remove all views", () => this.replace({ title: "", items: [] }, "The playlist is now empty."));
     this.panel.append(
       make("header", {}, this.title, button("✕", "Close the playlist", () => this.show(false))),
       make("div", { className: "tools" }, this.play, this.add), this.said, this.rows,
@@ -278,7 +278,7 @@ class Playlist {
       this.lessons.append(new Option("Lessons…", ""), ...Object.entries(this.data.shipped).map(([name, title]) => new Option(title, name)));
     }
     const drawn = JSON.stringify([items, this.data?.screens]);
-    if (drawn !== this.drawn) { // else the rows stay, with the focus and what is being typed
+    if (drawn !== this.drawn) { // otherwise keep the rows, with the focus and the text being typed
       this.drawn = drawn;
       this.rows.replaceChildren(...items.map((item, at) => this.row(item, at)));
     }
@@ -310,7 +310,7 @@ class Playlist {
     show.className = "number";
     const remove = button("✕", `Remove view ${at + 1}`, () => {
       if (this.place !== null && this.place > at) this.place -= 1;
-      this.replace({ ...this.list, items: this.list.items.toSpliced(at, 1) }, `“${item.title}” is removed.`);
+      this.replace({ ...this.list, items: this.list.items.toSpliced(at, 1) }, `“${item.title}” was removed.`);
     });
     const row = make("li", {}, make("div", { className: "row" }, grip, show, title),
       make("details", {}, summary, note), make("div", { className: "tools" }, up, down, remove));
@@ -346,7 +346,7 @@ class Playlist {
     if (focus) (moved.querySelector(`${focus}:enabled`) ?? moved.querySelector(".number")).focus();
   }
 
-  over(event) { // the place among the rows that the pointer is at
+  over(event) { // the index at which the pointer would insert a row
     const rows = [...this.rows.children], box = (row) => row.getBoundingClientRect();
     const below = rows.findIndex((row) => event.clientY < box(row).top + box(row).height / 2);
     return below === -1 ? rows.length : below;
@@ -387,7 +387,7 @@ class Playlist {
   }
 }
 
-const lists = new WeakMap(); // the element that holds one -> the list, so that a rerun finds it
+const lists = new WeakMap(); // parent element -> Playlist, so that a rerun finds it
 
 export default function ({ data, parentElement, setTriggerValue }) {
   let list = lists.get(parentElement);
@@ -395,7 +395,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
   const call = (list.calls = (list.calls ?? 0) + 1);
   list.send = setTriggerValue;
   list.update(data);
-  return () => { // Streamlit also cleans up outdated calls: only the latest one takes the list down
+  return () => { // Streamlit also cleans up outdated calls: only the latest one removes the list
     if (list.calls !== call) return;
     list.destroy();
     lists.delete(parentElement);

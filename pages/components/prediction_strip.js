@@ -1,5 +1,5 @@
-// One row of tokens a lane. Those of the first can be edited in their place: click or Enter, arrows between them, Delete.
-// Text is set as textContent only.
+// One row of tokens per lane. The tokens of the first lane can be edited in place: click or Enter to edit, arrow keys to move,
+// Delete to remove. Text is only set as textContent, never as HTML.
 function element(className, text, role) {
   const node = document.createElement("div");
   node.className = className;
@@ -30,7 +30,7 @@ function cell(lane, index, role) {
   return node;
 }
 
-// An input field in a cell. Enter and leaving it take what it holds, Escape does not.
+// Opens an input field in a cell. Enter and leaving the field apply its value, Escape discards it.
 function type(root, place, start) {
   const { node, text } = root.places[place], input = document.createElement("input"), shown = [...node.childNodes];
   let open = true;
@@ -123,14 +123,14 @@ function draw(root, { lanes, edit }) {
   root.replaceChildren(...rows);
   if (edit) makeEditable(root, rows[0], edit);
   if (edit && hadFocus && !edit.problem) focus(root, root.at ?? 0);
-  if (!edit) root.tabIndex = root.scrollWidth > root.clientWidth ? 0 : -1; // a frame that scrolls has to be reached
+  if (!edit) root.tabIndex = root.scrollWidth > root.clientWidth ? 0 : -1; // a scrollable strip must be reachable by keyboard
 }
 
 export default function ({ data, parentElement, setTriggerValue }) {
   const root = parentElement.querySelector(".strip") ?? parentElement.appendChild(element("strip"));
   const said = JSON.stringify(data);
   root.send = setTriggerValue;
-  if (root.said === said && root.querySelector("input")) return; // drawn again while somebody types
+  if (root.said === said && root.querySelector("input")) return; // redrawn while the visitor is typing
   root.said = said;
   draw(root, data);
 }
