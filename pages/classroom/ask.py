@@ -1,4 +1,4 @@
-"""A question to the students of a room, and the lecturer's screen while they answer: the votes, then the result."""
+"""The dialog in which the lecturer asks the students of a room a question, and the right answer to each kind of question."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ KINDS = {
     "cell": "Where will it look?",
     "token": "What will it answer?",
     "head": "Which head matters?",
-    "choice": "A question of your own",
+    "choice": "Your own question",
 }
 SAME = 1e-3
-"""Weights that differ by less are equally large: both cells are right."""
+"""Weights that differ by less than this count as equal, so that several cells are right."""
 MOST_MEASURED = 64
-"""Heads that are ablated one by one to find the one that matters; of more, the estimates of a backward pass are taken."""
+"""Maximum number of heads that are ablated one by one to find the most important; above it, gradient estimates are used."""
 FEW = 8
-"""The answers to choose from, of a large vocabulary."""
+"""Number of answers to choose from if the vocabulary is large."""
 
 
 def keep_the_link() -> None:
-    """While the screen is not drawn its widgets lose their values; it opens on its link again."""
+    """Make the screen reopen at its current link, because its widgets lose their values while it is not drawn."""
     link.reopen(link.written()[1])
 
 
 @st.dialog("Ask the students", width="large")
 def dialog(room: Room) -> None:
-    """Ask for a question. The model runs with the input and the mask given here; nobody sees the run before the reveal."""
+    """Let the lecturer compose a question. The model runs with the input and mask chosen here, hidden until the reveal."""
     kind = st.segmented_control(
         "Question", list(KINDS), format_func=KINDS.__getitem__, default="cell", required=True, key="ask_kind",
         label_visibility="collapsed",
@@ -60,7 +60,10 @@ def dialog(room: Room) -> None:
     typed, mask, view = values["input"], values["mask"], found[0]
     if view.kind.is_typed:
         typed = st.text_input(
-            "Input", typed, key="ask_input", help="Another one than on the screen, which they have seen."
+            "Input",
+            typed,
+            key="ask_input",
+            help="Use an input other than the one on screen, which the students have seen.",
         )
     if not view.shape.is_read_only:
         masks = resources.MASKS
@@ -76,11 +79,11 @@ def dialog(room: Room) -> None:
     except XformerError as error:
         st.error(escape_markdown(str(error)))
         return
-    text = st.text_input("Words", question["text"], key=f"ask_words_{kind}_{question['text']}")
+    text = st.text_input("Wording", question["text"], key=f"ask_words_{kind}_{question['text']}")
     if st.button("Ask", type="primary", icon=":material/how_to_vote:", key="ask_now"):
         asked |= {"head": head} if head else {}
         about = [models.title_of(view.model), f"input {typed}", *resources.mask_words(mask)]
-        about += [one.label for one in view.interventions]
+        about += [intervention.label for intervention in view.interventions]
         _send(room, {**question, "text": text, "kind": kind, "about": " · ".join(about)}, truth, "attention", asked)
 
 
@@ -102,7 +105,7 @@ def _send(room: Room, content: dict[str, Any], truth: Sequence[str], screen: str
 
 def _own_question(room: Room) -> None:
     text = st.text_input("Question", key="ask_own_text", placeholder="Why does the last head look at the first token?")
-    written = st.text_area("Answers, one a line", "yes\nno", key="ask_own_answers", height=120)
+    written = st.text_area("Answers, one per line", "yes\nno", key="ask_own_answers", height=120)
     options = [line.strip() for line in written.splitlines() if line.strip()]
     right = st.selectbox("Right answer", [None, *range(len(options))], key="ask_own_right",
                          format_func=lambda at: "none: an opinion" if at is None else options[at])  # fmt: skip
@@ -132,10 +135,10 @@ def _cell(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]:
         queries: list[int | None] = [None, *range(len(one.query_labels))]
         query = st.selectbox(
             "Query", queries, 0 if at.query is None or at.query + 1 >= len(queries) else at.query + 1, key="ask_query",
-            format_func=lambda query: "any: they choose a row too" if query is None else f"{query} {one.query_labels[query]}",
+            format_func=lambda query: "any: they also pick a row" if query is None else f"{query} {one.query_labels[query]}",
         )  # fmt: skip
     if max(one.shape[1:]) > MOST_CELLS:
-        raise ClassroomError(f"A map of up to {MOST_CELLS} tokens can be clicked, this one has {max(one.shape[1:])}.")
+        raise ClassroomError(f"A map can have at most {MOST_CELLS} tokens here; this one has {max(one.shape[1:])}.")
     pattern = exact_weights(one, head)
     pattern = np.where(np.isfinite(pattern), pattern, 0.0)  # a hidden cell is infinite
     truth = [
@@ -153,7 +156,7 @@ def _cell(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]:
 def _token(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]:
     outputs = [*run.target_positions, *([] if run.open_output is None else [run.open_output])]
     if not run.has_logits or not outputs:
-        raise ClassroomError("This model predicts no token of this input.")
+        raise ClassroomError("This model predicts no tokens for this input.")
     names = {output: f"output {output + 1}" for output in outputs}
     if len(outputs) > 1:
         output = st.selectbox(
@@ -177,7 +180,7 @@ def _head(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]:
     sites = run.attention
     heads = [(layer, head) for layer, site in enumerate(sites) for head in range(run.subject.shape.heads[site.path])]
     if len(heads) > MOST_OPTIONS:
-        raise ClassroomError(f"A question has up to {MOST_OPTIONS} answers, and this model has {len(heads)} heads.")
+        raise ClassroomError(f"A question can have at most {MOST_OPTIONS} answers; this model has {len(heads)} heads.")
     found = silenced_heads(run)
     effects = found.estimated
     if len(heads) <= MOST_MEASURED:
@@ -185,5 +188,5 @@ def _head(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]:
         effects = found.measured
     best = max(heads, key=lambda head: effects[head])
     titles = tuple(head_title(sites[layer].path, head, is_pair=run.is_pair) for layer, head in heads)
-    text = "Which head matters most: without which is the answer worst?"
+    text = "Which head matters most: which one, if removed, makes the answer worst?"
     return {"text": text, "options": titles}, [str(heads.index(best))], f"{best[0] + 1}.{best[1] + 1}"

@@ -1,4 +1,4 @@
-"""What the students of a room follow: the link of the lecturer's screen, as a live page shows it, or as a picture.
+"""Publishes the lecturer's screen to the students of a room, as the state of a live page or as a picture.
 
 app.py and the fragments of screens call `publish` when a screen has been drawn and its link is written.
 """
@@ -27,14 +27,14 @@ from xformer.live.export import check_exportable
 from xformer.viz.packing import pack, pattern_layers, rider
 
 MOST_PARAMETERS = 3_000_000
-"""Of a model that runs on a phone; as float16 they are 6 MB to load. Larger ones follow as pictures."""
+"""Maximum parameters of a model that runs on students' phones (6 MB as float16). Larger models are shown as pictures."""
 TABS = {"home": "scene", "attention": "attention", "feed_forward": "feed_forward", "residual": "lens"}
-"""The part of a live page that resembles a screen."""
+"""The tab of a live page that corresponds to a screen."""
 _ROOM, _LAST = "classroom_room", "classroom_published"
 
 
 def room() -> Room | None:
-    """The visitor's open room. A new session, as after a restart of the server, finds it again by the visitor's cookie."""
+    """Return the visitor's open room. A new session, as after a server restart, finds it by the visitor's cookie."""
     if _ROOM not in st.session_state:
         found = rooms().of(visitor_id())
         st.session_state[_ROOM] = "" if found is None else found.id
@@ -55,14 +55,14 @@ def use_room(chosen: str) -> None:
 
 
 def publish_again() -> None:
-    """Publish the next screen even where nothing has changed."""
+    """Publish the next screen even if nothing has changed."""
     st.session_state.pop(_LAST, None)
 
 
 def looked_at(values: Mapping[str, str]) -> tuple[View, Selection] | None:
-    """What a link looks at, and the head that is enlarged there; None where it names no model.
+    """Return the view of a link and the selected head; None if the link names no known model.
 
-    Raises `XformerError` where it does not fit the model.
+    Raises `XformerError` if the link does not fit the model.
     """
     if not {"model", "input", "mask"} <= values.keys() or models.resolved(values["model"]) is None:
         return None
@@ -73,13 +73,13 @@ def looked_at(values: Mapping[str, str]) -> tuple[View, Selection] | None:
 
 
 def shown(screen: str, values: Mapping[str, str]) -> tuple[dict[str, Any], bytes | None]:
-    """What students follow of a screen and its link, see `xformer.widgets.classroom`; and the picture, where it is one.
+    """Return the message to students for a screen and its link (see `xformer.widgets.classroom`), and a picture if needed.
 
-    Raises `XformerError` where the link does not fit the model.
+    Raises `XformerError` if the link does not fit the model.
     """
     title = screens.screens()[screen].title if screen in screens.screens() else screen
     if not (screen in TABS or screens.screens()[screen].shows_a_model) or (found := looked_at(values)) is None:
-        return {"screen": title, "note": f"The lecturer shows “{title}”. Look at the lecturer's screen."}, None
+        return {"screen": title, "note": f"The lecturer is showing “{title}”. Look at the lecturer's screen."}, None
     view, at = found
     if not _runs_in_browser(view):
         return _picture(title, view, at)
@@ -103,7 +103,7 @@ def _runs_in_browser(view: View) -> bool:
 
 
 def _picture(title: str, view: View, at: Selection) -> tuple[dict[str, Any], bytes]:
-    """The enlarged layer with all its heads, and the tokens that were read and predicted."""
+    """Return a message with the input and predicted tokens, and the packed patterns of all heads of the selected layer."""
     original, changed = view.original(), view.changed()
     runs = [pattern_layers(run)[at.layer : at.layer + 1] for run in (original, changed) if run is not None]
     packed = pack(runs[0], runs[1] if changed is not None else None, selected=(0, at.head))
@@ -117,7 +117,7 @@ def _picture(title: str, view: View, at: Selection) -> tuple[dict[str, Any], byt
 
 
 def publish() -> None:
-    """Show the students what the visitor's screen shows, if the visitor has a room and it has changed."""
+    """Publish the visitor's screen to the students, if the visitor has a room and the screen has changed."""
     if st.session_state.get(_ROOM) == "" or not (now := link.written())[1]:
         return
     if st.session_state.get(_LAST) == now or (here := room()) is None:
@@ -127,7 +127,7 @@ def publish() -> None:
     try:
         message, picture = shown(*now)
     except XformerError:
-        return  # the screen says it itself
+        return  # the screen itself shows the error
     rooms().show(here.id, message, picture)
     st.session_state[_LAST] = now
     hub.changed(here.id)

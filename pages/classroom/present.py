@@ -1,4 +1,4 @@
-"""“Present” at the title of every screen: opens a room, shows its code, asks questions, gives exercises, ends the room."""
+"""The “Present” menu next to the title of every screen: open a room, show its code, ask questions, set exercises, end it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def host_view(room: Room, view: str, *, key: str, more: Mapping[str, object] | None = None) -> None:
-    """What the lecturer sees of a room as it changes, see `xformer/widgets/classroom/host.js`."""
+    """Draw the live state of a room for the lecturer, see `xformer/widgets/classroom/host.js`."""
     _host_view(key=key, data={"code": room.code, "base": base_path(), "view": view, **(more or {})})
 
 
 def menu() -> None:
-    """The menu of a visitor who keeps cookies; nothing in a frame, which has none."""
+    """Draw the menu for a visitor with a cookie; nothing in a frame."""
     if st.context.is_embedded or not visitor_id():
         return
     room = follow.room()
@@ -46,7 +46,9 @@ def _offer() -> None:
         "You can ask what they expect, and give them exercises. Everything is deleted after a day."
     )
     if is_local_only():
-        st.caption("This server answers this machine alone. Start it with `xformer app --host 0.0.0.0` for a class.")
+        st.caption(
+            "This server is reachable only from this machine. For a class, start it with `xformer app --host 0.0.0.0`."
+        )
     st.button("Open a room", type="primary", on_click=_begin, key="open_room")
 
 
@@ -68,7 +70,7 @@ def _open_room(room: Room) -> None:
             st.markdown(f"## {spaced(room.code)}")
             host_view(room, "count", key="room_count")
     if is_local_only():
-        st.caption("Only this machine can join: start the server with `xformer app --host 0.0.0.0` for a class.")
+        st.caption("Only this machine can join. For a class, start the server with `xformer app --host 0.0.0.0`.")
     with st.container(horizontal=True, gap="small"):
         if st.button("Ask a question", icon=":material/how_to_vote:", type="primary", key="ask_question"):
             ask.dialog(room)
@@ -86,9 +88,9 @@ def _open_room(room: Room) -> None:
     )
     st.session_state["room_follows"] = not room.is_paused
     st.toggle("Students follow this screen", key="room_follows", on_change=_pause, args=(room.id,),
-              help="Off: prepare something that they do not see yet.")  # fmt: skip
+              help="Switch this off to prepare something that students do not see yet.")  # fmt: skip
     st.button("End the room", icon=":material/logout:", on_click=_end, args=(room.id,), type="tertiary", key="end_room",
-              help="Deletes the room with all votes and results.")  # fmt: skip
+              help="Deletes the room with all its votes and results.")  # fmt: skip
 
 
 @st.dialog("Join", width="large")
@@ -118,7 +120,7 @@ def _end(room: str) -> None:
 
 
 def spaced(code: str) -> str:
-    """A code in two halves, which are easier to read out."""
+    """Split a code into two halves, which are easier to read aloud."""
     return f"{code[:3]} {code[3:]}"
 
 
@@ -127,7 +129,7 @@ def _here() -> str:
 
 
 def short_address() -> str:
-    """The address where students type the code: the lecturer's own, or that of this machine in its network."""
+    """Return the address where students enter the code: the lecturer's own, or this machine's address in its network."""
     parts = urlsplit(_here())
     host, port = parts.hostname or "localhost", f":{parts.port}" if parts.port else ""
     if host in _LOOPBACK and not is_local_only():
@@ -136,10 +138,10 @@ def short_address() -> str:
 
 
 def address_of(room: Room) -> str:
-    """The address that a QR code opens."""
+    """Return the address encoded in the QR code."""
     return f"{urlsplit(_here()).scheme or 'http'}://{short_address()}/{room.code}"
 
 
 def code_image(address: str) -> str:
-    """A QR code as SVG, black on white in both themes."""
+    """Return a QR code as SVG, black on white in both themes."""
     return segno.make(address, micro=False).svg_inline(scale=4, border=2, light="#ffffff", dark="#000000")

@@ -1,4 +1,4 @@
-"""The lecturer's screen while the students answer a question or work on exercises: it stands in place of the picture."""
+"""The lecturer's screen while the students answer a question or work on exercises. It replaces the screen's own content."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STUDENT = "classroom_student"
 
 
 def stage() -> bool:
-    """Draw the question or the exercises of the visitor's room; returns whether the screen below must stay hidden."""
+    """Draw the question or the exercises of the visitor's room; return whether the screen below must stay hidden."""
     if st.context.is_embedded or not visitor_id() or (room := follow.room()) is None:
         return False
     if room.asked is None and (room.lesson is None or _is_showing_a_student()):
@@ -38,7 +38,7 @@ def stage() -> bool:
             _exercises(room, room.lesson or {})
             is_hidden = True
     if is_hidden:
-        link.wait()  # the screen follows its link when it is drawn again
+        link.wait()  # the screen applies its link when it is drawn again
     return is_hidden
 
 
@@ -58,7 +58,7 @@ def _question(room: Room, asked: Asked) -> None:
     store = rooms()
 
     def button(words: str, act: Callable[[int], None], icon: str, key: str, **look: Any) -> None:
-        # Not as a callback: the session of a server that has just restarted does not know it yet, and would lose the click.
+        # Not a callback: after a server restart the new session has no callbacks registered, and would lose the click.
         if st.button(words, icon=f":material/{icon}:", key=key, **look):
             _act(act, room, asked.id)
             st.rerun()
@@ -76,16 +76,16 @@ def _question(room: Room, asked: Asked) -> None:
 def _exercises(room: Room, lesson: Mapping[str, Any]) -> None:
     given, step = lessons()[lesson["name"]], int(lesson["step"])
     exercises = [
-        {"step": at + 1, "title": one.title}
-        for at, one in enumerate(given.steps)
-        if any(isinstance(part, Exercise) for part in one.parts)
+        {"step": at + 1, "title": lesson_step.title}
+        for at, lesson_step in enumerate(given.steps)
+        if any(isinstance(part, Exercise) for part in lesson_step.parts)
     ]
     _join_line(room)
     host_view(room, "work", key="room_work", more={"exercises": exercises, "title": given.title})
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         titles = [f"{at + 1}. {one.title}" for at, one in enumerate(given.steps)]
         st.session_state["room_step"] = step
-        st.selectbox("Step that the students are at", range(len(titles)), format_func=titles.__getitem__,
+        st.selectbox("The students’ current step", range(len(titles)), format_func=titles.__getitem__,
                      key="room_step", on_change=_go, args=(room, lesson["name"]))  # fmt: skip
         download("Results as CSV", lambda: results_csv(room.id), "xformer-exercises.csv", key="room_results")
         st.button("End the lesson", on_click=_act, args=(rooms().teach, room, room.id, None), key="end_lesson")
@@ -97,14 +97,14 @@ def _go(room: Room, lesson: str) -> None:
 
 
 def results_csv(room: str) -> bytes:
-    """The results of all lessons of a room."""
+    """Return the results of all lessons of a room as CSV."""
     columns = ["student", "lesson", "step", "tries", "seconds", "solved", "stuck"]
     return to_csv(pd.DataFrame(rooms().results(room), columns=columns))
 
 
 @st.fragment(run_every=3.0)
 def _students_who_allow_it(room: Room, model: str) -> None:
-    """A button for each student who allows that the lecturer shows the student's work."""
+    """Draw a button for each student who allows the lecturer to show their work."""
     with st.container(horizontal=True, gap="small", key="room_students"):
         for member in rooms().members(room.id):
             if member.state is not None:
@@ -114,7 +114,7 @@ def _students_who_allow_it(room: Room, model: str) -> None:
 
 
 def _show(member: Member, model: str) -> None:
-    """Open what a student's page shows on the lecturer's screen."""
+    """Open the state of a student's page on the lecturer's screen."""
     st.session_state[_STUDENT] = member.name
     values = link_of_state(member.state or {}, model)
     link.reopen(values)
@@ -137,7 +137,7 @@ def _stop_showing() -> None:
 
 
 def link_of_state(state: Mapping[str, Any], model: str) -> dict[str, str]:
-    """The link of the Attention screen for the state of a live page. The screen refuses what does not fit."""
+    """Return the link parameters of the Attention screen for the state of a live page. The screen validates them."""
 
     def texts(name: str) -> list[str]:
         listed = state.get(name)

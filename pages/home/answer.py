@@ -1,4 +1,4 @@
-"""The predictions of a model on the typed input: an answer, a continuation, filled gaps, or the class of an image."""
+"""The predictions of a model for the current input: an answer, a continuation, filled gaps, or the class of an image."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ LENGTHS = (100, 200, 400, 800)
 TEMPERATURES = {0.0: "greedy", 0.5: "careful", 0.8: "usual", 1.2: "daring"}
 MOST_GAPS, MOST_TOKENS = 4, 8
 MOST_MISTAKES = 12
-"""Maximum wrong images that are shown."""
+"""Maximum number of misclassified images shown."""
 
 
 def answer_panel(view: View) -> None:
-    """The input and the answer of a task model, and the number of right tokens."""
+    """Draw the input and the answer of a task model, and the number of right tokens."""
     task, label = view.own.task, view.subject.labels
     end = task.vocabulary.special.end
     lanes, sources = [_typed_lane(view)], (view.source, changed_source(view.interventions, view.source))
@@ -55,12 +55,12 @@ def answer_panel(view: View) -> None:
         right = tuple(i < len(answer) and token == answer[i] for i, (token, _) in enumerate(predictions))
         lanes.append(Lane(name, tuple(label[t] for t, _ in predictions), right, tuple(p for _, p in predictions)))
     is_encoder = view.shape.architecture == "encoder"
-    if view.is_changed or not is_encoder or len(view.source) >= SCENE_TOKENS:  # else the scene has this answer already
+    if view.is_changed or not is_encoder or len(view.source) >= SCENE_TOKENS:  # otherwise the scene shows this answer
         prediction_strip(lanes, key="prediction")
     how = "all at once" if is_encoder else "one token after the other"
     edit = " Click a token in the picture to change it." if editing(view) else ""
     is_all_right = len(right) == len(answer) and all(right)
-    verdict = "Every token is right" if is_all_right else f"{sum(right)} of {len(answer)} right"
+    verdict = "All tokens right" if is_all_right else f"{sum(right)} of {len(answer)} right"
     under = f" with {view.what_changed()}" if view.is_changed else ""
     st.caption(f"{verdict}{under}, predicted {how}.{edit}")
 
@@ -70,8 +70,8 @@ def _typed_lane(view: View) -> Lane:
 
 
 def _predictions(view: View) -> dict[str, Predictions]:
-    """The decoded tokens of the model, and under the changes, by the names of their lanes."""
-    with patience("The model decodes") as step:
+    """Return the decoded tokens of the unchanged and, if any, the changed model, by the names of their lanes."""
+    with patience("Decoding") as step:
         runs = {"model": resources.decoded(view.model, view.source, step=step)}
         if view.is_changed:
             changed = view.what_changed()
@@ -80,13 +80,13 @@ def _predictions(view: View) -> dict[str, Predictions]:
 
 
 def continuation_panel(view: View) -> None:
-    """The likeliest continuation of a text as a strip, and a longer sampled one."""
+    """Draw the likeliest continuation of a text as a strip, and a longer sampled one."""
     label, lanes = view.subject.labels, [_typed_lane(view)]
     for name, predictions in _predictions(view).items():
         lanes.append(Lane(name, tuple(label[t] for t, _ in predictions), probability=tuple(p for _, p in predictions)))
     prediction_strip(lanes, key="prediction")
-    one = view.input.one
-    caption(f"Greedy decoding: the likeliest {one} each time; a bar is its probability. There is no right answer.")
+    unit = view.input.one
+    caption(f"Greedy decoding: the likeliest {unit} each time; a bar is its probability. There is no right answer.")
     st.fragment(_sample)(view)
 
 
@@ -114,27 +114,27 @@ def _sample(view: View) -> None:
     def show(tokens: Sequence[int]) -> None:
         text.code(view.input.plain([*view.original().ids(), *tokens]), language=None, wrap_lines=True)
 
-    with patience("The model writes") as step:
+    with patience("Generating") as step:
         seed = st.session_state.get("story_seed", 0)
         show(resources.continuation(view.model, view.source, n, temperature, seed, step=step, show=show))
     st.caption(_window(view))
 
 
 def _window(view: View) -> str:
-    """How much of the text the model reads at once."""
+    """Describe how much of the text the model reads at once."""
     if view.task is None:
-        return f"It reads at most {view.shape.max_len:,} {view.input.many}, its own among them, and then stops."
+        return f"It reads at most {view.shape.max_len:,} {view.input.many}, including its own, and then stops."
     read, title = view.task.config.max_len, escape_markdown(texts.title(view.task.config.text))
     how = (
         f"its encoder reads the last {read}, its decoder writes {read} more, and so on"
         if view.is_pair
-        else "beyond that, the first one is dropped for each new one, and the rest is read again"
+        else "beyond that, each new one replaces the first one, and the model reads the rest again"
     )
     return f"It was trained on {title} and reads at most {read} {view.input.many} at once: {how}."
 
 
 def filled_panel(view: View) -> None:
-    """The predictions at the gaps of a text, or the target of a source, with the likeliest tokens at the first gaps."""
+    """Draw the predictions at the gaps of a text with the likeliest tokens at the first gaps, or the decoded target."""
     original, changed = view.original(), view.changed()
     run = changed or original
     prediction_strip(view.kind.rows(original, changed, f"predicts, {view.what_changed()}"), key="prediction")
@@ -144,7 +144,7 @@ def filled_panel(view: View) -> None:
         caption("Greedy decoding; a bar is the probability of a token.")
         return
     if run.answer == tuple(run.ids()[position] for position in run.target_positions):
-        caption("This text has no gaps: at each position stands the token that the model finds likeliest there.")
+        caption("This text has no gaps: each position shows the token that the model finds likeliest there.")
         return
     shown = run.target_positions[:MOST_GAPS]
     share = st.column_config.ProgressColumn(min_value=0.0, max_value=1.0, format="percent")
@@ -153,7 +153,7 @@ def filled_panel(view: View) -> None:
         names = [view.subject.labels[token] for token in p.indices.tolist()]
         frame = pd.DataFrame({"token": names, "probability": p.values.tolist()})
         with column:
-            st.markdown(f"**Position {position}**, which reads {escape_markdown(run.tokens[position])}")
+            st.markdown(f"**Position {position}**: {escape_markdown(run.tokens[position])}")
             st.dataframe(frame, hide_index=True, column_config={"probability": share}, key=f"gap_{position}")
     left = len(run.target_positions) - len(shown)
     more = f" {left} more gaps are not shown." if left else ""
@@ -161,7 +161,7 @@ def filled_panel(view: View) -> None:
 
 
 def class_panel(view: View) -> None:
-    """The image, the probabilities of the classes, and whether the likeliest one is right."""
+    """Draw the image, the probabilities of the classes, and whether the likeliest one is right."""
     original, changed = view.original(), view.changed()
     run = changed or original
     call = Call(viz.classes, (run,), {} if changed is None else {"before": original})
@@ -186,15 +186,17 @@ def _verdict(view: View, run: Reading) -> str:
 
 
 def mistakes_panel(view: View) -> None:
-    """The test images that the model gets wrong, with buttons to show one on all screens."""
+    """Draw the test images that the model gets wrong, with buttons to show one on all screens."""
     predictions = test_predictions(view.model)
     wrong = wrong_ones(predictions)
     heading(f"{len(wrong)} of {len(predictions)} test images wrong")
     if wrong.empty:
-        st.caption("It gets every one of them right.")
+        st.caption("The model gets all of them right.")
         return
     first = f"; the first {MOST_MISTAKES} are shown" if len(wrong) > MOST_MISTAKES else ""
-    st.caption(f"Without changes, the highest probability first{first}. “Show” takes an image to all screens.")
+    st.caption(
+        f"For the unchanged model, highest probability first{first}. “Show” makes an image the input of all screens."
+    )
     pixels = digit_images()[1].pixels.numpy()
     columns = st.columns(min(MOST_MISTAKES, max(6, len(wrong))), gap="small")
     for column, row in zip(columns, wrong.head(MOST_MISTAKES).to_dict("records"), strict=False):
@@ -207,7 +209,7 @@ def mistakes_panel(view: View) -> None:
 
 
 def scene_panel(view: View) -> None:
-    """The run of the model, the changed one where there are changes; its tokens can be changed in it."""
+    """Draw the run of the model as a scene, the changed run if any; its tokens can be edited in place."""
     reading, edit = view.changed() or view.original(), editing(view)
     call = Call(scene_data, (reading,), {"edit": edit and (edit.texts, edit.first)})
     clicked = scene(shared.get(("scene", *call.key(view)), call.make), key="scene", editing=edit)

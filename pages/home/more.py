@@ -1,4 +1,4 @@
-"""More about a model: how long its inputs can be, how it was trained, and the sizes of published models."""
+"""More about a model: its accuracy by input length, its training, and the sizes of published models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from xformer.trace import Trace
 from xformer.viz.packing import AnyLayer, pack, pattern_layers
 
 FIRST_WORK = 0.3
-"""Seconds of counting before anything is drawn."""
+"""Seconds of work before anything is drawn."""
 KEY = "published_attention"
 N_SOURCE, N_TARGET = 12, 9
 OVERCOUNT = "base, over-counted"
@@ -40,7 +40,7 @@ CONTEXT = 1024
 
 
 def how_long_panel(view: View) -> None:
-    """The accuracy by length of input as far as it is counted, and how far the model generalises."""
+    """Draw the accuracy by input length as it is measured, and how far the model generalises."""
     original = view.original()
     job = kept_job("lengths", view.model, lambda: asking_lengths(original), lambda job: job.advance(FIRST_WORK))
     follow(job, partial(_curve, view, original, job))
@@ -54,22 +54,22 @@ def _curve(view: View, original: Reading, job: Job[TableSoFar]) -> None:
     task, table = view.own.task, found.table
     if not found.is_final:
         words = f"{found.done} of {found.total} lengths"
-        progress(job, "how_long_bar", found.done / found.total, words, f"{words} are counted.")
+        progress(job, "how_long_bar", found.done / found.total, words, f"{words} are measured.")
     heading(_sentence(task, table) if found.is_final else "")
     call = Call(viz.accuracy_by_length, (original,), {"unit": task.rule.unit, "table": table})
     shown(view, call, "how_long")
     st.caption(
-        f"{table['samples'].iloc[0]} fresh inputs of each length, counted just now without changes; the band is the 95 % "
-        "interval of whole answers, the shaded lengths are those of its training."
+        f"{table['samples'].iloc[0]} new inputs of each length, measured just now for the unchanged model. The band is the "
+        "95 % interval of the exact match; the shaded lengths are those of its training."
     )
     footer(view, "how_long", [call], lambda: table)
 
 
 def _sentence(task: Task, table: pd.DataFrame) -> str:
-    """The length up to which the model generalises, where it is good at its training lengths."""
+    """Describe the length up to which the model generalises, if it is good at its training lengths."""
     shortest, longest, least = task.config.min_len, task.config.max_len, percent(HIGH, 0)
     if not has_mastered_its_training(table):
-        return f"Trained on {shortest} to {longest} {task.rule.unit}, it does not get {least} right at each of these lengths"
+        return f"Trained on {shortest} to {longest} {task.rule.unit}, it does not get {least} right at all of these lengths"
     far = how_far(table)
     if far is None:
         return f"Trained on {shortest} to {longest} {task.rule.unit}, it already fails at {longest + 1}"
@@ -77,7 +77,7 @@ def _sentence(task: Task, table: pd.DataFrame) -> str:
 
 
 def training_panel(view: View) -> None:
-    """The training of a model and its score on unseen inputs, from its card."""
+    """Draw the training of a model and its score on unseen inputs, from its card."""
     card = card_of_model(view.model)
     if isinstance(about := card.get("about"), str):
         st.text(about)
@@ -86,17 +86,21 @@ def training_panel(view: View) -> None:
     figures, recipe = card.get("figures") or card.get("reported"), card.get("train")
     if not isinstance(figures, dict) or not isinstance(recipe, dict):
         st.caption(
-            "Nothing had been scored yet at this step." if recipe else "This model has no record of its training."
+            "The model had not been scored at this step." if recipe else "This model has no record of its training."
         )
         return
-    measure, value, meaning = "Exact match", percent(figures["exact_match"]), "Whole answers right."
+    measure, value, meaning = (
+        "Exact match",
+        percent(figures["exact_match"]),
+        "The share of answers that are right in full.",
+    )
     if view.input.goes_on:
         measure, value = f"Bits per {view.input.one}", f"{figures['loss'] / math.log(2):.3f}"
-        meaning = f"Knowing nothing, it would need {math.log2(len(view.input.replacements)):.2f}."
+        meaning = f"Guessing at random would need {math.log2(len(view.input.replacements)):.2f}."
     seed = figures.get("seed", card["seed"])
     tiles = (
         (measure + figures.get("at", ""), value, meaning),
-        ("On unseen inputs", f"{figures['samples']:,}", f"From seed {seed}."),
+        ("Unseen inputs", f"{figures['samples']:,}", f"Drawn with seed {seed}."),
         ("Training steps", f"{card['step']:,}", f"{recipe['batch_size']} inputs each."),
         ("Training time", f"{card['seconds']:.1f} s", f"On a {card['device'].upper()}."),
     )
@@ -111,15 +115,15 @@ def training_panel(view: View) -> None:
 
 
 def edge_cases(edges: dict[str, Any]) -> str:
-    """The score on the edge cases of a task, which random inputs hardly ever contain."""
+    """Describe the score on the edge cases of a task, which random inputs hardly ever contain."""
     share, n = edges["exact_match"], edges["samples"]
     right = f"all {n:,}" if share == 1.0 else f"{round(share * n):,} of {n:,} ({percent(share)})"
-    return f"On the edge cases of its task, which random inputs hardly ever contain, it gets {right} wholly right."
+    return f"On the edge cases of its task, which random inputs hardly ever contain, it gets {right} completely right."
 
 
 def published_panel() -> None:
-    """The parameters of a published model, counted and as printed, and a forward pass with random weights on request."""
-    options = {name: one.title for name, one in PUBLISHED.items()} | {OVERCOUNT: "Base, over-counted"}
+    """Draw the parameter count of a published model, computed and as printed, and a forward pass with random weights."""
+    options = {name: model.title for name, model in PUBLISHED.items()} | {OVERCOUNT: "Base, over-counted"}
     chosen = choose("paper", options, next(iter(options)), "Configuration", label_visibility="collapsed")
     if chosen == OVERCOUNT:
         _overcount()
@@ -139,11 +143,11 @@ def published_panel() -> None:
 
 
 def show_parts(parts: tuple[Part, ...]) -> None:
-    """A table of parameters with one row per part."""
+    """Draw a table of parameters with one row per part."""
     total = sum(part.count for part in parts)
     rows = [
-        {"part": one.name, "how it is counted": one.formula, "numbers": one.count, "share": one.count / total}
-        for one in parts
+        {"part": part.name, "how it is counted": part.formula, "numbers": part.count, "share": part.count / total}
+        for part in parts
     ]
     columns = {
         "numbers": st.column_config.NumberColumn(format="localized"),
@@ -154,7 +158,7 @@ def show_parts(parts: tuple[Part, ...]) -> None:
 
 @kept
 def forward(config: ModelConfig) -> tuple[list[AnyLayer], Trace, float, float]:
-    """One recorded pass of a new model over random tokens: layers, trace, seconds, and −log p of random tokens in nats."""
+    """Run a new model on random tokens and return its patterns, trace, seconds, and loss on random targets in nats."""
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
         model = Transformer(config, draw).eval()
@@ -173,13 +177,13 @@ def _forward(config: ModelConfig) -> None:
         layers, trace, seconds, loss = forward(config)
     chance = math.log(config.vocab_size)
     st.markdown(
-        f"It ran just now with random weights: {n_parameters(config):,} numbers, {N_SOURCE} source and {N_TARGET} target "
-        f"tokens, logits {list(trace.logits.shape)} in **{seconds * 1e3:,.0f} ms**. Its loss on random tokens is "
-        f"**{loss:.2f}** nats; guessing costs ln {config.vocab_size:,} = {chance:.2f}."
+        f"The model has just run with random weights: {n_parameters(config):,} parameters, {N_SOURCE} source and {N_TARGET} "
+        f"target tokens, logits {list(trace.logits.shape)} in **{seconds * 1e3:,.0f} ms**. Its loss on random tokens is "
+        f"**{loss:.2f}** nats; random guessing gives ln {config.vocab_size:,} = {chance:.2f}."
     )
     chosen = attention_choice(KEY, layers)
     attention_view(pack(layers, selected=(chosen.layer, chosen.head)), key=KEY)
-    st.caption("All layers and heads, untrained. The patterns of the trained models on the other screens were learned.")
+    st.caption("All layers and heads, untrained. The trained models on the other screens have learned their patterns.")
 
 
 def _overcount() -> None:
@@ -189,9 +193,9 @@ def _overcount() -> None:
     n_wrong = sum(part.count for part in wrong)
     n_correct = sum(part.count for part in count_with_projections_to(config.d_model, **sizes))
     st.markdown(
-        f"**{n_wrong:,}**: the count for the base model when q, k, v and the output are projected to the length of the "
-        f"context, {CONTEXT:,}, in place of d_model, {config.d_model}. The correct count is **{n_correct:,}**; the difference "
+        f"**{n_wrong:,}**: the count for the base model if q, k, v and the output are projected to the length of the "
+        f"context, {CONTEXT:,}, instead of d_model, {config.d_model}. The correct count is **{n_correct:,}**; the difference "
         f"of {n_wrong - n_correct:,} is 18 attentions × 4 projections × ({config.d_model} × {config.d_model} + "
-        f"{config.d_model}). The weights of a transformer do not depend on the length of a text."
+        f"{config.d_model}). The number of weights of a transformer does not depend on the length of a text."
     )
     show_parts(wrong)

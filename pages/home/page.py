@@ -22,7 +22,7 @@ from xformer.training.evaluate import lengths_of
 from xformer.viz.diagram import described
 
 LEARNED = 0.5
-"""The exact match from which a model’s task is stated without a reservation."""
+"""Exact match at or above which a model counts as having learned its task; below it, the page adds a caveat."""
 
 
 def page() -> None:
@@ -44,28 +44,28 @@ def page() -> None:
 
 
 def _answer(view: View) -> Callable[[View], None]:
-    """The panel for the predictions of a model that reads texts."""
+    """Return the panel for the predictions of a model whose input kind is not in `ANSWERS`."""
     if view.input.goes_on:
         return continuation_panel
     return filled_panel if view.original().output in ("masked_token", "pair_next_token") else prediction_panel
 
 
 def _has_it_learned(view: View) -> str:
-    """A reservation where the model is not known to have learned its task."""
+    """Return a caveat if the model is not known to have learned its task, else ""."""
     if view.task is None:
         return ""
     card = card_of_model(view.model)
     figures = card.get("figures") or card.get("reported")
     if not isinstance(figures, dict):
-        return " At least that is its task; it has not been scored."
+        return " That is its task; the model has not been scored on it."
     if view.input.goes_on or figures["exact_match"] >= LEARNED:
         return ""
     share = percent(figures["exact_match"], 1)
-    return f" At least that is its task: at this step it gets {share} of unseen inputs wholly right."
+    return f" That is its task; at this step it gets only {share} of unseen inputs completely right."
 
 
 def _inside(view: View) -> None:
-    """The parts of the model, with their equations, shapes and numbers of parameters."""
+    """Draw the parts of the model, with their equations, shapes and numbers of parameters."""
     call = Call(viz.model_diagram, (view.original(),))
     with st.container(key="scroll_diagram"):
         shown(view, call, "diagram")

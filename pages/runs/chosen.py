@@ -1,4 +1,4 @@
-"""The chosen runs: their curves, what can be done with a run, and what to notice."""
+"""The chosen runs on the Runs screen: their curves, the actions on a run, and notes."""
 
 from __future__ import annotations
 
@@ -50,30 +50,31 @@ SCALES = {"linear": "linear", "log": "log"}
 AXES = {"step": "steps", "seconds": "seconds"}
 TRAIN = screens.file_of("train")
 MAX_DRAWN = 12
-"""The number of run colours, and so of runs that are drawn."""
+"""The number of run colours, and so the maximum number of runs that are drawn."""
 MOST_ALARMS = 3
-"""The most alarms in the menu of a card."""
+"""Maximum alarms in the menu of a card."""
 GOOD = 0.99
+"""The exact match at which the notes compare runs."""
 Rows = Sequence[Mapping[str, Any]]
 """The reports of a run."""
 
 
 @dataclass
 class RunsState:
-    """The Runs screen's state that is private to a visit; filters and sort order are kept by their widgets."""
+    """The session state of the Runs screen; filters and sort order are kept by their widgets."""
 
     has_begun: bool = False
-    """Whether runs were chosen once, by the link or by default."""
+    """Whether runs have been chosen yet, by the link or by default."""
     chosen: list[str] = field(default_factory=list)
     generation: int = 0
-    """How often runs were chosen outside of the table, which then needs a new key."""
+    """How often runs were chosen outside the table, which then needs a new key."""
     rows: list[str] = field(default_factory=list)
     """The runs of the table's rows."""
     colours: dict[str, int] = field(default_factory=dict)
     """The colour index of each chosen run."""
     problem: str = ""
     deleted: tuple[str, str] | None = None
-    """The id and the name of the run that was deleted last and can be restored."""
+    """The id and the name of the last deleted run, which can be restored."""
 
     def choose(self, *runs: str) -> None:
         """Choose these runs."""
@@ -81,7 +82,7 @@ class RunsState:
         self.generation += 1
 
     def attempt(self, what: Callable[[], object]) -> bool:
-        """Run a command in a callback; False where it is refused, and the screen then shows why."""
+        """Run a command in a callback; return False if it is refused, in which case the screen shows why."""
         try:
             what()
         except XformerError as error:
@@ -90,7 +91,7 @@ class RunsState:
         return True
 
     def colour_slots(self) -> dict[str, int]:
-        """The colour index of each chosen run; a run keeps its colour while others come and go."""
+        """Return the colour index of each chosen run; a run keeps its colour while others are added and removed."""
         drawn = self.chosen[:MAX_DRAWN]
         kept = {run: slot for run, slot in self.colours.items() if run in drawn}
         free = (slot for slot in range(MAX_DRAWN) if slot not in kept.values())
@@ -99,19 +100,19 @@ class RunsState:
 
 
 def runs_state() -> RunsState:
-    """The state of this visit."""
+    """Return the state of this session."""
     return st.session_state.setdefault("runs_state", RunsState())
 
 
 def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Rows]) -> dict[str, str]:
-    """Draw the curves of the chosen runs; returns what the link keeps."""
+    """Draw the curves of the chosen runs; return their link parameters."""
     entries = entries[:MAX_DRAWN]
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         metrics = _ask_metrics()
         x, scale, smoothing = _ask_look()
     names, slots = run_store.labels(entries), runs_state().colour_slots()
     found = {names[entry.id]: [_drawn(entry, flat(row)) for row in rows[entry.id]] for entry in entries}
-    state = str((names, slots, is_dark(), {run: (len(of), of[-1:]) for run, of in rows.items()}))
+    state = str((names, slots, is_dark(), {run: (len(reports), reports[-1:]) for run, reports in rows.items()}))
 
     def draw(metric: str, dark: bool) -> Any:
         frame = curves(found, metric, x=x, smoothing=smoothing)
@@ -133,18 +134,18 @@ def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Rows]) -> dict[str
 
 
 def _ask_look() -> tuple[str, str, float]:
-    """Ask for the horizontal axis, the scale and the smoothing."""
+    """Draw the choices of the horizontal axis, the scale and the smoothing, and return them."""
     with st.popover("More"):
         x = choose("x", AXES, "step", "Against", key="runs_x", called="horizontal axis")
-        help = "Of losses, norms and rates; shares are always drawn from 0 to 1."
+        help = "For losses, norms and rates. Shares are always drawn from 0 to 1."
         scale = choose("scale", SCALES, "log", "Scale", key="runs_scale", help=help)
-        help = "Exponential moving average: the weight of the average before each new report. The raw curve is faint."
+        help = "Exponential moving average: the weight of the previous average at each report. The raw curve is drawn faintly."
         smoothing = choose("smooth", SMOOTHING, 0.0, "Smoothing", key="runs_smooth", widget=st.select_slider, help=help)
     return x, scale, smoothing
 
 
 def _drawn(entry: Entry, row: dict[str, Any]) -> dict[str, Any]:
-    """A report; that of a text has no exact match."""
+    """Return a report, without the exact match if the task is a text."""
     return {name: value for name, value in row.items() if name != FIRST[0]} if has_no_answer(entry) else row
 
 
@@ -160,16 +161,16 @@ def _ask_metrics() -> list[str]:
         key="runs_metrics",
         persist_state="session",
         placeholder="choose metrics",
-        help="Each metric has a chart of its own. Click a line to highlight its run, double-click to reset.",
+        help="Each metric has its own chart. Click a line to highlight its run, double-click to reset.",
     )
     return [name for name in METRICS if name in chosen]
 
 
 def run_panel(entry: Entry, entries: Sequence[Entry], all_entries: Sequence[Entry], who: str) -> None:
-    """The name and tags of a run, its status, and what can be done with it; metrics are those of all `entries`."""
+    """Draw the name, tags and status of a run, and the actions on it; metrics can be downloaded for all `entries`."""
     mine = run_store.may_control(entry, who)
     st.page_link(TRAIN, label="Watch it train", icon=":material/movie:", query_params={"run": entry.id})
-    _name_and_tags(entry, mine, sorted({tag for one in all_entries for tag in one.tags}))
+    _name_and_tags(entry, mine, sorted({tag for run in all_entries for tag in run.tags}))
     _status(entry, mine)
     _actions(entry, entries, run_store.labels(entries), mine, who)
     _open_on(entry) if entry.sweep is None else _sweep(entry, all_entries)
@@ -177,7 +178,7 @@ def run_panel(entry: Entry, entries: Sequence[Entry], all_entries: Sequence[Entr
         "Delete",
         icon=":material/delete:",
         disabled=entry.is_active or not mine,
-        help="Only its owner can delete it, and not while it is trained; it can be restored for an hour.",
+        help="Only the owner can delete a run, and not during training. It can be restored for an hour.",
         on_click=_delete,
         args=(entry.id, entry.name),
         key=f"runs_delete_{entry.id}",
@@ -214,10 +215,10 @@ def _status(entry: Entry, mine: bool) -> None:
     device = "" if entry.device in (None, ELSEWHERE) else f" on {entry.device}"
     device += f" of {escape_markdown(entry.node)}" if device and entry.node else ""
     if not mine:
-        st.caption("Started by someone else: you are looking on.")
+        st.caption("Started by someone else; you can only watch.")
     if entry.private and not run_store.is_open():  # on an open server everyone sees every run
         with st.container(horizontal=True, vertical_alignment="center", key="runs_private"):
-            st.caption(":material/lock: Only you see this run.", width="content")
+            st.caption(":material/lock: Only you can see this run.", width="content")
             share: dict[str, Any] = {"on_click": _command, "args": (run_commands.share, entry.id)}
             st.button("Share with everyone here", key=f"runs_share_{entry.id}", **share)
     st.caption(f"**{entry.state}** · step {entry.step:,}{of} · {entry.seconds:.1f} s{device} · `{entry.id}`")
@@ -248,7 +249,7 @@ def _actions(entry: Entry, entries: Sequence[Entry], names: dict[str, str], mine
         resume: dict[str, Any] = {"on_click": _command, "args": (run_commands.resume, run)}
         again_at.button("Resume", width="stretch", key=f"runs_resume_{run}", **resume)
     else:
-        help = "A new run with the same settings: on a CPU it gives the same bits."
+        help = "A new run with the same settings and seed. On a CPU it is identical, bit for bit."
         again: dict[str, Any] = {"on_click": _again, "args": (entry,), "disabled": not who or entry.state == DAMAGED}
         again_at.button("Train again", width="stretch", key=f"runs_again_{run}", help=help, **again)
     with files_at, st.popover("Download", width="stretch"):
@@ -256,12 +257,14 @@ def _actions(entry: Entry, entries: Sequence[Entry], names: dict[str, str], mine
 
 
 def _open_on(entry: Entry) -> None:
-    """Buttons that open the latest step of the run on the other screens; Train opens any step."""
+    """Draw buttons that open the latest step of the run on other screens; the Train screen can open any step."""
     steps, is_ours = run_store.steps_of(entry.id), entry.wanted != ELSEWHERE
     if not steps:
-        theirs = "Its weights are not here, so no other screen can run it; Train shows what was recorded."
+        theirs = (
+            "Its weights are not on this server, so no other screen can run it; Train shows the recorded attention."
+        )
         if (run_store.store().folder_of(entry.id) / "weights").is_dir():
-            theirs = "Its weights are kept in the format of Transformers; in Python, xformer.read(folder, inputs) reads them."
+            theirs = "Its weights are in the Transformers format; in Python, xformer.read(folder, inputs) reads them."
         st.caption("It has no weights yet." if is_ours else theirs)
     elif not is_ours and (reason := models.usable(f"{entry.id}@{steps[-1]}")):
         st.caption(escape_markdown(reason))
@@ -270,7 +273,7 @@ def _open_on(entry: Entry) -> None:
 
 
 def alarms_words(entry: Entry) -> str:
-    """How many alarms were recorded while another program trained, after a dot; "" where there is no record."""
+    """Return the number of alarms recorded from another program's training, after a dot; "" if there are none."""
     n = len(_alarms(entry))
     return f" · **{n} alarm{'s' * (n != 1)}**" if n else ""
 
@@ -279,12 +282,12 @@ def _alarms(entry: Entry) -> Sequence[Alarm]:
     folder = run_store.store().folder_of(entry.id)
     try:
         return HealthRecord.load(folder, probes=False).alarms if HealthRecord.is_in(folder) else ()
-    except CheckpointError:  # Train shows the reason
+    except CheckpointError:  # the Train screen shows the reason
         return ()
 
 
 def _recorded(entry: Entry) -> bool:
-    """The last losses of another program's training, and its alarms with links to their steps; whether there are any."""
+    """Draw the last losses of another program's training, and its alarms; return whether there are any alarms."""
     if entry.wanted != ELSEWHERE:
         return False
     last = next(reversed(run_store.store().rows(entry.id)), {})
@@ -297,20 +300,18 @@ def _recorded(entry: Entry) -> bool:
         link = {"run": entry.id, "step": str(alarm.frame)}
         st.page_link(TRAIN, label=label, icon=":material/warning:", query_params=link)
     if len(alarms) > MOST_ALARMS:
-        st.caption(f"and {len(alarms) - MOST_ALARMS} more alarms, which Train shows.")
+        st.caption(f"and {len(alarms) - MOST_ALARMS} more on the Train screen.")
     return bool(alarms)
 
 
 def _sweep(entry: Entry, entries: Sequence[Entry]) -> None:
-    """Offer to choose the models of a sweep."""
-    models = [one for one in entries if one.sweep_of == entry.id]
-    st.caption(
-        f"A sweep of {n_models(entry)} models; {len(models)} of them are runs of their own, below it in the table."
-    )
+    """Draw a button that chooses the models of a sweep."""
+    models = [run for run in entries if run.sweep_of == entry.id]
+    st.caption(f"A sweep of {n_models(entry)} models; {len(models)} of them are runs, listed below it in the table.")
     if models:
-        best = sorted(models, key=lambda one: -one.figures.get("exact_match", -1.0))[:MAX_DRAWN]
-        words = "Choose its models" if len(models) <= MAX_DRAWN else f"Choose the {MAX_DRAWN} best of its models"
-        runs = [one.id for one in best]
+        best = sorted(models, key=lambda run: -run.figures.get("exact_match", -1.0))[:MAX_DRAWN]
+        words = "Choose its models" if len(models) <= MAX_DRAWN else f"Choose its {MAX_DRAWN} best models"
+        runs = [run.id for run in best]
         choose = partial(runs_state().choose, *runs, entry.id)
         st.button(words, width="stretch", on_click=choose, key=f"runs_models_{entry.id}")
 
@@ -322,32 +323,32 @@ def _delete(run: str, name: str) -> None:
 
 
 def _again(entry: Entry) -> None:
-    """Queue a run with the same settings and choose it too. A callback."""
+    """Queue a run with the same settings and add it to the chosen ones. A callback."""
     state = runs_state()
     state.attempt(lambda: state.choose(*state.chosen, run_commands.again(entry.id, entry.name)))
 
 
 def _downloads(entry: Entry, entries: Sequence[Entry], names: dict[str, str]) -> None:
-    """Offer the weights of the selected run, and the metrics of all chosen runs."""
+    """Draw downloads of the weights of a run, and of the metrics of all chosen runs."""
     store, file = run_store.store(), folder_name(entry.name)
-    by_name = {f"{names[one.id]} {one.id}": one for one in entries}
+    by_name = {f"{names[run.id]} {run.id}": run for run in entries}
     which, prefix = (f", all {len(entries)} chosen", "runs") if len(entries) > 1 else ("", file)
 
     def rows() -> dict[str, Any]:
-        return {name: store.rows(one.id) for name, one in by_name.items()}
+        return {name: store.rows(run.id) for name, run in by_name.items()}
 
     def events() -> bytes:
-        return event_files(rows(), {name: one.created for name, one in by_name.items()})
+        return event_files(rows(), {name: run.created for name, run in by_name.items()})
 
     def offer(kind: str, title: str, file_name: str, make: Callable[[], Any], help: str | None = None) -> None:
         look: dict[str, Any] = {"help": help, "on_click": "ignore", "width": "stretch"}
         st.download_button(title, make, file_name, key=f"runs_{kind}_{entry.id}", **look)
 
     if HealthRecord.is_in(store.folder_of(entry.id)):
-        help = "Patterns, measures, alarms and curve as one zip file, which Import reads; no weights."
+        help = "Attention patterns, measures, alarms and loss curve as one zip file for Import; no weights."
         offer("record", "Recorded attention", f"{file}.zip", lambda: to_archive(store, entry.id), help)
     if steps := run_store.steps_of(entry.id):
-        help = "One safetensors file with settings, curve and figures, which Import reads."
+        help = "Weights, settings, loss curve and scores as one safetensors file for Import."
         offer(
             "weights", f"Weights of step {steps[-1]:,}", f"{file}.safetensors", lambda: to_file(store, entry.id), help
         )
@@ -357,16 +358,16 @@ def _downloads(entry: Entry, entries: Sequence[Entry], names: dict[str, str]) ->
 
 
 def run_notes(entries: Sequence[Entry], rows: Mapping[str, Rows], settings: pd.DataFrame) -> Iterator[str]:
-    """What to notice in the chosen runs, as Markdown.
+    """Yield notes on the chosen runs, as Markdown.
 
     Args:
         entries: The chosen runs.
-        rows: The reports of each run by its id.
-        settings: The settings in which runs differ, one row per run.
+        rows: The reports of each run by id.
+        settings: The settings in which the runs differ, one row per run.
     """
     names = {run: escape_markdown(name) for run, name in run_store.labels(entries).items()}
     if len({json.dumps(entry.task, sort_keys=True) for entry in entries}) > 1:
-        return  # steps on one task say nothing about those on another
+        return  # steps on different tasks are not comparable
     scores = {entry.id: exact_match(entry, rows[entry.id][-1]) for entry in entries if rows[entry.id]}
     judged = [run for run, share in scores.items() if share is not None]
     arrived = {run: row for run in judged if (row := _first_at(rows[run], GOOD)) is not None}
@@ -374,9 +375,9 @@ def run_notes(entries: Sequence[Entry], rows: Mapping[str, Rows], settings: pd.D
         first = min(arrived, key=lambda run: arrived[run]["step"])
         never = [names[run] for run in judged if run not in arrived]
         yield (
-            f"**{names[first]}** needs the fewest steps to get {GOOD:.0%} of unseen sequences right: it does at step "
+            f"**{names[first]}** needs the fewest steps to get {GOOD:.0%} of unseen sequences right: it does so at step "
             f"{arrived[first]['step']:,}, after {arrived[first]['seconds']:.1f} s."
-            + (f" Not there (yet): {', '.join(never[:4])}{' …' if len(never) > 4 else ''}." if never else "")
+            + (f" Not reached so far: {', '.join(never[:4])}{' …' if len(never) > 4 else ''}." if never else "")
         )
     elif arrived:
         [row] = arrived.values()
@@ -388,29 +389,29 @@ def run_notes(entries: Sequence[Entry], rows: Mapping[str, Rows], settings: pd.D
 def _difference(
     entries: Sequence[Entry], rows: Mapping[str, Rows], settings: pd.DataFrame, names: Mapping[str, str]
 ) -> Iterator[str]:
-    """A note where two runs differ in one setting, or are equal."""
+    """Yield a note if two runs differ in exactly one setting, or are equal."""
     one, other = (entry.id for entry in entries)
     apart = [name for name in settings.columns if not _equal(settings.at[one, name], settings.at[other, name])]
     if len(apart) == 1:
         [name] = apart
         values = [f"{escape_markdown(str(settings.at[run, name]))} in **{names[run]}**" for run in (one, other)]
         is_cause = name not in REPORTING and entries[0].device == entries[1].device
-        cause = " Any difference of their curves comes from it." if is_cause else ""
-        yield f"The two differ in one setting only: `{name}` is {values[0]} and {values[1]}.{cause}"
+        cause = " Any difference between their curves is due to it." if is_cause else ""
+        yield f"The two runs differ in only one setting: `{name}` is {values[0]} and {values[1]}.{cause}"
     elif not apart and (shared := _equal_reports(rows[one], rows[other])):
         yield (
-            f"The two have the same settings, and the losses of all {shared:,} reports that they share are equal to the "
-            "last digit: here a run is a function of its settings."
+            f"The two runs have the same settings, and the losses of all {shared:,} reports that they share are equal to the "
+            "last digit: here, the settings determine a run completely."
         )
 
 
 def _first_at(rows: Rows, share: float) -> Mapping[str, Any] | None:
-    """The first report with at least this exact match, which one of another program may lack; None where there is none."""
+    """Return the first report with at least this exact match, if any. Reports of other programs may lack the metric."""
     return next((row for row in rows if (row.get("held_out_exact_match") or 0.0) >= share), None)
 
 
 def _equal_reports(one: Rows, other: Rows) -> int:
-    """The number of steps that two runs have both reported, where all their losses are equal; else 0."""
+    """Return the number of steps that both runs have reported if their losses are equal at all of them, else 0."""
     mine, theirs = ({row["step"]: row.get("loss") for row in rows} for rows in (one, other))
     shared = mine.keys() & theirs.keys()
     return len(shared) if all(mine[step] is not None and mine[step] == theirs[step] for step in shared) else 0

@@ -1,4 +1,4 @@
-"""Runs: what have I trained? A card for each run; a table of all of them with the curves of the chosen ones."""
+"""Runs: what have I trained? A card for each run, or a table of all runs with the curves of the chosen ones."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ from xformer.viz.training_curves import dot
 CARDS, TABLE = "cards", "table"
 VIEWS = {CARDS: "Cards", TABLE: "Table"}
 POLL = 2.0
-"""Seconds between two updates while a run is queued or trained."""
+"""Seconds between two updates while a run is queued or in training."""
 MENU = 440
-"""CSS pixels: the height of a card's menu."""
+"""The height of a card's menu in CSS pixels."""
 MAX_CARDS = 12
-"""The most cards; the table has all runs."""
+"""Maximum number of cards; the table has all runs."""
 CHIPS = 3
-"""The most settings on a card."""
+"""Maximum number of settings on a card."""
 SHIPPED = "reverse-small"
-"""The shipped model whose card shows what a run will look like."""
+"""The shipped model whose card serves as an example of a run."""
 MAX_FIND = 80
+"""Maximum characters of the filter."""
 FEW = 8
-"""Up to so many runs there is no filter."""
+"""Number of runs up to which there is no filter."""
 BELOW = "↳ "
 
 
@@ -62,7 +63,7 @@ def _is_alive(entry: Entry) -> bool:
 def _runs(who: str, was_alive: bool) -> None:
     try:
         _body(who, was_alive)
-    except RunStoreError as error:  # the store was damaged after the page was opened
+    except RunStoreError as error:  # the store became unreadable after the page was opened
         st.error(escape_markdown(str(error)))
 
 
@@ -87,7 +88,7 @@ def _body(who: str, was_alive: bool) -> None:
     drawn, rows, link = [], {}, {}
     if not some:
         with st.container(border=True, horizontal=True, vertical_alignment="center"):
-            st.markdown("No run matches.", width="stretch")
+            st.markdown("No runs match.", width="stretch")
             clear: dict[str, Any] = {"on_click": st.session_state.update, "args": ({"runs_text": ""},)}
             st.button("Show all runs", icon=":material/filter_alt_off:", key="runs_show_all", **clear)
     elif view == CARDS:
@@ -109,13 +110,13 @@ def _body(who: str, was_alive: bool) -> None:
         what_to_notice(notes[1:])
     share(link)
     if was_alive and not any(map(_is_alive, entries)):
-        st.rerun()  # to end the updates
+        st.rerun()  # ends the periodic updates
 
 
 def _messages() -> None:
     """Show why the last command was refused, and offer to restore a deleted run."""
     state = runs_state()
-    with st.container(key="runs_bar"):  # always there: if it appeared, the browser would rebuild everything below
+    with st.container(key="runs_bar"):  # always drawn: if it appeared, the browser would rebuild everything below
         if state.problem:
             st.warning(escape_markdown(state.problem), icon=":material/warning:")
             state.problem = ""
@@ -128,12 +129,12 @@ def _messages() -> None:
 
 
 def _cluster() -> None:
-    """Say how busy the Ray cluster is that trains the runs, or that it cannot be reached; nothing without one."""
-    with st.container(key="runs_cluster"):  # always there, as it would move what is below
+    """Draw the load of the Ray cluster that trains the runs, or an error if it cannot be reached; nothing without one."""
+    with st.container(key="runs_cluster"):  # always drawn: if it appeared, the browser would rebuild everything below
         if (found := run_store.cluster()) is None:
             return
         if found.problem:
-            st.caption(f":material/cloud_off: {escape_markdown(found.problem)} Runs go on when it is back.")
+            st.caption(f":material/cloud_off: {escape_markdown(found.problem)} Runs continue when it is back.")
             return
         gpus = f" · {found.free_gpus:g} of {found.gpus:g} GPUs" if found.gpus else ""
         nodes = f"{found.nodes:g} node{'s' if found.nodes != 1 else ''}"
@@ -148,7 +149,7 @@ def _undo(run: str) -> None:
 
 
 def _follow_the_link(entries: Sequence[Entry], latest: Mapping[str, Any]) -> None:
-    """Choose the runs of the link, in the table; at the beginning of a visit without them, the latest runs with metrics."""
+    """Choose the runs in the link, and show the table; at the start of a visit without them, the latest runs with metrics."""
     state, link = runs_state(), asked("runs")
     if asked("view") == TABLE or link is not None:
         st.session_state["runs_view"] = TABLE
@@ -161,13 +162,13 @@ def _follow_the_link(entries: Sequence[Entry], latest: Mapping[str, Any]) -> Non
         wanted, known = [run for run in link.split(",") if run], {entry.id for entry in entries}
         found = [run for run in wanted if run in known]
         if len(found) < len(wanted):
-            words = "The link asks for runs that are not here; they may have been deleted."
+            words = "The link asks for runs that do not exist here; they may have been deleted."
             st.warning(words, icon=":material/link_off:")
     state.choose(*found[:MAX_DRAWN])
 
 
 def _ask_view() -> str:
-    """Ask for cards or the table."""
+    """Draw the choice between cards and the table, and return it."""
     st.session_state.setdefault("runs_view", CARDS)
     look: dict[str, Any] = {"required": True, "persist_state": "session", "label_visibility": "collapsed"}
     st.segmented_control("View", list(VIEWS), format_func=VIEWS.__getitem__, key="runs_view", **look)
@@ -175,7 +176,7 @@ def _ask_view() -> str:
 
 
 def _find(entries: Sequence[Entry]) -> list[Entry]:
-    """Ask for words that runs contain, where there are more than `FEW` runs or the link has words; returns the runs."""
+    """Draw the filter if there are more than `FEW` runs or the link has a filter, and return the matching runs."""
     wanted = " ".join(filter(None, map(asked, ("find", "state", "tag"))))  # older links have state and tag
     if wanted or "runs_text" not in st.session_state:
         st.session_state["runs_text"] = wanted.replace(",", " ").strip()[:MAX_FIND]
@@ -199,12 +200,12 @@ def _searched(entry: Entry) -> str:
 
 
 def _fold(found: list[Entry], ticked: Sequence[str]) -> list[Entry]:
-    """Leave out the models of sweeps that are not ticked, unless words are searched."""
+    """Hide the models of sweeps unless the sweep or one of its models is ticked, or a filter is set."""
     if st.session_state["runs_text"]:
         return found
-    there = {entry.id for entry in found}
+    listed = {entry.id for entry in found}
     opened = {*ticked, *(entry.sweep_of for entry in found if entry.id in ticked)}
-    return [one for one in found if one.sweep_of not in there or one.sweep_of in opened]
+    return [entry for entry in found if entry.sweep_of not in listed or entry.sweep_of in opened]
 
 
 def _import(who: str) -> None:
@@ -216,10 +217,10 @@ def _import(who: str) -> None:
 
 def _nothing_yet(who: str) -> None:
     st.markdown(
-        "Nothing has been trained here yet. A small model learns to reverse numbers in seconds; it will look like this:"
+        "Nothing has been trained here yet. A small model learns to reverse numbers in seconds. It will look like this:"
     )
     with st.container(horizontal=True, gap="small"):
-        if st.button("Train the first one", icon=":material/school:", type="primary", key="runs_first"):
+        if st.button("Train the first model", icon=":material/school:", type="primary", key="runs_first"):
             st.switch_page(TRAIN)
         _import(who)
     with st.container(border=True, width=run_thumbnail.CARD, gap="xsmall", key="card_shipped"):
@@ -230,19 +231,19 @@ def _nothing_yet(who: str) -> None:
 def _cards(
     entries: Sequence[Entry], rows: Mapping[str, Rows], all_entries: Sequence[Entry], who: str, chosen: Sequence[Entry]
 ) -> None:
-    """Draw a card for each run, with the reports `rows`; the metrics of the `chosen` runs are offered together."""
+    """Draw a card for each run with its reports `rows`; the metrics of the `chosen` runs can be downloaded together."""
     settings = differing(entries)
     with st.container(horizontal=True, gap="small", key="cards"):
         for entry in entries:
             with st.container(border=True, width=run_thumbnail.CARD, gap="xsmall", key=f"card_{entry.id}"):
                 menu = _card(entry, rows[entry.id], settings.loc[entry.id], all_entries)
-            with menu, st.container(height=MENU, width=380, border=False):  # a menu that grew would not find room
+            with menu, st.container(height=MENU, width=380, border=False):  # a menu that grows later would not fit
                 if menu.open:
                     run_panel(entry, chosen or [entry], all_entries, who)
 
 
 def _card(entry: Entry, rows: Rows, settings: pd.Series, all_entries: Sequence[Entry]) -> Any:
-    """Draw the attention that a run ends with, its state and its settings; returns the menu."""
+    """Draw the card of a run with its thumbnail, state and settings; return its menu."""
     score = exact_match(entry, rows[-1] if rows else {})
     status = (
         entry.state + alarms_words(entry) if score is None else f"{entry.state} · **{percent(score, 1)}** exact match"
@@ -250,11 +251,11 @@ def _card(entry: Entry, rows: Rows, settings: pd.Series, all_entries: Sequence[E
     shown, shown_rows = entry, rows
     if entry.sweep is not None:
         status = f"{entry.state} · {n_models(entry)} models, one in the picture"
-        if models := [one for one in all_entries if one.sweep_of == entry.id]:
-            shown = max(models, key=lambda one: one.figures.get("exact_match", -1.0))
+        if models := [run for run in all_entries if run.sweep_of == entry.id]:
+            shown = max(models, key=lambda run: run.figures.get("exact_match", -1.0))
             shown_rows = run_store.store().rows(shown.id)
     if not run_thumbnail.draw_run(shown, shown_rows):
-        st.caption("Its picture comes with its first weights.")
+        st.caption("Its picture appears with its first weights.")
     st.markdown(f"**{escape_markdown(entry.name)}**  \n:small[{status}]")
     if entry.message and entry.state in (DAMAGED, "failed"):
         st.text(entry.message)
@@ -268,15 +269,15 @@ def _card(entry: Entry, rows: Rows, settings: pd.Series, all_entries: Sequence[E
 
 
 def _lined_up(entries: Sequence[Entry], latest: Mapping[str, Any]) -> pd.DataFrame:
-    """The overview and the settings of runs, the latest first, the models of each sweep right below it."""
-    table, sweeps = overview(entries, latest), {one.id: one.name for one in entries if one.sweep is not None}
+    """Return the overview and the settings of runs, the latest first, with the models of each sweep right below it."""
+    table, sweeps = overview(entries, latest), {entry.id: entry.name for entry in entries if entry.sweep is not None}
     equal = [name for name in ("device", "tags") if len(set(map(str, table[name]))) <= 1]
     settings = differing(entries).drop(columns=["steps"], errors="ignore")  # already in the overview
     table = pd.concat([table.drop(columns=[*equal, "created"]), settings, table["created"]], axis=1)
-    members = {one.id: one for one in entries if one.sweep_of in sweeps}
-    for run, one in members.items():
-        table.loc[run, "name"] = BELOW + one.name.removeprefix(f"{sweeps[one.sweep_of]} · ")
-    order = [one.id for one in entries]
+    members = {entry.id: entry for entry in entries if entry.sweep_of in sweeps}
+    for run, member in members.items():
+        table.loc[run, "name"] = BELOW + member.name.removeprefix(f"{sweeps[member.sweep_of]} · ")
+    order = [entry.id for entry in entries]
     top = {run: order.index(members[run].sweep_of if run in members else run) for run in order}
     return table.loc[sorted(order, key=lambda run: (top[run], run in members, order.index(run)))]
 
@@ -291,7 +292,7 @@ def _table(entries: Sequence[Entry], latest: Mapping[str, Any], who: str) -> Non
     if not run_store.is_open():
         mine = {entry.id: "only you" if entry.private else "you" for entry in entries if who and entry.owner == who}
         lines.insert(2, "owner", [mine.get(run, "others") for run in lines.index])
-    # Rows are ticked by their index: another order, or a choice made elsewhere, needs another key.
+    # Rows are ticked by index, so another order, or a choice made elsewhere, needs another key.
     stamp = hashlib.sha1(",".join(state.rows).encode()).hexdigest()[:12]
     key = f"runs_table_{state.generation}_{stamp}"
     ticked = [place for place, run in enumerate(lines.index) if run in state.chosen]
@@ -302,12 +303,12 @@ def _table(entries: Sequence[Entry], latest: Mapping[str, Any], who: str) -> Non
         height=min(36 * (len(lines) + 1) + 3, 432),
         row_height=36,
         column_config={
-            "●": column.ImageColumn("", width=36, pinned=True, help="The colour of its curves below."),
+            "●": column.ImageColumn("", width=36, pinned=True, help="The colour of the run’s curves below."),
             "name": column.TextColumn(width=170, pinned=True),
             "step": column.NumberColumn(format="localized", width=70),
             "steps": column.NumberColumn("of", format="localized", width=70),
             "exact_match": column.ProgressColumn(
-                "exact match", format="percent", width=130, help="Whole sequences right, of unseen ones."
+                "exact match", format="percent", width=130, help="The share of unseen sequences that are right in full."
             ),
             "loss": column.NumberColumn(format="%.3g", width=85, help="The last training loss in nats."),
             "seconds": column.NumberColumn(format="%.1f", width=75, help="Training time."),
@@ -324,7 +325,7 @@ def _table(entries: Sequence[Entry], latest: Mapping[str, Any], who: str) -> Non
 
 
 def _tick(key: str) -> None:
-    """Choose the ticked runs; earlier chosen ones keep their order, and so their colours."""
+    """Choose the ticked runs; those chosen earlier keep their order, and so their colours."""
     state, rows = runs_state(), st.session_state[key]["selection"]["rows"]
     ticked = [state.rows[row] for row in rows if row < len(state.rows)]
     kept = [run for run in state.chosen if run in ticked or run not in state.rows]
@@ -334,7 +335,7 @@ def _tick(key: str) -> None:
 def _chosen(
     shown: list[Entry], found: list[Entry], entries: list[Entry], who: str
 ) -> tuple[list[Entry], dict[str, Any], dict[str, str]]:
-    """Draw the curves of the chosen runs; returns these, their reports, and what the link keeps of the curves."""
+    """Draw the curves of the chosen runs; return these runs, their reports, and the link parameters of the curves."""
     store, state, link = run_store.store(), runs_state(), {}
     by_id = {entry.id: entry for entry in entries}
     state.chosen = [run for run in state.chosen if run in by_id]
@@ -342,7 +343,7 @@ def _chosen(
     n = len(entries)
     words = [f"{len(found)} of {n} runs" if len(found) < n else f"{n} run{'s' if n > 1 else ''}"]
     if len(found) > len(shown):
-        words.append(f"{len(found) - len(shown)} models of sweeps not shown, tick a sweep to see its own")
+        words.append(f"{len(found) - len(shown)} models of sweeps hidden, tick a sweep to see its models")
     words.append(f"{len(chosen)} chosen" if chosen else "tick the boxes on the left to see curves")
     if hidden := len({entry.id for entry in chosen} - {entry.id for entry in shown}):
         words.append(f"{hidden} of them hidden by the filter")

@@ -1,4 +1,4 @@
-"""Train: a model learns while one looks on."""
+"""Train: watch a model learn."""
 
 from pages.shared.screens import Screen
 

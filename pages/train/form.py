@@ -1,4 +1,4 @@
-"""The form for the settings of a run: it shows those of a preset and validates what a visitor changed."""
+"""The form for the settings of a run. It starts from the values of a preset and validates changes."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ PROBLEM, GIVEN = "text_problem", "text_given"
 
 @dataclass(frozen=True)
 class Field:
-    """One setting of a config, with the words and choices of `xformer.config`."""
+    """One setting of a config, with its label and choices from `xformer.config`."""
 
     of: str
-    """One of `KINDS`."""
+    """The config it belongs to, one of `KINDS`."""
     name: str
     label: str
     help: str
@@ -42,13 +42,13 @@ class Field:
 def _fields(of: str, names: Iterable[str]) -> tuple[Field, ...]:
     found = {name: KINDS[of].model_fields[name] for name in names}
     return tuple(
-        Field(of, name, one.title or name, one.description or "", _choices(one.annotation))
-        for name, one in found.items()
+        Field(of, name, field.title or name, field.description or "", _choices(field.annotation))
+        for name, field in found.items()
     )
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
-    """The choices of an annotated field; none for a number, a switch or a text."""
+    """Return the choices of an annotated field; empty for a number, a switch or a text."""
     first, *others = get_args(annotation) or (None,)
     if NoneType in others:
         return (AUTO, True, False)
@@ -56,7 +56,7 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
 
 
 def _others(of: str, *left_out: str) -> tuple[Field, ...]:
-    """All fields but some, so that a new setting appears in the form."""
+    """Return all fields of a config except some, so that new settings appear in the form automatically."""
     return _fields(of, [name for name in KINDS[of].model_fields if name not in left_out])
 
 
@@ -75,7 +75,7 @@ TASK_NAME, ARCHITECTURE = TASK[:2]
 def put(preset: Preset, form: str, fields: Sequence[Field] = EVERYTHING) -> None:
     """Put the settings of a preset into a form. A callback, or before the form is drawn."""
     model, task, train = preset.model.to_json(), preset.task.to_json(), preset.train.to_json()
-    derived = {  # the value that means "as the other settings say", and whether the preset's value is that one
+    derived = {  # the value that means "derived from other settings", and whether the preset has the derived value
         "d_head": (0, model["d_head"] * model["n_heads"] == model["d_model"]),
         "d_value": (0, model["d_value"] == model["d_head"]),
         "causal": (None, model["causal"] == (model["architecture"] != "encoder")),
@@ -94,14 +94,14 @@ def is_filled(form: str) -> bool:
 
 
 def ask(fields: Sequence[Field], form: str, columns: int = 3) -> None:
-    """Draw fields in columns; a field without meaning for the chosen task is disabled."""
+    """Draw fields in columns; a field that does not apply to the chosen task is disabled."""
     for field, place in zip(fields, cycle(st.columns(columns)), strict=False):
         with place:
             _ask(field, form)
 
 
 def settings(preset: Preset, form: str, fields: Sequence[Field] = EVERYTHING) -> Preset:
-    """A preset with the values of a form, and the vocabulary of its task. Raises `ConfigError` where they are invalid."""
+    """Return a preset with the values of a form and the vocabulary of its task. Raises `ConfigError` if they are invalid."""
     values: dict[str, dict[str, Any]] = {of: {} for of in KINDS}
     for field in fields:
         value = _value(field, form)
@@ -131,18 +131,18 @@ def settings(preset: Preset, form: str, fields: Sequence[Field] = EVERYTHING) ->
     if (model, task_config, train) == (preset.model, preset.task, recipe):
         return replace(preset, train=train)
     title = f"{task_config.name.capitalize()}, {model.n_layers} × {model.n_heads} heads, width {model.d_model}"
-    return Preset("own", title, "A model with settings of its own.", model, task_config, train)
+    return Preset("own", title, "A model with your own settings.", model, task_config, train)
 
 
 def _task_like(preset: Preset, values: dict[str, Any]) -> TaskConfig:
-    """The task with the values of the form; other fields (a text, the patches) are those of a preset of that task."""
+    """Return the task with the values of the form; other fields (text, patches) come from a preset of that task."""
     name = values.get("name", preset.task.name)
     task = next((other.task for other in (preset, *PRESETS.values()) if other.task.name == name), preset.task)
     return task.replace(**values)
 
 
 def _ask(field: Field, form: str) -> None:
-    # A default, not a session value: an update of the page must not overwrite what the visitor is typing.
+    # A default, not a session value, so that a rerun of the page does not overwrite what the visitor is typing.
     begin = _begin(field, form)
     common: dict[str, Any] = {
         "key": _key(field, form),
@@ -172,7 +172,7 @@ def _value(field: Field, form: str) -> Any:
 
 
 def _key(field: Field, form: str) -> str:
-    """The key of a field's widget, another one for each preset that was put into the form."""
+    """Return the key of a field's widget. It changes with each preset that is put into the form."""
     return f"{form}_{st.session_state[form + ':version']}_{field.of}_{field.name}"
 
 
@@ -197,13 +197,13 @@ def _word(option: Any) -> str:
 
 
 def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
-    """Ask for the text that a character model learns: an included one, the visitor's own, or tiny Shakespeare.
+    """Draw the choice of the text that a character model learns: an included one, the visitor's own, or tiny Shakespeare.
 
     Args:
         preset: The preset with the current text.
-        then: Called in a callback with the preset for another text.
+        then: Called in a callback with the preset for the newly chosen text.
     """
-    given: list[str] = st.session_state.setdefault(GIVEN, [])  # only this visitor has them among the options
+    given: list[str] = st.session_state.setdefault(GIVEN, [])  # uploaded texts, offered to this visitor only
     options = list(dict.fromkeys((PYTHON, SHAKESPEARE, *given, preset.task.text)))
     st.session_state["text"] = preset.task.text
 
@@ -220,24 +220,24 @@ def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
             given.append(name)
         then(with_text(preset, name))
         text = texts.read(name)
-        return f"{len(text):,} characters, {len(set(text)):,} of them different."
+        return f"{len(text):,} characters, {len(set(text)):,} of them distinct."
 
     st.selectbox(
         "Text",
         options,
-        format_func=lambda name: texts.title(name) + ("" if texts.is_here(name) else " (not here yet)"),
+        format_func=lambda name: texts.title(name) + ("" if texts.is_here(name) else " (not downloaded)"),
         key="text",
         on_change=lambda: follow(st.session_state["text"]),
-        help="The last 10 % of it are held out: training never reads them.",
+        help="The last 10 % of the text is held out: training never reads it.",
     )
     if not run_store.is_open():
         st.caption(
-            ":material/group: Only you see a text that you upload, until you train on it: then everyone on this server sees "
-            "the run and passages of the text."
+            ":material/group: A text that you upload is visible only to you. Once you train on it, everyone on this server can "
+            "see the run and passages of the text."
         )
     most = texts.MOST_BYTES // 1024**2
     kinds = ["txt", "md", "csv", "py", "json", "html", "xml"]
-    file_box(f"A text of your own: UTF-8, up to {most} MB", kinds, most, take, key="text_file")
+    file_box(f"Your own text: UTF-8, up to {most} MB", kinds, most, take, key="text_file")
     if not texts.is_here(SHAKESPEARE):
         download: dict[str, Any] = {"args": (SHAKESPEARE,), "kwargs": {"fetch": run_commands.download_shakespeare}}
         words = "Download tiny Shakespeare (1.1 MB)"

@@ -1,4 +1,4 @@
-"""A training of another program that `AttentionHealth` recorded: attention over the steps, loss, measures and alarms."""
+"""The training of another program recorded by `AttentionHealth`: attention over the steps, loss, measures and alarms."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from xformer.viz.attention_health import health_film, health_map
 from xformer.viz.training_curves import metrics_frame
 
 TICK = 2.0
-"""Seconds between two looks at a training that goes on."""
+"""Seconds between two updates of an ongoing training."""
 MOST_BYTES = 1_200_000
-"""The most bytes of patterns that are sent to the browser."""
+"""Maximum bytes of patterns sent to the browser."""
 
 
 def health_view(entry: Entry, who: str) -> None:
-    """Show a recorded training, in a fragment that updates while it goes on."""
+    """Show a recorded training, in a fragment that updates while the training is active."""
     moves = entry.state in ACTIVE
     st.fragment(run_every=TICK if moves else None, key="train_health")(_live)(entry.id, who, moves)
 
@@ -58,7 +58,9 @@ def _live(run: str, who: str, moves: bool) -> None:
         st.rerun()
     heading(entry)
     show_problem()
-    st.caption(escape_markdown(status_sentence(entry.but(message=""), entry.settings(), who)))  # alarms stand below
+    st.caption(
+        escape_markdown(status_sentence(entry.but(message=""), entry.settings(), who))
+    )  # alarms are listed below
     with st.container(horizontal=True, key="health_row"):
         controls(entry, who)
         new_run()
@@ -70,7 +72,7 @@ def _live(run: str, who: str, moves: bool) -> None:
         st.error(escape_markdown(str(error)), icon=":material/broken_image:")
         return
     if not record.steps:
-        st.info("The first picture comes with the first probe.", icon=":material/hourglass_top:")
+        st.info("The first picture appears with the first probe.", icon=":material/hourglass_top:")
         return
     st.markdown(_headline(record.alarms))
     with picture(), st.container(key="film_place"):
@@ -81,7 +83,7 @@ def _live(run: str, who: str, moves: bool) -> None:
     st.markdown("**Loss** :small[of training, and of the probe’s next tokens]")
     live_chart(Call(viz.metric_curves, (frame,), look), (run, len(frame)), "chart_loss")
     measure = st.selectbox(
-        "Measure", list(HEAD_MEASURES), index=3, key="health_measure", help="Of each head, at each probe."
+        "Measure", list(HEAD_MEASURES), index=3, key="health_measure", help="Its value for each head at each probe."
     )
     table = record.table()
     if table[measure].notna().to_numpy().any():
@@ -92,11 +94,11 @@ def _live(run: str, who: str, moves: bool) -> None:
 
 
 def _open(run: str) -> None:
-    """Offer the screens that run the model, where its weights were kept."""
+    """Draw links to the screens that run the model, if its weights were kept."""
     shown, steps = resting(player_key(run)).step, run_store.steps_of(run)
     if steps:
         with st.popover("More", key="health_more"):
-            step = max((one for one in steps if shown is None or one <= shown), default=steps[0])
+            step = max((saved for saved in steps if shown is None or saved <= shown), default=steps[0])
             if reason := models.usable(f"{run}@{step}"):
                 st.caption(escape_markdown(reason))
             else:
@@ -104,7 +106,7 @@ def _open(run: str) -> None:
 
 
 def _record(entry: Entry, n_rows: int) -> HealthRecord:
-    """The record of a run; it is read again when a row was added."""
+    """Return the record of a run, reading it again when rows were added."""
     known = shared.get(("health", entry.id), tuple)
     if known and known[0] == n_rows:
         return known[1]
@@ -131,7 +133,7 @@ def _film(entry: Entry, record: HealthRecord, rows: Sequence[Mapping[str, Any]],
 
 
 def _headline(alarms: Sequence[Alarm]) -> str:
-    """The first alarm in one line; the picture has a mark for each, and all stand below it."""
+    """Return the number of alarms and the first one in one line. All of them are marked in the picture and listed below it."""
     if not alarms:
         return "No alarm so far."
     n = "One alarm:" if len(alarms) == 1 else f"{len(alarms)} alarms, the first:"
@@ -139,7 +141,7 @@ def _headline(alarms: Sequence[Alarm]) -> str:
 
 
 def _alarms(run: str, alarms: Sequence[Alarm]) -> None:
-    """The alarms, each with a button that sends the player to its step."""
+    """Draw the alarms, each with a button that moves the player to its step."""
     for number, alarm in enumerate(alarms[:12]):
         with st.container(key=f"health_alarm_{number}"):
             button, beside = st.columns([1, 7], vertical_alignment="center")
@@ -149,6 +151,6 @@ def _alarms(run: str, alarms: Sequence[Alarm]) -> None:
 
 
 def _place(alarm: Alarm) -> str:
-    """The layer and head as the screens count them, from 1."""
+    """Return the layer and head of an alarm, counted from 1 as on all screens."""
     head = "" if alarm.head is None else f", head {alarm.head + 1}"
     return f"{layer_title(alarm.layer)}{head}: " if alarm.layer else ""

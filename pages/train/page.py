@@ -25,7 +25,7 @@ def page() -> None:
     st.title("Train :small[:gray[Can I watch it learn?]]", anchor=False)
     show_problem()
     if frame.is_framed():
-        st.info("A frame shows the run that its link names: …&run=…", icon=":material/movie:")
+        st.info("A frame shows the run named in its link: …&run=…", icon=":material/movie:")
     share(NEW, None)
     setup(who)
 

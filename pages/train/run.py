@@ -1,4 +1,4 @@
-"""A run: its timeline, one input through every snapshot, with the curves, what to notice, and what can be done with a step."""
+"""A run on the Train screen: its timeline (one input through every snapshot), curves, notes, and actions on a step."""
 
 from __future__ import annotations
 
@@ -79,29 +79,30 @@ from xformer.viz.training_curves import CURVES, curve_chart, head_curves, head_f
 from xformer.widgets.page import film_page
 
 HEIGHT = 230
-"""CSS pixels: the height of a chart, with axes."""
+"""The height of a chart in CSS pixels, including axes."""
 MOST_FRAMES = 120
+"""Maximum number of snapshots in a timeline."""
 MOST_POINTS = 200
-"""About the most points of the exact match that the player gets."""
+"""Approximate maximum number of exact-match points in the player."""
 MOST_BYTES = 1_200_000
-"""Maximum size of a timeline that is sent to the browser."""
+"""Maximum size of a timeline sent to the browser."""
 BUDGET = 0.25
-"""Seconds of evaluating snapshots in one run of the page."""
+"""Seconds spent on evaluating snapshots in one rerun of the page."""
 MOST_HEADS = 16
-"""With more heads, only the best head of each layer has a curve."""
+"""Maximum number of heads with a curve each; above it, only the best head of each layer has one."""
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """The snapshots of a run on one input, as far as they are evaluated."""
+    """The snapshots of a run evaluated on one input so far."""
 
     frames: tuple[Frame, ...]
     layers: tuple[FilmLayer, ...]
     waiting: int
-    """Number of snapshots that are not evaluated yet."""
+    """Number of snapshots not evaluated yet."""
 
     def step_at(self, step: int | None) -> int | None:
-        """The step of the frame that the player shows at a step; None is the latest."""
+        """Return the step of the frame that the player shows at a step (None: the latest); None without frames."""
         if not self.frames:
             return None
         at_or_before = [frame.step for frame in self.frames if step is None or frame.step <= step]
@@ -130,7 +131,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class RunView:
-    """A run as the screen shows it: its timeline on one input and its metrics."""
+    """A run on screen: its timeline on one input and its metrics."""
 
     entry: Entry
     settings: Preset
@@ -162,7 +163,7 @@ class RunView:
         return marks
 
     def packed(self, *, live: bool, target: tuple[int, int | None]) -> bytes:
-        """The data of the player; `target` is how often it was sent to a step, and which."""
+        """Return the data of the player; `target` is explained at `player_target`."""
         return pack_film(
             self.timeline.layers,
             self.timeline.frames,
@@ -177,9 +178,9 @@ class RunView:
 
 
 def timeline_of(entry: Entry, settings: Preset, task: Task, example: Example, wanted: int | None) -> Timeline:
-    """Evaluate snapshots for as long as the budget allows: first the wanted step, then coarse to fine.
+    """Evaluate snapshots within the time budget: first the wanted step, then coarse to fine.
 
-    Where the timeline would be too large it is empty, with an error message.
+    If the timeline would be too large, draw an error message and return an empty one.
     """
     try:
         check_size(settings.model, example)
@@ -197,7 +198,7 @@ def timeline_of(entry: Entry, settings: Preset, task: Task, example: Example, wa
     for step in dict.fromkeys(order + [step for stride in (16, 8, 4, 2, 1) for step in steps[::stride]]):
         try:
             key = (step, snapshot_file(folder, step).stat().st_mtime_ns)
-        except OSError:  # removed by a run that was resumed from an earlier step
+        except OSError:  # the run was resumed from an earlier step, which removes later snapshots
             continue
         keys[step] = key
         if key not in cache and time.perf_counter() - begun > BUDGET:
@@ -205,25 +206,25 @@ def timeline_of(entry: Entry, settings: Preset, task: Task, example: Example, wa
         elif key not in cache:
             with suppress(XformerError):
                 cache[key] = frame_of(load(snapshot_file(folder, step)).model, task, example, step)
-                shared.put(cache_key, cache)  # with its new size
+                shared.put(cache_key, cache)  # updates its size
     frames = tuple(cache[keys[step]] for step in steps if step in keys and keys[step] in cache)
     return Timeline(frames, layers_of(task, example, frames), waiting)
 
 
 def player(view: RunView) -> None:
-    """Draw the player of a run, or why there is no picture yet."""
+    """Draw the player of a run, or a message why there is no picture yet."""
     entry = view.entry
     if view.timeline.frames:
         packed = view.packed(live=entry.state in ACTIVE or entry.is_active, target=player_target(entry.id))
         training_player(packed, key=view.key)
     elif not view.settings.train.snapshot_every:
-        st.info("This run keeps no snapshots, so there is no picture before it is finished.")
+        st.info("This run keeps no snapshots, so there is no picture until it has finished.")
     elif entry.state == "queued":
-        st.info("The first picture comes when the run starts.", icon=":material/hourglass_top:")
+        st.info("The first picture appears when the run starts.", icon=":material/hourglass_top:")
     elif entry.state in ACTIVE:
-        st.info("The first picture comes with the first snapshot, in a few seconds.", icon=":material/hourglass_top:")
+        st.info("The first picture appears with the first snapshot, in a few seconds.", icon=":material/hourglass_top:")
     else:
-        st.info("This run has no snapshots; “New run” starts another.")
+        st.info("This run has no snapshots; “New run” starts another one.")
 
 
 def metric_chart(view: RunView, call: Call) -> None:
@@ -235,17 +236,18 @@ def metric_chart(view: RunView, call: Call) -> None:
 
 
 def head_panel(view: RunView) -> None:
-    """Draw the scores of the heads over the snapshots; with very many heads those of the best one of each layer."""
+    """Draw the scores of the heads over the snapshots; with more than `MOST_HEADS`, of the best head of each layer."""
     timeline, names, title = view.timeline, view.timeline.head_names, f"Heads: {view.task.rule.score_name} score"
-    help = "The share of a head’s attention at the positions that the task needs: 0 is none, 1 is all."
+    help = "The share of a head’s attention on the positions that the task needs, from 0 (none) to 1 (all)."
     st.markdown(f"**{title}**", help=help)
     if not names:
-        st.caption("The scores come with the first snapshot.")
+        st.caption("The scores appear with the first snapshot.")
         return
     table = timeline.table
     if len(names) > MOST_HEADS:
         table = table.loc[table.groupby(["step", "layer"])["score"].idxmax()].assign(head=0)
-        names = {(one.path, 0): f"{one.title}, best head" for one in timeline.layers if one.path in {*table["layer"]}}
+        paths = {*table["layer"]}
+        names = {(layer.path, 0): f"{layer.title}, best head" for layer in timeline.layers if layer.path in paths}
     heads = [head for _, head in names]
     wide, columns = head_frame(table)
     curves = head_curves(
@@ -259,7 +261,7 @@ def head_panel(view: RunView) -> None:
 
 
 def code_and_files(view: RunView, calls: Sequence[Call]) -> None:
-    """Offer the code of the pictures, their numbers, and the player as figures and as a page."""
+    """Draw the menu with the code of the pictures, their numbers, and the player as figures and as a page."""
     (frame,), run, step = calls[0].readings, view.entry.id, view.step
     pictures = [call.written({id(frame): "frame"}) for call in calls]
     lines = [
@@ -283,7 +285,7 @@ def code_and_files(view: RunView, calls: Sequence[Call]) -> None:
 
 
 def _figures(view: RunView, calls: Sequence[Call]) -> None:
-    """Offer the player at its last frame as a page, and what it shows as a figure with the curves."""
+    """Draw buttons for the player as a page and a live page, and for the shown frame with the curves as a figure."""
     rest, link, run = resting(view.key), address(), view.entry.id
     about = [f"{view.entry.name}: {view.task.vocabulary.text(list(view.example.source))}", f"run {run}"]
 
@@ -305,7 +307,7 @@ def _figures(view: RunView, calls: Sequence[Call]) -> None:
 
 
 def finding(view: RunView) -> str:
-    """When the head with the task’s pattern appeared and when the answers became right; "" where neither has happened."""
+    """Describe when the head with the task’s pattern appeared and when the answers became right; "" if neither happened."""
     sentences, timeline = [], view.timeline
     if not timeline.waiting and (found := emerged(timeline.table)) is not None:
         name = timeline.head_names[found.layer, found.head].replace(" · ", " ")
@@ -314,13 +316,13 @@ def finding(view: RunView) -> str:
     steps, shares = view.frame["step"].tolist(), view.frame["held_out_exact_match"].fillna(0.0).tolist()
     if not view.task.rule.is_open_ended and (step := settled(steps, shares, LEARNED)) is not None:
         share = min(share for at, share in zip(steps, shares, strict=True) if at >= step)
-        which = "All" if share == 1 else f"{percent(share, 1)} of"
-        sentences.append(f"{which} held-out answers right from step {step:,.0f}.")
+        which = "All" if share == 1 else f"At least {percent(share, 1)} of"
+        sentences.append(f"{which} held-out answers are right from step {step:,.0f}.")
     return " ".join(sentences)
 
 
 def notes(view: RunView) -> list[str]:
-    """What to notice in the curves and snapshots, as Markdown; each computed sentence names its step."""
+    """Return notes on the curves and snapshots, as Markdown; each computed note names its step."""
     task, frame, timeline = view.task, view.frame, view.timeline
     steps = [int(step) for step in frame["step"].dropna()]
     exact = [] if task.rule.is_open_ended else frame["held_out_exact_match"].fillna(0.0).tolist()
@@ -329,11 +331,11 @@ def notes(view: RunView) -> list[str]:
     if timeline.head_names and (best := timeline.best["score"]).iloc[-1] < APPEARS:
         step = timeline.frames[-1].step
         found.append(
-            f"Up to step {step:,} no head has half of its attention where the task needs it: the best "
+            f"By step {step:,} no head puts half of its attention where the task needs it: the best "
             f"{task.rule.score_name} score is {best.iloc[-1]:.2f}."
         )
     if exact and (fallen := dip(steps, exact)) is not None:
-        found.append(f"Exact match dips to {percent(fallen[1], 1)} at step {fallen[0]:,} and comes back.")
+        found.append(f"Exact match dips to {percent(fallen[1], 1)} at step {fallen[0]:,} and then recovers.")
     return found
 
 
@@ -356,7 +358,7 @@ def run_view(entry: Entry, who: str) -> None:
 
 
 def _readable(entry: Entry) -> Preset:
-    """The settings of a run. Raises `RunStoreError` or `ConfigError` where its entry is damaged."""
+    """Return the settings of a run. Raises `RunStoreError` or `ConfigError` if its entry is damaged."""
     if entry.state == DAMAGED:
         raise RunStoreError(entry.message)
     settings = entry.settings()
@@ -393,7 +395,7 @@ def _live(run: str, who: str, moves: bool) -> None:
         if found := finding(view):
             headline(found)
         else:
-            st.space(29)  # so that the timeline does not move when there is a finding
+            st.space(29)  # reserves space, so that the timeline does not move when a finding appears
     with more_at:
         _more(view, who)
     with picture(), st.container(key="film_place"):
@@ -403,11 +405,11 @@ def _live(run: str, who: str, moves: bool) -> None:
     train_state().evaluating = run if is_evaluating else None
     if moves != (entry.state in ACTIVE or is_evaluating):
         st.rerun()
-    share(run, resting(player_key(run)).step)  # last: a rerun would drop what is sent to the address bar
+    share(run, resting(player_key(run)).step)  # last, because a rerun would discard the change of the address bar
 
 
 def _ask_probe(entry: Entry, task: Task, max_len: int) -> Example:
-    """Ask for the input of the timeline; an unreadable input is replaced by the last readable one."""
+    """Draw the input field of the timeline and return its example; an unreadable input gives the last readable one."""
     begin_key, good_key, version_key = (f"probe_{entry.id}:{what}" for what in ("begin", "good", "version"))
     default = task.vocabulary.text(list(task.probe(entry.train.get("seed", 0)).source))
     begin = st.session_state.setdefault(begin_key, default)
@@ -418,7 +420,7 @@ def _ask_probe(entry: Entry, task: Task, max_len: int) -> Example:
         st.session_state[version_key] = version + 1
 
     with st.container(horizontal=True, wrap=False, gap="small", key="probe_row"):
-        # A default, not a session value: an update must not overwrite what the visitor is typing.
+        # A default, not a session value, so that a rerun does not overwrite what the visitor is typing.
         text = st.text_input(
             "Watch it learn on",
             begin,
@@ -466,7 +468,7 @@ def _below_player(view: RunView) -> None:
 
 
 def _more(view: RunView, who: str) -> None:
-    """What can be done with the run and the shown step: open, fork, train again, download, another learning rate."""
+    """Draw the actions on the run and the shown step: open, fork, change the learning rate, train again, download."""
     entry, step = view.entry, view.step
     if step is not None:
         open_on(entry.id, step, key="open", text=view.task.vocabulary.text(list(view.example.source)))
@@ -480,7 +482,7 @@ def _more(view: RunView, who: str) -> None:
         if not entry.is_active and entry.state != "queued":
             again_button(entry, is_possible=bool(who) and entry.wanted != ELSEWHERE)
         if (folder / FILE).exists():
-            help = "Weights, settings, figures and curve in one safetensors file."
+            help = "Weights, settings, scores and loss curve in one safetensors file."
             file = f"{entry.id}.safetensors"
             widgets.download("Model", lambda: to_bytes(load(folder)), file, key="run_model", help=help)
 
@@ -490,8 +492,8 @@ def _fork(entry: Entry, settings: Preset, step: int, who: str) -> None:
     if not is_filled(form):
         put(settings, form, TRAINING)
     st.caption(
-        f"A new run that starts with the weights of step {step:,}, with a new optimiser and new data. "
-        "The model stays the same; its training can differ."
+        f"A new run that starts from the weights of step {step:,}, with a new optimiser and new data. "
+        "The model stays the same; the training settings can be changed."
     )
     ask(TRAIN, form)
     changed = None
@@ -510,7 +512,7 @@ def _fork(entry: Entry, settings: Preset, step: int, who: str) -> None:
 
 
 def _sample(view: RunView) -> None:
-    """The continuation of the input by the shown snapshot, with a fixed seed so that steps can be compared."""
+    """Draw the continuation of the input by the shown snapshot, with a fixed seed so that steps can be compared."""
     run, step, alphabet, example = view.entry.id, view.step, view.settings.task.alphabet, view.example
     if step is None:
         return
@@ -518,7 +520,7 @@ def _sample(view: RunView) -> None:
     try:
         written = snapshot_file(run_store.store().folder_of(run), step).stat().st_mtime_ns
         tokens = _continuation(run, step, written, prompt)
-    except (XformerError, OSError):  # removed by a run that was resumed from an earlier step
+    except (XformerError, OSError):  # the run was resumed from an earlier step, which removes later snapshots
         return
     text = "".join(alphabet[token - 1] for token in (*prompt, *tokens) if 1 <= token <= len(alphabet))
     st.caption(f"The continuation at step {step:,} (temperature {TEMPERATURE}, always the same seed):")
@@ -527,8 +529,9 @@ def _sample(view: RunView) -> None:
 
 @st.cache_data(max_entries=256, show_spinner=False)
 def _continuation(run: str, step: int, written: int, prompt: tuple[int, ...]) -> tuple[int, ...]:
-    """The sampled tokens; `written`, the modification time of the file, is part of the cache key."""
+    """Return the sampled tokens; `written`, the modification time of the file, is part of the cache key."""
     model = load(snapshot_file(run_store.store().folder_of(run), step)).model
     draw = torch.Generator().manual_seed(0)
     sampling = Sampling(temperature=TEMPERATURE)
-    return tuple(one.token for one in continue_text(model, prompt, SAMPLE_LENGTH, sampling=sampling, generator=draw))
+    steps = continue_text(model, prompt, SAMPLE_LENGTH, sampling=sampling, generator=draw)
+    return tuple(decoded.token for decoded in steps)

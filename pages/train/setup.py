@@ -1,4 +1,4 @@
-"""What starts a run: presets, many seeds or a sweep, and a form for settings of one's own."""
+"""Starting a run: presets, many seeds, a sweep, or a form with all settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from xformer.training.limits import disk_needed, memory_needed
 from xformer.training.sweeps import READY, SWEPT, USUAL, read_values, words
 
 FIRST = ("reverse-small", "reverse-mirror", "reverse-seq2seq", "induction", "brackets", "digits")
-"""The presets that a newcomer sees; each is quick and has another picture. The first has the primary button."""
+"""The presets shown first: each is quick and has a distinct picture. The first one has the primary button."""
 ONE, SEEDS, SWEEP = "one", "seeds", "sweep"
 PLANS = {ONE: "One model", SEEDS: "Many seeds", SWEEP: "A sweep"}
 QUICK, OWN = "quick", "own"
@@ -40,15 +40,15 @@ GROUPS = {
 FORM = "own"
 """The name of the form."""
 FRAMES = 40
-"""The approximate number of snapshots of a run that is started here."""
+"""Approximate number of snapshots of a run started on this screen."""
 FRAMES_OF_MEMBER = 8
-"""The same for each model of a sweep."""
+"""Approximate number of snapshots of each model of a sweep."""
 Settings = Mapping[str, Sequence[Any]] | None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What Start trains."""
+    """What the Start button trains: one model or a sweep."""
 
     settings: Settings = None
     """The swept settings; None for one model."""
@@ -64,18 +64,18 @@ class Expected(NamedTuple):
     """The expected time of a run."""
 
     seconds: float | None
-    """None where it is unknown."""
+    """None if it is unknown."""
     basis: str
-    """What the estimate is based on, or why there is none."""
+    """The basis of the estimate, or why there is none."""
 
 
 def setup(who: str) -> None:
-    """Draw the presets as cards, or the form, and what Start trains."""
+    """Draw the screen that starts runs: the presets as cards, or the form."""
     ticket = train_state().next_ticket()
     if not train_state().form_preset:
         _fill(FIRST[0])
     if not run_store.is_open():
-        st.caption(":material/group: Everyone on this server can watch what you train, and look at its weights.")
+        st.caption(":material/group: Everyone on this server can watch your runs and open their weights.")
     look: dict[str, Any] = {"required": True, "persist_state": "session", "label_visibility": "collapsed"}
     with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="train_what"):
         which: dict[str, Any] = {"format_func": GROUPS.__getitem__, "key": "train_group"}
@@ -86,7 +86,7 @@ def setup(who: str) -> None:
             kind = st.segmented_control("How many", list(PLANS), default=ONE, **way, **look)
         plan = _ask_plan(kind)
     if plan.is_valid and kind != ONE:
-        st.caption(f"{plan.n} models of one shape train as one stacked computation; each becomes a run of its own.")
+        st.caption(f"{plan.n} models of the same shape train as one stacked computation; each becomes its own run.")
     if group == OWN:
         _own(who, ticket, plan)
         return
@@ -94,27 +94,27 @@ def setup(who: str) -> None:
     presets = grouped().get(group, list(PRESETS.values()))
     if kind != ONE:
         with st.container(horizontal=True, gap="small", key="sweeps_ready"):
-            for one in READY.values():
-                size = f"{math.prod(map(len, one.settings.values()))} models  \n{one.preset.train.steps:,} steps"
-                look: dict[str, Any] = {"name": one.title, "is_first": one.name == "seeds", "is_possible": bool(who)}
-                _card(f"sweep_{one.name}", one.title, size, one.preset, one.about, (ticket, one.settings), **look)
+            for sweep in READY.values():
+                size = f"{math.prod(map(len, sweep.settings.values()))} models  \n{sweep.preset.train.steps:,} steps"
+                look: dict[str, Any] = {"is_first": sweep.name == "seeds", "is_possible": bool(who)}
+                do = (ticket, sweep.settings)
+                _card(f"sweep_{sweep.name}", sweep.title, size, sweep.preset, sweep.about, do, name=sweep.title, **look)
     with st.container(horizontal=True, gap="small", key="cards"):
-        for one in presets:
-            time = expected(watchable(one), entries, gpu).seconds
+        for preset in presets:
+            settings, name, do = watchable(preset), preset.name, (ticket, plan.settings)
+            time = expected(settings, entries, gpu).seconds
             words = "time unknown" if time is None else f"about {duration(time)}"
-            words = words if kind == ONE else f"{plan.n} models"  # a step of stacked models takes another time
-            size = f"{n_parameters(one.model):,} parameters  \n{words}"
-            look = {"is_first": one.name == FIRST[0] and kind == ONE, "is_possible": bool(who) and plan.is_valid}
-            _card(
-                one.name, one.title, size, watchable(one), one.about, (ticket, plan.settings), shipped=one.name, **look
-            )
-    about = (f"**{one.title}.** {one.about} {credit(one.name)}" for one in presets)
-    words = "The pictures: attention of the shipped model, and its loss. Estimated times; yours may differ."
+            words = words if kind == ONE else f"{plan.n} models"  # a step of stacked models takes a different time
+            size = f"{n_parameters(preset.model):,} parameters  \n{words}"
+            look = {"is_first": name == FIRST[0] and kind == ONE, "is_possible": bool(who) and plan.is_valid}
+            _card(name, preset.title, size, settings, preset.about, do, shipped=name, **look)
+    about = (f"**{preset.title}.** {preset.about} {credit(preset.name)}" for preset in presets)
+    words = "The pictures show attention of the shipped model, and its loss. The times are estimates."
     st.caption(words, help="\n\n".join(about))
 
 
 def grouped() -> dict[str, list[Preset]]:
-    """The presets by group."""
+    """Return the presets by group."""
     groups: dict[str, list[Preset]] = {QUICK: [PRESETS[name] for name in FIRST]}
     for preset in PRESETS.values():
         groups.setdefault(_group(preset.task.name), []).append(preset)
@@ -132,19 +132,19 @@ def _card(
     key: str, title: str, size: str, settings: Preset, about: str, do: tuple[int, Settings], *, is_first: bool,
     is_possible: bool, name: str = "", shipped: str = "",
 ) -> None:  # fmt: skip
-    """A preset or a sweep: what its shipped model ends with, its size and expected time, and Start.
+    """Draw the card of a preset or a sweep: a thumbnail, its size and expected time, and a Start button.
 
     Args:
-        key: Ends the keys of the card and its button.
+        key: The suffix of the keys of the card and its button.
         title: Its title.
-        size: Its size and its time.
-        settings: What is trained.
-        about: What it shows, behind the button.
-        do: The ticket, and the swept settings.
-        name: The name of the run, else one that follows from the settings.
-        shipped: The shipped model whose picture is drawn.
-        is_first: Whether it has the primary button.
+        size: Its size and expected time.
+        settings: The settings to train with.
+        about: The help text of the button.
+        do: The ticket and the swept settings.
+        is_first: Whether the button is primary.
         is_possible: Whether it can be started.
+        name: The name of the run; by default derived from the settings.
+        shipped: The shipped model whose thumbnail is drawn.
     """
     with st.container(border=True, width=run_thumbnail.CARD, gap="xsmall", key=f"card_{key}"):
         if shipped:
@@ -158,19 +158,19 @@ def _card(
 
 
 def watchable(preset: Preset) -> Preset:
-    """A preset with frequent snapshots; they do not change what the model learns."""
+    """Return a preset with frequent snapshots, which do not affect what the model learns."""
     every = max(1, preset.train.steps // FRAMES)
     every = next((n for n in (10, 20, 25, 50, 100, 200, 500, 1000) if n >= every), every)
     return replace(preset, train=preset.train.replace(snapshot_every=min(every, preset.train.snapshot_every)))
 
 
 def _with_few_snapshots(preset: Preset) -> Preset:
-    """A preset with few snapshots, for a model of a sweep."""
+    """Return a preset with few snapshots, for a model of a sweep."""
     return replace(preset, train=preset.train.replace(snapshot_every=max(1, preset.train.steps // FRAMES_OF_MEMBER)))
 
 
 def start(settings: Preset, device: str, name: str, ticket: int, sweep: Settings = None) -> None:
-    """Put a run, or with `sweep` many models at once, into the queue and show it. A callback."""
+    """Queue a run, or with `sweep` a sweep of many models, and show it. A callback."""
     if sweep is not None:
         settings, name = _with_few_snapshots(settings), name or _sweep_name(settings, sweep)
     start_once(ticket, lambda: run_commands.start(settings, name=name, device=device, sweep=sweep))
@@ -183,7 +183,7 @@ def _sweep_name(preset: Preset, settings: Mapping[str, Sequence[Any]]) -> str:
 
 
 def _ask_plan(kind: str) -> Plan:
-    """Ask how many seeds, or for the settings of a sweep."""
+    """Draw the number of seeds or the settings of a sweep, and return the plan."""
     if kind == ONE:
         return Plan()
     if kind == SWEEP:
@@ -206,10 +206,10 @@ def _ask_sweep() -> Plan:
         if not name:
             continue
         if name in found:
-            problems.append(f"A sweep over two settings needs two different ones, got {words(name)} twice.")
+            problems.append(f"A sweep needs two different settings, got {words(name)} twice.")
         text = st.text_input(
             "over", USUAL[name], key=f"sweep_values_{number}_{name}", persist_state="session", width=250,
-            help="Numbers with commas between them; 0-15 for whole numbers.",
+            help="Numbers separated by commas; for whole numbers, also a range such as 0-15.",
         )  # fmt: skip
         try:
             found[name] = read_values(name, typed(text, 400))
@@ -227,7 +227,7 @@ def _fill(name: str) -> None:
 
 
 def _take_text(preset: Preset) -> None:
-    """Put another text into the form and keep its other values."""
+    """Replace the text in the form and keep its other values."""
     text = preset.task.text
     try:
         preset = with_text(form_of.settings(_base(), FORM), text)
@@ -238,16 +238,16 @@ def _take_text(preset: Preset) -> None:
 
 
 def _base() -> Preset:
-    """The preset that the form started from, with its text."""
+    """Return the preset that the form started from, with the chosen text."""
     preset, text = PRESETS[train_state().form_preset], train_state().form_text
     try:
         return with_text(preset, text) if text else preset
-    except XformerError:  # the text was deleted meanwhile
+    except XformerError:  # the text has been deleted
         return preset
 
 
 def _own(who: str, ticket: int, plan: Plan) -> None:
-    """The form, the resources that its settings need, and the button that starts it."""
+    """Draw the form, the resources that its settings need, and the Start button."""
     base = _base()
     form, summary = st.columns([2.4, 1], gap="large")
     with form:
@@ -269,13 +269,13 @@ def _own(who: str, ticket: int, plan: Plan) -> None:
             form_of.ask(form_of.TRAIN_MORE, FORM)
     with summary:
         name = st.text_input("Name", key="own_name", placeholder="from the settings", persist_state="session")
-        names = {one: f"GPU {one.removeprefix('cuda:')}" for one in jobs.devices()} | {"cpu": "CPU", "auto": "auto"}
+        names = {name: f"GPU {name.removeprefix('cuda:')}" for name in jobs.devices()} | {"cpu": "CPU", "auto": "auto"}
         device = st.selectbox(
             "Device",
             ["auto", *jobs.devices()],
             format_func=names.__getitem__,
             key="own_device",
-            help="Auto takes a GPU where there is one.",
+            help="Auto uses a GPU if there is one.",
         )
         settings = _checked(base, plan.n)
         if settings is not None:
@@ -293,7 +293,7 @@ def _own(who: str, ticket: int, plan: Plan) -> None:
 
 
 def _checked(base: Preset, n: int) -> Preset | None:
-    """The settings of the form; None and an error message where they are invalid or too large."""
+    """Return the settings of the form; draw an error message and return None if they are invalid or too large."""
     try:
         settings = form_of.settings(base, FORM)
         run_store.limits().check_size(settings, n_models=n)
@@ -305,13 +305,13 @@ def _checked(base: Preset, n: int) -> Preset | None:
 
 
 def _summary(settings: Preset, device: str, plan: Plan) -> None:
-    """Parameters, time, memory, disk space and queue."""
+    """Draw the parameters, time, memory, disk space and queue."""
     entries = known_runs()
     with st.popover(f"{n_parameters(settings.model):,} parameters", width="stretch", help="Counted part by part."):
         rows = [{"part": p.name, "how": p.formula, "numbers": p.count} for p in parameters_by_part(settings.model)]
         st.dataframe(rows, hide_index=True)
     gpu = device.startswith("cuda") or (device == "auto" and len(jobs.devices()) > 1)
-    alone = "" if plan.n == 1 else " for one of them alone"
+    alone = "" if plan.n == 1 else " for one model alone"
     seconds, basis = expected(settings, entries, gpu)
     st.caption(f"**Time{alone}:** {'not measured' if seconds is None else f'about {duration(seconds)}'}, {basis}.")
     memory = memory_needed(settings, n_models=plan.n)
@@ -319,11 +319,11 @@ def _summary(settings: Preset, device: str, plan: Plan) -> None:
     st.caption(f"**Memory:** about {megabytes(memory)}. **Disk:** {megabytes(disk)}.")
     waiting = len(jobs.in_turn(entries)) + sum(entry.is_active for entry in entries)
     if waiting:
-        st.caption(f"**Queue:** {waiting} {'run is' if waiting == 1 else 'runs are'} waiting or in training already.")
+        st.caption(f"**Queue:** {waiting} {'run is' if waiting == 1 else 'runs are'} already waiting or in training.")
 
 
 def known_runs() -> list[Entry]:
-    """All runs, for estimates of time; none where the store cannot be read."""
+    """Return all runs, for time estimates; empty if the store cannot be read."""
     try:
         return run_store.store().entries()
     except RunStoreError:
@@ -331,27 +331,27 @@ def known_runs() -> list[Entry]:
 
 
 def expected(settings: Preset, entries: Sequence[Entry], gpu: bool) -> Expected:
-    """The expected time: from an earlier run here on the same kind of device, else from the shipped models."""
+    """Estimate the time of a run from an earlier run on the same kind of device, else from the shipped models."""
     for entry in entries:
         if _is_like(entry, settings, gpu) and entry.step >= 50 and entry.seconds > 0:
             device = "this CPU" if entry.device in (None, "cpu") else f"the GPU {entry.device}"
             seconds = settings.train.steps * entry.seconds / entry.step
-            return Expected(seconds, f"as an earlier run of this model took on {device}")
+            return Expected(seconds, f"as for an earlier run of this model on {device}")
     shipped = shipped_training()
     if gpu or not shipped:
-        return Expected(None, "no earlier run to go by")
+        return Expected(None, "because there is no comparable run")
     if settings.name in shipped:
-        return Expected(shipped[settings.name][0], "as the shipped model took where it was trained")
+        return Expected(shipped[settings.name][0], "as for the shipped model on the machine that trained it")
     here = _work(settings)
     nearest = min(shipped, key=lambda name: abs(math.log(_work(PRESETS[name]) / here)))
     seconds, steps = shipped[nearest]
     a_step = seconds / steps * here / _work(PRESETS[nearest])
-    return Expected(settings.train.steps * a_step, f"by its size, compared with the shipped “{nearest}”")
+    return Expected(settings.train.steps * a_step, f"scaled by size from the shipped “{nearest}”")
 
 
 @st.cache_data(max_entries=1, show_spinner=False)
 def shipped_training() -> dict[str, tuple[float, int]]:
-    """By preset, the seconds and steps of the shipped model's training on a CPU, from its card."""
+    """Return the seconds and steps of training on a CPU for each preset with a shipped model, from its card."""
     found = {}
     for file in models.FOLDER.glob("*/card.json"):
         card = json.loads(file.read_text("utf-8"))
@@ -361,16 +361,16 @@ def shipped_training() -> dict[str, tuple[float, int]]:
 
 
 def _work(settings: Preset) -> float:
-    """Approximate multiplications per step: 6 per weight and token (2 forward, 4 backward)."""
+    """Return the approximate operations per training step: 6 per weight and token (2 forward, 4 backward)."""
     streams = 1 if settings.task.architecture == "encoder" else 2
     tokens = settings.train.batch_size * streams * (settings.task.min_len + settings.task.max_len) / 2
     return 6.0 * n_parameters(settings.model) * tokens
 
 
 def _is_like(entry: Entry, settings: Preset, gpu: bool) -> bool:
-    """Whether a run was trained here, on that kind of device, in steps of the same size."""
+    """Whether a run was trained on this server and kind of device, with steps of the same size."""
     is_elsewhere = ELSEWHERE in (entry.wanted, entry.device) or TAG in entry.tags
-    is_stacked = entry.sweep is not None or bool(entry.sweep_of)  # a step of stacked models takes another time
+    is_stacked = entry.sweep is not None or bool(entry.sweep_of)  # a step of stacked models takes a different time
     own = (entry.model, entry.task, entry.train.get("batch_size"), (entry.device or "cpu").startswith("cuda"))
     same = own == (settings.model.to_json(), settings.task.to_json(), settings.train.batch_size, gpu)
     return same and not (entry.private or is_elsewhere or is_stacked)

@@ -1,4 +1,4 @@
-"""The Train screen's state, and the status of a run: its sentence, progress bar, figures, and the buttons that control it."""
+"""The state of the Train screen, and the status of a run: sentence, progress bar, figures, and control buttons."""
 
 from __future__ import annotations
 
@@ -29,47 +29,47 @@ from xformer.training.entry import ELSEWHERE, SCORING, Entry
 from xformer.training.recipe import learning_rate
 
 NEW = "new"
-"""The link's value of `run` while a new run is set up."""
+"""The value of `run` in the link while a new run is set up."""
 
 
 @dataclass
 class TrainState:
-    """The Train screen's state that is private to a visit; widgets keep their own values."""
+    """The session state of the Train screen, apart from the values of its widgets."""
 
     run: str | None = None
-    """The run that is shown, or `NEW`; None before anything was chosen."""
+    """The run on screen, or `NEW`; None before anything was chosen."""
     targets: dict[str, tuple[int, int | None]] = field(default_factory=dict)
-    """By run: how often its player was sent to a step, and the last such step; None is the latest."""
+    """By run: how often its player was moved to a step, and the last such step (None: the latest)."""
     problem: str = ""
     form_preset: str = ""
     """The preset that the form starts from."""
     form_text: str = ""
-    """The text that replaces the preset's; "" keeps it."""
+    """The text that replaces the preset's; "" keeps the preset's."""
     ticket: int = 0
-    """The number of this drawing of the screen; each drawing starts one run at most."""
+    """The number of the current rerun of the screen; each rerun can start at most one run."""
     used_ticket: int = 0
     starting: Lock = field(default_factory=Lock)
     evaluating: str | None = None
     """The run whose snapshots are not all evaluated yet."""
     rows: tuple[str, list[dict[str, Any]]] = ("", [])
-    """A run and its metrics as far as this visit has read them."""
+    """A run and the metrics that this session has read so far."""
 
     def next_ticket(self) -> int:
-        """A new number for the buttons of this drawing."""
+        """Return a new ticket for the buttons of this rerun."""
         self.ticket += 1
         return self.ticket
 
 
 def train_state() -> TrainState:
-    """The state of this visit."""
+    """Return the state of this session."""
     return st.session_state.setdefault("train_state", TrainState())
 
 
 def start_once(ticket: int, start: Callable[[], str]) -> None:
     """Start a run and show it; a callback that ignores the second press of a double click.
 
-    The second press interrupts the first wherever that touches the session, so both take turns, and the ticket is used up only
-    when the run is there.
+    The second press can interrupt the first at any access to the session state. So a lock serialises them, and the ticket is
+    used up only once the run exists.
     """
     state = train_state()
     with state.starting:
@@ -83,12 +83,12 @@ def start_once(ticket: int, start: Callable[[], str]) -> None:
 
 
 def show_run(run: str) -> None:
-    """Show this run from now on, or set up one for `NEW`. A callback."""
+    """Switch the screen to a run, or to the setup of a new one for `NEW`. A callback."""
     train_state().run = run
 
 
 def player_key(run: str) -> str:
-    """The key of the player of a run: each run has its own player."""
+    """Return the key of the player of a run; each run has its own player."""
     return f"film_{run}"
 
 
@@ -98,25 +98,25 @@ def share(run: str, step: int | None) -> None:
 
 
 def go_to(run: str, step: int | None) -> None:
-    """Send the player of a run to a step; None is the latest."""
+    """Move the player of a run to a step; None is the latest."""
     put_at(player_key(run), step)
     targets = train_state().targets
     targets[run] = (targets.get(run, (0, None))[0] + 1, step)
 
 
 def player_target(run: str) -> tuple[int, int | None]:
-    """How often the player of a run was sent to a step, and the last such step."""
+    """Return how often the player of a run was moved to a step, and the last such step (None: the latest)."""
     return train_state().targets.get(run, (0, None))
 
 
 def report_problem(error: Exception) -> None:
-    """Have the page show an error once."""
+    """Show an error on the next rerun."""
     words = f"A file could not be written: {error.strerror or error}." if isinstance(error, OSError) else str(error)
     train_state().problem = words
 
 
 def show_problem() -> None:
-    """Show the last error; the container is always there, so that the browser does not rebuild everything below."""
+    """Show the last error. The container is always drawn, so that the browser does not rebuild everything below it."""
     with st.container(key="train_complaints"):
         if train_state().problem:
             st.warning(escape_markdown(train_state().problem), icon=":material/report:")
@@ -124,7 +124,7 @@ def show_problem() -> None:
 
 
 def shown_run(who: str) -> Entry | None:
-    """The run of the link, else the visitor's latest; None where a new run is to be set up."""
+    """Return the run in the link, else the visitor's latest run; None if a new run is to be set up."""
     state = train_state()
     if (run := link.asked("run")) is not None:
         _follow_the_link(run)
@@ -136,7 +136,7 @@ def shown_run(who: str) -> Entry | None:
         entry = run_store.entry(state.run)
         if entry.deleted is None:
             return entry
-        st.warning("This run was deleted; the Runs screen can bring it back for an hour.")
+        st.warning("This run was deleted. It can be restored on the Runs screen for an hour.")
     except RunStoreError as error:
         st.warning(escape_markdown(str(error)))
     state.run = NEW if state.run is not None else None
@@ -159,7 +159,7 @@ def _follow_the_link(run: str) -> None:
 
 
 def rows_so_far(entry: Entry) -> list[dict[str, Any]]:
-    """The metrics of a run; only new rows are read, unless the run was resumed from an earlier step."""
+    """Return the metrics of a run so far; only new rows are read, unless the run was resumed from an earlier step."""
     state = train_state()
     run, rows = state.rows
     if run != entry.id or (rows and rows[-1].get("step", 0) > entry.step):
@@ -170,12 +170,12 @@ def rows_so_far(entry: Entry) -> list[dict[str, Any]]:
 
 
 def row_at(rows: Sequence[dict[str, Any]], step: int | None) -> dict[str, Any]:
-    """The last report at or before a step, or of all for None; empty where there is none."""
+    """Return the last report at or before a step (None: the last of all); empty if there is none."""
     return next((row for row in reversed(rows) if step is None or row["step"] <= step), {})
 
 
 ACTIVE = ("queued", "running", "paused")
-"""The states in which a run can go on by itself."""
+"""The states in which a run can progress without a command."""
 BADGES: dict[str, tuple[str, Literal["orange", "green", "gray", "blue", "red"], str]] = {
     "queued": ("waiting", "orange", ":material/hourglass_top:"),
     "running": ("training", "green", ":material/play_circle:"),
@@ -186,35 +186,35 @@ BADGES: dict[str, tuple[str, Literal["orange", "green", "gray", "blue", "red"], 
     "interrupted": ("interrupted", "red", ":material/power_off:"),
 }
 TICK = 0.4
-"""Seconds between two updates of the figures of a young run, whose figures change most."""
+"""Seconds between two updates of the figures of a young run, which change fastest."""
 LATER = 1.2
-"""The same for an older or a paused run."""
+"""Seconds between two updates of the figures of an older or paused run."""
 FIRST = 3
 """The number of figures above the timeline."""
 YOUNG = 30.0
 """Seconds of training up to which a run is young."""
-RESUME = {"stopped": " Resume goes on from there.", "interrupted": " Resume goes on from the last saved state."}
+RESUME = {"stopped": " Resume continues from there.", "interrupted": " Resume continues from the last saved state."}
 
 
 def status_sentence(entry: Entry, settings: Preset, who: str) -> str:
-    """The status of a run in one or two sentences."""
+    """Return the status of a run in one or two sentences."""
     resume = "" if entry.wanted == ELSEWHERE else RESUME.get(entry.state, "")
     more = f" {entry.message}" if entry.message and entry.state != "failed" else resume
     return _status(entry, settings) + more + visibility_sentence(entry, who)
 
 
 def visibility_sentence(entry: Entry, who: str) -> str:
-    """Who can see and control a run, where that is not everybody."""
+    """Return sentences on who can see and control a run, if that is not everyone."""
     words = ""
     if entry.private and not run_store.is_open():
-        words += " Only you see it, until you share it on the Runs screen."
+        words += " Only you can see it until you share it on the Runs screen."
     if not run_store.may_control(entry, who):
-        words += " It was started by someone else: you are looking on."
+        words += " It was started by someone else; you can only watch."
     return words
 
 
 def queue_position(entry: Entry) -> str:
-    """The position of a run in the queue, in words."""
+    """Return the position of a run in the queue, in words."""
     place = jobs.place(entry.id, run_store.store().entries(), jobs.devices())
     return "it is next" if place == 0 else f"{place} {'run comes' if place == 1 else 'runs come'} before it"
 
@@ -223,22 +223,24 @@ def _status(entry: Entry, settings: Preset) -> str:
     steps = settings.train.steps
     far = f"step {entry.step:,} of {steps:,}"
     if entry.state == "queued":
-        return f"Waiting for its turn: {queue_position(entry)}."
+        return f"Waiting in the queue: {queue_position(entry)}."
     if entry.state == "running" and entry.pid is None:
-        waits = "Starting on the Ray cluster, as soon as a processor is free there."
+        waits = "Waiting for a free processor on the Ray cluster."
         return "Starting its process." if entry.node is None else waits
     if (scored := _scored(entry)) is not None:
         done, total, seconds = scored
         left = f", about {duration(seconds * (total - done) / done)} left" if done else ""
         return f"Trained. Scoring it on unseen examples: {done:,} of {total:,}{left}."
     if entry.state == "running":
-        rate = entry.step / entry.seconds if entry.seconds > 0 else 0.0  # of the whole run: the latest rate fluctuates
+        rate = (
+            entry.step / entry.seconds if entry.seconds > 0 else 0.0
+        )  # over the whole run: the latest rate fluctuates
         left = f", about {duration((steps - entry.step) / rate)} left" if rate > 0 and entry.step < steps else ""
         return f"Training on {device_name(entry)}: {far}{left}."
     if entry.state == "paused" and not entry.is_active:
-        return f"Paused at {far}, and its process has ended. Resume starts it again from there."
+        return f"Paused at {far}; its process has ended. Resume continues from there."
     if entry.state == "paused":
-        return f"Paused at {far}. Step trains one more step, Resume all of them."
+        return f"Paused at {far}. Step trains a single step, Resume all remaining ones."
     if entry.state == "finished":
         words = f"Finished after {duration(entry.seconds)} on {device_name(entry)}"
         score, loss, n = (entry.figures.get(name) for name in ("exact_match", "loss", "samples"))
@@ -262,7 +264,7 @@ def device_name(entry: Entry) -> str:
 
 
 def _scored(entry: Entry) -> tuple[int, int, float] | None:
-    """While a trained run is scored: examples done, their total, and the seconds so far; else None."""
+    """Return (examples scored, their total, seconds so far) while a trained run is being scored, else None."""
     found = entry.live.get(SCORING) if entry.state == "running" else None
     return (found[0], max(1, found[1]), found[2]) if isinstance(found, list) and len(found) == 3 else None
 
@@ -274,7 +276,7 @@ def progress(entry: Entry, settings: Preset, who: str, rests_at: int | None) -> 
         entry: The run.
         settings: Its settings.
         who: The visitor.
-        rests_at: The step that the player shows; the figures are those of that step.
+        rests_at: The step that the player shows, whose figures are drawn; None is the latest.
     """
     tick = TICK if entry.seconds < YOUNG and entry.state != "paused" else LATER
     fragment = st.fragment(run_every=tick if entry.state in ACTIVE else None, key="train_progress")
@@ -286,12 +288,12 @@ def _progress(run: str, settings: Preset, who: str, rests_at: int | None, drawn:
         entry = run_store.entry(run)
     except RunStoreError:  # the rest of the page shows the error
         return
-    if entry.state != drawn or has_picture != _has_picture(run):  # other buttons, or the first picture
+    if entry.state != drawn or has_picture != _has_picture(run):  # the buttons change, or the first picture is ready
         st.rerun()
     is_text, earlier = RULES[settings.task.name].is_open_ended, earlier_step(entry, rests_at)
     done = _scored(entry)
     share = done[0] / done[1] if done else min(1.0, entry.step / settings.train.steps)
-    shown = "" if earlier is None else f"The figures are of step {earlier:,}. The run itself: "
+    shown = "" if earlier is None else f"The figures are for step {earlier:,}. The run itself: "
     words = shown + status_sentence(entry, settings, who)
     with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="run_progress"):
         st.progress(share, text=escape_markdown(words))
@@ -299,12 +301,12 @@ def _progress(run: str, settings: Preset, who: str, rests_at: int | None, drawn:
 
 
 def earlier_step(entry: Entry, rests_at: int | None) -> int | None:
-    """The step that the player shows where it is before the latest one; else None."""
+    """Return the step that the player shows if it is not the latest one, else None."""
     return rests_at if rests_at is not None and rests_at < entry.step else None
 
 
 def tiles(found: Sequence[tuple[str, str]], width: int | Literal["stretch"] = "stretch") -> None:
-    """Draw figures side by side."""
+    """Draw names and values side by side."""
     cells = "".join(f"<div><span>{name}</span><b>{value}</b></div>" for name, value in found)
     st.html(f"<div class='train-tiles'>{cells}</div>", width=width)
 
@@ -314,13 +316,13 @@ def _has_picture(run: str) -> bool:
 
 
 def figures(entry: Entry, rows: Sequence[dict[str, Any]], shown: int | None, is_text: bool) -> list[tuple[str, str]]:
-    """The names and values of the figures, the step first; a missing value is a dash.
+    """Return the names and values of the figures, the step first; a missing value is a dash.
 
     Args:
         entry: The run.
         rows: Its metrics.
-        shown: The earlier step that is shown; None for the latest.
-        is_text: Whether the task is a text, which has bits per character and no exact match.
+        shown: The earlier step on screen; None for the latest.
+        is_text: Whether the task is a text, which has bits per character instead of exact match.
     """
     last = row_at(rows, shown)
     loss, speed = last.get("held_out_loss"), ("Tokens/s", _number(last.get("tokens_per_second") or None, ",.0f"))
@@ -351,29 +353,29 @@ def _number(value: Any, look: str) -> str:
 
 
 def heading(entry: Entry) -> None:
-    """The title above a run: its state and its name, and why it failed."""
+    """Draw the title above a run with its state and name, and the error if it failed."""
     words, colour, icon = BADGES[entry.state]
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="run_row"):
         st.title("Train", anchor=False, width="content")
         st.badge(words, color=colour, icon=icon)
         with st.container(width="stretch", key="run_name"):
             st.text(entry.name)
-    with st.container(key="run_trouble"):  # always there, so that the browser does not rebuild everything below
+    with st.container(key="run_trouble"):  # always drawn, so that the browser does not rebuild everything below
         if entry.state == "failed":
             st.error(escape_markdown(entry.message or "Failed; no error was recorded."), icon=":material/error:")
 
 
 def new_run() -> None:
-    """The button that sets up another run."""
+    """Draw the button that sets up another run."""
     st.button("New run", icon=":material/add:", on_click=show_run, args=(NEW,), key="run_new")
 
 
 def controls(entry: Entry, who: str) -> None:
-    """The buttons of a visitor who may control a run."""
+    """Draw the buttons that control a run, for a visitor who may."""
     run, is_scored = entry.id, _scored(entry) is not None
     if not run_store.may_control(entry, who):
         return
-    is_ours = entry.wanted != ELSEWHERE  # another program can only be asked to stop
+    is_ours = entry.wanted != ELSEWHERE  # another program can only be stopped
     has_steps = is_ours and entry.sweep is None
     if has_steps and entry.state == "running":
         is_early = entry.pid is None or is_scored
@@ -395,7 +397,7 @@ def button(
     disabled: bool = False,
     type: Literal["primary", "secondary"] = "secondary",
 ) -> None:
-    """A button with a command to a run; the page shows the reason where the command is refused."""
+    """Draw a button that sends a command to a run; if the command is refused, the page shows why."""
 
     def press() -> None:
         try:
@@ -408,41 +410,40 @@ def button(
 
 
 def change_rate(entry: Entry, settings: Preset) -> None:
-    """Ask for another peak of the learning rate."""
+    """Draw the form that changes the peak learning rate."""
     now = learning_rate(settings.train, max(1, entry.step))
     peak = settings.train.lr_changes[-1][1] if settings.train.lr_changes else settings.train.peak_lr
     st.caption(f"At step {entry.step:,} the learning rate is {now:.3g}; the peak of its schedule is {peak:.3g}.")
     key = f"new_rate_{entry.id}_{peak:g}"
     new = st.number_input("New peak", 0.0, None, float(peak), peak / 10 or 1e-4, "%g", key=key)
     if peak:
-        st.caption(f"With this peak it would be {new * now / peak:.3g} now.")
-    button("Use it from the next step on", "check", lambda: run_commands.change_rate(entry.id, float(new)))
+        st.caption(f"With this peak, the current rate would be {new * now / peak:.3g}.")
+    button("Use it from the next step", "check", lambda: run_commands.change_rate(entry.id, float(new)))
 
 
 def again_button(entry: Entry, *, is_possible: bool) -> None:
-    """A button that trains a run with the same settings again."""
+    """Draw a button that starts a new run with the same settings."""
     ticket = train_state().next_ticket()
     st.button(
         "Train the same again",
         icon=":material/replay:",
         on_click=lambda: start_once(ticket, lambda: run_commands.again(entry.id, f"{entry.name} again"[:80])),
         disabled=not is_possible,
-        help="The same settings and the same seed: on a CPU the same run, bit for bit.",
+        help="The same settings and the same seed. On a CPU the new run is identical, bit for bit.",
         key="run_again",
     )
 
 
 def live_chart(call: Call, state: tuple, key: str, *, on_select: Callable[[], None] | None = None) -> None:
-    """Show an Altair chart whose data grow, without a flicker.
+    """Show an Altair chart whose data grow, without flicker.
 
-    Altair names data by their contents, and the browser rebuilds a chart in which a name changes; so the data are sent beside
-    the chart under fixed names.
+    Altair names data sets by a hash of their contents, and the browser rebuilds a chart in which a name changes. So the data
+    are sent separately under fixed names.
 
     Args:
         call: The call that draws the chart.
-        state: Plain values; the chart is drawn again only where they change.
-        key: The key of the element; `st.session_state[key]` has what was clicked.
-        legend: Whether to keep the legends.
+        state: Plain values; the chart is redrawn only when they change.
+        key: The key of the element; `st.session_state[key]` holds its selection.
         on_select: Called after a click.
     """
     spec = dict(chart_spec((call.name, *state, repr(call.arguments), key), call.make))
@@ -453,6 +454,6 @@ def live_chart(call: Call, state: tuple, key: str, *, on_select: Callable[[], No
     spec = json.loads(text)
     spec["datasets"] = {f"table_{number}": pd.DataFrame(rows) for number, rows in enumerate(found.values())}
     width = "stretch"
-    if isinstance(spec.get("width"), int | float):  # the chart has a size of its own, with the legend beside it
+    if isinstance(spec.get("width"), int | float):  # the chart has a fixed size, with the legend next to it
         width, spec["autosize"] = "content", {"type": "pad"}
     st.vega_lite_chart(spec=spec, theme="streamlit", width=width, key=key, on_select=on_select or "ignore")

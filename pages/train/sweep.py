@@ -1,4 +1,4 @@
-"""A sweep: the curves of all models, their attention, their outcome, and the table that opens each of them."""
+"""A sweep on the Train screen: the attention, curves and outcomes of all models, and a table that opens each of them."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ METRICS = {"held_out_exact_match": "exact match", "held_out_loss": "loss"}
 MEASURES = {"share_solved": "share solved", "steps_to_solve": "steps to solve"}
 HEIGHT = 250
 RECENT = 3
-"""The number of newer maps that the browser may not know of yet."""
+"""Number of recent steps that the browser's slider may not have received yet."""
 TICK = 0.8
 """Seconds between two updates of an active sweep."""
 Drawn = tuple[Call, str]
-"""A call, and the code for its first argument."""
+"""A call and the source code of its first argument."""
 
 
 def sweep_view(entry: Entry, who: str) -> None:
@@ -105,12 +105,12 @@ def _controls(entry: Entry, who: str) -> None:
 
 
 def _status(sweep: StoredSweep, entry: Entry, outcomes: pd.DataFrame) -> str:
-    """The status of a sweep in one or two sentences."""
+    """Return the status of a sweep in one or two sentences."""
     words = _state(sweep, entry, outcomes)
     if entry.message and entry.state != "failed":
         return f"{words} {entry.message}"
     if entry.state == "stopped" and "stopped" in outcomes["state"].tolist():
-        return f"{words} Resume continues all stopped models; each of them can also be resumed by itself."
+        return f"{words} Resume continues all stopped models; each of them can also be resumed on its own."
     return words
 
 
@@ -118,35 +118,35 @@ def _state(sweep: StoredSweep, entry: Entry, outcomes: pd.DataFrame) -> str:
     n = len(sweep.members)
     far = f"step {entry.step:,} of {max(member.preset.train.steps for member in sweep.members):,}"
     if entry.state == "queued":
-        return f"{n} models are waiting for their turn: {queue_position(entry)}."
+        return f"{n} models are waiting in the queue: {queue_position(entry)}."
     if entry.state == "running" and entry.pid is None:
-        return f"Starting the process of {n} models; that takes a few seconds."
+        return f"Starting the process of {n} models, which takes a few seconds."
     if entry.state == "running":
         ended = len(sweep.runs)
         left = f", {ended} {'has' if ended == 1 else 'have'} ended" if ended else ""
         together = f"Training {n - ended} of {n} models together on {device_name(entry)}"
         return f"{together}: {far}{left}.{time_left(sweep, entry)}"
     if entry.state == "finished":
-        return f"Finished: {n} models, {duration(entry.seconds)} of training in all on {device_name(entry)}."
+        return f"Finished: {n} models, {duration(entry.seconds)} of training in total on {device_name(entry)}."
     over = outcomes["state"].tolist().count("finished")
     return f"{BADGES[entry.state][0].capitalize()} at {far}; {over} of {n} models had finished."
 
 
 def time_left(sweep: StoredSweep, entry: Entry) -> str:
-    """The remaining time at the current speed, less where models reach their goal early; "" before the speed is known."""
+    """Return an upper bound of the remaining time, since models may reach their goal early; "" before the speed is known."""
     rate = entry.live.get("steps_per_second") or 0.0
     left = sum(member.preset.train.steps - _steps(sweep, member) for member in sweep.members)
     return f" At this speed, about {duration(left / rate)} left at most." if rate > 0 and left > 0 else ""
 
 
 def _share_done(sweep: StoredSweep, entry: Entry) -> float:
-    """The share of the steps of all models that are done, or left out because a model has ended."""
+    """Return the completed share of the steps of all models; an ended model counts as complete."""
     done = sum(_steps(sweep, member) / member.preset.train.steps for member in sweep.members)
     return 1.0 if entry.state == "finished" else min(1.0, done / len(sweep.members))
 
 
 def _steps(sweep: StoredSweep, member: Member) -> int:
-    """The steps of a model that are done, all of them once it has ended."""
+    """Return the completed steps of a model, or all its steps once it has ended."""
     run = sweep.runs.get(member.id)
     if run is not None and run.state in ("finished", "failed"):
         return member.preset.train.steps
@@ -166,27 +166,28 @@ def _fan(sweep: StoredSweep) -> list[Drawn]:
     steps = max(member.preset.train.steps for member in sweep.members)
     log, rows = metric != "held_out_exact_match", sweep.rows()
     call = Call(viz.training_fan, (rows,), {"metric": metric, "steps": steps, "log": log, "height": HEIGHT})
-    # A model that was resumed from an earlier step has other rows, not more.
+    # A model resumed from an earlier step has different rows, not more of them.
     ends = tuple(rows[-1]["step"] if rows else 0 for rows in sweep.rows_of.values())
     live_chart(call, (sweep.entry.id, len(rows), *ends), "sweep_fan")
     return [(call, "sweep.rows()")]
 
 
 def _about_maps(sweep: StoredSweep) -> str:
-    """What the maps show, as Markdown."""
+    """Describe the maps, as Markdown."""
     source = Task(sweep.members[0].preset.task).vocabulary.text(list(probe(sweep.members).source))
     return (
-        f"Above each map: {' · '.join(map(words, sweep.members[0].values))}. A map is the head with the best score on the "
-        f"input {escape_markdown(source)}: rows are queries, columns keys. A check mark: the model has solved its task."
+        f"Above each map: {' · '.join(map(words, sweep.members[0].values))}. A map shows the head with the best score on the "
+        f"input {escape_markdown(source)}; rows are queries, columns are keys. A check mark means that the model has solved "
+        "its task."
     )
 
 
 def _maps(sweep: StoredSweep, step: int | None, chosen: int | None) -> list[Drawn]:
-    """Draw the attention maps of all models at a step, once there are any."""
+    """Draw the attention maps of all models at a step, or a message if there are none yet."""
     try:
         found, names, solved = sweep.maps(step)
     except RunStoreError:
-        st.info("The first maps come when it starts.", icon=":material/hourglass_top:")
+        st.info("The first maps appear when the sweep starts.", icon=":material/hourglass_top:")
         return []
     call, shown = Call(viz.map_grid, (found, names, solved), {"chosen": chosen}), step or sweep.map_steps()[-1]
 
@@ -200,14 +201,14 @@ def _maps(sweep: StoredSweep, step: int | None, chosen: int | None) -> list[Draw
 
 
 def _ask_step(sweep: StoredSweep, steps: list[int]) -> int | None:
-    """The step whose maps are shown; None is the latest."""
+    """Draw the slider for the step whose maps are shown; return None for the latest."""
     if len(steps) < 2:
         return None
     key = f"sweep_step_{sweep.entry.id}"
     before = st.session_state.get(key)
     followed = st.session_state.get(f"{key}_followed", ())
-    # The slider follows the latest step until the visitor moves it. A browser that does not know the newest step yet sends an
-    # earlier one without having been moved.
+    # The slider follows the latest step until the visitor moves it. A browser that has not received the newest step yet sends
+    # an earlier one although the slider was not moved.
     if before not in steps or before in (*followed, steps[-1]):
         followed = (*followed[-RECENT:], steps[-1]) if sweep.entry.state in ACTIVE else (steps[-1],)
         st.session_state[key], st.session_state[f"{key}_followed"] = steps[-1], followed
@@ -217,11 +218,11 @@ def _ask_step(sweep: StoredSweep, steps: list[int]) -> int | None:
 
 
 def _outcome(sweep: StoredSweep, outcomes: pd.DataFrame, chosen: int | None) -> list[Drawn]:
-    """Draw which settings solved the task."""
+    """Draw the outcome for each setting."""
     if not sweep.is_judged:
         return []
     names = list(sweep.members[0].values)
-    is_of_seeds = names == ["seed"]  # the share of one model says little
+    is_of_seeds = names == ["seed"]  # one model per value, so a share solved would be meaningless
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="outcome_row"):
         st.markdown("**Steps to solve**" if is_of_seeds else "**Outcome**", width="stretch")
         measure = "steps_to_solve" if is_of_seeds else st.segmented_control(
@@ -239,7 +240,7 @@ def _outcome(sweep: StoredSweep, outcomes: pd.DataFrame, chosen: int | None) -> 
 
 
 def _follow_outcome(sweep: StoredSweep) -> None:
-    """Choose the model with the settings of the clicked cell."""
+    """Select the model with the settings of the clicked cell."""
     for cell in st.session_state["sweep_outcome"].selection.get("cell", []):
         for member in sweep.members:
             if all(cell.get(name) == value for name, value in member.values.items()):
@@ -247,7 +248,7 @@ def _follow_outcome(sweep: StoredSweep) -> None:
 
 
 def _files(sweep: StoredSweep, outcomes: pd.DataFrame, drawn: Sequence[Drawn]) -> None:
-    """Offer the code of the pictures and their numbers."""
+    """Draw the menu with the code of the pictures and their numbers."""
     run = sweep.entry.id
     pictures = [
         replace(call, readings=call.readings[:1]).written({id(call.readings[0]): source}) for call, source in drawn
@@ -269,20 +270,20 @@ def _files(sweep: StoredSweep, outcomes: pd.DataFrame, drawn: Sequence[Drawn]) -
 
 
 def _members(sweep: StoredSweep, outcomes: pd.DataFrame) -> None:
-    """Draw the table of the models, and the links of the chosen one to the other screens."""
+    """Draw the table of the models, and links from the chosen one to other screens."""
     judged = ["exact_match", "steps_to_solve"] if sweep.is_judged else []
     settings = list(sweep.members[0].values)
     shown = outcomes.loc[:, [*settings, "state", *judged, "loss", "step"]]
     column = st.column_config
     at, beside = st.columns([2.2, 1], gap="medium")
     chosen = _chosen_member(sweep)
-    key = f"sweep_table_{chosen}"  # a new table for each choice, else the old row would stay ticked
+    key = f"sweep_table_{chosen}"  # a new table for each choice, or the previous row would stay ticked
 
     def follow() -> None:
         rows = st.session_state[key].selection.rows
         _choose_member(sweep.entry.id, rows[0] if rows else None)
 
-    scored = "The last report on held-out inputs; for a finished model, the score on 2,000 others."
+    scored = "The last report on held-out inputs; for a finished model, the score on 2,000 other inputs."
     columns = {
         "exact_match": column.ProgressColumn(
             "exact match", format="percent", min_value=0.0, max_value=1.0, help=scored
@@ -310,26 +311,26 @@ def _members(sweep: StoredSweep, outcomes: pd.DataFrame) -> None:
 
 
 def _choose_member(run: str, number: object) -> None:
-    """Choose a model of a sweep; None lets the screen choose."""
+    """Select a model of a sweep; None restores the default."""
     st.session_state["sweep_member"] = (run, number)
 
 
 def _chosen_member(sweep: StoredSweep) -> int | None:
-    """The model that was clicked in a picture or in the table."""
+    """Return the number of the model that was clicked in a picture or in the table, if any."""
     run, number = st.session_state.get("sweep_member", ("", None))
-    is_one = run == sweep.entry.id and isinstance(number, int) and 0 <= number < len(sweep.members)
-    return number if is_one else None
+    is_known = run == sweep.entry.id and isinstance(number, int) and 0 <= number < len(sweep.members)
+    return number if is_known else None
 
 
 def _open(outcomes: pd.DataFrame, row: int | None) -> None:
-    """Offer to open a model on other screens: the chosen one, else the first that has solved its task."""
+    """Draw buttons that open a model on other screens: the chosen one, else the first that has solved its task."""
     models: list[dict[Any, Any]] = outcomes.to_dict("records")
     ended = sorted((one for one in models if one["run"]), key=lambda one: one["solved"] is not True)
     if row is None and not ended:
-        st.caption("Each model can be opened on every screen as soon as it has ended.")
+        st.caption("Each model can be opened on every screen once its training has ended.")
         return
     if row is None:
-        st.caption("Click a map, a cell or a row to open another model.")
+        st.caption("Click a map, a cell or a row to select another model.")
     model = ended[0] if row is None else models[row]
     run = model["run"]
     st.text(model["member"])
@@ -342,7 +343,7 @@ def _open(outcomes: pd.DataFrame, row: int | None) -> None:
 
 
 def sweep_finding(sweep: StoredSweep, outcomes: pd.DataFrame) -> str:
-    """How many models solved their task; "" before any is decided, and where no answer is right or wrong."""
+    """Describe how many models solved their task; "" before any is decided, or if answers are not right or wrong."""
     solved = [one for one in outcomes["solved"].tolist() if one in (True, False)]
     if not (sweep.is_judged and solved):
         return ""
@@ -356,7 +357,7 @@ def _goal(sweep: StoredSweep) -> str:
 
 
 def sweep_notes(sweep: StoredSweep, outcomes: pd.DataFrame) -> Iterator[str]:
-    """What to notice in a sweep, as Markdown; silent about models that are not decided."""
+    """Yield notes on a sweep, as Markdown; they leave out models that are not decided yet."""
     known: list[dict[Any, Any]] = [one for one in outcomes.to_dict("records") if one["solved"] in (True, False)]
     solved = sorted((one for one in known if one["solved"]), key=lambda one: one["steps_to_solve"])
     if not sweep.is_judged:
@@ -366,23 +367,23 @@ def sweep_notes(sweep: StoredSweep, outcomes: pd.DataFrame) -> Iterator[str]:
     if solved and solved[0]["steps_to_solve"] < solved[-1]["steps_to_solve"]:
         first, last = solved[0]["steps_to_solve"], solved[-1]["steps_to_solve"]
         yield (
-            f"The first was **{escape_markdown(solved[0]['member'])}** at step {first:,.0f}, the last of them "
-            f"**{escape_markdown(solved[-1]['member'])}** at step {last:,.0f}: {last / first:.1f} × as many."
+            f"The first to solve it was **{escape_markdown(solved[0]['member'])}** at step {first:,.0f}, the last "
+            f"**{escape_markdown(solved[-1]['member'])}** at step {last:,.0f}: {last / first:.1f} × as many steps."
         )
     names = list(sweep.members[0].values)
     if names == ["seed"]:
-        yield "They differ only in their seed, which determines the initial weights and the training examples."
+        yield "The models differ only in their seed, which determines the initial weights and the training examples."
     for name in names:
         if name != "seed":
             yield from _by_setting(known, name)
 
 
 def _by_setting(known: Sequence[dict[Any, Any]], name: str) -> Iterator[str]:
-    """A note where all models with one value solved the task, and none with another."""
+    """Yield a note if all models with one value solved the task, and none with another."""
     groups: dict[float, list[bool]] = defaultdict(list)
     for one in known:
         groups[one[name]].append(one["solved"])
     several = {f"{value:g}": sum(solved) / len(solved) for value, solved in groups.items() if len(solved) > 1}
     all_of, none_of = (", ".join(value for value, share in several.items() if share == wanted) for wanted in (1, 0))
     if all_of and none_of:
-        yield f"With a {words(name)} of {all_of} all decided models solved the task, with {none_of} none."
+        yield f"With a {words(name)} of {all_of}, all decided models solved the task; with {none_of}, none did."
