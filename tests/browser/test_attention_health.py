@@ -37,7 +37,7 @@ def test_a_training_in_progress_is_followed_and_an_alarm_leads_to_its_frame(
     other = visit(app, f"/runs?runs={health.run}")  # the table of the first visitor may be open
     page = other.page
     page.locator(f".st-key-runs_menu_{health.run} button").first.click()
-    see(page, "Its weights are not here")
+    see(page, "Its weights are not on this server")
     page.get_by_role("link", name="Step 0: leak").click()
     page.wait_for_function("() => location.pathname === '/train' && new URL(location).searchParams.get('step') === '0'")
     see(page, "step 0 of 6")

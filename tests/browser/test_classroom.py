@@ -156,7 +156,7 @@ def test_a_question_of_ones_own_has_answers_to_choose_from(room: Room) -> None:
     student, page = room.one, room.lecturer.page
     page.locator(".st-key-present button").first.click()
     page.get_by_role("button", name="Ask a question").click()
-    page.locator(".st-key-ask_kind").get_by_text("A question of your own").click()
+    page.locator(".st-key-ask_kind").get_by_text("Your own question").click()
     page.locator(".st-key-ask_own_text input").fill("<b>Ready?</b>")
     page.locator(".st-key-ask_own_text input").press("Tab")
     page.locator(".st-key-ask_now button").click()

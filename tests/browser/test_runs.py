@@ -66,7 +66,7 @@ def test_ticking_a_row_lays_its_curve_over_and_the_link_brings_it_to_others(
     tick(page, 0)
     chosen(page, [one, two])
     see(page, "3 runs · 2 chosen")
-    see(page, "The two differ in one setting only")
+    see(page, "The two runs differ in only one setting")
     until(lambda: curve(page).screenshot() != before, page)
     link = page.url
     tick(page, 1)

@@ -1,4 +1,4 @@
-"""Whether the code that stands at each picture of a screen draws the very picture that the screen shows."""
+"""Helpers that check that the code of each picture on a screen draws the same picture."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from tests.pages.conftest import ROOT, Open
 def assert_code_draws_what_is_shown(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, page: str, link: Mapping[str, str], folder: Path = ROOT
 ) -> AppTest:
-    """Open a screen and run the code of all its pictures in `folder`: each chart that is shown comes out of it, to the last
-    number."""
+    """Open a screen, run the code of all its pictures in `folder`, and assert that it draws exactly the charts on screen."""
     shown = charts_shown(monkeypatch)
     app = open_page(page, **link)
     assert_code_draws(app, shown, monkeypatch, folder)
@@ -30,10 +29,10 @@ def assert_code_draws_what_is_shown(
 
 
 def charts_shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What is shown from now on: it grows."""
+    """Return a list that records all charts shown from now on."""
     shown: list[dict[str, Any]] = []
     show_chart, show_figure = st.vega_lite_chart, st.plotly_chart
-    monkeypatch.setattr(  # a copy: Streamlit writes an empty title as a space into what it is given
+    monkeypatch.setattr(  # a copy, because Streamlit replaces an empty title with a space in the given specification
         st, "vega_lite_chart", lambda spec, **more: shown.append(deepcopy(spec)) or show_chart(spec, **more)
     )
     monkeypatch.setattr(
@@ -43,7 +42,7 @@ def charts_shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def files_offered(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[], bytes]]:
-    """What can be downloaded from now on, by the names of the files."""
+    """Return a dict that records all downloads offered from now on, by file name."""
     offered: dict[str, Callable[[], bytes]] = {}
     offer = st.download_button
 
@@ -58,7 +57,7 @@ def files_offered(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[], byt
 def assert_code_draws(
     app: AppTest, shown: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, folder: Path = ROOT
 ) -> None:
-    """Run the code of all pictures in `folder`: what is shown comes out of it."""
+    """Run the code of all pictures in `folder` and assert that it draws the charts that were shown."""
     monkeypatch.chdir(folder)
     assert not app.exception
     made: list[Any] = []
@@ -73,18 +72,18 @@ def assert_code_draws(
 
 
 def left_by(code: str) -> dict[str, Any]:
-    """What the code of a picture leaves behind, by name; it is not shown."""
+    """Run the code of a picture without showing it, and return its variables."""
     names: dict[str, Any] = {}
     exec(compile(code.replace("show(picture)", ""), "footer", "exec"), names)
     return names
 
 
 def _numbers(figure: go.Figure) -> dict[str, Any]:
-    """A figure of Plotly as plain values."""
+    """Return a Plotly figure as plain values."""
     return json.loads(figure.to_json(engine="json"))
 
 
 def without_names(spec: dict[str, Any]) -> dict[str, Any]:
-    """A chart without the numbers by which Altair counts its parts, and the size of an empty chart outside a page."""
+    """Return a chart without the numbers in Altair's generated names, and without its default configuration."""
     text = json.dumps({name: value for name, value in spec.items() if name != "config"})
     return json.loads(re.sub(r"(view|param|concat|layer)_\d+", r"\1", text))

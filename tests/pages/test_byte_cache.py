@@ -1,4 +1,4 @@
-"""The shared cache is bounded in bytes; an answer is computed once for all who wait, and freed when unused."""
+"""The shared cache: bounded in bytes, computes each value once for concurrent requests, and frees unused values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Kept:
     more: dict[str, np.ndarray]
 
 
-def test_the_size_of_what_is_kept_counts_shared_storage_once() -> None:
+def test_size_counts_shared_storage_once() -> None:
     pattern = torch.zeros(100, 100)
     kept = Kept(pattern, pattern.T, {"x": np.zeros(1000)})
     assert 48_000 <= n_bytes(kept) < 49_000
@@ -30,7 +30,7 @@ def test_the_size_of_what_is_kept_counts_shared_storage_once() -> None:
     assert n_bytes(pd.DataFrame({"a": np.zeros(1000)})) >= 8000
 
 
-def test_what_was_not_asked_for_longest_goes_first() -> None:
+def test_least_recently_used_value_is_evicted_first() -> None:
     cache = ByteCache(lambda: 1_000_000)
     made: list[str] = []
 
@@ -42,12 +42,12 @@ def test_what_was_not_asked_for_longest_goes_first() -> None:
     assert made == ["a", "b", "c", "b"]
     assert cache.total <= 1_000_000
     ask("large", 10_000_000)
-    assert cache.total == 40_000_000  # it will be requested again at once
+    assert cache.total == 40_000_000  # the newest value stays even if it exceeds the budget
     ask("a")
     assert cache.total == 400_000
 
 
-def test_unused_bytes_are_returned_and_kept_ones_give_way_to_a_computation() -> None:
+def test_sweep_frees_unused_values_and_makes_space_for_a_computation() -> None:
     cache = ByteCache(lambda: 5_000)
     cache.put("a", torch.zeros(1000))
     time.sleep(0.01)
@@ -60,7 +60,7 @@ def test_unused_bytes_are_returned_and_kept_ones_give_way_to_a_computation() -> 
     assert cache.total == 0
 
 
-def test_what_an_answer_remembers_is_counted_anew() -> None:
+def test_recount_includes_growth_of_a_cached_value() -> None:
     class Grows(dict[str, torch.Tensor]):
         pass
 
@@ -72,7 +72,7 @@ def test_what_an_answer_remembers_is_counted_anew() -> None:
     assert cache.total >= 4_000
 
 
-def test_simultaneous_requests_wait_for_one_answer() -> None:
+def test_simultaneous_requests_compute_one_value() -> None:
     cache, made = ByteCache(), []
 
     def make() -> int:
@@ -85,14 +85,14 @@ def test_simultaneous_requests_wait_for_one_answer() -> None:
     assert len(made) == 1
 
 
-def test_a_failure_is_not_kept() -> None:
+def test_failure_is_not_cached() -> None:
     cache = ByteCache()
     with pytest.raises(ZeroDivisionError):
         cache.get("key", lambda: 1 // 0)
     assert cache.get("key", lambda: 5) == 5
 
 
-def test_the_budget_is_read_from_the_environment_or_a_share_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_budget_comes_from_the_environment_or_from_the_memory_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_MAX_MEMORY", "3")
     assert budget() == 3 * 1024**2
     for machine, nonsense, allowed in ((4, "", 1), (12, "much", 1.5), (512, "-1", 2), (4, "١", 1)):  # GiB

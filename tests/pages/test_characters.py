@@ -1,4 +1,4 @@
-"""Every screen on a character model: text with odd characters in the link, what it goes on with, and bits for exact matches."""
+"""Screens with a character model: odd characters in the link, continuations, and bits instead of exact match."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ODD = "*b* `c` [x](y) <i> a_b #1\n  $2$"
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with models: both kinds with fresh weights, small, and figures on their cards."""
+    """A folder with small untrained models of both kinds, with scores on their cards."""
     folder = tmp_path_factory.mktemp("fresh")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XFORMER_DATA", str(folder / "data"))
@@ -47,14 +47,14 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def untrained(fresh: Path, ship: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """They stand in place of the shipped models."""
+    """Replace the shipped models with the untrained ones."""
     monkeypatch.setenv("XFORMER_DATA", str(fresh / "data"))
     ship(fresh / "models")
 
 
 @pytest.mark.usefixtures("untrained")
-def test_a_text_with_odd_characters_is_shown_and_its_link_says_it(open_page: Open) -> None:
-    app = open_page("pages/attention/page.py", model="characters", input=ODD)  # with a real line end
+def test_a_text_with_odd_characters_is_shown_and_kept_in_the_link(open_page: Open) -> None:
+    app = open_page("pages/attention/page.py", model="characters", input=ODD)  # with a real line break
     assert complaints(app) == []
     assert app.query_params["input"] == ODD.replace("\n", "↵")
     assert app.sidebar.text_input(key="input").value == ODD
@@ -74,21 +74,23 @@ def test_a_text_is_neither_right_nor_wrong(open_page: Open) -> None:
 
 
 @pytest.mark.usefixtures("untrained")
-def test_home_goes_on_and_counts_bits(open_page: Open) -> None:
+def test_home_continues_the_text_and_shows_bits(open_page: Open) -> None:
     app = open_page(model="characters", input="def f(x):", more="training")
     tiles = {element.label: element.value for element in app.metric}
     assert tiles["Bits per character"] == "2.885"  # 2 / ln 2
     assert "There is no right answer" in text(app)
     story = app.code[0].value
     assert story.startswith("def f(x):")
-    assert 70 < len(story) <= len("def f(x):") + 100  # fresh weights say padding now and then, which is no character
+    assert (
+        70 < len(story) <= len("def f(x):") + 100
+    )  # untrained weights sometimes predict padding, which is not a character
     app.button(key="story_again").click().run()
     assert app.code[0].value != story
     assert app.code[0].value.startswith("def f(x):")
 
 
 @pytest.mark.usefixtures("untrained")
-def test_random_is_a_piece_of_the_held_out_text_and_another_model_begins_with_its_own_input(open_page: Open) -> None:
+def test_random_input_is_held_out_text_and_switching_to_a_text_model_resets_the_input(open_page: Open) -> None:
     app = open_page("pages/attention/page.py", model="reverse-small", input="3 5 2")
     app.sidebar.selectbox(key="model").set_value("characters").run()
     assert not app.exception
@@ -102,7 +104,7 @@ def test_random_is_a_piece_of_the_held_out_text_and_another_model_begins_with_it
 
 
 def text_choice_page() -> None:
-    """A page with nothing but the choice of a text; what was made of it stands in the session."""
+    """A page with only the choice of a text; the resulting preset is in the session state."""
     import streamlit as st
 
     from pages.train.form import text_choice
@@ -114,7 +116,7 @@ def text_choice_page() -> None:
     text_choice(st.session_state.get("made", preset("characters")), then)
 
 
-def test_a_text_is_chosen_or_given_and_the_sizes_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choosing_a_text_adapts_the_model_to_its_alphabet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_DATA", str(tmp_path))
     texts.read.cache_clear()
     app = AppTest.from_function(text_choice_page).run()
@@ -133,7 +135,7 @@ def test_a_text_is_chosen_or_given_and_the_sizes_follow(tmp_path: Path, monkeypa
     assert not app.error
 
 
-def test_a_run_of_a_text_shows_bits_and_what_it_says(open_page: Open, runs: Path) -> None:
+def test_a_run_on_a_text_shows_bits_and_a_continuation(open_page: Open, runs: Path) -> None:
     chosen, store = preset("characters"), RunStore(runs)
     model = chosen.model.replace(n_layers=1, d_model=16, n_heads=2, d_head=0, d_value=0, d_ff=8)
     recipe = chosen.train.replace(steps=6, log_every=3, snapshot_every=3, held_out=4, batch_size=3)
@@ -151,7 +153,7 @@ def test_a_run_of_a_text_shows_bits_and_what_it_says(open_page: Open, runs: Path
 
 
 @pytest.mark.usefixtures("untrained")
-def test_more_than_the_model_reads_is_a_window_and_what_was_typed_stays(open_page: Open) -> None:
+def test_a_text_longer_than_the_model_reads_is_windowed_but_stays_in_the_field(open_page: Open) -> None:
     long = "def f(x): return x + 1 " * 40
     app = open_page("pages/attention/page.py", model="tutorial-seq2seq")
     app.sidebar.text_input(key="input").set_value(long).run()

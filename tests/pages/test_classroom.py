@@ -1,4 +1,4 @@
-"""Classroom mode on the lecturer's screens, without a browser: what is published, and what a question hides."""
+"""Classroom mode on the lecturer's screens, without a browser: published screens, and hiding them during a question."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REVERSE = {"model": "reverse", "input": "3 7 12 9", "mask": "causal"}
 
 @pytest.fixture
 def rooms(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Rooms:
-    """The rooms of this test, whose visitor is a lecturer."""
+    """The rooms of this test; the visitor is a lecturer."""
     for module in (follow, present, stage):
         monkeypatch.setattr(module, "visitor_id", lambda: LECTURER)
     return classroom.rooms()
@@ -58,18 +58,18 @@ def test_visitor_without_a_cookie_is_offered_nothing(open_page: Open, monkeypatc
 
 
 def test_nothing_is_published_while_a_question_is_asked(open_page: Open, rooms: Rooms, room: Room) -> None:
-    """Its rounds, the reveal and lessons are clicked in a browser."""
+    """Rounds, reveal and lessons are tested in a browser."""
     rooms.ask(room.id, Question("choice", "Which?", options=("a", "b")), ["1"])
     app = open_page(ATTENTION, **REVERSE)
     assert not any("Attention" in title.value for title in app.title)
     assert room_of(rooms).shown == {}
     app.button(key="reveal").click().run()
-    assert room_of(rooms).shown["state"]["mask"] == "causal", "the screen opens on its link"
+    assert room_of(rooms).shown["state"]["mask"] == "causal", "the screen reopens at its link"
 
 
 @pytest.fixture
 def known(open_page: Open) -> None:
-    """The screens, which are known once the app has run."""
+    """Register the screens by running the app once."""
     open_page("pages/home/page.py")
 
 
@@ -77,7 +77,7 @@ EDITS = "ablate:encoder.0.attn.1,cut:encoder.2.attn.0.1-3,cut:encoder.2.attn.*.0
 
 
 @pytest.mark.usefixtures("known")
-def test_state_of_a_page_leads_back_to_the_link() -> None:
+def test_state_of_a_live_page_converts_back_to_the_link() -> None:
     link = REVERSE | {"edits": EDITS, "head": "3.1"}
     message, picture = shown("attention", link)
     assert picture is None
@@ -85,7 +85,7 @@ def test_state_of_a_page_leads_back_to_the_link() -> None:
     state = shown("attention", REVERSE | {"head": "3.2.0-3"})[0]["state"]  # counted from 1
     assert [state[name] for name in ("layer", "head", "query", "key", "tab")] == [2, 1, 0, 3, "attention"]
     assert "layer" not in shown("residual", REVERSE)[0]["state"], "the page chooses a head"
-    assert shown("train", {})[0]["note"].startswith("The lecturer shows “"), "a screen without one model"
+    assert shown("train", {})[0]["note"].startswith("The lecturer is showing “"), "this screen has no single model"
     with pytest.raises(XformerError):
         shown("attention", REVERSE | {"edits": "ablate:encoder.9.attn.1"})
 
@@ -94,14 +94,14 @@ def test_state_of_a_page_leads_back_to_the_link() -> None:
     "state",
     [{"ablate": "x", "cut": [1], "mask": ["causal"], "layer": "1", "input": None}, {"cut": [""], "ablate": ["<b>"]}],
 )
-def test_state_that_a_student_forged_is_a_link_that_can_be_refused(open_page: Open, state: dict) -> None:
+def test_forged_state_of_a_student_becomes_a_harmless_link(open_page: Open, state: dict) -> None:
     link = link_of_state(state, "reverse-small")
     assert all(isinstance(value, str) for value in link.values())
     assert not open_page(ATTENTION, **link).exception
 
 
 @pytest.mark.usefixtures("known")
-def test_what_a_page_cannot_run_follows_as_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_that_a_live_page_cannot_run_are_published_as_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     message, picture = shown("attention", REVERSE | {"edits": "ablate:encoder.0.ffn", "head": "3.2"})
     assert picture is not None
     length = struct.unpack("<I", picture[:4])[0]
@@ -115,7 +115,7 @@ def test_what_a_page_cannot_run_follows_as_a_picture(monkeypatch: pytest.MonkeyP
     assert shown("attention", REVERSE)[1]
 
 
-def test_code_opens_the_address_of_the_network(monkeypatch: pytest.MonkeyPatch, room: Room) -> None:
+def test_qr_code_has_an_address_reachable_from_the_network(monkeypatch: pytest.MonkeyPatch, room: Room) -> None:
     options = {"browser.serverAddress": "10.0.0.5", "server.address": "0.0.0.0", "server.baseUrlPath": "lab"}
     monkeypatch.setattr(st, "get_option", lambda name: options[name])
     for url, address in (

@@ -63,12 +63,15 @@ def test_the_choices_for_one_pair_are_not_kept_for_another(open_page: Open) -> N
 
 def test_an_invalid_choice_shows_a_message(open_page: Open) -> None:
     app = open_page(PAGE, **LINK, cell="99999", answer="quark")
-    assert [f"asks for a {name} that is not here" in everything(app) for name in ("cell", "token")] == [True, True]
+    assert [f"asks for a {name} that does not exist here" in everything(app) for name in ("cell", "token")] == [
+        True,
+        True,
+    ]
     for other, message in (
         ("3 7 12 9 5", "The first has 4 tokens and the second 5"),
         ("3 7 12 9", "Both inputs are the same"),
         ("3 7 <b> 9", "The second input: This model reads numbers from 1 to 19, and “<b>” is not one"),
-        ("x" * 300_000, "The second input: Up to"),
+        ("x" * 300_000, "The second input: At most"),
     ):
         app.text_input(key="pair_other").set_value(other).run()
         assert not app.exception

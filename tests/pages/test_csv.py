@@ -1,4 +1,4 @@
-"""What a screen offers as a file counts as the screen does, and says so."""
+"""Downloaded tables count heads from 1 as the screens do, and contain no spreadsheet formulas."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from xformer.training.tables import metrics_csv, to_csv
 @pytest.mark.parametrize(
     ("first", "heads", "written"), [(0, [0, 3, -1], [1, 4, "mean"]), (1, [1, 4, 0], [1, 4, "mean"])]
 )
-def test_heads_are_counted_from_1_and_the_header_says_so(first: int, heads: list[int], written: list[object]) -> None:
+def test_heads_are_counted_from_1_as_stated_in_the_header(first: int, heads: list[int], written: list[object]) -> None:
     table = heads_from_1(pd.DataFrame({"layer": "a", "head": heads}), first, no_head="mean")
     assert list(table.columns) == ["layer", HEAD]
     assert table[HEAD].tolist() == written
 
 
-def test_a_downloaded_picture_has_the_theme_of_the_visitor() -> None:
-    """It is drawn outside of the visit, where no theme is known."""
+def test_a_downloaded_picture_has_the_requested_theme() -> None:
+    """Files are drawn outside a script run, where the visitor's theme is unknown."""
     reading = xformer.read(str(ROOT / "checkpoints/reverse-small"), "3 7")
     for dark in (False, True):
         chart = Call(viz.norms, (reading,)).in_theme(dark).make()
         assert chart.to_dict() == viz.norms(reading, dark=dark).to_dict() != viz.norms(reading, dark=not dark).to_dict()
 
 
-def test_no_heading_and_no_cell_is_a_formula_and_numbers_stay() -> None:
+def test_headings_and_cells_cannot_be_formulas_and_numbers_are_unchanged() -> None:
     for text in ("=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "＝1+1", "--"):
         table = pd.DataFrame({text: [text], "n": [-1.5]})
         for content in (to_csv(table), metrics_csv({text: [{"step": 1, text: 2.0, "scores": {text: [0.5]}}]})):
@@ -43,11 +43,11 @@ def test_no_heading_and_no_cell_is_a_formula_and_numbers_stay() -> None:
         assert to_csv(pd.DataFrame({"a": [cell]})).decode().splitlines()[1].strip('"') == cell
 
 
-def test_columns_of_one_name_are_both_made_harmless() -> None:
+def test_both_columns_with_the_same_name_are_escaped() -> None:
     table = pd.DataFrame([["=1", "@2"]], columns=["x", "x"])
     assert to_csv(table).decode() == "x,x\n'=1,'@2\n"
 
 
-def test_every_csv_that_is_offered_goes_through_one_function() -> None:
+def test_all_csv_files_are_written_by_one_function() -> None:
     files = [file for folder in ("pages", "xformer") for file in (ROOT / folder).rglob("*.py")]
     assert [file.name for file in files if ".to_csv(" in file.read_text("utf-8")] == ["tables.py"]

@@ -1,4 +1,4 @@
-"""One damaged run, report, card or run store: the screens say so, and show everything else."""
+"""A damaged run, report, card or run store is reported on screen, and everything else is still shown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _no_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def hurt(store: RunStore, run: str, statement: str) -> None:
-    """Change the run store as a hand or a failing disk would."""
+    """Damage the run store as manual edits or a failing disk would."""
     with store.database.writing() as db:
         db.execute(statement.replace("RUN", f"'{run}'"))
 
@@ -35,7 +35,7 @@ def hurt(store: RunStore, run: str, statement: str) -> None:
         "UPDATE metrics SET row = '{' WHERE run = RUN",
     ],
 )
-def test_runs_shows_the_others(open_page: Open, runs: Path, statement: str) -> None:
+def test_runs_screen_shows_the_undamaged_runs(open_page: Open, runs: Path, statement: str) -> None:
     store = RunStore(runs)
     sound, run = with_weights(store, "sound"), with_weights(store, "hurt")
     hurt(store, run, statement)
@@ -48,7 +48,7 @@ def test_runs_shows_the_others(open_page: Open, runs: Path, statement: str) -> N
     assert ("damaged in the run store and left out of the curves" in text(app)) == ("metrics" in statement)
 
 
-def test_train_says_it_and_leads_on(open_page: Open, runs: Path) -> None:
+def test_train_screen_reports_a_damaged_run_and_can_start_another(open_page: Open, runs: Path) -> None:
     store = RunStore(runs)
     run = with_weights(store, "hurt")
     hurt(store, run, "UPDATE runs SET train = '{}' WHERE id = RUN")
@@ -61,7 +61,7 @@ def test_train_says_it_and_leads_on(open_page: Open, runs: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [RUNS, TRAIN, "pages/home/page.py"])
-def test_an_unreadable_run_store_breaks_no_other_screen(open_page: Open, runs: Path, page: str) -> None:
+def test_an_unreadable_run_store_does_not_break_other_screens(open_page: Open, runs: Path, page: str) -> None:
     runs.mkdir(parents=True)
     (runs / "runs.sqlite").write_bytes(b"no database at all, but long enough to be looked at" * 20)
     app = open_page(page)
@@ -77,8 +77,8 @@ GOOD: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_damaged_card_shows_what_is_left_of_it() -> None:
-    """What Home writes of a model with this card."""
+def test_undamaged_fields_of_a_damaged_card_are_kept() -> None:
+    """The fields must support the formats that Home uses."""
     assert believed(GOOD) | {"train": GOOD["train"]} == GOOD
     for name, value in itertools.product(GOOD, [None, "x", [], {}, -1, 1e999, {"exact_match": "x"}, {"steps": "x"}]):
         card = believed(GOOD | {name: value})
@@ -92,7 +92,7 @@ def test_a_damaged_card_shows_what_is_left_of_it() -> None:
             assert f"{card['train']['peak_lr']:g} {card['seed']:,}"
 
 
-def test_the_edge_cases_of_a_card_are_believed_no_more_than_its_figures() -> None:
+def test_edge_case_figures_of_a_card_are_validated_like_its_other_figures() -> None:
     sound = {"loss": 0.5, "exact_match": 0.5, "samples": 9}
     odd = sound | {"token_accuracy": "much", "evil": ["x"]}
     assert believed(GOOD | {"figures": GOOD["figures"] | {"edge_cases": odd}})["figures"]["edge_cases"] == sound

@@ -1,4 +1,4 @@
-"""A model of images on every screen: what is shown is what `record` says, the code runs, and what is drawn is read."""
+"""Screens with an image model: they show the values of `record`, and drawings are validated and read."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def checkpoint() -> xformer.Checkpoint:
 
 
 def tables(app: Any) -> list[pd.DataFrame]:
-    """The data behind the Vega-Lite charts on a page."""
+    """Return the data of the Vega-Lite charts on a page."""
     protos = [element.proto for element in app.get("vega_lite_chart")]
     return [convert_arrow_bytes_to_pandas_df(data.data.data) for proto in protos for data in proto.datasets]
 
 
-def test_home_says_what_the_model_says_and_its_gallery_shows_the_mistakes(open_page: Open) -> None:
+def test_home_states_the_prediction_and_shows_the_mistakes(open_page: Open) -> None:
     app = open_page(model=MODEL, input="test 17", more="wrong")
     source = digit_images()[1].sources[17]
     p = xformer.record(checkpoint().model, source[None, :-1]).logits[0, 0].softmax(dim=-1)
@@ -45,7 +45,7 @@ def test_home_says_what_the_model_says_and_its_gallery_shows_the_mistakes(open_p
     assert any("which is wrong" in element.value for element in app.caption)
 
 
-def test_what_is_drawn_is_neither_right_nor_wrong(open_page: Open) -> None:
+def test_a_drawing_is_neither_right_nor_wrong(open_page: Open) -> None:
     app = open_page(model=MODEL, input="7-00g", mask="causal")  # an older link states the digit
     assert app.query_params["input"] == "drawn 00g"
     assert app.sidebar.text_input == []
@@ -53,7 +53,7 @@ def test_what_is_drawn_is_neither_right_nor_wrong(open_page: Open) -> None:
     assert not any(verdict in text(app) for verdict in ("Right:", "Wrong:", "which is", "**Right", "**Wrong"))
 
 
-def test_what_the_page_sends_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drawings_from_the_browser_are_validated(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: Any
     for sent, kept in (
         ("g" * 64, "drawn " + "g" * 64),
@@ -68,7 +68,7 @@ def test_what_the_page_sends_is_checked(monkeypatch: pytest.MonkeyPatch) -> None
         assert state["input"] == kept
 
 
-def test_the_attention_laid_over_the_image_is_that_of_the_run(open_page: Open) -> None:
+def test_attention_over_the_image_is_that_of_the_run(open_page: Open) -> None:
     app = open_page(ATTENTION, model=MODEL, input="test 17", **{"from": "r2 c3"})
     trace = xformer.record(checkpoint().model, digit_images()[1].pixels[17][None])
     row = 1 + 4 + 2  # the class token, a whole row, and two more

@@ -1,4 +1,4 @@
-"""What holds on every screen: the code at a picture draws it, and what a link asks for in vain gets one warning each."""
+"""Checks on every screen: the code of a picture draws it, and each unknown value in a link gets one warning."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ PICTURES = [
 
 
 @pytest.mark.parametrize(("screen", "link"), PICTURES)
-def test_the_code_at_each_picture_draws_it(
+def test_code_of_each_picture_draws_it(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, screen: str, link: dict[str, str]
 ) -> None:
-    monkeypatch.setattr("pages.compare.panels.AT_ONCE", 60.0)  # on a busy machine too
+    monkeypatch.setattr("pages.compare.panels.AT_ONCE", 60.0)  # enough on a busy machine
     monkeypatch.setattr("pages.compare.one_model.AT_ONCE", 60.0)
     app = assert_code_draws_what_is_shown(
         open_page, monkeypatch, f"pages/{screen}/page.py", {"model": "reverse-small"} | link
     )
     assert complaints(app) == []
-    assert len(app.get("plotly_chart")) == ("axes" in link)  # nothing else needs its large script
+    assert len(app.get("plotly_chart")) == ("axes" in link)  # no other picture needs Plotly's large script
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_code_at_each_picture_draws_it(
     [
         ("home", {"model": "../../etc"}, 1),
         ("attention", {"head": "9.9", "scale": "x", "view": "film", "arcs": "0"}, 4),
-        ("attention", {"head": "1.1.999-0", "arcs": "1.x"}, 1),  # a cell that is not there is forgotten
+        ("attention", {"head": "1.1.999-0", "arcs": "1.x"}, 1),  # an unknown cell is ignored
         ("embeddings", {"show": "vocabulary", "axes": "4", "near": ""}, 2),
         ("embeddings", {"show": "waves", "wave": "99"}, 1),
         ("positions", {"show": "attention", "watch": "9.9"}, 1),
@@ -61,7 +61,9 @@ def test_the_code_at_each_picture_draws_it(
         ("train", {"run": "nonsense"}, 1),
     ],
 )
-def test_what_a_link_asks_for_in_vain_is_said(open_page: Open, screen: str, link: dict[str, str], n: int) -> None:
+def test_each_unknown_value_in_a_link_gets_a_warning(
+    open_page: Open, screen: str, link: dict[str, str], n: int
+) -> None:
     app = open_page(f"pages/{screen}/page.py", **({"model": "reverse-small"} | link))
     assert len(complaints(app)) == n
-    assert all("not here" in warning for warning in complaints(app))
+    assert all("does not exist here" in warning for warning in complaints(app))

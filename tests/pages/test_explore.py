@@ -1,4 +1,4 @@
-"""Home and Attention, for every shipped model, with good links, bad links and bad input."""
+"""Home and Attention with shipped models: masks, invalid input, long input, and changes in a link."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.pages.conftest import ROOT, Open, complaints, strip_lanes, text
 ATTENTION = "pages/attention/page.py"
 
 
-def test_a_mask_is_said_to_spoil_the_answers_or_to_change_nothing(open_page: Open) -> None:
+def test_verdict_states_whether_a_mask_changes_the_answers(open_page: Open) -> None:
     app = open_page(ATTENTION, model="reverse", mask="full")
     assert "nothing changes" in text(app)
     app.sidebar.segmented_control(key="mask").set_value("causal").run()
@@ -18,9 +18,9 @@ def test_a_mask_is_said_to_spoil_the_answers_or_to_change_nothing(open_page: Ope
     assert "nothing changes" not in text(app)
 
 
-def test_bad_input_gets_one_sentence_and_the_last_picture_stays(open_page: Open) -> None:
+def test_invalid_input_shows_one_error_and_keeps_the_last_picture(open_page: Open) -> None:
     app = open_page(model="reverse", input="4 9 2")
-    assert "Every token is right" in text(app)
+    assert "All tokens right" in text(app)
     for typed, sentence in (
         ("<b>bold</b>", "“<b>bold</b>” is not one"),
         ("", "Type some numbers from 1 to 19"),
@@ -32,12 +32,12 @@ def test_bad_input_gets_one_sentence_and_the_last_picture_stays(open_page: Open)
         assert "Still showing the last input" in text(app)
 
 
-def test_more_than_it_was_trained_on_is_allowed_and_announced(open_page: Open) -> None:
+def test_input_longer_than_in_training_is_allowed_with_a_remark(open_page: Open) -> None:
     app = open_page(ATTENTION, model="reverse", input=" ".join(["3"] * 20))
     assert "trained on 3 to 15" in text(app)
 
 
-def test_changes_of_a_link_are_on_until_they_are_taken_back_and_those_that_do_not_fit_ignored(open_page: Open) -> None:
+def test_changes_in_a_link_can_be_removed_and_unfit_ones_are_ignored(open_page: Open) -> None:
     fit, unfit = "ablate:encoder.2.attn.1,positions:off", "ablate:encoder.7.attn.1,nonsense"
     app = open_page(ATTENTION, model="reverse", edits=f"{unfit},{fit}")
     assert len(app.warning) == 2
@@ -49,7 +49,7 @@ def test_changes_of_a_link_are_on_until_they_are_taken_back_and_those_that_do_no
     assert complaints(app) == []
 
 
-def test_the_scores_on_screen_are_those_of_the_library(open_page: Open) -> None:
+def test_scores_on_screen_match_the_library(open_page: Open) -> None:
     app = open_page(ATTENTION, model="reverse", input="4 9 2 11 5")
     shown = app.dataframe[0].value
     checkpoint = xformer.load(ROOT / "checkpoints/reverse")
@@ -58,14 +58,14 @@ def test_the_scores_on_screen_are_those_of_the_library(open_page: Open) -> None:
         assert shown[column].tolist() == expected[column].tolist()
 
 
-def test_the_papers_sizes_are_counted_by_part_and_the_model_runs_with_random_weights(open_page: Open) -> None:
+def test_published_sizes_are_counted_by_part_and_the_model_runs_with_random_weights(open_page: Open) -> None:
     app = open_page(more="paper")
     assert "**63,045,632** by formula; **65 M** printed in Vaswani et al. 2017, Table 3" in text(app)
     assert app.dataframe[0].value["numbers"].sum() == 63_045_632
     app.button(key="run_transformer-base").click().run(timeout=120)
     found = re.search(r"logits \[1, 9, 37000\].* Its loss on random tokens is \*\*([\d.]+)\*\*", text(app))
     assert found is not None
-    assert float(found[1]) > 5  # it knows nothing: ln 37,000 is 10.5
+    assert float(found[1]) > 5  # an untrained model: ln 37,000 is 10.5
     app.segmented_control(key="paper").set_value("base, over-counted").run()
     assert complaints(app) == []
     assert "**79,465,728**" in text(app)

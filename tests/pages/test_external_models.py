@@ -1,4 +1,4 @@
-"""External models in the app: opened by a link or in the sidebar, one copy for all, a message where one cannot be opened."""
+"""External models in the app: opened by a link or in the sidebar, one copy for all visitors, a message on failure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def served(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A server with one model that can be opened and one that cannot; its store is this test's."""
+    """A server with one model that can be opened and one that cannot, and its own model store."""
     folder = Path(shutil.copytree(made, tmp_path / "models"))
     (folder / "broken").mkdir()
     (folder / "broken" / "pytorch_model.bin").write_bytes(b"x")
@@ -41,7 +41,7 @@ def served(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_it_is_opened_by_its_name_and_its_code_shows_where_it_lies(
+def test_model_is_opened_by_a_link_and_its_code_hides_the_server_path(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, served: Path
 ) -> None:
     link = {"model": TINY, "input": "the cat sat on the cat", "panel": "rollout"}
@@ -54,10 +54,10 @@ def test_it_is_opened_by_its_name_and_its_code_shows_where_it_lies(
     assert models.subject(TINY) is models.subject(TINY)  # one copy is shared
     assert link.items() <= dict(app.query_params.items()).items()
     monkeypatch.setenv("XFORMER_MODEL", str(served / "tiny-llama"))
-    assert open_page(PAGE).selectbox(key="model").value == TINY  # what a fresh visitor sees
+    assert open_page(PAGE).selectbox(key="model").value == TINY  # a new visitor gets the operator's choice
 
 
-def test_a_model_that_cannot_be_opened_shows_the_reason_beside_the_sidebar(open_page: Open, served: Path) -> None:
+def test_a_model_that_cannot_be_opened_is_replaced_with_a_warning(open_page: Open, served: Path) -> None:
     app = open_page(PAGE, model="hf:broken")
     assert "pickle" in plain(app.warning[0].value)
     assert app.selectbox(key="model").value == models.shipped()[0]
@@ -65,7 +65,7 @@ def test_a_model_that_cannot_be_opened_shows_the_reason_beside_the_sidebar(open_
     assert "This server has no model 'hf:../../etc'" in plain(app.warning[0].value)
 
 
-def test_too_little_memory_is_a_sentence_in_the_place_of_the_page(
+def test_lack_of_memory_shows_an_error_in_place_of_the_page(
     open_page: Open, served: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(id: str, step: object) -> object:
@@ -81,17 +81,19 @@ def test_too_little_memory_is_a_sentence_in_the_place_of_the_page(
     assert app.title[0].value.startswith("Attention")
 
 
-def test_open_a_model_lists_what_there_is_and_why_not(open_page: Open, served: Path) -> None:
+def test_open_menu_lists_models_and_why_some_cannot_be_opened(open_page: Open, served: Path) -> None:
     app = open_page(PAGE, model="reverse-small")
     assert [button.key for button in app.button if str(button.key).startswith("open_hf")] == [f"open_{TINY}"]
     assert any("pickle" in plain(caption.value) for caption in app.caption)
-    assert not [button for button in app.button if str(button.key).startswith("fetch_")]  # the server has decided
+    assert not [
+        button for button in app.button if str(button.key).startswith("fetch_")
+    ]  # the operator has chosen the models
     app.button(key=f"open_{TINY}").click().run()
     assert complaints(app) == []
     assert app.selectbox(key="model").value == TINY
 
 
-def test_a_fetch_is_offered_where_the_server_has_not_decided(
+def test_a_fetch_is_offered_if_the_operator_has_not_chosen_models(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("XFORMER_MODELS", raising=False)
@@ -102,7 +104,7 @@ def test_a_fetch_is_offered_where_the_server_has_not_decided(
     assert button.label == "Fetch SmolLM2-135M-Instruct"
 
 
-def test_what_a_model_said_is_forgotten_with_it(served: Path) -> None:
+def test_cached_results_of_a_closed_model_are_evicted(served: Path) -> None:
     shared.put(("run", TINY, (1,), "", ""), "answer")
     shared.put(("run", "reverse", (1,), "", ""), "kept")
     models._free()
@@ -114,7 +116,7 @@ def test_a_scale_without_the_first_token_is_in_the_link_and_in_the_code(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, served: Path
 ) -> None:
     link = {"model": TINY, "input": "the cat sat on the cat sat", "sink": "out", "head": "2.5"}
-    app = open_page(PAGE, **link, scale="rest")  # as older links write it
+    app = open_page(PAGE, **link, scale="rest")  # as in older links
     assert not app.warning
     link["scale"] = "without_first_token"
     assert link.items() <= dict(app.query_params.items()).items()
@@ -123,7 +125,7 @@ def test_a_scale_without_the_first_token_is_in_the_link_and_in_the_code(
     assert open_page(PAGE, model=TINY, scale="nonsense").warning
 
 
-def test_a_long_vocabulary_is_searched(open_page: Open, served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_vocabulary_has_a_search_field(open_page: Open, served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pages.attention.heads.MOST_LISTED", 5)
     app = open_page(PAGE, model=TINY, input="the cat sat", panel="change", head="1.2")
     app.text_input(key="replace_search").set_value("dog").run()
@@ -136,7 +138,7 @@ def test_a_long_vocabulary_is_searched(open_page: Open, served: Path, monkeypatc
     assert typed[: len(typed) // 2] == typed[len(typed) // 2 :] != []
 
 
-def test_a_large_run_is_shown_by_small_pictures(open_page: Open, monkeypatch: pytest.MonkeyPatch, served: Path) -> None:
+def test_a_large_run_is_shown_as_thumbnails(open_page: Open, monkeypatch: pytest.MonkeyPatch, served: Path) -> None:
     monkeypatch.setattr(huggingface, "LARGE_BYTES", 0)
     link = {"model": TINY, "input": "the cat sat on the cat", "edits": "ablate:decoder.0.attn.2", "head": "1.3"}
     app = assert_code_draws_what_is_shown(
@@ -144,5 +146,5 @@ def test_a_large_run_is_shown_by_small_pictures(open_page: Open, monkeypatch: py
     )
     header = header_of(next(one.proto.bytes for one in app.get("bidi_component") if one.proto.bytes[:4] == b"XATT"))
     assert header["layers"][0]["runs"][-1]["silenced"] == [2]  # the last is the changed one
-    assert header["layers"][0]["moved"] == [0] * 6  # it looks where it looked
+    assert header["layers"][0]["moved"] == [0] * 6  # its pattern is unchanged
     assert max(header["layers"][1]["moved"]) > 0

@@ -69,7 +69,7 @@ SCREENS = [
     ("BERT", "home", {"input": "the [MASK] sat"}, 0, "likeliest tokens at each gap"),
     ("BERT", "residual", {"picture": "parts"}, 0, "no sum of what was added"),
     (READ_ONLY, "attention", {"panel": "why here?"}, 0, "No decoder.1.attn.scores was found"),
-    (ENCODER, "home", {}, 0, "it gives a vector of 24 numbers for each of the 6 positions"),
+    (ENCODER, "home", {}, 0, "it outputs a vector of 24 numbers for each of the 6 positions"),
     (
         ENCODER,
         "residual",
@@ -124,7 +124,7 @@ def test_a_long_continuation_is_generated_on_a_click(open_page: Open) -> None:
 def test_a_read_only_model_offers_no_changes_of_the_run(open_page: Open) -> None:
     link = {"input": "the cat sat", "mask": "full", "edits": "ablate:decoder.0.attn.1", "panel": "change the run"}
     app = open_page("pages/attention/page.py", model=READ_ONLY, **link)
-    assert "A change was left out" in app.warning[0].value
+    assert "A change was ignored" in app.warning[0].value
     assert app.session_state["mask"] == "as trained"
     assert not [button for button in app.button if "blate" in str(button.label)]
     assert "Set the mask" not in everything(app)
@@ -207,6 +207,6 @@ def test_a_model_whose_inputs_no_screen_can_ask_for_is_refused(tmp_path: Path, m
     for name in ("Wav2Vec2ForCTC", "CLIPModel", "CLIPVisionModel"):
         MEMBERS[name].save(tmp_path / name)
     for name in ("Wav2Vec2ForCTC", "CLIPModel"):
-        with pytest.raises(ModelFileError, match=f"^The screens cannot ask for what {name} reads; in Python, "):
+        with pytest.raises(ModelFileError, match=f"^The screens have no input field for what {name} reads; in Python, "):
             models._load(f"hf:{name}", lambda done, of, what: None)
     assert models._load("hf:CLIPVisionModel", lambda done, of, what: None) is not None

@@ -1,4 +1,4 @@
-"""The figures that the “⋯” of a picture offers: size, colours, title, and below it the call and the link of what is shown."""
+"""The figures in the “⋯” menu of a picture: size, colours, title, and a caption with the call and the link."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> Files:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """The charts and options of the figures from now on, which are not drawn: that is tested where figures are made."""
+    """Records the charts and options of figures instead of drawing them, which other tests cover."""
     found: Asked = []
     monkeypatch.setattr("pages.shared.picture.svg", lambda charts, **options: found.append((charts, options)) or "")
     return found
@@ -56,7 +56,7 @@ def test_a_figure_follows_its_options(open_page: Open, files: Files, asked: Aske
 
 
 def caption(drawn: bytes) -> str:
-    """The words of a figure or a page, with the lines put together again that a figure breaks."""
+    """Return the text of a figure or a page, with wrapped lines joined again."""
     text = drawn.decode()
     lines = re.findall(r"<text[^>]*>([^<]*)</text>", text) or re.findall(r"<p>(.*?)</p>", text)
     return unescape("".join(lines))
@@ -64,7 +64,7 @@ def caption(drawn: bytes) -> str:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The screens have an address."""
+    """Give the screens an address."""
     monkeypatch.setattr(type(st.context), "url", property(lambda _: SERVED))
 
 
@@ -73,7 +73,7 @@ def link_of(app: AppTest) -> str:
 
 
 @pytest.mark.usefixtures("served")
-def test_the_caption_of_the_attention_view_follows_what_is_changed(open_page: Open, files: Files) -> None:
+def test_caption_of_the_attention_view_follows_the_changes(open_page: Open, files: Files) -> None:
     app = open_page(ATTENTION, model="reverse-small", input="3 7 12")
     name = next(name for name in files if name.endswith("-pattern.html"))
     first = link_of(app)
@@ -86,8 +86,8 @@ def test_the_caption_of_the_attention_view_follows_what_is_changed(open_page: Op
     assert "set_causal(True)" in text
 
 
-def test_what_is_served_nowhere_has_no_link(open_page: Open, files: Files) -> None:
+def test_caption_has_no_link_without_an_address(open_page: Open, files: Files) -> None:
     open_page(COMPARE)
     text = caption(files["compare-steps.html"]())
-    assert text.count("decode_steps(") == 2  # of both players
+    assert text.count("decode_steps(") == 2  # one for each model
     assert "?" not in text

@@ -1,4 +1,4 @@
-"""A screen in a frame of slides: the panel below a picture is drawn where the link asks for it, and no frame is left empty."""
+"""A screen in a frame on slides: the panel below a picture is drawn only on request, and no frame is empty."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def framed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("framed")
-def test_the_panel_below_the_picture_is_there_where_the_link_asks_for_it(open_page: Open) -> None:
+def test_panel_below_the_picture_is_drawn_only_if_the_link_asks_for_it(open_page: Open) -> None:
     alone = open_page(ATTENTION, **LINK)
     assert alone.query_params["panel"] == frame.ALONE
     assert not alone.dataframe
@@ -31,18 +31,18 @@ def test_the_panel_below_the_picture_is_there_where_the_link_asks_for_it(open_pa
 
 @pytest.mark.usefixtures("framed")
 @pytest.mark.parametrize(("model", "part"), [("reverse", "oops"), ("digits", "images of digits")])
-def test_a_link_that_cannot_be_read_is_said_above_the_picture(open_page: Open, model: str, part: str) -> None:
+def test_an_invalid_input_in_the_link_is_reported_above_the_picture(open_page: Open, model: str, part: str) -> None:
     app = open_page(ATTENTION, model=model, input="3 7 oops")
-    [message] = [one.value for one in app.main.error]
+    [message] = [error.value for error in app.main.error]
     assert part in message
 
 
 @pytest.mark.usefixtures("framed")
-def test_a_frame_without_a_run_says_how_to_show_one(open_page: Open) -> None:
+def test_a_frame_without_a_run_explains_how_to_show_one(open_page: Open) -> None:
     assert "&run=" in open_page(TRAIN).info[0].value
 
 
-def test_every_screen_says_what_its_picture_is() -> None:
+def test_every_screen_marks_its_picture() -> None:
     for name in screens():
         sources = [path.read_text("utf-8") for path in (Path("pages") / name).glob("*.py")]
         assert any("frame.picture(" in source or "with picture()" in source for source in sources), name

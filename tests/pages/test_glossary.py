@@ -1,11 +1,11 @@
-"""The words that a sentence uses are explained, once, and nothing else is."""
+"""Technical terms in a sentence are found and explained once each."""
 
 from __future__ import annotations
 
 from pages.shared.text import WORDS, escape_markdown, explained, words_in
 
 
-def test_words_are_found_in_the_plural_in_bold_and_escaped_but_not_inside_others() -> None:
+def test_terms_are_found_in_plural_bold_and_escaped_text_but_not_inside_other_words() -> None:
     assert words_in("Two **logits**, one softmax and again a logit.") == ["logit", "softmax"]
     assert words_in(escape_markdown("an anti-diagonal")) == ["anti-diagonal"]
     found = words_in("The unembedding of the residual stream, post-norm")

@@ -1,4 +1,4 @@
-"""What the sidebar does with the input of every kind of task: without a trained model, on ones made for the purpose."""
+"""The input field of the sidebar for every kind of task, tested with untrained models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ATTENTION = "pages/attention/page.py"
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One model of each kind of task, with fresh weights."""
+    """One untrained model of each kind of task."""
     folder = tmp_path_factory.mktemp("untrained")
     for name in ("induction", "addition", "brackets", "reverse"):
         chosen = preset(name)
@@ -31,12 +31,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def untrained(saved: Path, ship: Callable[[Path], None]) -> None:
-    """Those models in place of the shipped ones."""
+    """Replace the shipped models with the untrained ones."""
     ship(saved)
 
 
 @pytest.mark.usefixtures("untrained")
-def test_default_random_and_an_example_can_be_read(open_page: Open) -> None:
+def test_default_random_and_example_inputs_can_be_read(open_page: Open) -> None:
     rule = Task(preset("addition").task).rule
     app = open_page(ATTENTION, model="addition")
     assert app.sidebar.text_input(key="input").value == rule.default
@@ -50,7 +50,7 @@ def test_default_random_and_an_example_can_be_read(open_page: Open) -> None:
 
 
 @pytest.mark.usefixtures("untrained")
-def test_a_model_of_another_task_brings_its_own_input_where_it_cannot_read_what_is_there(open_page: Open) -> None:
+def test_switching_to_a_model_that_cannot_read_the_input_resets_it(open_page: Open) -> None:
     app = open_page("pages/embeddings/page.py", model="reverse", input="3 7 12")
     for name, value in (("induction", "3 7 12"), ("brackets", "(()())())("), ("reverse", "3 7 12 9 4 11")):
         app.sidebar.selectbox(key="model").set_value(name).run()
@@ -65,25 +65,25 @@ EDITS = [("reverse", "3 7 12", 0, "", "7 12"), ("reverse", "3", 1, "8", "3 8"), 
 
 
 @pytest.mark.usefixtures("untrained")
-def test_a_token_edited_in_its_place_changes_the_typed_text() -> None:
+def test_editing_a_token_in_place_changes_the_typed_text() -> None:
     for name, typed, at, text, then in EDITS:
         subject = models.subject(name)
         pieces = kind_of(subject).pieces(xformer.read(subject, typed))
         assert edited(pieces.texts, at, text) == then
 
 
-def test_a_text_keeps_its_spaces_where_a_token_is_edited() -> None:
+def test_editing_a_token_keeps_the_spaces_of_a_text() -> None:
     pieces = ("The", " cat", " sat", ".", " .")
     assert edited(pieces, 1, "dog") == "The dog sat."
     assert edited(pieces, 4, "On") == "The cat sat. On"
     assert edited(pieces, 4, "!") == "The cat sat.!"
     assert edited(pieces, 0, "") == "cat sat."
-    for sent in (None, "3", {"at": 3, "text": "5"}, {"at": 0, "text": 5}, {"at": "0", "text": "5"}):  # of no strip
+    for sent in (None, "3", {"at": 3, "text": "5"}, {"at": 0, "text": 5}, {"at": "0", "text": "5"}):  # malformed
         assert edit_sent(sent, 3) is None
     assert edit_sent({"at": 2, "text": "5"}, 3) == (2, "5")
 
 
-def test_a_run_that_would_take_all_memory_is_refused_with_a_sentence(
+def test_an_input_that_would_exceed_the_memory_budget_is_refused(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XFORMER_MAX_MEMORY", "1")  # MB

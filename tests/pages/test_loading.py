@@ -1,4 +1,4 @@
-"""Tests of loading: a server answers at once, an early visitor sees what is loaded, and a failure is shown."""
+"""Loading at startup: the server responds at once, and early visitors see a message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEADLINE = 60.0
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A process in which nothing is loaded yet; the list records what is done."""
+    """Simulate a process in which nothing is loaded yet; the list records the steps."""
     done: list[str] = []
     monkeypatch.setattr(serving, "_loaded", threading.Event())
     monkeypatch.setattr(serving, "freeze_objects", lambda: done.append("frozen"))
@@ -38,7 +38,7 @@ def page() -> None:
     st.text("drawn")
 
 
-def test_an_early_visitor_is_told_what_is_loaded(fresh: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_early_visitor_sees_a_message_while_loading(fresh: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on, seen = threading.Event(), threading.Event(), []
     monkeypatch.setattr(serving, "_import", lambda: (begun.set(), go_on.wait(DEADLINE), fresh.append("imports")))
     spinner = serving.st.spinner
@@ -52,14 +52,14 @@ def test_an_early_visitor_is_told_what_is_loaded(fresh: list[str], monkeypatch: 
     serving.begin_loading()
     assert begun.wait(DEADLINE)
     app = AppTest.from_function(page, default_timeout=DEADLINE).run()
-    assert seen == ["This server has just been started, and is loading PyTorch."]
+    assert seen == ["This server has just started and is loading PyTorch."]
     assert [text.value for text in app.text] == ["drawn"]
-    assert fresh == ["imports", "frozen"]  # once, though two threads asked
+    assert fresh == ["imports", "frozen"]  # once, although two threads called it
     app.run()
     assert len(seen) == 1
 
 
-def test_a_server_answers_before_the_large_libraries_are_imported() -> None:
+def test_server_starts_before_the_large_libraries_are_imported() -> None:
     code = """
 import sys
 from pages.shared import serving

@@ -1,4 +1,4 @@
-"""What a visit leaves behind holds no activations: sessions, fragments and downloads know only what was asked for."""
+"""Sessions, fragments and downloads hold no activations, only the keys of their readings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHANGED = {"input": "3 7 12 9 " * 13, "edits": "ablate:encoder.0.attn.1"}
 
 
 class Kept:
-    """What Streamlit keeps for as long as a visit lasts, and a weak reference to all that was computed for it."""
+    """Records the objects that Streamlit keeps for the whole visit, and weak references to everything computed for it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.downloads: dict[str, Callable[[], Any]] = {}
@@ -55,11 +55,11 @@ class Kept:
         monkeypatch.setattr(st, "download_button", offering)
 
     def alive(self) -> list[Any]:
-        """What is still in memory once the cache has let everything go."""
+        """Return the computed objects that are still in memory after the caches are emptied."""
         st.cache_data.clear()
         shared.sweep(unused=-1.0)
         gc.collect()
-        return [one for reference in self.computed if (one := reference()) is not None]
+        return [computed for reference in self.computed if (computed := reference()) is not None]
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
 def test_a_visit_holds_no_activations(kept: Kept, open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "xformer.viz.packing.pack", partial(pack, max_thumbnail=8, budget=100_000)
-    )  # as of a long input
+    )  # as for a long input
     open_page("pages/attention/page.py", model=add_model(runs, 2, 50), **CHANGED)
     assert kept.computed
     assert max(n_bytes(one) for _, given in kept.fragments for one in given if not isinstance(one, bytes)) < 9_999
@@ -81,7 +81,7 @@ def test_a_visit_holds_no_activations(kept: Kept, open_page: Open, runs: Path, m
     assert {key: kept.downloads[key]() for key in first} == first  # computed again
 
 
-def test_a_shared_reading_is_the_reading_itself(kept: Kept) -> None:
+def test_a_shared_reading_behaves_like_the_reading(kept: Kept) -> None:
     key = ("reverse", (3, 7, 12), "as trained", "")
     reading, again = resources.run(*key), resources.run(*key)
     assert reading is again
@@ -90,13 +90,13 @@ def test_a_shared_reading_is_the_reading_itself(kept: Kept) -> None:
     pattern, recipe = reading["encoder.0.attn.pattern"].clone(), reading.recipe
     assert kept.alive() == []
     assert reading.recipe == recipe
-    assert kept.alive() == []  # to know the recipe nothing is computed
+    assert kept.alive() == []  # the recipe is available without computing anything
     assert torch.equal(reading["encoder.0.attn.pattern"], pattern)
     assert type(reading.one(0)) is Reading
     assert reading.predicted == resources.run(*key).predicted
 
 
-def test_a_computation_that_fails_gives_its_bytes_back(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_computation_releases_its_reserved_bytes(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, run = add_model(runs, 2, 50), resources._run
     monkeypatch.setenv("XFORMER_MAX_MEMORY", "1")
     monkeypatch.setattr(resources, "_admitted", weakref.WeakSet())
@@ -108,13 +108,15 @@ def test_a_computation_that_fails_gives_its_bytes_back(runs: Path, monkeypatch: 
     assert resources.run(model, (3, 7, 12)).n_correct >= 0
 
 
-def test_a_script_run_waits_while_the_others_keep_more_than_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_run_waits_until_its_bytes_fit_into_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "_admitted", weakref.WeakSet())
     monkeypatch.setenv("XFORMER_MAX_MEMORY", "1")
     others = [resources._ScriptRun()]
     resources._admit(others[0], 1_000_000, seconds=0.0)
     resources._admit(resources._ScriptRun(), 20_000, seconds=60.0)
-    resources._admit(resources._ScriptRun(), 100_000, seconds=0.1)  # too much, and it has waited long enough
+    resources._admit(
+        resources._ScriptRun(), 100_000, seconds=0.1
+    )  # exceeds the budget, but is admitted after the timeout
     waiting = threading.Thread(target=resources._admit, args=(resources._ScriptRun(), 900_000, 60.0))
     waiting.start()
     waiting.join(0.2)

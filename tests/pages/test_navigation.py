@@ -1,4 +1,4 @@
-"""A visit goes from screen to screen and keeps what it looks at: the model, the input, the mask and the changes, exactly."""
+"""Navigation between screens keeps the model, the input, the mask and the changes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ LINK = {"model": "reverse-small", "input": "1 2 3 4", "mask": "causal", "edits":
 
 
 def click(app: AppTest, page: str) -> AppTest:
-    """As the sidebar's navigation does: another screen, and an address without a link."""
+    """Open another screen as the navigation does, with an address without parameters."""
     app.query_params.clear()
     return app.switch_page(page).run()
 
 
 def go_back(app: AppTest, page: str, link: dict[str, str]) -> AppTest:
-    """As the browser's Back does: the screen with the link that it had when it was left."""
+    """Open a screen as the browser's Back does, with the link that it had before."""
     app.query_params.clear()
     for name, value in link.items():
         app.query_params[name] = value
@@ -29,7 +29,7 @@ def link_of(app: AppTest) -> dict[str, str]:
 
 
 def looked_at(app: AppTest) -> dict[str, object]:
-    """What the sidebar shows and what the link says, which are one."""
+    """Return the selection in the sidebar, and assert that the link agrees with it."""
     shown = {
         "model": app.sidebar.selectbox(key="model").value,
         "input": app.sidebar.text_input(key="input").value,
@@ -42,7 +42,7 @@ def looked_at(app: AppTest) -> dict[str, object]:
     return shown
 
 
-def test_back_shows_what_the_link_of_that_page_says(open_page: Open) -> None:
+def test_back_restores_the_link_of_the_previous_screen(open_page: Open) -> None:
     app = open_page(ATTENTION, **LINK, panel="rollout")
     there = link_of(app)
     click(app, RESIDUAL)
@@ -52,8 +52,8 @@ def test_back_shows_what_the_link_of_that_page_says(open_page: Open) -> None:
     assert looked_at(app) == LINK
     assert link_of(app) == there
     assert app.segmented_control(key="panel").value == "rollout"
-    app.segmented_control(key="panel").set_value("steps").run()  # a link is followed once
+    app.segmented_control(key="panel").set_value("steps").run()  # a link is applied only once
     assert app.segmented_control(key="panel").value == link_of(app)["panel"] == "steps"
-    go_back(app, RESIDUAL, {"model": "reverse-small"})  # which names no changes
+    go_back(app, RESIDUAL, {"model": "reverse-small"})  # a link without changes
     assert app.session_state["edits"] == ""
     assert "edits" not in link_of(app)

@@ -1,4 +1,4 @@
-"""The server's part of a playlist: links are followed on all screens, files are answered, and nothing else is taken."""
+"""The server side of the playlist: links open screens, files are parsed, and malformed messages are rejected."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ ATTENTION = "pages/attention/page.py"
 
 
 def drawn(app: AppTest) -> list[dict[str, Any]]:
-    """What the browser gets of the playlist."""
-    found = [
-        one.proto for one in app.main.get("bidi_component") if one.proto.component_name.endswith("xformer_playlist")
-    ]
-    return [json.loads(proto.json) for proto in found]
+    """Return the playlist data sent to the browser."""
+    protos = [element.proto for element in app.main.get("bidi_component")]
+    return [json.loads(proto.json) for proto in protos if proto.component_name.endswith("xformer_playlist")]
 
 
 @pytest.fixture
@@ -39,7 +37,7 @@ def go(app: AppTest, link: object) -> AppTest:
     return app.run()
 
 
-def test_a_view_opens_without_a_frame_and_what_is_no_screen_is_not_opened(open_page: Open) -> None:
+def test_a_view_opens_outside_a_frame_and_an_unknown_screen_is_refused(open_page: Open) -> None:
     app = open_page(ATTENTION, model="reverse", input="4 9 2 11", edits="ablate:encoder.1.attn.2")
     for link in ("/nowhere?model=reverse-small", "https://example.org/"):
         go(app, link)
@@ -55,17 +53,17 @@ def test_a_view_opens_without_a_frame_and_what_is_no_screen_is_not_opened(open_p
     assert not app.toast
 
 
-def test_what_is_no_file_is_answered_with_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_file_returns_an_error_message(monkeypatch: pytest.MonkeyPatch) -> None:
     for sent in (None, 5, [], {"text": 5}, {"shipped": ["masks"]}, {"text": "<b>"}):
         monkeypatch.setattr(st, "session_state", {"playlist_views": {"open": sent}})
         playlist._read()
         answer = st.session_state["playlist_answer"]
         assert "playlist" not in answer
-        assert answer["problem"].startswith("The file was not opened. ")
+        assert answer["problem"].startswith("The file could not be opened. ")
 
 
 @pytest.mark.usefixtures("offered")
-def test_a_file_a_lesson_and_the_playlist_of_the_server_are_answered(
+def test_a_file_a_lesson_and_the_playlist_of_the_server_can_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk = Playlist(title="Talk", items=(Item(link="/train", title="x"),))
@@ -80,12 +78,12 @@ def test_a_file_a_lesson_and_the_playlist_of_the_server_are_answered(
         found.append(answer["playlist"]["title"])
         ids.add(answer["id"])
     assert found == ["Talk", "Masks", "Of the server"]
-    assert len(ids) == 3  # the browser takes each once
+    assert len(ids) == 3  # the browser handles each id once
     assert next(iter(playlist._offered())) == "server"
 
 
 @pytest.mark.usefixtures("offered")
-def test_a_playlist_of_the_server_that_is_gone_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_playlist_of_the_server_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(FIRST, str(tmp_path / "gone.json"))
     assert "server" not in playlist._offered()
     assert "masks" in playlist._offered()

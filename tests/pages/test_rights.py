@@ -1,4 +1,4 @@
-"""Rights on a server: all of them on one for this machine, those of owners behind a proxy, none in a frame of another site."""
+"""Permissions: everything on a local server, only one's own runs behind a proxy, nothing in a cross-site frame."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pages.shared.serving import access
 
 @pytest.fixture
 def context(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A visitor whose request can be changed, at a server for this machine alone."""
+    """The request context of a visitor on a local server; tests modify it."""
     given = SimpleNamespace(
         is_embedded=False, headers={"Host": "localhost:8501"}, cookies={"xformer_visitor": "a" * 32}
     )
@@ -37,7 +37,7 @@ def test_a_server_behind_a_proxy_is_not_local(context: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("is_open", ["0", "1"])
-def test_a_frame_and_a_connection_without_the_cookie_only_look_on(
+def test_a_visitor_in_a_frame_or_without_the_cookie_can_only_watch(
     context: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, is_open: str
 ) -> None:
     monkeypatch.setenv("XFORMER_OPEN", is_open)
@@ -54,7 +54,7 @@ def test_a_frame_and_a_connection_without_the_cookie_only_look_on(
         assert run_store.who() == ""
 
 
-def test_who_has_gone_while_the_script_runs_orders_nothing_any_more(context: SimpleNamespace) -> None:
-    """Of a closed connection neither headers nor cookies are known: also not whether a proxy stands before it."""
+def test_a_disconnected_visitor_has_no_permissions(context: SimpleNamespace) -> None:
+    """A closed connection has neither headers nor cookies, so it is unknown whether it came through a proxy."""
     context.headers, context.cookies = {}, {}
     assert not run_store.is_open()

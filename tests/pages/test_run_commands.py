@@ -1,4 +1,4 @@
-"""Commands that a visitor may not give: refused where they are carried out, whatever a button shows."""
+"""Commands that a visitor may not give are refused on the server, even if a button was enabled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Be = Callable[[str], None]
 
 @pytest.fixture
 def be(monkeypatch: pytest.MonkeyPatch) -> Be:
-    """`be(MINE)`: that visitor asks, at a server for several people where no process is started."""
+    """Return a function that sets the visitor, on a server for several people that starts no processes: `be(MINE)`."""
     monkeypatch.setenv("XFORMER_OPEN", "0")
     monkeypatch.setattr("xformer.training.jobs.next_for", lambda *_: [])
 
@@ -38,7 +38,7 @@ def be(monkeypatch: pytest.MonkeyPatch) -> Be:
 
 
 def of(store: RunStore) -> list[Entry]:
-    """All that the run store knows, what was thrown away too."""
+    """Return all runs in the store, including deleted ones."""
     return [*store.entries(), *store.entries(deleted=True)]
 
 
@@ -82,13 +82,13 @@ def test_a_visitor_without_identity_can_give_no_command(
     before = of(store)
     be("")
     for command in (ON_A_RUN | NEW).values():
-        with pytest.raises(RunStoreError, match="Nothing can belong to you here"):
+        with pytest.raises(RunStoreError, match="You cannot own anything here"):
             command(run)
     assert of(store) == before
     assert not (tmp_path / "data").exists()
 
 
-def test_a_visitor_cannot_command_the_run_of_another(be: Be, runs: Path) -> None:
+def test_a_visitor_cannot_command_the_run_of_another_visitor(be: Be, runs: Path) -> None:
     store = RunStore(runs)
     run = add(store, "one", owner=THEIRS, state="stopped")
     before = of(store)
@@ -114,7 +114,7 @@ def test_a_private_run_of_another_visitor_does_not_exist_for_others(be: Be, runs
 
 def press(app: AppTest, key: str) -> AppTest:
     button = app.button(key=key)
-    button.proto.disabled = False  # a forged message does not mind
+    button.proto.disabled = False  # as a forged message would
     return button.click().run()
 
 
@@ -139,22 +139,18 @@ def test_a_forged_press_without_a_cookie_starts_and_deletes_nothing(open_page: O
     assert of(store) == before
 
 
-def test_an_imported_run_is_its_owners_alone_until_it_is_shared(
-    open_page: Open, be: Be, runs: Path, tmp_path: Path
-) -> None:
+def test_an_imported_run_is_private_until_it_is_shared(open_page: Open, be: Be, runs: Path, tmp_path: Path) -> None:
     elsewhere = RunStore(tmp_path / "elsewhere")
     content = to_file(elsewhere, with_weights(elsewhere, "a gift"))
     be(MINE)
     app = open_page(RUNS)
-    assert "Only you will see it" in plain([caption.value for caption in app.caption])
+    assert "Only you can see it" in plain([caption.value for caption in app.caption])
     app.file_uploader(key="runs_import_0").upload("gift.safetensors", content, "application/octet-stream").run()
     [entry] = RunStore(runs).entries()
     assert (entry.owner, entry.private) == (MINE, 1)
     assert any("**a gift**" in element.value for element in app.markdown)
     app.file_uploader(key="runs_import_1").upload("gift.safetensors", content, "application/octet-stream").run()
-    assert [plain(element.value) for element in app.success] == [
-        "These weights are here already: they are “a gift”, step 12."
-    ]
+    assert [plain(element.value) for element in app.success] == ["These weights are already here: “a gift”, step 12."]
 
     be(THEIRS)
     for page, name, value in (
@@ -168,10 +164,10 @@ def test_an_imported_run_is_its_owners_alone_until_it_is_shared(
         assert len({" ".join(complaints(app)).replace(run, "X") for run, app in apps.items()}) == 1
     app = open_page(RUNS)
     app.file_uploader(key="runs_import_0").upload("gift.safetensors", content, "application/octet-stream").run()
-    assert len(RunStore(runs).entries()) == 2  # not: “these weights are here already”
+    assert len(RunStore(runs).entries()) == 2  # not the message “These weights are already here”
 
     be(MINE)
-    assert "Only you see it" in plain(open_page(TRAIN, run=entry.id).get("progress")[0].proto.text)
+    assert "Only you can see it" in plain(open_page(TRAIN, run=entry.id).get("progress")[0].proto.text)
     app = open_page(RUNS, runs=entry.id)
     assert "only you" in app.dataframe[0].value["owner"].tolist()
     app = press(with_menu(app, entry.id), f"runs_share_{entry.id}")
@@ -180,7 +176,7 @@ def test_an_imported_run_is_its_owners_alone_until_it_is_shared(
     assert any("**a gift**" in element.value for element in open_page(RUNS).markdown)
 
 
-def test_the_duration_of_a_private_run_is_not_shared(runs: Path) -> None:
+def test_a_private_run_is_not_used_for_time_estimates(runs: Path) -> None:
     store = RunStore(runs)
     run = add(store, "secret")
     store.change(run, step=200, seconds=7.0)
@@ -190,7 +186,7 @@ def test_the_duration_of_a_private_run_is_not_shared(runs: Path) -> None:
     assert expected(tiny_preset(), store.entries(), gpu=False).seconds != seconds
 
 
-def test_what_begins_with_a_private_run_is_private_too(be: Be, runs: Path) -> None:
+def test_runs_derived_from_a_private_run_are_private(be: Be, runs: Path) -> None:
     store = RunStore(runs)
     run = with_weights(store, "secret")
     store.change(run, owner=MINE, private=1)
@@ -205,7 +201,7 @@ def test_on_a_local_server_an_imported_file_belongs_to_everyone(runs: Path, tmp_
     assert not RunStore(runs).entry(taken.run).private
 
 
-def test_throwing_the_cookie_away_brings_no_more_runs(be: Be, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleting_the_cookie_does_not_reset_the_run_limit(be: Be, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_MAX_WAITING", "2")
     monkeypatch.setenv("XFORMER_MAX_WAITING_BY_ADDRESS", "3")
     started = []
@@ -218,6 +214,6 @@ def test_throwing_the_cookie_away_brings_no_more_runs(be: Be, runs: Path, monkey
         run_commands.start(tiny_preset())
     be(f"{0:032x}")
     run_commands.stop(started[0])
-    run_commands.start(tiny_preset())  # one has ended, so there is room
+    run_commands.start(tiny_preset())  # allowed, because one has ended
     monkeypatch.setattr(limits, "visitor_address", lambda: "203.0.113.10")
     run_commands.start(tiny_preset())

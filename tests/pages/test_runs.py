@@ -1,4 +1,4 @@
-"""The Runs screen as a visitor meets it: table, choice, curves, names, deletion, import, and what may not be done."""
+"""The Runs screen: cards, table, chosen runs, curves, notes, renaming, deletion, and the Ray cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RUNS = "pages/runs/page.py"
 def add(
     store: RunStore, name: str, *, state: str = "finished", owner: str = "here", last: float = 0.5, **recipe: Any
 ) -> str:
-    """A run with two reports, as if it had been trained; no weights."""
+    """Add a run with two reports but no weights, and return its id."""
     run = store.add(tiny_preset(**recipe), name=name, owner=owner, state=state)
     numbers = dict.fromkeys(
         ("loss", "held_out_loss", "held_out_token_accuracy", "gradient_norm", "learning_rate"), 0.25
@@ -42,7 +42,7 @@ def add(
 
 
 def with_menu(app: AppTest, run: str) -> AppTest:
-    """The app with the menu of a run's card open."""
+    """Return the app with the menu of a run's card open."""
     app.session_state[f"runs_menu_{run}"] = True
     return app.run()
 
@@ -52,7 +52,7 @@ def table(app: AppTest) -> Any:
 
 
 def drawn(app: AppTest, column: str) -> list[dict[str, Any]]:
-    """The rows of the first data set of the first chart that has such a column."""
+    """Return the rows of the first data set with this column in the first chart."""
     [chart, *_] = app.get("vega_lite_chart")
     frames = [convert_arrow_bytes_to_pandas_df(found.data.data) for found in chart.proto.datasets]
     return next(frame.to_dict("records") for frame in frames if column in frame.columns)
@@ -62,14 +62,14 @@ def charts(app: AppTest) -> list[dict[str, Any]]:
     return [json.loads(chart.proto.spec) for chart in app.get("vega_lite_chart")]
 
 
-def test_without_runs_the_screen_shows_what_one_will_look_like(open_page: Open, runs: Path) -> None:
+def test_without_runs_the_screen_shows_an_example(open_page: Open, runs: Path) -> None:
     app = open_page(RUNS)
     assert "Nothing has been trained here yet" in text(app)
-    assert app.button(key="runs_first").label == "Train the first one"
-    assert not runs.exists()  # looking makes no run store
+    assert app.button(key="runs_first").label == "Train the first model"
+    assert not runs.exists()  # opening the screen does not create a run store
 
 
-def test_each_run_has_a_card_with_its_picture_and_what_can_be_done(open_page: Open, runs: Path) -> None:
+def test_each_run_has_a_card_with_a_picture_and_actions(open_page: Open, runs: Path) -> None:
     store = RunStore(runs)
     add(store, "**slow**", peak_lr=1e-4)
     run = with_weights(store, "one with weights")
@@ -92,7 +92,7 @@ def test_each_run_has_a_card_with_its_picture_and_what_can_be_done(open_page: Op
     assert app.query_params["model"] == f"{run}@12"
 
 
-def test_a_link_restores_choice_and_words(open_page: Open, runs: Path) -> None:
+def test_a_link_restores_the_chosen_runs_and_the_filter(open_page: Open, runs: Path) -> None:
     store = RunStore(runs)
     low, _, other = add(store, "zz low"), add(store, "zz high"), add(store, "other")
     store.tag(low, ["lecture"])
@@ -105,14 +105,14 @@ def test_a_link_restores_choice_and_words(open_page: Open, runs: Path) -> None:
     assert table(app)["name"].tolist() == ["zz low"]
 
 
-def test_what_a_link_asks_for_in_vain_is_said_and_words_that_no_run_has_leave_a_way_back(
+def test_unknown_values_in_a_link_get_a_warning_and_an_unmatched_filter_can_be_cleared(
     open_page: Open, runs: Path
 ) -> None:
     run = add(RunStore(runs), "only")
-    assert [line.count("not here") for line in complaints(open_page(RUNS, runs="../x"))] == [1]
+    assert [line.count("not exist here") for line in complaints(open_page(RUNS, runs="../x"))] == [1]
     app = open_page(RUNS, runs=run, find="zzz", x="gas")
-    assert [line.count("not here") for line in complaints(app)] == [1]
-    assert "No run matches." in text(app)
+    assert [line.count("not exist here") for line in complaints(app)] == [1]
+    assert "No runs match." in text(app)
     assert "0 of 1 run" in text(app)
     app.button(key="runs_show_all").click().run()
     assert not app.exception
@@ -120,7 +120,7 @@ def test_what_a_link_asks_for_in_vain_is_said_and_words_that_no_run_has_leave_a_
     assert "find" not in app.query_params
 
 
-def test_the_curves_are_the_rows_of_the_chosen_runs(open_page: Open, runs: Path) -> None:
+def test_curves_are_the_reports_of_the_chosen_runs(open_page: Open, runs: Path) -> None:
     store = RunStore(runs)
     one, two = add(store, "same name", last=0.5), add(store, "same name", last=1.0)
     app = open_page(RUNS, runs=f"{one},{two}", curves="held_out_exact_match")
@@ -130,8 +130,10 @@ def test_the_curves_are_the_rows_of_the_chosen_runs(open_page: Open, runs: Path)
     found = {(row["run"], row["step"]): row["value"] for row in lines}
     names = {run: f"same name · {run[:4]}" for run in (one, two)}
     assert found == {(names[one], 6): 0.25, (names[one], 12): 0.5, (names[two], 6): 0.5, (names[two], 12): 1.0}
-    assert "needs the fewest steps to get 99% of unseen sequences right: it does at step 12, after 1.2 s" in text(app)
-    assert "The two have the same settings, and the losses of all 2 reports that they share are equal" in text(app)
+    assert "needs the fewest steps to get 99% of unseen sequences right: it does so at step 12, after 1.2 s" in text(
+        app
+    )
+    assert "The two runs have the same settings, and the losses of all 2 reports that they share are equal" in text(app)
 
 
 def noticed(store: RunStore) -> str:
@@ -143,7 +145,7 @@ def rewrite(store: RunStore, run: str, **values: Any) -> None:
     store.put_rows(run, [row | values for row in store.rows(run)])
 
 
-def test_what_is_noticed_is_silent_where_it_does_not_hold(runs: Path) -> None:
+def test_notes_appear_only_if_they_hold(runs: Path) -> None:
     store = RunStore(runs)
     add(store, "one", last=1.0, log_every=5)
     other = add(store, "other", last=1.0, log_every=5)
@@ -153,21 +155,21 @@ def test_what_is_noticed_is_silent_where_it_does_not_hold(runs: Path) -> None:
     assert "same settings" not in noticed(store)  # their curves differ
     rewrite(store, other, loss=0.25)
     store.change(other, parent="0123abcd@5")
-    assert "same settings" not in noticed(store)  # their beginnings did
+    assert "same settings" not in noticed(store)  # their initial weights differ
     store.change(other, task=json.dumps(PRESETS["sort"].task.to_json()))
-    assert noticed(store) == ""  # steps on one task say nothing about those on another
+    assert noticed(store) == ""  # steps on different tasks are not comparable
     store.delete(other)
     other = add(store, "other", log_every=6)
     assert "`log_every` is 6" in noticed(store)
-    assert "comes from it" not in noticed(store)  # how often a run reports changes nothing
+    assert "is due to it" not in noticed(store)  # the reporting interval has no effect
     store.delete(other)
     faster = add(store, "faster", peak_lr=0.5, log_every=5)
-    assert "comes from it" in noticed(store)
+    assert "is due to it" in noticed(store)
     store.change(faster, device="cuda:0")
-    assert "comes from it" not in noticed(store)
+    assert "is due to it" not in noticed(store)
 
 
-def test_a_text_has_no_exact_match_in_table_curves_and_notes(open_page: Open, runs: Path) -> None:
+def test_a_run_on_a_text_has_no_exact_match(open_page: Open, runs: Path) -> None:
     store = RunStore(runs)
     run = add(store, "a text", last=1.0)
     store.change(run, task=json.dumps(PRESETS["characters"].task.to_json()))
@@ -177,7 +179,7 @@ def test_a_text_has_no_exact_match_in_table_curves_and_notes(open_page: Open, ru
     assert "No chosen run has reported its exact match yet." in text(app)
 
 
-def test_a_run_is_renamed_loses_a_tag_is_deleted_and_restored(open_page: Open, runs: Path) -> None:
+def test_a_run_can_be_renamed_untagged_deleted_and_restored(open_page: Open, runs: Path) -> None:
     store = RunStore(runs)
     one, two = add(store, "one"), add(store, "![x](http://evil/x.png)")
     store.tag(one, ["lecture"])
@@ -199,14 +201,14 @@ def test_a_run_is_renamed_loses_a_tag_is_deleted_and_restored(open_page: Open, r
     assert not app.exception
 
 
-def test_a_cluster_is_one_quiet_line_and_its_node_stands_in_the_menu(
+def test_the_ray_cluster_has_a_status_line_and_the_menu_names_the_node(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = RunStore(runs)
     run = add(store, "far away")
     store.change(run, device="cpu", node="node_*7*")
     monkeypatch.setenv("XFORMER_EXECUTOR", "ray")
-    assert "Ray" not in text(open_page(RUNS))  # whose figures are not known yet
+    assert "Ray" not in text(open_page(RUNS))  # its status is not known yet
     lock = liveness.take(runs / RELAY_LOCK)
     assert lock is not None
     with os.fdopen(lock):
@@ -217,4 +219,4 @@ def test_a_cluster_is_one_quiet_line_and_its_node_stands_in_the_menu(
         assert f"on cpu of {escape_markdown('node_*7*')}" in text(app)
         Status("a:1", "The *cluster* cannot be reached.").write(runs)
         gone = text(open_page(RUNS))
-        assert f"{escape_markdown('The *cluster* cannot be reached.')} Runs go on when it is back." in gone
+        assert f"{escape_markdown('The *cluster* cannot be reached.')} Runs continue when it is back." in gone

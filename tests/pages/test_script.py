@@ -1,4 +1,4 @@
-"""The code at a picture is a script: it shows something, and names no folder of the server."""
+"""The code of a picture is a script that shows the picture and contains no server paths."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.pages.conftest import Open, with_weights
 from xformer.training.run_store import RunStore
 
 
-def test_the_last_expression_is_shown_and_what_prints_is_left_alone() -> None:
+def test_last_expression_is_shown_unless_the_code_prints() -> None:
     assert script(["a = 1", "a + (", "    2)"]).splitlines()[-4:] == [
         "from xformer.viz.export import show",
         "picture = a + (",
@@ -23,13 +23,13 @@ def test_the_last_expression_is_shown_and_what_prints_is_left_alone() -> None:
         assert script(alone) == "\n".join(alone)
 
 
-def test_the_code_of_a_run_names_no_folder_of_the_server_and_runs_beside_the_runs(
+def test_code_of_a_run_hides_the_server_path_and_runs_next_to_the_runs_folder(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = with_weights(RunStore(runs), "mine")
     code = open_page("pages/residual/page.py", model=f"{run}@8", input="4 9 2", picture="norms").code[0].value
     assert str(runs.parent) not in code
-    assert "folder of runs" in code
+    assert "runs folder" in code
     assert code.endswith("show(picture)")
     monkeypatch.chdir(runs.parent)
     assert left_by(code)["picture"].to_dict()["datasets"]

@@ -1,7 +1,7 @@
-"""Streamlit's caches under the screens: keyed by what changes, and never timed or cleared.
+"""Screens never use `ttl` or `.clear()` with Streamlit's caches.
 
-An entry with a `ttl` can expire between Streamlit's check and its read, which raises `KeyError` at a visitor; `.clear()` takes
-from one visitor what another is reading.
+An entry with a `ttl` can expire between Streamlit's check and its read, which raises `KeyError`; `.clear()` removes entries
+that other visitors are reading.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ FILES = sorted([ROOT / "app.py", *(ROOT / "pages").rglob("*.py")])
 
 
 def faults(source: str) -> list[str]:
-    """Each `ttl` of a cache of Streamlit's, each `.clear()` of one or of a function that has one."""
+    """Return each `ttl` of a Streamlit cache and each `.clear()` of a cache or a cached function."""
     cached = re.findall(rf"@(?:st\.)?{CACHE}\b.*\n(?:@.*\n)*(?:async )?def (\w+)", source)
     return re.findall(rf"{CACHE}\([^)]*\bttl\b|\b(?:{'|'.join([CACHE, *cached])})\.clear\(", source)
 
 
-def test_a_timed_or_cleared_cache_is_seen() -> None:
+def test_ttl_and_clear_are_detected() -> None:
     cached = "@st.cache_data(max_entries=1)\ndef f(): ...\n"
     for source, n in (
         ("@st.cache_data(ttl=10)\ndef f(): ...", 1),
@@ -31,7 +31,7 @@ def test_a_timed_or_cleared_cache_is_seen() -> None:
         assert len(faults(source)) == n, source
 
 
-def test_no_cache_under_a_screen_is_timed_or_cleared() -> None:
+def test_no_screen_uses_ttl_or_clear() -> None:
     assert len(FILES) > 50
     found = {str(file.relative_to(ROOT)): faults(file.read_text(encoding="utf-8")) for file in FILES}
     assert not {file: lines for file, lines in found.items() if lines}

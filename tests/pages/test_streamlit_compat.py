@@ -1,4 +1,4 @@
-"""Tests of every private part of Streamlit that the app uses: each says what to look at when a release changes it."""
+"""Tests of every undocumented part of Streamlit that the app uses, with a clear message if a release changes it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tests.pages.conftest import ROOT, parsed
 
 
 def changed(item: str) -> str:
-    """What a failing test says."""
+    """Return the message of a failing test."""
     return (
-        f"streamlit {st.__version__} changed what pages/shared/streamlit_compat.py relies on in {item}; "
-        f"it was read in {compat.READ_IN}."
+        f"streamlit {st.__version__} changed something that {item} in pages/shared/streamlit_compat.py relies on; "
+        f"it was verified for {compat.READ_IN}."
     )
 
 
 @pytest.mark.parametrize("command", ["stop", "rerun"])
-def test_only_stop_raises_what_the_app_catches(command: str) -> None:
+def test_only_stop_raises_the_exception_that_the_app_catches(command: str) -> None:
     def script(command: str) -> None:
         import streamlit as st
 
@@ -48,7 +48,7 @@ def test_only_stop_raises_what_the_app_catches(command: str) -> None:
     assert app.session_state["caught"] == ["StopScript" if command == "stop" else "nothing"], changed("StopScript")
 
 
-def test_a_script_thread_is_told_from_other_threads() -> None:
+def test_a_script_thread_is_distinguished_from_other_threads() -> None:
     def script() -> None:
         import threading
 
@@ -68,7 +68,7 @@ def test_a_script_thread_is_told_from_other_threads() -> None:
     assert threading.current_thread() is threading.main_thread()
 
 
-def test_a_run_after_back_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_after_back_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     from streamlit.runtime.scriptrunner import get_script_run_ctx
     from streamlit.runtime.scriptrunner_utils.script_run_context import ScriptRunContext
 
@@ -80,11 +80,11 @@ def test_a_run_after_back_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compat.is_history_navigation()
 
 
-def test_the_pages_folder_is_ignored_from_the_first_visit_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_pages_folder_is_ignored_from_the_first_visit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "pages").mkdir()
     monkeypatch.setattr(PagesManager, "uses_pages_directory", None)
     PagesManager(str(tmp_path / "app.py"))
-    assert PagesManager.uses_pages_directory is True, changed("ignore_pages_folder; it may not be needed any more")
+    assert PagesManager.uses_pages_directory is True, changed("ignore_pages_folder; it may no longer be needed")
     monkeypatch.setattr(PagesManager, "uses_pages_directory", None)
     compat.ignore_pages_folder()
     PagesManager(str(tmp_path / "app.py"))
@@ -109,7 +109,7 @@ def test_uploaded_files_are_counted_by_session(monkeypatch: pytest.MonkeyPatch) 
     assert compat.uploaded_sizes() == {"ada": [3, 5], "bob": [7]}, changed("uploaded_sizes")
 
 
-def test_the_kind_of_a_message_is_read() -> None:
+def test_kind_of_a_message_is_parsed() -> None:
     message = BackMsg()
     message.rerun_script.query_string = "model=reverse"
     assert compat.message_kind(message.SerializeToString()) == "rerun_script", changed("message_kind")
@@ -119,7 +119,7 @@ def test_the_kind_of_a_message_is_read() -> None:
     assert compat.message_kind(b"") is None
 
 
-def test_every_class_and_test_id_of_our_styles_is_in_the_frontend() -> None:
+def test_every_class_and_test_id_in_the_style_sheets_exists_in_the_frontend() -> None:
     styles = [(ROOT / "pages" / "shared" / name).read_text(encoding="utf-8") for name in ("page.css", "frame.css")]
     names = {
         name for pair in re.findall(r"data-testid=\"(\w+)\"|\.(st[A-Z]\w+)", "".join(styles)) for name in pair if name
@@ -131,7 +131,7 @@ def test_every_class_and_test_id_of_our_styles_is_in_the_frontend() -> None:
 
 
 def test_no_other_module_uses_private_parts() -> None:
-    """Modules of Streamlit that its documentation names, besides `streamlit` itself."""
+    """All other modules import only documented modules of Streamlit."""
     documented = {"streamlit.components.v2", "streamlit.delta_generator"}
     for file in [ROOT / "app.py", *sorted((ROOT / "pages").rglob("*.py"))]:
         if file.name == "streamlit_compat.py":

@@ -1,4 +1,4 @@
-"""Many models on the Train screen: what Start trains, how a sweep is watched, and the way from each model to every screen."""
+"""Sweeps on the Train screen: starting one, watching it, and opening its models on other screens."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def submit(runs: Path, **settings: Any) -> tuple[RunStore, str]:
     return store, jobs.submit(store, PRESET, owner="here", name="Many", sweep=settings or {"seed": [0, 1]})
 
 
-def test_what_is_ready_or_suggested_can_be_trained_together() -> None:
+def test_predefined_sweeps_and_suggested_values_can_be_trained_together() -> None:
     for ready in READY.values():
         presets = sweep(ready.preset, **ready.settings)
         check_alike(presets)
@@ -48,7 +48,7 @@ def test_what_is_ready_or_suggested_can_be_trained_together() -> None:
         assert len(sweep(PRESETS["modular"], **{name: read_values(name, USUAL[name])})) > 1
 
 
-def test_a_ready_sweep_starts_with_one_press_and_is_shown(open_page: Open, runs: Path) -> None:
+def test_a_predefined_sweep_starts_with_one_click_and_is_shown(open_page: Open, runs: Path) -> None:
     app = open_page(PAGE)
     app.segmented_control(key="train_group").set_value("seeds").run()
     app.button(key="start_sweep_seeds").click().run()
@@ -58,14 +58,14 @@ def test_a_ready_sweep_starts_with_one_press_and_is_shown(open_page: Open, runs:
     assert entry.sweep is not None
     assert entry.sweep["settings"] == {"seed": list(range(16))}
     assert app.query_params["run"] == entry.id
-    assert status_of(app) == "16 models are waiting for their turn: it is next."
+    assert status_of(app) == "16 models are waiting in the queue: it is next."
 
 
-def test_many_seeds_of_any_preset(open_page: Open, runs: Path) -> None:
+def test_any_preset_can_be_trained_with_many_seeds(open_page: Open, runs: Path) -> None:
     app = open_page(PAGE)
     one = everything(app.button_group(key="train_group").set_value("own").run())
     app.segmented_control(key="train_way").set_value("seeds").run()
-    assert ["**Time for one of them alone:**" in words for words in (one, everything(app))] == [False, True]
+    assert ["**Time for one model alone:**" in words for words in (one, everything(app))] == [False, True]
     app.segmented_control(key="train_group").set_value("seeds").run()
     app.number_input(key="train_seeds").set_value(5).run()
     app.button(key="start_reverse-mirror").click().run()
@@ -75,7 +75,7 @@ def test_many_seeds_of_any_preset(open_page: Open, runs: Path) -> None:
     assert entry.sweep["settings"] == {"seed": [0, 1, 2, 3, 4]}
 
 
-def test_a_sweep_over_two_settings_and_what_is_wrong_with_one(open_page: Open, runs: Path) -> None:
+def test_settings_of_a_sweep_are_validated_and_started(open_page: Open, runs: Path) -> None:
     app = open_page(PAGE)
     app.segmented_control(key="train_group").set_value("sweep").run()
     app.text_input(key="sweep_values_0_peak_lr").set_value("fast").run()
@@ -83,7 +83,7 @@ def test_a_sweep_over_two_settings_and_what_is_wrong_with_one(open_page: Open, r
     assert app.button(key="start_reverse-small").disabled
     app.text_input(key="sweep_values_0_peak_lr").set_value("0.001 0.003").run()
     app.selectbox(key="sweep_name_1").set_value("peak_lr").run()
-    assert "two different ones, got learning rate twice" in everything(app)
+    assert "two different settings, got learning rate twice" in everything(app)
     app.selectbox(key="sweep_name_1").set_value("warmup").run()
     app.text_input(key="sweep_values_1_warmup").set_value("0.1; 3").run()
     app.button(key="start_reverse-small").click().run()
@@ -96,7 +96,7 @@ def test_a_sweep_over_two_settings_and_what_is_wrong_with_one(open_page: Open, r
     assert entry.sweep["settings"] == {"peak_lr": [0.001, 0.003], "warmup": [0.1, 0.2]}
 
 
-def test_values_are_read_as_they_are_typed() -> None:
+def test_typed_values_of_a_sweep_are_parsed() -> None:
     assert read_values("seed", "0 .. 2, 7") == [0, 1, 2, 7]
     assert read_values("seed", "4,4;5 8-9") == [4, 5, 8, 9]
     assert read_values("peak_lr", "1e-3, 0.003") == [0.001, 0.003]
@@ -133,7 +133,7 @@ def test_a_finished_sweep_shows_its_pictures_and_opens_each_model(
     assert status_of(app).startswith("Finished after")
 
 
-def test_the_remaining_time_is_shown_once_the_speed_is_known() -> None:
+def test_remaining_time_is_shown_once_the_speed_is_known() -> None:
     member = SimpleNamespace(id="a", preset=PRESET)
     sweep: Any = SimpleNamespace(members=[member, member], runs={}, rows_of={"a": [{"step": 5}]})
     known: Any = SimpleNamespace(live={"steps_per_second": 0.1})
@@ -158,14 +158,14 @@ def test_a_running_sweep_is_stopped_and_resumed(open_page: Open, runs: Path, mon
     app = open_page(PAGE, run=run)
     assert status_of(app) == (
         "Stopped at step 13 of 20; 2 of 4 models had finished. Resume continues all stopped models; each of them can "
-        "also be resumed by itself."
+        "also be resumed on its own."
     )
     app.button(key="run_resume").click().run()
     assert not app.exception
     assert store.entry(run).state == "queued"
 
 
-def test_sweep_notes_hold() -> None:
+def test_notes_on_a_sweep_appear_only_if_they_hold() -> None:
     member = SimpleNamespace(values={"weight_decay": 0.0, "seed": 0})
     entry = SimpleNamespace(train={"held_out": 8, "target": 1.0})
     sweep: Any = SimpleNamespace(is_judged=True, members=(member,), entry=entry)
@@ -184,15 +184,15 @@ def test_sweep_notes_hold() -> None:
     assert "none has done so or ended yet" in notes([None] * 4, [none] * 4)
     found = notes([True, True, False, False], [100, 300, none, none])
     assert "**2 of 4 models** got 100% of 8 held-out inputs right." in found
-    assert "**a** at step 100, the last of them **b** at step 300: 3.0 × as many" in found
-    assert "With a weight decay of 0 all decided models solved the task, with 1 none." in found
+    assert "**a** at step 100, the last **b** at step 300: 3.0 × as many" in found
+    assert "With a weight decay of 0, all decided models solved the task; with 1, none did." in found
     undecided = notes([True, None, False, None], [100, none, none, none])
-    assert "With a" not in undecided  # one of each is no pattern
+    assert "With a" not in undecided  # one model of each is not a pattern
     assert "1 of 4 models** got 100% of 8 held-out inputs right, 2 are not decided." in undecided
     assert "The first" not in notes([True, True, False, False], [100, 100, none, none])
 
 
-def test_the_models_of_a_sweep_stand_below_it_in_the_table_of_runs(
+def test_models_of_a_sweep_are_listed_below_it_in_the_runs_table(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     RunStore(runs).add(PRESET, owner="here", name="earlier")

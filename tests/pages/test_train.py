@@ -1,4 +1,4 @@
-"""The training screen: presets and settings, one run per click, and every state of a run."""
+"""The Train screen: presets and settings, one run per click, and every state of a run."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ def _no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def finished(runs: Path, architecture: str = "encoder", **change: Any) -> str:
-    """A trained run that took half a second."""
+    """Add a trained run that took half a second, and return its id."""
     return with_weights(RunStore(runs), "Tiny", architecture, **({"seconds": 0.5} | change))
 
 
 def status_of(app: AppTest) -> str:
-    """The status of the run, without the backslashes that escape Markdown."""
+    """Return the status of the run, without the backslashes that escape Markdown."""
     return app.get("progress")[0].proto.text.replace("\\", "")
 
 
 def figures_of(app: AppTest) -> list[str]:
-    """The figures on the screen, each after its name."""
+    """Return the figures on the screen, each preceded by its name."""
     html = "".join(element.proto.body for element in app.get("html"))
     return [f"{name} {value}" for name, value in re.findall(r"<span>(.*?)</span><b>(.*?)</b>", html)]
 
@@ -91,7 +91,7 @@ def test_start_queues_one_run_and_shows_it(open_page: Open, runs: Path) -> None:
     assert (entry.state, entry.preset, entry.owner) == ("queued", "reverse-small", "here")
     assert entry.settings().model == PRESETS["reverse-small"].model
     assert app.query_params["run"] == entry.id
-    assert "Waiting for its turn: it is next." in status_of(app)
+    assert "Waiting in the queue: it is next." in status_of(app)
     app.button(key="run_new").click().run()
     app.button(key="start_reverse-mirror").click().run()
     assert "1 run comes before it" in status_of(app)
@@ -123,16 +123,16 @@ def test_own_settings_are_checked_and_trained_under_the_given_name(open_page: Op
     (entry,) = RunStore(runs).entries()
     assert (entry.name, entry.preset, entry.wanted) == ("three *layers*", "own", "cpu")
     assert (entry.settings().model.n_layers, entry.settings().model.n_heads) == (3, 2)
-    assert "three *layers*" in [text.value for text in app.text]  # as it is, no Markdown
+    assert "three *layers*" in [text.value for text in app.text]  # literally, not as Markdown
 
 
-def test_the_form_gives_back_every_preset_that_is_put_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_form_returns_every_preset_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(st, "session_state", {})
     for preset in map(watchable, PRESETS.values()):
         form.put(preset, "own")
         assert form.settings(preset, "own") == preset
     form.put(PRESETS["induction"], "own")
-    assert form._options(form.ARCHITECTURE, "own") == ("decoder",)  # its task is for that one alone
+    assert form._options(form.ARCHITECTURE, "own") == ("decoder",)  # the only architecture for this task
 
 
 def test_expected_times_come_from_runs_on_the_same_kind_of_device_then_from_shipped_models(runs: Path) -> None:
@@ -147,11 +147,11 @@ def test_expected_times_come_from_runs_on_the_same_kind_of_device_then_from_ship
     for how in ({"device": "cuda:0"}, {"wanted": ELSEWHERE}, {"tags": json.dumps([TAG])}):
         store.change(store.add(preset, state="finished"), **({"device": "cpu", "step": 100, "seconds": 9.0} | how))
     assert expected(preset, store.entries(), gpu=True).seconds == pytest.approx(90.0)
-    assert "by its size" in expected(preset, store.entries(), gpu=False).basis
+    assert "scaled by size" in expected(preset, store.entries(), gpu=False).basis
     store.change(store.add(preset, state="stopped"), device="cpu", step=100, seconds=2.0)
     here = expected(preset, store.entries(), gpu=False)
     assert here.seconds == pytest.approx(20.0)
-    assert here.basis == "as an earlier run of this model took on this CPU"
+    assert here.basis == "as for an earlier run of this model on this CPU"
 
 
 def test_a_finished_run_shows_its_timeline_and_curves(open_page: Open, runs: Path) -> None:
@@ -170,14 +170,14 @@ def test_a_finished_run_shows_its_timeline_and_curves(open_page: Open, runs: Pat
         (box,) = [box for box in app.text_input if box.label == "Watch it learn on"]
         box.set_value(typed).run()
         assert len(complaints(app)) == n
-    app.button(key="open_Attention").click().run()  # with the same input
+    app.button(key="open_Attention").click().run()  # keeps the input
     assert (app.query_params["model"], app.query_params["input"]) == (f"{run}@12", "1 2 3 4")
     open_page(PAGE, run=run).button(key="run_again").click().run()
     again, first = RunStore(runs).entries()
     assert (again.id != first.id, again.settings()) == (True, first.settings())
 
 
-def test_the_code_under_the_pictures_draws_what_is_shown(
+def test_code_of_the_pictures_draws_the_charts_on_screen(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = with_weights(RunStore(runs), "Tiny", "encoder-decoder")
@@ -191,7 +191,7 @@ def test_the_code_under_the_pictures_draws_what_is_shown(
     assert "viz.film_still(" in code.value
     assert str(runs) not in code.value  # the server's path stays private
     *curves, _ = left_by(code.value)["picture"]
-    shown = [one for one in shown if "best" not in one["datasets"]["table_0"]]  # the heads have a file of their own
+    shown = [one for one in shown if "best" not in one["datasets"]["table_0"]]  # head scores are a separate file
     assert len(curves) == len(shown) == 4
     for chart, spec in zip(curves, shown, strict=True):
         pd.testing.assert_frame_equal(chart.data, spec["datasets"]["table_0"], check_dtype=False)
@@ -200,16 +200,14 @@ def test_the_code_under_the_pictures_draws_what_is_shown(
         assert without_names(drawn) == without_names(sent)
 
 
-def test_a_link_opens_a_run_at_a_step_from_which_it_is_forked_and_warns_of_missing_ones(
-    open_page: Open, runs: Path
-) -> None:
+def test_a_link_opens_a_step_that_can_be_forked_and_an_unknown_step_gets_a_warning(open_page: Open, runs: Path) -> None:
     run = finished(runs)
     assert snapshot_steps(RunStore(runs).folder_of(run)) == [0, 4, 8, 12]
-    assert any("not here" in warning for warning in complaints(open_page(PAGE, run=run, step="x")))
+    assert any("does not exist here" in warning for warning in complaints(open_page(PAGE, run=run, step="x")))
     app = open_page(PAGE, run=run, step="8")
-    assert "with the weights of step 8, with" in everything(app)
+    assert "from the weights of step 8, with" in everything(app)
     row = max((row for row in RunStore(runs).rows(run) if row["step"] <= 8), key=lambda row: row["step"])
-    assert status_of(app).startswith("The figures are of step 8. The run itself: Finished after a second")
+    assert status_of(app).startswith("The figures are for step 8. The run itself: Finished after a second")
     assert f"Step {row['step']} / 12" in figures_of(app)
     assert f"Exact match {percent(row['held_out_exact_match'], 1)}" in figures_of(app)
     assert app.query_params["step"] == "8"
@@ -221,7 +219,7 @@ def test_a_link_opens_a_run_at_a_step_from_which_it_is_forked_and_warns_of_missi
     assert fork.settings().model == RunStore(runs).entry(run).settings().model
 
 
-def test_only_the_latest_figures_are_those_of_the_moment(runs: Path) -> None:
+def test_live_figures_are_used_only_for_the_latest_step(runs: Path) -> None:
     run = finished(runs, state="running", live=json.dumps({"loss": 9.0, "gradient_norm": 8.0}))
     entry, rows = RunStore(runs).entry(run), RunStore(runs).rows(run)
     now, earlier = (dict(status.figures(entry, rows, shown, is_text=False)) for shown in (None, rows[-2]["step"]))
@@ -232,11 +230,13 @@ def test_only_the_latest_figures_are_those_of_the_moment(runs: Path) -> None:
 
 def test_each_state_has_its_sentence_and_buttons(open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, store = finished(runs, owner="0" * 32), RunStore(runs)
-    monkeypatch.setattr("pages.train.run.timeline_of", lambda *_: Timeline((), (), 0))  # the picture is the same in all
+    monkeypatch.setattr(
+        "pages.train.run.timeline_of", lambda *_: Timeline((), (), 0)
+    )  # the picture does not depend on the state
     for state, message, phrase, there in (
-        ("queued", "", "Waiting for its turn", {"run_stop"}),
+        ("queued", "", "Waiting in the queue", {"run_stop"}),
         ("finished", liveness.RESTARTED, f". {liveness.RESTARTED}", set()),
-        ("paused", "", "its process has ended. Resume starts it again", {"run_step", "run_resume", "run_stop"}),
+        ("paused", "", "its process has ended. Resume continues from", {"run_step", "run_resume", "run_stop"}),
         ("stopped", "", "Stopped at step 12", {"run_resume"}),
         ("failed", "The loss became nan at step 7.", "Failed at step 12", {"run_resume"}),
     ):
@@ -255,7 +255,7 @@ def test_each_state_has_its_sentence_and_buttons(open_page: Open, runs: Path, mo
 def test_scoring_shows_progress_and_can_be_ended(open_page: Open, runs: Path) -> None:
     how = {"live": json.dumps({"scoring": [500, 2000, 10.0]}), "worker": "x", "pid": 1}
     run = finished(runs, state="running", **how)
-    lock = liveness.take(RunStore(runs).folder_of(run) / liveness.LOCK)  # as its process would
+    lock = liveness.take(RunStore(runs).folder_of(run) / liveness.LOCK)  # as the run's process would
     assert lock is not None
     app = open_page(PAGE, run=run)
     assert "Trained. Scoring it on unseen examples: 500 of 2,000, about 30 s left." in status_of(app)
@@ -271,13 +271,16 @@ def test_scoring_shows_progress_and_can_be_ended(open_page: Open, runs: Path) ->
     ("scores", "shares", "waiting", "found"),
     [
         ([0.1, 0.6, 0.9], [0.0, 1.0, 1.0], 0, "The **anti-diagonal** appears at step 10 (layer 1 head 2: 10% → 90%). "
-         "All held-out answers right from step 10."),
-        ([0.1, 0.2, 0.4], [0.0, 0.5, 1.0], 0, ""),  # no head has it, and one good report may be luck
-        ([0.6, 0.5, 0.9], [0.0, 1.0, 0.9], 0, ""),  # it was there before training, and the answers fell again
-        ([0.1, 0.6, 0.9], [0.0, 0.995, 1.0], 5, "99.5% of held-out answers right from step 10."),  # steps are still missing
+         "All held-out answers are right from step 10."),
+        ([0.1, 0.2, 0.4], [0.0, 0.5, 1.0], 0, ""),  # no head has the pattern, and a single good report may be chance
+        ([0.6, 0.5, 0.9], [0.0, 1.0, 0.9], 0, ""),  # the pattern existed before training, and the accuracy fell again
+        # Snapshots that are not evaluated yet leave out the sentence on the pattern.
+        ([0.1, 0.6, 0.9], [0.0, 0.995, 1.0], 5, "At least 99.5% of held-out answers are right from step 10."),
     ],
 )  # fmt: skip
-def test_the_headline_is_what_the_run_shows(scores: list[float], shares: list[float], waiting: int, found: str) -> None:
+def test_headline_states_only_what_the_run_shows(
+    scores: list[float], shares: list[float], waiting: int, found: str
+) -> None:
     task, preset, one = Task(PRESETS["reverse-small"].task), PRESETS["reverse-small"], Mock()
     layer = FilmLayer("encoder.0.attn", "layer 1", 2, (), ())
     frames = [Frame(10 * i, {}, {layer.path: [0.05, score]}, (), (), ()) for i, score in enumerate(scores)]
@@ -288,7 +291,7 @@ def test_the_headline_is_what_the_run_shows(scores: list[float], shares: list[fl
 def test_an_input_that_is_too_large_for_a_timeline_shows_an_error(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else an imported model with very many heads takes the memory of the server on this screen alone."""
+    """Otherwise an imported model with very many heads would exhaust the server's memory."""
     run, frame_of = finished(runs), Mock()
     monkeypatch.setattr("pages.train.run.frame_of", frame_of)
     for most, memory, phrase in ((10, "1024", "A timeline of 2 heads over"), (10**9, "0", "of memory")):
@@ -300,7 +303,7 @@ def test_an_input_that_is_too_large_for_a_timeline_shows_an_error(
         assert "Finished after" in status_of(app)
 
 
-def test_settings_that_take_too_much_memory_cannot_be_started(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_need_too_much_memory_cannot_be_started(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_MAX_RUN_MEMORY", "100")
     app = own(open_page(PAGE))
     assert not app.exception
@@ -312,7 +315,7 @@ def test_settings_that_take_too_much_memory_cannot_be_started(open_page: Open, m
     assert RunStore(os.environ["XFORMER_RUNS"]).entries() == []
 
 
-def test_two_simultaneous_clicks_start_one_run_and_an_interrupted_one_does_not_count(
+def test_two_simultaneous_clicks_start_one_run_and_an_interrupted_click_can_be_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     visit, started = status.TrainState(), list[str]()
@@ -321,7 +324,7 @@ def test_two_simultaneous_clicks_start_one_run_and_an_interrupted_one_does_not_c
         status.start_once(1, Mock(side_effect=StopException))
 
     def start() -> str:
-        time.sleep(0.05)  # the other press comes meanwhile
+        time.sleep(0.05)  # the second press arrives in the meantime
         started.append("0123abcd")
         return started[-1]
 
@@ -331,5 +334,5 @@ def test_two_simultaneous_clicks_start_one_run_and_an_interrupted_one_does_not_c
     for press in presses:
         press.join()
     assert (started, visit.run) == (["0123abcd"], "0123abcd")
-    status.start_once(2, lambda: "another")  # of the next drawing of the page
+    status.start_once(2, lambda: "another")  # the ticket of the next rerun
     assert visit.run == "another"

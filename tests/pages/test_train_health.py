@@ -1,4 +1,4 @@
-"""The Train and Runs screens show a training of another program that was recorded."""
+"""The Train and Runs screens with the recorded training of another program."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def recorded(runs: Path) -> AttentionHealth:
     return health
 
 
-def test_an_archive_is_imported_and_shown_and_a_bad_one_refused_in_a_sentence(
+def test_an_archive_is_imported_and_shown_and_a_damaged_one_refused(
     open_page: Open, runs: Path, tmp_path: Path
 ) -> None:
     health = recorded(tmp_path / "there")
@@ -34,23 +34,23 @@ def test_an_archive_is_imported_and_shown_and_a_bad_one_refused_in_a_sentence(
     app = open_page("pages/runs/page.py")
     app.file_uploader(key="runs_import_0").upload("theirs.zip", content, "application/zip").run()
     assert not app.exception
-    assert "“theirs”, step 10, is among your runs now." in everything(app)
+    assert "“theirs”, step 10, is now among your runs." in everything(app)
     [entry] = RunStore(runs).entries()
     train = open_page("pages/train/page.py", run=entry.id)
     assert "of its attention is on later tokens" in everything(train)
     app.file_uploader(key="runs_import_1").upload("bad.zip", content[:500], "application/zip").run()
-    assert "The file was not taken. The archive is not a readable zip file" in app.error[0].value.replace("\\", "")
+    assert "The file was not accepted. The archive is not a readable zip file" in app.error[0].value.replace("\\", "")
     assert len(RunStore(runs).entries()) == 1
 
 
 def menu_of(open_page: Open, run: str) -> AppTest:
-    """The Runs screen with the menu of a run's card open."""
+    """Open the Runs screen with the menu of a run's card."""
     app = open_page("pages/runs/page.py")
     app.session_state[f"runs_menu_{run}"] = True
     return app.run()
 
 
-def test_its_card_has_a_picture_its_alarms_and_nothing_that_cannot_work(open_page: Open, runs: Path) -> None:
+def test_card_has_a_picture_and_alarms_but_no_actions_that_need_weights(open_page: Open, runs: Path) -> None:
     health = recorded(runs)
     app = menu_of(open_page, health.run)
     assert not app.exception
@@ -58,7 +58,7 @@ def test_its_card_has_a_picture_its_alarms_and_nothing_that_cannot_work(open_pag
     assert picture.proto.imgs[0].alt.startswith("Attention of layer")
     words = everything(app)
     assert "1 alarm" in words
-    assert "Its weights are not here" in words
+    assert "Its weights are not on this server" in words
     keys = {str(button.key) for button in app.button}
     assert not [key for key in keys if key.startswith(("runs_again", "runs_resume", "runs_open"))]
     app = open_page("pages/runs/page.py", runs=health.run, curves="entropy_p50/median,score_max/max")
@@ -67,7 +67,7 @@ def test_its_card_has_a_picture_its_alarms_and_nothing_that_cannot_work(open_pag
 
 
 def own(runs: Path, *, with_task: bool) -> str:
-    """One of our models, recorded at two steps with its weights."""
+    """Record one of xformer's own models at two steps with its weights, and return the run."""
     found = xformer.load("checkpoints/induction")
     task = found.task if with_task else None
     how = {"every": 5, "out": runs, "name": "ours", "weights": True, "task": task, "steps": 5}
@@ -78,7 +78,7 @@ def own(runs: Path, *, with_task: bool) -> str:
     return health.run
 
 
-def test_kept_weights_of_our_model_open_on_the_other_screens_and_in_compare(open_page: Open, runs: Path) -> None:
+def test_recorded_weights_of_an_own_model_open_on_other_screens(open_page: Open, runs: Path) -> None:
     run = own(runs, with_task=True)
     app = menu_of(open_page, run)
     app.button(key=f"runs_open_{run}_Attention").click().run()
@@ -89,7 +89,7 @@ def test_kept_weights_of_our_model_open_on_the_other_screens_and_in_compare(open
     assert [compare.query_params[name] for name in "ab"] == [f"{run}@0", f"{run}@5"]
 
 
-def test_weights_that_no_screen_can_run_are_not_offered(open_page: Open, runs: Path) -> None:
+def test_recorded_weights_without_a_task_cannot_be_opened(open_page: Open, runs: Path) -> None:
     run = own(runs, with_task=False)
     for app in (menu_of(open_page, run), open_page("pages/train/page.py", run=run)):
         assert not app.exception
@@ -97,8 +97,8 @@ def test_weights_that_no_screen_can_run_are_not_offered(open_page: Open, runs: P
         assert not [button.key for button in app.button if "open_Home" in str(button.key)]
 
 
-def test_another_program_is_only_asked_to_stop(open_page: Open, runs: Path) -> None:
-    """That it is followed while it goes on is tested in a browser."""
+def test_another_program_can_only_be_stopped(open_page: Open, runs: Path) -> None:
+    """Live updates are tested in a browser."""
     health = AttentionHealth(torch.arange(14).reshape(2, 7), every=5, out=runs, causal=True, steps=10)
     health.step(GPT(19, d_model=12, n_heads=3, max_len=11), 0)
     keys = {button.key for button in open_page("pages/train/page.py", run=health.run).button}

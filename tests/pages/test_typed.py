@@ -1,4 +1,4 @@
-"""What is pasted into a box: too much of it is one sentence and not silence, and half a character breaks nothing."""
+"""Pasted text: too long a text shows an error, and a lone surrogate is replaced."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tests.pages.conftest import Open, complaints
 from xformer.errors import InputError
 
 
-def test_a_text_is_taken_whole_or_refused_and_never_cut() -> None:
+def test_a_text_that_is_too_long_is_refused_and_not_truncated() -> None:
     assert typed("a" * 10, 10) == "a" * 10
-    with pytest.raises(InputError, match="Up to 10 characters are read here, got 1,011; take a part of it"):
+    with pytest.raises(InputError, match="At most 10 characters can be read here, got 1,011; shorten the text"):
         typed("a" * 1011, 10)
     assert typed("3 \ud83d 7", 10) == "3 ? 7"
 
@@ -19,10 +19,10 @@ def test_a_text_is_taken_whole_or_refused_and_never_cut() -> None:
 @pytest.mark.parametrize(
     ("page", "key", "most"), [(None, "input", 20_000), ("pages/compare/page.py", "compare_input", 2_000)]
 )
-def test_pasting_too_much_is_one_sentence(open_page: Open, page: str | None, key: str, most: int) -> None:
+def test_pasting_too_long_a_text_shows_one_error(open_page: Open, page: str | None, key: str, most: int) -> None:
     app = open_page(page)
     assert complaints(app) == []
     [box] = [box for box in app.text_input if str(box.key).startswith(key)]
     assert not box.proto.max_chars
     app = box.set_value("1 " * most).run()
-    assert complaints(app) == [f"Up to {most:,} characters are read here, got {2 * most:,}; take a part of it."]
+    assert complaints(app) == [f"At most {most:,} characters can be read here, got {2 * most:,}; shorten the text."]
