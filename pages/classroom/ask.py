@@ -117,9 +117,9 @@ def _own_question(room: Room) -> None:
 
 def _heads(layers: Sequence[AnyLayer]) -> dict[tuple[int, int], str]:
     return {
-        (layer, head): f"{one.title} · head {head + 1}"
-        for layer, one in enumerate(layers)
-        for head in range(one.shape[0])
+        (layer, head): f"{site.title} · head {head + 1}"
+        for layer, site in enumerate(layers)
+        for head in range(site.shape[0])
     }
 
 
@@ -131,15 +131,15 @@ def _cell(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]:
         layer, head = st.selectbox(
             "Head", list(heads), list(heads).index(chosen), format_func=heads.__getitem__, key="ask_head"
         )
-        one = layers[layer]
-        queries: list[int | None] = [None, *range(len(one.query_labels))]
+        site = layers[layer]
+        queries: list[int | None] = [None, *range(len(site.query_labels))]
         query = st.selectbox(
             "Query", queries, 0 if at.query is None or at.query + 1 >= len(queries) else at.query + 1, key="ask_query",
-            format_func=lambda query: "any: they also pick a row" if query is None else f"{query} {one.query_labels[query]}",
+            format_func=lambda query: "any: they also pick a row" if query is None else f"{query} {site.query_labels[query]}",
         )  # fmt: skip
-    if max(one.shape[1:]) > MOST_CELLS:
-        raise ClassroomError(f"A map can have at most {MOST_CELLS} tokens here; this one has {max(one.shape[1:])}.")
-    pattern = exact_weights(one, head)
+    if max(site.shape[1:]) > MOST_CELLS:
+        raise ClassroomError(f"A map can have at most {MOST_CELLS} tokens here; this one has {max(site.shape[1:])}.")
+    pattern = exact_weights(site, head)
     pattern = np.where(np.isfinite(pattern), pattern, 0.0)  # a hidden cell is infinite
     truth = [
         f"{row}.{key}"
@@ -147,9 +147,9 @@ def _cell(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]:
         if query in (None, row)
         for key in np.flatnonzero(weights >= max(weights.max() - SAME, SAME))
     ]
-    where = "each token" if query is None else f"query {query}, “{one.query_labels[query]}”,"
+    where = "each token" if query is None else f"query {query}, “{site.query_labels[query]}”,"
     text = f"Where will {where} look most? ({heads[layer, head]})"
-    content = {"text": text, "queries": one.query_labels, "keys": one.key_labels, "query": query}
+    content = {"text": text, "queries": site.query_labels, "keys": site.key_labels, "query": query}
     return content, truth, f"{layer + 1}.{head + 1}"
 
 

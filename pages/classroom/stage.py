@@ -83,7 +83,7 @@ def _exercises(room: Room, lesson: Mapping[str, Any]) -> None:
     _join_line(room)
     host_view(room, "work", key="room_work", more={"exercises": exercises, "title": given.title})
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
-        titles = [f"{at + 1}. {one.title}" for at, one in enumerate(given.steps)]
+        titles = [f"{at + 1}. {lesson_step.title}" for at, lesson_step in enumerate(given.steps)]
         st.session_state["room_step"] = step
         st.selectbox("The students’ current step", range(len(titles)), format_func=titles.__getitem__,
                      key="room_step", on_change=_go, args=(room, lesson["name"]))  # fmt: skip
@@ -141,7 +141,7 @@ def link_of_state(state: Mapping[str, Any], model: str) -> dict[str, str]:
 
     def texts(name: str) -> list[str]:
         listed = state.get(name)
-        return [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
+        return [text for text in listed if isinstance(text, str)] if isinstance(listed, list) else []
 
     edits = [f"ablate:{head}" for head in texts("ablate")]
     for cell in texts("cut"):  # "encoder.1.attn.2.0.3" → "encoder.1.attn.2.0-3"

@@ -48,11 +48,11 @@ class Playlist {
     this.root = parent.appendChild(make("div", { className: "playlist" }, this.bar, this.panel));
     this.buildBar();
     this.buildPanel();
-    this.heard = {
+    this.handlers = {
       "xformer-playlist": (event) => {
         if (event.defaultPrevented) return;
         event.preventDefault();
-        event.detail.said = this.wish(event.detail.act);
+        event.detail.said = this.handle(event.detail.act);
       },
       keydown: (event) => this.key(event),
       popstate: () => this.find(),
@@ -62,11 +62,11 @@ class Playlist {
         this.draw();
       },
     };
-    for (const [name, hear] of Object.entries(this.heard)) addEventListener(name, hear);
+    for (const [name, handler] of Object.entries(this.handlers)) addEventListener(name, handler);
   }
 
   destroy() {
-    for (const [name, hear] of Object.entries(this.heard)) removeEventListener(name, hear);
+    for (const [name, handler] of Object.entries(this.handlers)) removeEventListener(name, handler);
     this.root.remove();
   }
 
@@ -115,7 +115,7 @@ class Playlist {
     this.say(words, () => this.replace(before, ""));
   }
 
-  wish(act) {
+  handle(act) {
     if (act === "open") {
       this.show(true);
       return "";
@@ -128,7 +128,7 @@ class Playlist {
     this.list.items.push({ link: `/${this.data.screen}${query}`, title, note: "" });
     this.keep();
     this.draw();
-    return `View ${this.list.items.length} of the playlist added.`;
+    return `Added to the playlist as view ${this.list.items.length}.`;
   }
 
   // Playing
@@ -235,7 +235,7 @@ class Playlist {
     this.title.setAttribute("aria-label", "Title of the playlist");
     this.title.addEventListener("input", () => { this.list.title = this.title.value; this.keep(); });
     this.play = button("▶ Play", "Play from the first view", () => { this.show(false); this.go(0); });
-    this.add = button("+ Add this view", "Add the current view of the screen", () => this.say(this.wish("add")));
+    this.add = button("+ Add this view", "Add the current view of the screen", () => this.say(this.handle("add")));
     this.rows = make("ol");
     this.rows.addEventListener("dragover", (event) => this.drag(event));
     this.rows.addEventListener("drop", (event) => this.drop(event));

@@ -47,10 +47,10 @@ def budget() -> int:
 class _Entry:
     """A cached value, computed or being computed. Other threads that request it wait for the lock."""
 
-    def __init__(self, *answer: Any) -> None:
+    def __init__(self, *value: Any) -> None:
         self.lock = threading.Lock()
-        self.answer = answer
-        self.size = n_bytes(answer[0]) if answer else 0
+        self.value = value
+        self.size = n_bytes(value[0]) if value else 0
         self.used = time.monotonic()
 
 
@@ -68,32 +68,32 @@ class ByteCache:
             entry = self._entries.setdefault(key, _Entry())
             self._touch(key, entry)
         with entry.lock:
-            if entry.answer:
-                return entry.answer[0]
+            if entry.value:
+                return entry.value[0]
             try:
-                answer = make()
+                value = make()
             except BaseException:
                 with self._lock:
                     if self._entries.get(key) is entry:
                         del self._entries[key]
                 raise
-            entry.answer, entry.size = (answer,), n_bytes(answer)
+            entry.value, entry.size = (value,), n_bytes(value)
         self.sweep()
-        return answer
+        return value
 
     def peek(self, key: Hashable) -> Any | None:
         """Return the value of a key; None if it is missing."""
         with self._lock:
             entry = self._entries.get(key)
-            if entry is None or not entry.answer:
+            if entry is None or not entry.value:
                 return None
             self._touch(key, entry)
-            return entry.answer[0]
+            return entry.value[0]
 
-    def put(self, key: Hashable, answer: Any) -> None:
+    def put(self, key: Hashable, value: Any) -> None:
         """Store a value that was computed elsewhere."""
         with self._lock:
-            self._entries[key] = entry = _Entry(answer)
+            self._entries[key] = entry = _Entry(value)
             self._touch(key, entry)
         self.sweep()
 
@@ -108,16 +108,16 @@ class ByteCache:
             newest, most = next(reversed(self._entries), None), self._most()
             for key, entry in list(self._entries.items()):
                 is_over = total > most and key != newest
-                if entry.answer and (is_over or now - entry.used > unused):
+                if entry.value and (is_over or now - entry.used > unused):
                     total -= entry.size
                     del self._entries[key]
 
     def recount(self) -> None:
         """Measure the cached values again: a trace grows as its activations are computed."""
         with self._lock:
-            entries = [entry for entry in self._entries.values() if entry.answer]
+            entries = [entry for entry in self._entries.values() if entry.value]
         for entry in entries:
-            entry.size = n_bytes(entry.answer[0])
+            entry.size = n_bytes(entry.value[0])
 
     @property
     def total(self) -> int:
@@ -129,7 +129,7 @@ class ByteCache:
         """Evict the values for whose key `is_gone` returns True."""
         with self._lock:
             for key, entry in list(self._entries.items()):
-                if entry.answer and isinstance(key, tuple) and is_gone(key):
+                if entry.value and isinstance(key, tuple) and is_gone(key):
                     del self._entries[key]
 
 

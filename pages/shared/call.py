@@ -157,7 +157,7 @@ def _names(readings: list[Source]) -> list[str]:
     if len(readings) == 1:
         return ["r" if isinstance(readings[0], Reading) else type(readings[0]).__name__.lower()]
     recipes = [reading.recipe for reading in readings]
-    own = [isinstance(one, Recipe) and not one.changes and one.causal is None for one in recipes]
+    own = [isinstance(recipe, Recipe) and not recipe.changes and recipe.causal is None for recipe in recipes]
     if len(readings) == 2 and sum(own) == 1:
         return ["original" if is_own else "changed" for is_own in own]
     return [f"r{index}" for index in range(1, len(readings) + 1)]

@@ -107,9 +107,9 @@ class InputKind:
         """Return the lanes of the input, of the predictions and of those of the changed run, aligned by position."""
         if not run.has_logits or run.output in WHOLE:  # the sentence below states the prediction instead
             return self.read_rows(run)
-        says = said_lane("says" if run.open_output is None else "says next", run)
-        more = [] if changed is None else [said_lane(name, changed, says)]
-        return [*self.read_rows(run), says, *more]
+        predicted = said_lane("says" if run.open_output is None else "says next", run)
+        more = [] if changed is None else [said_lane(name, changed, predicted)]
+        return [*self.read_rows(run), predicted, *more]
 
     def pieces(self, run: Reading) -> Pieces:
         """Return the text of each token, if the tokens can be edited in place."""
@@ -252,7 +252,7 @@ _MEAN = (
 def _span_sentence(run: Reading) -> str:
     """Describe the answer that a model extracts from its input: the span from the likeliest start to the likeliest end."""
     start, end = run.predicted
-    p = ", ".join(percent(one) for one in run.probability)
+    p = ", ".join(map(percent, run.probability))
     if end < start:
         return f"No answer found: the likeliest end, token {end + 1}, is before the start, {start + 1}."
     answer = run.subject.input.plain(run.ids()[start : end + 1]).strip()
@@ -333,8 +333,12 @@ class PictureKind(InputKind):
         """Return the lanes of the picture and of its likeliest classes with their probabilities, the likeliest first."""
         if not run.has_logits:
             return self.read_rows(run)
-        says = _likeliest_classes(run, "says")
-        return [*self.read_rows(run), says, *([] if changed is None else [_likeliest_classes(changed, name, says)])]
+        likeliest = _likeliest_classes(run, "says")
+        return [
+            *self.read_rows(run),
+            likeliest,
+            *([] if changed is None else [_likeliest_classes(changed, name, likeliest)]),
+        ]
 
 
 def _likeliest_classes(run: Reading, name: str, before: Lane | None = None) -> Lane:

@@ -31,7 +31,7 @@ class _Link:
     settled: str | None = None
     """The screen that has run to completion since it was opened."""
     is_running: bool = False
-    asks: dict[str, str] = field(default_factory=dict)
+    pending: dict[str, str] = field(default_factory=dict)
     """Link parameters that are not applied yet."""
     chosen: dict[str, str] = field(default_factory=dict)
     """Parameters set by the widgets of this screen."""
@@ -51,7 +51,7 @@ def begin(screen: str) -> None:
     """Call before a screen runs: read the link on the first visit, on another screen, and after Back and Forward."""
     link, now = _link(), st.query_params.to_dict()
     if link.screen != screen or is_history_navigation():
-        link.asks, link.settled, link.screen, link.written = now, None, screen, now
+        link.pending, link.settled, link.screen, link.written = now, None, screen, now
     link.is_running, link.is_waiting, link.chosen, link.shared = True, False, {}, None
 
 
@@ -66,7 +66,7 @@ def finish() -> None:
     link.is_running = False
     if link.is_waiting:
         return
-    link.asks, link.settled = {}, link.screen
+    link.pending, link.settled = {}, link.screen
     if link.shared is not None:
         _write(link)
 
@@ -83,7 +83,7 @@ def begin_part() -> None:
 
 def asked(name: str) -> str | None:
     """Return a link parameter the first time it is requested; None afterwards or if it is missing."""
-    return _link().asks.pop(name, None)
+    return _link().pending.pop(name, None)
 
 
 def share(link: Mapping[str, str]) -> None:

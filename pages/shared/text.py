@@ -50,7 +50,8 @@ _FIND = re.compile(rf"(?<![\w-])({_LONGEST_FIRST})(?:e?s)?(?![\w-])", re.IGNOREC
 def words_in(text: str, *, except_for: set[str] | None = None) -> list[str]:
     """Return the technical terms in a text, each once, in order. Terms in capitals, such as KL, match in capitals only."""
     matches = (match[1] for match in _FIND.finditer(text.replace("\\", "").replace("*", "")))
-    found = dict.fromkeys(_LOWER[one.lower()] for one in matches if not _LOWER[one.lower()].isupper() or one.isupper())
+    terms = ((_LOWER[match.lower()], match.isupper()) for match in matches)
+    found = dict.fromkeys(term for term, is_upper in terms if is_upper or not term.isupper())
     return [word for word in found if word not in (except_for or ())]
 
 

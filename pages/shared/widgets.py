@@ -157,7 +157,7 @@ def find_tokens(labels: Sequence[str], text: str, most: int = MOST_FOUND) -> lis
     if not wanted:
         return []
     equal = dict.fromkeys((text, wanted, f"·{wanted}"))
-    first = [token for one in equal for token, label in enumerate(labels) if label == one]
+    first = [token for spelling in equal for token, label in enumerate(labels) if label == spelling]
     small = wanted.casefold()
     holding = [token for token, label in enumerate(labels) if small in label.casefold()]
     return list(dict.fromkeys([*first, *sorted(holding, key=lambda token: len(labels[token]))]))[:most]

@@ -344,7 +344,7 @@ def _open(outcomes: pd.DataFrame, row: int | None) -> None:
 
 def sweep_finding(sweep: StoredSweep, outcomes: pd.DataFrame) -> str:
     """Describe how many models solved their task; "" before any is decided, or if answers are not right or wrong."""
-    solved = [one for one in outcomes["solved"].tolist() if one in (True, False)]
+    solved = [value for value in outcomes["solved"].tolist() if value in (True, False)]
     if not (sweep.is_judged and solved):
         return ""
     n, n_known = len(outcomes), len(solved)
@@ -381,8 +381,8 @@ def sweep_notes(sweep: StoredSweep, outcomes: pd.DataFrame) -> Iterator[str]:
 def _by_setting(known: Sequence[dict[Any, Any]], name: str) -> Iterator[str]:
     """Yield a note if all models with one value solved the task, and none with another."""
     groups: dict[float, list[bool]] = defaultdict(list)
-    for one in known:
-        groups[one[name]].append(one["solved"])
+    for outcome in known:
+        groups[outcome[name]].append(outcome["solved"])
     several = {f"{value:g}": sum(solved) / len(solved) for value, solved in groups.items() if len(solved) > 1}
     all_of, none_of = (", ".join(value for value, share in several.items() if share == wanted) for wanted in (1, 0))
     if all_of and none_of:

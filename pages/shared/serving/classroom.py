@@ -65,10 +65,10 @@ def routes() -> list[BaseRoute]:
     """The routes for `st.App`."""
     return [
         Route("/join", _join),
-        Route("/join/{code}", _of_a_room(_students_page)),
-        Route("/room/{code}/model", _of_a_room(_model)),
-        Route("/room/{code}/lesson", _of_a_room(_lesson)),
-        Route("/room/{code}/picture", _of_a_room(_picture)),
+        Route("/join/{code}", _with_room(_students_page)),
+        Route("/room/{code}/model", _with_room(_model)),
+        Route("/room/{code}/lesson", _with_room(_lesson)),
+        Route("/room/{code}/picture", _with_room(_picture)),
         WebSocketRoute("/room/{code}", _student),
         WebSocketRoute("/room/{code}/host", _host),
     ]
@@ -129,13 +129,13 @@ class Hub:
 hub = Hub()
 
 
-def for_students(room: Room, of: Rooms) -> dict[str, Any]:
+def for_students(room: Room, store: Rooms) -> dict[str, Any]:
     """Return the state of a room for its students: no results before they are revealed, and nothing about other students."""
     message: dict[str, Any] = {"type": "room", "shown": dict(room.shown), "lesson": room.lesson, "question": None}
     if (asked := room.asked) is not None:
         about = vars(asked.question) | {"id": asked.id, "round": asked.round, "truth": None, "votes": None}
         if asked.is_revealed:
-            about |= {"truth": asked.truth, "votes": of.tally(asked.id)}
+            about |= {"truth": asked.truth, "votes": store.tally(asked.id)}
         else:
             del about["shown"]
             message["shown"] = {}
@@ -143,13 +143,13 @@ def for_students(room: Room, of: Rooms) -> dict[str, Any]:
     return message
 
 
-def for_host(room: Room, of: Rooms) -> dict[str, Any]:
+def for_host(room: Room, store: Rooms) -> dict[str, Any]:
     """Return the state of a room for its lecturer: the number of students, the votes, and the work on exercises."""
     present = hub.present(room.id)
     message: dict[str, Any] = {"type": "host", "present": len(present), "question": None, "work": None}
     if (asked := room.asked) is not None:
         about = {name: value for name, value in vars(asked.question).items() if name != "shown"}
-        about |= {"id": asked.id, "round": asked.round, "votes": of.tally(asked.id), "isRevealed": asked.is_revealed}
+        about |= {"id": asked.id, "round": asked.round, "votes": store.tally(asked.id), "isRevealed": asked.is_revealed}
         message["question"] = about | {"truth": asked.truth if asked.is_revealed else None}
     if room.lesson is not None:
         found: dict[str, dict[str, Any]] = {
@@ -159,9 +159,9 @@ def for_host(room: Room, of: Rooms) -> dict[str, Any]:
                 "mayShow": member.state is not None,
                 "work": {},
             }
-            for member in of.members(room.id)
+            for member in store.members(room.id)
         }
-        for row in of.results(room.id, room.lesson["name"]):
+        for row in store.results(room.id, room.lesson["name"]):
             shown = {key: row[key] for key in ("tries", "seconds", "solved", "stuck")}
             found[row["member"]]["work"][row["step"]] = shown
         message["work"] = {"lesson": room.lesson, "students": list(found.values())}
@@ -216,7 +216,7 @@ async def _find(connection: HTTPConnection) -> Room | Response:
     return _form(why, status) if connection.url.path.startswith("/join") else PlainTextResponse(why, status)
 
 
-def _of_a_room(answer: Callable[[Request, Room], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+def _with_room(answer: Callable[[Request, Room], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
     """Return a route that calls `answer` with the room of the request's code, or refuses an unknown code."""
 
     async def route(request: Request) -> Response:
@@ -313,7 +313,7 @@ def lessons() -> dict[str, Any]:
     from xformer.live import lesson
 
     found = {file.stem: lesson.load(file) for file in sorted((APP / "docs" / "lessons").glob("*.md"))}
-    return {name: one for name, one in found.items() if one.checkpoint}
+    return {name: shipped for name, shipped in found.items() if shipped.checkpoint}
 
 
 async def _lesson(request: Request, room: Room) -> Response:
@@ -338,7 +338,7 @@ def _is_from_here(websocket: WebSocket) -> bool:
     return not origin.netloc or origin.netloc == websocket.headers.get("host")
 
 
-async def _admitted(websocket: WebSocket) -> tuple[Room, str] | None:
+async def _admit(websocket: WebSocket) -> tuple[Room, str] | None:
     """Return the room and the visitor's secret; None if the connection was refused and closed with a reason."""
     secret = visitor_id_in(websocket.cookies)
     await websocket.accept()  # otherwise the page could not tell a refusal from a restarting server
@@ -352,7 +352,7 @@ async def _admitted(websocket: WebSocket) -> tuple[Room, str] | None:
     return found, secret
 
 
-async def _connected(
+async def _run_connection(
     websocket: WebSocket,
     room: str,
     member: str | None,
@@ -377,7 +377,7 @@ async def _connected(
 
 
 async def _host(websocket: WebSocket) -> None:
-    admitted = await _admitted(websocket)
+    admitted = await _admit(websocket)
     if admitted is None:
         return
     room, secret = admitted
@@ -397,11 +397,11 @@ async def _host(websocket: WebSocket) -> None:
             await websocket.receive()
             await asyncio.sleep(1 / MESSAGES_A_SECOND)
 
-    await _connected(websocket, room.id, None, report, wait_for_the_end)
+    await _run_connection(websocket, room.id, None, report, wait_for_the_end)
 
 
 async def _student(websocket: WebSocket) -> None:
-    admitted = await _admitted(websocket)
+    admitted = await _admit(websocket)
     if admitted is None:
         return
     room, secret = admitted
@@ -409,7 +409,7 @@ async def _student(websocket: WebSocket) -> None:
     async def follow(event: asyncio.Event) -> None:
         asked = rooms().room(room.id).asked
         if asked is not None and (mine := rooms().vote_of(member, asked.id, asked.round)) is not None:
-            await websocket.send_text(_voted(asked.id, asked.round, mine))  # cast before a reload or a restart
+            await websocket.send_text(_vote_reply(asked.id, asked.round, mine))  # cast before a reload or a restart
         sent = ""
         while True:
             event.clear()
@@ -424,19 +424,19 @@ async def _student(websocket: WebSocket) -> None:
             if len(text) > MOST_CHARACTERS:
                 await websocket.close(1009)
                 return
-            if (answer := await _taken(room.id, member, text)) is not None:
+            if (answer := await _handle(room.id, member, text)) is not None:
                 await websocket.send_text(answer)
             await asyncio.sleep(1 / MESSAGES_A_SECOND)
 
     try:
         member = (await _write(partial(rooms().join, room.id, secret))).id
-        await _connected(websocket, room.id, member, follow, take)
+        await _run_connection(websocket, room.id, member, follow, take)
     except ClassroomError as error:
         await websocket.send_text(json.dumps({"type": "problem", "text": str(error)}))
         await websocket.close(REFUSED)
 
 
-def _voted(question: int, round: int, answer: str) -> str:
+def _vote_reply(question: int, round: int, answer: str) -> str:
     return json.dumps({"type": "voted", "question": question, "round": round, "answer": answer})
 
 
@@ -451,31 +451,31 @@ def _whole(value: object, least: int = 0, most: int = 10**9) -> int:
     return found
 
 
-async def _taken(room: str, member: str, text: str) -> str | None:
+async def _handle(room: str, member: str, text: str) -> str | None:
     """Handle a student's message and return the reply, if any. A malformed message changes nothing."""
     try:
         message = json.loads(text)
         if not isinstance(message, dict):
             raise ClassroomError(NOT_UNDERSTOOD)
-        kind, of = message.get("type"), rooms()
+        kind, store = message.get("type"), rooms()
         if kind == "vote":
             question, round = _whole(message.get("question")), _whole(message.get("round"), 1, 2)
             answer = str(message.get("answer"))
-            await _write(partial(of.vote, member, question, round, answer))
+            await _write(partial(store.vote, member, question, round, answer))
             hub.changed(room, only_hosts=True)
-            return _voted(question, round, answer)
+            return _vote_reply(question, round, answer)
         if kind == "work":
             step, tries = _whole(message.get("step"), 0, 999), _whole(message.get("tries"), 0, 10**6)
             if (lesson := str(message.get("lesson"))) not in lessons():
                 raise ClassroomError("There is no such lesson.")
-            await _write(partial(of.work, member, lesson, step, tries, message.get("solved") is True))
+            await _write(partial(store.work, member, lesson, step, tries, message.get("solved") is True))
         elif kind == "nickname":
-            await _write(partial(of.rename, member, str(message.get("name"))))
+            await _write(partial(store.rename, member, str(message.get("name"))))
         elif kind == "state":
             state = message.get("state")
-            await _write(partial(of.offer, member, state if isinstance(state, dict) else None))
+            await _write(partial(store.offer, member, state if isinstance(state, dict) else None))
         elif kind == "forget":
-            await _write(partial(of.forget, member))
+            await _write(partial(store.forget, member))
             return json.dumps({"type": "forgotten"})
         else:
             raise ClassroomError(NOT_UNDERSTOOD)
