@@ -1,4 +1,4 @@
-"""What people type, or would like a screen to obey."""
+"""Texts that a visitor may type and that Markdown or Streamlit would interpret."""
 
 TYPED = (
     "$x^2$ and $$y$$",

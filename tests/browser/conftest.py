@@ -1,4 +1,4 @@
-"""A running app and a real Chromium. Without a browser these tests are skipped with a warning, or fail if one is required."""
+"""Fixtures with a running app and Chromium. Without a browser the tests are skipped, or fail if one is required."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from tests.browser.serving import ARGUMENTS, launch, stop
 
 PATIENCE = 120_000
-"""Milliseconds for anything that a test waits for: a busy machine takes its time, and only a test that fails waits so long."""
+"""Timeout in milliseconds for everything that a test waits for; generous, because a busy machine is slow."""
 SHORT_LIVED = "--js-flags=--single-threaded"
-"""Chromium's too: no page is open for long enough to be worth threads that compile beside it."""
+"""Another Chromium option: no page is open long enough to benefit from concurrent compilation."""
 expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _clicks_meet_one_element() -> Iterator[None]:
-    """Where Streamlit draws a place again, an old button stands beside the new one for a moment: a click waits."""
+    """Make clicks wait for a unique element: while Streamlit redraws, an old and a new button briefly coexist."""
     click = Locator.click
 
     def click_the_one(self: Locator, **how: Any) -> None:
@@ -55,13 +55,13 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def app_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where `app` keeps its runs."""
+    """The runs folder of `app`."""
     return tmp_path_factory.mktemp("app") / "runs"
 
 
 @pytest.fixture(scope="session")
 def slides_server() -> Iterator[int]:
-    """The port of another server, whose pages have a frame in them: with what their address names."""
+    """The port of another server, whose pages contain a frame with the URL in their query."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Slides) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_port
@@ -69,7 +69,7 @@ def slides_server() -> Iterator[int]:
 
 
 class Server:
-    """The server of `app`: for this machine alone; a test may kill it, and start it again at the same address."""
+    """The local server of `app`, which a test can kill and restart at the same address."""
 
     def __init__(self, **env: str) -> None:
         self._env = env
@@ -85,7 +85,7 @@ class Server:
 
 @pytest.fixture(scope="session")
 def server(app_runs: Path, slides_server: int) -> Iterator[Server]:
-    """One server for all tests; the slides may frame its whole pages under either of their names."""
+    """One server for all tests; the slides server may frame its pages under both of its host names."""
     frames = f"http://localhost:{slides_server} http://127.0.0.1:{slides_server}"
     server = Server(XFORMER_RUNS=str(app_runs), XFORMER_OPEN="", XFORMER_FRAMES=frames)
     yield server
@@ -94,7 +94,7 @@ def server(app_runs: Path, slides_server: int) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def app(browser: Browser, server: Server, tabs: list[Page]) -> str:
-    """The address of the server; a deep link was the first request after its start."""
+    """The address of the server, after checking that a deep link works as its first request."""
     page = browser.new_context().new_page()
     page.set_default_timeout(PATIENCE)
     visitor = Visit(page, server.address, tabs).open("/attention?model=reverse&input=4+9+2+11&mask=causal&head=3.2")
@@ -107,7 +107,7 @@ def app(browser: Browser, server: Server, tabs: list[Page]) -> str:
 
 
 class Slides(BaseHTTPRequestHandler):
-    """A page of another server, with the frame in it that its address names."""
+    """Serves pages that contain a frame with the URL in their query."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -120,7 +120,7 @@ class Slides(BaseHTTPRequestHandler):
 
 
 class Visit:
-    """A visitor's tab, with everything that went wrong in it."""
+    """A visitor's tab, which records errors and requests to other hosts."""
 
     def __init__(self, page: Page, address: str, tabs: list[Page]) -> None:
         self.page, self.address, self._tabs = page, address, tabs
@@ -135,11 +135,11 @@ class Visit:
 
     def open(self, path: str) -> Visit:
         self.page.goto(self.address + path)
-        self.page.wait_for_selector("h1", state="attached")  # in a frame it is not seen
+        self.page.wait_for_selector("h1", state="attached")  # attached only: it is hidden in a frame
         return self
 
     def leave(self) -> None:
-        """Leave the app and its history; the next test finds an empty tab."""
+        """Leave the app and return the tab, emptied, for the next test."""
         if self._hearing:
             while self._hearing:
                 self.page.remove_listener(*self._hearing.popitem())
@@ -147,35 +147,38 @@ class Visit:
             self._tabs.append(self.page)
 
     def forget(self) -> None:
-        """Keep nothing of what was done here."""
-        # Bare, and of the app: Chromium keeps the process of the page, and what it has compiled of Streamlit.
+        """Clear storage, cookies, permissions and history of the tab."""
+        # A bare page of the same origin, so that Chromium keeps the process and its compiled code of Streamlit.
         self.page.goto(f"{self.address}/_stcore/health")
         self.page.evaluate("localStorage.clear(), sessionStorage.clear()")
         self.page.context.clear_cookies()
         self.page.context.clear_permissions()
         chromium = self.page.context.new_cdp_session(self.page)
-        chromium.send("Page.resetNavigationHistory")  # of more than 50 pages it would forget the first ones
+        chromium.send("Page.resetNavigationHistory")  # the history holds at most 50 entries
         chromium.detach()
 
     def _hear(self, kind: str, text: str, url: str) -> None:
-        # On a deep link Streamlit first asks for its health below that path, to find out where it is served from.
+        # On a deep link Streamlit first requests its health check below that path, to find its base URL.
         if kind == "error" and not url.endswith(("/_stcore/health", "/_stcore/host-config")):
             self.problems.append(f"{kind}: {text} ({url})")
 
     def _check_request(self, url: str) -> None:
         if not url.startswith((self.address, self.address.replace("http", "ws"), "data:", "blob:")):
-            self.problems.append(f"request to elsewhere: {url}")
+            self.problems.append(f"request to another host: {url}")
 
 
 @pytest.fixture(scope="session")
 def tabs() -> list[Page]:
-    """Tabs to be used again, each a browser of its own: opening one takes longer than most tests."""
+    """Tabs for reuse, each in its own browser context, because opening one takes longer than most tests."""
     return []
 
 
 @contextmanager
 def visiting(browser: Browser, tabs: list[Page]) -> Iterator[Callable[..., Visit]]:
-    """`visit(address, "/attention?model=reverse", theme="dark")`: a fresh visitor at that link, or at no link yet ("")."""
+    """Yield a function that opens a link as a new visitor: `visit(address, "/attention?model=reverse", theme="dark")`.
+
+    With the path "" no page is opened yet.
+    """
     visits: list[Visit] = []
 
     def visit(address: str, path: str = "/", theme: str = "light", width: int = 1280) -> Visit:
@@ -201,23 +204,23 @@ def visit(browser: Browser, tabs: list[Page]) -> Iterator[Callable[..., Visit]]:
 
 
 def see(page: Page, words: str, exact: bool = False) -> None:
-    """Wait until words are on the screen: once or, while Streamlit draws a place again, for a moment twice."""
+    """Wait until a text is visible; while Streamlit redraws, it may briefly appear twice."""
     expect(page.get_by_text(words, exact=exact).filter(visible=True).first).to_be_visible()
 
 
 def click(page: Page, screen: str) -> None:
-    """Another screen by the sidebar, until its link is written or there is none to come."""
+    """Open another screen by the navigation, and wait until its link is written."""
     page.locator(f'[data-testid="stTopNavLink"][href$="/{screen}"]').first.click()
     page.wait_for_function("screen => location.pathname === '/' + screen && location.search", arg=screen)
 
 
 def quiet(page: Page) -> None:
-    """Wait until the server has run the screen to its end."""
+    """Wait until the script run of the screen has ended."""
     expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-script-state", "notRunning")
 
 
 def until(holds: Callable[[], bool], page: Page) -> None:
-    """Wait until something holds that no locator can say."""
+    """Wait until a condition holds that cannot be expressed as a locator."""
     deadline = time.monotonic() + PATIENCE / 1000
     while not holds():
         assert time.monotonic() < deadline
@@ -225,7 +228,7 @@ def until(holds: Callable[[], bool], page: Page) -> None:
 
 
 def drawn(place: Locator) -> bytes:
-    """A picture of a place, once it no longer changes."""
+    """Return a screenshot of an element once it no longer changes."""
     pictures = [b"", place.screenshot()]
     while pictures[-1] != pictures[-2]:
         place.page.wait_for_timeout(100)
@@ -243,11 +246,11 @@ POINT = """(canvas, words) => {
         }
     return null;
 }"""
-"""Where the tip of the scene has these words, looking from the bottom up."""
+"""Find the point at which the tooltip of the scene contains a text, searching from the bottom up."""
 
 
 def click_in_scene(scene: Locator, words: str) -> None:
-    """Click the part of the scene whose tip has these words."""
+    """Click the part of the scene whose tooltip contains a text."""
     canvas = scene.locator("canvas")
     until(lambda: canvas.evaluate(POINT, words) is not None, canvas.page)
     position = canvas.evaluate(POINT, words)

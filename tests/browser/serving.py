@@ -1,4 +1,4 @@
-"""Starting the app on a free port, and the browser that looks at it: for the browser tests and the browser benchmark."""
+"""Start the app on a free port, for the browser tests and the browser benchmarks."""
 
 from __future__ import annotations
 
@@ -22,15 +22,19 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-"""Chromium's, for a page on this machine and nothing else."""
+"""Chromium options for pages on this machine only."""
 
 
 def launch(
     script: Sequence[str] = ("app.py",), *, log: Path = Path(os.devnull), port: int = 0, **env: str
 ) -> tuple[subprocess.Popen[bytes], str]:
-    """Run Python with `script` as a Streamlit server, with `env` besides; returns when it answers, with its address.
+    """Start Python with `script` as a Streamlit server, and return its process and address once it responds.
 
-    Without a `port` it gets a free one. What it writes is appended to the file `log`.
+    Args:
+        script: The arguments of Python.
+        log: The file to which the output is appended.
+        port: The port; 0 for a free one.
+        **env: Additional environment variables.
     """
     with socket.socket() as free:
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -57,7 +61,7 @@ def launch(
 
 
 def stop(server: subprocess.Popen[bytes]) -> None:
-    """End a server, by force where it does not follow."""
+    """Terminate a server, and kill it if it does not end within 10 seconds."""
     server.terminate()
     try:
         server.wait(10)

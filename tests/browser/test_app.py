@@ -1,4 +1,4 @@
-"""What a visitor sees, in a real Chromium."""
+"""The screens in Chromium: partial reruns, the scene, themes, changes by click, edited tokens, charts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Visiting = Callable[..., Visit]
 
 
 def pixels(visit: Visit) -> bytes:
-    """The enlarged heads, once they are drawn."""
+    """Return a screenshot of the attention view once it is drawn."""
     visit.page.locator(".st-key-attention [data-ms]").first.wait_for()
     return visit.page.locator(".st-key-attention").screenshot()
 
 
-def test_hovering_asks_no_server_and_a_toggle_brings_neither_the_heading_nor_the_choice_of_a_model_again(
+def test_hovering_sends_nothing_and_a_toggle_reruns_neither_heading_nor_model_selector(
     app: str, visit: Visiting
 ) -> None:
     visitor = visit(app, "")
@@ -40,7 +40,7 @@ def test_hovering_asks_no_server_and_a_toggle_brings_neither_the_heading_nor_the
     view = page.locator(".st-key-attention")
     grid, detail = view.locator(".grid").first, view.locator(".detail").first
     drawn = grid.screenshot(), detail.screenshot()
-    view.locator(".chip").nth(2).hover()  # a token lights its row and its column
+    view.locator(".chip").nth(2).hover()  # hovering a token highlights its row and its column
     until(lambda: grid.screenshot() != drawn[0], page)
     until(lambda: detail.screenshot() != drawn[1], page)
     box = detail.locator("canvas").first.bounding_box()
@@ -61,7 +61,7 @@ def test_hovering_asks_no_server_and_a_toggle_brings_neither_the_heading_nor_the
     for toggle, says in (
         (mask.get_by_text("causal", exact=True), "with causal mask"),
         (page.locator("[class*='st-key-switch_positions'] button").first, "causal mask + 1 change"),
-        (page.locator(".st-key-chip_mask button"), "with 1 change"),  # and the sidebar says so
+        (page.locator(".st-key-chip_mask button"), "with 1 change"),  # the sidebar follows
     ):
         came.clear()
         toggle.click()
@@ -80,7 +80,7 @@ def test_hovering_asks_no_server_and_a_toggle_brings_neither_the_heading_nor_the
 SCREENS = ("embeddings", "positions", "attention", "feed_forward", "residual")
 
 
-def test_the_scene_runs_what_is_typed_into_it_and_its_heads_lead_to_attention(app: str, visit: Visiting) -> None:
+def test_tokens_of_the_scene_can_be_edited_and_its_heads_open_attention(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/?mask=as+trained&model=reverse&input=4+9+2+11")
     page = visitor.page
     scene = page.locator(".st-key-scene")
@@ -99,15 +99,16 @@ def test_the_scene_runs_what_is_typed_into_it_and_its_heads_lead_to_attention(ap
     assert visitor.problems == []
 
 
-def test_every_screen_is_quiet_in_both_themes(app: str, visit: Visiting) -> None:
-    """Each in the theme that it is opened in, then in the other one, which follows the system's at once."""
+def test_every_screen_has_no_errors_in_both_themes(app: str, visit: Visiting) -> None:
+    """Each screen is opened in one theme and then switched to the other."""
     visitor = visit(app, "/?model=reverse&mask=causal")
     page, theme, light = visitor.page, "light", "rgb(255, 255, 255)"
 
     def look(screen: str) -> None:
         background = expect(page.get_by_test_id("stApp"))
         (background.to_have_css if theme == "light" else background.not_to_have_css)("background-color", light)
-        ends_with = {"": "How it was trained", "positions": "attend to without positions"}  # a guess first, notes later
+        # The text at the end of the screen.
+        ends_with = {"": "How it was trained", "positions": "attend to without positions"}
         see(page, ends_with.get(screen, "What to notice"))
         expect(page.get_by_test_id("stException")).to_have_count(0)
         expect(page.get_by_test_id("stAlertContentError")).to_have_count(0)
@@ -124,14 +125,14 @@ def test_every_screen_is_quiet_in_both_themes(app: str, visit: Visiting) -> None
 
 
 def attention_ready(visitor: Visit) -> None:
-    """Wait until the picture is there and the link names its head, which takes the server another run."""
+    """Wait until the picture is drawn and the link names its head, which takes another script run."""
     expect(visitor.page.locator(".st-key-attention")).to_contain_text("exact values")
     visitor.page.wait_for_function("() => new URL(location).searchParams.get('head')")
     quiet(visitor.page)
 
 
 def click_cell(visitor: Visit, query: int, key: int) -> None:
-    """Press a cell of the enlarged matrix: along a row to the column of the key, then down to where the read-out names it."""
+    """Click a cell of the enlarged matrix, searching first along a row for the key, then down for the query."""
     box = visitor.page.locator(".st-key-attention .detail canvas").first.bounding_box()
     assert box is not None
     readout = visitor.page.locator(".st-key-attention .readout").first
@@ -163,7 +164,7 @@ def test_a_click_locks_a_cell_and_cutting_it_changes_the_prediction_and_the_link
     expect(page.locator(".st-key-chips")).to_contain_text("0 may not look at 4")
     page.wait_for_function("() => location.search.includes('cut')")
     link = page.url
-    other = visit(app, link.removeprefix(app))  # as good as a fresh browser
+    other = visit(app, link.removeprefix(app))  # a new visitor
     see(other.page, "4 of 5 right instead of 5")
     expect(other.page.locator(".st-key-attention")).to_contain_text("locked")
     other.page.locator(".st-key-chips button").first.click()
@@ -171,7 +172,7 @@ def test_a_click_locks_a_cell_and_cutting_it_changes_the_prediction_and_the_link
     assert visitor.problems == other.problems == []
 
 
-def test_tokens_are_edited_where_they_are_shown(app: str, visit: Visiting) -> None:
+def test_tokens_of_the_strip_are_edited_in_place(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/residual?mask=as+trained&model=reverse&input=3+7+12")
     page = visitor.page
     strip, typed = page.locator(".st-key-strip"), page.locator(".st-key-input input")
@@ -204,8 +205,8 @@ COLOURS = """(picture) => {
 }"""
 
 
-def test_a_map_whose_numbers_go_to_the_browser_in_another_way_has_its_colours_there(app: str, visit: Visiting) -> None:
-    """What Streamlit makes of rows that are no table is its own: a map was empty in the browser, and right everywhere else."""
+def test_charts_with_inline_rows_are_coloured_in_the_browser(app: str, visit: Visiting) -> None:
+    """Streamlit converts inline rows to a table of its own; once, a map was empty in the browser only."""
     visitor = visit(app, "/attention?mask=as+trained&model=reverse-small&panel=rollout")
     page = visitor.page
     picture = page.get_by_test_id("stVegaLiteChart").first
@@ -219,9 +220,7 @@ def test_a_map_whose_numbers_go_to_the_browser_in_another_way_has_its_colours_th
     assert visitor.problems == []
 
 
-def test_a_click_chooses_a_head_and_another_picture_takes_that_choice_out_of_the_link(
-    app: str, visit: Visiting
-) -> None:
+def test_a_click_selects_a_head_and_another_picture_removes_it_from_the_link(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/positions?mask=as+trained&model=reverse&input=3+7+12+9+4+11&edits=positions:off")
     page = visitor.page
     page.wait_for_function("() => new URL(location).searchParams.get('watch') === 'most'")

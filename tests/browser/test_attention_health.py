@@ -1,4 +1,4 @@
-"""A training that another program records, in a real Chromium: followed live in Train, and found again in Runs."""
+"""A training recorded by another program, in Chromium: followed live on Train, and listed on Runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.browser
 Visiting = Callable[..., Visit]
 
 
-def test_a_training_in_progress_is_followed_and_an_alarm_leads_to_its_frame(
+def test_a_training_in_progress_is_followed_and_an_alarm_links_to_its_step(
     app_runs: Path, app: str, visit: Visiting
 ) -> None:
     torch.manual_seed(0)

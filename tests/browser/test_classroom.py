@@ -1,4 +1,4 @@
-"""A lecturer and students, each in a browser: following, questions, exercises, and a server that is killed during a vote."""
+"""A lecturer and students, each in a browser: following, questions, exercises, and a server killed during a vote."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Come = Callable[..., Visit]
 
 
 def open_room(visit: Come, address: str) -> tuple[Visit, str]:
-    """A lecturer on Attention, and the code of the room."""
+    """Open a room as a lecturer on Attention; return the visit and the room's code."""
     lecturer = visit(address, SCREEN)
     page = lecturer.page
     page.locator(".st-key-present button").first.click()
@@ -26,7 +26,7 @@ def open_room(visit: Come, address: str) -> tuple[Visit, str]:
 
 
 def join(visit: Come, address: str, code: str, **how: object) -> Visit:
-    """A student with a phone, whom the lecturer's menu counts."""
+    """Join a room as a student with a phone."""
     student = visit(address, "/join", width=390, **how)
     student.page.get_by_role("textbox").fill(f"{code[:3]} {code[3:].lower()}")
     student.page.get_by_role("button", name="Join").click()
@@ -35,7 +35,7 @@ def join(visit: Come, address: str, code: str, **how: object) -> Visit:
 
 
 def ask(page: Page, **choices: str) -> None:
-    """Ask where a head looks; `mask` and `kind` choose others than usual."""
+    """Ask a question; `mask` and `kind` override the defaults."""
     page.locator(".st-key-present button").first.click()
     page.get_by_role("button", name="Ask a question").click()
     if "kind" in choices:
@@ -56,7 +56,7 @@ def shows_mask(student: Visit, mask: str) -> None:
 
 @dataclass
 class Room:
-    """A lecturer on Attention and two students, between questions; each test leaves them so."""
+    """A lecturer on Attention and two students, with no open question; each test restores this state."""
 
     code: str
     lecturer: Visit
@@ -69,7 +69,7 @@ def room(browser: Browser, tabs: list[Page], app: str) -> Iterator[Room]:
     with visiting(browser, tabs) as visit:
         lecturer, code = open_room(visit, app)
         room = Room(code, lecturer, join(visit, app, code), join(visit, app, code, theme="dark"))
-        # The head of the lecturer's link.
+        # Wait for the head in the lecturer's link.
         room.one.page.wait_for_function("window.xformerRoom?.page?.state.layer === 2")
         yield room
 
@@ -85,10 +85,10 @@ def test_students_follow_explore_and_return(room: Room) -> None:
     lecturer.page.locator(".st-key-mask").get_by_text("causal").click()
     shows_mask(other, "causal")
     expect(other.page.get_by_text("1 of 4 right")).to_be_visible()
-    assert mask_on(student) == "trained", "who explores is not disturbed"
+    assert mask_on(student) == "trained", "a student who explores is not disturbed"
     student.page.get_by_role("button", name="Back to the lecture").click()
     shows_mask(student, "causal")
-    assert student.page.evaluate("document.documentElement.scrollWidth") == 390, "a phone scrolls one way"
+    assert student.page.evaluate("document.documentElement.scrollWidth") == 390, "the page does not scroll horizontally"
     for one in (lecturer, student, other):
         assert not one.problems
 
@@ -96,7 +96,7 @@ def test_students_follow_explore_and_return(room: Room) -> None:
 def test_no_result_is_seen_before_the_reveal(room: Room) -> None:
     lecturer, one, two, page = room.lecturer, room.one, room.two, room.lecturer.page
     ask(page, mask="causal")
-    expect(page.locator(".st-key-attention")).to_have_count(0)  # the projector shows the question alone
+    expect(page.locator(".st-key-attention")).to_have_count(0)  # the lecturer's screen shows only the question
     for student in (one, two):
         expect(student.page.locator(".card .map")).to_be_visible()
         expect(student.page.locator(".live")).to_be_hidden()
@@ -119,10 +119,10 @@ def test_no_result_is_seen_before_the_reveal(room: Room) -> None:
     for seen in (page, one.page, two.page):
         see(seen, shares)
         expect(seen.locator("[data-answer='0.0'].truth")).to_be_visible()
-        expect(seen.locator("[data-answer='0.3'].truth")).to_have_count(0)  # a causal mask hides it
+        expect(seen.locator("[data-answer='0.3'].truth")).to_have_count(0)  # hidden by the causal mask
     see(two.page, "Your answer is right.")
     shows_mask(two, "causal")
-    see(page, "1 of 4 right")  # the model runs on the lecturer's screen too
+    see(page, "1 of 4 right")  # the lecturer's screen also runs the model
     page.get_by_role("button", name="Back to the lecture").click()
     expect(one.page.locator(".card")).to_be_hidden()
     for visitor in (lecturer, one, two):
@@ -149,10 +149,10 @@ def test_vote_survives_a_server_that_is_killed(room: Room, server: Server) -> No
     lecturer.get_by_role("button", name="Back to the lecture").click()
     expect(lecturer.locator(".st-key-attention .head .name")).to_have_count(1)
     for visitor in (room.lecturer, room.one, room.two):
-        visitor.problems.clear()  # of the time without a server
+        visitor.problems.clear()  # from the time without a server
 
 
-def test_a_question_of_ones_own_has_answers_to_choose_from(room: Room) -> None:
+def test_an_own_question_has_answers_to_choose_from(room: Room) -> None:
     student, page = room.one, room.lecturer.page
     page.locator(".st-key-present button").first.click()
     page.get_by_role("button", name="Ask a question").click()
@@ -165,11 +165,11 @@ def test_a_question_of_ones_own_has_answers_to_choose_from(room: Room) -> None:
     see(page, "1 of 2 answered")
     page.get_by_role("button", name="Reveal").click()
     see(student.page, "100 % · 1")
-    expect(student.page.get_by_text("right (")).to_have_count(0)  # it is an opinion
+    expect(student.page.get_by_text("right (")).to_have_count(0)  # a question of opinion has no right answer
     page.get_by_role("button", name="Back to the lecture").click()
 
 
-def test_lecturer_sees_who_has_solved_what(room: Room) -> None:
+def test_lecturer_sees_which_students_have_solved_an_exercise(room: Room) -> None:
     student, page = room.two, room.lecturer.page
     page.locator(".st-key-present button").first.click()
     student.page.get_by_text("Me", exact=True).click()
@@ -197,7 +197,7 @@ def test_lecturer_sees_who_has_solved_what(room: Room) -> None:
     assert header == "student,lesson,step,tries,seconds,solved,stuck"
     assert [line.rpartition(",True")[2] for line in lines if line.startswith("Mia *bold*,masks,6,")] == [",False"]
 
-    expect(page.get_by_text("Show Mia")).to_have_count(0)  # not without consent
+    expect(page.get_by_text("Show Mia")).to_have_count(0)  # requires the student's consent
     student.page.get_by_label("The lecturer may show what I do").check()
     page.get_by_role("button", name="Show Mia *bold*'s work").click()
     expect(page.locator(".st-key-chips button").first).to_be_visible()

@@ -1,4 +1,4 @@
-"""The Compare screen in a real Chromium: step with the keyboard, the first difference, deep links, search, both themes."""
+"""The Compare screen in Chromium: keyboard steps, the first difference, changing a model, background counting."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ def in_link(page: Page, name: str, value: str) -> None:
     page.wait_for_function("([name, value]) => new URL(location).searchParams.get(name) === value", arg=[name, value])
 
 
-def test_it_opens_at_the_first_difference_and_the_keyboard_steps_without_the_server_which_follows_when_it_rests(
-    app: str, visit: Visiting
-) -> None:
+def test_ruler_opens_at_the_first_difference_and_the_server_follows_when_it_stops(app: str, visit: Visiting) -> None:
     settings = [ModelSettings("reverse-decoder"), ModelSettings("reverse-decoder", changes=(f"ablate:{SILENCED}",))]
     runs = Comparison(tuple(settings), tuple(INPUT), forced=False).runs()
     own, changed = ([run.labels[token] for token in run.predicted] for run in runs)
@@ -59,7 +57,7 @@ def test_it_opens_at_the_first_difference_and_the_keyboard_steps_without_the_ser
     at(page, 1)
     in_link(page, "step", "1")
     see(page, "The row that predicts step 1")
-    expect(ruler(page)).to_be_focused()  # the rerun left the ruler alone
+    expect(ruler(page)).to_be_focused()  # the rerun did not affect the ruler
     page.keyboard.press("d")
     at(page, divergence)
     page.keyboard.press("Home")
@@ -73,7 +71,7 @@ def test_it_opens_at_the_first_difference_and_the_keyboard_steps_without_the_ser
     assert visitor.problems == []
 
 
-def test_a_model_is_changed_in_its_drawer(app: str, visit: Visiting) -> None:
+def test_a_model_is_changed_in_its_popover(app: str, visit: Visiting) -> None:
     visitor = visit(app, f"{LINK}&a=reverse-small&b=reverse-small~causal")
     page = visitor.page
     at(page, 0)
@@ -83,14 +81,14 @@ def test_a_model_is_changed_in_its_drawer(app: str, visit: Visiting) -> None:
     page.get_by_test_id("stPopoverBody").get_by_text("as trained", exact=True).first.click()
     in_link(page, "b", "reverse-small")
     expect(page.get_by_role("button", name="No difference")).to_be_visible()
-    page.get_by_role("button", name="as trained").last.click()  # a drawer closes when its name changes
+    page.get_by_role("button", name="as trained").last.click()  # a popover closes when its label changes
     page.get_by_role("combobox", name="Changes").fill("token:0.5")
     page.keyboard.press("Enter")
     in_link(page, "b", "reverse-small~token:0.5")
     assert visitor.problems == []
 
 
-def test_counting_runs_to_its_end_by_itself(app: str, visit: Visiting) -> None:
+def test_counting_runs_to_completion_in_the_background(app: str, visit: Visiting) -> None:
     visitor = visit(app, f"{LINK}&a=reverse-mirror&b=reverse-mirror~causal&panel=many&samples=5000")
     see(visitor.page, "Exact match on 5,000 new inputs")
     expect(visitor.page.get_by_role("button", name="Cancel")).to_have_count(0)

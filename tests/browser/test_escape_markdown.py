@@ -1,4 +1,4 @@
-"""What anyone can have typed is shown letter by letter where Markdown is read, in the real thing that reads it."""
+"""Escaped text is shown literally by Streamlit's Markdown renderer in the browser."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def literal(browser: Browser) -> Iterator[str]:
 
 
 @pytest.mark.browser
-def test_typed_words_come_out_as_typed(literal: str, visit: Callable[..., Visit]) -> None:
+def test_escaped_text_is_shown_literally(literal: str, visit: Callable[..., Visit]) -> None:
     page = visit(literal).page
     page.wait_for_selector(f".st-key-button{len(TYPED) - 1} button")
     for index, text in enumerate(TYPED):

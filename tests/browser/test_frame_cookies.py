@@ -1,4 +1,4 @@
-"""A frame of another site only looks on, on a server where everyone may do everything; the server says so, not the page."""
+"""In a cross-site frame a visitor can only watch, even on a server in open mode; the server enforces this."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from xformer.training.run_store import RunStore
 
 @pytest.fixture
 def run(app_runs: Path) -> str:
-    """A run that stands still."""
+    """A stopped run."""
     return RunStore(app_runs).add(preset("reverse-small"), owner="here", state="stopped")
 
 
 @pytest.mark.parametrize(
     ("cookie", "is_embedded", "may"), [(None, False, True), ("", False, False), (None, True, False), ("", True, False)]
 )
-def test_a_connection_orders_only_with_the_cookie_and_without_the_claim(
+def test_commands_need_the_cookie_and_a_page_that_is_not_embedded(
     app: str, app_runs: Path, run: str, cookie: str | None, is_embedded: bool, may: bool
 ) -> None:
     with Visitor(app, cookie=cookie, is_embedded=is_embedded) as visitor:
         visitor.open("runs", f"runs={run}")
         screen = visitor.open_menu(f"runs_menu_{run}")
-        assert screen.find(f"runs_delete_{run}"), "the screen has the button, be it one that cannot be pressed"
+        assert screen.find(f"runs_delete_{run}"), "the screen has the button, even if it is disabled"
         visitor.press(f"runs_delete_{run}")
     assert (RunStore(app_runs).entry(run).deleted is not None) == may
 
 
-def test_the_cookie_comes_with_a_page_and_not_with_a_picture_for_slides(app: str) -> None:
+def test_the_cookie_is_set_with_a_page_but_not_with_a_picture_for_slides(app: str) -> None:
     for query, comes in (("", True), ("?embed=true", False)):
         asked = urllib.request.Request(f"{app}/runs{query}", headers={"Accept": "text/html"})
         with urllib.request.urlopen(asked) as page:
@@ -47,7 +47,7 @@ def test_the_cookie_comes_with_a_page_and_not_with_a_picture_for_slides(app: str
 def test_in_a_browser_only_a_frame_of_the_same_site_has_the_cookie(
     visit: Callable[..., Visit], app: str, slides_server: int, app_runs: Path, run: str
 ) -> None:
-    """The visitor has the app open by itself, too; the framed page is a whole one, which does not say that it is in a frame."""
+    """The visitor has the app open in a tab, too. The framed page is a whole one, without `embed=true`."""
     page = visit(app, f"/runs?runs={run}").page.context.new_page()
     page.set_default_timeout(PATIENCE)
     menu, delete = (f".st-key-runs_{part}_{run} button" for part in ("menu", "delete"))

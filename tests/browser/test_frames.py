@@ -1,4 +1,4 @@
-"""A picture of the app in slides: a page of another server with the iframe that the app copies."""
+"""A picture in slides: a local page with the iframe that the app copies."""
 
 from __future__ import annotations
 
@@ -18,20 +18,18 @@ SCROLLS = "main => main.scrollHeight > main.clientHeight"
 
 
 def fits(slide: Page, frame: FrameLocator) -> None:
-    """Nothing in the frame needs scrolling, once it is drawn: what the browser draws comes a moment later."""
+    """Assert that the frame does not scroll once everything is drawn."""
     main = frame.get_by_test_id("stMain")
     for _ in range(40):
         if not main.evaluate(SCROLLS):
             return
         slide.wait_for_timeout(100)
     pytest.fail(
-        f"{main.evaluate('main => [main.scrollHeight, main.clientHeight]')} pixels of the page and of the frame"
+        f"heights of the content and of the frame: {main.evaluate('main => [main.scrollHeight, main.clientHeight]')}"
     )
 
 
-def test_the_copied_iframe_shows_the_picture_alone_in_another_page(
-    app: str, visit: Callable[..., Visit], tmp_path: Path
-) -> None:
+def test_copied_iframe_shows_only_the_picture(app: str, visit: Callable[..., Visit], tmp_path: Path) -> None:
     page = visit(app, LINK).page
     page.wait_for_function("location.search.includes('panel=')")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -49,7 +47,7 @@ def test_the_copied_iframe_shows_the_picture_alone_in_another_page(
     slide = page.context.new_page()
     slide.set_default_timeout(PATIENCE)
     slide.set_viewport_size({"width": 1300, "height": 740})
-    slide.goto((tmp_path / "slide.html").as_uri())  # test_frame_cookies has slides of a server
+    slide.goto((tmp_path / "slide.html").as_uri())  # test_frame_cookies uses slides from a server
     frame = slide.frame_locator("iframe")
     expect(frame.locator(".av .head .name")).to_have_text("layer 3 · head 2")
     expect(frame.locator(".st-key-chip_mask")).to_be_visible()
@@ -65,7 +63,7 @@ def test_the_copied_iframe_shows_the_picture_alone_in_another_page(
     frame.locator(".av .grid .base").focus()
     slide.keyboard.press("]")
     expect(frame.locator(".av .head .name")).to_have_text("layer 3 · head 3")
-    frame.locator(".st-key-chip_mask button").click()  # what is changed can be taken back there
+    frame.locator(".st-key-chip_mask button").click()  # changes can be undone in the frame
     expect(frame.locator(".st-key-chip_mask")).to_have_count(0)
 
     show = "src => { document.querySelector('iframe').src = src }"

@@ -1,6 +1,6 @@
-"""The attention view where it is used: JupyterLab in a real Chromium, and the notebook that it leaves as an HTML file.
+"""The attention view in JupyterLab, in Chromium, and in a notebook exported as HTML.
 
-Skipped with a reason where JupyterLab is not installed: pip install '.[notebook]'.
+Skipped if JupyterLab is not installed: pip install '.[notebook]'.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def lab(notebook: Path) -> Iterator[str]:
-    """The address of a JupyterLab that serves the notebook, without the settings of the user who runs the tests."""
+    """The address of a JupyterLab that serves the notebook, isolated from the user's own settings."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -91,7 +91,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 def choose(page: Page, view: Locator) -> str:
-    """Go to the second head with the keyboard, point at a cell and lock another one; the text of the view on that one."""
+    """Select the second head with the keyboard, hover a cell, lock another one, and return the read-out of that one."""
     expect(view.locator(".head .name")).to_have_text("layer 1 · head 1")
     expect(view.locator(".stage .pane.matrix")).to_have_count(3)  # original, changed, difference
     view.locator(".grid .base").first.focus()
@@ -109,8 +109,10 @@ def choose(page: Page, view: Locator) -> str:
 
 
 def told_by_python(page: Page, cell: Locator) -> str:
-    """What the second cell prints of the choice; run again until the choice is there: the notebook sends what the widget says
-    behind what it has sent before, so a cell that is run within the same moment may still be ahead of the click."""
+    """Return the selection as printed by the second cell.
+
+    The cell is run repeatedly, because a cell that is run right after a click may reach the kernel before the widget's message.
+    """
     output = cell.locator(".jp-OutputArea-output")
     for _ in range(60):
         cell.locator(".jp-InputArea-editor").click()
@@ -122,9 +124,7 @@ def told_by_python(page: Page, cell: Locator) -> str:
     raise AssertionError(f"the click has not reached Python: {output.inner_text()}")
 
 
-def test_the_widget_in_jupyterlab_and_in_the_notebook_that_is_saved_as_html(
-    lab: str, notebook: Path, page: Page
-) -> None:
+def test_widget_works_in_jupyterlab_and_in_an_exported_notebook(lab: str, notebook: Path, page: Page) -> None:
     page.goto(f"{lab}/lab/tree/view.ipynb?reset")
     cells = page.locator(".jp-Notebook .jp-CodeCell")
     expect(cells).to_have_count(2)
@@ -133,7 +133,7 @@ def test_the_widget_in_jupyterlab_and_in_the_notebook_that_is_saved_as_html(
     page.keyboard.press("Control+Enter")
     view = cells.first.locator(".jp-OutputArea .av").first
     shown_text = choose(page, view)
-    expect(cells.first.locator("iframe")).to_be_hidden()  # the page of an export, which the widget hides
+    expect(cells.first.locator("iframe")).to_be_hidden()  # the fallback for exports, which the widget hides
     _, layer, head, query, key, was, now = told_by_python(page, cells.nth(1)).split()
     assert (layer, head) == ("0", "1")
     queries, keys = ["le", "chat", "dort", "."], ["the", "cat", "is", "asleep", "."]

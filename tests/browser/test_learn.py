@@ -1,4 +1,4 @@
-"""First principles in a real Chromium: numbers are computed on a click, and words and vectors change in place."""
+"""First principles in Chromium: clicking a number shows its computation, and words and vectors are edited in place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def written(value: float) -> str:
     return f"{value:.2f}".replace("-", "−")
 
 
-def test_a_click_computes_a_number_and_words_and_vectors_change_in_place(app: str, visit: Visiting) -> None:
+def test_a_click_shows_a_computation_and_words_and_vectors_are_edited_in_place(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/first_principles?text=to+be+or+not")
     page = visitor.page
     page.emulate_media(reduced_motion="reduce")

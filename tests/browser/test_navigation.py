@@ -1,4 +1,4 @@
-"""A visitor clicks through the sidebar: everything stays, one Back leaves a screen, and a low window shows what matters."""
+"""Navigation in Chromium: the selection is kept, one Back leaves a screen, and small windows show what matters."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ def linked(page: Page) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(urlparse(page.url).query).items()}
 
 
-def test_the_sidebar_keeps_the_model_the_input_and_the_mask_and_one_back_leaves_a_screen(
-    app: str, visit: Visiting
-) -> None:
+def test_navigation_keeps_the_selection_and_one_back_leaves_a_screen(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/attention?model=reverse&mask=causal&input=1+2+3+4")
     page = visitor.page
     page.wait_for_function("location.search.includes('head=')")
@@ -29,7 +27,7 @@ def test_the_sidebar_keeps_the_model_the_input_and_the_mask_and_one_back_leaves_
     path = ["feed_forward", "bug_lab", "residual"]
     for screen in path:
         click(page, screen)
-        if screen != "bug_lab":  # that shows models of its own
+        if screen != "bug_lab":  # it shows its own models
             assert linked(page).items() >= WANTED.items(), screen
             expect(page.locator(".st-key-input input")).to_have_value("1 2 3 4")
     assert page.evaluate("history.length") == began + len(path)
@@ -44,10 +42,10 @@ def test_the_sidebar_keeps_the_model_the_input_and_the_mask_and_one_back_leaves_
     page.wait_for_function("location.pathname + location.search === '/bug_lab?round=1'")
     page.go_forward()
     page.wait_for_function("location.pathname === '/residual'")
-    quiet(page)  # what Bug lab still had to say may stand there until the screen writes its own link
+    quiet(page)  # parameters of Bug lab may stay in the address until the screen writes its own link
     page.wait_for_function("location.search.includes('model=')")
     assert linked(page).items() >= WANTED.items()
-    # Streamlit ends a session when a run refers to a picture that the browser has thrown away since it asked for the run.
+    # Streamlit ends a session if a run refers to an element that the browser has discarded in the meantime.
     for wait in (0, 30):
         for way in ("back", "back", "forward", "forward"):
             page.evaluate(f"history.{way}()")
@@ -66,7 +64,7 @@ def test_on_a_projector_model_input_and_mask_are_in_view(app: str, visit: Visiti
         expect(page.locator("h1")).to_be_in_viewport(ratio=1)
         strip = page.locator(".st-key-strip").bounding_box()
         assert strip is not None
-        assert strip["y"] + strip["height"] <= 166  # the picture can begin here
+        assert strip["y"] + strip["height"] <= 166  # leaves enough space for the picture
     cut = page.locator('[data-testid="stTopNavLink"] [data-testid="stMarkdownContainer"]')
     too_long = "all => all.filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.innerText)"
     assert cut.evaluate_all(too_long) == []
@@ -74,15 +72,13 @@ def test_on_a_projector_model_input_and_mask_are_in_view(app: str, visit: Visiti
 
 LEAVE = """(way) => new Promise((done) => {
     addEventListener("popstate", () => done(), { once: true });
-    setTimeout(done, 5000); // where nothing is left to go to
+    setTimeout(done, 5000); // if there is no entry to go to
     history[way]();
 })"""
 
 
-def test_what_streamlit_says_late_or_early_cuts_off_no_forward_and_overwrites_no_entry(
-    app: str, visit: Visiting
-) -> None:
-    """As on a busy machine: on a page with the script alone, which is told what Streamlit would tell it."""
+def test_late_or_early_addresses_from_streamlit_do_not_damage_the_history(app: str, visit: Visiting) -> None:
+    """Simulates a busy machine on a bare page with the script, which gets the addresses that Streamlit would send."""
     page = visit(app, "").page
     page.goto(f"{app}/_stcore/health")
     page.add_script_tag(path="pages/shared/history.js")
@@ -99,12 +95,14 @@ def test_what_streamlit_says_late_or_early_cuts_off_no_forward_and_overwrites_no
     page.locator("body").click()
     told("/attention?head=1.1", "/residual?pos=0")
     leave("back")
-    told("/positions?late", "/attention?head=1.1")  # Back was pressed twice, and the screen between has begun to answer
+    told(
+        "/positions?late", "/attention?head=1.1"
+    )  # Back was pressed twice, and the screen in between sends its address
     leave("forward")
     assert shown() == "/residual?pos=0"
     page.locator("body").click()
     told("/positions?show=attention")
-    told("/positions?show=vectors", "/embeddings?show=vectors")  # the link of the next screen came before its name
+    told("/positions?show=vectors", "/embeddings?show=vectors")  # the next screen's parameters arrive before its path
     leave("back")
     assert shown() == "/positions?show=attention"
 
@@ -113,7 +111,7 @@ OVERFLOW = "document.querySelector('[data-testid=stMain]').scrollWidth"
 
 
 def test_on_a_phone_the_controls_are_a_sheet_and_pictures_keep_their_size(app: str, visit: Visiting) -> None:
-    """Squeezed into 390 pixels the cells of the lens lay on each other."""
+    """Squeezed into 390 pixels, the cells of the lens would overlap."""
     visitor = visit(app, "/residual?model=reverse-small", width=390)
     page = visitor.page
     chart = page.locator("[class*='st-key-wide_lens_'] canvas, [class*='st-key-wide_lens_'] svg.marks").first
@@ -137,5 +135,5 @@ def test_on_a_phone_the_controls_are_a_sheet_and_pictures_keep_their_size(app: s
     head, grid = (page.locator(f".st-key-attention {part} canvas").first.bounding_box() for part in (".stage", ".grid"))
     assert head is not None
     assert grid is not None
-    assert head["y"] + head["height"] <= grid["y"]  # the enlarged head stands above all heads
+    assert head["y"] + head["height"] <= grid["y"]  # the enlarged head is above the grid
     assert page.evaluate(OVERFLOW) <= 390

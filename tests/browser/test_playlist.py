@@ -1,4 +1,4 @@
-"""A lecturer collects views, orders and saves them, opens the file again, and plays it with a presenter's keys."""
+"""The playlist in Chromium: collect, reorder, save and open views, and play them with presenter keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def titles(page: Page) -> list[str]:
 
 
 def ordered(page: Page, wanted: list[str]) -> None:
-    """Wait until the views have these titles: the browser drops what is dragged a moment later."""
+    """Wait until the views have these titles; a drop takes effect with a short delay."""
     until(lambda: titles(page) == wanted, page)
 
 
@@ -31,7 +31,7 @@ def view(page: Page, at: int) -> Locator:
 
 
 def shown(page: Page, count: str, path: str, value: str) -> None:
-    """Wait until the bar says `count` and the address is that of the view."""
+    """Wait until the bar shows `count` and the address is that of the view."""
     expect(page.locator(".playlist .count")).to_have_text(count)
     page.wait_for_function(
         "([path, value]) => location.pathname === path && location.search.includes(value)", arg=[path, value]
@@ -51,24 +51,24 @@ def test_views_are_collected_ordered_saved_opened_and_played(app: str, visit: Vi
     page.wait_for_function("location.search.includes('panel=')")
     see(page, "right instead of 4")
     share(page, "Add this view")
-    see(page, "View 1 of the playlist.")
+    see(page, "Added to the playlist as view 1.")
     page.keyboard.press("Escape")
     click(page, "residual")
     see(page, "right instead of 4")
     page.wait_for_function("location.search.includes('model=')")
     quiet(page)
     share(page, "Add this view")
-    see(page, "View 2 of the playlist.")
+    see(page, "Added to the playlist as view 2.")
     share(page, "Open the playlist")
     page.get_by_label("Title of the playlist").fill("My <b>talk</b>")
     first, second = titles(page)
-    assert first.startswith("layer 3 · head 2: ")  # the finding
-    assert second == "Residual"  # it has none under a causal mask
+    assert first.startswith("layer 3 · head 2: ")  # the headline
+    assert second == "Residual"  # no headline under a causal mask
     page.get_by_label("Title of view 2").fill("Where it is decided")
     view(page, 1).locator("summary").click()
     page.get_by_label("Speaker note of view 2").fill("Wait for $an$ answer.")
 
-    # Ordered by drag, and by the buttons, which keep the focus.
+    # Reorder by dragging, and with the buttons, which keep the focus.
     view(page, 1).locator(".grip").drag_to(view(page, 0), target_position={"x": 60, "y": 4})
     ordered(page, ["Where it is decided", first])
     expect(page.get_by_label("Speaker note of view 1")).to_be_visible()
@@ -81,7 +81,7 @@ def test_views_are_collected_ordered_saved_opened_and_played(app: str, visit: Vi
     page.get_by_role("button", name="Undo").click()
     ordered(page, ["Where it is decided", first])
 
-    # Saved as a file that the library reads, and opened again.
+    # Save as a file that the library reads, and open it again.
     with page.expect_download() as download:
         page.get_by_role("button", name="Save").click()
     assert download.value.suggested_filename == "my-b-talk-b.json"
@@ -100,7 +100,7 @@ def test_views_are_collected_ordered_saved_opened_and_played(app: str, visit: Vi
     page.get_by_label("A playlist file").set_input_files(file)
     expect(page.get_by_label("Title of view 1")).to_have_value("Where it is decided")
 
-    # Played by keys; Back and Forward of the browser move along.
+    # Play with keys; the browser's Back and Forward move through the list.
     page.get_by_role("button", name="▶ Play").click()
     shown(page, "1 / 2", "/residual", "mask=causal")
     page.keyboard.press("PageDown")
@@ -109,12 +109,12 @@ def test_views_are_collected_ordered_saved_opened_and_played(app: str, visit: Vi
     shown(page, "1 / 2", "/residual", "mask=causal")
     page.go_forward()
     shown(page, "2 / 2", "/attention", "head=3.2")
-    page.locator(".st-key-input input").press("PageUp")  # that is typed
+    page.locator(".st-key-input input").press("PageUp")  # keys in a text field do not move
     shown(page, "2 / 2", "/attention", "head=3.2")
     page.locator(".playlist .name").focus()
     page.keyboard.press("ArrowLeft")
     shown(page, "1 / 2", "/residual", "mask=causal")
-    for _ in range(2):  # faster than the server draws: the last one counts
+    for _ in range(2):  # faster than the server draws: only the last view is opened
         page.keyboard.press("PageDown")
         page.keyboard.press("PageUp")
     page.keyboard.press("PageDown")
@@ -128,7 +128,7 @@ def test_views_are_collected_ordered_saved_opened_and_played(app: str, visit: Vi
     assert visitor.problems == []
 
 
-def test_a_lesson_is_played_on_one_screen_with_notes_in_a_window_of_their_own(app: str, visit: Visiting) -> None:
+def test_a_lesson_is_played_with_notes_in_a_separate_window(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/attention?model=reverse&mask=as+trained&input=4+9+2+11&edits=ablate:encoder.1.attn.2")
     page = visitor.page
     page.wait_for_function("location.search.includes('panel=')")
@@ -153,6 +153,7 @@ def test_a_lesson_is_played_on_one_screen_with_notes_in_a_window_of_their_own(ap
     expect(notes.get_by_text("Next: Where does the weight go?")).to_be_visible()
     notes.close()
     assert page.evaluate("history.length") == began  # one Back leaves the screen
-    assert page.get_by_text("query 0 can see only itself").filter(visible=True).count() == 0  # the projector shows this
+    on_screen = page.get_by_text("query 0 can see only itself").filter(visible=True)
+    assert on_screen.count() == 0  # the audience sees this page
     page.get_by_role("button", name="Stop playing").click()
     assert visitor.problems == []

@@ -1,4 +1,4 @@
-"""A trained external model in a real Chromium, where it was fetched: opened and changed."""
+"""A trained external model in Chromium, if it was fetched: opened and changed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def served(browser: Browser) -> Iterator[str]:
     stop(server)
 
 
-def test_silencing_the_induction_head_of_smollm2_raises_the_loss_on_a_repeat(
+def test_ablating_the_induction_head_of_smollm2_raises_the_loss_on_a_repeat(
     served: str, visit: Callable[..., Visit]
 ) -> None:
     visitor = visit(served, f"/attention?model=hf:{NAME}&input={(ONCE + ONCE).replace(' ', '+')}&head=19.7&scale=rest")

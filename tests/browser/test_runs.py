@@ -1,4 +1,4 @@
-"""The Runs screen in a real Chromium: a ticked row lays its curve over, and the link brings it to others."""
+"""The Runs screen in Chromium: ticking a row adds its curve, and the link reproduces the choice."""
 
 from __future__ import annotations
 
@@ -35,12 +35,14 @@ def store(app_runs: Path) -> RunStore:
 
 
 def tick(page: Page, row: int) -> None:
-    """Press the box of a row, counted from 0."""
+    """Click the checkbox of a row, counted from 0."""
     canvas = page.get_by_test_id("stDataFrame").locator("canvas").first
     expect(canvas).to_be_visible()
     box = canvas.bounding_box()
     assert box is not None
-    page.mouse.click(box["x"] + 16, box["y"] + ROW * (row + 1.5))  # a layer for scrolling lies over the canvas
+    page.mouse.click(
+        box["x"] + 16, box["y"] + ROW * (row + 1.5)
+    )  # by position, because a scrolling layer covers the canvas
 
 
 def curve(page: Page) -> Locator:
@@ -48,20 +50,20 @@ def curve(page: Page) -> Locator:
 
 
 def chosen(page: Page, runs: list[str]) -> None:
-    """Wait until the link says that these runs are chosen."""
+    """Wait until the link lists these runs as chosen."""
     page.wait_for_function("(runs) => (new URL(location).searchParams.get('runs') || '') === runs", arg=",".join(runs))
 
 
-def test_ticking_a_row_lays_its_curve_over_and_the_link_brings_it_to_others(
+def test_ticking_a_row_adds_its_curve_and_the_link_reproduces_the_choice(
     store: RunStore, app: str, visit: Visiting
 ) -> None:
-    add(store, "older", last=2.0)  # who comes without a link has this one chosen too
+    add(store, "older", last=2.0)  # chosen by default, but not by the link
     one, two = add(store, "one", last=0.5, peak_lr=1e-4), add(store, "two", last=1.0)
     visitor = visit(app, f"/runs?runs={one}", "dark")
     page = visitor.page
     expect(curve(page)).to_be_visible()
     expect(page.get_by_role("button", name="Share")).to_be_in_viewport(ratio=1)
-    expect(page.get_by_test_id("stSidebar")).to_have_count(0)  # a screen without a model has none
+    expect(page.get_by_test_id("stSidebar")).to_have_count(0)  # a screen without a model has no sidebar
     before = drawn(curve(page))
     tick(page, 0)
     chosen(page, [one, two])
@@ -72,7 +74,7 @@ def test_ticking_a_row_lays_its_curve_over_and_the_link_brings_it_to_others(
     tick(page, 1)
     chosen(page, [two])
     back = "(link) => { history.replaceState({}, '', link); dispatchEvent(new PopStateEvent('popstate')); }"
-    page.evaluate(back, f"/runs?view=table&runs={one}")  # the link is followed, whatever is ticked
+    page.evaluate(back, f"/runs?view=table&runs={one}")  # the link takes precedence over ticked rows
     see(page, "3 runs · 1 chosen")
     chosen(page, [one])
     other = visit(app, link.removeprefix(app), "dark")

@@ -26,9 +26,9 @@ threads = torch.get_num_threads()
 xformer.show(Own(), torch.randn(1, 5, 8), wait=False)
 sys.stdin.readline()
 assert torch.get_num_threads() == threads
-pickle.dumps(Kept())  # the main module is still that of the script
-print("as it was", flush=True)
-sys.stdin.readline()  # serves on
+pickle.dumps(Kept())  # __main__ is still the script
+print("unchanged", flush=True)
+sys.stdin.readline()  # keep serving
 """
 
 
@@ -55,4 +55,4 @@ def test_the_link_of_a_script_opens_its_model(script: subprocess.Popen[str], vis
         expect(page.locator(".av")).to_contain_text(token)
     script.stdin.write("\n")
     script.stdin.flush()
-    assert "as it was\n" in iter(script.stdout.readline, "")
+    assert "unchanged\n" in iter(script.stdout.readline, "")

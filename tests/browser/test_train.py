@@ -1,4 +1,4 @@
-"""Watching a model learn, in a real Chromium: one press, the picture forms, is scrubbed and framed; pause, step, stop."""
+"""The Train screen in Chromium: start a run, scrub and embed its timeline; pause, step, resume and stop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def state(page: Page) -> Locator:
 
 
 def picture(page: Page) -> str:
-    """What the enlarged head looks like."""
+    """Return the enlarged head as a data URL."""
     return page.locator(".tp .large").evaluate("(canvas) => canvas.toDataURL()")
 
 
@@ -31,7 +31,7 @@ def shows(page: Page, step: str) -> None:
     expect(page.locator(".tp .step")).to_have_text(re.compile(f"^step {step}$"))
 
 
-def test_one_press_trains_a_model_whose_film_is_scrubbed_and_framed(app: str, visit: Visiting) -> None:
+def test_one_click_trains_a_model_whose_timeline_is_scrubbed_and_embedded(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/train?run=new")
     page = visitor.page
     button(page, "start_reverse-mirror").click()
@@ -65,7 +65,7 @@ def test_one_press_trains_a_model_whose_film_is_scrubbed_and_framed(app: str, vi
 
     other = visit(app, f"{shared.removeprefix(app)}&embed=true")
     shows(other.page, "10 of 300")
-    for wide, tall in ((960, 540), (1280, 720)):  # both sides change, as those of a slide do
+    for wide, tall in ((960, 540), (1280, 720)):  # common slide sizes
         other.page.set_viewport_size({"width": wide, "height": tall})
         other.page.wait_for_function(
             "tall => { const main = document.querySelector('[data-testid=stMain]'); "
@@ -80,7 +80,7 @@ def test_pause_step_resume_stop(app: str, visit: Visiting) -> None:
     page = visitor.page
     button(page, "start_reverse-seq2seq").click()
     shows(page, ".*")
-    # So low that the row stands beside the header: it is not under it.
+    # A window so low that the row is next to the header, which must not cover it.
     page.set_viewport_size({"width": 1280, "height": 720})
     button(page, "run_pause").click(position={"x": 20, "y": 4})
     expect(state(page)).to_contain_text("Paused at step")

@@ -1,4 +1,4 @@
-"""A picture that stands alone: its file is opened with the network off, and follows the theme of the browser."""
+"""A self-contained HTML file of a view: it works offline and follows the theme of the browser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INPUT = "3 7 12 9"
 
 @pytest.fixture
 def offline(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
-    """A page without a network, and what goes wrong in it or is asked for."""
+    """A page without a network, and a list of its errors and requests."""
     page, wrong = browser.new_page(viewport={"width": 1280, "height": 720}), []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
@@ -28,7 +28,7 @@ def offline(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
     page.close()
 
 
-def test_the_file_of_a_view_is_exact_in_every_head_and_follows_the_theme(
+def test_saved_view_is_exact_in_every_head_and_follows_the_theme(
     offline: tuple[Page, list[str]], tmp_path: Path
 ) -> None:
     page, wrong = offline
@@ -51,5 +51,5 @@ def test_the_file_of_a_view_is_exact_in_every_head_and_follows_the_theme(
         page.wait_for_function(f"{ground} === '{colour}'")
         page.wait_for_timeout(300)
         pictures.append(page.locator(".av .grid .base").evaluate("canvas => canvas.toDataURL()"))
-    assert pictures[0] != pictures[1], "the canvas was not drawn anew"
+    assert pictures[0] != pictures[1], "the canvas was not redrawn"
     assert not wrong

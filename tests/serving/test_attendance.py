@@ -1,4 +1,4 @@
-"""Memory is given back once the last visitor has left, and the log says how much is held."""
+"""The shared cache is emptied after the last visitor has left, and the log reports the memory in use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pages.shared.serving.limits import Attendance, resident_bytes
 
 
 def run_alone(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine in a thread of its own: the browser of other tests may have a loop in this one."""
+    """Run a coroutine in a separate thread, because a browser test may have left its event loop running in this one."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(asyncio.run, coroutine).result()
 
@@ -40,7 +40,9 @@ async def visit(counted: Attendance, leave: asyncio.Event, kind: str = "websocke
     await counted({"type": kind}, nothing, nothing)
 
 
-def test_what_visitors_shared_goes_after_the_last_of_them(cache: ByteCache, caplog: pytest.LogCaptureFixture) -> None:
+def test_shared_cache_is_emptied_after_the_last_visitor_has_left(
+    cache: ByteCache, caplog: pytest.LogCaptureFixture
+) -> None:
     async def day() -> None:
         counted = Attendance(lambda *_: None)  # type: ignore[arg-type, return-value]
         first, second = asyncio.Event(), asyncio.Event()
@@ -50,7 +52,7 @@ def test_what_visitors_shared_goes_after_the_last_of_them(cache: ByteCache, capl
         cache.put("a", torch.zeros(2**20))
         first.set()
         await asyncio.sleep(0.2)
-        assert cache.total == 4 * 2**20  # the second is still there
+        assert cache.total == 4 * 2**20  # the second visitor is still connected
         second.set()
         await asyncio.gather(*visits)
         again = asyncio.Event()
@@ -69,7 +71,7 @@ def test_what_visitors_shared_goes_after_the_last_of_them(cache: ByteCache, capl
     assert messages[-1].startswith("memory: 0 visitors, 0 MB kept, ")
 
 
-def test_the_memory_of_the_process_is_told() -> None:
+def test_resident_memory_grows_with_an_allocation() -> None:
     before = resident_bytes()
     more = torch.ones(20 * 2**20)
     assert 60 * 2**20 < resident_bytes() - before < 120 * 2**20

@@ -1,4 +1,4 @@
-"""The routes of classroom mode behind the guards: who gets in, what is sent, and what strangers may send."""
+"""The routes of classroom mode behind the guards: access, hidden results, and malformed or forbidden messages."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def closing_code(socket: WebSocketTestSession) -> int:
         return closed.code
 
 
-def test_code_is_needed_for_everything(client: TestClient, rooms: Rooms, room: Room) -> None:
+def test_every_route_needs_the_code(client: TestClient, rooms: Rooms, room: Room) -> None:
     rooms.show(room.id, {"model": "reverse"}, b"picture")
     wrong = "ZZZZZZ"
     assert client.get(f"/join/{wrong}").status_code == 404
@@ -92,11 +92,11 @@ def test_page_has_the_code_in_its_address_and_a_form_without_it(client: TestClie
     assert "frame-ancestors 'self'" in page.headers["content-security-policy"]
     hostile = client.get("/join/%3Cscript%3Ealert(1)")
     assert hostile.status_code == 404
-    assert len(hostile.content) < 20_000, "a wrong code is answered by a small form"
+    assert len(hostile.content) < 20_000, "the response to a wrong code is a small form"
     assert b"<script>alert" not in hostile.content.lower()
 
 
-def test_only_models_and_lessons_that_are_shown_are_sent(client: TestClient, rooms: Rooms, room: Room) -> None:
+def test_only_the_shown_model_and_lesson_are_served(client: TestClient, rooms: Rooms, room: Room) -> None:
     rooms.show(room.id, {"model": "reverse-mirror"})
     assert client.get(f"/room/{room.code}/model?name=reverse-mirror").content[:4] == b"XLIV"
     for name in ("reverse-small", "../reverse-mirror", ""):
@@ -108,7 +108,7 @@ def test_only_models_and_lessons_that_are_shown_are_sent(client: TestClient, roo
     assert client.get(model).content[:4] == b"XLIV"
 
 
-def test_nothing_of_the_result_is_sent_before_the_reveal(client: TestClient, rooms: Rooms, room: Room) -> None:
+def test_no_result_is_sent_before_the_reveal(client: TestClient, rooms: Rooms, room: Room) -> None:
     question = rooms.ask(room.id, TRUTH, ["1"])
     rooms.show(room.id, {"model": "reverse", "state": {"input": SECRET}}, SECRET.encode())
     with join(client, room) as student, join(client, room) as neighbour:
@@ -129,7 +129,9 @@ def test_nothing_of_the_result_is_sent_before_the_reveal(client: TestClient, roo
         assert (shown["truth"], shown["votes"], shown["shown"]["model"]) == (["1"], {"1": {"1": 1}}, "reverse")
 
 
-def test_vote_reaches_the_lecturer_counts_once_and_is_known_later(client: TestClient, rooms: Rooms, room: Room) -> None:
+def test_vote_reaches_the_lecturer_counts_once_and_survives_a_reconnect(
+    client: TestClient, rooms: Rooms, room: Room
+) -> None:
     question = rooms.ask(room.id, TRUTH, ["1"])
     visitor = "2" * 32
     with join(client, room, LECTURER, "/host") as host, join(client, room, visitor) as student:
@@ -140,7 +142,7 @@ def test_vote_reaches_the_lecturer_counts_once_and_is_known_later(client: TestCl
         while (seen := receive(host, "host"))["question"]["votes"].get("1") != {"1": 1}:
             pass
         assert seen["present"] == 1
-        assert seen["question"]["truth"] is None, "the lecturer's projector shows no result either"
+        assert seen["question"]["truth"] is None, "the lecturer's screen shows no result either"
     with join(client, room, visitor) as student:
         assert receive(student, "voted")["answer"] == "1"
 
@@ -149,11 +151,11 @@ def test_student_cannot_act_as_the_lecturer(client: TestClient, rooms: Rooms, ro
     question = rooms.ask(room.id, TRUTH, ["1"])
     with join(client, room, path="/host") as socket:
         assert closing_code(socket) == REFUSED
-    orders = ("reveal", "ask", "ask_again", "finish", "end", "show", "teach", "pause", "host", None, ["vote"], {})
+    commands = ("reveal", "ask", "ask_again", "finish", "end", "show", "teach", "pause", "host", None, ["vote"], {})
     with join(client, room) as student:
         receive(student)
-        for order in orders:
-            message = {"type": order, "question": question, "room": room.id, "shown": {"model": "x"}}
+        for command in commands:
+            message = {"type": command, "question": question, "room": room.id, "shown": {"model": "x"}}
             student.send_text(json.dumps(message))
             assert receive(student, "problem")
     assert rooms.room(room.id) == rooms.find(room.code)
@@ -182,7 +184,7 @@ MALFORMED = [
 ]  # fmt: skip
 
 
-def test_malformed_message_is_answered_and_changes_nothing(client: TestClient, rooms: Rooms, room: Room) -> None:
+def test_malformed_message_gets_an_error_and_changes_nothing(client: TestClient, rooms: Rooms, room: Room) -> None:
     question = rooms.ask(room.id, TRUTH, ["1"])
     with join(client, room) as student:
         receive(student)
@@ -194,7 +196,7 @@ def test_malformed_message_is_answered_and_changes_nothing(client: TestClient, r
     assert rooms.tally(question) == {1: {"0": 1}}
 
 
-def test_huge_message_ends_only_its_own_connection(client: TestClient, rooms: Rooms, room: Room) -> None:
+def test_oversized_message_closes_only_its_own_connection(client: TestClient, rooms: Rooms, room: Room) -> None:
     with join(client, room) as student, join(client, room) as neighbour:
         receive(student)
         receive(neighbour)
@@ -207,18 +209,18 @@ def test_huge_message_ends_only_its_own_connection(client: TestClient, rooms: Ro
         assert receive(neighbour)["shown"] == {"model": "reverse"}
 
 
-def test_guesses_run_out_and_students_stay(client: TestClient, rooms: Rooms, room: Room) -> None:
+def test_guesses_are_limited_but_joined_students_can_return(client: TestClient, rooms: Rooms, room: Room) -> None:
     visitor = "3" * 32
     with join(client, room, visitor) as student:
         receive(student)
     answers = [client.get(f"/join/AAAA{a}{b}").status_code for a in "BCDEFG" for b in "BCDEFGH"]
     assert answers[: classroom.GUESSES] == [404] * classroom.GUESSES
     assert answers[classroom.GUESSES + 2 :] == [429] * (len(answers) - classroom.GUESSES - 2)
-    assert client.get(f"/join/{room.code}").status_code == 429, "a right code says no more than a wrong one"
+    assert client.get(f"/join/{room.code}").status_code == 429, "a right code gets the same response"
     with join(client, room) as socket:
         assert closing_code(socket) == REFUSED
     with join(client, room, visitor) as student:
-        assert receive(student), "who has joined before comes back"
+        assert receive(student), "a student who has joined before can return"
 
 
 def test_class_behind_one_address_is_not_locked_out(
@@ -230,7 +232,7 @@ def test_class_behind_one_address_is_not_locked_out(
             receive(student)
 
 
-def test_one_student_has_a_few_tabs(client: TestClient, room: Room) -> None:
+def test_one_student_has_a_limited_number_of_tabs(client: TestClient, room: Room) -> None:
     visitor, sockets = "4" * 32, []
     for _ in range(TABS_EACH):
         sockets.append(join(client, room, visitor))
@@ -253,7 +255,7 @@ def test_ended_room_closes_its_connections(client: TestClient, rooms: Rooms, roo
     assert room.id not in hub.connections
 
 
-def test_student_can_be_forgotten_and_named(client: TestClient, rooms: Rooms, room: Room) -> None:
+def test_student_can_set_a_nickname_and_delete_all_data(client: TestClient, rooms: Rooms, room: Room) -> None:
     with join(client, room) as student:
         receive(student)
         student.send_text(json.dumps({"type": "nickname", "name": "Mia"}))

@@ -1,4 +1,4 @@
-"""The guards in front of the app, each put before a small application of the test's own."""
+"""The guards in front of the app, each tested with a small application."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pages.shared.serving.limits import MB, ConnectionGuard, UploadGuard
 
 
 class Inner:
-    """Answers “ok” to a request, and notes the messages to a websocket."""
+    """Responds “ok” to a request, and records the messages to a websocket."""
 
     def __init__(self) -> None:
         self.heard: list[bytes] = []
@@ -42,7 +42,7 @@ class Inner:
 
 
 def ask(app: Any, kind: str = "http", *, incoming: list[Message] | None = None, **scope: Any) -> list[Message]:
-    """What an application sends back to one request or one websocket."""
+    """Return the messages that an application sends for one request or one websocket."""
     sent: list[Message] = []
     waiting = list(incoming or [])
 
@@ -53,7 +53,7 @@ def ask(app: Any, kind: str = "http", *, incoming: list[Message] | None = None, 
         sent.append(message)
 
     base = {"type": kind, "method": "GET", "path": "/", "query_string": b"", "headers": []}
-    with ThreadPoolExecutor(1) as thread:  # a browser test before this one leaves its loop running in this thread
+    with ThreadPoolExecutor(1) as thread:  # an earlier browser test may have left its event loop running in this thread
         thread.submit(asyncio.run, app(base | scope, receive, send)).result()
     return sent
 
@@ -64,7 +64,7 @@ def host(name: str) -> dict[str, Any]:
 
 @pytest.fixture
 def address(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Have the server listen to an address."""
+    """Set the address on which the server listens; initially the loopback address."""
     real = st.get_option
 
     def listen(where: str) -> None:
@@ -75,7 +75,7 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Any:
     return listen
 
 
-def test_a_server_is_answered_under_its_own_names_and_an_open_one_by_address(address: Any) -> None:
+def test_own_host_names_are_allowed_and_addresses_only_on_an_open_server(address: Any) -> None:
     good = ["localhost", "LOCALHOST:8501", "127.0.0.1:8501", "[::1]:8501", "localhost.:80"]
     bad = ["evil.example", "evil.example:85", "localhost.evil.example", "localhost:x", "a@localhost", "localhost/x"]
     assert [name for name in [*good, *bad, "192.168.1.7", "", None] if is_own(name)] == good
@@ -95,7 +95,7 @@ def test_own_names_can_be_configured(address: Any, monkeypatch: pytest.MonkeyPat
     assert is_own("evil.example")
 
 
-def test_a_request_to_a_foreign_name_ends_at_the_guard(address: Any) -> None:
+def test_a_request_to_a_foreign_host_name_is_refused(address: Any) -> None:
     good, bad = (ask(HostGuard(Inner()), **host(name)) for name in ("localhost", "evil.example"))
     assert good[0]["status"] == 200
     assert bad[0]["status"] == 421
@@ -108,7 +108,7 @@ def test_a_request_to_a_foreign_name_ends_at_the_guard(address: Any) -> None:
     assert not inner.heard
 
 
-def test_a_proxy_is_known_by_what_it_adds() -> None:
+def test_a_proxy_is_recognised_by_its_headers() -> None:
     assert is_forwarded({"Host": "localhost", "X-Forwarded-For": "203.0.113.9"})
     assert is_forwarded({"forwarded": "for=203.0.113.9"})
     assert not is_forwarded({"Host": "localhost", "Cookie": "x"})
@@ -125,18 +125,18 @@ def test_pages_may_be_framed_by_their_own_server_and_pictures_by_anyone(monkeypa
     assert access.framers(b"") == "'self'"
 
 
-def test_every_answer_carries_the_policy_and_a_picture_may_stand_in_slides_that_are_a_file() -> None:
+def test_every_response_has_the_policy_and_a_picture_may_be_framed_by_a_local_file() -> None:
     page, picture = (
         dict(ask(SecurityHeaders(Inner()), query_string=query)[0]["headers"]) for query in (b"", b"embed=true")
     )
     assert page[b"x-content-type-options"] == b"nosniff"
     assert b"frame-ancestors 'self'" in page[b"content-security-policy"]
     assert b"object-src 'none'" in picture[b"content-security-policy"]
-    assert b"frame-ancestors" not in picture[b"content-security-policy"]  # `*` stands for no file
+    assert b"frame-ancestors" not in picture[b"content-security-policy"]  # `*` does not match files
 
 
 def passed(message: BackMsg | bytes) -> list[bytes]:
-    """What Streamlit hears of one message."""
+    """Return what the guard passes on of one message."""
     data = message if isinstance(message, bytes) else message.SerializeToString()
     inner = Inner()
     ask(MessageGuard(inner), "websocket", incoming=[{"type": "websocket.receive", "bytes": data}])
@@ -144,7 +144,7 @@ def passed(message: BackMsg | bytes) -> list[bytes]:
 
 
 def of_kind(kind: str, payload: str = "") -> BackMsg:
-    """An empty message of a kind."""
+    """Return an empty message of a kind."""
     message = BackMsg()
     field = BackMsg.DESCRIPTOR.fields_by_name[kind]
     if field.message_type is None:
@@ -171,7 +171,7 @@ def test_only_listed_kinds_of_messages_pass() -> None:
     assert passed(b"") == passed(b"\xff\xff\xff") == []
 
 
-def test_half_a_character_becomes_the_replacement_character_and_the_connection_stays() -> None:
+def test_a_lone_surrogate_becomes_the_replacement_character() -> None:
     rerun = BackMsg()
     state = rerun.rerun_script.widget_states.widgets.add()
     state.id, state.string_value = "input", "3 \ufffd 7"
@@ -186,7 +186,7 @@ def test_half_a_character_becomes_the_replacement_character_and_the_connection_s
 
 
 class Uploads(UploadGuard):
-    """The guard, with given files in memory."""
+    """The guard with given files in memory."""
 
     def __init__(self, kept: dict[str, list[int]]) -> None:
         super().__init__(Inner())
@@ -201,7 +201,7 @@ def put(guard: UploadGuard, length: int | None, session: str = "me", **scope: An
     return ask(guard, method="PUT", path=f"{limits.UPLOAD_PATH}{session}/1", headers=headers, **scope)[0]["status"]
 
 
-def test_uploads_are_bounded_for_one_visitor_and_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploads_are_limited_per_visitor_and_in_total(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_MAX_UPLOADS", "300")
     largest = limits.max_upload_bytes_each() // 2
     assert put(Uploads({}), largest) == 200
@@ -213,7 +213,7 @@ def test_uploads_are_bounded_for_one_visitor_and_for_all(monkeypatch: pytest.Mon
     assert ask(Uploads({"me": [largest] * 2}), method="GET", path=f"{limits.UPLOAD_PATH}me/1")[0]["status"] == 200
 
 
-def test_new_sessions_from_one_address_take_at_most_half_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_address_gets_at_most_half_of_the_total_upload_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_MAX_UPLOADS", "300")
     guard = Uploads({})
     for number in range(3):
@@ -224,9 +224,9 @@ def test_new_sessions_from_one_address_take_at_most_half_of_all(monkeypatch: pyt
     assert put(guard, 50 * MB, "s4", client=("203.0.113.10", 9)) == 200
 
 
-def test_a_text_frame_closes_the_connection_and_nothing_is_sent_after_it() -> None:
+def test_a_text_message_closes_the_connection_and_nothing_is_sent_after_it() -> None:
     class Talking(Inner):
-        """Answers each message, and says goodbye."""
+        """Replies to each message, and sends a last message at the end."""
 
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
             while (message := await receive())["type"] != "websocket.disconnect":
@@ -244,7 +244,7 @@ def test_a_text_frame_closes_the_connection_and_nothing_is_sent_after_it() -> No
     assert [(one["type"], one.get("code")) for one in sent] == [("websocket.send", None), ("websocket.close", 1008)]
 
 
-def test_one_address_has_so_many_connections_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simultaneous_connections_from_one_address_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_MAX_CONNECTIONS_BY_ADDRESS", "3")
     refused: list[str] = []
 
@@ -269,7 +269,7 @@ def test_one_address_has_so_many_connections_at_once(monkeypatch: pytest.MonkeyP
         await asyncio.gather(*visits)
         assert not guard.open
         await connect("203.0.113.9")
-        monkeypatch.setenv("XFORMER_MAX_CONNECTIONS_BY_ADDRESS", "many")  # the usual number
+        monkeypatch.setenv("XFORMER_MAX_CONNECTIONS_BY_ADDRESS", "many")  # invalid, so the default applies
         await connect("203.0.113.9")
 
     with ThreadPoolExecutor(1) as thread:
@@ -277,20 +277,20 @@ def test_one_address_has_so_many_connections_at_once(monkeypatch: pytest.MonkeyP
     assert refused == ["203.0.113.9"] * 2
 
 
-def test_an_address_of_ipv6_is_its_network() -> None:
+def test_ipv6_addresses_are_counted_by_network() -> None:
     assert limits.network("2001:db8::1%eth0") == limits.network("2001:db8::2") != limits.network("2001:db8:0:1::1")
     assert limits.network("::ffff:203.0.113.9") == "203.0.113.9"
     assert limits.network("::1") == limits.network("127.0.0.1") == limits.network(None) == limits.HERE
 
 
 def page_cookies(cookie: str = "", accept: str = "text/html,*/*", **scope: Any) -> list[str]:
-    """The cookies that come with an answer."""
+    """Return the cookies set by a response."""
     given = [(b"accept", accept.encode()), (b"cookie", cookie.encode())]
     start = ask(VisitorCookie(Inner()), headers=given, **scope)[0]
     return [value.decode() for name, value in start["headers"] if name == b"set-cookie"]
 
 
-def test_each_page_brings_a_number_that_stays() -> None:
+def test_each_page_sets_an_id_that_persists() -> None:
     [new], [other] = page_cookies(), page_cookies(cookie=f"{COOKIE}=nonsense; a=b")
     name, _, rest = new.partition("=")
     number = visitor_id_in({COOKIE: rest.partition(";")[0]})
@@ -301,7 +301,7 @@ def test_each_page_brings_a_number_that_stays() -> None:
     assert page_cookies(cookie=f"a=b; {COOKIE}={number}") == [new]
 
 
-def test_what_may_stand_in_any_frame_and_what_is_no_page_brings_no_number() -> None:
+def test_embeddable_pictures_and_other_requests_set_no_cookie() -> None:
     assert page_cookies(query_string=b"embed=true&model=reverse") == []
     assert page_cookies(accept="*/*") == []
     assert page_cookies(method="POST") == []

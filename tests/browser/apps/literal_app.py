@@ -1,4 +1,4 @@
-"""Each of the cases as a paragraph, an error and a button's label: what `test_literal` looks at."""
+"""An app that shows each case as a paragraph, an error and a button label, for `test_escape_markdown`."""
 
 import streamlit as st
 
