@@ -53,7 +53,7 @@ def test_at_the_last_position_the_top_prediction_is_explained(open_page: Open) -
 def test_many_positions_are_shown_in_a_window_kept_in_the_link(open_page: Open) -> None:
     numbers = " ".join(str(1 + index % 19) for index in range(60))
     app = open_page(PAGE, model="reverse", input=numbers, picture="norms", **{"from": "24"})
-    assert "Shown are 24 of 60 positions, 24 to 47" in text(app)
+    assert "24 of 60 positions are shown, 24 to 47" in text(app)
     app.select_slider(key="residual_from").set_value(48).run()
     assert not app.exception
     assert "Shown are 12 of 60 positions, 48 to 59" in text(app)
