@@ -56,7 +56,7 @@ def test_many_positions_are_shown_in_a_window_kept_in_the_link(open_page: Open) 
     assert "24 of 60 positions are shown, 24 to 47" in text(app)
     app.select_slider(key="residual_from").set_value(48).run()
     assert not app.exception
-    assert "Shown are 12 of 60 positions, 48 to 59" in text(app)
+    assert "12 of 60 positions are shown, 48 to 59" in text(app)
     assert app.query_params["from"] in ("48", ["48"])
 
 
