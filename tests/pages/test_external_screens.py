@@ -207,6 +207,8 @@ def test_a_model_whose_inputs_no_screen_can_ask_for_is_refused(tmp_path: Path, m
     for name in ("Wav2Vec2ForCTC", "CLIPModel", "CLIPVisionModel"):
         MEMBERS[name].save(tmp_path / name)
     for name in ("Wav2Vec2ForCTC", "CLIPModel"):
-        with pytest.raises(ModelFileError, match=f"^The screens have no input field for what {name} reads; in Python, "):
+        with pytest.raises(
+            ModelFileError, match=f"^The screens have no input field for what {name} reads; in Python, "
+        ):
             models._load(f"hf:{name}", lambda done, of, what: None)
     assert models._load("hf:CLIPVisionModel", lambda done, of, what: None) is not None
