@@ -103,7 +103,8 @@ def _large(address: str, code: str) -> None:
 
 def _teach(room: str) -> None:
     ask.keep_the_link()
-    rooms().teach(room, st.session_state["room_lesson"] or None)
+    lesson = st.session_state["room_lesson"]
+    rooms().teach(room, lesson if lesson in lessons() else None)  # a forged value is no lesson
     follow.publish_again()
     hub.changed(room)
 

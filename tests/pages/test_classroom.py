@@ -73,6 +73,17 @@ def known(open_page: Open) -> None:
     open_page("pages/home/page.py")
 
 
+def test_forged_lesson_and_step_change_nothing(rooms: Rooms, room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(present.ask, "keep_the_link", lambda: None)
+    st.session_state["room_lesson"], st.session_state["room_step"] = "masks", "😀"
+    present._teach(room.id)
+    stage._go(room_of(rooms), "masks")
+    assert room_of(rooms).lesson == {"name": "masks", "step": 0}
+    st.session_state["room_lesson"] = "😀"
+    present._teach(room.id)
+    assert room_of(rooms).lesson is None
+
+
 EDITS = "ablate:encoder.0.attn.1,cut:encoder.2.attn.0.1-3,cut:encoder.2.attn.*.0-0,positions:off"
 
 
