@@ -18,8 +18,8 @@ from xformer.site import Kind, Site, Stack
 from xformer.task_limits import Architecture
 
 READ_ONLY = (
-    "The attention of this model is what it returns beside its logits: it can be looked at, and nothing in the run can be "
-    "silenced, cut or replaced."
+    "This model's attention is captured only as returned weights: it can be read, but nothing in a run can be ablated, cut or "
+    "replaced."
 )
 
 

@@ -1,4 +1,4 @@
-"""Tiny models of many families with arbitrary weights, and where each keeps the matrix that maps its heads to the stream."""
+"""Tiny models of many families with arbitrary weights, and the path of each one's attention output projection."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEXT_SIZES = {**SIZES, **SPECIAL, **PLACES}
 
 
 def tiny_model(class_name: str, sizes: dict[str, Any], attention: str = "eager") -> Any:
-    """A model of a class of the Transformers library in eval mode; each call gives the same weights."""
+    """A model of a Transformers class in eval mode. Each call gives the same weights."""
     import transformers
 
     torch.manual_seed(0)
@@ -40,22 +40,22 @@ def tiny_model(class_name: str, sizes: dict[str, Any], attention: str = "eager")
         kind = getattr(transformers, class_name)
         model = kind(kind.config_class(**sizes, attn_implementation=attention)).eval()
     for name, weight in model.named_parameters():
-        if (
-            weight.dim() > 1 or name.endswith("bias")
-        ) and weight.requires_grad:  # sine tables stay, as a load makes them anew
+        # Frozen sine tables keep their values, as they are recomputed on loading.
+        if (weight.dim() > 1 or name.endswith("bias")) and weight.requires_grad:
             weight.data.normal_(0, 0.2)
     return model
 
 
 @dataclass(frozen=True)
 class Family:
-    """How a tiny model of a family is made."""
+    """The class and sizes of a tiny model of a family."""
 
     model: str
     sizes: dict[str, Any]
-    back: str
-    """The module whose matrix maps the heads of the first attention to be silenced back to the stream."""
-    silenced: str = "decoder.0.attn"
+    projection: str
+    """The output projection of the attention `ablated`."""
+    ablated: str = "decoder.0.attn"
+    """The path of the attention whose heads the tests ablate."""
     backend: str = "attention_function"
 
     def make(self) -> Any:
@@ -124,7 +124,7 @@ FAMILIES = {
 
 
 def cut_head(matrix: nn.Module, head: int, n_heads: int) -> None:
-    """Take what one head says out of the matrix that maps the heads back to the stream."""
+    """Zero the weights of one head in an attention output projection."""
     weight = matrix.get_parameter("weight").data
     heads: Tensor = weight if type(matrix).__name__ == "Conv1D" else weight.T  # [head · d_head, d_model]
     width = heads.shape[0] // n_heads
@@ -132,14 +132,14 @@ def cut_head(matrix: nn.Module, head: int, n_heads: int) -> None:
 
 
 def shown(model: Any, returned: Any) -> Tensor:
-    """The output that is shown of what a stock model returned."""
+    """The part of a stock model's return value that xformer shows."""
     from xformer.adapters.huggingface_opening import OUTPUT_OF, example_inputs, output_kind
 
     return OUTPUT_OF[output_kind(model, returned, example_inputs(model, 0))](returned)
 
 
 def returned_patterns(output: Any, stack: str) -> dict[str, Tensor]:
-    """The attentions that Transformers itself returns, by the paths of their layers; `stack` is that of a model with one."""
+    """The attention weights that Transformers itself returns, by layer path. `stack` is the stack of a model with one."""
     paths = {
         "attentions": f"{stack}.{{}}.attn",
         "encoder_attentions": "encoder.{}.attn",

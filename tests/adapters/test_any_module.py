@@ -1,4 +1,4 @@
-"""Any torch module is read by what a run shows: PyTorch's own encoder, and a model written by hand."""
+"""Reading arbitrary torch modules: PyTorch's own encoder, and hand-written models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def gpt() -> Written:
     return Written().eval()
 
 
-def test_a_hand_written_gpt_is_a_decoder_with_everything_named(gpt: Written) -> None:
+def test_all_parts_of_a_hand_written_gpt_are_named(gpt: Written) -> None:
     ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2]])
     reading = xformer.read(gpt, ids)
     assert torch.allclose(reading.logits, gpt(ids), **CLOSE)
@@ -36,12 +36,12 @@ def test_a_hand_written_gpt_is_a_decoder_with_everything_named(gpt: Written) -> 
     assert torch.allclose(pattern.sum(-1), torch.ones(1, 3, 7), **CLOSE)
     assert bool((pattern.triu(1) == 0).all())
     assert torch.allclose(reading.subject.unembed(reading["decoder.1.resid_post"]), reading.logits, **CLOSE)
-    other = xformer.read(gpt, torch.tensor([[4, 5, 6, 7]]))  # which does not open it again
+    other = xformer.read(gpt, torch.tensor([[4, 5, 6, 7]]))  # uses the cached layout
     assert (other.tokens, reading.tokens) == (tuple("4567"), tuple("3141592"))
     assert torch.allclose(other.logits, gpt(torch.tensor([[4, 5, 6, 7]])), **CLOSE)
 
 
-def test_a_silenced_head_of_it_is_the_head_cut_out_of_its_weights(gpt: Written) -> None:
+def test_ablating_a_head_equals_zeroing_its_weights(gpt: Written) -> None:
     ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2]])
     found = xformer.read(gpt, ids, edits=[edits.ablate_head("decoder.1.attn", 2)])
     gpt.get_parameter("blocks.1.back.weight").data[:, 10:] = 0
@@ -49,7 +49,7 @@ def test_a_silenced_head_of_it_is_the_head_cut_out_of_its_weights(gpt: Written) 
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_an_encoder_of_pytorch_is_read(norm_first: bool) -> None:
+def test_a_pytorch_encoder_is_read(norm_first: bool) -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(15, 3, 37, batch_first=True, norm_first=norm_first)
     module = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
@@ -63,7 +63,7 @@ def test_an_encoder_of_pytorch_is_read(norm_first: bool) -> None:
     assert reading.tokens == tuple("0123456")
 
 
-def test_pytorchs_attention_with_masks_and_other_keys() -> None:
+def test_multihead_attention_with_masks_and_separate_key_and_value_sizes() -> None:
     torch.manual_seed(0)
     module = nn.MultiheadAttention(15, 3, kdim=11, vdim=13).eval()
     query, key, value = torch.randn(5, 2, 15), torch.randn(7, 2, 11), torch.randn(7, 2, 13)
@@ -81,7 +81,7 @@ def test_pytorchs_attention_with_masks_and_other_keys() -> None:
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
 @pytest.mark.parametrize(("n_source", "n_target"), [(7, 5), (1, 1)])
-def test_pytorchs_whole_transformer_has_two_stacks(n_source: int, n_target: int) -> None:
+def test_nn_transformer_has_two_stacks(n_source: int, n_target: int) -> None:
     torch.manual_seed(0)
     module = nn.Transformer(15, 3, 1, 1, 37, batch_first=True).eval()
     source, target = torch.randn(1, n_source, 15), torch.randn(1, n_target, 15)
@@ -96,12 +96,12 @@ def test_pytorchs_whole_transformer_has_two_stacks(n_source: int, n_target: int)
 
 
 def test_a_module_without_attention_is_refused() -> None:
-    with pytest.raises(InputError, match="calls no attention that can be seen"):
+    with pytest.raises(InputError, match="calls no attention that can be observed"):
         xformer.read(nn.Sequential(nn.Linear(5, 7), nn.ReLU()), torch.randn(1, 3, 5))
 
 
 class Hidden(nn.Module):
-    """Attention that no function of PyTorch shows, which is returned beside the output."""
+    """A model that computes attention with einsum, out of reach of the hooks, and returns the weights with the output."""
 
     def __init__(self, *, sums_to: float = 1.0) -> None:
         super().__init__()
@@ -116,11 +116,11 @@ class Hidden(nn.Module):
         return self.back(z), weights * self.sums_to
 
 
-def test_attention_that_a_module_only_returns_is_looked_at_and_never_changed() -> None:
+def test_attention_that_a_module_only_returns_can_be_read_but_not_edited() -> None:
     torch.manual_seed(0)
     module, inputs = Hidden(), {"ids": torch.arange(7)[None]}
     reading = xformer.read(module, inputs)
-    assert "can only be looked at" in str(reading.subject.verification)
+    assert "can only be read" in str(reading.subject.verification)
     output, weights = module(**inputs)
     assert list(reading) == ["decoder.0.attn.mask", "decoder.0.attn.pattern", "logits"]
     assert torch.equal(reading["decoder.0.attn.mask"], torch.ones(1, 3, 7, 7).tril().bool())
@@ -128,14 +128,14 @@ def test_attention_that_a_module_only_returns_is_looked_at_and_never_changed() -
     assert torch.equal(reading.logits, output)
     assert len(xformer.analysis.head_scores(reading)) == 3
     for change in (edits.ablate_head("decoder.0.attn", 1), edits.set_causal(False)):
-        with pytest.raises(EditError, match="it can be looked at, and nothing in the run can be"):
+        with pytest.raises(EditError, match="can be read, but nothing in a run can be"):
             xformer.read(module, inputs, edits=[change])
-    with pytest.raises(EditError, match="it can be looked at"):
+    with pytest.raises(EditError, match="can be read, but nothing in a run can be"):
         xformer.read(module, inputs, changes="silence:decoder.0.attn.1")
     with pytest.raises(UnavailableError, match=r"No decoder\.0\.attn\.z was found"):
         reading["decoder.0.attn.z"]
 
 
-def test_what_a_module_returns_is_no_attention_where_its_rows_are_no_weights() -> None:
-    with pytest.raises(InputError, match="returns no weights of attention either"):
+def test_a_returned_tensor_whose_rows_do_not_sum_to_1_is_not_attention() -> None:
+    with pytest.raises(InputError, match="returns no attention weights either"):
         xformer.read(Hidden(sums_to=2.0), {"ids": torch.arange(7)[None]})

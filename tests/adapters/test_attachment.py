@@ -1,4 +1,4 @@
-"""A read leaves the caller's model as it was: modes, hooks, attributes, gradients, settings, and what it computes."""
+"""A read leaves the caller's model as it was: modes, hooks, attributes, gradients, settings and outputs."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from xformer.errors import EditError, InputError, XformerError
 from xformer.reading import Reading
 
 ROUNDING = 1e-5
-"""What float32 may differ by in two layers whose sums are taken in another order."""
+"""The tolerance for two layers in float32 whose sums are taken in a different order."""
 HALF = 0.5
-"""The dropout of every model here, so that a run in train mode cannot pass for one in eval mode."""
+"""The dropout of every model here, so that a run in train mode cannot be mistaken for one in eval mode."""
 
 
 def distance(one: Tensor, other: Tensor) -> float:
@@ -42,7 +42,7 @@ def distance(one: Tensor, other: Tensor) -> float:
 
 
 def fingerprint(model: nn.Module) -> dict[str, Any]:
-    """Everything of a model that its owner can observe, and of the process what a read could disturb."""
+    """Everything that the model's owner can observe, and the process state that a read could disturb."""
     seen: dict[str, Any] = {}
     for path, module in model.named_modules():
         seen[f"{path}: class"] = type(module)
@@ -60,12 +60,15 @@ def fingerprint(model: nn.Module) -> dict[str, Any]:
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """What differs between two fingerprints."""
+    """The names that differ between two fingerprints."""
     return [name for name in {**before, **after} if name not in before or before[name] != after.get(name)]
 
 
 def _state(value: Any, around: set[int]) -> Any:
-    """A value as it is now: itself, its contents where it holds others, the numbers of a tensor."""
+    """The present state of a value: its identity, the contents of a container, the numbers of a tensor.
+
+    `around` holds the ids of the enclosing values, so that cycles end.
+    """
     if isinstance(value, bool | int | float | str):
         return value
     if id(value) in around:
@@ -92,7 +95,7 @@ def _numbers(tensor: Tensor) -> tuple[Any, ...]:
 
 @contextmanager
 def left_as_found(model: nn.Module, forward: Callable[[nn.Module], Tensor] | None = None) -> Iterator[None]:
-    """Fail where the body changed the model, or what `forward` gives under a fixed seed."""
+    """Fail if the body changed the model, or the output of `forward` under a fixed seed."""
 
     def now() -> dict[str, Any]:
         outputs = {}
@@ -108,7 +111,7 @@ def left_as_found(model: nn.Module, forward: Callable[[nn.Module], Tensor] | Non
 
 
 class Block(nn.Module):
-    """Causal attention and a feed-forward layer, each behind its norm and before its dropout."""
+    """Causal attention and a feed-forward layer, each with a norm before it and dropout after it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,12 +128,12 @@ class Block(nn.Module):
         return x + self.drop(self.down(F.gelu(self.up(self.second(x)))))
 
     def noted(self, weights: Tensor) -> Tensor:
-        """What a subclass does with the weights of its attention beside using them."""
+        """A hook for subclasses that also store their attention weights."""
         return weights
 
 
 class Written(nn.Module):
-    """A model written by hand: two blocks under a table of tokens and one of places."""
+    """A hand-written model: embeddings of tokens and positions, and two blocks."""
 
     def __init__(self, block: Callable[[], nn.Module] = Block) -> None:
         super().__init__()
@@ -147,16 +150,16 @@ class Written(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """A model and something that it reads."""
+    """A model with a valid input."""
 
     make: Callable[[], Any]
     inputs: Tensor
     block: str
     """The path of the first block."""
     site: str
-    """What the library calls the first attention layer."""
+    """xformer's path of the first attention layer."""
     wrong: Any
-    """What the model cannot read."""
+    """An input that the model cannot read."""
 
     def read(self, model: nn.Module, inputs: Any = None, **options: Any) -> Reading:
         return xformer.read(model, self.inputs if inputs is None else inputs, tokenizer=tokenizer(), **options)
@@ -195,7 +198,7 @@ CASES = {
     "written": Case(_written, IDS, "blocks.0", "decoder.0.attn", torch.tensor([[5, 31]])),
     "torch": Case(_encoder, FEATURES, "layers.0", "encoder.0.attn", torch.randn(1, 7, 11)),
 }
-"""A model whose attention function is replaced, one that is watched at its softmax, and one at PyTorch's own functions."""
+"""Models captured by their attention function, at their softmax, and at PyTorch's own attention functions."""
 
 
 @pytest.fixture(params=CASES)
@@ -204,7 +207,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 def test_a_read_leaves_the_model_as_it_was(case: Case) -> None:
-    """And knows no dropout. One block is not in train mode, a weight is frozen, and an earlier pass has left gradients."""
+    """And runs without dropout. One block is in eval mode, a weight is frozen, and an earlier pass has left gradients."""
     model = case.make().train()
     next(iter(model.parameters())).requires_grad_(False)
     case.logits(model).square().mean().backward()
@@ -247,7 +250,7 @@ def test_the_callers_hooks_stay_and_fire(case: Case) -> None:
     block = model.get_submodule(case.block)
     block.register_forward_pre_hook(noting("first"), prepend=True, with_kwargs=True)
     block.register_forward_hook(noting("always"), always_call=True, with_kwargs=True)
-    second = model.get_submodule(f"{case.block.removesuffix('0')}1")  # its input needs a gradient
+    second = model.get_submodule(f"{case.block.removesuffix('0')}1")  # a block whose input requires a gradient
     second.register_full_backward_hook(noting("backward"))
 
     def fired_by_a_step() -> list[str]:
@@ -264,7 +267,7 @@ def test_the_callers_hooks_stay_and_fire(case: Case) -> None:
 
 
 def _add(module: nn.Module, args: Any, output: Any) -> Any:
-    """A hook that moves what a block gives."""
+    """A hook that shifts a block's output."""
     first = output if isinstance(output, Tensor) else output[0]
     moved = first + torch.linspace(-1, 1, first.shape[-1])
     return moved if isinstance(output, Tensor) else (moved, *output[1:])
@@ -276,7 +279,7 @@ def test_a_read_sees_what_changed_since_the_last_one(case: Case) -> None:
     model.get_submodule(case.block).register_forward_hook(_add)
     readings.append(case.read(model).logits)
     assert distance(readings[-1], case.expected(model)) <= ROUNDING
-    other = copy.deepcopy(model.get_submodule(case.block))  # with a copy of the configuration
+    other = copy.deepcopy(model.get_submodule(case.block))  # has its own copy of the configuration
     for weight in other.parameters():
         weight.data.mul_(0.5)
     model.set_submodule(case.block, other)
@@ -288,12 +291,12 @@ def test_a_read_sees_what_changed_since_the_last_one(case: Case) -> None:
 # Threads
 
 
-def test_threads_that_open_one_model_at_once_share_what_is_found() -> None:
+def test_threads_that_open_one_model_at_once_share_the_result() -> None:
     model, begun = nn.Linear(2, 3), list[int]()
 
     def find() -> int:
         begun.append(1)
-        time.sleep(0.05)  # the others ask meanwhile
+        time.sleep(0.05)  # the other threads arrive meanwhile
         return 7
 
     with ThreadPoolExecutor(4) as pool:
@@ -302,7 +305,7 @@ def test_threads_that_open_one_model_at_once_share_what_is_found() -> None:
 
 
 @torch.no_grad()
-def test_edits_of_four_threads_do_not_mix_and_a_pass_beside_them_is_the_stock_models(case: Case) -> None:
+def test_edits_of_concurrent_threads_do_not_mix_and_do_not_affect_other_passes(case: Case) -> None:
     model = case.make().eval()
     wanted, beside, together = case.expected(model), [], threading.Barrier(4)
     changes = [[], *([edits.ablate_head(case.site, head)] for head in range(3))]
@@ -322,8 +325,8 @@ def test_edits_of_four_threads_do_not_mix_and_a_pass_beside_them_is_the_stock_mo
         assert all(distance(logits, expected) <= ROUNDING for logits in job.result())
 
 
-def test_random_numbers_of_another_thread_do_not_repeat() -> None:
-    """A read that seeds the generator of the process would give a training beside it the same dropout again and again."""
+def test_a_read_does_not_reset_the_random_numbers_of_another_thread() -> None:
+    """A read that seeds the process's generator would give a concurrent training the same dropout masks again and again."""
     case = CASES["written"]
     model, drawn = case.make(), []
     with ThreadPoolExecutor(1) as pool, torch.random.fork_rng():
@@ -334,13 +337,13 @@ def test_random_numbers_of_another_thread_do_not_repeat() -> None:
     assert len(set(drawn)) == len(drawn) > 0
 
 
-# Training goes on
+# Training afterwards
 
 
 @pytest.mark.parametrize(
     ("name", "around"), [("GPT-2", nullcontext), ("torch", torch.no_grad), ("written", torch.inference_mode)]
 )
-def test_an_optimiser_step_after_a_read_is_the_step_of_a_model_never_read(
+def test_an_optimizer_step_is_the_same_with_and_without_a_read_before_it(
     name: str, around: Callable[[], AbstractContextManager[object]]
 ) -> None:
     case = CASES[name]
@@ -357,11 +360,11 @@ def test_an_optimiser_step_after_a_read_is_the_step_of_a_model_never_read(
     assert any(not torch.equal(one, other) for one, other in zip(model.parameters(), before.parameters(), strict=True))
 
 
-# What a model does to itself while it runs
+# Models that modify themselves
 
 
 class Busy(Block):
-    """Keeps the weights of its runs, counts them, makes parts in its first run, and cannot be copied."""
+    """Stores the weights of its runs, counts runs, creates submodules in its first run, and cannot be copied."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -398,14 +401,14 @@ def test_a_model_that_writes_to_itself_is_left_as_it_was(has_run: bool) -> None:
 
 @pytest.fixture
 def frozen() -> Iterator[None]:
-    """The collector looks only at what was made since; all that the tests have imported takes it half a second."""
+    """Exclude existing objects from garbage collection, which would take half a second for all imported modules."""
     gc.freeze()
     yield
     gc.unfreeze()
 
 
 @pytest.mark.usefixtures("frozen")
-def test_a_model_that_was_read_is_freed_and_another_at_its_address_is_read_by_itself(case: Case) -> None:
+def test_a_model_that_was_read_is_freed_and_its_address_can_be_reused(case: Case) -> None:
     for factor in (1.0, 2.0):
         model = case.make()
         for weight in model.parameters():

@@ -1,4 +1,4 @@
-"""Gradients with respect to activations, against differences and against autograd by hand; nothing of the model is touched."""
+"""Gradients with respect to activations agree with finite differences, and computing them does not change the model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def own(architecture: str = "decoder", dtype: torch.dtype = torch.float32) -> tu
     return subject, subject.frame("1 5 2 8 > 3 4 9" if architecture == "encoder-decoder" else "1 5 2 8")
 
 
-def foreign(family: str, dtype: torch.dtype = torch.float32) -> tuple[ModelAdapter, Example]:
+def external(family: str, dtype: torch.dtype = torch.float32) -> tuple[ModelAdapter, Example]:
     subject = HuggingFaceModel.open(FAMILIES[family].make().to(dtype), tokenizer(), family)
     return subject, subject.frame("the cat sat >> a bird" if subject.shape.is_pair else "the cat sat on the mat")
 
@@ -44,9 +44,9 @@ def measure(logits: Tensor) -> Tensor:
 
 
 def assert_slopes(subject: ModelAdapter, example: Example, names: list[str], step: float, within: float) -> None:
-    """Along an arbitrary direction at each activation, the measure changes as its gradient says.
+    """Compare the gradient at each activation with the slope of the measure along an arbitrary direction.
 
-    The slope is that of four points, and errs by step⁴ and by (rounding of a run) / step.
+    The slope is a four-point difference. Its error is of order step⁴, plus the rounding of a run divided by step.
     """
     found = gradients(subject, example, measure, names)
     assert found.measure == pytest.approx(float(measure(subject.record(example).logits)), rel=within)
@@ -66,35 +66,37 @@ def assert_slopes(subject: ModelAdapter, example: Example, names: list[str], ste
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
-def test_every_activation_of_our_own_models_has_the_slope_of_its_differences(architecture: str) -> None:
+def test_gradients_of_our_own_models_match_finite_differences(architecture: str) -> None:
     subject, example = own(architecture, torch.float64)
     names = ["*.z", "*.q", "*.k", "*.v", "*.pattern", "*.scores", "*.out", "*.post", "*.resid_*", "*embed"]
     assert_slopes(subject, example, names, step=1e-3, within=1e-6)
 
 
 @pytest.mark.parametrize("family", ["ALBERT", "BART", "BLOOM"])
-def test_activations_of_external_models_have_the_slope_of_their_differences(family: str) -> None:
-    subject, example = foreign(family, torch.float64)
-    names = ["*.0.*.pattern", "*.0.*.out", "*.0.resid_p*"]  # what layer 0 gives flows through all that follow
+def test_gradients_of_external_models_match_finite_differences(family: str) -> None:
+    subject, example = external(family, torch.float64)
+    names = ["*.0.*.pattern", "*.0.*.out", "*.0.resid_p*"]  # the output of layer 0 flows through all later layers
     if subject.opened.backend == "attention_function":  # type: ignore[attr-defined]
         names += [f"*.0.*.{name}" for name in "qkvz"]
-    # the softmax of every family is done in single precision, as theirs is
+    # external models compute their softmax in single precision
     assert_slopes(subject, example, names, step=1e-2, within=1e-4)
 
 
-def test_an_edit_comes_first_and_cuts_what_flows_through_it() -> None:
+def test_edits_are_applied_before_gradients_and_block_them() -> None:
     subject, example = own()
-    silenced = edits.ablate_head("decoder.0.attn", 1)
-    found = gradients(subject, example, measure, ["decoder.0.attn.z", "decoder.0.attn.pattern"], [silenced])
+    ablated = edits.ablate_head("decoder.0.attn", 1)
+    found = gradients(subject, example, measure, ["decoder.0.attn.z", "decoder.0.attn.pattern"], [ablated])
     assert not found.activations["decoder.0.attn.z"][:, 1].any()
-    assert found["decoder.0.attn.z"][:, 1].any()  # what it would do is known, though it says nothing
+    assert found["decoder.0.attn.z"][:, 1].any()  # an ablated z of 0 still has a gradient
     assert not found["decoder.0.attn.pattern"][:, 1].any()
     assert found["decoder.0.attn.pattern"][:, 0].any()
 
 
-def test_the_model_is_only_read_by_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huggingface, "LARGE_BYTES", 0)  # what is recorded of a large run comes on demand
-    subject, example = foreign("Llama")
+def test_concurrent_threads_get_the_same_gradients_and_leave_the_model_unchanged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(huggingface, "LARGE_BYTES", 0)  # activations are recomputed on demand
+    subject, example = external("Llama")
     module = subject.opened.module  # type: ignore[attr-defined]
     flags = [weight.requires_grad for weight in module.parameters()]
     alone = gradients(subject, example, measure, ["*.z"])
@@ -115,7 +117,7 @@ def test_the_model_is_only_read_by_any_number_of_threads(monkeypatch: pytest.Mon
     assert all(weight.grad is None for weight in module.parameters())
 
 
-def test_a_frozen_model_has_the_same_gradients_and_a_reading_keeps_no_graph() -> None:
+def test_a_frozen_model_has_the_same_gradients_and_a_trace_keeps_no_graph() -> None:
     subject, example = own()
     assert not any(value.requires_grad for value in subject.record(example).activations.values())
     wanted = gradients(subject, example, measure, ["*.z"])
@@ -125,22 +127,22 @@ def test_a_frozen_model_has_the_same_gradients_and_a_reading_keeps_no_graph() ->
     assert not any(weight.requires_grad for weight in subject.model.parameters())  # type: ignore[attr-defined]
 
 
-def test_what_has_no_gradient_is_refused() -> None:
+def test_activations_and_measures_without_a_gradient_are_rejected() -> None:
     subject, example = own()
     with pytest.raises(EditError, match="Nothing in this run is called"):
         gradients(subject, example, measure, ["decoder.7.attn.z"])
-    with pytest.raises(EditError, match="has a gradient; ask for one like"):
+    with pytest.raises(EditError, match="has a gradient; use a name like"):
         gradients(subject, example, measure, ["decoder.0.attn.mask"])
     found = gradients(subject, example, minimal_pairs.Logit(0, 3), ["decoder.1.resid_post"])["decoder.1.resid_post"]
     assert found[0, 0].any()
     assert not found[0, 1:].any()  # it does not reach the measure
     for wrong in (lambda logits: logits[0, -1], lambda logits: logits[0, 0, 0].detach()):
-        with pytest.raises(InputError, match="A measure makes one number"):
+        with pytest.raises(InputError, match="A measure must return one number"):
             gradients(subject, example, wrong, ["*.z"])
 
 
-def test_the_measures_are_those_of_a_reading() -> None:
-    subject, example = foreign("Llama")
+def test_measures_agree_with_the_reading() -> None:
+    subject, example = external("Llama")
     from xformer.reading import Reading
 
     reading = Reading(subject, example, subject.record(example))

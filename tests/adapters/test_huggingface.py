@@ -1,4 +1,4 @@
-"""Language models from a folder: text in, tokens as the tokenizer cuts them, and what stands at each output."""
+"""Language models from a folder: text, tokens, and the reference at each output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORDS += ["saw", "a", "bird", "and", "then", "it", "flew"]
 
 
 def tokenizer() -> Any:
-    """Cuts a text at its spaces; special tokens have the numbers that the tiny models give them."""
+    """A tokenizer that splits text at spaces and gives special tokens the ids that the tiny models use."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -31,7 +31,7 @@ def tokenizer() -> Any:
 
 
 def folder_of(name: str, path: Path) -> Path:
-    """A tiny model of a family as it lies on a disk."""
+    """Save a tiny model of a family with its tokenizer, and return the folder."""
     FAMILIES[name].make().save_pretrained(path)
     tokenizer().save_pretrained(path)
     return path
@@ -51,7 +51,7 @@ def test_a_folder_is_read_like_a_checkpoint(tmp_path: Path) -> None:
     assert str(reading.recipe) == f"xformer.read({str(tmp_path / 'tiny-llama')!r}, 'the cat sat on the mat')"
 
 
-def test_a_continuation_with_a_cache_is_that_of_whole_runs(tmp_path: Path) -> None:
+def test_generation_with_a_cache_equals_full_runs(tmp_path: Path) -> None:
     reading = xformer.read(folder_of("Llama", tmp_path / "tiny"), "the cat sat")
     stock, ids = FAMILIES["Llama"].make(), [5, 6, 7]
     for step in reading.subject.steps(reading.example, 5):
@@ -62,7 +62,7 @@ def test_a_continuation_with_a_cache_is_that_of_whole_runs(tmp_path: Path) -> No
         assert step.token == ids[-1]
 
 
-def test_a_masked_model_says_what_is_missing() -> None:
+def test_a_masked_model_predicts_the_masked_tokens() -> None:
     reading = xformer.read(FAMILIES["BERT"].make(), "the [MASK] sat on the [MASK]", tokenizer=tokenizer())
     assert reading.target_positions == (1, 5)
     assert reading.predicted == reading.answer == tuple(reading.logits[0, [1, 5]].argmax(-1).tolist())
@@ -71,7 +71,7 @@ def test_a_masked_model_says_what_is_missing() -> None:
     assert whole.answers == ("the", "cat", "sat")
 
 
-def test_an_encoder_decoder_writes_a_target_itself_or_reads_yours() -> None:
+def test_an_encoder_decoder_generates_a_target_or_reads_the_given_one() -> None:
     model = FAMILIES["BART"].make()
     own = xformer.read(model, "the cat sat", tokenizer=tokenizer())
     assert own.predicted == own.answer
@@ -82,33 +82,33 @@ def test_an_encoder_decoder_writes_a_target_itself_or_reads_yours() -> None:
     assert given.tokens_of("decoder") == ("[EOS]", "a")
 
 
-def test_a_decoder_that_starts_with_no_token_is_refused() -> None:
+def test_an_invalid_decoder_start_token_is_rejected() -> None:
     model = FAMILIES["T5"].make()
     for wrong in ("../../etc/passwd", -3, 2**31, [2]):
         model.config.decoder_start_token_id = wrong
-        with pytest.raises(InputError, match="decoder_start_token_id must be a token, from 0 to 96, got"):
+        with pytest.raises(InputError, match="decoder_start_token_id must be a token id from 0 to 96, like 0, got"):
             xformer.read(model, "the cat sat", tokenizer=tokenizer())
 
 
-def test_a_text_that_does_not_fit_is_refused() -> None:
+def test_an_empty_or_too_long_text_is_rejected() -> None:
     model = FAMILIES["GPT-2"].make()
     for typed, sentence in (("", "got none"), ("the " * 65, "reads 1 to 64 tokens, got 65")):
         with pytest.raises(InputError, match=sentence):
             xformer.read(model, typed, tokenizer=tokenizer())
 
 
-def test_a_folder_that_cannot_be_read_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_an_invalid_folder_is_rejected_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    with pytest.raises(ModelFileError, match="There are no weights there"):
+    with pytest.raises(ModelFileError, match="There are no weights"):
         xformer.read(tmp_path, "the cat")
-    where = folder_of("Llama", tmp_path / "tiny")
-    config = json.loads((where / "config.json").read_text())
-    (where / "config.json").write_text(json.dumps({**config, "model_type": "no-such-family"}))
+    folder = folder_of("Llama", tmp_path / "tiny")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "no-such-family"}))
     with pytest.raises(CheckpointError, match="cannot be opened"):
-        xformer.read(where, "the cat")
+        xformer.read(folder, "the cat")
 
 
-def test_the_output_head_is_the_models_own() -> None:
+def test_unembedding_the_final_stream_state_gives_the_logits() -> None:
     for name in ("Gemma2", "Granite", "BERT", "BART"):
         model = HuggingFaceModel.open(FAMILIES[name].make(), tokenizer(), name)
         reading = xformer.read(model, "the cat sat >> a bird" if model.shape.is_pair else "the cat sat")
@@ -117,7 +117,7 @@ def test_the_output_head_is_the_models_own() -> None:
         assert torch.allclose(found, reading.logits, rtol=0, atol=1e-4), name
 
 
-def test_tokens_are_written_for_a_person() -> None:
+def test_tokens_are_shown_in_readable_form() -> None:
     for vocabulary, shown in (
         (["ĠMary", "Ċ", "Ã©", "â", "<|endoftext|>"], ("·Mary", "↵", "é", "‹e2›", "<|endoftext|>")),
         (["▁Mary", "<0x0A>", "<0xE2>", "é"], ("·Mary", "↵", "‹e2›", "é")),

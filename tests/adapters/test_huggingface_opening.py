@@ -1,4 +1,4 @@
-"""Every model opens as the class it was saved as, from a folder and in memory, with the outputs of the stock model."""
+"""Every model class opens from a folder and from memory, with the outputs of the stock model."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from xformer.reading import Reading
 BY_NAME = {member.name: member for member in ZOO}
 TOLERANCE = {
     torch.float32: 1e-5,
-    torch.bfloat16: 8 * torch.finfo(torch.bfloat16).eps,  # a rounding in each of some eight sums of two layers
+    torch.bfloat16: 8 * torch.finfo(torch.bfloat16).eps,  # one rounding error in each of about eight sums in two layers
     torch.float16: 8 * torch.finfo(torch.float16).eps,
 }
-"""How far an output may be from the stock model's, as a share of the largest; never less than absolutely."""
+"""The tolerance for outputs, relative to the largest output if that is above 1, else absolute."""
 SAVED = ["BertForMaskedLM", "GPT2Model", "T5ForConditionalGeneration", "CLIPModel"]
 HALF: tuple[tuple[str, torch.dtype, Attention], ...] = (
     ("BertForMaskedLM", torch.float16, "sdpa"),
@@ -55,7 +55,7 @@ def shown(member: Member, output: Any) -> Tensor:
     if member.output == "vectors":
         return output.last_hidden_state
     logits = output.get("logits", output.get("prediction_logits"))
-    if member.name == "ElectraForPreTraining":  # the log-odds that a token was replaced, beside 0
+    if member.name == "ElectraForPreTraining":  # 0, and the log-odds that a token was replaced
         return torch.stack([torch.zeros_like(logits), logits], dim=-1)
     return logits[:, None] if logits.dim() == 2 else logits
 
@@ -87,7 +87,7 @@ def test_a_loaded_model_gives_what_the_stock_model_gives(
 
 
 def assert_sizes(member: Member, model: Any, reading: Reading) -> None:
-    """What it reads and what it puts out are not the same for a classifier."""
+    """Check input and output sizes, which differ for classifiers."""
     shape = reading.subject.shape
     if member.reads == "text" and member.output != "similarity":
         assert shape.n_inputs == model.get_input_embeddings().num_embeddings == 97
@@ -99,14 +99,14 @@ def assert_sizes(member: Member, model: Any, reading: Reading) -> None:
 
 
 def shown_width(member: Member) -> int:
-    """How many numbers it gives at a position."""
+    """The size of the output at each position."""
     if member.name == "ElectraForPreTraining":
         return 2
     return {"next_sentence": 2, "ctc": 31}.get(member.output, 97 if member.output.endswith("_token") else N_LABELS)
 
 
 def assert_patterns(member: Member, reading: Reading, output: Any) -> None:
-    """Every pattern that the stock model returns is that of a layer with its place in the name."""
+    """Compare every pattern that the stock model returns with the layer of the matching name."""
     returned = returned_patterns(output, reading.attention[0].stack)
     for path, pattern in returned.items():
         assert distance(reading[f"{path}.pattern"], pattern) <= ROUNDING, path
@@ -123,7 +123,7 @@ def test_a_folder_opens_as_the_class_it_was_saved_as(name: str, tmp_path: Path) 
 
 
 def typed_inputs(member: Member, model: Any) -> dict[str, Tensor]:
-    """The arguments that a typed text stands for."""
+    """The model's arguments for a typed text."""
     cut = tokenizer()
     source, _, target = member.text.partition(" >> ")
     inputs = {"input_ids": torch.tensor([cut(source)["input_ids"]])}
@@ -133,8 +133,8 @@ def typed_inputs(member: Member, model: Any) -> dict[str, Tensor]:
     return inputs
 
 
-def test_two_loads_of_a_folder_give_the_same(tmp_path: Path) -> None:
-    """So that no weight is drawn at random while it is opened."""
+def test_two_loads_of_a_folder_give_equal_activations(tmp_path: Path) -> None:
+    """So no weight is initialized at random on loading."""
     member = BY_NAME["BertForPreTraining"]
     one = member.save(tmp_path / "one")
     other = tmp_path / "other"
@@ -149,11 +149,11 @@ MISSING = {
     "LlamaForCausalLM": "lm_head.weight",
     "T5Model": "decoder.block.1.layer.1.EncDecAttention.v.weight",
 }
-"""A weight that each class needs and that its file lacks."""
+"""A weight that each class needs, to be removed from its file."""
 
 
 @pytest.mark.parametrize("name", MISSING)
-def test_a_folder_that_lacks_a_weight_is_refused_by_the_weights_name(name: str, tmp_path: Path) -> None:
+def test_the_error_for_a_missing_weight_names_it(name: str, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     member, weight = BY_NAME[name], MISSING[name]
@@ -165,7 +165,7 @@ def test_a_folder_that_lacks_a_weight_is_refused_by_the_weights_name(name: str, 
         xformer.read(folder, member.text or member.inputs(member.make()))
 
 
-def test_a_folder_whose_weights_have_another_shape_is_refused(tmp_path: Path) -> None:
+def test_weights_of_a_different_shape_than_configured_are_rejected(tmp_path: Path) -> None:
     folder = BY_NAME["BertForSequenceClassification"].save(tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     config["id2label"] = {str(index): f"LABEL_{index}" for index in range(3)}
@@ -184,8 +184,8 @@ WRONG: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", "ViTForImageClassification"])
-def test_arguments_that_the_stock_model_refuses_are_refused(name: str) -> None:
-    """And never replaced by an input that the caller did not give."""
+def test_arguments_that_the_stock_model_rejects_are_rejected(name: str) -> None:
+    """And are never replaced by an input that the caller did not pass."""
     model = BY_NAME[name].make()
     for wrong in WRONG.values():
         with pytest.raises(Exception) as stock:  # noqa: PT011
@@ -194,7 +194,7 @@ def test_arguments_that_the_stock_model_refuses_are_refused(name: str) -> None:
             xformer.read(model, wrong)
 
 
-def test_tokens_in_a_list_and_vectors_in_the_place_of_tokens_are_read() -> None:
+def test_token_lists_and_input_embeddings_are_read() -> None:
     model = BY_NAME["GPT2LMHeadModel"].make()
     assert xformer.read(model, {"input_ids": [[5, 6]]}).ids() == [5, 6]
     given = {"inputs_embeds": torch.randn(1, 7, 24, generator=torch.Generator().manual_seed(3))}
@@ -202,7 +202,7 @@ def test_tokens_in_a_list_and_vectors_in_the_place_of_tokens_are_read() -> None:
 
 
 @pytest.mark.parametrize(("name", "reads"), [("Wav2Vec2ForCTC", "sounds"), ("CLIPModel", "pixel_values")])
-def test_a_text_for_a_model_of_something_else_is_refused_by_what_it_reads(name: str, reads: str) -> None:
+def test_the_error_for_text_given_to_an_audio_or_image_model_names_its_input(name: str, reads: str) -> None:
     with pytest.raises(XformerError, match=reads) as refused:
         xformer.read(BY_NAME[name].make(), "the cat sat", tokenizer=tokenizer())
     assert "picture" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""The router of a mixture of experts against what the stock model's own router gives."""
+"""The weights of a mixture of experts, compared with the stock model's own router."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def mixtral() -> HuggingFaceModel:
 
 
 def stock_router(ids: Tensor, change: Any = None) -> tuple[tuple[Tensor, ...], Tensor]:
-    """What the router of the second layer of a stock model gives, and the logits."""
-    model, given = FAMILIES["Mixtral"].make(), []
+    """The output of the router in a stock model's second layer, and the logits."""
+    model, outputs = FAMILIES["Mixtral"].make(), []
 
     def hook(module: Any, args: Any, output: tuple[Tensor, ...]) -> Any:
-        given.append(output)
+        outputs.append(output)
         return None if change is None else change(*output)
 
     model.model.layers[1].mlp.gate.register_forward_hook(hook)
     with torch.no_grad():
         logits = model(input_ids=ids).logits
-    return given[0], logits
+    return outputs[0], logits
 
 
-def test_the_weights_of_all_experts_are_those_of_the_stock_router(mixtral: HuggingFaceModel) -> None:
+def test_expert_weights_match_the_stock_router(mixtral: HuggingFaceModel) -> None:
     reading = xformer.read(mixtral, TEXT)
     (_, weights, numbers), logits = stock_router(reading.example.stream)
     found = reading[NAME]
@@ -54,7 +54,7 @@ def test_the_weights_of_all_experts_are_those_of_the_stock_router(mixtral: Huggi
     assert table["token"].tolist()[::4] == list(reading.tokens)
 
 
-def test_an_expert_without_weight_says_nothing_as_in_the_stock_model(mixtral: HuggingFaceModel) -> None:
+def test_setting_an_expert_weight_to_zero_has_the_same_effect_as_in_the_stock_model(mixtral: HuggingFaceModel) -> None:
     reading = xformer.read(mixtral, TEXT)
     one = int(reading[NAME][0, 2].argmax())
     without = reading[NAME].clone()
@@ -69,7 +69,7 @@ def test_an_expert_without_weight_says_nothing_as_in_the_stock_model(mixtral: Hu
     torch.testing.assert_close(changed.logits, wanted, rtol=0, atol=1e-5)
 
 
-def test_a_model_without_a_mixture_has_no_experts() -> None:
+def test_a_dense_model_has_no_experts() -> None:
     model = HuggingFaceModel.open(FAMILIES["Llama"].make(), tokenizer())
     assert model.shape.experts == {}
     with pytest.raises(UnavailableError, match=r"No decoder\.0\.ffn\.experts was found"):

@@ -1,4 +1,4 @@
-"""A large run keeps little, and everything that is asked of it is what a run that keeps all would have."""
+"""A large run keeps few activations, and recomputed ones equal those of a run that keeps all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("family", "changes"), [("Gemma2", ""), ("GPT-OSS", "changed"), ("T5", "changed")])
-def test_everything_that_is_asked_for_is_the_same(family: str, changes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recomputed_activations_equal_recorded_ones(family: str, changes: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = HuggingFaceModel.open(FAMILIES[family].make(), tokenizer(), family)
     path = model.shape.attention[0].path
     changes = changes and f"silence:{path}.3,cut:{path}.*.5-1"
@@ -36,13 +36,13 @@ def test_everything_that_is_asked_for_is_the_same(family: str, changes: str, mon
     assert list(large) == list(whole)
     for name in whole:
         assert torch.allclose(large[name].float(), whole[name].float(), rtol=0, atol=1e-5), name
-        if name.endswith((".scores", ".mask", ".pattern", ".z")):  # by the very arithmetic of the run
+        if name.endswith((".scores", ".mask", ".pattern", ".z")):  # the same arithmetic
             assert torch.equal(large[name], whole[name]), name
     held = sum(tensor.numel() for tensor in xformer.read(model, text).trace.activations.held())  # type: ignore[attr-defined]
     assert held < sum(tensor.numel() for tensor in whole.trace.activations.values())
 
 
-def test_a_block_is_its_largest_with_the_first_key_and_without() -> None:
+def test_a_thumbnail_cell_is_the_largest_weight_with_and_without_the_first_key() -> None:
     pattern = torch.rand(1, 3, 13, 13, generator=torch.Generator().manual_seed(0)).tril()
     pattern[..., 0] = 5
     mask = torch.ones(1, 1, 13, 13, dtype=torch.bool).tril().expand(1, 3, 13, 13)
@@ -55,7 +55,7 @@ def test_a_block_is_its_largest_with_the_first_key_and_without() -> None:
 
 
 @pytest.mark.parametrize(("family", "words"), [("Llama", 15), ("BERT", 3), ("T5", 15)])
-def test_the_memory_of_a_recorded_run_is_told_before_it(family: str, words: int) -> None:
+def test_the_memory_estimate_is_close_to_the_recorded_size(family: str, words: int) -> None:
     model = HuggingFaceModel.open(FAMILIES[family].make(), tokenizer(), family)
     example = model.frame("the cat sat " * words + (">> a bird flew" if model.shape.is_pair else ""))
     assert 0.75 < model.recording_bytes(example) / model.record(example).n_bytes < 1.4

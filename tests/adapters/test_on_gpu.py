@@ -1,4 +1,4 @@
-"""A model on a GPU gives the readings and tables that it gives on the processor."""
+"""A model gives the same readings and tables on a GPU as on the CPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from xformer.reading import Reading
 
 pytestmark = [
     pytest.mark.cuda,
-    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),  # PyTorch's, at the first backward pass of a thread
+    pytest.mark.filterwarnings(
+        "ignore:Attempting to run cuBLAS"
+    ),  # from PyTorch, at the first backward pass of a thread
 ]
 
 
@@ -43,7 +45,7 @@ READ: dict[str, Callable[[str], Reading]] = {
 
 
 def tables() -> Iterator[Callable[[Reading], Any]]:
-    """Every function of `xformer.analysis` that needs nothing but a reading."""
+    """Every function of `xformer.analysis` whose only required argument is a reading."""
     for module in pkgutil.walk_packages(xformer.analysis.__path__, "xformer.analysis."):
         for name, function in vars(importlib.import_module(module.name)).items():
             if name.startswith("_") or not inspect.isfunction(function) or function.__module__ != module.name:
@@ -58,7 +60,7 @@ def tables() -> Iterator[Callable[[Reading], Any]]:
 
 
 @pytest.mark.parametrize("name", READ)
-def test_every_table_of_a_model_on_a_gpu_is_that_of_the_processor(name: str) -> None:
+def test_every_table_is_the_same_on_gpu_and_cpu(name: str) -> None:
     on_cpu, on_gpu = READ[name]("cpu"), READ[name]("cuda")
     for key, value in on_cpu.items():
         torch.testing.assert_close(on_gpu[key], value, rtol=1e-3, atol=2e-4)
@@ -66,7 +68,7 @@ def test_every_table_of_a_model_on_a_gpu_is_that_of_the_processor(name: str) -> 
     for function in tables():
         try:
             wanted = function(on_cpu)
-        except (XformerError, ValueError):  # nothing for this model
+        except (XformerError, ValueError):  # not available for this model
             continue
         found = function(on_gpu)
         if isinstance(wanted, pd.DataFrame):
@@ -75,7 +77,7 @@ def test_every_table_of_a_model_on_a_gpu_is_that_of_the_processor(name: str) -> 
     assert n_compared >= 12
 
 
-def test_a_model_on_a_gpu_is_examined() -> None:
+def test_a_model_on_a_gpu_is_diagnosed() -> None:
     model = FAMILIES["Llama"].make().to("cuda")
     table = xformer.diagnose(model, "the cat sat on the mat", tokenizer=tokenizer()).table
     assert set(table.loc[table["verdict"] == "could not run", "check"]) == set()

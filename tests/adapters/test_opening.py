@@ -1,4 +1,4 @@
-"""Models that others built, read and changed where they stand: held against the stock model and against their own weights."""
+"""External models, read and edited in place, compared with the stock model and with edited weights."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from xformer.adapters.opening import OpenedModel
 from xformer.errors import EditError
 
 CLOSE = {"rtol": 0.0, "atol": 1e-5}
-"""Rounding in float32 of two layers of 24 features, in another order."""
+"""The float32 rounding error of two layers with 24 features, summed in a different order."""
 
 
 class Opened(NamedTuple):
-    """A family's name, a stock model, the same weights opened, and a recorded run."""
+    """A family's name, its stock model, an opened copy, inputs, and a recorded run."""
 
     name: str
     stock: Any
@@ -28,11 +28,11 @@ class Opened(NamedTuple):
     run: dict[str, torch.Tensor]
 
 
-WATCHED = [name for name in FAMILIES if name not in ("Llama", "Mistral", "DistilBERT", "GPT-J")]
-"""The families but those whose blocks are built like those of another one."""
+TESTED = [name for name in FAMILIES if name not in ("Llama", "Mistral", "DistilBERT", "GPT-J")]
+"""The families, without those whose blocks are built like those of another family."""
 
 
-@pytest.fixture(scope="module", params=WATCHED)
+@pytest.fixture(scope="module", params=TESTED)
 def family(request: pytest.FixtureRequest) -> Opened:
     stock = FAMILIES[request.param].make()
     opened, verification = open_transformers(copy.deepcopy(stock))
@@ -41,7 +41,7 @@ def family(request: pytest.FixtureRequest) -> Opened:
     return Opened(request.param, stock, opened, inputs, opened.run(inputs))
 
 
-def test_logits_patterns_and_stream_are_those_of_the_stock_model(family: Opened) -> None:
+def test_logits_patterns_and_stream_match_the_stock_model(family: Opened) -> None:
     _, stock, opened, inputs, found = family
     with torch.no_grad():
         wanted = stock(**inputs, output_attentions=True, output_hidden_states=True)
@@ -57,14 +57,14 @@ def test_logits_patterns_and_stream_are_those_of_the_stock_model(family: Opened)
         assert torch.allclose(found[f"{stack}.{layer}.resid_pre"], states[layer], **CLOSE)
 
 
-def test_each_block_adds_up(family: Opened) -> None:
-    """x + what attention adds = mid; mid + what the neurons add = y; with norms behind the sums, before the norm."""
+def test_each_block_is_the_sum_of_its_parts(family: Opened) -> None:
+    """resid_pre + attention = resid_mid and resid_mid + feed-forward = resid_post, except in post-norm blocks."""
     found, norms = family.run, family.opened.layout.norms
     assert len(norms) == len({(site.stack, site.layer) for site in family.opened.layout.attention})
     for path, norm in norms.items():
         block = path.rpartition(".")[0]
         after = found[f"{block}.resid_pre"] + found[f"{path}.out"]
-        if norm == "post":  # what stands behind a norm is no sum
+        if norm == "post":  # the stream after a norm is not a sum
             continue
         if norm == "pre":
             assert torch.allclose(found[f"{block}.resid_mid"], after, **CLOSE)
@@ -73,8 +73,8 @@ def test_each_block_adds_up(family: Opened) -> None:
         assert torch.allclose(found[f"{block}.resid_post"], after + found[f"{block}.ffn.out"], **CLOSE), family.name
 
 
-def test_what_an_attention_reads_is_the_stream_behind_its_norm(family: Opened) -> None:
-    """This holds for every attention with the name, cross-attention too."""
+def test_the_input_of_each_attention_is_the_normalized_stream(family: Opened) -> None:
+    """Includes cross-attention."""
     layout = family.opened.layout
     for site in layout.attention:
         if f"{site.path}.in" in family.run:
@@ -84,19 +84,19 @@ def test_what_an_attention_reads_is_the_stream_behind_its_norm(family: Opened) -
             assert torch.allclose(family.run[f"{site.path}.in"], wanted, **CLOSE), site.path
 
 
-def test_an_ablated_head_is_the_head_cut_out_of_the_weights(family: Opened) -> None:
+def test_ablating_a_head_equals_zeroing_its_weights(family: Opened) -> None:
     name, stock, opened, inputs, _ = family
     cut = copy.deepcopy(stock)
-    cut_head(cut.get_submodule(FAMILIES[name].back), 1, 6)
+    cut_head(cut.get_submodule(FAMILIES[name].projection), 1, 6)
     with torch.no_grad():
         before, wanted = shown(stock, stock(**inputs)), shown(cut, cut(**inputs))
-    silenced = [edits.ablate_head(FAMILIES[name].silenced, 1)]
+    ablated = [edits.ablate_head(FAMILIES[name].ablated, 1)]
     assert not torch.allclose(before, wanted, **CLOSE)
-    assert torch.allclose(opened.run(inputs, edits=silenced, keep=("logits",))["logits"], wanted, **CLOSE)
+    assert torch.allclose(opened.run(inputs, edits=ablated, keep=("logits",))["logits"], wanted, **CLOSE)
 
 
-def test_a_stream_that_is_replaced_flows_on(family: Opened) -> None:
-    """Another run's last state, put in the place of this one's, leaves that run's logits."""
+def test_replacing_the_stream_changes_the_logits_accordingly(family: Opened) -> None:
+    """Patching the final stream state of another run yields that run's logits."""
     last, other = family.opened.layout.attention[-1], example_inputs(family.stock, 9)
     for name in ("resid_post", "resid_mid"):
         name = f"{last.stack}.{last.layer}.{name}"
@@ -107,7 +107,7 @@ def test_a_stream_that_is_replaced_flows_on(family: Opened) -> None:
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("Llama", torch.bfloat16), ("BERT", torch.float16)])
-def test_the_parts_found_in_half_precision_are_those_of_float32(name: str, dtype: torch.dtype) -> None:
+def test_the_layout_in_half_precision_is_that_of_float32(name: str, dtype: torch.dtype) -> None:
     """One feature of the stream is far larger than all others, as in large models (Sun et al. 2024)."""
     model = FAMILIES[name].make()
     model.get_input_embeddings().weight.data[:, 0] = 90.0
@@ -117,7 +117,7 @@ def test_the_parts_found_in_half_precision_are_those_of_float32(name: str, dtype
     assert half.norms == whole.norms
 
 
-def test_positions_off_is_the_model_without_its_position_table() -> None:
+def test_positions_off_equals_a_zero_position_embedding() -> None:
     stock = FAMILIES["GPT-2"].make()
     opened, _ = open_transformers(copy.deepcopy(stock))
     inputs = example_inputs(stock, 3)
@@ -127,7 +127,7 @@ def test_positions_off_is_the_model_without_its_position_table() -> None:
         assert torch.allclose(found, stock(**inputs).logits, **CLOSE)
 
 
-def test_rotation_off_leaves_queries_and_keys_where_they_were() -> None:
+def test_positions_off_skips_the_rotation_of_queries() -> None:
     stock = FAMILIES["Llama"].make()
     opened, _ = open_transformers(stock)
     inputs = example_inputs(stock, 3)
@@ -138,7 +138,7 @@ def test_rotation_off_leaves_queries_and_keys_where_they_were() -> None:
     assert torch.allclose(found["decoder.0.attn.q"], q, **CLOSE)
 
 
-def test_an_edge_is_cut_and_causality_lifted() -> None:
+def test_an_edge_can_be_cut_and_causality_lifted() -> None:
     opened, _ = open_transformers(FAMILIES["Mistral"].make())
     inputs, path = example_inputs(opened.module, 3), "decoder.0.attn"
     before = opened.run(inputs)[f"{path}.pattern"]
@@ -151,19 +151,19 @@ def test_an_edge_is_cut_and_causality_lifted() -> None:
     assert (pattern.triu(1).sum(-1)[..., :-1] > 0).all()
 
 
-def test_a_causal_model_whose_mask_was_lost_is_opened_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_causal_model_whose_mask_was_lost_is_opened_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers.models.gpt2 import modeling_gpt2
 
     monkeypatch.setattr(modeling_gpt2, "create_causal_mask", lambda *args, **kwargs: None)
     _, verification = open_transformers(FAMILIES["GPT-2"].make())
-    assert "its attention lets early tokens see later ones" in str(verification)
+    assert "its attention lets tokens attend to later ones" in str(verification)
 
 
 def test_without_a_mask_the_next_capture_backend_is_used() -> None:
     from transformers import AttentionMaskInterface
 
     model = FAMILIES["GPT-2"].make()
-    open_transformers(copy.deepcopy(model))  # registered by now
+    open_transformers(copy.deepcopy(model))  # registers our mask function
     ours = AttentionMaskInterface()["xformer"]
     AttentionMaskInterface.register("xformer", lambda *args, **kwargs: None)
     try:
@@ -174,7 +174,7 @@ def test_without_a_mask_the_next_capture_backend_is_used() -> None:
     assert "decoder.0.attn.q" not in opened.run(example_inputs(model, 1))
 
 
-def test_an_edit_that_fits_nothing_lists_what_there_is() -> None:
+def test_the_error_for_an_edit_that_matches_nothing_lists_the_names() -> None:
     opened, _ = open_transformers(FAMILIES["Llama"].make())
     with pytest.raises(EditError, match=r"decoder\.7\.attn.*decoder\.1\.attn\.z"):
         opened.run(example_inputs(opened.module, 0), edits=[edits.ablate_head("decoder.7.attn", 0)])

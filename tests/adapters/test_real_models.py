@@ -1,4 +1,4 @@
-"""A trained language model, read and changed: the figures that were measured on it elsewhere come out here."""
+"""A trained language model, read and edited: known measurements are reproduced."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def smollm2() -> ModelAdapter:
 
 
 def likeliest(reading: Reading) -> tuple[str, float]:
-    """The token that comes next, and how likely it is."""
+    """The most likely next token and its probability."""
     top = reading.logits[0, -1].softmax(dim=-1).max(dim=-1)
     return reading.subject.labels[int(top.indices)], top.values.item()
 
 
-def test_it_knows_whom_john_gave_a_drink_to_and_what_capital_france_has(smollm2: ModelAdapter) -> None:
+def test_it_resolves_the_indirect_object_and_recalls_a_capital(smollm2: ModelAdapter) -> None:
     drink = xformer.read(smollm2, "When Mary and John went to the store, John gave a drink to", keep=("logits",))
     assert likeliest(drink) == ("·Mary", pytest.approx(0.92, abs=0.02))
     capital = xformer.read(smollm2, "The capital of France is", keep=("logits",))
     assert likeliest(capital) == ("·Paris", pytest.approx(0.77, abs=0.05))
 
 
-def test_it_is_what_its_makers_say(smollm2: ModelAdapter) -> None:
+def test_sizes_match_the_model_card(smollm2: ModelAdapter) -> None:
     shape = smollm2.shape
     assert (shape.n_layers, shape.n_heads, shape.d_model, shape.vocab_size) == (30, 9, 576, 49152)
     assert shape.is_causal
@@ -50,8 +50,8 @@ def loss_on_the_repeat(subject: ModelAdapter, ids: torch.Tensor, changes: list[A
     return F.cross_entropy(logits[0, LENGTH:-1], ids[0, LENGTH + 1 :]).item()
 
 
-def test_its_induction_head_is_found_and_needed(smollm2: ModelAdapter) -> None:
-    """Layer 18, head 6, from 0: it looks at what came after the same token, and without it the repeat is harder to say."""
+def test_the_induction_head_is_found_and_matters(smollm2: ModelAdapter) -> None:
+    """Layer 18, head 6 attends to the token after the same token; ablating it makes the repeat harder to predict."""
     once = torch.randint(100, 49000, (1, LENGTH), generator=torch.Generator().manual_seed(0))
     ids = torch.cat([once, once], dim=1)
     pattern = xformer.read(smollm2, ids, keep=("logits", "decoder.18.attn.pattern"))["decoder.18.attn.pattern"]

@@ -1,4 +1,4 @@
-"""Models as people have them in hand: wrapped, compiled, with adapters, in other precisions, without weights."""
+"""Models in other forms: wrapped, compiled, with adapters, in other precisions, without weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import tokenizer
 from xformer.errors import InputError
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # PEFT's call of Transformers
+pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # from PEFT's use of Transformers
 WORDS = "the cat sat on the mat"
 
 
@@ -46,7 +46,7 @@ WRAPPED: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", WRAPPED)
-def test_a_wrapped_model_is_read_and_examined_like_the_model_inside(name: str) -> None:
+def test_a_wrapped_model_is_read_and_diagnosed_like_the_model_inside(name: str) -> None:
     model = WRAPPED[name]()
     reading = xformer.read(model, WORDS, tokenizer=tokenizer())
     inside = {"torch.compile": llama, "compiled in place": llama, "DataParallel": llama}.get(name, lambda: model)()
@@ -66,20 +66,20 @@ def test_virtual_tokens_are_part_of_the_model() -> None:
         assert torch.allclose(reading.logits, model(input_ids=reading.trace.tokens).logits, rtol=0, atol=1e-5)
 
 
-def test_a_double_precision_model_computes_in_part_in_float32_which_is_no_bug() -> None:
+def test_a_float64_model_that_computes_partly_in_float32_passes_all_checks() -> None:
     checks = ["causality", "backends", "right_padding", "batch", "packing", "position_shift", "rotary"]
     table = xformer.diagnose(llama().double(), WORDS, tokenizer(), checks).table
     assert set(table["verdict"]) <= {"holds", "not applicable"}, table[["check", "sentence"]]
 
 
-def test_gradients_are_examined_within_inference_mode_too() -> None:
+def test_gradients_are_checked_within_inference_mode() -> None:
     model = llama()
     with torch.inference_mode():
         table = xformer.diagnose(model, WORDS, tokenizer(), ["gradients"]).table
     assert table["verdict"].tolist() == ["holds"]
 
 
-def test_a_model_without_weights_is_refused_in_a_sentence() -> None:
+def test_a_model_on_the_meta_device_is_rejected() -> None:
     with torch.device("meta"):
         model = type(llama())(llama().config)
     for use in (xformer.read, xformer.diagnose):

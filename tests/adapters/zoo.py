@@ -1,4 +1,4 @@
-"""Tiny saved models of the classes that the Transformers library has for each family, with arbitrary weights."""
+"""Tiny models of the Transformers classes of each family, with arbitrary weights."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Member:
         return self.family + self.head
 
     def make(self, attention: Attention = "eager") -> Any:
-        """The model in eval mode; each call gives the same weights."""
+        """The model in eval mode. Each call gives the same weights."""
         with torch.random.fork_rng():
             return tiny_model(self.name, self.sizes, attention)
 
     def inputs(self, model: Any) -> dict[str, Tensor]:
-        """Arguments of the stock model, a batch of one: longer than those with which the library tries it.
+        """Arguments of the stock model for a batch of one, longer than the example inputs with which xformer opens it.
 
-        The last two places of a text are only padding where a model sees all of it at once.
+        For bidirectional models, the last two positions of a text are padding.
         """
         inputs = {name: value for name, value in example_inputs(model, 31).items() if isinstance(value, Tensor)}
         if "input_ids" in inputs:
@@ -50,12 +50,12 @@ class Member:
         if self.reads == "text" and self.output != "similarity" and not self.is_causal:
             inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
             inputs["attention_mask"][:, -2:] = 0
-        if self.family in ("Bert", "Electra"):  # they tell a second sentence from the first
+        if self.family in ("Bert", "Electra"):  # these distinguish a second sentence
             inputs["token_type_ids"] = (torch.arange(inputs["input_ids"].shape[1]) > 5).long()[None]
         return inputs
 
     def save(self, path: Path) -> Path:
-        """A folder as it would be published."""
+        """Save the model as it would be published, and return the folder."""
         self.make().save_pretrained(path)
         if self.reads == "text" or self.output in ("similarity", "pair_next_token", "ctc"):
             tokenizer().save_pretrained(path)
@@ -67,12 +67,12 @@ class Member:
 
     @property
     def reads(self) -> str:
-        """What its main input is; of a dual encoder, its first one."""
+        """The kind of its main input; for a dual encoder, of the first one."""
         return MODALITIES.get(self.family, "text")
 
     @property
     def is_causal(self) -> bool:
-        """Whether no position of its only stack sees a later one."""
+        """Whether its only stack is causal."""
         return self.family in CAUSAL or self.sizes.get("is_decoder", False)
 
     @property
@@ -82,7 +82,7 @@ class Member:
 
     @property
     def text(self) -> str:
-        """What is typed for a folder that reads text alone; "" for others."""
+        """The typed text for models that read only text; "" for others."""
         if self.reads != "text" or self.output == "similarity" or (self.is_pair and self.output == "vectors"):
             return ""
         if self.output == "pair_next_token":
@@ -111,11 +111,11 @@ HEADS = {
     "ForImageClassification": "image_class", "ForAudioClassification": "audio_class",
     "ForCTC": "ctc",
 }  # fmt: skip
-"""What a class produces, by the end of its name."""
+"""The kind of output of a class, by the end of its name."""
 
 
 def _members(family: str, sizes: dict[str, Any], *heads: str) -> list[Member]:
-    """The classes of a family whose names begin alike."""
+    """The classes of a family."""
     labels = {head: {"num_labels": N_LABELS} if head.endswith("Classification") else {} for head in heads}
     return [Member(family, head, {**sizes, **labels[head]}, HEADS[head]) for head in heads]
 
@@ -143,4 +143,4 @@ ZOO: tuple[Member, ...] = (
               "ForAudioClassification"),
     *_members("Wav2Vec2", SOUND, "ForCTC"),
 )  # fmt: skip
-"""Each kind of output, and each way of attending that differs from the others."""
+"""Covers each kind of output and each kind of attention."""

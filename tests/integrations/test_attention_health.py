@@ -243,7 +243,7 @@ def test_ddp_is_bit_identical_and_fsdp_is_refused() -> None:
     assert health.table()["step"].unique().tolist() == [2, 4, 6]
     sharded = Dropping()
     fully_shard(sharded, mesh=init_device_mesh("cpu", (1,)))
-    with pytest.raises(UnavailableError, match="FSDP shards those of FSDPDropping; use DistributedDataParallel"):
+    with pytest.raises(UnavailableError, match="but FSDP shards those of FSDPDropping; use DistributedDataParallel"):
         health.step(sharded, 8)
 
 

@@ -69,12 +69,12 @@ def test_lack_of_memory_shows_an_error_in_place_of_the_page(
     open_page: Open, served: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(id: str, step: object) -> object:
-        raise ModelFileError("tiny-llama needs 9.0 GB of memory, 1.0 GB are free.")
+        raise ModelFileError("tiny-llama needs 9.0 GB of memory, but 1.0 GB are free.")
 
     monkeypatch.setattr(models, "external_store", ModelStore(load, lambda id: models.catalogue().entry(id).needed))
     app = open_page(PAGE, model=TINY)
     assert [plain(error.value) for error in app.error] == [
-        "The model tiny-llama cannot be opened. tiny-llama needs 9.0 GB of memory, 1.0 GB are free."
+        "The model tiny-llama cannot be opened. tiny-llama needs 9.0 GB of memory, but 1.0 GB are free."
     ]
     app.selectbox(key="model").set_value("reverse").run()
     assert not app.error

@@ -67,7 +67,7 @@ SCREENS = [
     ("T5", "positions", {"show": "own"}, 1, "The bias added to a score"),
     ("Mixtral", "feed_forward", {"edits": "ablate:decoder.0.attn.1"}, 2, "4 experts, 2 of them per token"),
     ("BERT", "home", {"input": "the [MASK] sat"}, 0, "likeliest tokens at each gap"),
-    ("BERT", "residual", {"picture": "parts"}, 0, "no sum of what was added"),
+    ("BERT", "residual", {"picture": "parts"}, 0, "not a sum of contributions to the stream"),
     (READ_ONLY, "attention", {"panel": "why here?"}, 0, "No decoder.1.attn.scores was found"),
     (ENCODER, "home", {}, 0, "it outputs a vector of 24 numbers for each of the 6 positions"),
     (
@@ -80,13 +80,13 @@ SCREENS = [
     (ENCODER, "compare", {"edits": EDIT}, 0, "outputs vectors and no predictions"),
     (CLASSIFIER, "home", {}, 0, "LABEL_0 33"),
     (CLASSIFIER, "attention", {"panel": "change the run", "edits": "token:4.10"}, 0, "before LABEL_0"),
-    (CLASSIFIER, "residual", {}, 0, "gives a class of the text, so there are no logits at each position"),
+    (CLASSIFIER, "residual", {}, 0, "returns a class of the text, so there are no logits at each position"),
     (TOKENS, "compare", {"edits": EDIT}, 0, "The most likely options of each"),
     (SPAN, "home", {"input": "the cat >> the cat sat on the mat"}, 0, "nswer"),
     (HEADLESS, "attention", {"panel": "score_attribution"}, 2, "This model makes no predictions"),
     (VISION, "attention", {"laid": "rollout", "panel": "steps"}, 1, "could have reached class"),
     (VISION, "embeddings", {}, 0, "become vectors by a convolution"),
-    (VISION, "residual", {}, 0, "gives a class of the image"),
+    (VISION, "residual", {}, 0, "returns a class of the image"),
     (VISION, "compare", {"edits": EDIT}, 0, "reads pictures"),
 ]
 FALSE: dict[str, str] = dict.fromkeys(

@@ -1,4 +1,4 @@
-"""What can be read: the protocol that every picture relies on, and the kinds of model that answer to it."""
+"""The interface that every analysis and figure relies on, and the adapters of our own models."""
 
 from xformer.adapters.adapter import Input, ModelAdapter
 from xformer.adapters.own_models import BareModel, TaskModel, own_model, own_task_model

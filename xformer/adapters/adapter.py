@@ -1,17 +1,17 @@
-"""The interface of every model that can be read: its inputs, its runs, its weights, and gradients of its runs.
+"""The interface of every readable model: its inputs, runs and weights, and gradients of its runs.
 
     adapter.weights.token_embedding()              the vector of each token
     adapter.weights.projection("decoder.3.attn")   from a layer's heads (or neurons) to the stream
     adapter.weights.unembedding()                  from the stream to the logits
 
-Weights that a model does not have, or that were not located, raise `UnavailableError`. Gradients are those of a measure of the
-logits at each activation of a run, from one forward and one backward pass:
+Weights that a model does not have, or that were not located, raise `UnavailableError`. `gradients` differentiates a measure of
+the logits with respect to each activation of a run, in one forward and one backward pass:
 
     found = gradients(adapter, example, lambda logits: logits[0, -1, 7], ["*.z"])
     found["decoder.0.attn.z"]           ∂ measure / ∂ z, shaped like z
     found.activations, found.measure    the activations and the value of the measure
 
-Parameters get no gradient and keep their flags, so threads may share the model.
+Parameters get no gradient and keep their `requires_grad`, so threads may share the model.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Projection:
     factor: float = 1.0
 
     def cpu(self) -> Projection:
-        """The same with its numbers in the processor's memory; the norm is the model's own."""
+        """Return the projection with its tensors on the CPU. The norm remains the model's own module."""
         return replace(self, weight=self.weight.cpu(), bias=None if self.bias is None else self.bias.cpu())
 
 
@@ -57,12 +57,12 @@ class Readout:
     softcap: float | None = None
 
     def cpu(self) -> Readout:
-        """The same with its numbers in the processor's memory; the norm is the model's own."""
+        """Return the readout with its tensors on the CPU. The norm remains the model's own module."""
         return replace(self, matrix=self.matrix.cpu(), bias=None if self.bias is None else self.bias.cpu())
 
 
 class Weights(Protocol):
-    """The weights of one model, read-only, in the processor's memory."""
+    """The read-only weights of one model, on the CPU."""
 
     def token_embedding(self, stack: str | None = None) -> Float[Tensor, "vocab width"]:
         """The embedding of each token, for one stack."""
@@ -73,7 +73,7 @@ class Weights(Protocol):
         ...
 
     def projection(self, path: str) -> Projection:
-        """The map from the inside of a layer to the stream."""
+        """The map from a layer's heads or neurons to the stream."""
         ...
 
     def norm_after(self, path: str) -> nn.Module | None:
@@ -99,12 +99,12 @@ class ModelAdapter(Protocol):
 
     @property
     def name(self) -> str:
-        """The name shown to people."""
+        """The display name."""
         ...
 
     @property
     def input(self) -> Input:
-        """The kind of input, as it is typed."""
+        """The kind of input that the model reads."""
         ...
 
     @property
@@ -114,25 +114,25 @@ class ModelAdapter(Protocol):
 
     @property
     def shape(self) -> ModelShape:
-        """Sizes, and the sites of the layers."""
+        """The sizes of the model, and the sites of its layers."""
         ...
 
     @property
     def weights(self) -> Weights:
-        """The weights, as far as they can be located."""
+        """The weights that could be located."""
         ...
 
     def frame(self, typed: str | Sequence[int]) -> Example:
-        """Lay an input out for the model.
+        """Convert an input to an example for the model.
 
         Args:
             typed: The input as text, or as token ids.
 
         Returns:
-            The input with its right answer, where one is known.
+            The example, with the right answer where one is known.
 
         Raises:
-            InputError: The model cannot read it.
+            InputError: The model cannot read the input.
         """
         ...
 
@@ -159,12 +159,12 @@ class ModelAdapter(Protocol):
     def heads_read(
         self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
     ) -> Float[Tensor, "part head pos d_head"]:
-        """The queries or keys that an attention layer computes from the streams `x`, otherwise as in a run of `example`.
+        """Compute an attention layer's queries or keys from the streams `x`, with all else as in a run of `example`.
 
         Differentiable with respect to `x`.
 
         Raises:
-            UnavailableError: They cannot be computed for this model.
+            UnavailableError: This model does not allow it.
         """
         ...
 
@@ -175,7 +175,7 @@ class ModelAdapter(Protocol):
 
         Args:
             example: The prompt.
-            n: The number of tokens for models without an end token; else generation stops at the end token.
+            n: The largest number of tokens; None: the model's default. Generation also stops at an end token.
             edits: Applied in every step.
             **how: `sampling` and `generator`, as for `xformer.decode`.
 
@@ -194,13 +194,14 @@ class ModelAdapter(Protocol):
 
 
 class Input:
-    """One kind of input. A subclass defines at least `read`, `text` and the names."""
+    """One kind of input. A subclass defines at least `read`, `text` and the attributes without a default."""
 
     kind: ClassVar[str] = "symbols"
-    """The kind of widget that asks for it: "symbols", "text", "image"."""
+    """The kind of input widget: "symbols", "text", "image", "picture" or "given"."""
     one: ClassVar[str] = "token"
-    """The unit at a position, singular."""
+    """The noun for the unit at a position, singular."""
     many: ClassVar[str] = "tokens"
+    """Its plural."""
     reference_label: ClassVar[str] = "nothing"
     """The label of the reference token where no right answer is known."""
     goes_on: ClassVar[bool] = False
@@ -221,16 +222,16 @@ class Input:
     default: str
     """The initial text."""
     missing: str = ""
-    """The reason why no input can be sampled, as one sentence; empty otherwise."""
+    """One sentence on why no input can be sampled; empty if one can."""
     replacements: range = range(0)
-    """The tokens that may replace one of the source."""
+    """The tokens that may replace a source token."""
 
     def examples(self) -> dict[str, str]:
-        """Example inputs by their purpose, which continues “See how the model …”."""
+        """Example inputs by purpose, a phrase that completes “See how the model …”."""
         return {}
 
     def read(self, text: str) -> tuple[int, ...]:
-        """The source tokens of a typed text. Raises `InputError` for text that cannot be read."""
+        """Convert typed text to source tokens. Raises `InputError` if it cannot be read."""
         raise NotImplementedError
 
     def text(self, source: Sequence[int]) -> str:
@@ -246,7 +247,7 @@ class Input:
         return self.default
 
     def fitted(self, source: tuple[int, ...]) -> tuple[int, ...]:
-        """A source shortened to what the model reads, where a part of it makes sense."""
+        """Shorten a source to the model's context, if a part of it is a valid input; else return it unchanged."""
         return source
 
     def shortest(self) -> tuple[int, ...]:
@@ -258,9 +259,14 @@ class Input:
         return ""
 
     def scored(self, example: Example, look: str) -> tuple[Sequence[int] | None, Sequence[int] | None]:
-        """The query positions over which a head's attention is scored, and the positions of another stream to compare with.
+        """Return the positions over which a head's attention is scored.
 
-        `look` is "answer" (from the answer back to the source of the same stream) or "source". None means all positions.
+        Args:
+            example: The input.
+            look: "answer" (attention from the answer back to the source in the same stream) or "source".
+
+        Returns:
+            The query positions, and the key positions if they differ from those; None: all positions.
         """
         return None, None
 
@@ -298,7 +304,7 @@ class Gradients(Mapping[str, Tensor]):
 def gradients(
     subject: ModelAdapter, example: Example, measure: Measure, names: Sequence[str], edits: Sequence[AnyEdit] = ()
 ) -> Gradients:
-    """The gradient of `measure` at each activation that matches a glob of `names`, in a run under `edits`.
+    """Compute the gradient of `measure` with respect to each activation that matches a glob of `names`, in a run under `edits`.
 
     Activations that the measure does not depend on have gradient 0.
 
@@ -309,12 +315,12 @@ def gradients(
     seen: dict[str, Tensor] = {}
     logits = subject.record(example, edits=[*edits, *(Watch(name, seen) for name in names)], keep=("logits",)).logits
     if not seen:
-        raise EditError(f"Nothing that {', '.join(names)} names has a gradient; ask for one like '*.z'.")
+        raise EditError(f"No activation that matches {', '.join(names)} has a gradient; use a name like '*.z'.")
     with torch.enable_grad():
         value = measure(logits)
         if value.numel() != 1 or not value.requires_grad:
             raise InputError(
-                f"A measure makes one number of the logits that depends on them, got {value}; for example logits[0, -1, 7]."
+                f"A measure must return one number that depends on the logits, like logits[0, -1, 7], got {value}."
             )
         found = torch.autograd.grad(value.reshape(()), list(seen.values()), materialize_grads=True)
     return Gradients(
@@ -344,12 +350,12 @@ def before_norm(
 
 
 _FAR = 1e4
-"""The ε of a norm is negligible beside numbers of this size."""
+"""The size of probe inputs at which the ε of a norm is negligible."""
 
 
 @dataclass(frozen=True, eq=False)
 class FrozenNorm:
-    """A norm as a linear map: its divisors σ are frozen at their values for x [pos, d_model].
+    """A norm as a linear map, with its divisors σ frozen at their values for x [pos, d_model].
 
         norm(x) = γ (x − μ(x)) / σ(x) + β          LayerNorm; RMSNorm has no μ and no β
         frozen(s) = γ (s − μ(s)) / σ(x)            so that Σ frozen(s) + β = norm(Σ s) for parts s with Σ s = x
@@ -384,10 +390,11 @@ class FrozenNorm:
         per_sigma = (inside * (given - shift)).sum(-1, keepdim=True) / inside.square().sum(-1, keepdim=True)
         if not torch.allclose(inside * per_sigma + shift, given, rtol=1e-3, atol=1e-4 * float(given.abs().max())):
             raise UnavailableError(
-                f"{type(norm).__name__} is no norm that divides by one number a position, so what it gives is no sum of parts."
+                f"{type(norm).__name__} does not divide by one number per position, so its output is not a sum over parts "
+                "of its input; use a norm like LayerNorm or RMSNorm."
             )
         return cls(gamma * per_sigma, shift, centred)
 
     def __call__(self, parts: Float[Tensor, "part pos d_model"]) -> Float[Tensor, "part pos d_model"]:
-        """The image of each part, without the shift β."""
+        """Map each part, without the shift β."""
         return (parts - parts.mean(dim=-1, keepdim=True) if self.is_centred else parts) * self.scale.to(parts.dtype)

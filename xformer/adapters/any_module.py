@@ -3,7 +3,7 @@
     reading = xformer.read(module, x)                 a tensor, a tuple of tensors, or named arguments
     reading["encoder.0.attn.pattern"]
 
-Integer inputs are its tokens; otherwise its positions are numbered.
+Integer inputs are shown as token ids; for all others, positions are numbered.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from xformer.trace import Trace
 
 
 class GivenInput(Input):
-    """The inputs that a module was opened with, in the place of what others type."""
+    """The inputs that a module was opened with, instead of typed text."""
 
     kind: ClassVar[str] = "given"
     name = "given"
-    instruction = "It reads the inputs it was opened with."
-    typed = "Nothing can be typed."
+    instruction = "The model reads the inputs it was opened with."
+    typed = "No typed input."
     default = "as given"
-    missing = "Nothing can be typed for this model."
+    missing = "This model takes no typed input."
 
     def __init__(self, source: tuple[int, ...]) -> None:
         self.source = source
@@ -77,7 +77,7 @@ class AnyModule(ExternalAdapter):
         return numbered(self.shape.vocab_size)
 
     def frame(self, typed: Any = None) -> Example:
-        """The inputs the module is called with; outputs have no references."""
+        """The inputs that the module is called with, as an example without reference outputs."""
         stream = self._positions(self.shape.attention[0].stack, 0)
         target = self._positions("decoder", 1) if self.shape.is_pair else None
         labels = torch.full_like(stream if target is None else target, IGNORED)
@@ -98,9 +98,9 @@ class AnyModule(ExternalAdapter):
         return Trace(None, example.stream, example.target, tuple(edits), activations)
 
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """The module's output for a final stream state. Raises `InputError` if it does not follow from that alone."""
+        """The module's output for a final stream state. Raises `InputError` if it is not a function of that alone."""
         if self.opened.head is None:
-            raise InputError(f"The output of {self.name} does not follow from the last state of its stream alone.")
+            raise InputError(f"The output of {self.name} is not a function of its final stream state alone.")
         return self.opened.head(stream)
 
     @property
@@ -119,7 +119,7 @@ class AnyModule(ExternalAdapter):
         return recorded_bytes(self.shape, *lengths(example))
 
     def _positions(self, stack: str, index: int) -> Int[Tensor, "1 pos"]:
-        """The tokens that a stack reads, or the numbers of its positions."""
+        """The tokens that a stack reads, or position numbers."""
         ids = _ids_of(self.inputs)
         if index < len(ids):
             return (ids[index] if ids[index].dim() > 1 else ids[index][None]).cpu()
@@ -134,7 +134,7 @@ class AnyModule(ExternalAdapter):
 
 
 def _named(inputs: ModuleInputs | Sequence[Any]) -> Inputs:
-    """Arguments by name, or by number in their order. Plain integers are the ids of one text, or of several in rows."""
+    """Arguments by name, or by position as a string. Lists of integers are token ids, of one text or of several in rows."""
     if isinstance(inputs, Mapping):
         return dict(inputs)
     if not isinstance(inputs, Tensor) and _is_ids(inputs):
@@ -160,7 +160,7 @@ def _call(module: nn.Module, inputs: Inputs) -> Any:
 
 
 def _streams(inputs: Inputs) -> dict[str, Tensor]:
-    """The tensors that hold streams, by their names; a boolean one is a mask."""
+    """The tensors that hold streams, by argument name. Boolean tensors are masks and are left out."""
     tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
     return {name: value for name, value in tensors.items() if value.dim() >= 2 and value.dtype != torch.bool}
 
@@ -195,12 +195,12 @@ def _runs(module: nn.Module, inputs: Inputs) -> bool:
 def _probed(module: nn.Module, inputs: Inputs) -> tuple[Inputs, int | None]:
     """Inputs that distinguish the module's parts, and the length of the second of two streams in them.
 
-    Streams of one or two positions do not show a mask, and two streams of equal length cannot be distinguished. Such streams
-    are made longer if the module reads that, so that names do not depend on the inputs.
+    Streams of one or two positions do not reveal a mask, and two streams of equal length cannot be distinguished. Such streams
+    are lengthened if the module accepts that, so that the names of its parts do not depend on the inputs.
     """
     tensors = _tensors(inputs)
     if not tensors:
-        raise InputError("A module is read with inputs [batch, pos] or [batch, pos, features], got no such tensor.")
+        raise InputError("A module needs an input tensor [batch, pos] or [batch, pos, features], got none.")
     if tensors[0].shape[1] < 3:
         longer = _lengthened(inputs, _streams(inputs), 3)
         inputs = longer if _runs(module, longer) else inputs
@@ -238,5 +238,5 @@ def first_tensor(output: Any) -> Tensor:
     """The logits or the last hidden state if the output names them, else its first tensor."""
     named = [getattr(output, name, None) for name in ("logits", "last_hidden_state")]
     if not (found := tensors_in([*named, output])):
-        raise InputError("This module returns no tensor that could be shown.")
+        raise InputError("A module must return a tensor or a structure that contains one, got none.")
     return found[0]

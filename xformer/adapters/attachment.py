@@ -5,8 +5,8 @@
     with left_as_found(module):                    eval mode alone
     unwrapped(model)                               the model inside DDP, torch.compile and PEFT
 
-Restored afterwards: mode, attributes, configurations, buffers, hooks, random state. Threads may share a model: it is restored
-when the last of them is done. What is cached about a model between calls (`remembered`) does not keep it alive.
+Mode, attributes, configurations, buffers, hooks and random state are restored afterwards. Threads may share a model; it is
+restored when the last of them is done. Results cached between calls (`remembered`) do not keep the model alive.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from xformer.errors import InputError, UnavailableError
 
 T = TypeVar("T")
 SEED = 0
-"""The seed for models that draw random numbers in eval mode, as masked autoencoders do: every read draws the same ones."""
+"""The seed for models that draw random numbers in eval mode, like masked autoencoders, so that every run draws the same."""
 _LOCK = threading.RLock()
 
 
@@ -41,13 +41,13 @@ class _Held:
     def __init__(self, owner: Any) -> None:
         self.owner, self.n_holders = owner, 0
         self.attributes = dict(vars(owner))
-        self.contents = list(_containers(list(self.attributes.values()), set()))  # its hooks are among them
+        self.contents = list(_containers(list(self.attributes.values()), set()))  # includes its hooks
         buffers = owner.buffers(recurse=False) if isinstance(owner, nn.Module) else ()
         self.buffers = [(one, one.clone()) for one in buffers]
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Put back what differs; what does not is left alone, as another thread may be using it."""
+        """Restore what has changed and leave the rest alone, as another thread may be using it."""
         now = vars(self.owner)
         for name in now.keys() - self.attributes.keys():
             del now[name]
@@ -63,7 +63,7 @@ class _Held:
                 container.intersection_update(before)
                 container.update(before)
             else:
-                for key in container.keys() - before.keys():  # a hook, for example: a thread may be using the others
+                for key in container.keys() - before.keys():  # such as a hook; a thread may be using the other keys
                     del container[key]
                 if list(container) != list(before):
                     container.clear()
@@ -74,7 +74,7 @@ class _Held:
 
 
 def _ids(container: Any) -> list[int]:
-    """The identities of what a list, dictionary or set holds."""
+    """The ids of the objects in a list, set or dictionary, keys and values included."""
     return [id(one) for one in ((*container, *container.values()) if isinstance(container, dict) else container)]
 
 
@@ -90,7 +90,7 @@ def _containers(values: list[Any], seen: set[int]) -> Iterator[tuple[Any, Any]]:
 
 
 def on_device(inputs: Any, module: nn.Module) -> Any:
-    """Inputs with every tensor on the device of a module's parameters, in mappings, tuples and lists too."""
+    """Move every tensor, also in mappings, tuples and lists, to the device of a module's parameters."""
     device = next((weight.device for weight in module.parameters()), torch.device("cpu"))
     if isinstance(inputs, Tensor):
         return inputs.to(device)
@@ -100,7 +100,7 @@ def on_device(inputs: Any, module: nn.Module) -> Any:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside DataParallel, DDP, `torch.compile` and the adapters of PEFT. Virtual tokens of PEFT stay.
+    """Return the model inside DataParallel, DDP, `torch.compile` and PEFT adapters. PEFT's prompt-learning models stay wrapped.
 
     Raises:
         UnavailableError: It is sharded by FSDP.
@@ -108,13 +108,13 @@ def unwrapped(model: nn.Module) -> nn.Module:
     """
     if {weight.device.type for weight in model.parameters()} == {"meta"}:
         raise InputError(
-            f"{type(model).__name__} has no weights: they are all on PyTorch's meta device; load them first."
+            f"{type(model).__name__} has no weights, as all parameters are on PyTorch's meta device; load them first."
         )
     kinds = {type(part).__name__ for part in (*model.modules(), *model.parameters())}
     if kinds & {"FullyShardedDataParallel", "DTensor"}:  # importing the classes takes a second
         raise UnavailableError(
-            f"Whole weight matrices are read, and FSDP shards those of {type(model).__name__}; use "
-            "DistributedDataParallel, or give a gathered copy."
+            f"Weight matrices are read whole, but FSDP shards those of {type(model).__name__}; use "
+            "DistributedDataParallel, or pass a gathered copy."
         )
     while True:
         inner = None
@@ -137,7 +137,7 @@ _n_uncompiled = 0
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Compile nothing inside, as hooks that serve one run would be compiled in every run. Threads may overlap."""
+    """Disable compilation inside, as hooks that serve one run would be compiled again in every run. Threads may overlap."""
     global _n_uncompiled
     with _LOCK:
         if not _n_uncompiled:
@@ -178,7 +178,7 @@ def left_as_found(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def attached(module: nn.Module, layout: Layout, backend: Backend, run: ActiveRun) -> Iterator[None]:
-    """Attach our attention function and hooks that serve `run` alone to a model."""
+    """Attach our attention function, and hooks that serve only `run`, to a model."""
     with left_as_found(module), running(run):
         with _LOCK:
             if backend == "attention_function":
@@ -195,14 +195,14 @@ def attached(module: nn.Module, layout: Layout, backend: Backend, run: ActiveRun
 def set_function(module: nn.Module) -> None:
     """Make a Transformers model call our attention function. Raises `ValueError` if the model does not support it."""
     module.set_attn_implementation(register())  # type: ignore[operator]
-    for part in _parts_of(module):  # a block that was copied has a configuration of its own, which that does not reach
+    for part in _parts_of(module):  # a copied block has its own configuration, which the call above does not reach
         if not isinstance(part, nn.Module) and hasattr(part, "_attn_implementation"):
             part._attn_implementation = register()
 
 
 @contextmanager
 def _same_numbers(module: nn.Module) -> Iterator[None]:
-    """Draw the same random numbers in every read, and restore the generators afterwards."""
+    """Draw the same random numbers in every run, and restore the generators afterwards."""
     devices = {weight.device for weight in module.parameters() if weight.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(devices, key=str)):
         torch.manual_seed(SEED)
@@ -214,11 +214,11 @@ _RANDOM = {
     torch.normal, torch.bernoulli, torch.multinomial, Tensor.normal_, Tensor.uniform_, Tensor.bernoulli_, Tensor.random_,
     Tensor.exponential_, Tensor.geometric_, Tensor.multinomial, Tensor.bernoulli,
 }  # fmt: skip
-"""The functions that draw random numbers in eval mode too."""
+"""Functions that draw random numbers even in eval mode."""
 
 
 class _Draws(TorchFunctionMode):
-    """Notes whether this thread draws random numbers."""
+    """Records whether this thread draws random numbers."""
 
     noted = False
 
@@ -229,7 +229,7 @@ class _Draws(TorchFunctionMode):
 
 @contextmanager
 def noting_draws(module: nn.Module) -> Iterator[None]:
-    """Find out within `left_as_found` whether a model draws random numbers in eval mode. Only such models are seeded."""
+    """Detect, within `left_as_found`, whether a model draws random numbers in eval mode. Only such models are seeded."""
     before = torch.get_rng_state()
     with _Draws() as draws:
         yield
@@ -252,13 +252,13 @@ def _add_config(config: Any, parts: dict[int, Any]) -> None:
         return
     parts[id(config)] = config
     for value in vars(config).values():
-        if hasattr(value, "model_type"):  # a configuration of a part, as Transformers writes them
+        if hasattr(value, "model_type"):  # a nested configuration of Transformers
             _add_config(value, parts)
 
 
 @dataclass
 class Memory:
-    """What is cached about one model; nothing in it keeps the model alive."""
+    """The cache of one model; nothing in it keeps the model alive."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     """Held while the model is opened, so that threads open it once."""
@@ -266,7 +266,7 @@ class Memory:
     """The names and classes of its modules when the cache was filled."""
     found: dict[Any, Any] = field(default_factory=dict)
     draws: bool = False
-    """Whether it draws random numbers in eval mode."""
+    """Whether the model draws random numbers in eval mode."""
 
 
 _MEMORIES: WeakKeyDictionary[nn.Module, Memory] = WeakKeyDictionary()
@@ -293,8 +293,8 @@ def remembered(module: nn.Module, key: Any, find: Callable[[], T]) -> T:
 def set_taps(model: nn.Module, layout: Layout, run: ActiveRun) -> list[RemovableHandle]:
     """Register hooks that hand the activations of a layout to one run, and return their handles.
 
-    Another thread may run the model meanwhile, so each hook asks whether the pass belongs to this run. While hooks are added
-    or removed PyTorch may call one without keyword arguments, but never in a pass of this run.
+    Another thread may run the model meanwhile, so each hook checks whether the pass belongs to this run. While hooks are added
+    or removed, PyTorch may call one without keyword arguments, but never in a pass of this run.
     """
     by_call: dict[tuple[str, Side, int], list[Tap]] = defaultdict(list)
     for tap in layout.taps:
@@ -352,7 +352,7 @@ def _take(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], kwargs: dict[s
 
 
 def _give(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], output: Any) -> Any:
-    """Pass the first output of a module through the tape, and the stream once the output, times a factor, is added to it."""
+    """Pass a module's first output through the tape, then the stream to which that output, times a factor, is added."""
     factor = next((tap.factor for tap in taps if tap.factor != 1.0), 1.0)
     first = output if isinstance(output, Tensor) else output[0]
     added = first
@@ -378,7 +378,7 @@ def _give(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], output: Any) -
 
 
 def _onto_stream(run: ActiveRun, name: str, adds: Tensor) -> Tensor:
-    """The summand adjusted so that the sum equals what the tape returns for it."""
+    """Pass the sum of stream and summand through the tape, and return the summand that yields the tape's value."""
     block = name.rpartition(".")[0]
     stream = run.kept.get(block)
     if stream is None:
@@ -416,7 +416,7 @@ def _route(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], output: Any) 
 
 
 _CHANGES: dict[Side, Callable[..., Any]] = {"in": _take, "out": _give, "angles": _turn, "experts": _route}
-"""What is done at each kind of tap; None leaves the module's inputs or output as they are."""
+"""The handler of each side of a tap; it returns None to leave the module's inputs or output unchanged."""
 
 
 def _through(run: ActiveRun, taps: list[Tap], value: Tensor) -> Tensor:

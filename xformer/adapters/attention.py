@@ -1,4 +1,4 @@
-"""Attention computed step by step for models of any family, every step handed to the tape.
+"""Attention computed step by step for models of any family; every step passes through the tape.
 
     scores  = softcap(q kᵀ · scale + bias)            −∞ where a query may not attend
     pattern = softmax(scores)                          with a sink: over the keys and one extra score without a value
@@ -23,18 +23,18 @@ from torch import Tensor
 from xformer.tape import SILENT, AnyTape
 
 FORBIDDEN = -1e4
-"""Masks add the least number of their type, far below this; position biases lie above it."""
+"""The threshold in an additive mask: masked cells hold the lowest number of the dtype, far below; position biases lie above."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What a family's attention uses besides q, k and v."""
+    """The inputs of a family's attention besides q, k and v."""
 
     scale: float
     added: Tensor | None = None
-    """Added to the scores [batch, head or 1, query, key]; the least number of its type where a query may not attend."""
+    """Added to the scores [batch, head or 1, query, key]; the lowest number of its dtype where a query may not attend."""
     allowed: Tensor | None = None
-    """The mask as a boolean instead."""
+    """A boolean mask, in place of `added`."""
     bias: Tensor | None = None
     """A bias by relative position [batch or 1, head, query, key] (Raffel et al. 2020, §2.1)."""
     softcap: float | None = None
@@ -46,20 +46,20 @@ class Terms:
 
 @dataclass(frozen=True)
 class Limits:
-    """The meaning of a mask, computed once for all layers that share it."""
+    """An interpreted mask, computed once for all layers that share it."""
 
     allowed: Bool[Tensor, "#batch #head query key"]
     own: Bool[Tensor, "query key"]
-    """What the model's own causality allows."""
+    """The cells that the model's own causality allows."""
     forbidden: Bool[Tensor, "#batch #head query key"] | None
     """None where everything is allowed."""
     empty: Bool[Tensor, "#batch #head query 1"] | None
     """Queries without any allowed key; None where there are none."""
     bias: Tensor | None
-    """What the mask adds to allowed scores, if anything."""
+    """The part of the mask that is added to allowed scores, or None."""
     added: Tensor | None = None
-    """The whole additive mask. In a row without an allowed key it decides what the softmax gives: uniform weights if it is the
-    least number of its type, NaN if it is −∞.
+    """The additive mask. In a row without an allowed key it determines the result of the softmax: uniform weights if it holds
+    the lowest number of its dtype, NaN if it holds −∞.
     """
 
     @classmethod
@@ -79,16 +79,16 @@ class Limits:
         return cls(allowed, own, *_gaps(allowed), bias, terms.added)
 
     def under(self, tape: AnyTape, shape: torch.Size) -> tuple[Tensor | None, Tensor | None]:
-        """Forbidden cells and empty queries after edits; causality passes separately, so that it can be lifted."""
+        """Return forbidden cells and empty queries after edits. Causality passes separately, so that an edit can lift it."""
         allowed = self.allowed
         if shape[-1] == shape[-2]:
-            wanted = tape("causal", self.own)
-            if wanted is not self.own:
-                # The last query sees every key that is no padding: what is opened is opened for those keys alone.
-                allowed = (allowed & wanted) | (wanted & ~self.own & allowed[..., -1:, :])
-        whole = allowed.expand(shape)
-        changed = tape("mask", whole)
-        if changed is whole and allowed is self.allowed:
+            causal = tape("causal", self.own)
+            if causal is not self.own:
+                # The last query may attend to every key that is not padding. Only cells of those keys are opened.
+                allowed = (allowed & causal) | (causal & ~self.own & allowed[..., -1:, :])
+        mask = allowed.expand(shape)
+        changed = tape("mask", mask)
+        if changed is mask and allowed is self.allowed:
             return self.forbidden, self.empty
         return _gaps(changed)
 
@@ -119,13 +119,13 @@ def attend(
     if limits.bias is not None:
         scores = scores + limits.bias
     forbidden, empty = limits.under(tape, scores.shape)
-    whole = scores
+    unmasked = scores
     scores = tape("scores", scores if forbidden is None else scores.masked_fill(forbidden, float("-inf")))
     pattern = _softmax(scores if empty is None else scores.masked_fill(empty, 0.0), terms.sinks).to(v.dtype)
     if empty is not None:
         pattern = pattern.masked_fill(empty, 0.0)
         if empty is limits.empty and limits.added is not None:  # as the model itself treats such a row
-            pattern = torch.where(empty, _softmax(whole + limits.added, terms.sinks).to(v.dtype), pattern)
+            pattern = torch.where(empty, _softmax(unmasked + limits.added, terms.sinks).to(v.dtype), pattern)
     pattern = tape("pattern", pattern)
     return tape("z", pattern @ v), pattern
 
@@ -162,20 +162,20 @@ def _softmax(scores: Float[Tensor, "batch head query key"], sinks: Tensor | None
 
 
 Attend = Callable[[Tensor, Tensor, Tensor, float, Tensor | None], tuple[Tensor, Tensor]]
-"""From q, k and v [batch, head, pos, d_head], the scale and the mask that is added to z and the pattern."""
+"""Computes z and the pattern from q, k and v [batch, head, pos, d_head], the scale and the additive mask."""
 
 
 def multi_head_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """The arguments of `F.multi_head_attention_forward` by name; None for extra keys, static keys and zero attention."""
+    """The arguments of `F.multi_head_attention_forward` by name; None for calls with bias or static keys or `add_zero_attn`."""
     bound = inspect.signature(F.multi_head_attention_forward).bind(*args, **kwargs)
     bound.apply_defaults()
     given = dict(bound.arguments)
-    is_usual = all(given[name] is None for name in ("bias_k", "bias_v", "static_k", "static_v"))
-    return given if is_usual and not given["add_zero_attn"] else None
+    is_plain = all(given[name] is None for name in ("bias_k", "bias_v", "static_k", "static_v"))
+    return given if is_plain and not given["add_zero_attn"] else None
 
 
 def multi_head_attention(attend: Attend, given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
-    """What `F.multi_head_attention_forward` returns for these arguments, without dropout, computed with `attend`."""
+    """Compute `F.multi_head_attention_forward` for these arguments with `attend`, without dropout."""
     query, key, value = given["query"], given["key"], given["value"]  # [pos, batch, d_model]
     is_batched = query.dim() == 3
     if not is_batched:
@@ -203,7 +203,7 @@ def _projections(given: dict[str, Any], d_model: int) -> tuple[list[Tensor], lis
 
 
 def _mask(given: dict[str, Any], n_heads: int, q: Tensor) -> Tensor | None:
-    """Both masks as one that is added to the scores [batch, head or 1, query, key]."""
+    """Combine the attention and padding masks into one additive mask [batch, head or 1, query, key]."""
     total: Tensor | None = None
     mask, padding = given["attn_mask"], given["key_padding_mask"]
     if mask is not None:

@@ -70,7 +70,7 @@ def attention(
     Transformers passes q and k after rotation, and k and v before grouped heads are repeated.
 
     Returns:
-        z [batch, query, head, d_value] and the pattern, as every attention function of Transformers.
+        z [batch, query, head, d_value] and the pattern, like every attention function of Transformers.
     """
     run = active_run()
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
@@ -106,7 +106,7 @@ def attention(
 
 
 def _cut(added: Tensor | None, key: Tensor) -> Tensor | None:
-    """The part of a mask or bias for these keys; some are prepared for more."""
+    """Cut a mask or bias to the given keys; some models prepare it for more keys."""
     return None if added is None else added[..., : key.shape[-2]]
 
 
@@ -121,7 +121,7 @@ class SoftmaxMode(TorchFunctionMode):
     Inside attention modules, or everywhere while they are still unknown, it watches
 
         scaled_dot_product_attention    computed step by step instead: everything can be read and edited
-        multi_head_attention_forward    likewise
+        multi_head_attention_forward    the same
         softmax over the keys           its input is the scores, its output the pattern
         matmul with that pattern        its output is z
     """
@@ -188,14 +188,14 @@ class SoftmaxMode(TorchFunctionMode):
         scores = input
         if scores.dim() not in (3, 4) or not scores.is_floating_point() or dim not in (-1, scores.dim() - 1):
             return func(scores, dim, *args, **options)
-        allowed = scores > FORBIDDEN  # what a mask added to the scores is all that is left of it here
+        allowed = scores > FORBIDDEN  # the mask itself is gone; only its effect on the scores remains
         self._begin(*scores.shape[-2:], sees_later=sees_later(allowed))
         wanted = self._heads("mask", allowed)
         if wanted is not allowed:
             if bool((wanted & ~allowed).any()):
                 raise EditError(
-                    "This model's attention is read at its softmax, where a masked score is lost: a cell can be masked there, "
-                    "but not opened."
+                    "This model's attention is captured at its softmax, where masked scores are lost. Edits can mask cells "
+                    "there, but not unmask them."
                 )
             scores = scores.masked_fill(~wanted, -math.inf)
         scores = self._heads("scores", scores)
@@ -224,7 +224,7 @@ class SoftmaxMode(TorchFunctionMode):
 
 
 def _is_same(one: Any, other: Tensor) -> bool:
-    """Whether both share the same numbers in memory, perhaps in another shape."""
+    """Whether two tensors share the same memory, possibly in different shapes."""
     return isinstance(one, Tensor) and one.data_ptr() == other.data_ptr() and one.numel() == other.numel()
 
 
@@ -250,10 +250,10 @@ def asking(module: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def returned_patterns(output: Any, stack: Stack | None = None) -> dict[Site, Pattern]:
-    """The attention weights that a model returned, in the order of its layers.
+    """Find the attention weights in a model's output, in the order of the layers.
 
-    Rows must be distributions; other tensors are skipped. `stack` is that of a model with one stack; without it, a model
-    without weight on later keys counts as a decoder.
+    Tensors whose rows are not distributions are skipped. `stack` is the stack of a model that has only one. None: detect it; a
+    model without weight on later keys counts as a decoder.
     """
     found: dict[Site, Pattern] = {}
     if getattr(output, "encoder_attentions", None) is not None:
@@ -274,7 +274,7 @@ def returned_layout(output: Any) -> Layout:
     """The sites of the returned weights. Raises `InputError` if there are none."""
     sites = tuple(returned_patterns(output))
     if not sites:
-        raise InputError("It returns no weights of attention either.")
+        raise InputError("It returns no attention weights either.")
     return Layout(sites, tuple(("", index) for index in range(len(sites))))
 
 
@@ -283,5 +283,5 @@ def _is_pattern(one: Any) -> bool:
     if not isinstance(one, Tensor) or one.dim() not in (3, 4) or not one.is_floating_point() or not one.numel():
         return False
     total = one.detach().float().sum(dim=-1)
-    whole = torch.isclose(total, torch.ones(()), atol=1e-3) | (total == 0)
-    return bool((one >= 0).all() and whole.all() and total.any())
+    is_normalised = torch.isclose(total, torch.ones(()), atol=1e-3) | (total == 0)
+    return bool((one >= 0).all() and is_normalised.all() and total.any())

@@ -37,13 +37,13 @@ def find_layout(seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, deco
 
     Args:
         seen: The run.
-        ids: The token ids it read, a tensor per stack that reads tokens.
-        n_target: The number of positions of the decoder beside an encoder; None for one stack.
-        decoder: The name of the decoder module if known; else `n_target` decides.
+        ids: The token ids it read, one tensor per stack that reads tokens.
+        n_target: The number of positions of the decoder in an encoder-decoder; None for one stack.
+        decoder: The path of the decoder module; None: identify the decoder by `n_target`.
     """
     is_even = n_target is not None and decoder is not None and all(one.n_key == n_target for one in seen.attentions)
     blocks = blocks_of(seen, n_square=2 if is_even else 1)
-    if not is_chain(seen, blocks):  # parts of one layer that lie in lists of their own are no blocks
+    if not is_chain(seen, blocks):  # module lists of the parts of one layer, which are not blocks
         blocks = {}
     layout = Layout((), tuple(_owner(seen, one) for one in seen.attentions))
     sites: dict[int, Site] = {}
@@ -54,7 +54,7 @@ def find_layout(seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, deco
         block = blocks.get(index)
         is_cross = n_target is not None and stack == "decoder" and attention.n_key != n_target
         if n_target is not None and stack == "decoder" and not is_cross and block is not None and block in numbers:
-            is_cross = True  # both streams are of one length; a decoder's block looks at its own first
+            is_cross = True  # both streams have the same length; self-attention comes first in a decoder block
         is_new = not is_cross if block is None else block not in numbers
         if is_new:
             if block is not None:
@@ -88,6 +88,7 @@ def _stack_of(seen: Probe, attention: Attention, n_target: int | None, decoder: 
 
 
 def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Site, Attention]]) -> None:
+    """Add the taps, norms and projections of one block."""
     call, site = seen.calls[block], members[0][0]
     at = f"{site.stack}.{site.layer}"
     layout.taps += [
@@ -118,7 +119,7 @@ def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Site
         return
     is_pre = parts.attention[0].mid is None
     layout.norms[site.path] = "parallel" if parts.is_parallel else "pre" if is_pre else "post"
-    if layout.norms[site.path] == "post":  # what its norms give is the stream itself
+    if layout.norms[site.path] == "post":  # the outputs of its norms are the stream itself
         for one, _ in members:
             layout.norm_before.pop(one.path, None)
     if parts.feed_forward is not None:
@@ -166,7 +167,7 @@ def _attention_inputs(layout: Layout, seen: Probe, block: Call, members: list[tu
 
 
 def _norm_giving(seen: Probe, reads: Call, block: Call, site: Site) -> dict[str, str]:
-    """The norm within a block whose output a module reads; empty if that is the stream itself."""
+    """The norm within a block whose output a module reads, by the site's path; empty if it reads the stream itself."""
     within = (call for call in seen.calls if block.begin < call.begin < reads.begin)
     return next(({site.path: call.path} for call in within if call.is_norm and gives(call, reads)), {})
 
@@ -210,7 +211,7 @@ def name_ends(
 def _embeddings(
     seen: Probe, ids: tuple[Tensor, ...], blocks: set[int], *, is_pair: bool, alone: Stack
 ) -> Iterator[tuple[Stack, Call, str]]:
-    """The lookup tables, by token or by position."""
+    """The embedding tables, indexed by token or by position."""
     used: set[str] = set()
     for call in seen.calls:
         is_biases = set(call.parents) & blocks
@@ -277,7 +278,7 @@ class OutputHead:
 
     @property
     def output_matrix(self) -> Float[Tensor, "vocab d_model"] | None:
-        """The matrix of a head that is at most a norm and a matrix, times its factor; else None."""
+        """The matrix times the factor, if the head is one matrix after at most one norm; else None."""
         weight = getattr(self.parts[-1], "weight", None)
         is_linear = len(self.parts) <= 2 and isinstance(weight, Tensor) and weight.dim() == 2
         if not is_linear or weight is None:
@@ -286,27 +287,27 @@ class OutputHead:
 
 
 def find_output_head(seen: Probe, last: str, logits: Tensor, softcap: float | None) -> OutputHead:
-    """The head after the module `last`. Raises `InputError` if the logits do not follow from its output alone."""
+    """Find the head after the module `last`. Raises `InputError` if the logits are not a function of its output alone."""
     end = [call for call in seen.calls if call.path == last][-1]
     start = value = end.given
     parts: list[nn.Module] = []
     after, factor = end.end, 1.0
     while value.shape != logits.shape:
-        step = next((call for call in seen.calls if call.begin > after and _share(call, value) is not None), None)
+        step = next((call for call in seen.calls if call.begin > after and _input_scale(call, value) is not None), None)
         if step is None:
-            raise InputError("This model's logits do not follow from the last state of its stream alone.")
-        factor *= _share(step, value) or 1.0
-        if not torch.equal(step.given, value):  # a dropout does nothing here
+            raise InputError("This model's logits are not a function of its final stream state alone.")
+        factor *= _input_scale(step, value) or 1.0
+        if not torch.equal(step.given, value):  # dropout is the identity in eval mode
             parts.append(step.module)
         value, after = step.given, step.end
-    for head in _endings(tuple(parts), factor, value, logits, softcap):
+    for head in _candidates(tuple(parts), factor, value, logits, softcap):
         if close(head(start), logits):
             return head
     raise InputError("This model's logits are computed in an unsupported way.")
 
 
-def _share(call: Call, value: Tensor) -> float | None:
-    """The constant c, mostly 1, for which a module reads c · value; None if it reads something else."""
+def _input_scale(call: Call, value: Tensor) -> float | None:
+    """The constant c, usually 1, for which a module's input is c · value; None if it has another input."""
     if call.taken.shape != value.shape:
         return None
     if torch.equal(call.taken, value):
@@ -315,10 +316,10 @@ def _share(call: Call, value: Tensor) -> float | None:
     return factor if factor > 0 and close(factor * value, call.taken) else None
 
 
-def _endings(
+def _candidates(
     parts: tuple[nn.Module, ...], factor: float, value: Tensor, logits: Tensor, softcap: float | None
 ) -> Iterator[OutputHead]:
-    """The possible last steps before the logits, simplest first."""
+    """The possible forms of the last step before the logits, simplest first."""
     yield OutputHead(parts, factor, softcap=softcap)
     yield OutputHead(parts, factor * float((value * logits).sum() / (value * value).sum()))
     yield OutputHead(parts, factor, bias=(logits - value)[0, 0])

@@ -1,6 +1,6 @@
 """The adapter of models of the Transformers library.
 
-causal             "France is"                 the reference at each position is the token that follows
+causal             "France is"                 the reference at each position is the next token
 masked             "Paris is in [MASK]."       the reference at a mask is the unchanged model's prediction
 encoder-decoder    "source >> target"          without a target the model generates one greedily
 classifier         "a fine film"               the reference is the unchanged model's class
@@ -39,14 +39,14 @@ from xformer.tasks.task import Example
 from xformer.trace import Trace
 
 LARGE_BYTES = 64 * 1024**2
-"""A recorded run above this size keeps little and recomputes the rest on demand."""
+"""A recorded run above this size keeps few activations and recomputes the rest on demand."""
 KEPT_BYTES = 256 * 1024**2
 """Up to this size a large run also keeps its stream and its neurons."""
 
 
 @dataclass(frozen=True, eq=False)
 class HuggingFaceModel(HuggingFaceInputs):
-    """A `PreTrainedModel` whose parts are located, with its tokenizer or image processor. Read-only."""
+    """A read-only `PreTrainedModel` with its located parts and its tokenizer or image processor."""
 
     @classmethod
     def open(
@@ -75,7 +75,7 @@ class HuggingFaceModel(HuggingFaceInputs):
         return tuple(str(named.get(at, f"class {at}")) for at in range(n))
 
     def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
-        """Record a run; see `xformer.record`. A large run keeps little and recomputes the rest; see `OnDemand`."""
+        """Record a run; see `xformer.record`. A large run recomputes most activations on request; see `OnDemand`."""
         inputs, n_batch = self.inputs_of(example), len(example.stream)
         activations: dict[str, Tensor]
         if "*" in keep and n_batch == 1 and example.valid is None and self._is_large(example):
@@ -90,12 +90,12 @@ class HuggingFaceModel(HuggingFaceInputs):
         )
 
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """The logits of a stream state. Raises `UnavailableError` if they do not follow from it alone."""
+        """The logits of a stream state. Raises `UnavailableError` if they are not a function of it alone."""
         if self.opened.head is None:
             if self.output.endswith("_token"):
-                raise UnavailableError(f"{self.name} does more to the last state of its stream than can be followed.")
+                raise UnavailableError(f"The logits of {self.name} are not a function of its final stream state alone.")
             described = DESCRIBED[self.output]
-            raise UnavailableError(f"{self.name} gives {described}, so there are no logits at each position.")
+            raise UnavailableError(f"{self.name} returns {described}, so there are no logits at each position.")
         return self.opened.head(stream)
 
     def steps(
@@ -115,12 +115,14 @@ class HuggingFaceModel(HuggingFaceInputs):
             InputError: The input fills the context.
         """
         if self.output not in ("next_token", "pair_next_token"):
-            raise UnavailableError(f"{self.name} does not go on with a text: its output is {DESCRIBED[self.output]}.")
+            raise UnavailableError(f"{self.name} does not generate text: its output is {DESCRIBED[self.output]}.")
         is_pair = self.shape.is_pair
         read = example.target[:, :1] if is_pair and example.target is not None else example.stream
         room = self.shape.max_len - read.shape[1]
         if room < 1:
-            raise InputError(f"{self.name} reads at most {self.shape.max_len} tokens; take some away.")
+            raise InputError(
+                f"{self.name} can extend at most {self.shape.max_len - 1} tokens, got {read.shape[1]}; remove some."
+            )
         wanted = n if n is not None else N_WRITTEN if is_pair else self.input.continues
         end = getattr(self.tokenizer, "eos_token_id", None) if is_pair else None
         choose = Choice(sampling, generator)
@@ -176,7 +178,7 @@ def _shape(opened: OpenedModel) -> ModelShape:
     for tap in opened.layout.taps:
         if tap.name.endswith("pos_embed") and longest:
             table = model.get_submodule(tap.module)
-            if getattr(table, "padding_idx", None) is not None:  # its first rows are no places (Liu et al. 2019)
+            if getattr(table, "padding_idx", None) is not None:  # its first rows are not positions (Liu et al. 2019)
                 longest = table.num_embeddings - table.padding_idx - 1
     if main_input(model) != "input_ids":
         longest = run[f"{opened.layout.attention[0].path}.pattern"].shape[-1]

@@ -1,6 +1,6 @@
-"""What models of the Transformers library read: inputs laid out, with the reference token at each output.
+"""The inputs of Transformers models, converted to examples with a reference at each output:
 
-causal             the token that follows
+causal             the next token
 masked             the token itself; at a mask the unchanged model's prediction
 encoder-decoder    "source >> target"; without a target the model generates one greedily
 classes            the unchanged model's prediction
@@ -41,7 +41,7 @@ from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 
 N_WRITTEN = 24
-"""The most tokens that an encoder-decoder generates where no target is given."""
+"""The largest number of tokens that an encoder-decoder generates when no target is given."""
 
 
 TYPED: dict[str, tuple[type[TokenizedText], str]] = {
@@ -49,19 +49,19 @@ TYPED: dict[str, tuple[type[TokenizedText], str]] = {
     "answer_span": (TwoTexts, "Where did the cat sit? >> The cat sat on the mat."),
     "next_sentence": (TwoTexts, "The cat sat on the mat. >> Then it fell asleep."),
 }
-"""The kind of text that a model of one stack reads and a first one, by its output; for other outputs `PlainText`."""
+"""The input class and the initial text of a model with one stack, by its kind of output; other kinds use `PlainText`."""
 
 
 @dataclass(frozen=True, eq=False)
 class HuggingFaceInputs(ExternalAdapter):
-    """A `PreTrainedModel` whose parts are located, with its tokenizer or image processor, and what it reads."""
+    """Converts the inputs of a `PreTrainedModel` with its tokenizer or image processor."""
 
     tokenizer: Any = None
     """None: the model reads token ids and named arguments only."""
     image_processor: Any = None
     """Converts an image to pixel values, or None."""
     pooling: Literal["mean", "last", "first"] | None = None
-    """How token vectors are pooled, if the folder says so (the `1_Pooling` of sentence-transformers)."""
+    """How token vectors are pooled, if the folder specifies it (`1_Pooling` of sentence-transformers)."""
 
     @property
     def output(self) -> OutputKind:
@@ -70,12 +70,12 @@ class HuggingFaceInputs(ExternalAdapter):
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether it reads token ids, not images or sounds."""
+        """Whether the model reads token ids, not images or sounds."""
         return main_input(self.opened.module) == "input_ids"
 
     @property
     def input(self) -> Input:
-        """The kind of input, as it is typed."""
+        """The kind of input that the model reads."""
         if not self.reads_tokens:
             main = main_input(self.opened.module)
             if main != "pixel_values" or self.shape.is_pair:
@@ -103,10 +103,13 @@ class HuggingFaceInputs(ExternalAdapter):
         return tuple(words[token] if token < len(words) else f"#{token}" for token in tokens.tolist())
 
     def frame(self, typed: Any) -> Example:
-        """An input as an example: text, token ids, a pair of them, an image, a list of inputs (a batch), or named arguments.
+        """Convert an input to an example.
+
+        Args:
+            typed: Text, token ids, a pair of those, an image, a list of inputs (a batch), or named arguments.
 
         Raises:
-            InputError: The model cannot read it.
+            InputError: The model cannot read the input.
         """
         if isinstance(typed, Mapping):
             return _of_arguments(self, typed)
@@ -140,7 +143,7 @@ def _rows(model: HuggingFaceInputs, typed: Any) -> list[Any]:
     if isinstance(typed, Tensor):
         if typed.dim() not in (1, 2) or typed.is_floating_point():
             raise InputError(
-                f"Token ids are whole numbers [pos] or [batch, pos], got {list(typed.shape)} of {typed.dtype}."
+                f"Token ids must be integers [pos] or [batch, pos], got {typed.dtype} {list(typed.shape)}."
             )
         return typed.tolist() if typed.dim() == 2 else [typed.tolist()]
     reads_two = model.shape.is_pair or model.output in ("answer_span", "next_sentence", "sequence_class")
@@ -154,7 +157,7 @@ def _rows(model: HuggingFaceInputs, typed: Any) -> list[Any]:
 def _single(model: HuggingFaceInputs, typed: Any) -> Example:
     if model.output == "similarity":
         raise InputError(
-            f"{model.name} compares texts with images; give both by name, {{'input_ids': …, 'pixel_values': …}}."
+            f"{model.name} compares texts with images; pass both by name, {{'input_ids': …, 'pixel_values': …}}."
         )
     if isinstance(typed, Tensor):
         typed = typed.tolist()
@@ -205,7 +208,7 @@ def _labelled(model: HuggingFaceInputs, example: Example) -> Example:
 
 
 def _following(tokens: Int[Tensor, "batch pos"], valid: Tensor | None) -> Int[Tensor, "batch pos"]:
-    """The token after each; none after the last, and none that is padding."""
+    """The token after each position; ignored at the last position and at padding."""
     labels = torch.full_like(tokens, IGNORED)
     labels[:, :-1] = tokens[:, 1:]
     if valid is not None:
@@ -216,11 +219,11 @@ def _following(tokens: Int[Tensor, "batch pos"], valid: Tensor | None) -> Int[Te
 
 def _check_tokenizer(model: HuggingFaceInputs) -> None:
     if model.tokenizer is None:
-        raise InputError("A text is read with a tokenizer; give tokenizer=AutoTokenizer.from_pretrained(…).")
+        raise InputError("Text input needs a tokenizer; pass tokenizer=AutoTokenizer.from_pretrained(…).")
 
 
 def _ids(model: HuggingFaceInputs, typed: str | Sequence[int]) -> list[int]:
-    """The tokens of a text, with the tokenizer's special ones, or the given ids."""
+    """The tokens of a text, including special tokens, or the given ids."""
     if isinstance(typed, str):
         if model.tokenizer is None and not typed.replace(" ", "").isdecimal():
             _check_tokenizer(model)
@@ -231,14 +234,16 @@ def _ids(model: HuggingFaceInputs, typed: str | Sequence[int]) -> list[int]:
     if not ids:
         raise InputError(f"{model.name} reads 1 to {most} tokens, got none; type a word.")
     if len(ids) > most:
-        raise InputError(f"{model.name} reads 1 to {most} tokens, got {len(ids)}; take some away.")
+        raise InputError(f"{model.name} reads 1 to {most} tokens, got {len(ids)}; remove some.")
     if not all(0 <= token < n for token in ids):
-        raise InputError(f"The tokens of {model.name} are 0 to {n - 1}, got {max(ids, key=lambda token: abs(token))}.")
+        raise InputError(
+            f"Token ids of {model.name} range from 0 to {n - 1}, got {max(ids, key=lambda token: abs(token))}."
+        )
     return ids
 
 
 def _is_special(model: HuggingFaceInputs, stream: Int[Tensor, "batch pos"]) -> Tensor:
-    """Which tokens are special ones of the tokenizer, masks excepted."""
+    """Which tokens are special tokens of the tokenizer other than the mask."""
     if model.tokenizer is None:
         return torch.zeros_like(stream, dtype=torch.bool)
     special = {*model.tokenizer.all_special_ids} - {model.tokenizer.mask_token_id}
@@ -281,14 +286,14 @@ def _pair(model: HuggingFaceInputs, typed: Any) -> Example:
 
 
 def _start(model: HuggingFaceInputs) -> int:
-    """The token that a decoder starts with. Raises `InputError` where the configuration names none."""
+    """The token that a decoder starts with. Raises `InputError` if the configuration has no valid one."""
     start = getattr(model.opened.module.config, "decoder_start_token_id", None)
     bos = getattr(text_config(model.opened.module), "bos_token_id", None)
     token = (bos or 0) if start is None else start
     n_tokens = n_tokens_of(cast(Any, model.opened.module).get_decoder()) or math.inf
     if not isinstance(token, int) or not 0 <= token < n_tokens:
         raise InputError(
-            f"decoder_start_token_id must be a token, from 0 to {n_tokens - 1}, got {token!r:.40}; for example 0."
+            f"decoder_start_token_id must be a token id from 0 to {n_tokens - 1}, like 0, got {token!r:.40}."
         )
     return token
 
@@ -304,7 +309,7 @@ def _written(model: HuggingFaceInputs, stream: Int[Tensor, "1 pos"], start: int)
 
 
 def _of_arguments(model: HuggingFaceInputs, given: Mapping[str, Any]) -> Example:
-    """An example from named arguments of the model's forward pass."""
+    """Build an example from named arguments of the model's forward pass."""
     arguments = {name: value for name, value in given.items() if value is not None and name != "return_dict"}
     arguments = {name: torch.tensor(one) if isinstance(one, list) else one for name, one in arguments.items()}
     _check_arguments(model, arguments)
@@ -318,7 +323,7 @@ def _of_arguments(model: HuggingFaceInputs, given: Mapping[str, Any]) -> Example
         for row in ids.tolist():
             _ids(model, row)
         stream = ids
-    else:  # the numbers of the positions
+    else:  # position numbers stand in for tokens
         vectors = arguments.get("inputs_embeds")
         n = model.shape.max_len if vectors is None else vectors.shape[1]
         if isinstance(model.input, PatchedImage) and "pixel_values" in arguments:
@@ -347,13 +352,13 @@ def _check_arguments(model: HuggingFaceInputs, arguments: Mapping[str, Any]) -> 
     missing = [name for name in wanted if name not in arguments and instead not in arguments]
     if unknown or missing:
         got = ", ".join(str(name)[:40] for name in list(arguments)[:6]) or "nothing"
-        raise InputError(f"{model.name} is called with {' and '.join(wanted)} by name, got {got}.")
+        raise InputError(f"{model.name} needs {' and '.join(wanted)} by name, got {got}.")
 
 
 def _own_target(model: HuggingFaceInputs, example: Example) -> Int[Tensor, "batch out"]:
-    """The decoder's input where none is given: the labels or the source, shifted by one.
+    """The decoder input when none is given: the labels or the source, shifted by one.
 
-    Raises `InputError` if the model requires a decoder input, or derives another one.
+    Raises `InputError` if the model requires a decoder input or derives a different one.
     """
     labels = (example.arguments or {}).get("labels", example.stream)
     start = torch.full_like(labels[:, :1], _start(model))
@@ -363,19 +368,19 @@ def _own_target(model: HuggingFaceInputs, example: Example) -> Int[Tensor, "batc
         wanted = model.outputs(example)
     except Exception as error:  # a model may raise anything for a missing input
         raise InputError(
-            f"{model.name} is an encoder-decoder; give decoder_input_ids beside input_ids, or a (source, target)."
+            f"{model.name} is an encoder-decoder; pass decoder_input_ids with input_ids, or a tuple (source, target)."
         ) from error
     without = {name: value for name, value in (example.arguments or {}).items() if name != "labels"}
     found = model.outputs(replace(example, target=shifted, arguments=without or None))
     if found.shape != wanted.shape or not torch.allclose(found, wanted, rtol=1e-4, atol=1e-4):
-        raise InputError(f"The decoder input of {model.name} is unknown; give decoder_input_ids.")
+        raise InputError(f"The decoder input of {model.name} cannot be derived; pass decoder_input_ids.")
     return shifted
 
 
 def _of_pixels(model: HuggingFaceInputs, typed: Any) -> Example:
     """An image, or a batch of images."""
     if not isinstance(model.input, PatchedImage):
-        model.input.read("")  # says what works instead
+        model.input.read("")  # raises an error that names the accepted input
     assert isinstance(model.input, PatchedImage)
     source, pixels = model.input.pixels(typed)  # [batch, channel, row, column]
     stream = torch.arange(model.input.n_positions(pixels))[None].expand(len(pixels), -1)

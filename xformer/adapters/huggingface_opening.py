@@ -1,4 +1,4 @@
-"""Opens models of the Transformers library: kind of output, example inputs, and layout."""
+"""Open models of the Transformers library: find the kind of output, example inputs, and the layout."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from xformer.adapters.probe import running
 from xformer.errors import InputError
 
 N_SOURCE, N_TARGET = 11, 7
-"""Lengths of example inputs: unlike each other, and unlike most sizes in a model."""
+"""Lengths of example inputs; they differ from each other and from most sizes in a model."""
 N_SAMPLES = 4_400
-"""Samples of an example sound."""
+"""The length of an example sound, in samples."""
 OutputKind = Literal[
     "next_token", "masked_token", "pair_next_token", "sequence_class", "token_class", "answer_span", "next_sentence",
     "image_class", "audio_class", "ctc", "similarity", "vectors",
@@ -41,14 +41,14 @@ DESCRIBED: dict[OutputKind, str] = {
     "similarity": "the similarity of text and image",
     "vectors": "a vector for each position",
 }
-"""Each kind in a few words."""
+"""A phrase for each kind."""
 
 
 def open_transformers(model: nn.Module) -> tuple[OpenedModel, Verification]:
-    """Locate the parts of a `PreTrainedModel`, once per model; concurrent threads get the same answer.
+    """Locate the parts of a `PreTrainedModel`, once per model; concurrent threads get the same result.
 
     Raises:
-        InputError: It does not run on an example input, or its attention cannot be captured.
+        InputError: The model does not run on an example input, or its attention cannot be captured.
     """
 
     def find() -> tuple[dict[str, Any], Verification]:
@@ -72,8 +72,8 @@ def _open(model: nn.Module) -> tuple[OpenedModel, Verification]:
     if kind == "next_token" and opened.layout.attention[-1].stack == "encoder":
         if is_causal_class(model):
             lost = (
-                f"{type(model).__name__} is a class of causal models, but its attention lets early tokens see later ones: its "
-                "mask was lost, or its configuration is not a decoder's (is_decoder=True)."
+                f"{type(model).__name__} is a class of causal models, but its attention lets tokens attend to later ones: its "
+                "mask was lost, or its configuration lacks is_decoder=True."
             )
             return opened, replace(verification, warnings=(*verification.warnings, lost))
         opened = replace(opened, output="masked_token")
@@ -112,7 +112,7 @@ def _decoder_path(model: nn.Module) -> str | None:
 
 
 def is_causal_class(model: nn.Module) -> bool:
-    """Whether a class of the Transformers library is one of causal language models only."""
+    """Whether the model's class in Transformers is for causal language modeling only."""
     from transformers.models.auto import modeling_auto
 
     name = type(model).__name__
@@ -131,7 +131,7 @@ def _logits(returned: Any) -> Tensor:
 
 
 def _by_token(returned: Any) -> Tensor:
-    logits = _logits(returned)  # [batch, pos] where there is one score a token: its log-odds
+    logits = _logits(returned)  # [batch, pos] if there is one score per token, its log-odds
     return logits if logits.dim() == 3 else torch.stack([torch.zeros_like(logits), logits], dim=-1)
 
 
@@ -149,10 +149,10 @@ OUTPUT_OF: dict[OutputKind, Callable[[Any], Tensor]] = {
 
 
 def output_kind(model: nn.Module, returned: Any, inputs: Inputs) -> OutputKind:
-    """The kind of a model's output, from what it returned. Masked language models count as "next_token" here.
+    """Determine the kind of a model's output from the returned value. Masked language models count as "next_token" here.
 
     Raises:
-        InputError: It returns no supported output.
+        InputError: The model returns no supported output.
     """
 
     def has(name: str) -> bool:
@@ -182,7 +182,7 @@ def output_kind(model: nn.Module, returned: Any, inputs: Inputs) -> OutputKind:
 
 
 def ids_of(inputs: Inputs) -> tuple[Tensor, ...]:
-    """The token ids that it reads: the source's, then the target's."""
+    """The token ids among the inputs: those of the source, then those of the target."""
     names = ("input_ids", "decoder_input_ids")
     return tuple(inputs[name] for name in names if name in inputs)
 
@@ -239,7 +239,7 @@ def example_inputs(model: nn.Module, seed: int = 0) -> Inputs:
         most = int(getattr(text, "max_position_embeddings", N_SOURCE + 4) or N_SOURCE + 4)
         ids = tokens(max(2, min(N_SOURCE, most - 3)))
         end = getattr(text, "eos_token_id", None)
-        if isinstance(end, int) and 0 <= end < n_tokens:  # some read their output where a text ends
+        if isinstance(end, int) and 0 <= end < n_tokens:  # some models take their output at the end token
             ids[:, -1] = end
         inputs["input_ids"] = ids
     if "pixel_values" in takes and main == "input_ids" and hasattr(config, "vision_config") and _is_dual(model):
@@ -252,5 +252,5 @@ def example_inputs(model: nn.Module, seed: int = 0) -> Inputs:
 
 
 def _is_dual(model: nn.Module) -> bool:
-    """Whether it compares texts with images, and so reads both (Radford et al. 2021)."""
+    """Whether the model compares texts with images and so reads both (Radford et al. 2021)."""
     return hasattr(model, "get_text_features") and hasattr(model, "get_image_features")

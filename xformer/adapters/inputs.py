@@ -23,26 +23,26 @@ from xformer.installed import needed
 from xformer.model_shape import ModelShape
 
 BETWEEN = ">>"
-"""Separates the source and the target of an encoder-decoder."""
+"""Separates the source and the target of an encoder-decoder, or two texts."""
 _LINE_BREAK = "↵"
 """A line break as typed in a one-line text box."""
 
 
 def cut(tokenizer: Any, *texts: str) -> tuple[int, ...]:
-    """The tokens of one or two texts. Raises `InputError` if the tokenizer fails."""
+    """Tokenize one or two texts. Raises `InputError` if the tokenizer fails."""
     try:
         return tuple(tokenizer(*texts)["input_ids"])
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # a tokenizer without a token for unknown words; a panic in Rust is no Exception
-        raise InputError(f"The model's tokenizer cannot cut this text: {str(error)[:200]}") from error
+    except BaseException as error:  # no token for an unknown word, or a panic in Rust, which is not an Exception
+        raise InputError(f"The model's tokenizer cannot read this text: {str(error)[:200]}") from error
 
 
 class TokenizedText(OpenText):
-    """Text for a causal language model with a tokenizer. Its class texts may name the {mask} and the {limit}."""
+    """Text for a causal language model with a tokenizer. The class texts may contain the fields {mask} and {limit}."""
 
     continues: ClassVar[int] = 16
-    instruction = "Type the beginning of a text; it goes on with it, token by token."
+    instruction = "Type the beginning of a text; the model continues it token by token."
     typed = "A text of up to {limit} tokens. ↵ stands for a new line."
 
     def __init__(
@@ -58,14 +58,14 @@ class TokenizedText(OpenText):
         return dict(self.purposes)
 
     def read(self, text: str) -> tuple[int, ...]:
-        """The tokens of a text, with the tokenizer's special ones."""
+        """Tokenize a text, including special tokens."""
         ids = cut(self.tokenizer, text.replace(_LINE_BREAK, "\n"))
         if not ids:
-            raise InputError("This model reads a text, got none; type a word.")
+            raise InputError("This model reads text, got none; type a word.")
         return ids
 
     def text(self, source: Sequence[int]) -> str:
-        """Special tokens that the tokenizer adds are left out."""
+        """The text of the tokens, without the special tokens that the tokenizer adds."""
         ids = list(source)
         around = self.tokenizer("")["input_ids"]
         if len(around) > 1 and ids[: len(around) - 1] == around[:-1] and ids[-1] == around[-1]:
@@ -76,7 +76,7 @@ class TokenizedText(OpenText):
         return str(text).replace("\n", _LINE_BREAK)
 
     def plain(self, tokens: Sequence[int]) -> str:
-        """Special tokens are left out."""
+        """The text of the tokens, without any special tokens."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def random(self, seed: int) -> str:
@@ -97,7 +97,7 @@ _PURPOSES = {
     "smollm": (
         ("… finds who is meant", "When Mary and John went to the store, John gave a drink to"),
         (
-            "… says the same again",
+            "… repeats a sequence",
             "The cat sat on the mat. The dog ran in the park. The cat sat on the mat. The dog ran in the",
         ),
         ("… knows a capital", "The capital of France is"),
@@ -113,7 +113,7 @@ _PURPOSES = {
 
 
 def purposes(name: str) -> tuple[tuple[str, str], ...]:
-    """Example inputs with their purpose for known models, by name; otherwise empty."""
+    """Purposes and example inputs of models that are known by name; empty for others."""
     return next((known for model, known in _PURPOSES.items() if model in name.lower()), ())
 
 
@@ -122,17 +122,17 @@ class PlainText(TokenizedText):
 
     reference_label: ClassVar[str] = "unchanged prediction"
     goes_on: ClassVar[bool] = False
-    instruction = "Type a text; it says what it makes of it."
+    instruction = "Type a text for the model to classify or encode."
 
 
 class TwoTexts(PlainText):
     """Two texts in one input: question and context, or two sentences."""
 
-    instruction = f"Type two texts with {BETWEEN} between them, a question and a text with its answer or two sentences."
+    instruction = f"Type two texts with {BETWEEN} between them: a question and its context, or two sentences."
     typed = f"Two texts with {BETWEEN} between them, up to {{limit}} tokens."
 
     def read(self, text: str) -> tuple[int, ...]:
-        """Both texts, with the tokenizer's special tokens around and between them."""
+        """Tokenize both texts, with special tokens around and between them."""
         first, between, second = text.replace(_LINE_BREAK, "\n").partition(BETWEEN)
         if not between:
             return super().read(text)
@@ -150,13 +150,13 @@ class TwoTexts(PlainText):
 class TextWithGaps(PlainText):
     """Text with or without masks, for a masked language model."""
 
-    instruction = "Type a text with {mask} where a word is missing; it says which."
+    instruction = "Type a text with {mask} in place of a word; the model predicts the word."
 
 
 class TextPair(PlainText):
-    """A source, and after >> an optional target."""
+    """A source, optionally followed by >> and a target."""
 
-    instruction = f"Type a text; it writes what belongs to it, or reads what you type after {BETWEEN}."
+    instruction = f"Type a text; the model generates the output, or reads the output that you type after {BETWEEN}."
 
     def read(self, text: str) -> tuple[int, ...]:
         """The source alone."""
@@ -164,13 +164,13 @@ class TextPair(PlainText):
 
 
 class ArgumentsOnly(Input):
-    """Sounds and other inputs that cannot be typed; they are given as named arguments."""
+    """Sounds and other inputs that cannot be typed; they are passed as named arguments."""
 
     name = "arguments"
-    instruction = "It reads what cannot be typed; give its arguments by name in Python."
-    typed = "Nothing can be typed."
+    instruction = "This model's input cannot be typed; pass its arguments by name in Python."
+    typed = "No typed input."
     default = ""
-    missing = "Nothing can be typed for this model."
+    missing = "This model takes no typed input."
 
     def __init__(self, model: str, argument: str) -> None:
         self.model, self.argument = model, argument
@@ -178,7 +178,7 @@ class ArgumentsOnly(Input):
     def read(self, text: str) -> tuple[int, ...]:
         """Raises `InputError`."""
         what = {"input_features": "sounds", "input_values": "sounds"}.get(self.argument, self.argument)
-        raise InputError(f"{self.model} reads {what}; give its arguments by name, {{'{self.argument}': …}}.")
+        raise InputError(f"{self.model} reads {what}; pass its arguments by name, {{'{self.argument}': …}}.")
 
     def text(self, source: Sequence[int]) -> str:
         return ""
@@ -188,11 +188,11 @@ SAMPLES = {"flower": "flower.jpg", "temple": "china.jpg"}
 """Photographs included in scikit-learn."""
 
 MOST_UPLOADS, MOST_PIXELS, KEPT_SIDE = 64, 40_000_000, 512
-"""The most uploads that are kept; the largest image that is opened; the longer side of a kept image."""
+"""Limits on uploads: the number that is kept, the pixels of an image, and the longer side of a kept image."""
 
 
 class PatchedImage(Input):
-    """An image, cut into patches (Dosovitskiy et al. 2020), by its name: "flower", "temple", or an upload's."""
+    """An image, cut into patches (Dosovitskiy et al. 2020), chosen by name: "flower", "temple", or the name of an upload."""
 
     kind: ClassVar[str] = "picture"
     one: ClassVar[str] = "patch"
@@ -200,7 +200,7 @@ class PatchedImage(Input):
     reference_label: ClassVar[str] = "unchanged prediction"
     sampled: ClassVar[str] = "image"
     name = "picture"
-    instruction = "Choose a picture or upload one; it says what the picture shows."
+    instruction = "Choose a picture or upload one; the model classifies it."
     typed = "The name of a picture."
     default = "flower"
     missing = "Pictures are chosen or uploaded, not drawn at random."
@@ -210,7 +210,7 @@ class PatchedImage(Input):
         vision = getattr(config, "vision_config", config)
         side, patch = getattr(vision, "image_size", 224), getattr(vision, "patch_size", 16)
         if not shape.vocab_size:
-            self.instruction = "Choose a picture or upload one; the model gives a vector for each of its patches."
+            self.instruction = "Choose a picture or upload one; the model returns a vector for each patch."
         self.processor, self.n_channels = processor, getattr(vision, "num_channels", 3)
         self.side: tuple[int, int] = tuple(side) if isinstance(side, list | tuple) else (side, side)  # type: ignore[assignment]
         self.patch: tuple[int, int] = tuple(patch) if isinstance(patch, list | tuple) else (patch, patch)  # type: ignore[assignment]
@@ -222,7 +222,7 @@ class PatchedImage(Input):
         return {name: name for name in SAMPLES}
 
     def read(self, text: str) -> tuple[int, ...]:
-        """The image's name as bytes, which stand for it in a link. Raises `InputError` for an unknown name."""
+        """The image's name as bytes, which represent it in links. Raises `InputError` for an unknown name."""
         _picture(text.strip())
         return tuple(text.strip().encode())
 
@@ -230,10 +230,10 @@ class PatchedImage(Input):
         return bytes(source).decode(errors="replace")
 
     def names(self, n: int) -> tuple[str, ...]:
-        """Row and column of each patch; the tokens before them are special."""
+        """The row and column of each patch, after the special tokens."""
         rows, columns = self.grid
         special = self.n_special
-        if n - special != rows * columns:  # an image of another size than the configuration's
+        if n - special != rows * columns:  # not the image size in the configuration
             rows = columns = math.isqrt(max(0, n - special))
         if rows * columns != n - special:
             return tuple(str(at + 1) for at in range(n))
@@ -250,7 +250,7 @@ class PatchedImage(Input):
             pixels = typed if typed.dim() == 4 else typed[None]
             if pixels.dim() != 4 or pixels.shape[1] != self.n_channels:
                 raise InputError(
-                    f"Pixels are [batch, {self.n_channels}, row, column], like [1, {self.n_channels}, {self.side[0]}, "
+                    f"Pixels must be [batch, {self.n_channels}, row, column], like [1, {self.n_channels}, {self.side[0]}, "
                     f"{self.side[1]}], got {list(typed.shape)}."
                 )
             return (), pixels.to(self.dtype)
@@ -285,18 +285,18 @@ _LOCK = threading.Lock()
 
 
 def keep_upload(data: bytes) -> str:
-    """Keep a small copy of an uploaded image and return its name. Raises `InputError` if it is no image."""
+    """Keep a small copy of an uploaded image and return its name. Raises `InputError` if the data is not an image."""
     with needed("PIL", "An image", "pillow"):
         from PIL import Image
     try:
         image = Image.open(io.BytesIO(data), formats=("PNG", "JPEG", "WEBP", "GIF", "BMP"))
         if image.width * image.height > MOST_PIXELS:
-            raise InputError(f"An image has at most {MOST_PIXELS:,} pixels, got {image.width} × {image.height}.")
+            raise InputError(f"An image may have at most {MOST_PIXELS:,} pixels, got {image.width} × {image.height}.")
         image = image.convert("RGB")
     except InputError:
         raise
     except Exception as error:  # an untrusted file may make a library raise anything
-        raise InputError("This file is no image that can be read; take a PNG, JPEG, WebP, GIF or BMP file.") from error
+        raise InputError("This file cannot be read as an image; upload a PNG, JPEG, WebP, GIF or BMP file.") from error
     image.thumbnail((KEPT_SIDE, KEPT_SIDE))
     name = f"upload-{hashlib.sha256(image.tobytes()).hexdigest()[:12]}"
     with _LOCK:
@@ -316,10 +316,8 @@ def _picture(name: str) -> Any:
         from PIL import Image
 
         return Image.fromarray(load_sample_image(SAMPLES[name]))
-    uploaded = "Uploads stay for a while only; upload it again." if name.startswith("upload-") else ""
-    raise InputError(
-        f"The pictures here are {', '.join(SAMPLES)} and what was uploaded, got {name[:40]!r}. {uploaded}".strip()
-    )
+    expired = "Uploads are kept only for a while; upload it again." if name.startswith("upload-") else ""
+    raise InputError(f"A picture is {', '.join(SAMPLES)} or an upload, got {name[:40]!r}. {expired}".strip())
 
 
 def picture(source: Sequence[int]) -> Any:
@@ -341,7 +339,7 @@ def vocabulary(tokenizer: Any, n: int) -> tuple[str, ...]:
 
 
 def readable(tokens: Sequence[str]) -> tuple[str, ...]:
-    """Tokens in readable form: a space is ·, a line break ↵, bytes that are no text ‹e2 80›.
+    """Tokens in readable form: a space is ·, a line break ↵, bytes that are not valid text ‹e2 80›.
 
     byte-level   "ĠMary"   →  ·Mary         (Radford et al. 2019)
     pieces       "▁Mary"   →  ·Mary         (Kudo & Richardson 2018)
@@ -355,7 +353,7 @@ def _of_bytes(token: str) -> str:
     try:
         raw = token.translate(_byte_of()).encode("latin-1")
     except UnicodeEncodeError:
-        return token.translate(_SIGNS)  # a special token stands for no bytes
+        return token.translate(_SIGNS)  # a special token does not represent bytes
     try:
         return raw.decode().translate(_SIGNS)
     except UnicodeDecodeError:
@@ -372,9 +370,9 @@ def _of_pieces(token: str) -> str:
 
 @cache
 def _byte_of() -> dict[int, int]:
-    """The byte of each character of a byte-level vocabulary: printable ones are themselves, the rest start at 256.
+    """The byte of each character of a byte-level vocabulary: printable characters are themselves, the rest start at 256.
 
-    Characters that stand for no byte map to 0xFFFF.
+    Characters that do not represent a byte map to 0xFFFF.
     """
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in plain]
@@ -399,5 +397,5 @@ _SMOLLM2_PAIRS = {
 
 
 def known_pairs(name: str) -> dict[str, tuple[str, str]]:
-    """Minimal pairs for known models, by name; otherwise empty."""
+    """Minimal pairs of prompts for models that are known by name; empty for others."""
     return dict(_SMOLLM2_PAIRS) if "smollm" in name.lower() else {}

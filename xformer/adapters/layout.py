@@ -1,6 +1,6 @@
-"""Which module of an external model computes what: found in one probed run from the values, not from names of modules.
+"""Locate the parts of an external model from the values of one probed run, not from the names of its modules.
 
-The layer of an attention is the number of blocks of its stack entered before, so a shared layer counts once per call.
+An attention's layer is the number of blocks of its stack entered before it, so a shared layer counts once per call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from xformer.adapters.probe import Attention, Call, Probe
 from xformer.site import Site, Stack
 
 CLOSE = 1e-4
-"""The largest allowed difference from a product, relative to its largest number."""
+"""The largest allowed difference between two tensors that count as equal, relative to the largest entry."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ProjectionPlace:
 
 
 def projection_place(seen: Probe, inside: Tensor, after: int, adds: Call, factor: float) -> ProjectionPlace | None:
-    """The matrix that reads `inside` [batch, pos, width] and yields what `adds` adds to the stream, or None."""
+    """Locate the matrix that maps `inside` [batch, pos, width] to the output that `adds` adds to the stream, or return None."""
     within = [call for call in seen.calls if after < call.begin and call.end <= adds.end]
     for call in within:
         side = _side(call) if call.is_matrix and close(call.taken, inside) else None
@@ -50,7 +50,7 @@ def projection_place(seen: Probe, inside: Tensor, after: int, adds: Call, factor
 
 
 def heads_side_by_side(z: Tensor, n_query: int) -> Tensor:
-    """z as the projection reads it, [batch, query, head · d_value], from either axis order."""
+    """Reshape z, in either axis order, to the projection's input [batch, query, head · d_value]."""
     if z.dim() not in (3, 4):
         return z
     z = z[None] if z.dim() == 3 else z
@@ -69,7 +69,7 @@ def _side(call: Call) -> bool | None:
 
 
 def close(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors hold the same numbers but for rounding, in any shape; false for empty ones."""
+    """Whether two tensors are equal up to rounding, in any shape; False for empty ones."""
     if one.numel() != other.numel() or not other.numel() or not other.is_floating_point():
         return False
     within = max(CLOSE, 4 * torch.finfo(other.dtype).eps) * float(other.abs().max())
@@ -77,12 +77,12 @@ def close(one: Tensor, other: Tensor) -> bool:
 
 
 def equal(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors hold exactly the same, and something."""
+    """Whether two tensors are identical and not empty."""
     return (one.shape, one.dtype) == (other.shape, other.dtype) and bool(one.numel()) and torch.equal(one, other)
 
 
 Side = Literal["in", "out", "adds", "angles", "experts"]
-"""Where an activation is met: a module's input, its output, its summand of the stream, rotation angles, a router's choice."""
+"""The value at a module: its input, its output, the stream after its output is added, rotation angles, or a router's choice."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ class Tap:
     number: int
     name: str
     factor: float = 1.0
-    """The factor applied before it is added to the stream."""
+    """The factor applied to the output before it is added to the stream."""
     is_changed_later: bool = False
-    """Whether a later module overwrites it in place, so that a copy is kept."""
+    """Whether a later module overwrites the output in place, so that a copy is kept."""
 
 
 @dataclass
@@ -145,15 +145,15 @@ class Layout:
 
 
 ROUNDINGS = 16
-"""Sums match within this many rounding errors of their largest number."""
+"""The tolerance for matching sums, in rounding errors of their largest entry."""
 
 SAME_SHARE = 0.99
-"""In half precision 16 rounding errors of a large number can hide whole layers; there this share must match within one."""
+"""The fraction of entries that must match within one rounding error in half precision, where `ROUNDINGS` can hide a layer."""
 
 
 @dataclass(frozen=True)
 class Sublayer:
-    """What one attention or feed-forward layer adds, and where the stream is afterwards."""
+    """The output that an attention or feed-forward layer adds, and the module that holds the stream afterwards."""
 
     adds: Call
     mid: Call | None
@@ -192,7 +192,7 @@ def block_layout(seen: Probe, index: int, attentions: list[Attention]) -> BlockL
 
 
 def _walk(parts: list[Call], x: Tensor, y: Tensor, ends: list[int], after: int) -> list[Sublayer] | None:
-    """The sublayers that lead from x to y, one per attention and one feed-forward layer; the latest modules first."""
+    """The sublayers that lead from x to y, one per attention and one feed-forward layer. Later modules are tried first."""
     later = [call for call in parts if call.begin > max([after, *ends[:1]])]
     for adds in reversed(later):
         if len(ends) > 1 and adds.end > ends[1]:
@@ -279,7 +279,7 @@ def blocks(seen: Probe, *, n_square: int = 1) -> dict[int, int]:
 
 
 def is_chain(seen: Probe, blocks: dict[int, int]) -> bool:
-    """Whether most blocks begin with the output of the block before."""
+    """Whether at least half of the blocks read the output of the previous block."""
     calls = [seen.calls[index] for index in dict.fromkeys(blocks.values())]
     links = [gives(one, other) for one, other in pairwise(calls)]
     return 2 * sum(links) >= len(links)
@@ -300,7 +300,7 @@ def gives(one: Call, other: Call) -> bool:
 def neuron_taps(
     seen: Probe, block: int, adds: Call, after: int, attention: Attention
 ) -> Iterator[tuple[str, Literal["in", "out"], int, str]]:
-    """The taps of the neurons whose sum is the output of `adds`: module, side, call number, name."""
+    """Yield the taps of the neurons that are summed to the output of `adds`: module, side, call number, name."""
     inner = attention.parents[attention.parents.index(block) + 1 :]
     only_attention = {index for index in inner if index not in adds.parents}
     parts = [

@@ -1,17 +1,17 @@
-"""Loads models of the Transformers library from a folder or a .gguf file, without executing code from it.
+"""Load models of the Transformers library from a folder or a .gguf file, without executing code from it.
 
-Only safetensors and GGUF are read, and only from this machine. A weight that is missing in the file would be random: the model
-is refused, unless the weight does not affect the output.
+Only safetensors and GGUF are read, and only from this machine. A weight that is missing in the file would be random, so the
+model is rejected unless that weight does not affect the output.
 
-A server first tries an untrusted model in a process with limits:
+A server first tries an untrusted model in a process with resource limits:
 
     rehearse(path)                            raises the problem as one sentence
     python -m xformer.adapters.load PATH      the process that it runs
 
-Weights are not read there: the model's class is built on PyTorch's meta device and its parameters are compared with the file,
-and the tokenizer reads texts on which malicious rules hang.
+That process reads no weights. It builds the model's class on PyTorch's meta device and compares the number of parameters with
+the file, and it runs the tokenizer on texts on which malicious rules hang.
 
-Models in the memory of this process have names: `xformer.show` keeps them here, and screens and `read` find them.
+Models in the memory of this process are registered by name: `xformer.show` adds them, and pages and `read` look them up.
 """
 
 from __future__ import annotations
@@ -54,28 +54,28 @@ POOLING_MODES: dict[str, Literal["mean", "last", "first"]] = {
 
 def open_model(path: str | Path, *, step: Step | None = None) -> HuggingFaceModel:
     """Open a model's folder, or a .gguf file. Raises `CheckpointError` or `InputError` with one plain sentence."""
-    tell = step or (lambda done, of, what: None)
-    where = Path(path)
-    contents = inspect(where)  # before anything is loaded: no pickles, no code, no lies about sizes
+    progress = step or (lambda done, total, current: None)
+    path = Path(path)
+    contents = inspect(path)  # reject pickles, code and false sizes before anything is loaded
     check_memory(contents)
-    tell(0, 3, "importing the library that knows its family")
-    name = where.stem if where.suffix == ".gguf" else where.name
+    progress(0, 3, "importing Transformers")
+    name = path.stem if path.suffix == ".gguf" else path.name
     try:
         with redirect_stderr(io.StringIO()):  # the library's progress bars
             transformers = library()
-            tell(1, 3, "reading the weights")
+            progress(1, 3, "reading the weights")
             model, report = _loaded(transformers, contents)
             _check_numbers(model)
             tokenizer = tokenizer_of(transformers, contents)
             processor = _image_processor(transformers, contents.folder)
             notes = _notes(model, report)
-            tell(2, 3, "comparing with the original model")
+            progress(2, 3, "comparing with the original model")
             opened = HuggingFaceModel.open(model, tokenizer, name, image_processor=processor)
     except (XformerError, KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # untrusted files; a panic in Rust is no Exception
-        raise CheckpointError(f"{where.name[:80]} cannot be opened: {plain_sentence(error)}") from error
-    tell(3, 3, "done")
+    except BaseException as error:  # the files are untrusted, and a panic in Rust is not an Exception
+        raise CheckpointError(f"{path.name[:80]} cannot be opened: {plain_sentence(error)}") from error
+    progress(3, 3, "done")
     verification = replace(opened.verification, notes=(*opened.verification.notes, *notes))
     return replace(opened, verification=verification, pooling=_pooling(contents.folder))
 
@@ -121,19 +121,19 @@ def _loaded(transformers: Any, contents: Contents) -> tuple[Any, dict[str, Any]]
             return model, report
         except CheckpointError as error:
             last = error
-    raise last or CheckpointError(f"The library knows no class for a model of type {contents.model_type!r}.")
+    raise last or CheckpointError(f"Transformers has no class for the model type {contents.model_type!r}.")
 
 
 def classes_of(transformers: Any, config: Any) -> Sequence[Any]:
-    """The class named in the configuration; without a name the candidates, most specific first."""
+    """The class named in the configuration; if none is named, the candidates, most specific first."""
     for name in config.architectures or ():
         found = getattr(transformers, name, None)
         if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
             return [found]
     if config.architectures:
         raise CheckpointError(
-            f"config.json says that it was saved from {config.architectures[0]!r}, which the installed library does not have; "
-            "another version of transformers may."
+            f"config.json names the class {config.architectures[0]!r}, which the installed version of transformers does not "
+            "have; another version may."
         )
     heads = ("Seq2SeqLM",) if config.is_encoder_decoder else ("CausalLM", "MaskedLM")
     autos = [getattr(transformers, f"AutoModelFor{head}") for head in heads] + [transformers.AutoModel]
@@ -144,7 +144,7 @@ def _check_numbers(model: Any) -> None:
     """Raise `CheckpointError` for weights with NaN or infinity."""
     for name, weight in model.named_parameters():
         if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
-            raise CheckpointError(f"{name[:80]} holds numbers that are not finite; the file is damaged.")
+            raise CheckpointError(f"{name[:80]} contains NaN or infinity; the file is damaged.")
 
 
 def _check_complete(model: Any, report: dict[str, Any]) -> None:
@@ -152,14 +152,14 @@ def _check_complete(model: Any, report: dict[str, Any]) -> None:
     if mismatched := sorted(report["mismatched_keys"]):
         name, found, wanted = mismatched[0]
         raise CheckpointError(
-            f"{name[:80]} is {list(found)} in the file, and config.json asks for {list(wanted)}; take the config.json that the "
+            f"{name[:80]} is {list(found)} in the file, but config.json requires {list(wanted)}; use the config.json that the "
             "model was saved with."
         )
     missing = sorted(report["missing_keys"])
     if missing and _matters(model, missing):
         raise CheckpointError(
-            f"The file has no {_listed(missing)}, which {type(model).__name__} needs: with random numbers in its place the "
-            "output would mean nothing. Save the model again with all its weights, or name its real class in config.json."
+            f"The file lacks {_listed(missing)}, which {type(model).__name__} needs; with random numbers instead, the output "
+            "would be meaningless. Save the model again with all its weights, or name its correct class in config.json."
         )
 
 
@@ -183,9 +183,9 @@ def _notes(model: Any, report: dict[str, Any]) -> tuple[str, ...]:
     """Remarks on a file that does not match its class."""
     notes = []
     if missing := sorted(report["missing_keys"]):
-        notes.append(f"The file has no {_listed(missing)}; nothing that is shown depends on it.")
+        notes.append(f"The file lacks {_listed(missing)}, which does not affect the output.")
     if unused := sorted(report["unexpected_keys"]):
-        notes.append(f"The file has {_listed(unused)} as well, which {type(model).__name__} does not use.")
+        notes.append(f"The file also has {_listed(unused)}, which {type(model).__name__} does not use.")
     return tuple(notes)
 
 
@@ -195,7 +195,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def tokenizer_of(transformers: Any, contents: Contents) -> Any:
-    """The folder's tokenizer, or the one in a .gguf file, which takes longer to unpack; None if there is none."""
+    """The folder's tokenizer, or the one in a .gguf file, which is slower to load; None if there is none."""
     if not contents.has_tokenizer:
         return None
     options = _LOCAL if (contents.folder / "tokenizer.json").exists() else _options(contents)
@@ -206,7 +206,7 @@ def _image_processor(transformers: Any, folder: Path) -> Any:
     """The folder's image processor, or None."""
     if not (folder / "preprocessor_config.json").exists():
         return None
-    with suppress(Exception):  # a processor of sounds, or one that needs another library
+    with suppress(Exception):  # an audio processor, or one that needs another library
         return transformers.AutoImageProcessor.from_pretrained(folder, **_LOCAL, backend="pil")
     return None
 
@@ -220,8 +220,8 @@ def _pooling(folder: Path) -> Literal["mean", "last", "first"] | None:
     if not path.exists():
         return None
     config = read_object(path)
-    asked = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
-    return POOLING_MODES.get(asked[0]) if len(asked) == 1 else None
+    modes = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+    return POOLING_MODES.get(modes[0]) if len(modes) == 1 else None
 
 
 def plain_sentence(error: BaseException) -> str:
@@ -249,21 +249,21 @@ def opened_module(module: nn.Module, inputs: Any, tokenizer: Any) -> ModelAdapte
     if hasattr(module, "config") and hasattr(module, "main_input_name"):
         return HuggingFaceModel.open(module, tokenizer, type(module).__name__)
     if isinstance(inputs, str):
-        raise InputError("This module reads tensors, not a text; give what it is called with.")
+        raise InputError("This module reads tensors, got text; pass the arguments that it is called with.")
     return AnyModule.open(module, inputs, type(module).__name__)
 
 
 MEMORY_PREFIX = "memory:"
-"""Begins the names of models in memory, in links and in code."""
+"""The prefix of the names of models in memory, in links and in code."""
 _in_memory: dict[str, tuple[str, ModelAdapter]] = {}
 _lock = threading.Lock()
 _n_kept = 0
 
 
 def keep_in_memory(adapter: ModelAdapter, title: str) -> str:
-    """Keep a model, in place of the last one of that title. Returns its name, which no model had before.
+    """Register a model in place of the last one with that title, and return a new, unique name.
 
-    The app caches what it reads by name, and a model may be trained further between two calls.
+    The name is never reused, as the app caches results by name and a model may be trained further between two calls.
     """
     global _n_kept
     with _lock:
@@ -286,44 +286,45 @@ def titles_in_memory() -> dict[str, str]:
 
 
 CPU_SECONDS = 120
-"""Processor time of one rehearsal, imports included."""
+"""The CPU time limit of one rehearsal, imports included."""
 TOKENS_A_SECOND = 1_000
-"""Unpacking the tokenizer of a GGUF file: 49,152 tokens take twenty seconds."""
+"""The assumed speed of loading the tokenizer of a GGUF file. Measured: 49,152 tokens in twenty seconds."""
 WALL_SECONDS = 180
-"""On a busy machine."""
+"""The timeout of one rehearsal, generous enough for a busy machine."""
 MEMORY = 1024**3
-"""Memory beyond that of the imports; mapped files do not count."""
+"""The memory limit in bytes, beyond the memory of the imports. Mapped files do not count."""
 STEP_SECONDS = 4
-"""Processor time for the tokenizer, and as much for the model, after the imports."""
+"""The CPU time limit of the model, and again of the tokenizer, after the imports."""
 MOST_RATIO = 2.0
 """A class may have this many times the parameters of its file, as tied weights are stored once."""
 SLACK = 1_000_000
+"""Parameters allowed beyond that."""
 MOST_BESIDE = 512 * 1024**2
-"""Bytes of buffers, which are in no file: masks, tables of positions."""
+"""The limit on the bytes of buffers, such as masks and position tables, which are in no file."""
 PROBES = ("a" * 2_000 + "!", " " * 2_000, "1" * 2_000, "\n" * 1_000, "é" * 500, "aB1 ,\t" * 300, "\u200b" * 300)
 MOST_TOKENS = 4
-"""Tokens per byte of text."""
+"""The largest plausible number of tokens per byte of text."""
 
 
 def rehearse(path: str | Path) -> None:
     """Raise `CheckpointError` with one plain sentence if a model cannot be opened within the limits."""
-    where = Path(path)
+    path = Path(path)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", __name__, str(where)],
+            [sys.executable, "-m", __name__, str(path)],
             capture_output=True,
             timeout=WALL_SECONDS,
             stdin=subprocess.DEVNULL,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise CheckpointError(f"{where.name[:80]} cannot be opened: trying it took over {WALL_SECONDS} s.") from None
+        raise CheckpointError(f"{path.name[:80]} cannot be opened: loading it took over {WALL_SECONDS} s.") from None
     try:
         result = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
         raise CheckpointError(
-            f"{where.name[:80]} cannot be opened: trying it took more than {STEP_SECONDS} s of processor time or "
-            f"{MEMORY // 1024**3} GB of memory, or ended the process that tried it."
+            f"{path.name[:80]} cannot be opened: loading it took more than {STEP_SECONDS} s of CPU time or "
+            f"{MEMORY // 1024**3} GB of memory, or crashed the process."
         ) from None
     if result.get("error"):
         raise CheckpointError(str(result["error"]))
@@ -332,7 +333,7 @@ def rehearse(path: str | Path) -> None:
 def try_out(path: Path, limit: Callable[[float], object] = lambda seconds: None) -> None:
     """Build the class and try the tokenizer, in this process. Raises any error of the libraries.
 
-    `limit` is called before each step with the processor seconds that it may take; see `limit_time`.
+    `limit` is called before each step with the seconds of CPU time that it may take; see `limit_time`.
     """
     contents = inspect(path)
     transformers = library()
@@ -348,7 +349,7 @@ def try_out(path: Path, limit: Callable[[float], object] = lambda seconds: None)
 
 
 def _count(transformers: Any, config: Any, n_stored: int) -> None:
-    """Build the class without memory and count its parameters. Raises `CheckpointError` if the file has far fewer."""
+    """Build the class on the meta device and count its parameters. Raises `CheckpointError` if the file has far fewer."""
     kind = classes_of(transformers, config)[0]
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -356,27 +357,27 @@ def _count(transformers: Any, config: Any, n_stored: int) -> None:
     n_wanted = sum(weight.numel() for weight in model.parameters())
     if n_wanted > MOST_RATIO * n_stored + SLACK:
         raise CheckpointError(
-            f"config.json describes a model of {n_wanted:,} numbers, and the weights are {n_stored:,}; take the config.json "
+            f"config.json describes a model of {n_wanted:,} parameters, but the file has {n_stored:,}; use the config.json "
             "that the model was saved with."
         )
     beside = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
     if beside > MOST_BESIDE:
         raise CheckpointError(
-            f"config.json asks for {beside // 1024**2:,} MB of tables beside the weights; at most {MOST_BESIDE // 1024**2} MB "
-            "are made."
+            f"config.json requires {beside // 1024**2:,} MB of buffers besides the weights; at most "
+            f"{MOST_BESIDE // 1024**2} MB are allowed."
         )
 
 
 def _check_tokenizer(tokenizer: Any) -> None:
-    """Raise `CheckpointError` for rules that multiply a text. The limit on processor time ends rules that hang."""
+    """Raise `CheckpointError` for rules that inflate a text. The limit on CPU time ends rules that hang."""
     for text in PROBES:
         try:
             n = len(tokenizer(text)["input_ids"])
-        except Exception:  # one that does not know every sign may still read a text
+        except Exception:  # a tokenizer that lacks some characters may still read ordinary text
             continue
         if n > MOST_TOKENS * len(text.encode()) + 64:
             raise CheckpointError(
-                f"The tokenizer makes {n:,} tokens of {len(text):,} characters; its rules multiply a text."
+                f"The tokenizer makes {n:,} tokens of {len(text):,} characters; at most {MOST_TOKENS} per byte are allowed."
             )
 
 
@@ -388,12 +389,12 @@ def _limit(name: str, soft: float) -> None:
 
 
 def limit_time(seconds: float) -> None:
-    """Kill this process after so many more seconds of processor time."""
+    """Kill this process after this many more seconds of CPU time."""
     _limit("RLIMIT_CPU", min(time.process_time() + seconds, CPU_SECONDS))
 
 
 def limit_memory() -> None:
-    """Let this process take `MEMORY` more than now, if the system supports that."""
+    """Limit this process to its current memory plus `MEMORY`, if the system supports that."""
     with suppress(OSError, ValueError, KeyError):
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
         _limit("RLIMIT_DATA", int(status["VmData"].split()[0]) * 1024 + MEMORY)
@@ -404,9 +405,9 @@ def main() -> int:
     path, error = Path(sys.argv[1]), ""
     _limit("RLIMIT_CORE", -1)
     limit_time(CPU_SECONDS)
-    with suppress(ImportError):  # what the imports take is not the model's
+    with suppress(ImportError):  # import before the limits, so that imports do not count
         import transformers
-        from transformers import AutoModel, AutoTokenizer, PreTrainedModel  # noqa: F401  they are imported when asked for
+        from transformers import AutoModel, AutoTokenizer, PreTrainedModel  # noqa: F401  else imported lazily later
 
         transformers.logging.set_verbosity_error()
     limit_memory()
@@ -414,7 +415,7 @@ def main() -> int:
         try_out(path, limit_time)
     except XformerError as problem:
         error = plain_sentence(problem)
-    except BaseException as problem:  # a panic of a library in Rust is no Exception
+    except BaseException as problem:  # a panic in a Rust library is not an Exception
         error = f"{path.name[:80]} cannot be opened: {plain_sentence(problem)}"
     print(json.dumps({"error": error}), flush=True)
     return 0

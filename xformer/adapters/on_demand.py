@@ -1,11 +1,11 @@
-"""Activations of large runs: few are kept, the others are recomputed when they are requested.
+"""Activations of large runs: few are kept, and the rest are recomputed on request.
 
-attention    from its inputs (q, k, v), with the same arithmetic and edits
-the others   in another run that keeps them, unless few enough to be kept at once
+attention   from its inputs (q, k, v), with the same arithmetic and edits
+the rest    in another run, unless the first run kept them
 
-A pattern has [head, query, key] numbers: 30 layers of 9 heads take 4.5 GB at 2,048 tokens, their inputs 0.2 GB. Each pattern is
-reduced to a thumbnail while it is at hand: one byte per cell, where q stands for (q / 253)² · peak, 254 for NaN and 255 for a
-masked cell. If there are too many cells, the largest of a block stands for all of it.
+A pattern is [head, query, key]: 30 layers of 9 heads take 4.5 GB at 2,048 tokens, their inputs 0.2 GB. Each pattern is reduced
+to a thumbnail while it exists. It has one byte per cell: q encodes the weight (q / 253)² · peak, 254 NaN, 255 a masked cell. If
+there are too many cells, each block of cells is represented by its largest.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from xformer.tape import AnyTape, Edit, Tape, TapeAt
 from xformer.tasks.task import Example
 
 MOST_GROUPS = 2
-"""The most groups of recomputed activations that are kept."""
+"""The largest number of groups of recomputed activations kept at once."""
 Reduce = Callable[[str, dict[str, Tensor]], Any]
-"""Reduces the mask, pattern and z of a layer, given its path."""
+"""Called with a layer's path and its mask, pattern and z; returns their reduced form."""
 
 
 @dataclass(frozen=True, eq=False)
 class DeferredAttention:
-    """The inputs of one attention, from which its activations are recomputed."""
+    """The inputs of one attention, from which its activations can be recomputed."""
 
     q: Tensor
     k: Tensor
@@ -47,7 +47,7 @@ class DeferredAttention:
     terms: Terms
     limits: Limits
     names: tuple[str, ...]
-    """The names it hands to a tape, in order."""
+    """The names of its activations, in the order in which they reach the tape."""
     reduced: Any
 
     def again(self, names: Sequence[str], path: str, edits: Sequence[AnyEdit]) -> dict[str, Tensor]:
@@ -63,7 +63,7 @@ class DeferredAttention:
 
 
 class Calls(dict[tuple[str, int], tuple[tuple[Any, ...], dict[str, Any]]]):
-    """The arguments of each attention module's calls without the stream, by module name and call number."""
+    """The arguments of each call of an attention module, without the stream, by module name and call number."""
 
     def keep(self, module: str, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Store one call."""
@@ -72,7 +72,7 @@ class Calls(dict[tuple[str, int], tuple[tuple[Any, ...], dict[str, Any]]]):
 
 
 class SpyTape(TapeAt):
-    """A tape that notes the names of one attention's activations, and keeps its mask, pattern and z for the reduction."""
+    """A tape that records the names of one attention's activations, and keeps its mask, pattern and z for the reduction."""
 
     def __init__(self, tape: AnyTape) -> None:
         self._inner = tape
@@ -88,7 +88,7 @@ class SpyTape(TapeAt):
 
 
 class OnDemand(dict[str, Tensor]):
-    """Activations by name, in the order of the run; kept ones are in the dictionary itself."""
+    """Activations by name, in the order of the run. The dictionary itself holds those that are kept."""
 
     def __init__(
         self,
@@ -115,7 +115,9 @@ class OnDemand(dict[str, Tensor]):
         with self._lock:
             if path in self.later and what in self.later[path].names:
                 if name not in self._last:
-                    wanted = ("mask", "pattern") if what in ("mask", "pattern") else (what,)  # mostly both are wanted
+                    wanted = (
+                        ("mask", "pattern") if what in ("mask", "pattern") else (what,)
+                    )  # usually requested together
                     names = [f"{path}.{one}" for one in self.later[path].names if one in wanted]
                     self._last = self.later[path].again(names, path, self._edits)
                 return self._last[name]
@@ -155,7 +157,7 @@ class OnDemand(dict[str, Tensor]):
         return [*dict.values(self), *later, *groups, *tensors_in(list(self.calls.values()))]
 
     def remembered(self, key: tuple[object, ...], make: Callable[[], Any]) -> Any:
-        """Cache a value derived from this run and others in `key`; other runs are compared by identity."""
+        """Cache a value derived from this run and `key`; runs in `key` are compared by identity."""
         at = tuple(id(one) if isinstance(one, OnDemand) else one for one in key)
         found = self._memory.get(at)
         alive = [weakref.ref(one) for one in key if isinstance(one, OnDemand)]
@@ -182,7 +184,7 @@ def _group(what: str) -> str:
     return "stream" if what.startswith(("resid", "pos_")) or what in ("embed", "in", "out", "final_norm") else what
 
 
-class StopForward(Exception):  # noqa: N818  (it ends a run, nothing is wrong)
+class StopForward(Exception):  # noqa: N818  (not an error)
     """Ends a forward pass early."""
 
 
@@ -206,18 +208,18 @@ LEVELS, NAN, MASKED = 253, 254, 255
 
 @dataclass(frozen=True, eq=False)
 class Thumbnail:
-    """A small picture of each head of a layer."""
+    """A small image of each head's pattern in a layer."""
 
     planes: UInt8[np.ndarray, "head row col"]
     peaks: Float[np.ndarray, " head"]
     rest: UInt8[np.ndarray, "head row"]
     """The first column of the planes without the first key."""
     rest_peaks: Float[np.ndarray, " head"]
-    """The largest weight on any other key."""
+    """The largest weight of each head on any key but the first."""
 
     @property
     def weights(self) -> Float[np.ndarray, "head row col"]:
-        """The weights that the planes stand for; 0 for masked cells and NaN."""
+        """The weights that the planes encode; 0 for masked cells and NaN."""
         share = np.where(self.planes <= LEVELS, self.planes, 0).astype(np.float32) / LEVELS
         return share**2 * self.peaks[:, None, None].astype(np.float32)
 
@@ -235,7 +237,7 @@ class Reduced:
 
 
 def plane_side(n_heads: int, budget: int = 600_000) -> int:
-    """The side length, 32 to 64 cells, at which the planes of all heads take `budget` bytes."""
+    """The side length, from 32 to 64 cells, at which the planes of all heads take about `budget` bytes."""
     return max(32, min(64, int(math.sqrt(budget / max(1, n_heads)))))
 
 
@@ -274,12 +276,12 @@ def _largest(x: Tensor, tall: int, wide: int) -> Tensor:
 
 
 def lengths(example: Example) -> tuple[int, int]:
-    """The number of tokens of the main stream, and of a decoder beside an encoder (else 0)."""
+    """The number of tokens of the main stream, and of the decoder of an encoder-decoder (else 0)."""
     return example.stream.shape[1], 0 if example.target is None else example.target.shape[1]
 
 
 def recorded_bytes(shape: ModelShape, n: int, n_target: int = 0) -> int:
-    """The size of a run that keeps everything: `n` positions, `n_target` in a decoder beside an encoder."""
+    """The bytes of a run that keeps everything: `n` positions, and `n_target` in the decoder of an encoder-decoder."""
     numbers = 2 * (n_target or n) * shape.vocab_size
     for site in shape.attention:
         queries = _queries(site.stack, n, n_target)
@@ -290,7 +292,7 @@ def recorded_bytes(shape: ModelShape, n: int, n_target: int = 0) -> int:
 
 
 def added_bytes(shape: ModelShape, n: int, n_target: int = 0) -> int:
-    """The part of it outside attention: the stream, its summands, and the neurons; without logits."""
+    """The part of `recorded_bytes` outside attention: the stream, its summands and the neurons, without logits."""
     return BYTES_PER_FLOAT * sum(
         3 * _queries(site.stack, n, n_target) * (shape.d_model + shape.neurons.get(site.path, 0))
         for site in shape.sites
@@ -298,7 +300,7 @@ def added_bytes(shape: ModelShape, n: int, n_target: int = 0) -> int:
 
 
 def on_demand_bytes(shape: ModelShape, n: int, n_target: int = 0) -> int:
-    """The size of a run that keeps only the logits and the inputs of attention."""
+    """The bytes of a run that keeps only the logits and the inputs of attention."""
     longest = max(n, n_target)
     widest = 4 * longest * longest * shape.n_heads  # one layer while it is computed
     held = len(shape.attention) * 3 * longest * shape.d_model

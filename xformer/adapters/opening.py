@@ -1,13 +1,13 @@
-"""Open an external model: find its parts in one probed run, and verify a recorded run against the model itself.
+"""Open an external model: locate its parts in one probed run, and verify a recorded run against the model itself.
 
 Attention is captured by one of three backends, tried in this order:
 
-    attention_function   our function replaces the model's      reads and edits every step
-    softmax              the model's own, watched at softmax    edits the pattern and what follows; q, k and v only of
-                                                                `F.scaled_dot_product_attention` and `nn.MultiheadAttention`
-    returned_weights     the weights that the model returns     read only
+    attention_function   our function replaces the model's       reads and edits every step
+    softmax              the model's own, observed at softmax    edits scores, pattern and z; q, k and v only of
+                                                                 `F.scaled_dot_product_attention` and `nn.MultiheadAttention`
+    returned_weights     the weights that the model returns      read only
 
-A backend counts only if the recorded output equals the model's own. The model itself is left as it was found (`attachment`).
+A backend is accepted only if the recorded output equals the model's own. The model is left as it was found (`attachment`).
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from xformer.trace import Trace, first_nan
 Inputs = dict[str, Any]
 """The arguments of a model's forward pass, by name."""
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6, torch.bfloat16: 0.1, torch.float16: 0.02}
-"""The largest allowed difference of outputs, relative to the largest: rounding errors add up over layers. In float64 the eager
-attention of Transformers computes its softmax in float32.
+"""The largest allowed difference of outputs, relative to the largest output. Rounding errors add up over layers, and even in
+float64 the eager attention of Transformers computes its softmax in float32.
 """
 _CAPTURED = {
     "attention_function": "every step of its attention can be read and changed",
     "softmax": "its attention is read and changed at its softmax",
-    "returned_weights": "its attention can only be looked at, as the model returns it",
+    "returned_weights": "its attention can only be read, as returned by the model",
 }
 
 
@@ -57,9 +57,9 @@ class Verification:
     difference: float
     """The largest difference between the outputs of a recorded run and of the model."""
     notes: tuple[str, ...] = ()
-    """Remarks, one sentence each: a weight missing in the file."""
+    """Remarks, one sentence each, such as on a weight missing in the file."""
     warnings: tuple[str, ...] = ()
-    """What looks wrong in the model itself, one sentence each: a mask that was lost, an output that is NaN."""
+    """Suspected faults of the model itself, one sentence each, such as a lost mask or a NaN output."""
 
     def __str__(self) -> str:
         within = f" (largest difference {self.difference:.0e})" if self.difference else ""
@@ -76,17 +76,17 @@ class OpenedModel:
     layout: Layout
     backend: Backend
     call: Callable[[nn.Module, Inputs], Any]
-    """Calls the module with inputs."""
+    """Calls the module with its inputs."""
     output_of: Callable[[Any], Tensor]
     """Selects the shown output: [batch, out, vocab] or [batch, pos, d_model]."""
     head: OutputHead | None = None
-    """From the final stream state to the logits; None if they do not follow from it alone."""
+    """Maps the final stream state to the logits; None if they are not a function of it alone."""
     output: str = "module"
-    """The kind of output, see `huggingface_opening.OutputKind`; "module" for other modules."""
+    """The kind of output, see `huggingface_opening.OutputKind`; "module" for modules outside Transformers."""
 
     @property
     def parts(self) -> dict[str, Any]:
-        """All fields but the module; caching them does not keep the model alive."""
+        """All fields except the module; caching them does not keep the model alive."""
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "module"}
 
     @property
@@ -103,7 +103,7 @@ class OpenedModel:
         tape = Tape(edits, keep, fused=True)
         with graph_of(edits):
             self._once(inputs, ActiveRun(tape, self.layout.paths, n_batch))
-        if tape.never_matched():  # layers without a tape named nothing, and the error lists them all
+        if tape.never_matched():  # collect all names for the error; layers without a tape recorded none
             everything = Tape()
             with torch.no_grad():
                 self._once(inputs, ActiveRun(everything, self.layout.paths, n_batch))
@@ -114,9 +114,9 @@ class OpenedModel:
     def run_on_demand(
         self, inputs: Inputs, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",), reduce: Reduce
     ) -> OnDemand:
-        """Run a large model captured by `attention_function` and keep only what `keep` names; the rest is recomputed on demand.
+        """Run a large model captured by `attention_function` and keep only matches of `keep`; the rest is recomputed on demand.
 
-        Patterns are never kept, only what `reduce` makes of each.
+        Patterns are never kept, only the result of `reduce` for each.
         """
         tape, later, calls = Tape(edits, keep, fused=True), {}, Calls()
         with torch.no_grad():
@@ -135,12 +135,12 @@ class OpenedModel:
         return self.output_of(self.returned(inputs)).cpu()
 
     def returned(self, inputs: Inputs) -> Any:
-        """Everything that the model returns in eval mode, on its device."""
+        """The model's full return value in eval mode, on its device."""
         with torch.no_grad(), running(None), left_as_found(self.module):
             return self.call(self.module, inputs)
 
     def attached_call(self, inputs: Inputs, run: ActiveRun) -> Any:
-        """Everything that the model returns while `run` records it."""
+        """The model's full return value while `run` records it."""
         is_unknown = not self.layout.attention
         watching = SoftmaxMode(run, everywhere=is_unknown) if self.backend == "softmax" else nullcontext()
         with attached(self.module, self.layout, self.backend, run), watching:
@@ -160,8 +160,8 @@ class OpenedModel:
             output = self.attached_call(inputs, run)
         if run.n_attentions != len(self.layout.paths):
             raise ChangedLayoutError(
-                f"This run met {run.n_attentions} attention layers and there were {len(self.layout.paths)} when the model "
-                "was opened, so their names cannot be trusted; read it with an input like the first one."
+                f"This run called {run.n_attentions} attention layers, but the model had {len(self.layout.paths)} when it was "
+                "opened, so their names cannot be trusted; use an input like the first one."
             )
         tape(self.output_name, self.output_of(output))
         if self.output == "vectors" and (pooled := _pooled(output)) is not None:
@@ -178,7 +178,7 @@ def _pooled(returned: Any) -> Tensor | None:
 
 
 class ChangedLayoutError(EditError):
-    """A run called other attention layers than the layout has."""
+    """A run called a different number of attention layers than the layout has."""
 
 
 def open_module(
@@ -196,23 +196,23 @@ def open_module(
 
     Args:
         module: Any model; it is left as it was found.
-        call: Calls it with inputs.
-        output_of: Selects the shown output in what the call returns.
-        examples: Valid inputs; the first is probed.
-        ids_of: The token ids in inputs, a tensor per stack that reads tokens.
-        n_target: The number of positions of the second of two stacks in the first example; None for one stack.
-        decoder: The name of the module that is the second stack, if known.
+        call: Calls the module with its inputs.
+        output_of: Selects the shown output in the return value of `call`.
+        examples: Valid inputs. The first is probed; all are used for verification.
+        ids_of: Returns the token ids in inputs, one tensor per stack that reads tokens.
+        n_target: The number of positions of the decoder in the first example; None for one stack.
+        decoder: The path of the decoder module, if known.
         output: The kind of output.
 
     Raises:
-        InputError: No backend captures its attention; the sentence has the reason for each.
+        InputError: No backend captures its attention; the message states the reason for each.
     """
     examples = [on_device(inputs, module) for inputs in examples]
     unknown = OpenedModel(module, Layout((), ()), "attention_function", call, output_of, None, output)
     with left_as_found(module), torch.no_grad(), running(None), noting_draws(module):
         call(module, examples[0])
     stock = [unknown.plain(inputs) for inputs in examples]
-    why: list[str] = []
+    reasons: list[str] = []
     for backend in BACKENDS:
         if backend == "attention_function" and not _takes_a_function(module):
             continue
@@ -220,23 +220,23 @@ def open_module(
             opened = _located(replace(unknown, backend=backend), examples[0], ids_of(examples[0]), n_target, decoder)
             return opened, _verify(opened, examples, stock)
         except InputError as error:
-            why.append(str(error))
-    raise InputError(f"The attention of this model ({type(module).__name__}) cannot be read. {' '.join(why)}")
+            reasons.append(str(error))
+    raise InputError(f"The attention of this model ({type(module).__name__}) cannot be read. {' '.join(reasons)}")
 
 
 def _located(
     opened: OpenedModel, inputs: Inputs, ids: tuple[Tensor, ...], n_target: int | None, decoder: str | None
 ) -> OpenedModel:
-    """The model with its layout and its output head. Raises `InputError` if its backend sees no attention."""
+    """Locate the layout and the output head. Raises `InputError` if the backend observes no attention."""
     module = opened.module
     if opened.backend == "returned_weights":
         return replace(opened, layout=returned_layout(opened.returned(asking(module, inputs))))
     seen = probe(module, lambda run: opened.attached_call(inputs, run), n_batch=ids[0].shape[0] if ids else 1)
     if not seen.attentions:
         raise InputError(
-            "It calls no attention that can be seen."
+            "It calls no attention that can be observed."
             if opened.backend == "softmax"
-            else "It does not call a registered attention."
+            else "It does not call an attention function registered with Transformers."
         )
     layout = find_layout(seen, ids, n_target, decoder)
     last, head = layout.last.get(layout.attention[-1].stack), None
@@ -255,7 +255,7 @@ def _verify(opened: OpenedModel, examples: Sequence[Inputs], stock: list[Tensor]
         run = opened.run(inputs, n_batch=len(wanted))
         found = run[opened.output_name]
         if not torch.equal(wanted.isnan(), found.isnan()):
-            raise InputError("A recorded run is NaN in other places than the model itself.")
+            raise InputError("A recorded run has NaN at different positions than the model's own output.")
         if bool(wanted.isnan().any()):
             warnings.append(f"The model's output is NaN. {first_nan(run)}")
         difference = float((found.double() - wanted.double()).nan_to_num(0.0).abs().max())
@@ -268,7 +268,7 @@ def _verify(opened: OpenedModel, examples: Sequence[Inputs], stock: list[Tensor]
 
 
 def _takes_a_function(module: nn.Module) -> bool:
-    """Whether a model lets its attention function be replaced, as most of Transformers do."""
+    """Whether a model's attention function can be replaced, as in most models of Transformers."""
     can = getattr(module, "_can_set_attn_implementation", None)
     if can is None or not can():
         return False
@@ -299,7 +299,7 @@ def _call_of(opened: OpenedModel, inputs: Inputs, name: str, number: int) -> tup
 
 @dataclass(frozen=True, eq=False)
 class ExternalWeights:
-    """The located weights of an external model. Only a factor into a matrix is copied."""
+    """The located weights of an external model. A matrix is copied only to multiply it by a factor."""
 
     opened: OpenedModel
     name: str
@@ -311,16 +311,16 @@ class ExternalWeights:
         for tap in self.opened.layout.taps:
             if tap.name in wanted:
                 return self._module(tap.module).get_parameter("weight").detach().cpu()
-        raise UnavailableError(f"{self.name} looks its tokens up in no table that could be found.")
+        raise UnavailableError(f"No token embedding was located in {self.name}.")
 
     def unembedding(self) -> Readout:
-        """The final norm and a matrix. Raises `UnavailableError` if more stands between stream and logits."""
+        """The final norm and a matrix. Raises `UnavailableError` if there is more between the stream and the logits."""
         head = self.opened.head
         matrix = None if head is None else head.output_matrix
         if head is None or matrix is None:
             raise UnavailableError(
-                f"Between the last state of its stream and its logits {self.name} has more than a norm and a matrix, so a "
-                "logit is no sum of what was added to the stream."
+                f"{self.name} has more than a norm and a matrix between its final stream state and its logits, so a logit is "
+                "not a sum of contributions to the stream."
             )
         own = getattr(head.parts[-1], "bias", None)
         biases = [] if own is None else [own.detach() * head.factor]
@@ -331,7 +331,9 @@ class ExternalWeights:
         """The output projection of heads or neurons. Raises `UnavailableError` if none was located."""
         place = self.opened.layout.projections.get(path)
         if place is None:
-            raise UnavailableError(f"No single matrix maps the inside of {path} of {self.name} to the stream.")
+            raise UnavailableError(
+                f"No single matrix maps the heads or neurons of {path} in {self.name} to the stream."
+            )
         module = self._module(place.module)
         weight, bias = module.get_parameter("weight").detach(), getattr(module, "bias", None)
         norm = None if place.norm is None else self._module(place.norm)
@@ -340,15 +342,15 @@ class ExternalWeights:
         ).cpu()
 
     def norm_before(self, path: str) -> nn.Module | None:
-        """In pre-norm and parallel blocks."""
+        """The norm between the stream and a layer's input, in pre-norm and parallel blocks; else None."""
         return self._norm(self.opened.layout.norm_before, path)
 
     def last_norm(self, stack: str) -> nn.Module | None:
-        """The located one."""
+        """The norm after a stack's last block, or None if none was located."""
         return self._norm(self.opened.layout.final_norm, stack)
 
     def norm_after(self, path: str) -> nn.Module | None:
-        """In post-norm blocks."""
+        """The norm on the stream after a layer's output is added, in post-norm blocks; else None."""
         return self._norm(self.opened.layout.norm_after, path)
 
     def _norm(self, norms: Mapping[str, str], path: str) -> nn.Module | None:
@@ -358,13 +360,13 @@ class ExternalWeights:
         return self.opened.module.get_submodule(path)
 
     def n_parameters(self) -> int:
-        """Shared parameters count once."""
+        """The number of parameters; shared ones count once."""
         return sum(weight.numel() for weight in self.opened.module.parameters())
 
 
 @dataclass(frozen=True, eq=False)
 class ExternalAdapter:
-    """What the adapters of external models have in common."""
+    """The base class of the adapters of external models."""
 
     opened: OpenedModel
     shape: ModelShape
@@ -383,10 +385,10 @@ class ExternalAdapter:
     def heads_read(
         self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
     ) -> Float[Tensor, "part head pos d_head"]:
-        """The queries or keys of an attention layer for streams `x`, as in the run; differentiable with respect to `x`.
+        """Compute an attention layer's queries or keys for streams `x`, as in the run; differentiable with respect to `x`.
 
-        Queries and keys are an affine function of the stream, in every family. So the contribution of a part of the stream is
-        found by calling the attention module with that part alone.
+        Queries and keys are an affine function of the stream in every family, so the contribution of a part of the stream
+        follows from calling the attention module with that part alone.
 
         Raises:
             UnavailableError: The model's queries and keys cannot be captured.
@@ -396,7 +398,7 @@ class ExternalAdapter:
         if opened.backend != "attention_function":
             raise UnavailableError(
                 "The queries and keys of this model cannot be read: its attention is captured by the backend "
-                f"{opened.backend!r}."
+                f"{opened.backend!r}, not 'attention_function'."
             )
         name, number = opened.layout.owner_calls[opened.layout.paths.index(path)]
         args, kwargs = calls.get((name, number)) or _call_of(opened, self.inputs_of(example), name, number)
@@ -413,7 +415,7 @@ class ExternalAdapter:
         with suppress(StopForward), attached(opened.module, opened.layout, opened.backend, run):
             with torch.set_grad_enabled(x.requires_grad):
                 module(*args, **kwargs)
-            raise UnavailableError(f"{path} was called by itself and handed no {side} over.")
+            raise UnavailableError(f"{path} computed no {side} when its module was called alone.")
         return tape.activations[f"{path}.{side}"].cpu()
 
     def has_right_answer(self, example: Example) -> bool:
@@ -426,13 +428,13 @@ class ExternalAdapter:
 
 
 WITHOUT_LIMIT = 2048
-"""The context of a model that names no limit."""
+"""The context length of a model that specifies none."""
 
 
 def shape_of(
     opened: OpenedModel, run: dict[str, Tensor], *, is_causal: bool, max_len: int | None, n_inputs: int
 ) -> ModelShape:
-    """The shape of a model, from a run that kept everything. `n_inputs`: the size of its input vocabulary."""
+    """The shape of a model, from a run that kept everything. `n_inputs` is the size of the input vocabulary."""
     layout, sites = opened.layout, opened.layout.sites
     stacks = {site.stack for site in sites}
     stream = next((run[name] for name in run if name.endswith(("resid_pre", "attn.out", "attn.in"))), None)

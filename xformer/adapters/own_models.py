@@ -29,7 +29,7 @@ from xformer.trace import Trace, record
 
 @dataclass(frozen=True, eq=False)
 class BareModel:
-    """A `Transformer` without a task. Its input is typed as token ids: "3 7 12"; for an encoder-decoder "3 7 12 > 1 12 7"."""
+    """A `Transformer` without a task. It reads token ids, typed "3 7 12", or "3 7 12 > 1 12 7" for an encoder-decoder."""
 
     model: Transformer
     name: str = "model"
@@ -46,7 +46,7 @@ class BareModel:
 
     @property
     def shape(self) -> ModelShape:
-        """Sizes, and the sites of the layers."""
+        """The sizes of the model, and the sites of its layers."""
         return ModelShape.of(self.model.config)
 
     @property
@@ -55,7 +55,7 @@ class BareModel:
         return OwnWeights(self.model)
 
     def frame(self, typed: Any) -> Example:
-        """Lay tokens out for the model; several inputs become a batch. Raises `InputError` for invalid tokens."""
+        """Convert tokens to an example; several inputs become a batch. Raises `InputError` for invalid tokens."""
         if (rows := batch_rows(typed)) is not None:
             return Example.batch([self.frame(one) for one in rows], self.model.config.pad_token or 0)
         is_pair = self.model.config.architecture == "encoder-decoder"
@@ -67,7 +67,7 @@ class BareModel:
         elif is_pair and isinstance(typed, tuple) and len(typed) == 2 and not isinstance(typed[0], int):
             source, target = typed
         if is_pair and not len(target.strip() if isinstance(target, str) else target):
-            raise InputError("An encoder-decoder reads two sequences, written like '3 7 12 > 1 12 7', got one.")
+            raise InputError("An encoder-decoder reads two sequences, like '3 7 12 > 1 12 7', got one.")
         tokens = self._numbers(source)
         written = self._numbers(target)[None] if is_pair else None
         stream = tokens[None]
@@ -134,17 +134,15 @@ class NumbersInput(Input):
     """Token ids, separated by spaces."""
 
     name = "numbers"
-    instruction = "Type the numbers of tokens; the model has no task."
-    typed = "Numbers with spaces between them."
+    instruction = "Type token ids; this model has no task."
+    typed = "Numbers separated by spaces."
     default = "0"
 
     def read(self, text: str) -> tuple[int, ...]:
         try:
             return tuple(int(word) for word in text.split())
         except ValueError:
-            raise InputError(
-                f"This model reads numbers with spaces between them, like '3 7 12', got {text!r}."
-            ) from None
+            raise InputError(f"This model reads numbers separated by spaces, like '3 7 12', got {text!r}.") from None
 
     def text(self, source: Sequence[int]) -> str:
         return " ".join(map(str, source))
@@ -164,29 +162,29 @@ class OwnWeights:
 
     @torch.no_grad()
     def token_embedding(self, stack: str | None = None) -> Float[Tensor, "vocab d_model"]:
-        """Includes the model's scale. Raises `InputError` for a model of images."""
+        """The embedding of each token, with the model's scale. Raises `InputError` for an image model."""
         embedding = self._embedding(stack)
         return embedding(torch.arange(len(embedding.token), device=embedding.token.device)[None])[0].cpu()
 
     def unembedding(self) -> Readout:
-        """Includes the final norm of the stack that predicts."""
+        """The unembedding, with the final norm of the stack that predicts."""
         model = self.model
         stack = model.encoder if model.decoder is None else model.decoder
         norm = None if stack is None else stack.norm
         return Readout(model.unembedding.matrix(model.embedding), model.unembedding.bias, norm).cpu()
 
     def projection(self, path: str) -> Projection:
-        """W_O of attention, W₂ of a feed-forward layer."""
+        """W_O of an attention layer, W₂ of a feed-forward layer."""
         sublayer, _ = self.parts(path)
         return Projection(sublayer.weight_out.T, sublayer.bias_out).cpu()
 
     def norm_after(self, path: str) -> nn.Module | None:
-        """Only in post-norm models."""
+        """The norm on the stream after a layer's output is added, in post-norm models; else None."""
         _, residual = self.parts(path)
         return residual.norm if isinstance(residual, PostNorm) else None
 
     def norm_before(self, path: str) -> nn.Module | None:
-        """Only in pre-norm models."""
+        """The norm between the stream and a layer's input, in pre-norm models; else None."""
         _, residual = self.parts(path)
         return residual.norm if isinstance(residual, PreNorm) else None
 
@@ -194,11 +192,11 @@ class OwnWeights:
         return getattr(self.model, stack).norm
 
     def n_parameters(self) -> int:
-        """Shared parameters count once."""
+        """The number of parameters; shared ones count once."""
         return sum(weight.numel() for weight in self.model.parameters())
 
     def parts(self, path: str) -> tuple[Any, Any]:
-        """A layer, and what adds its result to the stream."""
+        """A layer and its residual connection."""
         site = Site.parse(path)
         block = getattr(self.model, site.stack).blocks[site.layer]
         return getattr(block, site.kind), getattr(block, f"{site.kind}_residual")
@@ -208,9 +206,7 @@ class OwnWeights:
         if stack != "decoder" and self.model.source_embedding is not None:
             return self.model.source_embedding
         if isinstance(self.model.embedding, PatchEmbedding):
-            raise InputError(
-                "A model of images looks no token up; see `patch_filters` for what it does with its patches."
-            )
+            raise InputError("An image model has no token embedding; see `patch_filters` for its embedding of patches.")
         return self.model.embedding
 
 
@@ -238,7 +234,7 @@ class TaskModel(BareModel):
         return self.task.vocabulary.labels
 
     def frame(self, typed: Any) -> Example:
-        """Lay out a source, "3 7 12 9" or tokens, with its right answer; several become a batch.
+        """Convert a source, "3 7 12 9" or tokens, to an example with its right answer; several become a batch.
 
         Raises `InputError` if the task cannot read it.
         """
@@ -260,7 +256,7 @@ class TaskModel(BareModel):
     def steps(
         self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any
     ) -> Iterator[Step]:
-        """Generate the answer; for open-ended text `n` characters."""
+        """Generate the answer, or `n` characters of open-ended text."""
         if not self.input.goes_on or n is None:
             return super().steps(example, n, edits=edits, **how)
         prompt = example.stream if example.target is None else example.tokens
@@ -303,7 +299,7 @@ class TaskInput(Input):
         """The source without special tokens."""
         n = len(example.source)
         if self.task.config.architecture == "decoder" and look == "answer":
-            return self.task.answer_queries(n), range(n)  # the output that says the answer's i-th token is at n + i
+            return self.task.answer_queries(n), range(n)  # the answer's i-th token is predicted at n + i
         return range(n), None
 
 
@@ -347,7 +343,7 @@ def own_model(subject: ModelAdapter) -> Transformer:
     model = getattr(subject, "model", None)
     if not isinstance(model, Transformer):
         raise UnavailableError(
-            f"This reads the weights of a model of xformer, like 'checkpoints/reverse'; {subject.name!r} is of another kind."
+            f"This requires an xformer Transformer, like 'checkpoints/reverse'; {subject.name!r} is another kind of model."
         )
     return model
 
@@ -356,6 +352,6 @@ def own_task_model(subject: ModelAdapter) -> TaskModel:
     """The adapter itself if it is a `TaskModel`. Raises `UnavailableError` otherwise."""
     if not isinstance(subject, TaskModel):
         raise UnavailableError(
-            f"This needs a model that was trained here for a task, like 'checkpoints/reverse', and {subject.name!r} is none."
+            f"This requires a model trained on a task of xformer, like 'checkpoints/reverse'; {subject.name!r} has no task."
         )
     return subject

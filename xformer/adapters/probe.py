@@ -1,6 +1,6 @@
 """One run of a model: the tape it records to (`ActiveRun`), and a probe of every module call for finding the layout.
 
-Threads may share a model. What a run records or edits belongs to the call, so hooks look it up in a context variable.
+Threads may share a model. Records and edits belong to one run, so hooks look the run up in a context variable.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Call:
     module: nn.Module
     path: str
     number: int
-    """How many calls of this module came before."""
+    """The number of earlier calls of this module."""
     begin: int
     parents: tuple[int, ...]
     """The indices of the enclosing calls, outermost first."""
     taken: Tensor
-    """The first floating-point input, or else the first tensor; empty where there is none."""
+    """The first floating-point input, else the first tensor; empty if there is none."""
     inputs: tuple[Tensor, ...]
     end: int = -1
     given: Tensor = NOTHING
-    """The first output tensor; empty where there is none."""
+    """The first output tensor; empty if there is none."""
     outputs: tuple[Tensor, ...] = ()
 
     @property
@@ -100,7 +100,7 @@ class Probe:
 
     @property
     def is_causal(self) -> bool:
-        """Whether no self-attention mask allows a later key, independent of the input."""
+        """Whether no self-attention mask allows a later key."""
         own = [one for one in self.attentions if one.n_query == one.n_key > 1]
         return bool(own) and not any(one.sees_later for one in own)
 
@@ -115,7 +115,7 @@ class Probe:
         number = self._times.get(id(module), 0)
         self._times[id(module)] = number + 1
         taken = next((value for value in inputs if value.is_floating_point()), inputs[0] if inputs else NOTHING)
-        taken = taken.clone()  # a later part may add to it in place
+        taken = taken.clone()  # a later module may modify it in place
         self._open.append(len(self.calls))
         self.calls.append(Call(module, path, number, self._tick(), tuple(self._open[:-1]), taken, inputs))
 
@@ -137,7 +137,7 @@ class Probe:
 
 @torch.no_grad()
 def probe(model: nn.Module, run_model: Callable[[ActiveRun], Any], n_batch: int = 1) -> Probe:
-    """Run a model once and record every module call. `run_model` calls the model within the given run."""
+    """Run a model once and record every module call. `run_model` must call the model with the given run active."""
     seen = Probe()
     run = ActiveRun(SILENT, n_batch=n_batch, observer=seen)
 
@@ -181,14 +181,14 @@ class ActiveRun:
     kept: dict[str, Tensor] = field(default_factory=dict)
     """Values that one hook leaves for a later one, such as the stream at the start of a block."""
     limits: dict[tuple[int, bool], tuple[Tensor | None, Limits]] = field(default_factory=dict)
-    """The meaning of each mask; most layers share one."""
+    """Interpreted masks, by address and causality; most layers share one."""
     inside: int = 0
     """The nesting depth of attention modules; counted by the `softmax` backend only."""
     n_attentions: int = 0
     catches: Catches | None = None
     """Called with module name, call number and arguments of each call of an attention module."""
     later: dict[str, DeferredAttention] | None = None
-    """The inputs of each attention by its path, if patterns are recomputed on demand."""
+    """The inputs of each attention by its path; None unless patterns are recomputed on demand."""
     reduce: Reduce | None = None
 
     def next_attention(self) -> str | None:
@@ -197,7 +197,7 @@ class ActiveRun:
         return self.attention_paths[index] if index < len(self.attention_paths) else None
 
     def limits_of(self, terms: Terms, n_query: int, n_key: int, device: torch.device) -> Limits:
-        """The meaning of a mask, computed once per run. The run holds the mask, so its address stays unique."""
+        """Interpret a mask, once per run. The run holds the mask, so its address stays unique."""
         mask = terms.added if terms.allowed is None else terms.allowed
         at = (0 if mask is None else mask.data_ptr(), terms.is_causal)
         known = self.limits.get(at)
