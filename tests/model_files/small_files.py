@@ -1,4 +1,4 @@
-"""Model files of a few bytes, whole and broken, made by hand: nothing of transformers is needed to refuse them."""
+"""Model files of a few bytes, valid and broken, built without transformers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_
 
 
 def safetensors(tensors: dict[str, list[int]], dtype: str = "F32", width: int = 4) -> bytes:
-    """A file with tensors of those shapes, all zero."""
+    """A safetensors file with zero tensors of these shapes."""
     header, end = {}, 0
     for name, shape in tensors.items():
         n_bytes = width
@@ -23,28 +23,28 @@ def safetensors(tensors: dict[str, list[int]], dtype: str = "F32", width: int = 
     return len(raw).to_bytes(8, "little") + raw + bytes(end)
 
 
-def folder_of(where: Path, files: dict[str, bytes | str | dict[str, Any]]) -> Path:
-    """A folder with these files; an object is written as JSON."""
-    where.mkdir(parents=True, exist_ok=True)
+def folder_of(folder: Path, files: dict[str, bytes | str | dict[str, Any]]) -> Path:
+    """Write a folder with these files, objects as JSON."""
+    folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         text = json.dumps(content) if isinstance(content, dict) else content
-        (where / name).write_bytes(text.encode() if isinstance(text, str) else text)
-    return where
+        (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
+    return folder
 
 
-def a_model(where: Path, **files: Any) -> Path:
-    """A folder that looks as if it could be opened: 12 parameters and a tokenizer."""
+def a_model(folder: Path, **files: Any) -> Path:
+    """Write a folder that passes `inspect`, with 12 parameters and a tokenizer. `files` are added or replaced."""
     usual = {"config.json": CONFIG, "model.safetensors": safetensors({"w": [3, 4]}), "tokenizer.json": {}}
-    return folder_of(where, usual | files)
+    return folder_of(folder, usual | files)
 
 
 def text(value: str) -> bytes:
-    """A string as GGUF writes it."""
+    """A string in GGUF format."""
     return struct.pack("<Q", len(value)) + value.encode()
 
 
 def key(name: str, kind: int, value: bytes) -> bytes:
-    """A key and its value as GGUF writes them."""
+    """A key and its value in GGUF format."""
     return text(name) + struct.pack("<I", kind) + value
 
 
@@ -53,7 +53,7 @@ TOKENS = key("tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 2) + text("a") + 
 
 
 def tensor(name: str = "w", shape: tuple[int, ...] = (32, 2), kind: int = 3, offset: int = 0) -> bytes:
-    """A GGUF header's entry for a tensor; of 64 numbers in blocks of 32 as Q4_1 it takes 40 bytes."""
+    """A GGUF header's entry for a tensor. By default it has 64 numbers in blocks of 32 as Q4_1, which take 40 bytes."""
     return text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
 
 
@@ -67,14 +67,14 @@ def gguf(
     n_tensors: int | None = None,
     n_keys: int | None = None,
 ) -> bytes:
-    """A GGUF file; what it claims of itself may differ from what it has."""
+    """A GGUF file, whose claimed counts may differ from its contents."""
     counts = (len(tensors) if n_tensors is None else n_tensors, len(keys) if n_keys is None else n_keys)
     head = magic + struct.pack("<IQQ", version, *counts) + b"".join((*keys, *tensors))
     return head + bytes(-len(head) % 32 + data)
 
 
 def tiny_gguf(path: Path, words: list[str], merges: list[str], width: int = 8) -> Path:
-    """Write a Llama of one layer with a tokenizer of these words as a GGUF file."""
+    """Write a Llama with one layer and a tokenizer of these words as a GGUF file."""
     import gguf as library
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""`python -m xformer app` and `models`: what was typed is looked at before a server starts or anything is fetched."""
+"""`python -m xformer app` and `models` check their arguments before a server starts or anything is fetched."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from xformer.model_files import contents
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The programs that would have taken the place of this one."""
+    """The programs that would have replaced this process."""
     programs: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda program, arguments: programs.append(arguments))
-    monkeypatch.setenv("XFORMER_MODEL", "before")  # so that it is put back afterwards
+    monkeypatch.setenv("XFORMER_MODEL", "before")  # so that monkeypatch restores it
     return programs
 
 
-def test_a_server_for_others_prints_its_address_in_the_network(
+def test_a_server_open_to_the_network_prints_its_address(
     started: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "_address_in_network", lambda: "192.0.2.7")
@@ -38,7 +38,7 @@ def test_a_server_for_others_prints_its_address_in_the_network(
     assert started.pop()[2:] == ["--server.address", "127.0.0.1"]
 
 
-def test_a_server_starts_with_a_playlist_only_if_that_can_be_read(
+def test_a_server_with_an_invalid_playlist_does_not_start(
     started: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XFORMER_PLAYLIST", "before")
@@ -53,7 +53,7 @@ def test_a_server_starts_with_a_playlist_only_if_that_can_be_read(
     assert (len(started), os.environ["XFORMER_PLAYLIST"]) == (1, str(file))
 
 
-def test_a_server_starts_with_a_model_only_if_that_can_be_opened(
+def test_a_server_with_a_model_that_cannot_be_opened_does_not_start(
     started: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder_of(tmp_path / "pickled", {"config.json": {}, "pytorch_model.bin": b""})
@@ -65,14 +65,14 @@ def test_a_server_starts_with_a_model_only_if_that_can_be_opened(
         assert main(["app", "--model", str(tmp_path / "m")]) == 1
     pickled, _, large = capsys.readouterr().err.splitlines()
     assert "only as a pickle" in pickled
-    assert "m needs 120.0 MB of memory, 1.0 MB are free" in large
+    assert "m needs 120.0 MB of memory, but 1.0 MB are free" in large
     assert started == []
     monkeypatch.chdir(tmp_path)
     assert main(["app", "--model", "m"]) == 0
     assert (os.environ["XFORMER_MODEL"], len(started)) == (str(tmp_path / "m"), 1)
 
 
-def test_models_lists_what_can_be_opened_and_why_not(
+def test_models_lists_each_model_or_the_reason_why_it_cannot_be_opened(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
@@ -90,12 +90,12 @@ def test_models_lists_what_can_be_opened_and_why_not(
     assert "XFORMER_MODELS is empty, so there are none." in capsys.readouterr().out
 
 
-def test_models_fetch_names_what_is_there_and_what_is_unknown(
+def test_models_fetch_reports_existing_and_unknown_models(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XFORMER_MODELS", str(tmp_path))
     a_model(tmp_path / "rxnmapper")
     assert main(["models", "fetch", "rxnmapper"]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'rxnmapper'} is there already\n"
+    assert capsys.readouterr().out == f"{tmp_path / 'rxnmapper'} exists already\n"
     assert main(["models", "fetch", "nonsense"]) == 1
-    assert "No package is known to carry 'nonsense'" in capsys.readouterr().err
+    assert "No known package contains 'nonsense'" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The contents of a folder are read from its headers; a refused folder has a reason."""
+"""The contents of a folder are read from its headers, and a rejected folder has a reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLACES = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}
 SAFE = {"model.safetensors": safetensors({"w": [3, 4]})}
 
 
-def test_what_a_folder_or_a_file_holds(tmp_path: Path) -> None:
+def test_inspect_reads_folders_and_files(tmp_path: Path) -> None:
     found = inspect(a_model(tmp_path / "m"))
     assert (found.model_type, found.n_parameters) == ("llama", 12)
     assert (found.has_tokenizer, found.gguf_file) == (True, None)
@@ -25,13 +25,13 @@ def test_what_a_folder_or_a_file_holds(tmp_path: Path) -> None:
     found = inspect(folder_of(tmp_path / "parts", {"config.json": CONFIG, INDEX: PLACES, **PARTS}))
     assert [file.name for file in found.weights] == ["a.safetensors", "b.safetensors"]
     assert (found.n_parameters, found.has_tokenizer) == (11, False)
-    folder = folder_of(tmp_path / "gguf", {"m.gguf": gguf(), "mmproj-m.gguf": b"what sees pictures"})
+    folder = folder_of(tmp_path / "gguf", {"m.gguf": gguf(), "mmproj-m.gguf": b"an image projector"})
     for path in (folder, folder / "m.gguf"):
         found = inspect(path)
         assert (found.folder, found.gguf_file, found.model_type) == (folder, "m.gguf", "llama")
         assert (found.n_parameters, found.has_tokenizer) == (64, True)
     (folder / "other").symlink_to(tmp_path)
-    assert inspect(folder / "m.gguf").n_parameters == 64  # a link beside it is not its own
+    assert inspect(folder / "m.gguf").n_parameters == 64  # links next to a single file do not belong to it
     assert inspect(a_model(tmp_path / "both", **{"m.gguf": gguf()})).gguf_file is None
     # Some published configurations have Infinity.
     assert inspect(a_model(tmp_path / "x", **{"config.json": '{"model_type": "mamba2", "limit": [0.0, Infinity]}'}))
@@ -41,45 +41,43 @@ OWN_CODE = {"auto_map": {"AutoModel": "evil.Model"}}
 
 
 @pytest.mark.parametrize(
-    ("files", "why"),
+    ("files", "reason"),
     [
-        ({}, "There are no weights there; give a folder with config.json and model.safetensors, or a .gguf file."),
+        ({}, "There are no weights; use a folder with config.json and model.safetensors, or a .gguf file."),
         ({"config.json": CONFIG, "pytorch_model.bin": b""}, r"as a pickle \(pytorch_model.bin\).* save_pretrained"),
-        ({"a.gguf": gguf(), "b.gguf": gguf()}, r"has 2 GGUF files \(a.gguf, b.gguf\); give the path of one"),
-        (SAFE, "no config.json, which describes them"),
+        ({"a.gguf": gguf(), "b.gguf": gguf()}, r"has 2 GGUF files \(a.gguf, b.gguf\); use the path of one"),
+        (SAFE, "has weights but no config.json"),
         ({"config.json": {"model_type": "../llama"}, **SAFE}, "must name the model_type"),
         ({"config.json": "[" * 100_000, **SAFE}, "config.json is not valid JSON"),
         ({"config.json": CONFIG, "model.safetensors": SAFE["model.safetensors"][:-1]}, "take 48 bytes, but 47 follow"),
         ({"config.json": CONFIG | OWN_CODE, **SAFE}, r"own code \(config.json names 'evil"),
         ({"config.json": CONFIG, "tokenizer_config.json": {"auto_map": {"AutoTokenizer": ["evil.T", None]}}, **SAFE},
          r"own code \(tokenizer_config.json names"),
-        ({"config.json": CONFIG | {"text_config": OWN_CODE}, **SAFE}, "brings its own code"),
+        ({"config.json": CONFIG | {"text_config": OWN_CODE}, **SAFE}, "needs its own code"),
         ({"config.json": CONFIG | {"transformers_weights": "adapter_model.bin"}, **SAFE}, "under transformers_weights"),
         ({"config.json": CONFIG | {"quantization_config": {"quant_method": "gptq"}}, **SAFE}, "quantised with 'gptq'"),
-        ({"config.json": CONFIG, "weights.safetensors": SAFE["model.safetensors"]}, "alone is not a model"),
+        ({"config.json": CONFIG, "weights.safetensors": SAFE["model.safetensors"]}, "alone is not a readable model"),
         ({"config.json": "[]", **SAFE}, "must hold a JSON object, got list"),
-        ({"m.gguf": gguf(), "config.json": CONFIG | OWN_CODE}, "brings its own code"),
-        ({"config.json": CONFIG, "adapter_config.json": {}, **SAFE}, "an adapter to another model"),
+        ({"m.gguf": gguf(), "config.json": CONFIG | OWN_CODE}, "needs its own code"),
+        ({"config.json": CONFIG, "adapter_config.json": {}, **SAFE}, "an adapter for another model"),
     ],
 )  # fmt: skip
-def test_a_folder_that_cannot_be_read_is_refused_with_the_reason(
-    files: dict[str, Any], why: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ModelFileError, match=why) as error:
+def test_the_error_for_a_rejected_folder_states_the_reason(files: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=reason) as error:
         inspect(folder_of(tmp_path / "m", files))
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "why"),
+    ("name", "size", "reason"),
     [("config.json", 100 * 1024**2, "at most 16,777,216 are read"),
-     ("tokenizer.json", 10 * 1024**3, r"'tokenizer.json' has 10,737,418,240 bytes; of a file beside the weights")],
+     ("tokenizer.json", 10 * 1024**3, r"'tokenizer.json' has 10,737,418,240 bytes; a file other than the weights may")],
 )  # fmt: skip
-def test_a_file_of_very_many_bytes_is_not_read(tmp_path: Path, name: str, size: int, why: str) -> None:
+def test_very_large_files_are_not_read(tmp_path: Path, name: str, size: int, reason: str) -> None:
     folder = a_model(tmp_path)
     with (folder / name).open("wb") as file:
-        file.truncate(size)  # takes no room: there is nothing in it
-    with pytest.raises(ModelFileError, match=why):
+        file.truncate(size)  # a sparse file takes no disk space
+    with pytest.raises(ModelFileError, match=reason):
         inspect(folder)
 
 
@@ -87,32 +85,32 @@ OUTSIDE = ["../a.safetensors", "/etc/a.safetensors", "..\\a.safetensors"]
 
 
 @pytest.mark.parametrize(
-    ("places", "why"),
+    ("weight_map", "reason"),
     [
-        *(({"x": part}, "a part is a file of the same folder") for part in OUTSIDE),
+        *(({"x": part}, "a part must be a file of the same folder") for part in OUTSIDE),
         ({"x": "c.safetensors"}, "names 'c.safetensors', which is missing"),
-        ({"y": "a.safetensors"}, "says that 'a.safetensors' holds 'y', and it does not"),
-        ([], "must say in weight_map"),
+        ({"y": "a.safetensors"}, "maps 'y' to 'a.safetensors', which does not contain it"),
+        ([], "must map each tensor to its file in weight_map"),
         ({str(n): f"{n}.safetensors" for n in range(1_001)}, "names 1,001 files; at most 1,000"),
     ],
 )
-def test_an_index_that_leads_out_of_its_folder_or_lies(places: Any, why: str, tmp_path: Path) -> None:
+def test_an_index_with_outside_or_wrong_files_is_rejected(weight_map: Any, reason: str, tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(PARTS["a.safetensors"])
-    with pytest.raises(ModelFileError, match=why):
-        inspect(folder_of(tmp_path / "m", {"config.json": CONFIG, INDEX: {"weight_map": places}, **PARTS}))
+    with pytest.raises(ModelFileError, match=reason):
+        inspect(folder_of(tmp_path / "m", {"config.json": CONFIG, INDEX: {"weight_map": weight_map}, **PARTS}))
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "vocab.txt"])
-def test_a_link_cannot_lead_out_of_its_folder(name: str, tmp_path: Path) -> None:
+def test_links_out_of_the_folder_are_rejected(name: str, tmp_path: Path) -> None:
     folder = a_model(tmp_path / "m")
     (tmp_path / "elsewhere").write_bytes(SAFE["model.safetensors"])
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ModelFileError, match=f"'{name}' is a link that leads out of the model's folder"):
+    with pytest.raises(ModelFileError, match=f"'{name}' is a link out of the model's folder"):
         inspect(folder)
 
 
-def test_the_hub_links_to_its_own_blobs_and_nowhere_else(tmp_path: Path) -> None:
+def test_a_snapshot_of_the_hub_may_link_only_to_its_own_blobs(tmp_path: Path) -> None:
     repository = tmp_path / "models--org--name"
     snapshot = a_model(repository / "snapshots" / "abc")
     (blobs := repository / "blobs").mkdir()
@@ -122,25 +120,27 @@ def test_the_hub_links_to_its_own_blobs_and_nowhere_else(tmp_path: Path) -> None
     (tmp_path / "secret").write_text("{}")
     (snapshot / "tokenizer.json").unlink()
     (snapshot / "tokenizer.json").symlink_to("../../../secret")
-    with pytest.raises(ModelFileError, match="leads out"):
+    with pytest.raises(ModelFileError, match="a link out of"):
         inspect(snapshot)
 
 
-def test_nothing_there_and_a_file_of_another_kind(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match="There is nothing at '/nowhere'; give a folder"):
+def test_missing_paths_and_other_kinds_of_files_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="There is nothing at '/nowhere'; use a folder"):
         inspect("/nowhere")
     folder = folder_of(tmp_path, {"model.pt": b"", "model.safetensors": b""})
     with pytest.raises(ModelFileError, match="only as a pickle"):
         inspect(folder / "model.pt")
-    with pytest.raises(ModelFileError, match="alone is not a model that can be read; give a folder"):
+    with pytest.raises(ModelFileError, match="alone is not a readable model; use a folder"):
         inspect(folder / "model.safetensors")
 
 
-def test_too_little_memory_is_refused_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_needs_more_than_the_free_memory_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = inspect(a_model(tmp_path / "tiny"))
     monkeypatch.setattr(contents, "free_bytes", lambda: found.needed)
     check_memory(found)
     monkeypatch.setattr(contents, "free_bytes", lambda: 80_000_000)
-    words = r"^tiny needs 120\.0 MB of memory, 80\.0 MB are free; close other models or take a smaller one\.$"
-    with pytest.raises(NotEnoughMemoryError, match=words):
+    sentence = r"^tiny needs 120\.0 MB of memory, but 80\.0 MB are free; close other models or use a smaller one\.$"
+    with pytest.raises(NotEnoughMemoryError, match=sentence):
         check_memory(found)

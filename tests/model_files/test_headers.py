@@ -1,4 +1,4 @@
-"""A GGUF header is believed only as far as the file bears it out."""
+"""GGUF headers are checked against the file."""
 
 from __future__ import annotations
 
@@ -32,38 +32,38 @@ def test_a_gguf_header_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "why"),
+    ("content", "reason"),
     [
         (gguf(magic=b"GGML"), "does not begin with the letters GGUF"),
-        (b"", "it is cut short"),
-        (gguf(version=3 << 24), "of the other byte order"),
+        (b"", "it is truncated"),
+        (gguf(version=3 << 24), "it is big-endian"),
         (gguf(n_tensors=MANY), "claims 1,152,921,504,606,846,976 tensors"),
-        (gguf(data=39), "it is cut short: its tensors end at byte"),
-        (gguf((struct.pack("<Q", MANY),)), "a text of 1,152,"),
-        (gguf((key("a", 8, struct.pack("<Q", LONGEST)),)), "it is cut short"),
+        (gguf(data=39), "it is truncated: its tensors end at byte"),
+        (gguf((struct.pack("<Q", MANY),)), "a string of 1,152,"),
+        (gguf((key("a", 8, struct.pack("<Q", LONGEST)),)), "it is truncated"),
         (gguf((key("a", 9, struct.pack("<IQ", 8, MANY)),)), "its lists claim"),
         (gguf((key("a", 77, b""),)), "it has a value of type 77"),
         (gguf((ARCHITECTURE, ARCHITECTURE)), "names the key 'general.architecture' twice"),
-        (gguf((ARCHITECTURE, key("general.alignment", 4, struct.pack("<I", 0)))), "its alignment 0 is no power of two"),
+        (gguf((ARCHITECTURE, key("general.alignment", 4, struct.pack("<I", 0)))), "alignment 0 is not a power of two"),
         (gguf(tensors=(tensor(kind=99),)), "has the unknown type 99"),
         (gguf(tensors=(tensor(shape=(31, 2)),)), "impossible shape"),
-        (gguf(tensors=(tensor(shape=(2**40, 2**20)),)), "it is cut short: its tensors end at byte"),
+        (gguf(tensors=(tensor(shape=(2**40, 2**20)),)), "it is truncated: its tensors end at byte"),
         (gguf(tensors=(tensor(), tensor("v"))), "two of its tensors overlap"),
-        (gguf(version=1), "it has version 1, and versions 2 and 3"),
+        (gguf(version=1), "it has version 1; little-endian files of versions 2 and 3 are read"),
         (gguf((key("a", 9, struct.pack("<IQ", 9, 1)),)), "it has a list of type 9"),
         (gguf(tensors=(tensor(shape=(32, 1, 1, 1, 1)),)), "claims 5 dimensions"),
-        (gguf(tensors=(tensor(offset=8),)), "one is out of its place"),
-        (gguf((TOKENS,)), "does not say what it is"),
+        (gguf(tensors=(tensor(offset=8),)), "one is misaligned"),
+        (gguf((TOKENS,)), "has no key general.architecture"),
         (gguf(tensors=()), "has no weights, only a vocabulary"),
     ],
 )
-def test_a_damaged_header_is_refused_with_the_reason(content: bytes, why: str, tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match=why) as error:
+def test_the_error_for_a_damaged_header_states_the_reason(content: bytes, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=reason) as error:
         inspect(written(tmp_path, content))
     assert "\n" not in str(error.value)
 
 
-def test_without_the_package_gguf_the_reason_says_how_to_install_it(
+def test_without_the_package_gguf_the_error_names_the_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = written(tmp_path, gguf())
@@ -74,6 +74,6 @@ def test_without_the_package_gguf_the_reason_says_how_to_install_it(
         inspect(file)
 
 
-def test_block_sizes_are_those_of_the_format() -> None:
+def test_block_sizes_match_the_format() -> None:
     found = {kind: block_sizes()[kind] for kind in (0, 1, 2, 8, 12)}  # F32, F16, Q4_0, Q8_0, Q4_K
     assert found == {0: (1, 4), 1: (1, 2), 2: (32, 18), 8: (32, 34), 12: (256, 144)}

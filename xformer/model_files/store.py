@@ -1,8 +1,8 @@
-"""Open models, one copy for all threads: loaded once, kept while used, closed to free memory or after a while.
+"""Open models, one copy for all threads: loaded once, kept while in use, closed to free memory or after a timeout.
 
 store = ModelStore(load=lambda id, step: open_model(catalogue().entry(id).path, step=step),
                    needed=lambda id: catalogue().entry(id).needed)
-with store.use(id, step) as model: …     # waits until it is open; it stays open within this block
+with store.use(id, step) as model: …     # waits until the model is open, and keeps it open within this block
 store.start(id).progress                 # starts to open it without waiting
 """
 
@@ -25,10 +25,10 @@ from xformer.model_files.contents import check_free
 
 T = TypeVar("T")
 KEPT_SECONDS = 20 * 60
-"""An unused model stays open for this long, as visitors read before they click again."""
+"""How long an unused model stays open, as visitors read before they click again."""
 
 PATIENCE = 10
-"""The number of times memory is checked again before a model is refused."""
+"""How many times free memory is checked again before a model is rejected."""
 
 LOOK_EVERY = 0.1
 
@@ -48,7 +48,7 @@ class Step(Protocol):
 
 
 class Job(Generic[T]):
-    """One piece of work in a thread, started at once. `title` names it in sentences: "Opening SmolLM2" failed."""
+    """Work in a thread that starts immediately. `title` names the work in error messages, like "Opening SmolLM2"."""
 
     def __init__(self, work: Callable[[Step], T], title: str) -> None:
         self.title = title
@@ -61,22 +61,22 @@ class Job(Generic[T]):
         threading.Thread(target=self._run, args=(work,), daemon=True, name=f"job {title}").start()
 
     def cancel(self) -> None:
-        """End it at its next step; waiting callers get an error."""
+        """End the job at its next step. Waiting callers get an error."""
         self._cancelled = True
 
     def ended(self, seconds: float) -> bool:
-        """Whether it ends within `seconds`."""
+        """Wait up to `seconds` for the job, and return whether it has ended."""
         return self._ended.wait(seconds)
 
     def wait(self, step: Step | None = None) -> T:
-        """Wait for the result; `step` is called with all progress meanwhile. Raises the error that ended the job."""
+        """Wait for the result and pass progress to `step` meanwhile. Raises the error that ended the job."""
         shown = None
         while not self._ended.wait(LOOK_EVERY if step else None):
             if step and self.progress is not shown:
                 shown = self.progress
                 step(*shown)
         if self.error:
-            raise copy.copy(self.error)  # one for each who waits: raising writes to an error
+            raise copy.copy(self.error)  # one per waiting caller, as raising modifies an error
         return self._result
 
     def _run(self, work: Callable[[Step], T]) -> None:
@@ -85,12 +85,12 @@ class Job(Generic[T]):
             self.state = "done"
         except XformerError as error:
             self._fail(error)
-        except BaseException as error:  # a caller waits for any outcome
+        except BaseException as error:  # callers must be told any outcome
             logging.getLogger(__name__).exception("%s failed", self.title)
             lines = str(error).strip().splitlines() or [""]
-            line = re.sub(r"(?<!\w)/(?:[^\s/'\"]+/)+", "…/", lines[0])[:200]  # no visitor needs to know our folders
-            why = f"{type(error).__name__}: {line}" if line else type(error).__name__
-            self._fail(ModelFileError(f"{self.title} failed ({why})."))
+            line = re.sub(r"(?<!\w)/(?:[^\s/'\"]+/)+", "…/", lines[0])[:200]  # do not reveal local folders
+            reason = f"{type(error).__name__}: {line}" if line else type(error).__name__
+            self._fail(ModelFileError(f"{self.title} failed ({reason})."))
         finally:
             self._ended.set()
 
@@ -116,14 +116,14 @@ class _Slot(Generic[T]):
 
 
 class ModelStore(Generic[T]):
-    """The open models by their ids. A failure is raised to every caller that waits; the next request tries again.
+    """The open models by their ids. A failure is raised to every waiting caller, and the next request tries again.
 
     Args:
-        load: Opens the model of an id. Models are loaded one at a time.
-        needed: The bytes of memory that a model takes.
-        free: The bytes of memory that are free.
-        kept_seconds: An unused model is closed after so many seconds.
-        check: Raises what is wrong with a model before it is loaded. Checks do not wait for other models.
+        load: Opens the model with an id. Models are loaded one at a time.
+        needed: Returns the bytes of memory that a model takes.
+        free: Returns the bytes of free memory.
+        kept_seconds: How long an unused model stays open.
+        check: Raises an error if something is wrong with a model, before it is loaded. Checks do not wait for other models.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class ModelStore(Generic[T]):
 
     @contextmanager
     def use(self, id: str, step: Step | None = None) -> Iterator[T]:
-        """The open model, which stays open within this block. Raises `ModelFileError` if it cannot be opened."""
+        """Open a model and keep it open within this block. Raises `ModelFileError` if it cannot be opened."""
         needed = self._needed(id)
         with self._lock:
             slot = self._slots.setdefault(id, _Slot())
@@ -158,8 +158,8 @@ class ModelStore(Generic[T]):
                 slot.last_used = time.monotonic()
 
     def start(self, id: str) -> Job[T]:
-        """Start to open a model, or join a running job; does not wait."""
-        needed = self._needed(id)  # first: an unknown name leaves nothing behind
+        """Start opening a model without waiting, or return the existing job."""
+        needed = self._needed(id)  # raises for an unknown id before a slot is created
         with self._lock:
             return self._begin(id, self._slots.setdefault(id, _Slot()), needed)
 
@@ -174,14 +174,14 @@ class ModelStore(Generic[T]):
             return [id for id, slot in self._slots.items() if slot.is_open]
 
     def unload_unused(self, seconds: float = 0.0) -> list[str]:
-        """Close models unused for too long, and return their ids."""
+        """Close models that have been unused for at least `seconds`, and return their ids."""
         with self._lock:
             now = time.monotonic()
             unused = [id for id, slot in self._idle() if now - slot.last_used >= seconds]
             for id in unused:
                 del self._slots[id]
         if unused:
-            gc.collect()  # models refer to themselves by their hooks
+            gc.collect()  # hooks make models part of reference cycles
         return unused
 
     def _begin(self, id: str, slot: _Slot[T], needed: int) -> Job[T]:
@@ -190,10 +190,10 @@ class ModelStore(Generic[T]):
         return slot.job
 
     def _opened(self, id: str, slot: _Slot[T], needed: int, step: Step) -> T:
-        """Check the model, then load it alone, as two loads would count on the same free memory."""
+        """Check a model and load it. One model is loaded at a time, as two would count on the same free memory."""
         self._check(id, step)
         while not self._turn.acquire(timeout=LOOK_EVERY):
-            step(0, 1, "waiting until another model is open")
+            step(0, 1, "waiting for another model to open")
         try:
             self._make_room(id, needed, step)
             model = self._load(id, step)
@@ -205,10 +205,10 @@ class ModelStore(Generic[T]):
         return model
 
     def _make_room(self, id: str, needed: int, step: Step) -> None:
-        patience = PATIENCE  # a caller that has just stopped using a model may still hold it
+        patience = PATIENCE  # a caller that has just stopped using a model may still hold a reference
         while needed > self._free():
             if self._give_up_oldest():
-                step(0, 1, "removing an unused model")
+                step(0, 1, "closing an unused model")
                 patience = PATIENCE
             elif not patience:
                 check_free(_title(id), needed, self._free())
