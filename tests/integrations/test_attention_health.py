@@ -1,4 +1,4 @@
-"""`AttentionHealth` in real training loops: the training is the same with and without it, and what it sees is recorded."""
+"""`AttentionHealth` in real training loops: it does not change the training, and it records the measures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def batches(n: int = STEPS) -> Tensor:
 
 
 class Dropping(GPT):
-    """A small GPT that draws random numbers, in eval mode too, and may recompute its blocks in the backward pass."""
+    """A small GPT that draws random numbers even in eval mode, and may recompute its blocks in the backward pass."""
 
     def __init__(self, *, checkpointed: bool = False) -> None:
         super().__init__(VOCAB, d_model=12, n_layers=2, n_heads=3, max_len=POS)
@@ -61,7 +61,7 @@ def plain(
     steps: int = STEPS,
     device: str = "cpu",
 ) -> Any:
-    """A plain loop. Returns the losses, the weights, the random state, and all hooks and modes of the modules."""
+    """A plain training loop. Returns losses, weights, random state, and the hooks and modes of all modules."""
     torch.manual_seed(0)
     model = make().to(device)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -175,7 +175,7 @@ def test_a_probe_of_text_uses_the_tokenizer_and_its_padding() -> None:
     health = AttentionHealth(["a long text", "short"], tokenizer=tokenizer)
     health.step(model, 0)
     assert health.table()["padding"].eq(0).all()
-    with pytest.raises(InputError, match=r"A probe of text needs a tokenizer; give tokenizer="):
+    with pytest.raises(InputError, match=r"A text probe needs a tokenizer; pass tokenizer="):
         AttentionHealth("a text").step(model, 0)
 
 
@@ -217,7 +217,7 @@ def test_lightning_is_bit_identical_with_and_without_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.cuda
-def test_on_a_gpu_it_measures_what_it_measures_on_the_processor() -> None:
+def test_measures_on_a_gpu_equal_those_on_the_cpu() -> None:
     tables = []
     for device in ("cpu", "cuda"):
         health = AttentionHealth(batches()[0, :2, :7], every=1)
@@ -229,14 +229,14 @@ def test_on_a_gpu_it_measures_what_it_measures_on_the_processor() -> None:
 
 @pytest.fixture
 def process_group(tmp_path: Path) -> Iterator[None]:
-    """A group for distributed training whose only process is this one."""
+    """A process group for distributed training with one process."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()
 
 
 @pytest.mark.usefixtures("process_group")
-def test_ddp_is_bit_identical_and_fsdp_is_refused() -> None:
+def test_ddp_is_bit_identical_and_fsdp_is_rejected() -> None:
     make = lambda: nn.parallel.DistributedDataParallel(Dropping())  # noqa: E731
     health = AttentionHealth(batches()[0, :2, :7], every=2)
     assert same(plain(make, None), plain(make, health))
@@ -254,14 +254,14 @@ def test_other_ranks_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert health.table().empty
 
 
-def test_wrong_settings_are_refused_in_a_sentence() -> None:
-    with pytest.raises(ConfigError, match="every must be 1 step or more, got 0; for example 50"):
+def test_invalid_settings_are_rejected() -> None:
+    with pytest.raises(ConfigError, match="every must be at least 1 step, like 50, got 0"):
         AttentionHealth(batches()[0], every=0)
-    with pytest.raises(ConfigError, match=r"A threshold is one of nan, leak, .*, got 'entropy'; for example"):
+    with pytest.raises(ConfigError, match=r"The key of a threshold must be one of nan, leak, .*, got 'entropy'"):
         AttentionHealth(batches()[0], thresholds={"entropy": 1.0})
 
 
-def test_a_module_without_attention_is_refused_at_the_first_probe_only() -> None:
+def test_a_module_without_attention_is_rejected_at_the_first_probe() -> None:
     with pytest.raises(InputError, match="cannot be read"):
         AttentionHealth(batches()[0]).step(nn.Sequential(nn.Embedding(VOCAB, 5), nn.Linear(5, VOCAB)), 0)
 
@@ -275,7 +275,7 @@ def test_a_later_probe_that_fails_does_not_end_the_training(caplog: pytest.LogCa
     assert "Step 1 could not be probed" in caplog.text
 
 
-def test_an_alarm_is_raised_once_and_handed_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_alarm_is_raised_once_and_passed_to_the_callback(caplog: pytest.LogCaptureFixture) -> None:
     got: list[Any] = []
     torch.manual_seed(0)
     model = GPT(VOCAB, d_model=12, n_heads=3, max_len=POS, fault="leaking mask")
@@ -310,12 +310,12 @@ def test_a_run_is_live_while_it_trains_and_can_be_stopped_from_the_app(tmp_path:
         jobs.resume(store, health.run)
 
 
-def test_a_record_that_is_damaged_or_has_no_such_step_is_refused(tmp_path: Path) -> None:
+def test_damaged_records_and_unknown_steps_are_rejected(tmp_path: Path) -> None:
     health = AttentionHealth(batches()[0, :2, :7], every=2, out=tmp_path)
     for step in (0, 2):
         health.step(Dropping(), step)
     folder = RunStore(tmp_path).folder_of(health.run)
-    with pytest.raises(InputError, match="There are patterns of the steps 0, 2, got 3"):
+    with pytest.raises(InputError, match="The steps with patterns are 0, 2, got 3"):
         HealthRecord.load(folder).planes(3)
     (folder / "health" / "record.json").write_text(json.dumps({"alarms": 5}))
     with pytest.raises(CheckpointError, match="no readable"):

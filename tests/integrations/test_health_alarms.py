@@ -1,4 +1,4 @@
-"""The rules of the alarms, each with one case in which it is raised and one right beside it in which it is not."""
+"""Each alarm rule is raised in one case and not in a similar healthy case."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAYER = {
 
 
 def probe(step: int, loss: float = math.nan, **changed: Any) -> Probe:
-    """A healthy probe of one layer with three heads, with other values in some measures."""
+    """A healthy probe of one layer with three heads, with some measures changed."""
     heads = {
         name: np.array(np.broadcast_to(changed.get(name, HEALTHY[name]), (HEADS,)), dtype=float) for name in HEALTHY
     }
@@ -32,7 +32,7 @@ def probe(step: int, loss: float = math.nan, **changed: Any) -> Probe:
 
 
 def state(*probes: Probe, losses: Any = None, **setting: Any) -> State:
-    """Probes at which the loss falls from 4 by 1 % a step, unless losses are given."""
+    """A state with these probes. By default, the loss falls from 4 by 1 % per step."""
     known = losses if losses is not None else [(step, 4.0 * 0.99**step) for step in range(probes[-1].step + 1)]
     return State(probes, known, Setting(**{"is_causal": {PATH: True}, "d_head": {PATH: 25}, "n_outputs": 53} | setting))
 
@@ -42,7 +42,7 @@ def flat(n: int, level: float = 4.0) -> list[tuple[int, float]]:
 
 
 def spike(height: float) -> list[tuple[int, float]]:
-    """Losses with a little noise around 2, and from step 92 on `height` more."""
+    """Losses with a little noise around 2, raised by `height` from step 92 on."""
     return [(s, 2.0 + 0.02 * (-1) ** s + (height if s >= 92 else 0.0)) for s in range(101)]
 
 
@@ -117,14 +117,14 @@ CASES: dict[str, tuple[str, State, State, int | None]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_rule_is_raised_where_it_should_be_and_not_right_beside(name: str) -> None:
-    rule, wrong, right, head = CASES[name]
+def test_a_rule_is_raised_for_the_faulty_state_and_not_for_the_healthy_one(name: str) -> None:
+    rule, faulty, healthy, head = CASES[name]
     only = {rule: RULES[rule].threshold}
-    [alarm] = raised(wrong, only, set())
-    assert (alarm.rule, alarm.step, alarm.head) == (rule, wrong.now.step, head)
+    [alarm] = raised(faulty, only, set())
+    assert (alarm.rule, alarm.step, alarm.head) == (rule, faulty.now.step, head)
     assert alarm.reason.endswith((".", "?"))
     assert alarm.layer in (PATH, "")
-    assert raised(right, only, set()) == []
+    assert raised(healthy, only, set()) == []
 
 
 def test_every_rule_has_a_case() -> None:
@@ -139,16 +139,16 @@ def test_a_healthy_probe_raises_nothing() -> None:
     assert raised(found, thresholds_of(None), set()) == []
 
 
-def test_measures_that_are_not_known_raise_nothing() -> None:
+def test_unknown_measures_raise_nothing() -> None:
     unknown = dict.fromkeys([*HEALTHY, *LAYER], math.nan)
     found = state(probe(0, **unknown), probe(10, **unknown), probe(20, **unknown), losses=[])
     assert raised(found, thresholds_of(None), set()) == []
 
 
-def test_the_sentence_of_a_spike_names_what_changed_most_before_it() -> None:
+def test_the_reason_of_a_loss_spike_names_the_largest_change_before_it() -> None:
     [alarm] = raised(CASES["a spike"][1], {"loss_spike": 5.0}, set())
     assert alarm.reason == (
-        "The loss rose from 2 to 2.48 at step 92. What changed most before it is score_max of decoder.2.attn, head 1: "
+        "The loss rose from 2 to 2.48 at step 92. The largest change before it is score_max of decoder.2.attn, head 1: "
         "2 → 20."
     )
 

@@ -1,4 +1,4 @@
-"""A recorded training as an archive: out of one run store, into another, and nothing that cannot be trusted."""
+"""A recorded training is packed from one run store and imported into another; bad archives are rejected."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def packed(files: Files) -> bytes:
     return content.getvalue()
 
 
-def test_an_archive_becomes_the_same_run_elsewhere(recorded: AttentionHealth, tmp_path: Path) -> None:
+def test_an_imported_archive_equals_the_original_run(recorded: AttentionHealth, tmp_path: Path) -> None:
     store, there = RunStore(tmp_path), store_of(recorded)
     result = from_archive(store, to_archive(there, recorded.run), owner="me", private=True)
     entry, before = store.entry(result.run), there.entry(recorded.run)
@@ -74,9 +74,7 @@ def test_an_archive_becomes_the_same_run_elsewhere(recorded: AttentionHealth, tm
             assert np.array_equal(codes, recorded.record.planes(step)[path])
 
 
-def test_a_folder_that_was_packed_by_hand_is_read_and_other_files_are_not_kept(
-    recorded: AttentionHealth, tmp_path: Path
-) -> None:
+def test_a_folder_packed_by_hand_is_imported_without_its_other_files(recorded: AttentionHealth, tmp_path: Path) -> None:
     folder = store_of(recorded).folder_of(recorded.run)
     shutil.copytree(folder, tmp_path / "zipped/runs" / recorded.run)
     (tmp_path / "zipped/runs" / recorded.run / "health/evil.py").write_text("boo")
@@ -88,7 +86,7 @@ def test_a_folder_that_was_packed_by_hand_is_read_and_other_files_are_not_kept(
     assert kept == ["000000.npz", "000005.npz", "000010.npz", "record.json"]
 
 
-def test_a_training_that_broke_off_has_the_curve_of_its_probes(recorded: AttentionHealth, tmp_path: Path) -> None:
+def test_an_interrupted_training_gets_its_curve_from_the_probes(recorded: AttentionHealth, tmp_path: Path) -> None:
     files = files_of(to_archive(store_of(recorded), recorded.run))
     card = json.loads(files["card.json"])
     files["card.json"] = json.dumps(card | {"state": "running", "curve": [], "step": 0}).encode()
@@ -101,7 +99,7 @@ def test_a_training_that_broke_off_has_the_curve_of_its_probes(recorded: Attenti
 
 
 def probe(files: Files, **arrays: np.ndarray) -> Files:
-    """The archive with other arrays in its second probe; their names have _ for a colon."""
+    """The archive with changed arrays in its second probe. The first _ of each name stands for a colon."""
     with np.load(io.BytesIO(files["health/000005.npz"])) as found:
         kept = dict(found) | {name.replace("_", ":", 1): of for name, of in arrays.items()}
     content = io.BytesIO()
@@ -110,13 +108,13 @@ def probe(files: Files, **arrays: np.ndarray) -> Files:
 
 
 def as_floats(files: Files) -> Files:
-    """The archive with patterns that are no codes."""
+    """The archive with floats instead of codes as patterns."""
     with np.load(io.BytesIO(files["health/000005.npz"])) as found:
         return probe(files, **{LAYER: found[LAYER.replace("_", ":", 1)].astype(np.float32)})
 
 
 def claiming(files: Files) -> Files:
-    """The archive with an array that claims to have far more numbers than there are."""
+    """The archive with an array whose header claims far more numbers than it has."""
     header = b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '|u1', 'fortran_order': False, 'shape': (99999, 99999, 9), }"
     name = next(name for name in np.load(io.BytesIO(files["health/000005.npz"])).files if name.startswith("plane:"))
     with zipfile.ZipFile(io.BytesIO(files["health/000005.npz"])) as archive:
@@ -130,33 +128,31 @@ def words(files: Files, name: str, **values: object) -> Files:
 
 LAYER = "plane_decoder.0.attn"
 BAD: dict[str, tuple[Callable[[Files], Files], str]] = {
-    "no record": (lambda files: {"card.json": files["card.json"]}, "holds one recorded run, .* this one holds 0"),
-    "a card that is none": (lambda files: files | {"card.json": b"[]"}, "card.json must be a JSON object, got list"),
+    "no record": (lambda files: {"card.json": files["card.json"]}, "must hold one recorded run, .* this one holds 0"),
+    "a card that is a list": (lambda files: files | {"card.json": b"[]"}, "card.json must be a JSON object, got list"),
     "a wrong model": (lambda files: words(files, "card.json", model={}), "no valid model or task"),
-    "wrong tokens": (
-        lambda files: words(files, "health/record.json", tokens=[3]),
-        "record.json is not valid at tokens",
-    ),
+    "wrong tokens": (lambda files: words(files, "health/record.json", tokens=[3]), "record.json is invalid at tokens"),
     "too few tokens": (lambda files: words(files, "health/record.json", tokens=["a"]), "cannot be drawn"),
     "wrong alarms": (
         lambda files: words(files, "health/record.json", alarms=[{"rule": "nan"}]),
-        "is not valid at alarms.0.step",
+        "is invalid at alarms.0.step",
     ),
-    "a probe that is none": (lambda files: files | {"health/000005.npz": b"no"}, "000005.npz is not a readable zip"),
+    "a probe that is not a zip file": (
+        lambda files: files | {"health/000005.npz": b"no"},
+        "000005.npz is not a readable zip",
+    ),
     "a pickle": (
         lambda files: probe(files, about=np.array([{}], dtype=object)),
         "no array of numbers under 'about.npy'",
     ),
-    "a size that is not true": (claiming, "no array of numbers under 'plane:decoder.0.attn.npy'"),
-    "other patterns": (lambda files: probe(files, **{LAYER: np.zeros((1, 3, 3), np.uint8)}), "another shape"),
-    "patterns that are no codes": (as_floats, "is not a probe of AttentionHealth"),
+    "a false size": (claiming, "no array of numbers under 'plane:decoder.0.attn.npy'"),
+    "other patterns": (lambda files: probe(files, **{LAYER: np.zeros((1, 3, 3), np.uint8)}), "a different shape"),
+    "patterns that are not codes": (as_floats, "is not a probe of AttentionHealth"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_archive_is_refused_in_a_sentence_and_nothing_is_kept(
-    name: str, recorded: AttentionHealth, tmp_path: Path
-) -> None:
+def test_a_bad_archive_is_rejected_and_nothing_is_kept(name: str, recorded: AttentionHealth, tmp_path: Path) -> None:
     spoil, sentence = BAD[name]
     files = files_of(to_archive(store_of(recorded), recorded.run))
     with pytest.raises(CheckpointError, match=sentence):
@@ -165,7 +161,7 @@ def test_a_bad_archive_is_refused_in_a_sentence_and_nothing_is_kept(
     assert RunStore(tmp_path).entries() == []
 
 
-def test_too_large_an_archive_is_refused_before_it_is_unpacked(
+def test_a_too_large_archive_is_rejected_before_it_is_unpacked(
     recorded: AttentionHealth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = to_archive(store_of(recorded), recorded.run)
@@ -176,7 +172,7 @@ def test_too_large_an_archive_is_refused_before_it_is_unpacked(
         from_archive(RunStore(tmp_path), content, owner="me")
 
 
-def test_a_file_that_hides_its_size_is_not_inflated(recorded: AttentionHealth, tmp_path: Path) -> None:
+def test_a_file_with_a_false_size_is_not_inflated(recorded: AttentionHealth, tmp_path: Path) -> None:
     files = files_of(to_archive(store_of(recorded), recorded.run)) | {"health/000007.npz": bytes(50_000_000)}
     content = packed(files).replace((50_000_000).to_bytes(4, "little"), (10).to_bytes(4, "little"))
     tracemalloc.start()
@@ -186,13 +182,13 @@ def test_a_file_that_hides_its_size_is_not_inflated(recorded: AttentionHealth, t
     tracemalloc.stop()
 
 
-def test_damage_anywhere_is_a_sentence_or_harmless(recorded: AttentionHealth, tmp_path: Path) -> None:
+def test_random_damage_is_rejected_or_harmless(recorded: AttentionHealth, tmp_path: Path) -> None:
     content = bytearray(to_archive(store_of(recorded), recorded.run))
     draw = np.random.default_rng(0)
     for _ in range(30):
         damaged = bytearray(content)
-        for place in draw.integers(0, len(content), 3):
-            damaged[place] = draw.integers(0, 256)
+        for index in draw.integers(0, len(content), 3):
+            damaged[index] = draw.integers(0, 256)
         with suppress(CheckpointError):
             from_archive(RunStore(tmp_path), bytes(damaged[: draw.integers(1, len(content) + 1)]), owner="me")
 
@@ -209,7 +205,7 @@ def test_a_long_record_is_thinned_until_it_fits(
     assert len(store.rows(run)) == 3
 
 
-def test_a_run_without_a_record_is_not_packed(tmp_path: Path) -> None:
+def test_packing_a_run_without_a_record_raises(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     run = store.add(PRESETS["reverse"])
     with pytest.raises(CheckpointError, match="has no recorded probe yet"):

@@ -1,4 +1,4 @@
-"""Callbacks for training loops of other programs."""
+"""Callbacks for training loops outside xformer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watch the attention of any model while any program trains it.
+"""Monitor the attention of any model while any program trains it.
 
     health = AttentionHealth(ids, every=50)
     Trainer(model, args, callbacks=[health])                  Transformers
@@ -6,8 +6,8 @@
     health.step(model, step, loss=loss)                       your own loop, once after each update
     health.table(), health.alarms, health.report()
 
-A small fixed batch, the probe, is read every so many steps, in eval mode and without gradients. Mode, random state, hooks,
-gradients and the attention backend are restored: the training is bit-identical with and without it.
+A small fixed batch, the probe, is read at regular intervals, in eval mode and without gradients. Mode, random state, hooks,
+gradients and the attention backend are restored, so the training is bit-identical with and without the callback.
 """
 
 from __future__ import annotations
@@ -45,40 +45,39 @@ from xformer.viz.packing import plane
 
 log = logging.getLogger("xformer.health")
 INDUCTION_LENGTH = 16
-"""The tokens of the sequence that stands twice in the induction probe."""
+"""The length in tokens of the sequence that is repeated in the induction probe."""
 MOST_LOSSES = 20_000
-"""The most losses in memory; then every second of the older half is dropped."""
+"""The limit on losses in memory. Beyond it, every second loss of the older half is dropped."""
 OWN_SCALE = ("relative_attention_num_buckets", "query_pre_attn_scalar", "attention_multiplier")
-"""Settings of families whose scores have another factor than 1/√d_head (T5, Gemma, Granite)."""
+"""Settings of families whose scores have a factor other than 1/√d_head (T5, Gemma, Granite)."""
 
 
 class AttentionHealth:
-    """Records how healthy the attention of a model in training is, and raises alarms.
+    """Record the health of the attention of a model in training, and raise alarms.
 
-    One object is a `TrainerCallback` of Transformers, a `Callback` of Lightning (import the library before you make it), and
-    serves any other loop by `step`.
+    An instance is both a `TrainerCallback` of Transformers and a `Callback` of Lightning, provided that the library is imported
+    before the instance is created. In other loops, call `step`.
 
     Args:
         probe: A small fixed batch: text or a list of texts (with a tokenizer), token ids [pos] or [batch, pos], or the model's
             arguments by name. 64 tokens are enough.
-        every: Steps between two probes. Step 0 is probed too, if it is seen.
-        out: A folder of runs, for example "checkpoints/runs": the training becomes a run there that the app shows live. None
+        every: The number of steps between two probes. Step 0 is probed if `step` is called for it.
+        out: A folder of runs, for example "checkpoints/runs". The training becomes a run there, which the app shows live. None
             keeps the record in memory.
-        tokenizer: Cuts a text; the Trainer's own by default.
-        valid: True where the probe has a token [batch, pos], for a module that reads padding by a name of its own.
-        module: The name of the part that reads the probe ("model"); "" is the whole module, or the one child of a
-            LightningModule that has parameters.
-        causal: Whether an output may depend on earlier tokens only; None takes it from the model's class, or from the first
-            probe.
-        thresholds: Other thresholds by the name of the rule, None for none; see `health_alarms.RULES`.
+        tokenizer: Tokenizes a text probe; by default the Trainer's.
+        valid: True for tokens and False for padding [batch, pos], if the module's padding mask has an unusual name.
+        module: The path of the submodule that reads the probe ("model"). "" is the whole module, or in a LightningModule the
+            only child with parameters.
+        causal: Whether an output may depend on earlier tokens only. None: decide by the model's class, else by the first probe.
+        thresholds: Changed thresholds by the name of the rule; None turns a rule off. See `health_alarms.RULES`.
         on_alarm: Called with each new alarm, which is also logged as a warning of the logger "xformer.health".
-        steps: The number of steps of the whole training, for the progress bar; the Trainer's by default.
+        steps: The number of steps of the training, for the progress bar; by default the Trainer's.
         name: The name of the run.
-        task: The task of one of our models, which then gets the pictures of our own runs.
-        weights: Whether to keep the weights at every probe: a checkpoint of ours, or `save_pretrained`.
+        task: The task of an xformer model, which enables the figures of xformer's own runs.
+        weights: Whether to save the weights at every probe, as an xformer checkpoint or with `save_pretrained`.
 
     Raises:
-        ConfigError: A setting breaks a rule.
+        ConfigError: A setting is invalid.
 
     Example:
         >>> import torch, xformer
@@ -91,7 +90,7 @@ class AttentionHealth:
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> AttentionHealth:
-        """An instance that also inherits from the callbacks of the libraries that are imported already."""
+        """Create an instance that also inherits from the callback classes of the libraries imported so far."""
         bases = _callback_classes()
         if not bases or any(issubclass(cls, base) for base in bases):
             return super().__new__(cls)
@@ -116,18 +115,18 @@ class AttentionHealth:
         weights: bool = False,
     ) -> None:
         if every < 1:
-            raise ConfigError(f"every must be 1 step or more, got {every}; for example 50.")
+            raise ConfigError(f"every must be at least 1 step, like 50, got {every}.")
         self.probe, self.every, self.out, self.tokenizer, self.valid = probe, every, out, tokenizer, valid
         self.module, self.causal, self.on_alarm, self.steps, self.name = module, causal, on_alarm, steps, name
         self.thresholds, self.task, self.weights = thresholds_of(thresholds), task, weights
         self.record = HealthRecord()
         self.should_stop = False
-        """Whether the app asks the training to stop; the callbacks obey, and your own loop may."""
+        """Whether the app has requested a stop. The callbacks stop the training; your own loop should check this."""
         self._run: OutsideRun | None = None
         self._n_steps = 0
         self._setting: Setting | None = None
         self._inputs: Any = None
-        self._twice: Any = None
+        self._induction_inputs: Any = None
         self._keep: tuple[str, ...] = KEEP
         self._patterns: dict[str, Tensor] = {}
         self._modules: Projections = []
@@ -144,7 +143,7 @@ class AttentionHealth:
 
     @property
     def run(self) -> str:
-        """The id of the run in the run store; "" before the first probe, or without one."""
+        """The id of the run in the run store; "" before the first probe, or without a run store."""
         return "" if self._run is None else self._run.id
 
     def table(self) -> pd.DataFrame:
@@ -156,7 +155,7 @@ class AttentionHealth:
         return self.record.layer_table()
 
     def loss_table(self) -> pd.DataFrame:
-        """Training and probe loss by step."""
+        """The training loss and the probe's loss by step."""
         return self.record.loss_table()
 
     def step(
@@ -168,23 +167,23 @@ class AttentionHealth:
         learning_rate: float | None = None,
         gradient_norm: float | None = None,
     ) -> list[Alarm]:
-        """Tell it of one update; call it after `optimizer.step()` and before the gradients are set to zero.
+        """Record one update. Call this after `optimizer.step()` and before gradients are set to zero.
 
-        Every `every` steps the probe is read; other calls only keep the loss.
+        If `step` is a multiple of `every`, the probe is read; otherwise only the loss is kept.
 
         Args:
-            model: The model, also within DDP or `torch.compile`.
+            model: The model, which may be wrapped in DDP or `torch.compile`.
             step: The number of updates so far.
             loss: The training loss in nats.
-            learning_rate: Of this step, for the curves.
-            gradient_norm: Before clipping.
+            learning_rate: The learning rate of this step, for the curves.
+            gradient_norm: The gradient norm before clipping, for the curves.
 
         Returns:
             The new alarms.
 
         Raises:
             UnavailableError: The parameters are sharded (FSDP).
-            InputError: The attention of the model cannot be read with this probe; at the first probe only.
+            InputError: The model's attention cannot be read with this probe. Raised at the first probe only.
         """
         if _rank():
             return []
@@ -193,40 +192,40 @@ class AttentionHealth:
         for name, value in (("learning_rate", learning_rate), ("gradient_norm", gradient_norm)):
             if value is not None:
                 self._figures[name] = float(value)
-        return self._look(model, step) if step % self.every == 0 else []
+        return self._run_probe(model, step) if step % self.every == 0 else []
 
     def saw_loss(self, step: int, loss: float | Tensor | None) -> None:
-        """Keep a training loss; a tensor is read at the next probe, so that no step waits for the device."""
+        """Record a training loss. A tensor is read at the next probe, so that no step waits for the device."""
         if loss is not None:
             self._losses.append((step, loss.detach().clone() if isinstance(loss, Tensor) else loss))
 
     def saw_gradients(self, model: nn.Module, step: int) -> None:
-        """Keep the gradient norms if `step` is probed, for loops that set gradients to zero before `step` is called."""
+        """Record the gradient norms if `step` will be probed, for loops that set gradients to zero before `step` is called."""
         if step % self.every == 0 and not _rank() and self._setting is not None:
             self._gradients = gradient_norms(self._modules)
 
     def close(self, state: str = "finished") -> None:
-        """End the run in the run store; the callbacks do it by themselves. `state` is "finished" or "failed"."""
+        """End the run in the run store as "finished" or "failed". The callbacks of the libraries do this automatically."""
         if self._run is not None:
             self._run.leave(state)
             write_card(self._run.store, self._run.id)
 
     def report(self) -> Any:
-        """A view for a notebook: alarms, loss, and a map of layer × head over the steps."""
-        from xformer.viz.attention_health import report  # only here: it needs altair
+        """A view for notebooks: alarms, loss, and a map of layer × head over the steps."""
+        from xformer.viz.attention_health import report  # imported here because it needs altair
 
         return report(self.record.alarms, self.table(), self.layer_table(), self.loss_table())
 
     def _repr_html_(self) -> str:
         return self.report()._repr_html_()
 
-    def _look(self, model: nn.Module, step: int) -> list[Alarm]:
+    def _run_probe(self, model: nn.Module, step: int) -> list[Alarm]:
         """Read the probe and check the rules."""
         read_model = self._part(model)
         gradients, self._gradients = self._gradients, []
         try:
             with undisturbed(read_model):
-                self._measured(read_model, step, gradients)
+                self._measure(read_model, step, gradients)
         except (XformerError, RuntimeError) as error:
             if not self.record.probes or isinstance(error, torch.OutOfMemoryError):
                 raise
@@ -248,15 +247,15 @@ class AttentionHealth:
             self._write(self._run, read_model, step, new)
         return new
 
-    def _measured(self, model: nn.Module, step: int, gradients: list[dict[str, float]]) -> None:
+    def _measure(self, model: nn.Module, step: int, gradients: list[dict[str, float]]) -> None:
         reading = self._read(model)
         found = measure(reading, self._patterns, self.valid)
         if self._setting is None:
             self._begin(model, reading, found.heads)
-            self._keep = tuple(glob for glob in self._keep if glob not in ("*.q", "*.k"))  # the factor stays
+            self._keep = tuple(glob for glob in self._keep if glob not in ("*.q", "*.k"))  # the factor is constant
         else:
-            for path, of in self.record.probes[0].layers.items():
-                found.layers[path]["score_factor"] = of["score_factor"]
+            for path, measures in self.record.probes[0].layers.items():
+                found.layers[path]["score_factor"] = measures["score_factor"]
         for at, norms in zip(found.layers, gradients or gradient_norms(self._modules), strict=False):
             found.layers[at].update(norms)
         masks = reading.trace.activations
@@ -264,18 +263,22 @@ class AttentionHealth:
             path: plane(one[0].numpy(force=True), _allowed(masks.get(f"{path}.mask"), one))
             for path, one in found.patterns.items()
         }
-        bad = any(not bool(of["entropy_p50"].isfinite().all()) for of in found.heads.values())
+        bad = any(not bool(measures["entropy_p50"].isfinite().all()) for measures in found.heads.values())
         note, loss = first_nan(dict(masks)) if bad else "", self._probe_loss(reading)
-        del reading, masks  # its activations are the most memory of a look, and another run follows
-        if self._twice is not None:
-            for path, scores in induction(read(model, on_device(self._twice, model), keep=("*.pattern",))).items():
+        del reading, masks  # frees the activations, the largest part of the memory, before another run
+        if self._induction_inputs is not None:
+            inputs = on_device(self._induction_inputs, model)
+            for path, scores in induction(read(model, inputs, keep=("*.pattern",))).items():
                 found.heads[path]["induction"] = scores
         self._patterns = found.patterns
-        heads = {path: {name: of.numpy(force=True) for name, of in ones.items()} for path, ones in found.heads.items()}
+        heads = {
+            path: {name: values.numpy(force=True) for name, values in measures.items()}
+            for path, measures in found.heads.items()
+        }
         self.record.add(Probe(step, heads, found.layers, loss, note), planes)
 
     def _read(self, model: nn.Module) -> Reading:
-        """The reading of the probe; at the first one it is found out what the model has of `KEEP`."""
+        """Read the probe. The first time, this determines which activations of `KEEP` the model has."""
         if self._inputs is None:
             self._inputs = _prepared(self.probe, model, self.tokenizer)
         inputs = on_device(self._inputs, model)
@@ -284,21 +287,21 @@ class AttentionHealth:
         except EditError:
             if self._setting is not None:
                 raise
-        there = []
+        found = []
         for glob in KEEP:
             try:
                 read(model, inputs, keep=(glob,))
-                there.append(glob)
+                found.append(glob)
             except EditError:
                 continue
-        self._keep = tuple(there)
+        self._keep = tuple(found)
         return read(model, inputs, keep=self._keep)
 
     def _begin(self, model: nn.Module, reading: Reading, heads: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Find out, at the first probe, what the rules must know about the model, and start the run."""
+        """Determine the properties of the model that the rules need, at the first probe, and start the run."""
         trace, opened = reading.trace, getattr(reading.subject, "opened", None)
         config = getattr(model, "config", None)
-        future = {path: float(of["future"].max()) for path, of in heads.items()}
+        future = {path: float(measures["future"].max()) for path, measures in heads.items()}
         own = [Site.parse(path) for path in heads if not Site.parse(path).is_cross]
         last = own[-1].stack if own else "decoder"
         is_causal = _declared_causal(model) if self.causal is None else self.causal
@@ -306,21 +309,22 @@ class AttentionHealth:
             is_causal = all(future[site.path] <= 0 for site in own if site.stack == last)
         causal = {site.path: is_causal and site.stack == last for site in own}
         d_head = {path: trace[f"{path}.q"].shape[-1] for path in heads if f"{path}.q" in trace}
-        named = any(getattr(config, setting, None) for setting in OWN_SCALE)
-        named |= getattr(config, "model_type", "") == "gpt_neo" or not getattr(config, "scale_attn_weights", True)
+        has_own_scale = any(getattr(config, setting, None) for setting in OWN_SCALE)
+        has_own_scale |= getattr(config, "model_type", "") == "gpt_neo"
+        has_own_scale |= not getattr(config, "scale_attn_weights", True)
         logits = trace.activations.get("logits")
         is_text = any(causal.values()) and logits is not None and logits.shape[:2] == trace.read_by(last).shape
         self._setting = Setting(
             causal,
             d_head,
             logits.shape[-1] if is_text and logits is not None else 0,
-            named,
+            has_own_scale,
             hasattr(model, "peft_config"),
         )
         modules = attention_modules(model, () if opened is None else tuple(opened.layout.owners))
         self._modules = modules if len(modules) == len(heads) else []
         if is_text and trace.target is None:
-            self._twice = _repeated(reading)
+            self._induction_inputs = _repeated(reading)
         self.record.tokens = tuple(reading.tokens)
         self.record.target = () if trace.target is None else tuple(reading.tokens_of("decoder"))
         if self.out is not None:
@@ -329,13 +333,13 @@ class AttentionHealth:
             )
             self._run = OutsideRun(RunStore(self.out), settings)
             self.record.folder = self._run.folder
-            self.record.write_words()  # before it is listed as running: the app takes it for a run with a record
+            self.record.write_words()  # before the run is listed, so that the app recognizes it as one with a record
             self._run.start()
             write_card(self._run.store, self._run.id)
             self._n_steps = settings.train.steps
 
     def _probe_loss(self, reading: Reading) -> float:
-        """The mean cross-entropy of the probe's next tokens, in nats; NaN where the model predicts none."""
+        """The mean cross-entropy of the probe's next tokens, in nats; NaN if the model does not predict them."""
         if self._setting is None or not self._setting.n_outputs:
             return math.nan
         stack = list(self._setting.is_causal)[-1].partition(".")[0]
@@ -344,13 +348,13 @@ class AttentionHealth:
         valid = trace.target_valid if stack == "decoder" and trace.target is not None else trace.valid
         if valid is not None:
             labels = labels.masked_fill(~valid[:, 1:].to(logits.device), -100)
-        # Row by row, as a copy of all logits would take as much memory as the probe.
+        # Row by row, as a float32 copy of all logits could take as much memory as the rest of the probe.
         rows = zip(logits[:, :-1], labels, strict=True)
-        total = sum(float(F.cross_entropy(at.float(), of, reduction="sum")) for at, of in rows)
+        total = sum(float(F.cross_entropy(row.float(), label, reduction="sum")) for row, label in rows)
         return total / max(1, int((labels != -100).sum()))
 
     def _write(self, run: OutsideRun, model: nn.Module, step: int, new: Sequence[Alarm]) -> None:
-        """Write the probe into the run of the run store; what is not finite is left out."""
+        """Write the latest probe to the run store. Values that are not finite are left out."""
         self.record.write_words()
         now, self._n_steps = self.record.probes[-1], max(self._n_steps, step)
         recent = [loss for _, loss in self.record.losses[-self.every :]]
@@ -368,7 +372,7 @@ class AttentionHealth:
                 model.save_pretrained(run.folder / "weights" / f"{step:06d}")  # type: ignore[operator]
 
     def _part(self, model: nn.Module) -> nn.Module:
-        """The module that reads the probe, without wrappers. Raises `UnavailableError` for sharded parameters."""
+        """The submodule that reads the probe, without wrappers. Raises `UnavailableError` for sharded parameters."""
         model = unwrapped(model)
         if self.module:
             return unwrapped(model.get_submodule(self.module))
@@ -388,16 +392,16 @@ class AttentionHealth:
         self.step(kwargs["model"], state.global_step)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Keep the gradient norms, if this step will be probed."""
+        """Record the gradient norms if this step will be probed."""
         self.saw_gradients(kwargs["model"], state.global_step + 1)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Probe the model; stop the training if the app asks for it."""
+        """Record an update, and stop the training if the app has requested it."""
         self.step(kwargs["model"], state.global_step)
         control.should_training_stop = control.should_training_stop or self.should_stop
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Keep the loss, the learning rate and the gradient norm as they are logged."""
+        """Record the logged loss, learning rate and gradient norm."""
         logs = logs or {}
         self.saw_loss(state.global_step, logs.get("loss"))
         for own, theirs in (("learning_rate", "learning_rate"), ("gradient_norm", "grad_norm")):
@@ -405,7 +409,7 @@ class AttentionHealth:
                 self._figures[own] = float(logs[theirs])
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-        """End the run: of Transformers (args, state, control) and of Lightning (trainer, pl_module)."""
+        """End the run. Called by Transformers (args, state, control) and by Lightning (trainer, pl_module)."""
         self.close()
 
     # Lightning
@@ -416,12 +420,12 @@ class AttentionHealth:
         self.step(pl_module, trainer.global_step)
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        """Keep the gradient norms, if this step will be probed."""
+        """Record the gradient norms if this step will be probed."""
         self._figures["learning_rate"] = float(optimizer.param_groups[0]["lr"])
         self.saw_gradients(pl_module, trainer.global_step + 1)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Probe the model after an update; stop the training if the app asks for it."""
+        """Record an update, and stop the training if the app has requested it."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         step = trainer.global_step
         if step == self._last_step:
@@ -435,7 +439,7 @@ class AttentionHealth:
 
 
 def _callback_classes() -> tuple[type, ...]:
-    """The callback classes of Transformers and Lightning, as far as the libraries are imported."""
+    """The callback classes of Transformers and Lightning, for the libraries that are imported."""
     found: list[type] = []
     if (transformers := _imported("transformers")) is not None:
         found.append(transformers.TrainerCallback)
@@ -446,33 +450,33 @@ def _callback_classes() -> tuple[type, ...]:
 
 
 def _imported(name: str) -> Any:
-    """A library that is imported already, else None: importing it here would take seconds."""
+    """A library if it is imported already, else None, as importing it here would take seconds."""
     return sys.modules.get(name)
 
 
 def _rank() -> int:
-    """The number of this process among those that train together; 0 where there is one."""
+    """The rank of this process in distributed training; 0 if it trains alone."""
     is_parallel = torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed.get_rank() if is_parallel else 0
 
 
 def _allowed(mask: Tensor | None, pattern: Tensor) -> np.ndarray:
-    """Where the first input's mask lets heads look [head, query, key]; everywhere without a mask."""
+    """The allowed cells of the first input's mask [head, query, key]; all cells without a mask."""
     return np.ones((1, 1, 1), dtype=bool) if mask is None else mask.expand(pattern.shape)[0].numpy(force=True)
 
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Run a model for a look: without gradients and autocast, uncompiled, and with the random state restored afterwards."""
+    """Run a model without gradients, autocast and compilation, and restore the random state afterwards."""
     devices = {weight.device for weight in model.parameters()}
     gpus = sorted({device for device in devices if device.type == "cuda"}, key=str)
     kind = next(iter(devices)).type if devices else "cpu"
-    forward = vars(model).get("forward")  # accelerate puts one with autocast in front of the class's own
+    forward = vars(model).get("forward")  # accelerate wraps the method in autocast
     if hasattr(forward, "__wrapped__"):
         del model.forward
     no_cast = torch.autocast(kind, enabled=False)
     try:
-        # Held around all reads of a look, so that the state of the model is saved once.
+        # Around all reads of a probe, so that the state of the model is saved only once.
         with torch.random.fork_rng(devices=gpus), torch.no_grad(), no_cast, left_as_found(model):
             yield
     finally:
@@ -481,13 +485,13 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 def _prepared(probe: Any, model: nn.Module, tokenizer: Any) -> Any:
-    """The probe as the inputs of `xformer.read`. Raises `InputError` for a text without a tokenizer."""
+    """Convert the probe to inputs of `xformer.read`. Raises `InputError` for text without a tokenizer."""
     is_own, is_transformers = isinstance(model, Transformer), hasattr(model, "main_input_name")
     texts = [probe] if isinstance(probe, str) else list(probe) if isinstance(probe, list | tuple) else []
     if texts and all(isinstance(text, str) for text in texts) and not is_own:
         if tokenizer is None:
             raise InputError(
-                "A probe of text needs a tokenizer; give tokenizer=AutoTokenizer.from_pretrained(…), or ids."
+                "A text probe needs a tokenizer; pass tokenizer=AutoTokenizer.from_pretrained(…), or token ids."
             )
         probe = dict(tokenizer(texts, return_tensors="pt", padding=len(texts) > 1))
         probe = probe if is_transformers else probe["input_ids"]
@@ -500,7 +504,7 @@ def _prepared(probe: Any, model: nn.Module, tokenizer: Any) -> Any:
 
 
 def _declared_causal(model: nn.Module) -> bool | None:
-    """Whether a model says that it is causal; None for one that says nothing."""
+    """Whether a model's class or configuration declares it causal; None if it declares nothing."""
     config: Any = getattr(model, "config", None)
     if isinstance(model, Transformer):
         return bool(config.causal)
@@ -511,11 +515,10 @@ def _declared_causal(model: nn.Module) -> bool | None:
 
 
 def _repeated(reading: Reading) -> Any:
-    """A random sequence of tokens twice, [1, pos], as inputs like the probe's; None where that is too short."""
+    """A random token sequence repeated once, [1, pos], as inputs for the model; None if it would be too short."""
     shape = reading.subject.shape
-    n = min(
-        INDUCTION_LENGTH, reading.trace.tokens.shape[1] // 2, shape.n_inputs
-    )  # no longer than what it is known to read
+    # No longer than the probe, which the model is known to read.
+    n = min(INDUCTION_LENGTH, reading.trace.tokens.shape[1] // 2, shape.n_inputs)
     if n < 3:
         return None
     draw = torch.Generator().manual_seed(0)

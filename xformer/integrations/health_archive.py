@@ -1,11 +1,11 @@
-"""A training that `AttentionHealth` recorded as one zip file, to look at it on another machine.
+"""Pack a training recorded by `AttentionHealth` into one zip file, and import it on another machine.
 
     content = to_archive(store, run)                     # card.json, health/record.json, health/000200.npz
     imported = from_archive(store, content, owner="me")  # a run with the tag “imported”
 
-The folder of such a run, packed by any program, is an archive too: `zip -r my-run.zip checkpoints/runs/3fa9c1d2`. Archives are
-untrusted: sizes are checked before anything is unpacked, arrays are read without pickles, and only known values are kept.
-Weights are not part of an archive.
+A run's folder packed by any program is also an archive: `zip -r my-run.zip checkpoints/runs/3fa9c1d2`. Archives are untrusted:
+sizes are checked before anything is unpacked, arrays are read without pickles, and only known values are kept. Archives do not
+contain weights.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from xformer.training.limits import Limits, promised
 from xformer.training.run_store import RunStore, new_id, one_line
 
 MOST_PACKED = 60 * 1024**2
-"""Bytes of an archive that is written: the app reads files of up to 64 MB."""
+"""The size limit in bytes of an archive that is written, as the app reads uploads of up to 64 MB."""
 MOST_BYTES = 512 * 1024**2
-"""Bytes of all unpacked arrays."""
+"""The limit on the bytes of all unpacked arrays."""
 MOST_FILES = 4_096
-"""The most files of an archive, and arrays of a file."""
+"""The limit on the files of an archive, and on the arrays of a file."""
 _WANTED = re.compile(rf"(?P<folder>(?:[^/]+/)*)(?P<file>{CARD}|{FOLDER}/{FILE}|{FOLDER}/\d{{6,8}}\.npz)", re.ASCII)
 _DAMAGED = (
     zipfile.BadZipFile,
@@ -73,7 +73,7 @@ _DAMAGED = (
     OSError,
     ValueError,
 )
-"""The errors of zipfile for damaged, encrypted and unknown archives."""
+"""The errors that zipfile raises for damaged, encrypted and unsupported archives."""
 _Step = Annotated[int, Field(ge=0, le=MAX_STEPS)]
 _Labels = tuple[Annotated[str, Field(max_length=200)], ...]
 
@@ -101,7 +101,7 @@ def is_archive(content: bytes) -> bool:
 
 
 def write_card(store: RunStore, run: str) -> None:
-    """Write what the run store knows of a run into its folder, so that the folder alone can be imported."""
+    """Write a run's entry and curve into its folder, so that the folder alone can be imported."""
     write_atomically(store.folder_of(run) / CARD, _card(store, run))
 
 
@@ -113,7 +113,7 @@ def _card(store: RunStore, run: str) -> bytes:
 
 
 def to_archive(store: RunStore, run: str) -> bytes:
-    """Pack the record of a run; of a very long one every second probe, or fewer.
+    """Pack the record of a run. If it is too large, only every second probe, or fewer, is packed.
 
     Raises `CheckpointError` for a run without a record.
     """
@@ -134,13 +134,13 @@ def to_archive(store: RunStore, run: str) -> bytes:
 def from_archive(
     store: RunStore, content: bytes, *, owner: str, limits: Limits | None = None, private: bool = False
 ) -> ImportResult:
-    """Import an untrusted archive as a run that has ended.
+    """Import an untrusted archive as an ended run.
 
-    Raises `CheckpointError` or `RunStoreError` when the archive is refused; then nothing is kept.
+    Raises `CheckpointError` or `RunStoreError` if the archive is rejected; nothing is kept then.
     """
     files = _files_of_run(content)
     if CARD not in files:
-        raise CheckpointError(f"The archive has no {CARD}; pack the whole folder of a run, or use Download in Runs.")
+        raise CheckpointError(f"The archive has no {CARD}; pack a run's whole folder, or use Download in Runs.")
     card = strict_json(files[CARD].decode(errors="replace"), CARD)
     if not isinstance(card, dict):
         raise CheckpointError(f"The archive's {CARD} must be a JSON object, got {type(card).__name__}.")
@@ -151,24 +151,24 @@ def from_archive(
     except (ConfigError, KeyError) as error:
         raise CheckpointError(f"The archive's {CARD} has no valid model or task: {error}") from None
     except ValidationError as error:
-        raise CheckpointError(f"The archive's {FILE} is not valid{first_problem(error)}.") from None
+        raise CheckpointError(f"The archive's {FILE} is invalid{first_problem(error)}.") from None
     Room(store.folder, (limits or Limits()).disk).check(
         2 * len(content), "This record", promised=promised(store.entries(), store.folder)
     )
     run = new_id()
     alarms = [Alarm(**alarm.model_dump()) for alarm in found.alarms]
     record = HealthRecord(found.tokens, alarms=alarms, folder=store.folder_of(run), target=found.target)
-    with store.making(run):  # the files and rows first, so that an entry never lacks them
+    with store.making(run):  # files and rows come first, so that an entry never lacks them
         shapes, left = {}, MOST_BYTES
         for name in sorted(name for name in files if name.endswith(".npz")):
             arrays, left = _arrays(files[name], name, left)
             probe, planes = _checked(arrays, name)
             shapes = shapes or _drawable(record, planes)
             if {layer: codes.shape for layer, codes in planes.items()} != shapes:
-                raise CheckpointError(f"The archive's {name} has patterns of another shape than the probe before.")
+                raise CheckpointError(f"The archive's {name} has patterns of a different shape than the first probe.")
             record.add(probe, planes)
         if not record.probes:
-            raise CheckpointError("The archive has no probe; its folder health needs files such as 000200.npz.")
+            raise CheckpointError("The archive has no probe; its folder health needs files like 000200.npz.")
         record.write_words()
         rows = _rows(card.get("curve"), record, about.train.steps)
         last, name = record.probes[-1].step, about.name or "imported"
@@ -184,32 +184,32 @@ def from_archive(
 
 
 def _files_of_run(content: bytes) -> dict[str, bytes]:
-    """The files of the one run of an archive, by their path in its folder."""
+    """The files of an archive's only run, by their path in the run's folder."""
     found, _ = _unpacked(content, MOST_BYTES, "The archive")
     matches = [match for name in found if (match := _WANTED.fullmatch(name))]
     folders = {match["folder"] for match in matches if match["file"] == f"{FOLDER}/{FILE}"}
     if len(folders) != 1:
         raise CheckpointError(
-            f"An archive holds one recorded run, with the files {CARD} and {FOLDER}/{FILE}; this one holds {len(folders)}."
+            f"An archive must hold one recorded run, with {CARD} and {FOLDER}/{FILE}; this one holds {len(folders)}."
         )
     return {match["file"]: found[match[0]] for match in matches if match["folder"] in folders}
 
 
 def _unpacked(content: bytes, most: int, what: str) -> tuple[dict[str, bytes], int]:
-    """The files of a zip file, and how many of the `most` bytes are left."""
+    """Unpack a zip file of up to `most` bytes. Returns its files, and how many of the `most` bytes are left."""
     try:
-        if content.count(b"PK\1\2") > 100 * MOST_FILES:  # each would take memory before the first is looked at
+        if content.count(b"PK\1\2") > 100 * MOST_FILES:  # zipfile allocates memory for all entries when it opens a file
             raise CheckpointError(f"{what} has too many files; at most {MOST_FILES:,} are read.")
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             members = [one for one in archive.infolist() if what != "The archive" or _WANTED.fullmatch(one.filename)]
             size = sum(one.file_size for one in members)
             if len(members) > MOST_FILES or size > most:
                 raise CheckpointError(
-                    f"{what} has {len(members):,} files of {size:,} bytes; at most {MOST_FILES:,} of {most:,} are read."
+                    f"{what} has {len(members):,} files with {size:,} bytes; at most {MOST_FILES:,} with {most:,} are read."
                 )
             found = {}
             for one in members:
-                with archive.open(one) as file:  # a size, as a read without one inflates all that is there
+                with archive.open(one) as file:  # without a size, a read would inflate all data
                     found[one.filename] = file.read(one.file_size)
     except _DAMAGED as error:
         raise CheckpointError(f"{what} is not a readable zip file: {error or 'it is damaged'}.") from None
@@ -217,7 +217,7 @@ def _unpacked(content: bytes, most: int, what: str) -> tuple[dict[str, bytes], i
 
 
 def _arrays(content: bytes, name: str, most: int) -> tuple[dict[str, np.ndarray], int]:
-    """The arrays of a NumPy archive; each has as many bytes as its header says, and holds numbers or text."""
+    """The arrays of a NumPy archive, checked to have as many bytes as their headers claim, and to hold numbers or text."""
     files, left = _unpacked(content, most, f"The archive's {name}")
     found = {}
     for file, raw in files.items():
@@ -230,28 +230,28 @@ def _arrays(content: bytes, name: str, most: int) -> tuple[dict[str, np.ndarray]
             stream.seek(0)
             found[file.removesuffix(".npy")] = np.load(stream, allow_pickle=False)
         except (ValueError, TypeError, MemoryError, OverflowError):
-            raise CheckpointError(f"The archive's {name} holds no array of numbers under {file!r:.60}.") from None
+            raise CheckpointError(f"The archive's {name} has no array of numbers under {file!r:.60}.") from None
     return found, left
 
 
 def _checked(arrays: dict[str, np.ndarray], name: str) -> tuple[Probe, Planes]:
-    """The probe and the patterns of the arrays of a file. Raises `CheckpointError` where they do not fit together."""
+    """The probe and the patterns in the arrays of a file. Raises `CheckpointError` if they are inconsistent."""
     with suppress(KeyError, TypeError, ValueError, OverflowError, RecursionError):
         probe, planes = probe_of(arrays), planes_of(arrays)
-        is_right = probe.step <= MAX_STEPS and f"{FOLDER}/{probe.step:06d}.npz" == name
-        is_right &= planes.keys() == probe.heads.keys() and 0 < sum(map(len, planes.values())) <= MAX_SCORES
+        is_valid = probe.step <= MAX_STEPS and f"{FOLDER}/{probe.step:06d}.npz" == name
+        is_valid &= planes.keys() == probe.heads.keys() and 0 < sum(map(len, planes.values())) <= MAX_SCORES
         for layer, codes in planes.items():
             of_heads = np.array(list(probe.heads[layer].values()))  # [measure, head]
-            is_right &= codes.dtype == np.uint8 and codes.ndim == 3
-            is_right &= of_heads.dtype.kind == "f" and of_heads.shape[1:] == codes.shape[:1]
-        if is_right:
+            is_valid &= codes.dtype == np.uint8 and codes.ndim == 3
+            is_valid &= of_heads.dtype.kind == "f" and of_heads.shape[1:] == codes.shape[:1]
+        if is_valid:
             return replace(probe, note=one_line(probe.note, 300)), planes
     raise CheckpointError(f"The archive's {name} is not a probe of AttentionHealth.")
 
 
 def _drawable(record: HealthRecord, planes: Planes) -> dict[str, tuple[int, ...]]:
-    """The shapes of the patterns. Raises `CheckpointError` where the screens could not draw them."""
-    from xformer.viz.attention_health import health_film  # only here: it needs altair
+    """The shapes of the patterns. Raises `CheckpointError` if the app could not draw them."""
+    from xformer.viz.attention_health import health_film  # imported here because it needs altair
 
     try:
         health_film(record.tokens, {0: planes}, scores={}, steps=1, target_tokens=record.target)
@@ -261,7 +261,7 @@ def _drawable(record: HealthRecord, planes: Planes) -> dict[str, tuple[int, ...]
 
 
 def _rows(curve: Any, record: HealthRecord, steps: int) -> list[dict[str, Any]]:
-    """The curve of the card, with the loss and scores of the probes; a damaged row of the card is left out."""
+    """The curve of the card, with the loss and scores of the probes. Damaged rows of the card are left out."""
     rows: dict[int, dict[str, Any]] = {}
     for one in curve if isinstance(curve, list) else []:
         if isinstance(one, dict) and (row := metrics_row(one.get("step"), one)) and row["step"] <= MAX_STEPS:

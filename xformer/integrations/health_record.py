@@ -1,4 +1,4 @@
-"""What `AttentionHealth` has recorded, in memory and as files, and the run of the run store that it belongs to.
+"""The record of `AttentionHealth`, in memory and as files, and its run in the run store.
 
     record = HealthRecord.load("runs/3fa9c1d2")
     record.table()                 one row per step, layer and head
@@ -7,7 +7,7 @@
     RUN/health/record.json         tokens, alarms
     RUN/health/000200.npz          the measures and patterns of step 200
 
-The weights are kept only on request.
+Weights are kept only on request.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from xformer.training.entry import ELSEWHERE, EXTERNAL, NO_TASK
 from xformer.training.run_store import RunStore, entry_of, insert_rows, move, set_columns
 
 FOLDER, FILE = "health", "record.json"
-"""The folder of a record in that of its run, and the file of its words."""
+"""The record's folder in the run's folder, and its file with tokens and alarms."""
 MOST_KEPT = 16 * 1024**2
-"""Bytes of patterns that a record keeps in memory; then every second step is dropped."""
+"""The limit on the bytes of patterns that a record keeps in memory. Beyond it, every second step is dropped."""
 Planes = dict[str, UInt8[np.ndarray, "head row col"]]
-"""By the path of the layer, as codes; see `xformer.viz.packing.plane`."""
+"""Patterns as codes, by the path of the layer; see `xformer.viz.packing.plane`."""
 
 
 @dataclass(eq=False)
@@ -53,9 +53,9 @@ class HealthRecord:
 
     Args:
         tokens: The labels of the probe's first input.
-        probes: The measures, a probe each.
-        losses: Step and training loss in nats, as far as they were given.
-        alarms: In the order in which they were raised.
+        probes: The measurements of each probe.
+        losses: The step and training loss in nats of each step with a known loss.
+        alarms: The alarms in the order in which they were raised.
         target: The labels that the decoder of an encoder-decoder reads; else empty.
         folder: The folder of the run; None keeps everything in memory.
     """
@@ -67,17 +67,17 @@ class HealthRecord:
     folder: Path | None = None
     target: tuple[str, ...] = ()
     kept: dict[int, Planes] = field(default_factory=dict, repr=False)
-    """The patterns by step, where there is no folder."""
+    """The patterns by step, if there is no folder."""
 
     def add(self, probe: Probe, planes: Planes) -> None:
-        """Add a probe with the patterns of its first input. A probe of an earlier step replaces it and those after it."""
+        """Add a probe with the patterns of its first input, in place of all probes of the same and later steps."""
         self.probes[:] = [one for one in self.probes if one.step < probe.step]
         self.probes.append(probe)
         if self.folder is not None:
             write_atomically(self.file(probe.step), _packed(probe, planes))
             return
         self.kept[probe.step] = planes
-        if sum(codes.nbytes for of in self.kept.values() for codes in of.values()) > MOST_KEPT:
+        if sum(codes.nbytes for layers in self.kept.values() for codes in layers.values()) > MOST_KEPT:
             self.kept = {step: self.kept[step] for step in sorted(self.kept)[::2]}
 
     def write_words(self) -> None:
@@ -89,16 +89,16 @@ class HealthRecord:
     def file(self, step: int) -> Path:
         """The file of a probe. Raises `InputError` for a record in memory."""
         if self.folder is None:
-            raise InputError("A record in memory has no files; give AttentionHealth a folder, for example out='runs'.")
+            raise InputError("A record in memory has no files; pass AttentionHealth a folder, like out='runs'.")
         return self.folder / FOLDER / f"{step:06d}.npz"
 
     def planes(self, step: int) -> Planes:
-        """The patterns of the probe's first input at a step. Raises `InputError` for a step without."""
+        """The patterns of the probe's first input at a step. Raises `InputError` for a step without patterns."""
         if step in self.kept:
             return self.kept[step]
         if self.folder is None or not (file := self.file(step)).exists():
             known = ", ".join(map(str, self.steps[:20]))
-            raise InputError(f"There are patterns of the steps {known or 'none yet'}, got {step}.")
+            raise InputError(f"The steps with patterns are {known or 'none yet'}, got {step}.")
         with np.load(file, allow_pickle=False) as found:
             return planes_of(found)
 
@@ -116,27 +116,31 @@ class HealthRecord:
             ['step', 'layer', 'head', 'score_max']
         """
         parts = [
-            pd.DataFrame({"step": one.step, "layer": layer, "head": range(len(of["entropy_p50"]))} | of)
+            pd.DataFrame({"step": one.step, "layer": layer, "head": range(len(measures["entropy_p50"]))} | measures)
             for one in self.probes
-            for layer, of in one.heads.items()
+            for layer, measures in one.heads.items()
         ]
         columns = ["step", "layer", "head", *HEAD_MEASURES]
         return pd.DataFrame(pd.concat(parts, ignore_index=True) if parts else None, columns=columns)
 
     def layer_table(self) -> pd.DataFrame:
         """One row per step and layer, with the columns of `LAYER_MEASURES`."""
-        rows = [{"step": one.step, "layer": layer} | of for one in self.probes for layer, of in one.layers.items()]
+        rows = [
+            {"step": one.step, "layer": layer} | measures
+            for one in self.probes
+            for layer, measures in one.layers.items()
+        ]
         return pd.DataFrame(rows, columns=["step", "layer", *LAYER_MEASURES])
 
     def loss_table(self) -> pd.DataFrame:
-        """Training and probe loss in nats, one row per step at which one is known."""
+        """The training loss and the probe's loss in nats, one row per step at which either is known."""
         probes = pd.Series({one.step: one.loss for one in self.probes}, dtype="float64", name="probe_loss")
         losses = pd.Series(dict(self.losses), dtype="float64", name="loss")
         return pd.concat([losses, probes], axis=1).sort_index().rename_axis("step").reset_index()
 
     @classmethod
     def load(cls, folder: str | Path, *, probes: bool = True) -> HealthRecord:
-        """Read the record of a run's folder, or without `probes` its tokens and alarms. Losses are in the run store.
+        """Read the record in a run's folder, without `probes` only its tokens and alarms. Losses are in the run store.
 
         Raises `CheckpointError` for damaged files.
         """
@@ -151,7 +155,7 @@ class HealthRecord:
                     found.append(probe_of(arrays))
             return cls(tokens, found, [], alarms, folder, target)
         except (OSError, KeyError, TypeError, ValueError, EOFError) as error:
-            raise CheckpointError(f"{folder.name} holds no readable record of attention: {error}.") from None
+            raise CheckpointError(f"{folder.name} has no readable attention record: {error}.") from None
 
     @staticmethod
     def is_in(folder: str | Path) -> bool:
@@ -159,14 +163,14 @@ class HealthRecord:
         return (Path(folder) / FOLDER / FILE).is_file()
 
 
-WHOLE: dict[str, Callable[[np.ndarray], Any]] = {"min": np.nanmin, "median": np.nanmedian, "max": np.nanmax}
-"""What is told of a measure over all heads."""
-SUMMARY = tuple(f"{name}/{what}" for name in HEAD_MEASURES for what in WHOLE)
+STATISTICS: dict[str, Callable[[np.ndarray], Any]] = {"min": np.nanmin, "median": np.nanmedian, "max": np.nanmax}
+"""The statistics of a measure over all heads."""
+SUMMARY = tuple(f"{name}/{statistic}" for name in HEAD_MEASURES for statistic in STATISTICS)
 """The names in a summary."""
 
 
 def summary(heads: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, float]:
-    """The least, the median and the largest value over all heads of each measure that is known, for a table or TensorBoard.
+    """The minimum, median and maximum over all heads of each known measure, for a table or TensorBoard.
 
     Example:
         >>> import numpy as np
@@ -175,23 +179,23 @@ def summary(heads: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, float]:
     """
     found = {}
     for name in HEAD_MEASURES:
-        values = np.concatenate([of[name] for of in heads.values() if name in of] or [np.empty(0)])
+        values = np.concatenate([measures[name] for measures in heads.values() if name in measures] or [np.empty(0)])
         if np.isfinite(values).any():
-            found |= {f"{name}/{what}": float(of(values)) for what, of in WHOLE.items()}
+            found |= {f"{name}/{statistic}": float(f(values)) for statistic, f in STATISTICS.items()}
     return found
 
 
 def probe_files(folder: Path) -> list[Path]:
-    """The files of the probes in a run's folder, by step."""
+    """The files of the probes in a run's folder, ordered by step."""
     found = [file for file in (folder / FOLDER).glob("*.npz") if file.stem.isdecimal() and file.stem.isascii()]
     return sorted(found, key=lambda file: int(file.stem))
 
 
 def _packed(probe: Probe, planes: Planes) -> bytes:
-    """A probe and its patterns as a NumPy archive without pickles."""
+    """Pack a probe and its patterns into a NumPy archive without pickles."""
     arrays: dict[str, np.ndarray] = {f"plane:{path}": codes for path, codes in planes.items()}
-    for layer, of in probe.heads.items():
-        arrays[f"heads:{layer}"] = np.stack([of[name] for name in HEAD_MEASURES])  # [measure, head]
+    for layer, measures in probe.heads.items():
+        arrays[f"heads:{layer}"] = np.stack([measures[name] for name in HEAD_MEASURES])  # [measure, head]
         arrays[f"layer:{layer}"] = np.array([probe.layers[layer][name] for name in LAYER_MEASURES])
     archive = io.BytesIO()
     about = np.array(json.dumps({"step": probe.step, "loss": probe.loss, "note": probe.note}))
@@ -200,7 +204,7 @@ def _packed(probe: Probe, planes: Planes) -> bytes:
 
 
 def probe_of(found: Mapping[str, np.ndarray]) -> Probe:
-    """The probe of the arrays of its file."""
+    """The probe in the arrays of its file."""
     about = json.loads(str(found["about"]))
     names = [name.removeprefix("heads:") for name in found if name.startswith("heads:")]
     heads = {name: dict(zip(HEAD_MEASURES, found[f"heads:{name}"], strict=True)) for name in names}
@@ -209,14 +213,14 @@ def probe_of(found: Mapping[str, np.ndarray]) -> Probe:
 
 
 def planes_of(found: Mapping[str, np.ndarray]) -> Planes:
-    """The patterns of the arrays of a probe's file."""
+    """The patterns in the arrays of a probe's file."""
     return {name.removeprefix("plane:"): found[name] for name in found if name.startswith("plane:")}
 
 
 def settings_of(shape: ModelShape, model: Any, task: Task | None, *, name: str, steps: int, every: int) -> Preset:
-    """The settings under which the run store lists a training of another program.
+    """The settings under which the run store lists a training by another program.
 
-    Of a model that is none of ours, they say its sizes.
+    For an external model, the configuration holds its sizes only.
     """
     d_head = shape.d_model // max(1, *shape.heads.values())
     own = model.config if isinstance(model, Transformer) else None
@@ -231,13 +235,13 @@ def settings_of(shape: ModelShape, model: Any, task: Task | None, *, name: str, 
 
 
 class OutsideRun:
-    """A training of another program as a run of the run store, so that the app shows it while it goes on and can stop it.
+    """A training by another program as a run in the run store, which the app shows live and can stop.
 
-    This process writes the run, under a lock that ends with the process.
+    This process writes the run, under a lock that is released when the process ends.
 
     Args:
-        store: The store that gets the run.
-        settings: What the run is listed under; its title is the run's name.
+        store: The run store.
+        settings: The settings of the run. Their title is the run's name.
     """
 
     def __init__(self, store: RunStore, settings: Preset) -> None:
@@ -249,7 +253,7 @@ class OutsideRun:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """The seconds since the run was created."""
         return time.perf_counter() - self._began
 
     def start(self) -> None:
@@ -259,14 +263,14 @@ class OutsideRun:
             move(db, entry_of(db, self.id), "running", worker=secrets.token_hex(8), device=ELSEWHERE, pid=os.getpid())
 
     def write(self, row: Mapping[str, Any], live: Mapping[str, float]) -> None:
-        """Append a row of metrics, with its `step` and `seconds`; `live` is shown beside the run, as is a note of the row."""
+        """Append a row of metrics with its `step` and `seconds`. The app shows `live` and the row's note with the run."""
         message = {"message": row["note"][:500]} if row["note"] else {}
         with self.store.database.writing() as db:
             insert_rows(db, self.id, [dict(row)])
             set_columns(db, self.id, step=row["step"], seconds=row["seconds"], live=json.dumps(live), **message)
 
     def take_commands(self) -> set[str]:
-        """The kinds of the commands that the app has sent since the last call."""
+        """The kinds of commands that the app has sent since the last call."""
         with self.store.database.writing() as db:
             kinds = {line["kind"] for line in db.execute("SELECT kind FROM commands WHERE run = ?", (self.id,))}
             db.execute("DELETE FROM commands WHERE run = ?", (self.id,))
