@@ -1,4 +1,4 @@
-"""Interventions read from a link do what the edits they stand for do, and nothing that does not fit gets through."""
+"""Interventions parsed from a link equal their edits, and invalid ones are rejected."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def shape_of(model: xformer.Transformer) -> ModelShape:
         ("positions:off", [edits.zero_positions()]),
     ],
 )
-def test_each_text_is_its_edit(text: str, same: list[edits.AnyEdit]) -> None:
+def test_an_intervention_equals_its_edits(text: str, same: list[edits.AnyEdit]) -> None:
     model, tokens = model_of(), torch.arange(1, 8)[None]
     found = parse(text, shape_of(model))
     assert join(found) == text
@@ -45,10 +45,10 @@ def test_each_text_is_its_edit(text: str, same: list[edits.AnyEdit]) -> None:
     assert not torch.equal(changed, xformer.record(model, tokens).logits)
 
 
-def test_a_label_names_a_layer_and_a_head_as_every_picture_does() -> None:
+def test_labels_count_layers_and_heads_from_1() -> None:
     single, pair = shape_of(model_of()), shape_of(model_of("encoder-decoder"))
     for text, shape, label in (
-        ("cut:encoder.0.attn.*.3-5", single, "layer 1 · all heads: 3 may not look at 5"),
+        ("cut:encoder.0.attn.*.3-5", single, "layer 1 · all heads: 3 may not attend to 5"),
         ("ablate:encoder.1.ffn", single, "layer 2 · feed-forward ablated"),
         ("solo:encoder.1.attn.2", pair, "encoder 2 · head 3 alone"),
         ("ablate:decoder.1.cross_attn.0", pair, "decoder 2 · cross · head 1 ablated"),
@@ -57,12 +57,12 @@ def test_a_label_names_a_layer_and_a_head_as_every_picture_does() -> None:
 
 
 @pytest.mark.parametrize("old", ["silence:encoder.1.attn.2", "mute:encoder.1.ffn", "neuron:encoder.0.ffn.7"])
-def test_older_links_still_ablate(old: str) -> None:
+def test_prefixes_of_older_links_still_ablate(old: str) -> None:
     new, shape = f"ablate:{old.split(':')[1]}", shape_of(model_of())
     assert parse(old, shape) == parse(f"{old},{new}", shape) == parse(new, shape)
 
 
-def test_an_opened_edge_lets_a_causal_model_look_ahead() -> None:
+def test_an_opened_edge_lets_a_causal_model_attend_to_a_later_key() -> None:
     model, tokens = model_of("decoder"), torch.arange(1, 8)[None]
     trace = xformer.record(model, tokens, edits=all_edits(parse("open:decoder.0.attn.1.2-5", shape_of(model))))
     pattern = trace["decoder.0.attn.pattern"][0]
@@ -76,7 +76,7 @@ def test_tokens_are_replaced_in_the_input() -> None:
     assert all_edits(found) == []
 
 
-def test_several_keep_their_order_and_each_comes_once() -> None:
+def test_interventions_keep_their_order_and_duplicates_are_dropped() -> None:
     text = "positions:off,ablate:encoder.0.attn.1"
     assert join(parse(f"{text},positions:off,", shape_of(model_of()))) == text
     assert parse("", shape_of(model_of())) == ()
@@ -85,33 +85,33 @@ def test_several_keep_their_order_and_each_comes_once() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("gas", "no intervention"),
-        ("ablate:encoder.0.attn", "no intervention"),
-        ("ablate:encoder.0.attn.٣", "no intervention"),
+        ("gas", "is not an intervention"),
+        ("ablate:encoder.0.attn", "is not an intervention"),
+        ("ablate:encoder.0.attn.٣", "is not an intervention"),
         ("ablate:encoder.2.attn.0", "no attention layer encoder.2.attn"),
         ("ablate:encoder.0.attn.3", "heads 0 to 2, got 3"),
         ("cut:encoder.0.attn.0.3-17", "positions are 0 to 16, got 17"),
         ("ablate:encoder.0.ffn.11", "neurons 0 to 10 in encoder.0.ffn, got 11"),
         ("ablate:encoder.5.ffn", "no feed-forward layer encoder.5.ffn"),
         ("token:0.23", "tokens 0 to 22"),
-        ("<script>alert(1)</script>", "no intervention"),
+        ("<script>alert(1)</script>", "is not an intervention"),
         (",".join(f"cut:encoder.0.attn.0.{q}-{k}" for q in range(15) for k in range(15)), "at most 200"),
     ],
 )
-def test_what_does_not_fit_is_one_plain_sentence(text: str, words: str) -> None:
+def test_an_invalid_intervention_is_rejected_in_one_sentence(text: str, words: str) -> None:
     with pytest.raises(EditError, match=words) as caught:
         parse(text, shape_of(model_of()))
     assert "\n" not in str(caught.value)
 
 
-def test_models_without_positions_or_feed_forward_say_so() -> None:
-    with pytest.raises(EditError, match="no positions"):
+def test_interventions_on_missing_positions_or_feed_forward_layers_are_rejected() -> None:
+    with pytest.raises(EditError, match="no position information"):
         parse("positions:off", shape_of(model_of(positions="none")))
     with pytest.raises(EditError, match="it has none"):
         parse("ablate:encoder.0.ffn", shape_of(model_of(d_ff=0)))
 
 
-def test_layers_of_another_kind_of_model_may_differ() -> None:
+def test_layers_may_have_different_numbers_of_heads_and_neurons() -> None:
     heads = {"encoder.0.attn": 2, "encoder.1.attn": 5}
     shape = replace(shape_of(model_of()), heads=heads, neurons={"encoder.1.ffn": 40})
     assert len(parse("ablate:encoder.1.attn.4", shape)) == len(parse("ablate:encoder.1.ffn.39", shape)) == 1
@@ -119,5 +119,5 @@ def test_layers_of_another_kind_of_model_may_differ() -> None:
     assert parse("ablate:encoder.0.ffn", shape)[0].label == "layer 1 · feed-forward ablated"
     with pytest.raises(EditError, match="heads 0 to 1, got 4"):
         parse("ablate:encoder.0.attn.4", shape)
-    with pytest.raises(EditError, match=r"no neurons that can be edited one by one in encoder\.0\.ffn"):
+    with pytest.raises(EditError, match=r"no neurons that can be edited individually in encoder\.0\.ffn"):
         parse("ablate:encoder.0.ffn.0", shape)

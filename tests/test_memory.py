@@ -1,4 +1,4 @@
-"""The estimated memory of a run is close to the measured one."""
+"""Estimates of memory are close to the measurements."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIZES = [
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_estimate_is_near_what_is_kept(architecture: str, size: dict) -> None:
+def test_the_estimate_is_close_to_the_size_of_the_trace(architecture: str, size: dict) -> None:
     model: Transformer = build(architecture=architecture, max_len=64, **size)
     source = torch.ones(2, 61, dtype=torch.int64)
     target = torch.ones(2, 37, dtype=torch.int64) if architecture == "encoder-decoder" else None
@@ -37,7 +37,7 @@ def test_the_estimate_is_near_what_is_kept(architecture: str, size: dict) -> Non
     assert 0.75 < estimate / taken < 1.6
 
 
-def test_a_small_file_with_many_heads_is_told_in_gigabytes() -> None:
+def test_a_small_model_with_many_heads_takes_gigabytes() -> None:
     config = build(n_layers=64, n_heads=256, d_head=1, d_value=1, d_model=2, d_ff=0, max_len=80).config
     assert 4 * n_parameters(config) < 1_000_000
     assert 0.7e9 < trace_bytes(config, 80) < 1.5e9
@@ -47,15 +47,15 @@ def test_a_small_file_with_many_heads_is_told_in_gigabytes() -> None:
     assert peak_bytes(config, 80) > trace_bytes(config, 80)
 
 
-def test_so_many_inputs_are_read_at_once_as_fit() -> None:
+def test_the_batch_size_depends_on_the_memory_of_a_row() -> None:
     shipped = preset("digits").model
-    assert rows_that_fit(shipped, shipped.max_len) >= 500  # all at once, so in the same bits as ever
+    assert rows_that_fit(shipped, shipped.max_len) >= 500  # all in one batch, so that results stay bit-identical
     wide = shipped.replace(n_layers=32, n_heads=256, d_head=1, d_value=1, d_model=2, d_ff=50_000)
     assert 1 <= rows_that_fit(wide, wide.max_len) < 50
     assert rows_that_fit(wide.replace(d_ff=131_072), 65_000) == 1
 
 
-def test_test_images_in_parts_are_read_as_those_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_for_test_images_do_not_depend_on_the_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Transformer(preset("digits").model).eval()
     whole = predict_test_images(model)
     monkeypatch.setattr(memory, "LAYER_BYTES", 1)
@@ -76,7 +76,7 @@ analyses = dict(attention=lambda r: analysis.attention(r, layer=0, head=0), cosi
                 probabilities=lambda r: answered(r).probabilities)
 def answered(r):
     return from_trace(m, r.trace, [token % 5 for token in range(len(r.ids()))])
-analyses["{name}"](small)  # what it imports is there then
+analyses["{name}"](small)  # imports happen before the measurement
 """
 
 
@@ -86,17 +86,25 @@ MEASURED = {
     "direct_logit_effect": {"n": 9, "vocab": 9_000, "neurons": 2_500},
     "probabilities": {"n": 1_000, "vocab": 20_000, "neurons": 8},
 }
-"""Analyses, and the sizes for which they are measured."""
+"""The sizes for which each analysis is measured."""
 BOUNDED = {
-    "waves of 1,500 numbers": ("number_waves.spectrum_of(torch.randn(1500, 16))", "", 64e6),  # once 2.5 GB
-    "order of 9,000 tokens": ("embeddings.numbers_in_order(x)", "x = torch.randn(9_000, 16)", 150e6),  # not 650 MB
+    "waves of 1,500 numbers": (
+        "number_waves.spectrum_of(torch.randn(1500, 16))",
+        "",
+        64e6,
+    ),  # 2.5 GB in an earlier version
+    "order of 9,000 tokens": (
+        "embeddings.numbers_in_order(x)",
+        "x = torch.randn(9_000, 16)",
+        150e6,
+    ),  # 650 MB in an earlier version
     "predictions": (  # all of them take 160 MB
         "(r.predicted, r.probability, r.probability_of_answer)",
         RUN.format(name="probabilities", **MEASURED["probabilities"]) + "r = answered(r)",
         100e6,
     ),
 }
-"""Other analyses: the expression, the code before it, and the most that it may take."""
+"""Other analyses: the expression, the code before it, and its memory limit in bytes."""
 
 
 @pytest.fixture(scope="module")
@@ -108,39 +116,39 @@ def peaks() -> dict[str, int]:
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_the_estimated_memory_of_an_analysis_is_near_the_measured(name: str, peaks: dict[str, int]) -> None:
+def test_the_estimate_for_an_analysis_is_close_to_the_measured_peak(name: str, peaks: dict[str, int]) -> None:
     assert 0.5 < needed_bytes(name, **MEASURED[name]) / peaks[name] < 1.5
 
 
-def test_an_analysis_that_takes_too_much_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_analysis_over_the_memory_limit_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     check_analysis("cosines", "name some positions", n=2_048)
-    with pytest.raises(InputError, match=r"^cosines takes about 1.0 GB of memory here, and 500.0 MB are allowed; name"):
+    with pytest.raises(InputError, match=r"^cosines takes about 1.0 GB of memory here, but 500.0 MB are allowed; name"):
         check_analysis("cosines", "name some positions", n=3_100)
     model = build(architecture="decoder", n_heads=2, max_len=64)
     reading = xformer.read(model, torch.arange(40) % 5)
     monkeypatch.setattr(memory, "ANALYSIS_BYTES", 3_000)
-    for refused in (
+    for call in (
         lambda: xformer.analysis.attention(reading, layer=0, head=0),
         lambda: xformer.analysis.cosines(reading),
         lambda: from_trace(model, reading.trace, [1] * 40).probabilities,
     ):
         with pytest.raises(InputError, match="are allowed; "):
-            refused()
+            call()
     assert len(xformer.analysis.attention(reading, layer=0, head=0, around=(5, 5))) > 100
     assert len(xformer.analysis.cosines(reading, positions=[1, 2])) == 4
 
 
 @pytest.mark.parametrize("name", BOUNDED)
-def test_an_analysis_of_very_many_rows_takes_little_memory(name: str, peaks: dict[str, int]) -> None:
+def test_the_peak_memory_of_large_analyses_is_bounded(name: str, peaks: dict[str, int]) -> None:
     assert peaks[name] < BOUNDED[name][2]
 
 
-def test_predictions_in_parts_are_those_of_the_whole_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_in_parts_equal_predictions_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(architecture="decoder", max_len=64)
     monkeypatch.setattr("xformer.reading.MOST_CELLS", 3 * model.config.vocab_size)
     reading = from_trace(model, record(model, torch.arange(41)[None] % 5), [at % 3 for at in range(41)])
     assert len(reading.target_positions) == 41
-    p = reading.logits[0, list(reading.target_positions)].softmax(dim=-1)  # [asked, vocab]
+    p = reading.logits[0, list(reading.target_positions)].softmax(dim=-1)  # [target position, vocab]
     assert reading.predicted == tuple(p.argmax(dim=-1).tolist())
     assert reading.probability == tuple(p.amax(dim=-1).tolist())
     assert reading.probability_of_answer == tuple(p[at, token].item() for at, token in enumerate(reading.answer))

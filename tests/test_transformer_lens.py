@@ -1,4 +1,4 @@
-"""Names of TransformerLens: the same tensors as a stock GPT-2 computes, in the order of axes that they have there."""
+"""TransformerLens names give the tensors of a stock GPT-2, in TransformerLens's order of axes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def reading(gpt2: Any) -> xformer.Reading:
 
 
 def stock(gpt2: Any) -> dict[str, torch.Tensor]:
-    """The activations of the first block by their names in TransformerLens, from the modules of Hugging Face alone."""
+    """The activations of the first block by TransformerLens name, computed with the Hugging Face modules alone."""
     body = gpt2.transformer
     block = body.h[0]
     with torch.no_grad():
@@ -60,7 +60,7 @@ def stock(gpt2: Any) -> dict[str, torch.Tensor]:
     }  # fmt: skip
 
 
-def test_each_name_gives_what_it_gives_in_transformer_lens(gpt2: Any, reading: xformer.Reading) -> None:
+def test_each_name_has_the_same_meaning_as_in_transformer_lens(gpt2: Any, reading: xformer.Reading) -> None:
     wanted = stock(gpt2)
     for name, value in wanted.items():
         assert name in reading
@@ -81,14 +81,14 @@ def test_an_unknown_name_suggests_similar_ones(reading: xformer.Reading) -> None
     with pytest.raises(ActivationError, match=r"no activation 'blocks\.7\.attn\.hook_z'; did you mean blocks"):
         reading["blocks.7.attn.hook_z"]
     absent = "blocks.0.attn.hook_result"
-    with pytest.raises(KeyError, match=rf"no activation '{absent}' here\. These have names.*hook_embed"):
+    with pytest.raises(KeyError, match=rf"no activation '{absent}' here\. The supported TransformerLens.*hook_embed"):
         reading[absent]
     assert "blocks.7.attn.hook_z" not in reading
     assert reading.get(absent) is None
     assert absent not in reading
 
 
-def test_rotated_queries_have_the_name_of_rotated_queries() -> None:
+def test_rotary_models_have_names_for_rotated_queries_only() -> None:
     config = xformer.ModelConfig(
         architecture="decoder", vocab_size=11, d_model=8, n_layers=1, n_heads=2, d_ff=5, max_len=7, positions="rotary"
     )
@@ -99,20 +99,20 @@ def test_rotated_queries_have_the_name_of_rotated_queries() -> None:
     assert not ModelShape.of(config.replace(positions="learned")).rotates
 
 
-def test_a_model_with_two_stacks_says_so() -> None:
+def test_names_are_rejected_for_models_with_two_stacks() -> None:
     reading = xformer.read("checkpoints/reverse-seq2seq", "5 3 9 1")
-    for ask in (lambda: reading["blocks.0.attn.hook_z"], lambda: reading.names("transformer_lens")):
+    for look_up in (lambda: reading["blocks.0.attn.hook_z"], lambda: reading.names("transformer_lens")):
         with pytest.raises(ActivationError, match="an encoder and a decoder"):
-            ask()
+            look_up()
     assert "blocks.0.attn.hook_z" not in reading
     with pytest.raises(EditError, match="an encoder and a decoder"):
         xformer.read("checkpoints/reverse-seq2seq", "5 3 9 1", keep=["blocks.*.attn.hook_z"])
 
 
-def test_edits_by_these_names_see_these_axes(gpt2: Any, reading: xformer.Reading) -> None:
+def test_edits_by_transformer_lens_name_get_its_order_of_axes(gpt2: Any, reading: xformer.Reading) -> None:
     seen: list[tuple[int, ...]] = []
 
-    def silence_head_2(z: torch.Tensor) -> torch.Tensor:  # [batch, pos, head, d_head]
+    def ablate_head_2(z: torch.Tensor) -> torch.Tensor:  # [batch, pos, head, d_head]
         seen.append(tuple(z.shape))
         z[:, :, 2] = 0.0
         return z
@@ -121,7 +121,7 @@ def test_edits_by_these_names_see_these_axes(gpt2: Any, reading: xformer.Reading
     assert not torch.allclose(wanted, reading.logits, **CLOSE)
     z = reading["blocks.1.attn.hook_z"].clone()
     z[:, :, 2] = 0.0
-    for edit in (edits.apply("blocks.1.attn.hook_z", silence_head_2), edits.replace("blocks.1.attn.hook_z", z)):
+    for edit in (edits.apply("blocks.1.attn.hook_z", ablate_head_2), edits.replace("blocks.1.attn.hook_z", z)):
         torch.testing.assert_close(xformer.read(gpt2, IDS, edits=[edit]).logits, wanted, **CLOSE)
     assert seen == [(2, 5, 3, 8)]
     everywhere = xformer.read(gpt2, IDS, edits=[edits.scale("blocks.*.hook_mlp_out", 0.0)]).logits
@@ -133,6 +133,6 @@ def test_edits_by_these_names_see_these_axes(gpt2: Any, reading: xformer.Reading
     torch.testing.assert_close(shifted["hook_pos_embed"], reading["hook_pos_embed"].roll(1, dims=1))
 
 
-def test_what_is_kept_may_be_asked_for_by_these_names(gpt2: Any) -> None:
+def test_keep_accepts_transformer_lens_names(gpt2: Any) -> None:
     reading = xformer.read(gpt2, IDS, keep=["blocks.*.attn.hook_pattern"])
     assert set(reading) == {"decoder.0.attn.pattern", "decoder.1.attn.pattern", "logits"}

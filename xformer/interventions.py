@@ -1,4 +1,4 @@
-"""Interventions as short texts, so that a link can carry them and a person can read them.
+"""Interventions as short, readable texts for links.
 
     ablate:encoder.1.attn.2         the output z of head 2 of that layer is set to 0
     ablate:encoder.0.ffn            the output of that feed-forward layer is set to 0
@@ -9,9 +9,9 @@
     positions:off                   the position information is removed
     token:3.7                       the input's symbol at position 3 becomes 7
 
-Older links write `silence:` for a head, `mute:` for a feed-forward layer and `neuron:` for a neuron; these are still read.
-Several are joined by commas. In these texts layers, heads, positions and neurons count from 0, as in a trace; the labels that a
-person reads are those of `xformer.site`, where layers and heads count from 1.
+Several interventions are joined by commas. Older links contain `silence:` for a head, `mute:` for a feed-forward layer and
+`neuron:` for a neuron, which are still read. Layers, heads, positions and neurons count from 0 in these texts, as in a trace.
+In labels, layers and heads count from 1; see `xformer.site`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from xformer.model_shape import READ_ONLY, ModelShape
 from xformer.site import PATH, head_title, layer_title
 
 MOST = 200
-"""How many interventions one run may have."""
+"""The largest number of interventions of one run."""
 
 _ATTENTION = PATH.replace("|ffn)", ")")
 _FEED_FORWARD = r"(?P<ffn>(encoder|decoder)\.\d{1,3}\.ffn)"
@@ -39,22 +39,22 @@ _FORMS = {
     "token": r"(?P<position>\d{1,5})\.(?P<symbol>\d{1,6})",
 }
 _OLD = re.compile(r"^(silence|mute|neuron):")
-"""What older links write for `ablate:`."""
+"""Prefixes in older links that mean `ablate:`."""
 
 
 @dataclass(frozen=True)
 class Intervention:
-    """One change to a run. `text` is what stands in a link, `label` what a person reads."""
+    """One change to a run: its `text` in links, its `label` on screens, and its edits."""
 
     text: str
     label: str
     edits: tuple[AnyEdit, ...] = ()
     replaced: tuple[int, int] | None = None
-    """A position of the input and the token that it gets: a change of what is read, not of how."""
+    """A position of the input and its new token. This changes the input, not the computation."""
 
 
 def parse(text: str, shape: ModelShape) -> tuple[Intervention, ...]:
-    """The interventions of a link, in its order, each once. Raises `EditError` with one plain sentence for what is not one."""
+    """Parse the interventions of a link, in order and without duplicates. Raises `EditError` with one plain sentence."""
     words = [word for word in dict.fromkeys(_OLD.sub("ablate:", word) for word in text.split(",")) if word]
     if len(words) > MOST:
         raise EditError(f"A run can have at most {MOST} interventions, got {len(words)}.")
@@ -67,12 +67,12 @@ def join(interventions: tuple[Intervention, ...]) -> str:
 
 
 def all_edits(interventions: tuple[Intervention, ...]) -> list[AnyEdit]:
-    """The edits of all of them, in order, for `record`."""
+    """The edits of all interventions, in order, for `record`."""
     return [edit for intervention in interventions for edit in intervention.edits]
 
 
 def changed_source(interventions: tuple[Intervention, ...], source: tuple[int, ...]) -> tuple[int, ...]:
-    """The input with its tokens replaced; a position that it does not have is left alone."""
+    """The input with tokens replaced. Positions beyond its end are ignored."""
     tokens = list(source)
     for position, token in (intervention.replaced for intervention in interventions if intervention.replaced):
         if position < len(tokens):
@@ -84,13 +84,11 @@ def _one(word: str, shape: ModelShape) -> Intervention:
     kind, _, rest = word.partition(":")
     match = re.fullmatch(_FORMS[kind], rest, re.ASCII) if kind in _FORMS else None
     if match is None:
-        raise EditError(
-            f"“{word[:60]}” is no intervention; for example ablate:{[*shape.heads, 'encoder.0.attn'][0]}.0."
-        )
+        raise EditError(f"“{word[:60]}” is not an intervention, like ablate:{[*shape.heads, 'encoder.0.attn'][0]}.0.")
     found = match.groupdict()
     if kind == "positions":
         if not shape.can_drop_positions:
-            raise EditError("This model has no positions that could be switched off.")
+            raise EditError("This model has no position information to switch off.")
         return Intervention(word, "positions off", (edits.zero_positions(),))
     if kind == "token":
         position, token = int(found["position"]), int(found["symbol"])
@@ -122,7 +120,7 @@ def _attention(word: str, kind: str, path: str, found: dict[str, str], shape: Mo
         if max(edge) >= shape.max_len:
             raise EditError(f"This model's positions are 0 to {shape.max_len - 1}, got {max(edge)}.")
         make = edits.mask_edges if kind == "cut" else edits.unmask_edges
-        verb = "may not look at" if kind == "cut" else "may look at"
+        verb = "may not attend to" if kind == "cut" else "may attend to"
         return Intervention(word, f"{name}: {edge[0]} {verb} {edge[1]}", (make(path, [edge], heads),))
     assert heads is not None
     if kind == "ablate":
@@ -133,13 +131,12 @@ def _attention(word: str, kind: str, path: str, found: dict[str, str], shape: Mo
 
 def _feed_forward(word: str, path: str, neuron: str | None, shape: ModelShape) -> Intervention:
     if path not in (paths := [site.path for site in shape.feed_forward]):
-        there = ", ".join(paths) or "none"
-        raise EditError(f"This model has no feed-forward layer {path}; it has {there}.")
+        raise EditError(f"This model has no feed-forward layer {path}; it has {', '.join(paths) or 'none'}.")
     name = f"{layer_title(path, is_pair=shape.is_pair)} · feed-forward"
     if neuron is None:
         return Intervention(word, f"{name} ablated", (edits.scale(f"{path}.out", 0.0),))
     n = shape.neurons.get(path, 0)
     if int(neuron) >= n:
-        there = f"neurons 0 to {n - 1}" if n else "no neurons that can be edited one by one"
-        raise EditError(f"This model has {there} in {path}, got {int(neuron)}.")
+        known = f"neurons 0 to {n - 1}" if n else "no neurons that can be edited individually"
+        raise EditError(f"This model has {known} in {path}, got {int(neuron)}.")
     return Intervention(word, f"{name} · neuron {int(neuron)} ablated", (edits.ablate_neuron(path, int(neuron)),))

@@ -1,9 +1,9 @@
-"""The shape of a model, ours or external: its sizes, its layers, and how many heads and neurons each has.
+"""The shape of a model, ours or external: its sizes, its layers, and the number of heads and neurons of each layer.
 
-    ModelShape.of(config)          of one of our own models
-    adapter.shape                  of any model that is read
+    ModelShape.of(config)          the shape of one of our own models
+    adapter.shape                  the shape of any model that is read
 
-Figures, edits and links use this; only code that works on our own weights uses a `ModelConfig`.
+Figures, edits and links use this; only code for our own weights uses a `ModelConfig`.
 """
 
 from __future__ import annotations
@@ -25,44 +25,45 @@ READ_ONLY = (
 
 @dataclass(frozen=True, eq=False)
 class ModelShape:
-    """The sizes of a model. `heads` and `neurons` say how many each layer has, by its path, for layers may differ."""
+    """The sizes of a model. Layers may differ, so `heads`, `neurons` and `experts` are given by the path of the layer."""
 
     architecture: Architecture
     is_causal: bool
-    """Whether no position of the stack that reads the input sees what comes later."""
+    """Whether no position of the stack that reads the input attends to later ones."""
     d_model: int
     n_layers: int
-    """Of an encoder-decoder, in each of its two stacks."""
+    """The number of blocks; for an encoder-decoder, of each stack."""
     vocab_size: int
     max_len: int
-    """The most positions of a stack."""
+    """The largest number of positions of a stack."""
     n_inputs: int
-    """What it reads are whole numbers from 0 to `n_inputs` - 1: tokens, or the ink of a pixel."""
+    """Inputs are integers from 0 to `n_inputs` - 1: tokens, or the ink of a pixel."""
     sites: tuple[Site, ...]
-    """Its attention and feed-forward layers, in the order the input meets them."""
+    """The attention and feed-forward layers, in the order of computation."""
     heads: Mapping[str, int]
+    """The number of heads of each attention layer."""
     neurons: Mapping[str, int]
-    """A feed-forward layer without separate neurons is left out."""
+    """The number of neurons of each feed-forward layer that has separate neurons."""
     norm: Literal["pre", "post", "none"]
-    """Where a block normalises the stream: before each part, after it, or nowhere."""
+    """Whether a block normalises the stream before each sublayer, after it, or not at all."""
     final_norm: bool
-    """Whether there is one more norm between the last block and the output layer."""
+    """Whether there is a norm between the last block and the unembedding."""
     can_drop_positions: bool
-    """Whether what tells it where a token stands can be switched off."""
+    """Whether position information can be switched off."""
     activation: str = ""
-    """The function inside its feed-forward layers: "relu", "gelu", …; "" where it is none that has a name here."""
+    """The activation function of the feed-forward layers: "relu", "gelu", …; "" if unknown."""
     joined: frozenset[str] = frozenset()
-    """The layers after which the stream has no state of its own, as what they add is added together with what others do."""
+    """The layers whose output is added to the stream together with that of other layers, so that there is no state between."""
     experts: Mapping[str, int] = field(default_factory=dict)
-    """How many experts each feed-forward layer chooses among, by its path; none where it has no router that was found."""
+    """The number of experts of each feed-forward layer with a located router."""
     is_read_only: bool = False
-    """Whether nothing inside a run can be changed: see `READ_ONLY`."""
+    """Whether nothing inside a run can be edited; see `READ_ONLY`."""
     rotates: bool = False
-    """Whether queries and keys are rotated by their position after the projection (rotary positions)."""
+    """Whether queries and keys are rotated by position after the projection (rotary positions)."""
     image: int = 0
-    """The side of the square images that it reads, in pixels; 0 where it reads tokens."""
+    """The side of the square input images in pixels; 0 for models of tokens."""
     patch: int = 0
-    """The side of the square patches that an image is cut into."""
+    """The side in pixels of the square patches of an image."""
 
     @classmethod
     @lru_cache(maxsize=64)
@@ -81,27 +82,27 @@ class ModelShape:
 
     @cached_property
     def attention(self) -> tuple[Site, ...]:
-        """The attention layers, in the order the input meets them."""
+        """The attention layers, in the order of computation."""
         return tuple(site for site in self.sites if site.is_attention)
 
     @cached_property
     def feed_forward(self) -> tuple[Site, ...]:
-        """The feed-forward layers, in the order the input meets them."""
+        """The feed-forward layers, in the order of computation."""
         return tuple(site for site in self.sites if not site.is_attention)
 
     @property
     def output_stack(self) -> Stack:
-        """The stack whose output becomes the logits: the decoder where there is one."""
+        """The stack whose output becomes the logits: the decoder if there is one."""
         return self.sites[-1].stack
 
     @property
     def is_pair(self) -> bool:
-        """Whether it has two stacks, an encoder and a decoder."""
+        """Whether the model has two stacks, an encoder and a decoder."""
         return self.architecture == "encoder-decoder"
 
     @property
     def n_heads(self) -> int:
-        """How many heads an attention layer has; where layers differ, the most."""
+        """The number of heads of an attention layer; if layers differ, the largest."""
         return max(self.heads.values(), default=0)
 
 

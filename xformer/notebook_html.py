@@ -1,4 +1,4 @@
-"""What a notebook shows of a reading, a checkpoint or a run: HTML without scripts, in the notebook's own ink.
+"""HTML for notebooks: the representation of a reading, a checkpoint or a run, without scripts, in the notebook's text colour.
 
 card("reverse", facts([("parameters", "84,948")]), curve(rows, "exact_match"))
 """
@@ -17,12 +17,12 @@ import numpy as np
 from xformer.blocks import block_max, factor
 
 INK = bytes((62, 110, 228))
-"""Reads on white and on black."""
+"""A colour that is legible on white and on black."""
 BLUE = f"rgb({INK[0]} {INK[1]} {INK[2]})"
 
 
 def card(title: str, *parts: str) -> str:
-    """A title with what stands below it; empty parts are left out."""
+    """A frame with a title and parts below it; empty parts are left out."""
     inside = "".join(f'<div style="margin-top:.5em">{part}</div>' for part in parts if part)
     frame = "border:1px solid rgb(128 128 128 / .35);border-radius:8px;padding:.7em 1em;max-width:960px;overflow-x:auto"
     return f'<div style="{frame}"><b>{escape(title)}</b>{inside}</div>'
@@ -34,7 +34,7 @@ def text(line: str) -> str:
 
 
 def facts(rows: Iterable[tuple[str, object]]) -> str:
-    """Names with their values side by side; what is None or empty is left out."""
+    """Names and values side by side; empty values and None are left out."""
     cells = "".join(
         f'<div><small style="opacity:.65">{escape(name)}</small><br>{escape(str(value))}</div>'
         for name, value in rows
@@ -44,7 +44,7 @@ def facts(rows: Iterable[tuple[str, object]]) -> str:
 
 
 def scores(figures: Any, *names: str) -> list[tuple[str, str]]:
-    """Some of the figures of a scored model, from an untrusted file; values that are not numbers are left out."""
+    """Selected scores of a model from an untrusted file, formatted; values that are not numbers are left out."""
     known = figures if isinstance(figures, dict) else {}
     numbers = {name: known[name] for name in (*names, "samples") if isinstance(known.get(name), (int, float))}
     return [
@@ -61,7 +61,7 @@ def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def curve(rows: Any, name: str) -> str:
-    """A small line of a share against the steps, of rows from an untrusted file; nothing where there are too few."""
+    """A small line chart of a fraction over the steps, from rows of an untrusted file; empty for fewer than two points."""
     known = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     pairs = [(row.get("step"), row.get(name)) for row in known]
     points = [(at, y) for at, y in pairs if type(at) is int and isinstance(y, (int, float)) and 0 <= y <= 1]
@@ -77,18 +77,18 @@ def curve(rows: Any, name: str) -> str:
 
 
 TALL, WIDE, LARGEST, GAP = 560, 900, 44, 3
-"""Pixels: of a whole overview, of the largest head in it, and between two."""
+"""Sizes in pixels: the height and width of an overview, the largest side of a head in it, and the gap between heads."""
 
 
 def head_overview(layers: Sequence[np.ndarray], longest: int = 0) -> str:
-    """All heads of a run as one image, made of one head at a time.
+    """The patterns of all heads of a run as one image.
 
     Args:
-        layers: The weights of each layer, [head, query, key].
-        longest: The most queries or keys that a layer has, where the weights given are the largest of blocks already.
+        layers: The attention weights of each layer, [head, query, key].
+        longest: The largest number of queries or keys of a layer, if `layers` holds maxima of blocks of cells.
 
     Returns:
-        HTML with the image and a sentence on it; nothing where there are no layers.
+        HTML with the image and a caption; empty if there are no layers.
     """
     if not layers:
         return ""
@@ -97,11 +97,11 @@ def head_overview(layers: Sequence[np.ndarray], longest: int = 0) -> str:
     rows = [np.concatenate([np.pad(_fitted(head, side), (0, GAP)) for head in layer], axis=1) for layer in layers]
     width = max(row.shape[1] for row in rows)
     pixels = np.concatenate([np.pad(row, ((0, 0), (0, width - row.shape[1]))) for row in rows])
-    given = max(max(layer.shape[1:]) for layer in layers)
-    block = factor(max(longest, given), given) * factor(given, side)
-    caption = f"attention of {sum(map(len, layers))} heads: a row for each layer; in a head a row for each query"
+    n_cells = max(max(layer.shape[1:]) for layer in layers)
+    block = factor(max(longest, n_cells), n_cells) * factor(n_cells, side)
+    caption = f"attention of {sum(map(len, layers))} heads: one row per layer; within a head, one row per query"
     if block > 1:
-        caption += f"; a pixel is the largest weight of up to {block} × {block}"
+        caption += f"; each pixel is the largest weight of up to {block} × {block}"
     return (
         f'<img width="{width}" height="{len(pixels)}" style="image-rendering:pixelated;max-width:none" '
         f'alt="{caption}" src="data:image/png;base64,{b64encode(_png(pixels)).decode()}">'
@@ -110,21 +110,21 @@ def head_overview(layers: Sequence[np.ndarray], longest: int = 0) -> str:
 
 
 def _fitted(weights: np.ndarray, side: int) -> np.ndarray:
-    """Weights [query, key] as alpha from 0 to 255, on at most `side` pixels; of several in one pixel the largest counts."""
+    """Weights [query, key] as alpha from 0 to 255, on at most `side` pixels. A pixel shows the largest of its weights."""
     for axis in (0, 1):
         weights = block_max(weights, factor(weights.shape[axis], side), axis)
     times = max(1, side // max(weights.shape))
     grown = weights.repeat(times, axis=0).repeat(times, axis=1)
-    return (20 + 235 * np.nan_to_num(grown).clip(0, 1)).astype(np.uint8)  # an unused cell is still to be seen
+    return (20 + 235 * np.nan_to_num(grown).clip(0, 1)).astype(np.uint8)  # cells with weight 0 remain visible
 
 
 def _png(alpha: np.ndarray) -> bytes:
-    """An image of one colour, as strong as `alpha` [row, column] says."""
+    """A PNG image in one colour with the opacity `alpha` [row, column]."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    lines = np.pad(alpha, ((0, 0), (1, 0))).tobytes()  # each line begins with 0: it stands as it is
+    lines = np.pad(alpha, ((0, 0), (1, 0))).tobytes()  # each line begins with filter type 0, none
     header = struct.pack(">IIBBBBB", alpha.shape[1], alpha.shape[0], 8, 3, 0, 0, 0)
     chunks = [chunk(b"IHDR", header), chunk(b"PLTE", INK * 256), chunk(b"tRNS", bytes(range(256)))]
     chunks += [chunk(b"IDAT", zlib.compress(lines)), chunk(b"IEND", b"")]

@@ -1,7 +1,7 @@
-"""The names of TransformerLens for the activations of a model with one stack.
+"""TransformerLens names for the activations of a model with one stack.
 
-A name of TransformerLens means here what it means there, the order of the axes included: "blocks.0.attn.hook_z" is
-[batch, pos, head, d_head], where "decoder.0.attn.z" is [batch, head, pos, d_head]. If both had one order, pasted code that
+A TransformerLens name has the same meaning as there, including the order of axes: "blocks.0.attn.hook_z" is
+[batch, pos, head, d_head], while "decoder.0.attn.z" is [batch, head, pos, d_head]. If both had the same order, pasted code that
 selects a head with `z[:, :, 2]` would silently select a position.
 
 Source: https://transformerlensorg.github.io/TransformerLens/content/hook_points.html
@@ -41,14 +41,14 @@ _HEAD_FIRST = (".q", ".k", ".v", ".z")
 
 
 def is_lens_name(name: object) -> bool:
-    """Whether a name, or a glob, is written as in TransformerLens."""
+    """Whether a name or glob has the form of a TransformerLens name."""
     return isinstance(name, str) and name.startswith(("blocks.", "hook_", "ln_final."))
 
 
 def own_name(name: str, shape: ModelShape) -> str:
-    """Our name for one of TransformerLens: "decoder.0.attn.z" for "blocks.0.attn.hook_z". The layer may be "*".
+    """Convert a TransformerLens name to ours: "blocks.0.attn.hook_z" to "decoder.0.attn.z". The layer may be "*".
 
-    Raises `ActivationError` for a name that has no counterpart here, and for a model with two stacks.
+    Raises `ActivationError` for a name without a counterpart, and for a model with two stacks.
     """
     _check_single(shape)
     if name in _ENDS:
@@ -58,41 +58,41 @@ def own_name(name: str, shape: ModelShape) -> str:
     if found is None or found[2] not in in_block:
         known = (*_ENDS, *(f"blocks.N.{end}" for end in in_block))
         hint = (
-            f" This model rotates it by position, and has it after that: {_ROTATED[found[2]]}."
+            f" This model rotates it by position and records it after the rotation, as {_ROTATED[found[2]]}."
             if (found is not None and shape.rotates and found[2] in _ROTATED)
             else ""
         )
         raise ActivationError(
-            f"There is no activation {name!r} here.{hint} These have names of TransformerLens: {', '.join(known)}."
+            f"There is no activation {name!r} here.{hint} The supported TransformerLens names are {', '.join(known)}."
         )
     return f"{shape.output_stack}.{found[1]}.{in_block[found[2]]}"
 
 
 def lens_names(names: Iterable[str], shape: ModelShape) -> dict[str, str]:
-    """Our names by those of TransformerLens, for the activations in `names` that have one, in their order."""
+    """Map TransformerLens names to our names, for the activations in `names` that have one, in their order."""
     _check_single(shape)
-    there = {own: lens for lens, own in _ENDS.items()}
+    ends = {own: lens for lens, own in _ENDS.items()}
     in_block = {own: lens for lens, own in _in_block(shape).items()}
     found: dict[str, str] = {}
     for name in names:
         stack, _, rest = name.partition(".")
         layer, _, end = rest.partition(".")
-        if name in there:
-            found[there[name]] = name
+        if name in ends:
+            found[ends[name]] = name
         elif stack == shape.output_stack and end in in_block:
             found[f"blocks.{layer}.{in_block[end]}"] = name
     return found
 
 
 def lens_axes(name: str, value: Tensor) -> Tensor:
-    """An activation of ours in the order of axes that TransformerLens has, a view of the same storage.
+    """View one of our activations in TransformerLens's order of axes.
 
     Args:
         name: Our name.
-        value: [batch, head, pos, d_head] for q, k, v and z, [pos, d_model] for pos_embed; others are left as they are.
+        value: [batch, head, pos, d_head] for q, k, v and z, [pos, d_model] for pos_embed; others are returned unchanged.
 
     Returns:
-        [batch, pos, head, d_head], or [1, pos, d_model].
+        [batch, pos, head, d_head], or [1, pos, d_model] for pos_embed.
     """
     if name == "pos_embed":
         return value[None] if value.dim() == 2 else value
@@ -100,14 +100,14 @@ def lens_axes(name: str, value: Tensor) -> Tensor:
 
 
 def own_axes(name: str, value: Tensor) -> Tensor:
-    """The reverse of `lens_axes`."""
+    """The inverse of `lens_axes`."""
     if name == "pos_embed":
         return value[0] if value.dim() == 3 else value
     return value.transpose(-3, -2) if name.endswith(_HEAD_FIRST) and value.dim() >= 3 else value
 
 
 def own_edit(edit: AnyEdit, shape: ModelShape) -> AnyEdit:
-    """An edit that may name its activation as TransformerLens does, with our name and order of axes."""
+    """Convert an edit of a TransformerLens name to our name and order of axes; other edits are returned unchanged."""
     if not is_lens_name(edit.name):
         return edit
     name = own_name(edit.name, shape)
@@ -119,15 +119,15 @@ def own_edit(edit: AnyEdit, shape: ModelShape) -> AnyEdit:
 
 
 def own_names(names: Iterable[str], shape: ModelShape) -> tuple[str, ...]:
-    """Names and globs as they are, but those of TransformerLens as ours."""
+    """Convert TransformerLens names and globs to ours; others are returned unchanged."""
     return tuple(own_name(name, shape) if is_lens_name(name) else name for name in names)
 
 
 def _check_single(shape: ModelShape) -> None:
     if shape.is_pair:
         raise ActivationError(
-            "Names of TransformerLens are for models with one stack, and this model has an encoder and a decoder; use names "
-            "like 'decoder.0.cross_attn.pattern'."
+            "TransformerLens names are for models with one stack, but this model has an encoder and a decoder; use a name like "
+            "'decoder.0.cross_attn.pattern'."
         )
 
 
