@@ -402,17 +402,17 @@ def _turn(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], output: Any) -
 
 def _route(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], output: Any) -> Any:
     """Pass the weights of all experts through the tape, from a router's top-k choice."""
-    where = routing(output)
-    if where is None:
+    positions = routing(output)
+    if positions is None:
         return None
-    scores, weights, chosen = (output[at] for at in where)
+    scores, weights, chosen = (output[at] for at in positions)
     every = weights.new_zeros(*weights.shape[:-1], scores.shape[-1]).scatter(-1, chosen, weights)  # [token, expert]
     changed = _through(run, taps, every)
     if changed is every:
         return None
-    given = list(output)
-    given[where[1]], given[where[2]] = changed.topk(chosen.shape[-1], dim=-1)
-    return type(output)(given)
+    values = list(output)
+    values[positions[1]], values[positions[2]] = changed.topk(chosen.shape[-1], dim=-1)
+    return type(output)(values)
 
 
 _CHANGES: dict[Side, Callable[..., Any]] = {"in": _take, "out": _give, "angles": _turn, "experts": _route}

