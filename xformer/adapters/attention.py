@@ -76,7 +76,7 @@ class Limits:
             bias = rest if bool(rest.any()) else None
         while allowed.dim() < 4:
             allowed = allowed[None]
-        return cls(allowed, own, *_gaps(allowed), bias, terms.added)
+        return cls(allowed, own, *_forbidden_and_empty(allowed), bias, terms.added)
 
     def under(self, tape: AnyTape, shape: torch.Size) -> tuple[Tensor | None, Tensor | None]:
         """Return forbidden cells and empty queries after edits. Causality passes separately, so that an edit can lift it."""
@@ -90,10 +90,10 @@ class Limits:
         changed = tape("mask", mask)
         if changed is mask and allowed is self.allowed:
             return self.forbidden, self.empty
-        return _gaps(changed)
+        return _forbidden_and_empty(changed)
 
 
-def _gaps(allowed: Tensor) -> tuple[Tensor | None, Tensor | None]:
+def _forbidden_and_empty(allowed: Tensor) -> tuple[Tensor | None, Tensor | None]:
     if bool(allowed.all()):
         return None, None
     empty = ~allowed.any(dim=-1, keepdim=True)

@@ -243,7 +243,7 @@ _NAMED: tuple[tuple[str, Stack, Kind], ...] = (
 """The attributes that hold an encoder-decoder's attention in Transformers."""
 
 
-def asking(module: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
+def requesting_attention(module: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
     """The inputs, with attention weights requested from a Transformers model."""
     is_transformers = hasattr(getattr(module, "config", None), "output_attentions")
     return inputs | {"output_attentions": True} if is_transformers else inputs

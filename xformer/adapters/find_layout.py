@@ -18,7 +18,7 @@ from xformer.adapters.layout import (
     block_layout,
     close,
     equal,
-    gives,
+    feeds,
     grouped,
     heads_side_by_side,
     is_chain,
@@ -138,7 +138,7 @@ def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Site
             layout.taps.append(Tap(module, side, number, f"{ffn.path}.{name}"))
             if name == "post":
                 neurons = next(one for one in seen.calls if (one.path, one.number) == (module, number))
-                _name_projection(layout, seen, ffn.path, parts.feed_forward, neurons.taken, after_attention)
+                _name_projection(layout, seen, ffn.path, parts.feed_forward, neurons.input, after_attention)
 
 
 def _name_projection(layout: Layout, seen: Probe, path: str, layer: Sublayer, inside: Tensor, after: int) -> None:
@@ -152,14 +152,14 @@ def _name_projection(layout: Layout, seen: Probe, path: str, layer: Sublayer, in
 def _projection(seen: Probe, attention: Attention, block: Call) -> Call | None:
     """The module that maps z back to the stream: the first leaf with weights after the attention."""
     after = (call for call in seen.calls if attention.end < call.begin < block.end and call.is_leaf)
-    return next((call for call in after if call.given.numel()), None) if attention.z.numel() else None
+    return next((call for call in after if call.output.numel()), None) if attention.z.numel() else None
 
 
 def _attention_inputs(layout: Layout, seen: Probe, block: Call, members: list[tuple[Site, Attention]]) -> Iterator[Tap]:
     """Taps for the input of each query projection: the first matrix in the module that holds the attention."""
     for site, attention in members:
         for call in seen.inside(attention.parents[-1]):
-            reads = call.taken.is_floating_point() and call.taken.numel() == block.taken.numel()
+            reads = call.input.is_floating_point() and call.input.numel() == block.input.numel()
             if call.begin < attention.begin and reads and call.is_matrix:
                 layout.norm_before |= _norm_giving(seen, call, block, site)
                 yield Tap(call.path, "in", call.number, f"{site.path}.in")
@@ -169,7 +169,7 @@ def _attention_inputs(layout: Layout, seen: Probe, block: Call, members: list[tu
 def _norm_giving(seen: Probe, reads: Call, block: Call, site: Site) -> dict[str, str]:
     """The norm within a block whose output a module reads, by the site's path; empty if it reads the stream itself."""
     within = (call for call in seen.calls if block.begin < call.begin < reads.begin)
-    return next(({site.path: call.path} for call in within if call.is_norm and gives(call, reads)), {})
+    return next(({site.path: call.path} for call in within if call.is_norm and feeds(call, reads)), {})
 
 
 def name_ends(
@@ -201,7 +201,7 @@ def name_ends(
         for call in seen.calls:
             if call.begin < last.end or not call.is_leaf:
                 continue
-            if call.is_norm and gives(last, call):
+            if call.is_norm and feeds(last, call):
                 name = f"{stack}.final_norm" if is_pair and stack == "encoder" else "final_norm"
                 layout.taps.append(Tap(call.path, "out", call.number, name))
                 layout.final_norm[stack] = call.path
@@ -215,9 +215,9 @@ def _embeddings(
     used: set[str] = set()
     for call in seen.calls:
         is_biases = set(call.parents) & blocks
-        if not isinstance(call.module, nn.Embedding) or call.given.dim() < 2 or is_biases:
+        if not isinstance(call.module, nn.Embedding) or call.output.dim() < 2 or is_biases:
             continue
-        n = call.given.shape[-2]
+        n = call.output.shape[-2]
         by_token = [index for index, read in enumerate(ids) if any(equal(value, read) for value in call.inputs)]
         stack: Stack = alone
         if is_pair:
@@ -231,7 +231,7 @@ def _embeddings(
 def _is_by_place(call: Call, n: int) -> bool:
     """Whether the rows belong to consecutive positions, with any offset up to 3."""
     table = call.module.get_parameter("weight")
-    rows = call.given.reshape(-1, n, call.given.shape[-1])[0]
+    rows = call.output.reshape(-1, n, call.output.shape[-1])[0]
     return any(
         len(table) >= start + n and torch.allclose(rows, table[start : start + n], atol=1e-6) for start in range(4)
     )
@@ -289,7 +289,7 @@ class OutputHead:
 def find_output_head(seen: Probe, last: str, logits: Tensor, softcap: float | None) -> OutputHead:
     """Find the head after the module `last`. Raises `InputError` if the logits are not a function of its output alone."""
     end = [call for call in seen.calls if call.path == last][-1]
-    start = value = end.given
+    start = value = end.output
     parts: list[nn.Module] = []
     after, factor = end.end, 1.0
     while value.shape != logits.shape:
@@ -297,9 +297,9 @@ def find_output_head(seen: Probe, last: str, logits: Tensor, softcap: float | No
         if step is None:
             raise InputError("This model's logits are not a function of its final stream state alone.")
         factor *= _input_scale(step, value) or 1.0
-        if not torch.equal(step.given, value):  # dropout is the identity in eval mode
+        if not torch.equal(step.output, value):  # dropout is the identity in eval mode
             parts.append(step.module)
-        value, after = step.given, step.end
+        value, after = step.output, step.end
     for head in _candidates(tuple(parts), factor, value, logits, softcap):
         if close(head(start), logits):
             return head
@@ -308,12 +308,12 @@ def find_output_head(seen: Probe, last: str, logits: Tensor, softcap: float | No
 
 def _input_scale(call: Call, value: Tensor) -> float | None:
     """The constant c, usually 1, for which a module's input is c · value; None if it has another input."""
-    if call.taken.shape != value.shape:
+    if call.input.shape != value.shape:
         return None
-    if torch.equal(call.taken, value):
+    if torch.equal(call.input, value):
         return 1.0
-    factor = float((value * call.taken).sum() / (value * value).sum())
-    return factor if factor > 0 and close(factor * value, call.taken) else None
+    factor = float((value * call.input).sum() / (value * value).sum())
+    return factor if factor > 0 and close(factor * value, call.input) else None
 
 
 def _candidates(

@@ -37,14 +37,14 @@ def projection_place(seen: Probe, inside: Tensor, after: int, adds: Call, factor
     """Locate the matrix that maps `inside` [batch, pos, width] to the output that `adds` adds to the stream, or return None."""
     within = [call for call in seen.calls if after < call.begin and call.end <= adds.end]
     for call in within:
-        side = _side(call) if call.is_matrix and close(call.taken, inside) else None
+        side = _side(call) if call.is_matrix and close(call.input, inside) else None
         if side is None:
             continue
-        if close(call.given, adds.given):
+        if close(call.output, adds.output):
             return ProjectionPlace(call.path, side, None, factor)
         norms = [one for one in within if one.is_norm and call.begin < one.begin]
         for one in norms:
-            if close(one.taken, call.given) and close(one.given, adds.given):
+            if close(one.input, call.output) and close(one.output, adds.output):
                 return ProjectionPlace(call.path, side, one.path, factor)
     return None
 
@@ -61,9 +61,9 @@ def _side(call: Call) -> bool | None:
     """The orientation of a matrix; None if the module does more than multiply and add a bias."""
     weight, bias = call.module.get_parameter("weight").detach(), getattr(call.module, "bias", None)
     for is_in_by_out, matrix in ((False, weight.T), (True, weight)):
-        if matrix.shape == (call.taken.shape[-1], call.given.shape[-1]):
-            product = call.taken @ matrix + (0 if bias is None else bias.detach())
-            if close(product, call.given):
+        if matrix.shape == (call.input.shape[-1], call.output.shape[-1]):
+            product = call.input @ matrix + (0 if bias is None else bias.detach())
+            if close(product, call.output):
                 return is_in_by_out
     return None
 
@@ -181,10 +181,10 @@ def block_layout(seen: Probe, index: int, attentions: list[Attention]) -> BlockL
 
     A and F are outputs of modules in the block, identified by x + A being the input of a later module, or the block's output.
     """
-    x, y = seen.calls[index].taken, seen.calls[index].given
+    x, y = seen.calls[index].input, seen.calls[index].output
     if x.shape != y.shape:
         return None
-    parts = [call for call in seen.inside(index) if call.given.numel() == x.numel()]
+    parts = [call for call in seen.inside(index) if call.output.numel() == x.numel()]
     found, n = _walk(parts, x, y, [attention.end for attention in attentions], 0), len(attentions)
     if found is None:
         return _parallel(parts, x, y, attentions)
@@ -204,16 +204,16 @@ def _walk(parts: list[Call], x: Tensor, y: Tensor, ends: list[int], after: int) 
             if factor is not None:
                 return [Sublayer(adds, None, factor)]
         for reads in following:
-            same_size = reads.taken.numel() == x.numel()
-            factor = _factor(x, adds, reads.taken.reshape(x.shape)) if same_size else None
+            same_size = reads.input.numel() == x.numel()
+            factor = _factor(x, adds, reads.input.reshape(x.shape)) if same_size else None
             if factor is None:
                 continue
-            given = reads.given.reshape(x.shape)
+            output = reads.output.reshape(x.shape)
             is_end = not any(call.is_leaf and call.has_weights and call.begin > reads.begin for call in parts)
-            if is_last and reads.is_norm and is_end and _close(given, y):
+            if is_last and reads.is_norm and is_end and _close(output, y):
                 return [Sublayer(adds, reads, factor)]
             if ends:
-                bases = [(x + factor * _as(adds, x), None), *([(given, reads)] if reads.is_norm else [])]
+                bases = [(x + factor * _as(adds, x), None), *([(output, reads)] if reads.is_norm else [])]
                 for base, mid in bases:
                     rest = _walk(parts, base, y, ends[1:], reads.begin - 1 if mid is None else reads.end)
                     if rest is not None:
@@ -246,7 +246,7 @@ def _factor(x: Tensor, adds: Call, total: Tensor) -> float | None:
 
 
 def _as(call: Call, x: Tensor) -> Tensor:
-    return call.given.reshape(x.shape)
+    return call.output.reshape(x.shape)
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
@@ -271,7 +271,7 @@ def blocks(seen: Probe, *, n_square: int = 1) -> dict[int, int]:
     for index, attention in enumerate(seen.attentions):
         for parent in attention.parents:
             call = seen.calls[parent]
-            is_stream = bool(call.taken.numel()) and call.taken.shape == call.given.shape
+            is_stream = bool(call.input.numel()) and call.input.shape == call.output.shape
             if holds[parent] <= n_square and call.path.rpartition(".")[2].isdigit() and is_stream:
                 found[index] = parent
                 break
@@ -281,7 +281,7 @@ def blocks(seen: Probe, *, n_square: int = 1) -> dict[int, int]:
 def is_chain(seen: Probe, blocks: dict[int, int]) -> bool:
     """Whether at least half of the blocks read the output of the previous block."""
     calls = [seen.calls[index] for index in dict.fromkeys(blocks.values())]
-    links = [gives(one, other) for one, other in pairwise(calls)]
+    links = [feeds(one, other) for one, other in pairwise(calls)]
     return 2 * sum(links) >= len(links)
 
 
@@ -292,9 +292,9 @@ def grouped(blocks: dict[int, int]) -> dict[int, list[int]]:
     return groups
 
 
-def gives(one: Call, other: Call) -> bool:
+def feeds(one: Call, other: Call) -> bool:
     """Whether the output of one call is the input of another."""
-    return equal(one.given, other.taken)
+    return equal(one.output, other.input)
 
 
 def neuron_taps(
@@ -308,15 +308,15 @@ def neuron_taps(
         for call in seen.inside(block)
         if call.begin > after and call.end <= adds.end and not only_attention & {*call.parents}
     ]
-    rows = adds.given.shape[:-1].numel()
-    parts = [call for call in parts if call.taken.dim() > 1 and call.taken.shape[:-1].numel() == rows]
+    rows = adds.output.shape[:-1].numel()
+    parts = [call for call in parts if call.input.dim() > 1 and call.input.shape[:-1].numel() == rows]
     mapped = [call for call in parts if call.is_matrix]
     if len(mapped) < 2:
         return
     down = mapped[-1]
-    d_ff = down.taken.shape[-1]
+    d_ff = down.input.shape[-1]
     yield down.path, "in", down.number, "post"
-    ups = [call for call in mapped[:-1] if call.given.shape[-1] in (d_ff, 2 * d_ff)]
+    ups = [call for call in mapped[:-1] if call.output.shape[-1] in (d_ff, 2 * d_ff)]
     if not ups:
         return
     yield ups[0].path, "in", ups[0].number, "in"
@@ -327,16 +327,16 @@ def neuron_taps(
         and not isinstance(call.module, nn.Dropout | nn.Identity)
         and next(call.module.parameters(), None) is None
         and ups[0].begin < call.begin < down.begin
-        and call.taken.shape[-1] == call.given.shape[-1] == d_ff
+        and call.input.shape[-1] == call.output.shape[-1] == d_ff
     ]
     if acts:
         act = acts[0]
         yield act.path, "in", act.number, "pre"
-        gate = next((call for call in ups if equal(call.given, act.taken)), None)
+        gate = next((call for call in ups if equal(call.output, act.input)), None)
         if len(ups) == 2:
             other = next(call for call in ups if call is not gate)
             yield other.path, "out", other.number, "up"
-    elif len(ups) == 1 and ups[0].given.shape[-1] == d_ff:
+    elif len(ups) == 1 and ups[0].output.shape[-1] == d_ff:
         yield ups[0].path, "out", ups[0].number, "pre"
 
 

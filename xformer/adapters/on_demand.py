@@ -50,7 +50,7 @@ class DeferredAttention:
     """The names of its activations, in the order in which they reach the tape."""
     reduced: Any
 
-    def again(self, names: Sequence[str], path: str, edits: Sequence[AnyEdit]) -> dict[str, Tensor]:
+    def recompute(self, names: Sequence[str], path: str, edits: Sequence[AnyEdit]) -> dict[str, Tensor]:
         """Recompute activations by their full names."""
         tape = EarlyStopTape(edits, names)
         with suppress(StopForward):
@@ -119,7 +119,7 @@ class OnDemand(dict[str, Tensor]):
                         ("mask", "pattern") if what in ("mask", "pattern") else (what,)
                     )  # usually requested together
                     names = [f"{path}.{one}" for one in self.later[path].names if one in wanted]
-                    self._last = self.later[path].again(names, path, self._edits)
+                    self._last = self.later[path].recompute(names, path, self._edits)
                 return self._last[name]
             group = _group(what or name)
             if group not in self._groups:

@@ -23,7 +23,14 @@ from torch import Tensor, nn
 
 from xformer.adapters.adapter import Projection, Readout
 from xformer.adapters.attachment import attached, left_as_found, noting_draws, on_device, set_function
-from xformer.adapters.capture_backends import BACKENDS, Backend, SoftmaxMode, asking, returned_layout, returned_patterns
+from xformer.adapters.capture_backends import (
+    BACKENDS,
+    Backend,
+    SoftmaxMode,
+    requesting_attention,
+    returned_layout,
+    returned_patterns,
+)
 from xformer.adapters.find_layout import OutputHead, find_layout, find_output_head
 from xformer.adapters.layout import Layout
 from xformer.adapters.on_demand import Calls, EarlyStopTape, OnDemand, Reduce, StopForward
@@ -149,7 +156,7 @@ class OpenedModel:
     def _once(self, inputs: Inputs, run: ActiveRun) -> None:
         tape = run.tape
         if self.backend == "returned_weights":
-            output = self.attached_call(asking(self.module, inputs), run)
+            output = self.attached_call(requesting_attention(self.module, inputs), run)
             patterns = returned_patterns(output, self.layout.attention[0].stack)
             run.n_attentions = len(patterns)
             for site, pattern in patterns.items():
@@ -230,7 +237,7 @@ def _located(
     """Locate the layout and the output head. Raises `InputError` if the backend observes no attention."""
     module = opened.module
     if opened.backend == "returned_weights":
-        return replace(opened, layout=returned_layout(opened.returned(asking(module, inputs))))
+        return replace(opened, layout=returned_layout(opened.returned(requesting_attention(module, inputs))))
     seen = probe(module, lambda run: opened.attached_call(inputs, run), n_batch=ids[0].shape[0] if ids else 1)
     if not seen.attentions:
         raise InputError(

@@ -36,18 +36,18 @@ class Call:
     begin: int
     parents: tuple[int, ...]
     """The indices of the enclosing calls, outermost first."""
-    taken: Tensor
+    input: Tensor
     """The first floating-point input, else the first tensor; empty if there is none."""
     inputs: tuple[Tensor, ...]
     end: int = -1
-    given: Tensor = NOTHING
+    output: Tensor = NOTHING
     """The first output tensor; empty if there is none."""
     outputs: tuple[Tensor, ...] = ()
 
     @property
     def is_changed_later(self) -> bool:
         """Whether a later module modified the output in place."""
-        return not torch.equal(self.given, self.outputs[0])
+        return not torch.equal(self.output, self.outputs[0])
 
     @property
     def is_leaf(self) -> bool:
@@ -114,17 +114,17 @@ class Probe:
         inputs = tuple(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         number = self._times.get(id(module), 0)
         self._times[id(module)] = number + 1
-        taken = next((value for value in inputs if value.is_floating_point()), inputs[0] if inputs else NOTHING)
-        taken = taken.clone()  # a later module may modify it in place
+        first = next((value for value in inputs if value.is_floating_point()), inputs[0] if inputs else NOTHING)
+        first = first.clone()  # a later module may modify it in place
         self._open.append(len(self.calls))
-        self.calls.append(Call(module, path, number, self._tick(), tuple(self._open[:-1]), taken, inputs))
+        self.calls.append(Call(module, path, number, self._tick(), tuple(self._open[:-1]), first, inputs))
 
     def leaves(self, output: Any) -> None:
         call = self.calls[self._open.pop()]
         several = output.values() if isinstance(output, dict) else output
         values = several if isinstance(output, dict | list | tuple) else [output]
         call.end, call.outputs = self._tick(), tuple(value for value in values if isinstance(value, Tensor))
-        call.given = call.outputs[0].clone() if call.outputs else NOTHING
+        call.output = call.outputs[0].clone() if call.outputs else NOTHING
 
     def inside(self, index: int) -> list[Call]:
         """The calls within a call, in order."""

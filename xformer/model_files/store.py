@@ -207,7 +207,7 @@ class ModelStore(Generic[T]):
     def _make_room(self, id: str, needed: int, step: Step) -> None:
         patience = PATIENCE  # a caller that has just stopped using a model may still hold a reference
         while needed > self._free():
-            if self._give_up_oldest():
+            if self._close_oldest():
                 step(0, 1, "closing an unused model")
                 patience = PATIENCE
             elif not patience:
@@ -217,7 +217,7 @@ class ModelStore(Generic[T]):
                 time.sleep(LOOK_EVERY)
             gc.collect()
 
-    def _give_up_oldest(self) -> bool:
+    def _close_oldest(self) -> bool:
         with self._lock:
             oldest = min(self._idle(), key=lambda item: item[1].last_used, default=None)
             if oldest:
