@@ -307,7 +307,7 @@ def test_threads_that_open_one_model_at_once_share_the_result() -> None:
 @torch.no_grad()
 def test_edits_of_concurrent_threads_do_not_mix_and_do_not_affect_other_passes(case: Case) -> None:
     model = case.make().eval()
-    wanted, beside, together = case.expected(model), [], threading.Barrier(4)
+    wanted, differences, together = case.expected(model), [], threading.Barrier(4)
     changes = [[], *([edits.ablate_head(case.site, head)] for head in range(3))]
     alone = [case.read(case.make(), edits=change, keep=("logits",)).logits for change in changes]
     assert len({round(float(logits[0, -1, 0]), 3) for logits in alone}) == len(alone)
@@ -319,8 +319,8 @@ def test_edits_of_concurrent_threads_do_not_mix_and_do_not_affect_other_passes(c
     with left_as_found(model, case.logits), ThreadPoolExecutor(4) as pool:
         jobs = [pool.submit(read, index) for index in range(4)]
         while not all(job.done() for job in jobs):
-            beside.append(distance(case.logits(model), wanted))
-    assert max(beside) <= ROUNDING
+            differences.append(distance(case.logits(model), wanted))
+    assert max(differences) <= ROUNDING
     for job, expected in zip(jobs, alone, strict=True):
         assert all(distance(logits, expected) <= ROUNDING for logits in job.result())
 

@@ -61,7 +61,7 @@ def shown(member: Member, output: Any) -> Tensor:
 
 
 def assert_output(member: Member, reading: Reading, output: Any) -> None:
-    """It is opened as what it is, and gives what the stock model gives."""
+    """Compare the kind of output and its values with the stock model."""
     subject: Any = reading.subject
     assert subject.output == member.output
     found, wanted = reading["output" if member.output == "vectors" else "logits"], shown(member, output)

@@ -66,7 +66,7 @@ CASES: dict[str, tuple[str, State, State, int | None]] = {
         "entropy_collapse", state(probe(0), probe(10, entropy_p50=[0.05, 0.09, 0.01]), losses=flat(11)),
         state(probe(0), probe(10, entropy_p50=[0.05, 0.09, 0.01])), 2,
     ),
-    "sharp heads beside an even one": (
+    "sharp heads and an even one": (
         "entropy_collapse", state(probe(0), probe(10, entropy_p50=0.05), losses=flat(11)),
         state(probe(0), probe(10, entropy_p50=[0.05, 0.5, 0.01]), losses=flat(11)), 0,
     ),

@@ -102,7 +102,7 @@ def is_pair(model: nn.Module) -> bool:
 
 
 def _decoder_path(model: nn.Module) -> str | None:
-    """The name of the decoder module beside an encoder, or None."""
+    """The path of the decoder module of an encoder-decoder, or None."""
     with suppress(AttributeError, NotImplementedError):
         encoder, decoder = cast(Any, model).get_encoder(), cast(Any, model).get_decoder()
         names = {id(part): name for name, part in model.named_modules()}

@@ -100,7 +100,7 @@ _PURPOSES = {
             "… repeats a sequence",
             "The cat sat on the mat. The dog ran in the park. The cat sat on the mat. The dog ran in the",
         ),
-        ("… knows a capital", "The capital of France is"),
+        ("… recalls a capital", "The capital of France is"),
     ),
     "rxnmapper": (
         (
@@ -392,7 +392,7 @@ _SMOLLM2_PAIRS = {
         "While Anna and Peter were in the garden, Peter sang a song for",
         "While Anna and Peter were in the garden, Anna sang a song for",
     ),
-    "… knows a capital": ("The capital of France is", "The capital of Germany is"),
+    "… recalls a capital": ("The capital of France is", "The capital of Germany is"),
 }
 
 

@@ -299,7 +299,7 @@ MOST_RATIO = 2.0
 """A class may have this many times the parameters of its file, as tied weights are stored once."""
 SLACK = 1_000_000
 """Parameters allowed beyond that."""
-MOST_BESIDE = 512 * 1024**2
+MOST_BUFFER_BYTES = 512 * 1024**2
 """The limit on the bytes of buffers, such as masks and position tables, which are in no file."""
 PROBES = ("a" * 2_000 + "!", " " * 2_000, "1" * 2_000, "\n" * 1_000, "é" * 500, "aB1 ,\t" * 300, "\u200b" * 300)
 MOST_TOKENS = 4
@@ -360,11 +360,11 @@ def _count(transformers: Any, config: Any, n_stored: int) -> None:
             f"config.json describes a model of {n_wanted:,} parameters, but the file has {n_stored:,}; use the config.json "
             "that the model was saved with."
         )
-    beside = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
-    if beside > MOST_BESIDE:
+    n_bytes = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
+    if n_bytes > MOST_BUFFER_BYTES:
         raise CheckpointError(
-            f"config.json requires {beside // 1024**2:,} MB of buffers besides the weights; at most "
-            f"{MOST_BESIDE // 1024**2} MB are allowed."
+            f"config.json requires {n_bytes // 1024**2:,} MB of buffers besides the weights; at most "
+            f"{MOST_BUFFER_BYTES // 1024**2} MB are allowed."
         )
 
 

@@ -198,20 +198,20 @@ def _parts(config: Any, depth: int) -> Iterator[Mapping[str, Any]]:
 BYTES_PER_PARAMETER = 4
 """Models run in float32: half precision is slow on a CPU, and its rounding would hide the effect of edits."""
 
-BESIDE = 120_000_000
+OVERHEAD_BYTES = 120_000_000
 """The bytes of a model's classes, its tokenizer, and a first short run."""
 
-WHILE_READ = 1.2
+PEAK_FACTOR = 1.2
 """The peak memory of loading per byte of weights. Mapped files do not count, as the system can drop their pages."""
 
-WHILE_READ_GGUF = 1.6
+PEAK_FACTOR_GGUF = 1.6
 """The same for a GGUF file, whose blocks are unpacked into arrays that are then copied into tensors."""
 
 
 def needed_bytes(n_parameters: int, *, is_gguf: bool) -> int:
     """Estimate the peak memory of opening a model."""
-    factor = WHILE_READ_GGUF if is_gguf else WHILE_READ
-    return BESIDE + int(factor * BYTES_PER_PARAMETER * n_parameters)
+    factor = PEAK_FACTOR_GGUF if is_gguf else PEAK_FACTOR
+    return OVERHEAD_BYTES + int(factor * BYTES_PER_PARAMETER * n_parameters)
 
 
 def check_free(name: str, needed: int, free: int) -> None:
@@ -260,8 +260,9 @@ def file_names(folder: Path) -> list[str]:
 def _whole_model(folder: Path) -> Path:
     """The folder that must contain all files. A snapshot in the hub's cache links to blobs elsewhere in its repository."""
     folder = Path(os.path.realpath(folder))
-    beside = folder.parent.parent
-    return beside if folder.parent.name == "snapshots" and beside.name.startswith("models--") else folder
+    repository = folder.parent.parent
+    is_snapshot = folder.parent.name == "snapshots" and repository.name.startswith("models--")
+    return repository if is_snapshot else folder
 
 
 def checked_config(folder: Path, names: list[str]) -> dict[str, Any]:
