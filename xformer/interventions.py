@@ -62,7 +62,7 @@ def parse(text: str, shape: ModelShape) -> tuple[Intervention, ...]:
 
 
 def join(interventions: tuple[Intervention, ...]) -> str:
-    """The text that `parse` reads."""
+    """Join interventions into the text that `parse` reads."""
     return ",".join(intervention.text for intervention in interventions)
 
 

@@ -105,7 +105,7 @@ class AnyModule(ExternalAdapter):
 
     @property
     def input(self) -> GivenInput:
-        """Nothing can be typed: the module reads the inputs it is called with."""
+        """A placeholder for typed input, as the module reads the inputs it is called with."""
         return GivenInput(self.frame().source)
 
     def steps(

@@ -32,7 +32,7 @@ from xformer.tape import SILENT, AnyTape, Tape
 
 Backend = Literal["attention_function", "softmax", "returned_weights"]
 BACKENDS: tuple[Backend, ...] = ("attention_function", "softmax", "returned_weights")
-"""In the order in which they are tried."""
+"""The capture backends, in the order in which they are tried."""
 NAME = "xformer"
 """The name under which our attention is registered in Transformers."""
 
@@ -41,7 +41,7 @@ NAME = "xformer"
 def register() -> str:
     """Register our attention function with Transformers, once per process, and return its name.
 
-    The mask function must be registered with it: without one a model silently runs without a causal mask.
+    A mask function must be registered with it, as a model would silently run without a causal mask otherwise.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask

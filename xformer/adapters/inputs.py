@@ -1,4 +1,4 @@
-"""The inputs of external models: text cut into tokens, images cut into patches, and named arguments."""
+"""The inputs of external models: tokenized text, images in patches, and named arguments."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class TokenizedText(OpenText):
         return self.text([*kept, *kept])
 
     def fitted(self, source: tuple[int, ...]) -> tuple[int, ...]:
-        """The end of a long text."""
+        """The end of a text that is too long for the context."""
         return source[-self.max_len :]
 
 
@@ -139,7 +139,7 @@ class TwoTexts(PlainText):
         return cut(self.tokenizer, first.strip(), second.strip())
 
     def text(self, source: Sequence[int]) -> str:
-        """Both texts with the separator between them."""
+        """Both texts, joined by the separator."""
         ids, sep = list(source), self.tokenizer.sep_token_id
         if sep is None or ids.count(sep) < 2:
             return super().text(source)

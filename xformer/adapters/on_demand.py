@@ -204,6 +204,7 @@ class EarlyStopTape(Tape):
 
 
 LEVELS, NAN, MASKED = 253, 254, 255
+"""The largest code of a weight in a thumbnail, and the codes of NaN and of masked cells."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -97,7 +97,7 @@ class BareModel:
     def heads_read(
         self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
     ) -> Float[Tensor, "part head pos d_head"]:
-        """x W_Q + b_Q, or x W_K + b_K, rotated by the positions of the run where the model rotates."""
+        """x W_Q + b_Q, or x W_K + b_K, rotated by the positions of the run if the model has rotary positions."""
         attention, _ = self.weights.parts(path)
         which, angles = 0 if side == "q" else 1, f"{path}.pos_angles"
         with torch.set_grad_enabled(x.requires_grad):
@@ -310,12 +310,12 @@ class TextInput(OpenText, TaskInput):
     many: ClassVar[str] = "characters"
 
     def plain(self, tokens: Sequence[int]) -> str:
-        """Tokens outside the alphabet are dropped."""
+        """The tokens as text, without tokens outside the alphabet."""
         alphabet = self.task.config.alphabet
         return "".join(alphabet[token - 1] for token in tokens if 1 <= token <= len(alphabet))
 
     def fitted(self, source: tuple[int, ...]) -> tuple[int, ...]:
-        """The end of a long text; an encoder-decoder reads half of it on each side."""
+        """The end of a text that is too long; an encoder-decoder reads half of it in each stack."""
         return source[-self.max_len * (2 if self.task.config.architecture == "encoder-decoder" else 1) :]
 
     def scored(self, example: Example, look: str) -> tuple[Sequence[int], None]:

@@ -173,10 +173,10 @@ class ActiveRun:
 
     tape: AnyTape
     attention_paths: tuple[str, ...] = ()
-    """The path of each attention in call order; empty while the layout is being found."""
+    """The path of each attention in call order; empty during the probe."""
     n_batch: int = 1
     observer: Probe | None = None
-    """Receives each attention while the layout is being found."""
+    """Receives each attention during the probe."""
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
     kept: dict[str, Tensor] = field(default_factory=dict)
     """Values that one hook leaves for a later one, such as the stream at the start of a block."""

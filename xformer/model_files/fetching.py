@@ -34,9 +34,13 @@ if TYPE_CHECKING:
 
 
 LOOK_SECONDS = 0.3
+"""The interval at which a running command is checked and progress is reported."""
 STALE_SECONDS = 3600
+"""The age from which a scratch folder counts as left behind by a killed server."""
 AT_ONCE = 4 * 1024**2
+"""The bytes that are unpacked at a time."""
 MOST_MEMBER = 512 * 1024**2
+"""The size limit in bytes of one unpacked file."""
 
 
 def fetch(name: str, folder: Path | None = None, packages: Mapping[str, Package] = PACKAGES) -> Generator[LoadProgress]:

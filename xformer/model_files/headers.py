@@ -27,7 +27,9 @@ from xformer.files import MAX_TENSORS, Header, guarded, parse_header
 from xformer.installed import needed
 
 MOST_BYTES = 2**44
+"""The size limit of a weight file in bytes."""
 MOST_KEYS = 4_096
+"""The limit on the keys of a GGUF header."""
 MOST_ELEMENTS = 8_000_000
 """The limit on the elements of all arrays. A large vocabulary has 256,000 tokens with as many scores, types and merges."""
 LONGEST = 1_000_000
@@ -177,8 +179,10 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 MAX_HEADER = 16 * 1024**2
+"""The size limit of a safetensors header in bytes."""
 
 MOST_PARTS = 1_000
+"""The limit on the files of a sharded model."""
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,11 @@ from xformer.model_files.headers import INDEX, SINGLE
 
 FOLDER, FIRST = "XFORMER_MODELS", "XFORMER_MODEL"
 PREFIX = "hf:"
+"""The prefix of the ids of external models in links."""
 MOST_LISTED = 500
+"""The limit on the models of the catalogue."""
 MOST_NAMED = 10
+"""The limit on the model ids named in an error message."""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ PATIENCE = 10
 """How many times free memory is checked again before a model is rejected."""
 
 LOOK_EVERY = 0.1
+"""The interval in seconds at which waiting threads check progress and free memory."""
 
 
 class LoadProgress(NamedTuple):
