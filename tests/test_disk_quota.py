@@ -41,10 +41,10 @@ def test_what_does_not_fit_is_refused(runs: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(QuotaExceededError):
         Room(runs).check(2, "This")
     with pytest.raises(
-        QuotaExceededError, match=r"^This takes 0\.1 MB\. .* take 0\.1 MB already, and 0\.1 MB are allowed"
+        QuotaExceededError, match=r"^This takes 0\.1 MB\. .* already take 0\.1 MB, and 0\.1 MB are allowed"
     ):
         Room(runs, 20).check(3, "This")
-    with pytest.raises(QuotaExceededError, match=r"already \(0\.1 MB of it runs that wait or are trained\), and"):
+    with pytest.raises(QuotaExceededError, match=r"\(0\.1 MB of it reserved for waiting and active runs\), and"):
         Room(runs, 20).check(1, "This", promised=2)
 
 

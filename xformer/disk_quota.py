@@ -1,8 +1,8 @@
-"""How much of the disk runs and kept texts take together: one function says it, one refuses what does not fit.
+"""The disk quota that runs and stored texts share.
 
-room = Room(runs)                     # the folder of runs, and the texts; XFORMER_MAX_DISK bytes in all
-room.taken()                          # bytes
-room.check(n, "This text")            # raises QuotaExceededError, in one sentence
+room = Room(runs)                     # the folder of runs, and the texts; XFORMER_MAX_DISK bytes in total
+room.taken()                          # bytes in use
+room.check(n, "This text")            # raises QuotaExceededError if n more bytes exceed the quota
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from xformer.installed import KEPT
 DEFAULT_MOST = 4 * 1024**3
 VARIABLE = "XFORMER_MAX_DISK"
 SPARE = 4 * 1024**2
-"""Stays free on the disk, so that the run store can still say why a run has stopped."""
+"""Bytes that stay free on the disk, so that the run store can still record why a run has stopped."""
 LOOK_SHARE = 0.02
-"""The largest share of the time that is spent on counting the files again."""
+"""Largest fraction of time spent on measuring the files again."""
 
 
 def runs_folder() -> Path:
-    """Where the runs of this server are kept."""
+    """Return the folder of this server's runs."""
     return Path(os.environ.get("XFORMER_RUNS") or KEPT / "checkpoints" / "runs")
 
 
 def texts_folder() -> Path:
-    """Where texts are kept."""
+    """Return the folder of stored texts."""
     return Path(os.environ.get("XFORMER_DATA") or KEPT / "data")
 
 
 def allowed() -> int:
-    """What everything may take together; the usual where the environment holds nonsense, of which `Limits` complains."""
+    """Return the quota in bytes. An invalid value of the variable gives the default here; `Limits` reports the error."""
     text = os.environ.get(VARIABLE, "")
     return int(text) if text.isascii() and text.isdecimal() else DEFAULT_MOST
 
 
 class Room:
-    """What is kept here, counted. One that is kept for long counts anew only now and then; see `taken`."""
+    """The disk space that runs and texts use, and its quota. Usage is measured only from time to time; see `LOOK_SHARE`."""
 
     def __init__(self, runs: Path | None = None, most: int | None = None) -> None:
         self.runs = runs or runs_folder()
@@ -50,11 +50,11 @@ class Room:
 
     @property
     def most(self) -> int:
-        """Bytes that may be taken."""
+        """The quota in bytes."""
         return allowed() if self._most is None else self._most
 
     def taken(self) -> int:
-        """Bytes that are taken. What `wrote` has reported since the last count is added."""
+        """Return the bytes in use: the last measurement plus the bytes reported to `wrote` since then."""
         now = time.monotonic()
         if now >= self._next_look:
             self._found, self._written = disk_used(self.runs, texts_folder()), 0
@@ -63,20 +63,20 @@ class Room:
         return self._found + self._written
 
     def wrote(self, n: int) -> None:
-        """Add what has been written since; a file that was written in place of one of its size is none."""
+        """Count `n` newly written bytes. Do not count a file that replaces one of the same size."""
         self._written += n
 
     def check(self, n: int, what: str, *, promised: int = 0) -> None:
-        """Raise `QuotaExceededError` where `n` bytes more are more than is allowed, or than is free on the disk.
+        """Raise `QuotaExceededError` if `n` more bytes exceed the quota or the free disk space.
 
-        `promised` bytes are not there yet, and belong to others.
+        `what` is the subject of the message. `promised` bytes are reserved for others but not written yet.
         """
         taken = self.taken() + promised
         if taken + n > self.most:
-            soon = f" ({megabytes(promised)} of it runs that wait or are trained)" if promised else ""
+            reserved = f" ({megabytes(promised)} of it reserved for waiting and active runs)" if promised else ""
             raise QuotaExceededError(
-                f"{what} takes {megabytes(n)}. Runs and texts on this server take {megabytes(taken)} already{soon}, and "
-                f"{megabytes(self.most)} are allowed; delete some runs (their room is free after an hour)."
+                f"{what} takes {megabytes(n)}. Runs and texts on this server already take {megabytes(taken)}{reserved}, and "
+                f"{megabytes(self.most)} are allowed; delete some runs (this frees their space after an hour)."
             )
         if n + SPARE > (free := free_on_disk(self.runs)):
             raise QuotaExceededError(
@@ -85,7 +85,7 @@ class Room:
 
 
 def free_on_disk(folder: Path) -> int:
-    """The bytes that are free where a folder is, or will be."""
+    """Return the free bytes of the disk on which a folder is or will be created."""
     folder = folder.resolve()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
@@ -93,7 +93,7 @@ def free_on_disk(folder: Path) -> int:
 
 
 def disk_used(*folders: Path) -> int:
-    """The bytes of all files in some folders; one that lies in another is counted once."""
+    """Return the total size in bytes of all files in some folders; nested folders are counted once."""
     found = {folder.resolve() for folder in folders}
     return sum(_sizes(folder) for folder in found if not found & set(folder.parents))
 
@@ -104,11 +104,11 @@ def _sizes(folder: Path) -> int:
         for name in files:
             try:
                 total += os.stat(os.path.join(root, name)).st_size
-            except OSError:  # gone meanwhile
+            except OSError:  # deleted meanwhile
                 continue
     return total
 
 
 def megabytes(n: int) -> str:
-    """A number of bytes as people say it."""
+    """Return a number of bytes as text: "0.1 MB", "4.0 GB"."""
     return f"{n / 1e9:.1f} GB" if n >= 1e9 else f"{max(0.1, n / 1e6):.1f} MB"

@@ -79,7 +79,7 @@ def test_settings_of_a_sweep_are_validated_and_started(open_page: Open, runs: Pa
     app = open_page(PAGE)
     app.segmented_control(key="train_group").set_value("sweep").run()
     app.text_input(key="sweep_values_0_peak_lr").set_value("fast").run()
-    assert "The values of learning rate are numbers with commas between them, got 'fast'" in everything(app)
+    assert "The values of learning rate must be numbers separated by commas, got 'fast'" in everything(app)
     assert app.button(key="start_reverse-small").disabled
     app.text_input(key="sweep_values_0_peak_lr").set_value("0.001 0.003").run()
     app.selectbox(key="sweep_name_1").set_value("peak_lr").run()
@@ -101,7 +101,7 @@ def test_typed_values_of_a_sweep_are_parsed() -> None:
     assert read_values("seed", "4,4;5 8-9") == [4, 5, 8, 9]
     assert read_values("peak_lr", "1e-3, 0.003") == [0.001, 0.003]
     for name, text in (("seed", ""), ("seed", "1.5"), ("seed", "3-1"), ("peak_lr", "nan"), ("peak_lr", "0-3")):
-        with pytest.raises(ConfigError, match=r"with commas between them, got '.*'; for example"):
+        with pytest.raises(ConfigError, match=r"separated by commas, got '.*'; for example"):
             read_values(name, text)
     with pytest.raises(ConfigError, match="has at most 1,000 values, got more in '0-9999999999'; for example 0-3"):
         read_values("seed", "0-9999999999")

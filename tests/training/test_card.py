@@ -151,7 +151,7 @@ def test_a_refusal_is_one_sentence_and_leaves_nothing(store: RunStore) -> None:
         (file_of({})[:-4], None, "bytes"),
         (no_task, None, "names no task"),
         (file_of({}), small, "parameters, and this server allows 10"),
-        (file_of({}), full, r"takes 0\.1 MB\. Runs and texts on this server take .* already, and 0\.1 MB are allowed"),
+        (file_of({}), full, r"takes 0\.1 MB\. Runs and texts on this server already take .*, and 0\.1 MB are allowed"),
     ):
         with pytest.raises((CheckpointError, RunStoreError), match=words) as refusal:
             from_file(store, content, owner="ben", limits=limits)
@@ -164,6 +164,6 @@ def test_when_the_disk_refuses_there_is_neither_a_row_nor_a_folder(
     store: RunStore, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     monkeypatch.setattr(fails, failing_with(OSError(28, "No space left on device")))
-    with pytest.raises(RunStoreError, match=r"The run could not be kept here|cannot be used"):
+    with pytest.raises(RunStoreError, match=r"The run could not be saved|cannot be used"):
         from_file(store, file_of({}), owner="ben")
     assert_empty(store)

@@ -25,8 +25,8 @@ from xformer.training.run_store import RunStore
 DEADLINE = 120.0
 ONE, TWO = ["cpu"], ["cuda:0", "cpu"]
 """The devices of a machine without and with a GPU."""
-GONE = "Its process ended without a word: killed, out of memory, or the machine was restarted."
-UNANSWERED = "Its process ended before it had answered. Resume goes on from the last state it kept."
+GONE = "Its process ended without an error message: it was killed, ran out of memory, or the machine was restarted."
+UNANSWERED = "Its process ended before it responded. Resume continues from the last saved state."
 HANG = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
 
 
@@ -178,7 +178,7 @@ def test_a_fork_keeps_the_shape_of_the_model_and_on_a_full_disk_leaves_nothing(r
         jobs.fork(run.store, run.id, 10, tiny_preset(model={"d_model": 16}))
     with run.monkeypatch.context() as patch:
         patch.setattr(os, "replace", failing_with(OSError(errno.ENOSPC, "No space left")))
-        with pytest.raises(RunStoreError, match="The run could not be kept here: No space left"):
+        with pytest.raises(RunStoreError, match="The run could not be saved: No space left"):
             jobs.fork(run.store, run.id, 10, PRESET)
     assert [entry.id for entry in run.store.entries()] == [run.id]
     assert [path.name for path in run.store.folder.iterdir() if path.is_dir()] == [run.id]
@@ -224,7 +224,7 @@ def test_a_worker_that_dies_before_its_first_report_is_replaced_once(office: Off
     office.die(run)
     state, message = office.shown(run)
     assert (state, office.store.entry(run).worker) == ("failed", None)
-    assert message.startswith(f"{liveness.STOPPED_TWICE} That one {liveness.ENDED}")
+    assert message.startswith(f"{liveness.STOPPED_TWICE} The second worker {liveness.ENDED}")
     assert office.started == [run, run, other]
     jobs.resume(office.store, run)  # and all begins anew
     office.leave(other, "finished")
@@ -286,7 +286,7 @@ def test_a_dead_process_is_seen_before_the_first_round_of_the_queue(office: Offi
     assert store.entry(run).is_active
     seen = liveness.with_process_state(store, store.entry(run))
     assert (seen.state, seen.worker, seen.pid) == ("interrupted", None, None)
-    assert seen.message == f"{GONE} Resume goes on from the last state it kept."
+    assert seen.message == f"{GONE} Resume continues from the last saved state."
     liveness.mark_dead(store, store.entry(run))
     assert store.entry(run) == seen
 
@@ -302,7 +302,7 @@ def test_a_process_that_could_write_nowhere_else_leaves_its_reason_in_the_lock(
         patch.setattr(worker, "_train", full)
         patch.setattr(commands.traceback, "print_exception", full)  # the log is on the same disk
         patch.setattr(
-            worker, "leave", failing_with(RunStoreError("The book cannot be used: database or disk is full."))
+            worker, "leave", failing_with(RunStoreError("The run store cannot be used: database or disk is full."))
         )
         with pytest.raises(RunStoreError, match="disk is full"):
             worker.work(office.store, run, office.store.entry(run).worker or "", lock)
@@ -310,7 +310,7 @@ def test_a_process_that_could_write_nowhere_else_leaves_its_reason_in_the_lock(
     process.kill()
     process.wait()
     monkeypatch.setattr(jobs, "_start_next", lambda *_: None)
-    words = "The disk is full; what was kept before is whole. Resume goes on from the last state it kept."
+    words = "The disk is full; everything saved before is intact. Resume continues from the last saved state."
     assert liveness.with_process_state(office.store, office.store.entry(run)).message == words
     office.tend()
     assert office.shown(run) == ("interrupted", words)
@@ -369,7 +369,7 @@ def test_a_worker_without_a_sign_of_life_is_replaced_once_and_only_before_its_fi
     office.tend()
     state, message = office.shown(run)
     assert state == "failed"
-    assert message.startswith(f"{liveness.STOPPED_TWICE} That one showed no sign of life for 5 s")
+    assert message.startswith(f"{liveness.STOPPED_TWICE} The second worker showed no sign of life for 5 s")
 
 
 def test_the_deadline_of_the_first_report(monkeypatch: pytest.MonkeyPatch) -> None:

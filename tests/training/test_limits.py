@@ -32,7 +32,7 @@ def test_the_runs_of_one_person_and_of_all_together(tmp_path: Path) -> None:
         check("bob", mine, waiting=2)
     for state in ("paused", "stopped", "interrupted", "failed", "finished"):  # none of which has a process
         check("ada", [waiting(1, "ada", state=state)], waiting=1, waiting_in_all=1)
-    with pytest.raises(RunStoreError, match="3 runs are waiting on this server already; try again when"):
+    with pytest.raises(RunStoreError, match="3 runs are already waiting on this server; try again when"):
         check("ada", [waiting(number, f"person {number}") for number in range(3)], waiting_in_all=3)
 
 
@@ -56,7 +56,7 @@ def test_space_reserved_by_other_runs_counts(tmp_path: Path) -> None:
     one = disk_needed(preset)
     assert promised(others, tmp_path) == 3 * one
     Limits(disk=4 * one + 1000).check_queue(preset, "ada", others, tmp_path)
-    with pytest.raises(QuotaExceededError, match="of it runs that wait or are trained"):
+    with pytest.raises(QuotaExceededError, match="of it reserved for waiting and active runs"):
         Limits(disk=4 * one - 1000).check_queue(preset, "ada", others, tmp_path)
     (tmp_path / others[0].id).mkdir()
     (tmp_path / others[0].id / "snapshot").write_bytes(bytes(1000))  # what is there is counted as a file, once
@@ -71,7 +71,7 @@ def settings_of(preset: Preset) -> dict[str, Any]:
 def test_a_run_of_very_much_memory_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """All other limits let it pass. The memory of the machine is a limit of its own."""
     preset = tiny_preset(model={"max_len": 4097}, task={"min_len": 2000, "max_len": 2000}, batch_size=2000)
-    with pytest.raises(RunStoreError, match=r"takes about [\d.]+ GB of memory, and this server allows 4\.3 GB; choose"):
+    with pytest.raises(RunStoreError, match=r"needs about [\d.]+ GB of memory, and this server allows 4\.3 GB; choose"):
         Limits().check_size(preset)
     with pytest.raises(RunStoreError, match=r"and this server allows 314\.6 MB; choose"):
         Limits(run_memory=300).check_size(tiny_preset(held_out=60_000))
@@ -91,7 +91,7 @@ def test_a_run_of_this_process_needs_the_memory_that_is_free(tmp_path: Path, mon
 
 def test_reports_that_no_state_could_hold_are_refused() -> None:
     many = tiny_preset(steps=200_000, log_every=1, model={"n_layers": 10, "n_heads": 8, "d_head": 1, "d_value": 1})
-    with pytest.raises(RunStoreError, match=r"The reports of this run take about \d+\.\d MB, and 50\.0 MB can be kept"):
+    with pytest.raises(RunStoreError, match=r"The reports of this run need about \d+\.\d MB, and 50\.0 MB are allowed"):
         Limits().check_size(many)
     Limits().check_size(replace(many, train=many.train.replace(log_every=100)))
 
@@ -165,7 +165,7 @@ def most(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_run_that_exceeds_its_disk_quota_while_training_stops(run: LocalRun, most: Any) -> None:
     entry = run.train({8: lambda: most(ONE // 2)})
     assert (entry.state, entry.step, entry.worker) == ("failed", 10, None)
-    assert entry.message.startswith("A snapshot of step 10 takes 0.1 MB. Runs and texts on this server take")
+    assert entry.message.startswith("A snapshot of step 10 takes 0.1 MB. Runs and texts on this server already take")
     assert (run.snapshots, run.saved_step) == ([0], 10)  # nothing that was learned is lost
     most(PLENTY)
     assert run.assert_goes_on().message == ""
@@ -199,6 +199,6 @@ def test_a_pause_or_stop_without_quota_for_a_snapshot_says_so(run: LocalRun, mos
     assert (seen[0].state, seen[0].step) == ("paused", 4)
     assert seen[0].message.startswith("A snapshot of step 4 takes")
     assert (entry.state, entry.step, run.saved_step) == ("stopped", 9, 9)
-    assert entry.message.startswith("No snapshot of this step was kept. A snapshot of step 9 takes")
+    assert entry.message.startswith("No snapshot of this step was saved. A snapshot of step 9 takes")
     most(PLENTY)
     assert run.assert_goes_on().message == ""

@@ -155,9 +155,9 @@ def test_what_cannot_be_trained_together_is_said() -> None:
     for name, value, words in (
         ("seed", -1, "seed"),
         ("no_such", 1, "no_such"),
-        ("train_share", 0.5, "of modular addition alone, got it for reverse; for example"),
-        ("d_model", 16, "cannot be swept together: got 'd_model'; for example seed=range"),
-        ("symbols", 16, "cannot be swept together: got 'symbols'; for example seed=range"),
+        ("train_share", 0.5, "of modular addition only, got it for reverse; for example"),
+        ("d_model", 16, "cannot be swept: got 'd_model'; for example seed=range"),
+        ("symbols", 16, "cannot be swept: got 'symbols'; for example seed=range"),
     ):
         with pytest.raises(ConfigError, match=words):
             sweep(base, **{name: [value]})

@@ -72,7 +72,7 @@ def test_commands_are_kept_in_order(store: RunStore) -> None:
     sent = [("rate", 0.25), ("pause", None), ("step", None), ("stop", None)]
     for kind, value in sent:
         store.send(run, kind, value)
-    with pytest.raises(RunStoreError, match="A command is one of pause, resume, step, stop, rate, got 'explode'"):
+    with pytest.raises(RunStoreError, match="A command must be one of pause, resume, step, stop, rate, got 'explode'"):
         store.send(run, "explode")
     with store.database.reading() as db:
         assert [(row["kind"], row["value"]) for row in db.execute("SELECT * FROM commands ORDER BY number")] == sent
@@ -168,7 +168,7 @@ def test_a_run_store_of_another_version_is_left_alone(database: Database) -> Non
     db.close()
     before = database.file.read_bytes()
     for access in (database.reading, database.writing):
-        with pytest.raises(RunStoreError, match=r"\) is of version 7, and this program reads 5; move it away"):
+        with pytest.raises(RunStoreError, match=r"\) has version 7, and this program reads version 5; move it away"):
             access().__enter__()
     assert database.file.read_bytes() == before
 
@@ -177,7 +177,7 @@ def test_a_file_that_is_no_run_store_is_refused_in_one_sentence(database: Databa
     database.file.parent.mkdir()
     for content in (b"no database at all, but long enough to be looked at" * 20, b"SQLite format 3\0" * 99):
         database.file.write_bytes(content)
-        with pytest.raises(RunStoreError, match=r"^The book of runs \(runs\.sqlite\) cannot be used: .*\.$"):
+        with pytest.raises(RunStoreError, match=r"^The run store \(runs\.sqlite\) cannot be used: .*\.$"):
             database.reading().__enter__()
         assert database.file.read_bytes() == content
 

@@ -141,7 +141,7 @@ def test_stopping_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_run_with_other_settings_is_not_resumed(tmp_path: Path, kind: str, other: Preset) -> None:
     next(iter_train(PRESET, out=tmp_path)).row()
     before = (tmp_path / STATE).read_bytes()
-    with pytest.raises(TrainingError, match=f"had other {kind} settings, so it cannot be resumed as this one"):
+    with pytest.raises(TrainingError, match=f"had different {kind} settings, so it cannot be resumed with these"):
         iter_train(other, out=tmp_path, resume=True)
     assert (tmp_path / STATE).read_bytes() == before
 

@@ -131,7 +131,7 @@ def test_what_has_come_of_the_models_as_tables(store: RunStore, monkeypatch: pyt
     maps, names, solved = sweep.maps()
     assert (len(maps), names, solved) == (4, ["0 · 0", "0 · 1", "0.5 · 0", "0.5 · 1"], [True, False, False, False])
     assert sweep.maps(10)[2] == [False] * 4
-    with pytest.raises(RunStoreError, match="trains one model, so it is no sweep"):
+    with pytest.raises(RunStoreError, match="trains one model, so it is not a sweep"):
         StoredSweep(store, one.id)
 
 
@@ -175,7 +175,10 @@ def test_one_that_is_given_up_is_a_failed_run_and_the_sweep_says_so(
     preset = tiny_preset(model={"norm": "none"}, clip_norm=0.0, adam_eps=1.0, warmup=0.0)
     run = submit(store, preset, peak_lr=[0.001, 1e12])
     entry = train(store, run, monkeypatch)
-    assert (entry.state, entry.message) == ("finished", "1 of its 2 models had no finite loss any more.")
+    assert (entry.state, entry.message) == (
+        "finished",
+        "1 of its 2 models failed because the loss was no longer finite.",
+    )
     good, bad = members(store, run)
     assert (good.state, bad.state) == ("finished", "failed")
     assert "became" in bad.message

@@ -47,17 +47,17 @@ def test_a_worker_that_was_not_given_the_run_leaves_it_alone(run: LocalRun) -> N
     assert not run.folder.exists()
 
 
-NO_MEMORY = "It ran out of memory at step 12; try a smaller batch (it was 4, try 1) or a smaller model."
+NO_MEMORY = "The run ran out of memory at step 12; try a smaller batch (it was 4, try 1) or a smaller model."
 
 
 @pytest.mark.parametrize(
     ("error", "message"),
     [
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
-         "The disk is full; what was kept before is whole. Resume goes on from there."),
+         "The disk is full; everything saved before is intact. Resume continues from there."),
         (MemoryError(), NO_MEMORY),
-        (RuntimeError("unsupported memory format option"), "It failed for a reason of its own (RuntimeError)."),
-        (RunStoreError("The book of runs is odd."), "The book of runs is odd."),
+        (RuntimeError("unsupported memory format option"), "The run failed with an unexpected error (RuntimeError)."),
+        (RunStoreError("The run store is odd."), "The run store is odd."),
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
@@ -122,7 +122,7 @@ def test_a_fork_begins_with_the_weights_of_its_snapshot(run: LocalRun) -> None:
     (robbed.folder / jobs.START).unlink()
     entry = robbed.train()
     assert entry.state == "failed"
-    assert entry.message == f"The weights of {run.id}@10 that this run begins with are missing; fork it once more."
+    assert entry.message == f"The weights of {run.id}@10 that this run starts from are missing; fork it again."
     for fork, entry in ((whole, whole.train()), (stopped, stopped.resume())):
         assert (entry.state, entry.parent, entry.owner) == ("finished", f"{run.id}@10", "bob")
         first, source = (load(snapshot_file(one.folder, at)).model for one, at in ((fork, 0), (run, 10)))
@@ -143,7 +143,7 @@ def test_a_gpu_that_fails_in_the_middle_leaves_the_run_to_the_processor(
     run = new_run(device="cuda:0")
     run.monkeypatch.setattr(worker, "choose_device", lambda _: torch.device("cpu"))  # in place of a GPU
     entry = run.train({12: failing_with(error)}, device="cuda:0")
-    message = f"The GPU (cuda:0) {why}, so this run goes on on the processor from the last state it kept."
+    message = f"The GPU (cuda:0) {why}, so this run continues on the CPU from its last saved state."
     assert (entry.state, entry.wanted, entry.worker, entry.message) == ("queued", "cpu", None, message)
     seen = []
     assert run.train({10: lambda: seen.append(run.entry.step)}).message == message
@@ -153,7 +153,7 @@ def test_a_gpu_that_fails_in_the_middle_leaves_the_run_to_the_processor(
 
 def test_a_run_that_asked_for_a_gpu_and_got_the_processor_says_so(new_run: NewRun) -> None:
     entry = new_run(device="cuda:1").train()
-    message = "The GPU that was asked for (cuda:1) is not there: trained on the processor."
+    message = "The requested GPU (cuda:1) does not exist; this run uses the CPU."
     assert (entry.state, entry.message) == ("finished", message)
 
 

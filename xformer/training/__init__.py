@@ -1,1 +1,1 @@
-"""Training: the loop, many models at once, the run store, and the worker processes that train its runs."""
+"""Training: the loop for one model, the loop for many models at once, the run store, and its worker processes."""

@@ -1,10 +1,10 @@
-"""The card of a checkpoint: how the model was trained, and how well it does. Runs are exported and imported with their card.
+"""The card of a checkpoint: how the model was trained and how well it performs. Exported and imported runs carry their card.
 
-    content = to_file(store, run)                        # weights, settings, curve and figures as one safetensors file
+    content = to_file(store, run)                        # weights, settings, curve and scores as one safetensors file
     imported = from_file(store, content, owner="me")     # a finished run with the tag “imported”
 
-A card from an imported file is untrusted. Values of a wrong type, size or order are left out, and `ImportedCard.left_out`
-names them in one sentence. The weights are checked by `xformer.checkpoints`.
+The card of an imported file is untrusted. Values of the wrong type, size or order are dropped, and `ImportedCard.left_out`
+names them in one sentence. `xformer.checkpoints` checks the weights.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MAX_STEPS = 10_000_000
 MAX_ROWS = 2_000
 MAX_SCORES = 4_096
-"""The most heads with a score in one row."""
+"""Largest number of head scores in one row, including one per layer."""
 
 
 def _few(scores: dict[str, list[float]]) -> dict[str, list[float]]:
@@ -52,11 +52,11 @@ Story = Annotated[str, BeforeValidator(lambda text: one_line(text, 400))]
 
 
 class Part(BaseModel, frozen=True, strict=True, extra="ignore"):
-    """A part of a card. Unknown and damaged optional fields are left out."""
+    """A part of a card. Unknown fields and invalid optional fields are dropped."""
 
     @classmethod
     def of(cls, values: Any) -> dict[str, Any]:
-        """Return the valid fields, or an empty dictionary when a required field is missing or damaged."""
+        """Return the valid fields, or an empty dictionary if a required field is missing or invalid."""
         try:
             return without_damage(cls, values)[0].model_dump(exclude_none=True)
         except ValidationError:
@@ -79,7 +79,7 @@ class Row(Part, frozen=True):
     tokens_per_second: Size
     best_head_score: Share | None = None
     scores: Annotated[dict[Site, list[Share]], AfterValidator(_few)] | None = None
-    """The score of each head, as {"encoder.0.attn": [0.1, …]}."""
+    """The score of each head by the path of its layer: {"encoder.0.attn": [0.1, …]}."""
     note: Note = ""
     done: bool = False
 
@@ -97,7 +97,7 @@ class Score(Part, frozen=True):
 
 
 class Words(Part, frozen=True):
-    """The simple fields of a card."""
+    """The scalar fields of a card."""
 
     name: Name = ""
     title: Name = ""
@@ -115,7 +115,7 @@ class ImportedCard(Words, frozen=True):
     figures: dict[str, Any]
     rows: list[dict[str, Any]]
     left_out: str
-    """The fields that are not valid, as one sentence; empty when all are."""
+    """One sentence that names the invalid fields; empty if all fields are valid."""
     has_recipe: bool
     """Whether the card has valid training settings."""
 
@@ -148,7 +148,7 @@ def read_card(card: dict[str, Any]) -> ImportedCard:
 
 
 def believed(card: dict[str, Any]) -> dict[str, Any]:
-    """Return the valid fields of a card for a screen."""
+    """Return the valid fields of a card for display, without the curve."""
     read = read_card({name: value for name, value in card.items() if name != "curve"})
     kept = read.model_dump(include=set(Words.model_fields)) | {"device": read.device or "cpu"}
     if read.has_recipe:
@@ -160,12 +160,12 @@ def believed(card: dict[str, Any]) -> dict[str, Any]:
 
 
 def checked_rows(curve: Any, last: int) -> list[dict[str, Any]]:
-    """Return the rows of a curve up to the step `last`, with their known fields.
+    """Return the rows of a curve with their known fields only.
 
-    Raises `CheckpointError` for the first row that is not valid.
+    Raises `CheckpointError` for the first invalid row. Steps must increase and must not exceed `last`.
     """
     if not isinstance(curve, list) or len(curve) > MAX_ROWS:
-        raise CheckpointError(f"a curve is a list of at most {MAX_ROWS:,} rows.")
+        raise CheckpointError(f"a curve must be a list of at most {MAX_ROWS:,} rows.")
     rows: list[dict[str, Any]] = []
     for number, values in enumerate(curve, start=1):
         try:
@@ -180,14 +180,14 @@ def checked_rows(curve: Any, last: int) -> list[dict[str, Any]]:
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return where and why values are not valid: " at train.steps: Input should be a valid integer"."""
+    """Return the location and reason of the first error: " at train.steps: Input should be a valid integer"."""
     first = error.errors()[0]
     place = " at " + ".".join(map(str, first["loc"])) if first["loc"] else ""
     return f"{place}: {first['msg']:.200}"
 
 
 def card_of(entry: Entry, rows: list[dict[str, Any]], step: int) -> dict[str, Any]:
-    """Return the card of a run of the run store up to a step, with a curve that fits into a file."""
+    """Return the card of a stored run up to a step, with its curve thinned to fit into a file."""
     rows = [row for row in rows if row["step"] <= step]
     latest = rows[-1] if rows else {}
     is_last = step == entry.step
@@ -199,38 +199,38 @@ def card_of(entry: Entry, rows: list[dict[str, Any]], step: int) -> dict[str, An
 
 
 ROWS = 500
-"""The most rows of a curve in a card."""
+"""Largest number of rows of a curve in a card."""
 
 SHARE = 0.7
-"""The share of a file's header that a curve may take."""
+"""Largest fraction of a file's header that the curve may take."""
 
 
 def fitting(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Thin a curve evenly until it fits into the header of a file. The last row is always kept."""
+    """Thin a curve evenly until it fits into the header of a file, always keeping the last row."""
     every = max(1, -(-len(rows) // ROWS))
-    # A card is JSON inside JSON, where each quotation mark takes one more character.
+    # The card is JSON inside JSON, so each quotation mark is escaped with an extra character.
     while len(rows) > every and len(json.dumps(json.dumps(rows[::-every]))) > SHARE * MAX_HEADER:
         every *= 2
     return rows[::-every][::-1]
 
 
 MAX_STATE_HEADER = 100_000_000
-"""The limit of safetensors itself: the metrics of a long run exceed the limit for imported files."""
+"""safetensors' own limit. The metrics of a long run can exceed `MAX_HEADER`, the limit for imported files."""
 
 MAX_BYTES = 2**40
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
-    """Read the card of the model in a folder, or the values of the saved state of an interrupted run.
+    """Read the card of the model in a folder or, for an interrupted run, the values of its saved state.
 
-    Neither torch nor the weights are loaded. Raises `CheckpointError` when the file is damaged.
+    Loads neither torch nor the weights. Raises `CheckpointError` if the file is damaged.
     """
     if (folder / STATE).exists():
-        return _said(folder / STATE, "state", MAX_STATE_HEADER)
-    return _said(folder / FILE, "card", MAX_HEADER)
+        return _metadata_of(folder / STATE, "state", MAX_STATE_HEADER)
+    return _metadata_of(folder / FILE, "card", MAX_HEADER)
 
 
-def _said(path: Path, key: str, most: int) -> dict[str, Any]:
+def _metadata_of(path: Path, key: str, most: int) -> dict[str, Any]:
     with guarded(path, MAX_BYTES, CheckpointError) as (file, size):
         length = file.read(8)
         start = length + file.read(min(most, int.from_bytes(length, "little")))
@@ -245,7 +245,7 @@ TAG = "imported"
 
 @dataclass(frozen=True)
 class ImportResult:
-    """The step of a run that a file was imported as. `is_new` is False when the store had the weights before."""
+    """The run and step that a file was imported as. `is_new` is False if the store already had these weights."""
 
     run: str
     name: str
@@ -254,9 +254,9 @@ class ImportResult:
 
 
 def to_file(store: RunStore, run: str, step: int | None = None) -> bytes:
-    """Return a run at a step, by default the last, as a file that `from_file` and `xformer.load` read.
+    """Return a run at a step (default: the last) as the content of a file that `from_file` and `xformer.load` read.
 
-    Raises `RunStoreError` or `CheckpointError` when there are no weights of that step.
+    Raises `RunStoreError` or `CheckpointError` if there are no weights of that step.
     """
     from xformer.checkpoints import load, to_bytes
 
@@ -284,14 +284,14 @@ def from_file(
 ) -> ImportResult:
     """Import an untrusted file as a finished run with the weights of one step.
 
-    Weights that are in the store already, in a run that the owner `sees`, are not imported again. Raises `CheckpointError` or
-    `RunStoreError` when the file is refused; then nothing is kept.
+    If the store already has these weights in a run that the owner can see (`sees`), that run is returned instead. Raises
+    `CheckpointError` or `RunStoreError` if the file is rejected; nothing is stored then.
     """
     from xformer.checkpoints import Checkpoint, from_bytes, save, to_bytes
 
     checkpoint = from_bytes(content)
     if checkpoint.task is None:
-        raise CheckpointError("The file names no task, so no screen would know what to let its model read.")
+        raise CheckpointError("The file names no task, so the app cannot tell what input its model reads.")
     n, card = n_parameters(checkpoint.config), read_card(checkpoint.card)
     limits = limits or Limits()
     if n > limits.parameters:
@@ -300,8 +300,8 @@ def from_file(
         )
     clean = Checkpoint(checkpoint.model, checkpoint.task)
     weights = to_bytes(clean)
-    if (there := _same(filter(sees, store.entries()), store, clean, weights, card.step)) is not None:
-        return there
+    if (existing := _existing(filter(sees, store.entries()), store, clean, weights, card.step)) is not None:
+        return existing
     Room(store.folder, limits.disk).check(
         2 * len(content), "This model", promised=promised(store.entries(), store.folder)
     )
@@ -313,7 +313,7 @@ def from_file(
     columns = {"tags": json.dumps([TAG]), "message": card.left_out, "device": card.device}
     columns |= {"step": card.step, "seconds": card.seconds}
     settings = Preset(card.preset, card.title or name, card.about, clean.config, checkpoint.task.config, card.train)
-    with store.making(run):  # the files and rows first, so that an entry never lacks them
+    with store.making(run):  # write files and rows first, so that no entry exists without them
         save(clean, snapshot_file(folder, card.step))
         save(Checkpoint(clean.model, clean.task, kept), folder)
         store.put_rows(run, card.rows)
@@ -322,15 +322,15 @@ def from_file(
     return ImportResult(run, name, card.step, is_new=True)
 
 
-def _same(
+def _existing(
     entries: Iterable[Entry], store: RunStore, checkpoint: Checkpoint, weights: bytes, step: int
 ) -> ImportResult | None:
-    """Return the run among `entries` with equal weights at this step, or None."""
+    """Return the run among `entries` with identical weights at this step, or None."""
     assert checkpoint.task is not None
     settings = checkpoint.config.to_json(), checkpoint.task.config.to_json()
     for entry in entries:
         file = snapshot_file(store.folder_of(entry.id), step)
-        with suppress(OSError):  # no such file, or it is being removed
+        with suppress(OSError):  # the file does not exist or is being removed
             same_shape = (entry.model, entry.task) == settings and file.stat().st_size == len(weights)
             if same_shape and _numbers(file.read_bytes()) == _numbers(weights):
                 return ImportResult(entry.id, entry.name, step, is_new=False)
@@ -338,5 +338,5 @@ def _same(
 
 
 def _numbers(file: bytes) -> bytes:
-    """Return the tensors of a safetensors file as bytes. The order of metadata in its header varies."""
+    """Return the tensor data of a safetensors file, without its header, in which the order of the metadata varies."""
     return file[8 + int.from_bytes(file[:8], "little") :]

@@ -1,7 +1,7 @@
-"""What a worker does between two steps: carry out commands, wait while paused, write metrics, save the state, and score.
+"""The work of a worker between training steps: handle commands, wait while paused, write metrics, save the state, score.
 
-It reads commands ten times a second and writes metrics four times a second; in between it only reads a clock. The state to
-resume from is saved every half a minute, however rare the snapshots are.
+Commands are read ten times per second and metrics are written four times per second; otherwise a step costs only a clock
+reading. The state to resume from is saved every 30 seconds, independently of the snapshots.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from xformer.training.run_store import (
 LOOK_SECONDS = 0.1
 WRITE_SECONDS = 0.25
 SAVE_SECONDS = 30.0
-"""Seconds between two saved states."""
+"""Interval in seconds at which the state to resume from is saved."""
 PAUSE_SECONDS = 0.05
-"""Seconds between two looks of a paused run for commands."""
+"""Interval in seconds at which a paused run checks for commands."""
 ROOM_SECONDS = 0.5
-"""Seconds between two looks of a paused run for runs that wait for its device."""
+"""Interval in seconds at which a paused run checks whether other runs wait for its device."""
 IDLE_SECONDS = 600.0
-"""Seconds for which a paused run keeps its process. Then it saves its state and ends; resuming starts a new process."""
+"""Seconds after which the process of a paused run saves its state and exits. Resuming starts a new process."""
 
 
 class CommandLoop:
-    """Connects a run, or all models of a sweep, with the run store. Only a run of one model can pause."""
+    """Connects a training run, or all models of a sweep, to the run store. A sweep cannot pause."""
 
     def __init__(self, store: RunStore, entry: Entry) -> None:
         self.store, self.entry = store, entry
         self.runs: dict[str, Run] = {}
-        """What is trained, by the ids in the run store; ended models of a sweep too."""
+        """The models in training by their ids in the run store, including models of a sweep that have ended."""
         self.left: set[str] = set()
-        """The models that have ended."""
+        """The ids of the models that have ended."""
         self.reason = "stopped"
-        """The state of the run when it is stopped."""
+        """The state to record when `Stopped` ends the run."""
         self.interrupted = False
         self.paused = False
         self.steps_allowed = 0
@@ -64,25 +64,25 @@ class CommandLoop:
         self.steps_per_second = 0.0
         self.figures: dict[str, float] = {}
         self.full = ""
-        """The last message about a full disk quota."""
+        """The last message about an exceeded disk quota."""
 
     def drives(self, runs: dict[str, Run]) -> None:
-        """Set the models that are trained, and record this process."""
+        """Set the models to train, and record the id of this process."""
         self.runs = runs
         self.written, self.written_step = time.monotonic(), sum(run.step for run in runs.values())
         self.save_at = self.written + SAVE_SECONDS
         self.store.change(self.entry.id, pid=os.getpid())
 
     def interrupt(self, *_: object) -> None:
-        """Stop before the next step, as a handler of the signal with which the system ends the process."""
+        """Handle SIGTERM: stop before the next step."""
         self.interrupted = True
 
     def report(self, run: str, row: dict[str, Any]) -> None:
-        """Keep a row of metrics of a model for the next write."""
+        """Queue a row of a model's metrics for the next write."""
         self.unwritten.append((run, row))
 
     def between(self) -> None:
-        """Do what is due before a step. Raises `Stopped` when the run is to end here."""
+        """Do the work that is due before a step. Raises `Stopped` to end the run at this step."""
         self._check_interrupt()
         now = time.monotonic()
         if now - self.written >= WRITE_SECONDS:
@@ -91,19 +91,19 @@ class CommandLoop:
             self.flush()
         if now - self.looked >= LOOK_SECONDS or self.paused:
             self.looked = now
-            self._obey()
+            self._handle_commands()
         if self.paused:
             self._wait(self.runs[self.entry.id])
         elif now >= self.save_at:
             self._save()
 
     def flush(self) -> None:
-        """Write the metrics and the position. Raises `RunStoreError` when another process has the run."""
+        """Write the queued metrics and the current step. Raises `RunStoreError` if another process has the run."""
         with self.store.database.writing() as db:
-            self._write_down(db)
+            self._write(db)
 
     def position(self) -> dict[str, Any]:
-        """Return step and seconds as columns of the run store; empty before `drives`."""
+        """Return the step and the training seconds as columns of the run store; empty before `drives` is called."""
         if not self.runs:
             return {}
         steps, seconds = zip(*((run.step, run.seconds) for run in self.runs.values()), strict=True)
@@ -115,14 +115,14 @@ class CommandLoop:
             raise Stopped
 
     def _save(self) -> None:
-        """Save the states, except where a weight is not a number: then the last good state stays, and the next step raises."""
+        """Save the state of each model. With non-finite weights the last good state is kept, and the next step raises."""
         for name, run in self.runs.items():
             if name not in self.left and run.has_finite_weights():
                 run.save_state()
         self.save_at = time.monotonic() + SAVE_SECONDS
 
-    def _write_down(self, db: Any) -> None:
-        """Write in a given transaction, so that a change of state belongs to this step."""
+    def _write(self, db: Any) -> None:
+        """Write metrics and step in the caller's transaction, so that a change of state is recorded with its step."""
         owned_entry(db, self.entry)
         now, steps = time.monotonic(), sum(run.step for run in self.runs.values())
         if steps > self.written_step:
@@ -140,18 +140,18 @@ class CommandLoop:
         self.unwritten = []
         self.written, self.written_step = now, steps
 
-    def _obey(self) -> None:
+    def _handle_commands(self) -> None:
         with self.store.database.reading() as db:
             waiting = db.execute("SELECT 1 FROM commands WHERE run = ? LIMIT 1", (self.entry.id,)).fetchone()
         if waiting is None:
             return
         with self.store.database.writing() as db:
-            self._write_down(db)
+            self._write(db)
             found = db.execute("SELECT * FROM commands WHERE run = ? ORDER BY number", (self.entry.id,)).fetchall()
             for command in found:
                 self._carry_out(db, command["kind"], command["value"])
-            # A stop stays in the run store until the run has stopped: if this process hangs, it is the reason for killing it.
-            # A sweep forgets it, as saving all models may take longer.
+            # A stop command stays in the run store until the run has stopped, so that this process is killed if it hangs.
+            # For a sweep it is deleted, because saving all models may take longer than the timeout.
             kept = "stop" if self.entry.sweep is None else ""
             db.execute("DELETE FROM commands WHERE run = ? AND kind != ?", (self.entry.id, kept))
         if any(command["kind"] == "stop" for command in found):
@@ -160,7 +160,7 @@ class CommandLoop:
 
     def _carry_out(self, db: Any, kind: str, value: float | None) -> None:
         entry, run = entry_of(db, self.entry.id), self.runs.get(self.entry.id)
-        if run is None:  # a sweep can only stop
+        if run is None:  # a sweep only supports stop
             return
         if kind == "pause" and not self.paused:
             self.paused, self.steps_allowed = True, 0
@@ -177,11 +177,11 @@ class CommandLoop:
             run.change_rate(value)
 
     def _wait(self, run: Run) -> None:
-        """Wait until the run may go on, for one step or for good."""
+        """Wait until the run is resumed or may take a single step."""
         try:
             run.keep_snapshot()
             self._save()
-        except QuotaExceededError as error:  # it waits all the same, with its state in memory
+        except QuotaExceededError as error:  # still pause; the state stays in memory
             self.full = str(error)
             self.store.change(self.entry.id, message=self.full)
         self.flush()
@@ -191,16 +191,16 @@ class CommandLoop:
                 self.reason = "paused"
                 raise Stopped
             time.sleep(PAUSE_SECONDS)
-            self._obey()
+            self._handle_commands()
         self.steps_allowed = max(0, self.steps_allowed - 1)
         self.written, self.written_step = time.monotonic(), run.step
 
     def _without_full(self, entry: Entry) -> str:
-        """Return the message of a run, without one about the disk quota."""
+        """Return the message of a run, or "" if it is about the disk quota."""
         return "" if entry.message == self.full else entry.message
 
     def _should_make_room(self) -> bool:
-        """Return whether another run waits for the device, or the pause has lasted for long."""
+        """Return whether another run waits for the device, or the pause has exceeded `IDLE_SECONDS`."""
         self.looked_around = time.monotonic()
         others = [entry for entry in self.store.entries() if entry.id != self.entry.id]
         wanted = jobs.next_for(self.entry.device or jobs.CPU, others, jobs.devices())
@@ -208,17 +208,17 @@ class CommandLoop:
 
 
 MOST_SECONDS = 30.0
-"""Seconds after which scoring ends, over fewer examples."""
+"""Seconds after which scoring ends early, with fewer examples."""
 
 
 class Scoring:
-    """Writes the progress of `evaluate` into the run store, and ends it early; see `Watch`."""
+    """A `Watch` for `evaluate` that writes the progress into the run store and can end the scoring early."""
 
     def __init__(self, command_loop: CommandLoop) -> None:
         self.command_loop = command_loop
         self.began, self.written = time.monotonic(), 0.0
         self.ended = ""
-        """Why scoring ended early, as one sentence; empty if it did not."""
+        """One sentence on why scoring ended early; empty if it did not."""
 
     def __call__(self, done: int, samples: int) -> bool:
         now = time.monotonic()
@@ -229,16 +229,16 @@ class Scoring:
                 set_columns(db, entry.id, live=json.dumps(entry.live | {SCORING: [done, samples, now - self.began]}))
                 is_to_stop = has_stop(db, entry.id)
             if is_to_stop or self.command_loop.interrupted:
-                self.ended = "Its scoring was ended early."
+                self.ended = "Scoring was ended early."
         if done < samples and now - self.began >= MOST_SECONDS:
-            self.ended = f"Its scoring was ended after {MOST_SECONDS:.0f} s."
+            self.ended = f"Scoring was ended after {MOST_SECONDS:.0f} s."
         return not self.ended
 
 
 NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
-"""Parts of PyTorch's messages when the processor's memory is used up."""
+"""Parts of PyTorch's messages when the machine is out of memory."""
 
-GOES_ON = " Resume goes on from there."
+GOES_ON = " Resume continues from there."
 
 
 class GpuGoneError(Exception):
@@ -246,22 +246,22 @@ class GpuGoneError(Exception):
 
 
 def failure(store: RunStore, entry: Entry, error: Exception) -> tuple[str, str]:
-    """Return the state of the run after an error, and its message. One that lost its GPU waits for the processor."""
+    """Return the state and message of a run after an error. A run that lost its GPU is queued for the CPU."""
     if isinstance(error, XformerError):
         return "failed", f"{error}{GOES_ON if isinstance(error, QuotaExceededError) else ''}"
-    with suppress(OSError, MemoryError):  # a full disk has no space for the log either
+    with suppress(OSError, MemoryError):  # if the disk is full, the log cannot be written either
         traceback.print_exception(error)
     if isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError | GpuGoneError) and entry.device != "cpu":
         store.change(entry.id, wanted="cpu")
         why = "ran out of memory" if isinstance(error, torch.OutOfMemoryError) else "was lost"
-        then = "so this run goes on on the processor from the last state it kept"
+        then = "so this run continues on the CPU from its last saved state"
         return "queued", f"The GPU ({entry.device}) {why}, {then}."
     if isinstance(error, OSError):
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         what = "The disk is full" if is_full else f"A file could not be written ({error.strerror or error})"
-        return "failed", f"{what}; what was kept before is whole.{GOES_ON}"
+        return "failed", f"{what}; everything saved before is intact.{GOES_ON}"
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in NO_MEMORY):
         batch = entry.settings().train.batch_size
         how = f"try a smaller batch (it was {batch}, try {max(1, batch // 4)}) or a smaller model"
-        return "failed", f"It ran out of memory at step {store.entry(entry.id).step}; {how}."
-    return "failed", f"It failed for a reason of its own ({type(error).__name__})."
+        return "failed", f"The run ran out of memory at step {store.entry(entry.id).step}; {how}."
+    return "failed", f"The run failed with an unexpected error ({type(error).__name__})."

@@ -1,7 +1,7 @@
-"""One run as the run store has it: its settings, owner, state and progress.
+"""One run of the run store: its settings, owner, state and progress.
 
-A cell of the store may be damaged, by a disk or by hand. It is replaced by a default and named in the message of its run, so a
-damaged cell does not hide the others.
+A cell of the store may be damaged by a disk error or by manual edits. It is replaced with a default and named in the message
+of its run, so one damaged cell does not hide the other runs.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ LATEST = 9e9
 """The largest time in seconds that fits into 64-bit nanoseconds."""
 
 SCORING = "scoring"
-"""The live figure that is a list: examples scored, examples in all, and seconds."""
+"""Key of the live figure that is a list: examples scored, examples in total, and seconds elapsed."""
 
 
 M = TypeVar("M", bound=BaseModel)
 
 
 def without_damage(kind: type[M], values: Any) -> tuple[M, list[str], str]:
-    """Validate values; fields that cannot be read get their defaults.
+    """Validate values, replacing invalid fields with their defaults.
 
-    Returns the object, the names of these fields, and the rule that a configuration among them breaks. Raises
-    `ValidationError` when a field without a default cannot be read.
+    Returns the object, the names of the invalid fields, and the rule that an invalid configuration breaks ("" if none).
+    Raises `ValidationError` if a field without a default is invalid.
     """
     try:
         return kind.model_validate(values), [], ""
@@ -50,7 +50,7 @@ def without_damage(kind: type[M], values: Any) -> tuple[M, list[str], str]:
 
 
 def from_json(value: Any) -> Any:
-    """Parse a cell of JSON; a value that is not text is returned as it is. Raises `ValueError`."""
+    """Parse a JSON cell; a value that is not a string is returned unchanged. Raises `ValueError`."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except RecursionError:
@@ -58,7 +58,7 @@ def from_json(value: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a float, or an integer that a float holds exactly."""
+    """Return whether a value is a float, or an integer that a float represents exactly."""
     return type(value) is float or (type(value) is int and abs(value) <= LARGEST)
 
 
@@ -79,12 +79,12 @@ def _sweep(value: Any) -> Any:
         or not all(isinstance(one, str) and re.fullmatch("[0-9a-f]{8}", one) for one in ids)
         or len({*ids}) != math.prod(map(len, settings.values()))
     ):
-        raise ValueError("a sweep is one or two settings with numbers, and an id for each model")
+        raise ValueError("a sweep has one or two settings with numeric values, and an id for each model")
     return value
 
 
 def settings_of(kind: type[Config]) -> BeforeValidator:
-    """Return a validator of a configuration, which stays plain JSON values."""
+    """Return a validator of a configuration that keeps it as plain JSON values."""
 
     def read(value: Any) -> dict[str, Any]:
         if isinstance(value, str):
@@ -100,13 +100,13 @@ def settings_of(kind: type[Config]) -> BeforeValidator:
 
 @lru_cache(maxsize=4096)
 def _broken_rule(kind: type[Config], text: str) -> str:
-    """Return why settings cannot be read, or an empty text. Cached, as the run store is read every second."""
+    """Return why settings are invalid, or an empty string. Cached because the run store is read every second."""
     try:
         kind.from_json(from_json(text))
     except ConfigError as error:
         return str(error)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return f"{kind.__name__} holds a value that is none."
+        return f"{kind.__name__} holds an invalid value."
     return ""
 
 
@@ -117,7 +117,7 @@ def _one_line(value: str) -> str:
 
 
 def _numbers_of(value: dict[str, Any]) -> dict[str, Any]:
-    """Keep the numbers of an object, the list `SCORING`, and the numbers of its edge cases.
+    """Keep the numbers of an object, its list `SCORING`, and the numbers of its edge cases.
 
     For example {"loss": 0.1, "scoring": [10, 20, 0.5], "edge_cases": {"exact_match": 0.2, "samples": 5}}.
     """
@@ -131,15 +131,15 @@ def _numbers_of(value: dict[str, Any]) -> dict[str, Any]:
 def _tags(value: Any) -> tuple[str, ...]:
     found = from_json(value)
     if not isinstance(found, list | tuple) or not all(isinstance(tag, str) and tag.isprintable() for tag in found):
-        raise ValueError("tags are a list of printable texts")
+        raise ValueError("tags must be a list of printable strings")
     return tuple(tag[:80] for tag in found[:12])
 
 
 NUMBERED = re.compile(r"number-(\d{1,18})", re.ASCII)
-"""The name of a run whose id is damaged."""
+"""Substitute id of a run whose id is damaged."""
 
 Id = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}\z")]
-"""An id is also the name of a folder, so it must not lead out of the folder of runs."""
+"""An id is also a folder name, so it must not lead out of the folder of runs."""
 
 Text = Annotated[str, AfterValidator(lambda value: value[:10_000])]
 
@@ -164,25 +164,25 @@ MOVES = {
     "failed": ("queued",),
     "finished": (),
 }
-"""The allowed changes of state."""
+"""The allowed state transitions."""
 RESUMABLE = tuple(state for state, moves in MOVES.items() if "queued" in moves)
 AT_WORK = ("running", "paused")
 """The states in which a run can have a process."""
 DAMAGED = "damaged"
 """The state of a run whose settings cannot be read."""
 ELSEWHERE = "elsewhere"
-"""The device of a run that another program trains. It can be watched and stopped here, and is resumed there."""
+"""The device of a run that another program trains. The app can show and stop it; only that program can resume it."""
 EXTERNAL = "external"
-"""The preset's name of a run that `AttentionHealth` recorded; of its training only the number of steps is known."""
+"""The preset name of a run recorded by `AttentionHealth`. The only known training setting is the number of steps."""
 NO_TASK = TaskConfig(
     name="characters", architecture="decoder", symbols=2, alphabet="ab", text="python", min_len=2, max_len=2
 )
-"""Stands for the task of such a run, which has none of ours."""
+"""Placeholder for the task of such a run, which is not one of xformer's tasks."""
 SETTINGS: dict[str, type[Config]] = {"model": ModelConfig, "task": TaskConfig, "train": TrainConfig}
 
 
 class Entry(BaseModel, frozen=True, strict=True, extra="ignore"):
-    """One run. Its configurations are plain JSON values. A default stands for a cell that cannot be read."""
+    """One run. Its configurations are plain JSON values. Cells that cannot be read have their default."""
 
     number: Whole = 0
     id: Id = ""
@@ -208,18 +208,18 @@ class Entry(BaseModel, frozen=True, strict=True, extra="ignore"):
     """Figures of the latest step: loss, gradient_norm, learning_rate, steps_per_second, tokens_per_second."""
     message: Text = ""
     figures: Figures = {}
-    """The score on unseen examples after the end."""
+    """The score on unseen examples after training."""
     created: Number = 0.0
     deleted: Number | None = 0.0
-    """When the run was deleted, in seconds since 1970; None while it is not."""
+    """Unix time at which the run was deleted; None if it was not."""
     private: Annotated[int, Field(ge=0, le=1)] = 1
-    """1 when only the owner sees the run."""
+    """1 if only the owner can see the run."""
     sweep: Sweep = None
-    """For a sweep, the settings that differ and the ids of its models; see `sweeps`."""
+    """For a sweep, the swept settings and the ids of its models; see `sweeps`."""
     unreported_starts: Whole = 0
     """The number of workers started since the last report."""
     node: Line | None = None
-    """The node of a Ray cluster that trains or trained the run, empty while none has it yet; None for this machine."""
+    """The Ray node that trains or trained the run; empty until one is assigned; None for this machine."""
 
     @property
     def is_active(self) -> bool:
@@ -228,11 +228,11 @@ class Entry(BaseModel, frozen=True, strict=True, extra="ignore"):
 
     @property
     def sweep_of(self) -> str:
-        """The sweep of which the run was a model, or an empty text."""
+        """The id of the sweep that the run was a model of, or an empty string."""
         return (self.parent or "").partition("/")[0] if "/" in (self.parent or "") else ""
 
     def settings(self) -> Preset:
-        """Return the settings as a preset. Raises `ConfigError` when they are damaged."""
+        """Return the settings as a preset. Raises `ConfigError` if they are damaged."""
         model, task = ModelConfig.from_json(self.model), TaskConfig.from_json(self.task)
         return Preset(self.preset, self.title, self.about, model, task, TrainConfig.from_json(self.train))
 
@@ -253,14 +253,14 @@ class Entry(BaseModel, frozen=True, strict=True, extra="ignore"):
         return notebook_html.card(self.name, *texts, notebook_html.facts(rows))
 
     def but(self, **values: Any) -> Entry:
-        """Return the run with other values in some fields."""
+        """Return a copy with some fields replaced."""
         return self.model_copy(update=values)
 
 
 def entry_from(cells: Mapping[str, Any]) -> Entry:
-    """Return the run of a row. Damage is named at the end of its message."""
-    there = cells.keys()  # `in` searches the values of an SQLite row
-    values = {name: cells[name] if name in there else None for name in Entry.model_fields}
+    """Return the run of a row. Its message ends with the names of damaged cells."""
+    columns = cells.keys()  # `in` on an SQLite row searches its values
+    values = {name: cells[name] if name in columns else None for name in Entry.model_fields}
     entry, wrong, rule = without_damage(Entry, values)
     if entry.worker is not None and entry.state not in AT_WORK:
         wrong.append("worker")
@@ -271,7 +271,7 @@ def entry_from(cells: Mapping[str, Any]) -> Entry:
         entry = entry.but(id=f"number-{entry.number}")
     if not {"id", "state", "sweep", *SETTINGS}.isdisjoint(wrong):
         entry = entry.but(state=DAMAGED, worker=None, pid=None)
-    message = f"Its entry in the book of runs is damaged ({', '.join(wrong)}). {rule}".rstrip()
+    message = f"Its entry in the run store is damaged ({', '.join(wrong)}). {rule}".rstrip()
     return entry.but(message=f"{entry.message} {message}".lstrip())
 
 
@@ -281,7 +281,7 @@ FIGURES = ("step", "steps", "loss", "learning_rate", "gradient_norm", "seconds",
 
 
 def metrics_row(step: Any, text: Any) -> dict[str, Any] | None:
-    """Parse a row of metrics without its damaged values. Returns None when it is not a row of that step."""
+    """Parse a row of metrics and drop its damaged values. Returns None if it is not a row of that step."""
     try:
         row = from_json(text)
     except ValueError:

@@ -1,7 +1,7 @@
 """Scores of a model on unseen examples: overall, by length of the input, and on edge cases.
 
-Loss and token accuracy are measured under teacher forcing. Exact match is that of greedy decoding: a decoder gets the prompt
-and nothing of the answer, so a model whose outputs depend on later tokens does not pass.
+Loss and token accuracy are measured with teacher forcing. Exact match is measured by greedy decoding: a decoder gets only the
+prompt, so a model that leaks later tokens into its outputs does not score well.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ BATCH = 500
 PART = 2e9
 """Multiplications between two calls of a `Watch`: a few tenths of a second on one core."""
 Watch = Callable[[int, int], bool]
-"""Called with the number of examples done and wanted. Returns False to end the evaluation."""
+"""A callback that gets the number of examples done and the total number. Returns False to end the evaluation."""
 
 
 @torch.no_grad()
 def evaluate(model: Transformer, task: Task, *, samples: int, seed: int, watch: Watch | None = None) -> Score:
     """Score `samples` fresh examples drawn from `seed`.
 
-    When there are fewer unseen examples, each is scored once. `watch` is called after small parts, and may end the evaluation.
+    If there are fewer unseen examples, each is scored once. `watch` is called after each small batch.
     """
     samples = min(samples, task.rule.unseen or samples)
     was_training = model.training
@@ -46,7 +46,7 @@ def evaluate(model: Transformer, task: Task, *, samples: int, seed: int, watch: 
 
 
 def _watched(model: Transformer, batches: Iterator[Batch], samples: int, watch: Watch) -> Iterator[Batch]:
-    """Yield small parts of the batches until `watch` ends it, one part at least."""
+    """Yield small parts of the batches, at least one, until `watch` returns False."""
     done = 0
     watch(done, samples)
     for batch in batches:
@@ -60,13 +60,13 @@ def _watched(model: Transformer, batches: Iterator[Batch], samples: int, watch: 
 
 
 def rows_at_once(model: Transformer, batch: Batch) -> int:
-    """Return how many rows of a batch take a fraction of a second."""
+    """Return the number of rows of a batch that take a few tenths of a second."""
     tokens = batch.tokens.shape[1] + batch.labels.shape[1]
     return max(1, int(PART / (n_parameters(model.config) * tokens)))
 
 
 def evaluate_edge_cases(model: Transformer, task: Task) -> Score | None:
-    """Score the edge cases of a task, each once. Returns None for a task without edge cases."""
+    """Score each edge case of a task once. Returns None for a task without edge cases."""
     batch = task.edge_cases(model.device)
     if batch is None:
         return None
@@ -76,7 +76,7 @@ def evaluate_edge_cases(model: Transformer, task: Task) -> Score | None:
 
 @torch.no_grad()
 def score_batches(model: Transformer, task: Task, batches: Iterator[Batch]) -> Score:
-    """Score batches together, with exact match by greedy decoding where the task is decoded."""
+    """Return one score over all batches. If the task is decoded, exact match is measured by greedy decoding."""
     parts, cells, n_right = [], [], 0
     for batch in batches:
         parts.append(score(batch.logits(model), batch))
@@ -97,7 +97,7 @@ def score_batches(model: Transformer, task: Task, batches: Iterator[Batch]) -> S
 
 
 def _batches(task: Task, samples: int, seed: int, device: torch.device) -> Iterator[Batch]:
-    """Yield fresh examples in batches, one per row. A limited number is drawn at once, so that no example comes twice."""
+    """Yield fresh examples in batches, one per row. A finite set is drawn in one call, so that no example repeats."""
     if task.rule.unseen:
         whole = task.sample(samples, seed=seed, purpose="test", device=device)
         yield from (whole.rows(done, min(done + BATCH, samples)) for done in range(0, samples, BATCH))
@@ -108,13 +108,13 @@ def _batches(task: Task, samples: int, seed: int, device: torch.device) -> Itera
 
 @cache
 def of_length(task: Task, length: int) -> Task:
-    """Return the task with inputs of one length. Raises `ConfigError` when it has none of that length."""
+    """Return the task restricted to one input length. Raises `ConfigError` if it has no inputs of that length."""
     return Task(task.config.replace(min_len=length, max_len=length))
 
 
 @cache
 def lengths_of(config: ModelConfig, task: Task) -> tuple[int, ...]:
-    """Return the input lengths of a task that a model of this shape reads; none for a task of one length."""
+    """Return the input lengths of a task that a model of this shape can read; empty for a task of one length."""
     if task.config.min_len == task.config.max_len:
         return ()
     return tuple(length for length in range(1, config.max_len + 1) if _fits(config, task, length))
@@ -123,12 +123,14 @@ def lengths_of(config: ModelConfig, task: Task) -> tuple[int, ...]:
 def scores_by_length(
     model: Transformer, task: Task, lengths: Sequence[int], *, samples: int, seed: int
 ) -> Iterator[tuple[int, Score]]:
-    """Yield each length with the score on unseen inputs. Raises `InputError` for a length that the model cannot read."""
+    """Yield each length and its score on unseen inputs. Raises `InputError` for a length that the model cannot read."""
     for length in lengths:
         if not _fits(model.config, task, length):
             known = lengths_of(model.config, task)
-            some = f"lengths from {known[0]} to {known[-1]}" if known else f"only the length {task.config.max_len}"
-            raise InputError(f"Inputs of this model and task have {some}, got {length}.")
+            some = (
+                f"lengths from {known[0]} to {known[-1]}" if known else f"only inputs of length {task.config.max_len}"
+            )
+            raise InputError(f"This model and task take {some}, got {length}.")
         yield length, evaluate(model, of_length(task, length), samples=samples, seed=seed)
 
 
@@ -145,7 +147,7 @@ def measure(
 ) -> dict[str, Any]:
     """Score a checkpoint on `samples` unseen examples and, with `edge_cases`, on the edge cases of its task.
 
-    Raises `InputError` when the checkpoint has no task.
+    Raises `InputError` if the checkpoint has no task.
     """
     if checkpoint.task is None:
         raise InputError("The checkpoint names no task, so there is nothing to score it on.")
@@ -158,15 +160,15 @@ def measure(
 def put_figures_on_card(
     folder: str | Path, samples: int, watch: Watch | None = None, *, edge_cases: bool = False
 ) -> dict[str, Any]:
-    """Score the checkpoint in `folder` with a seed that is not its own, add the figures to its card, and return them.
+    """Score the checkpoint in `folder` with a seed other than its training seed, add the scores to its card, and return them.
 
-    Raises `InputError` when the card has no seed.
+    Raises `InputError` if the card has no seed.
     """
     checkpoint = load(folder)
     seed = checkpoint.card.get("seed")
     if type(seed) is not int:
-        what = f"The card of {folder} does not say which seed it was trained from"
-        raise InputError(f"{what}, so none is known to be another.")
+        what = f"The card of {folder} does not name its training seed"
+        raise InputError(f"{what}, so no other seed can be chosen for scoring.")
     figures = measure(checkpoint, samples, (seed + 1) % 2**63, watch, edge_cases=edge_cases)
     save(replace(checkpoint, card=checkpoint.card | {"figures": figures}), folder)
     return figures
@@ -174,7 +176,7 @@ def put_figures_on_card(
 
 @dataclass(frozen=True)
 class Progress:
-    """One report: the figures since the last report, and a score on held-out examples.
+    """One report: the metrics since the previous report, and a score on held-out examples.
 
     Example:
         >>> import xformer
@@ -186,18 +188,18 @@ class Progress:
     step: int
     steps: int
     loss: float
-    """Mean training loss since the last report, in nats."""
+    """Mean training loss since the previous report, in nats."""
     held_out: Score
     learning_rate: float
     gradient_norm: float
-    """Of the last step, before clipping."""
+    """Norm of the last step's gradient, before clipping."""
     seconds: float
-    """Time spent in training steps so far, including the parts before a resume."""
+    """Time spent in training steps so far, including the time before a resume."""
     tokens_per_second: float
     scores: dict[str, list[float]] = field(default_factory=dict)
-    """The task score of each head, 0 to 1, by the path of its layer; see `Task.head_scores`."""
+    """The task score of each head, from 0 to 1, by the path of its layer; see `Task.head_scores`."""
     note: str = ""
-    """A sentence when a run stalls or reaches its target."""
+    """A sentence if the run stalls or reaches its target, else empty."""
     done: bool = False
 
     def row(self) -> dict[str, Any]:

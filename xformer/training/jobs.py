@@ -1,14 +1,14 @@
-"""The queue of runs: submit, fork, stop and resume them, change their learning rate, and start their workers.
+"""The queue of runs: submit, fork, stop and resume runs, change their learning rate, and start their workers.
 
-Any process may call `reconcile` at any time: a server every second, a page, a worker that has finished. A start is one
-transaction of the run store, and a lock file tells whether a run has a process (see `liveness`).
+Any process may call `reconcile` at any time: a server every second, a page, or a worker that has finished. A run is started in
+one transaction of the run store, and a lock file shows whether a run has a process (see `liveness`).
 
-One run a device is trained at a time. The first waiting run of each owner comes before the second of any. Among equals the
-owner whose last turn is longest ago comes first, then the earlier request. Turns are counted, not timed, as a clock can be set
-back; turns of deleted runs count too, or deleting finished runs would be a way to the front. A run whose worker stopped before
-its first report is started again before all others.
+Each device trains one run at a time. The first waiting run of every owner comes before the second run of any owner. Ties go to
+the owner whose last turn was longest ago, then to the earlier request. Turns are counted rather than timed, because a clock can
+be set back. Turns of deleted runs count too, so that deleting finished runs does not move an owner to the front. A run whose
+worker stopped before its first report is restarted before all others.
 
-torch is imported only where a run is made or started, so `python -m xformer runs stop` answers at once.
+torch is imported only where a run is created or started, so `python -m xformer runs stop` returns immediately.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 START = "start.safetensors"
-"""The weights that a forked run begins with."""
+"""File with the initial weights of a forked run."""
 
 
 def submit(
@@ -60,10 +60,10 @@ def submit(
     sweep: Mapping[str, Sequence[Any]] | None = None,
     also: Callable[[Sequence[Entry]], None] = lambda entries: None,
 ) -> str:
-    """Put a run into the queue and return its id. Raises `ConfigError` or `RunStoreError` when it may not be trained here.
+    """Add a run to the queue and return its id. Raises `ConfigError` or `RunStoreError` if it is not allowed here.
 
-    With `sweep`, one model for each combination of these settings is trained, all together; see `train_many`. `also` gets all
-    entries in the transaction that adds this one, and may raise.
+    With `sweep`, one model is trained for each combination of these settings, all at once; see `train_many`. `also` receives
+    all entries within the transaction that adds the run, and may raise to reject it.
     """
     from xformer.checkpoints import Checkpoint, save
     from xformer.tasks import Task
@@ -77,7 +77,7 @@ def submit(
     column = None if sweep is None else spec(sweep)
     n = 1 if column is None else len(column["ids"])
     if limits is not None:
-        # Before so many presets are made. On Ray a sweep is trained in batches that fit.
+        # Check before creating the presets. Ray trains a sweep in batches that fit.
         limits.check_size(settings, n_models=n, together=1 if on_ray else n)
     if sweep is not None:
         check_alike(all_of(settings, **sweep))
@@ -88,32 +88,32 @@ def submit(
         also(entries)
 
     with store.making(run):
-        if start is not None:  # the weights exist before the run can start
+        if start is not None:  # write the weights before the run can start
             save(Checkpoint(start.model, start.task), store.folder_of(run) / START)
         whose: dict[str, Any] = {"owner": owner, "name": name, "parent": parent, "private": private}
         store.add(settings, device=device, run=run, sweep=column, check=check, **whose)
-    with suppress(XformerError, OSError):  # it is queued, and the next `reconcile` starts it
+    with suppress(XformerError, OSError):  # the run is queued; the next `reconcile` starts it
         reconcile(store)
     return run
 
 
 def fork(store: RunStore, run: str, step: int, settings: Preset, **how: Any) -> str:
-    """Submit a run that starts from a snapshot of another run, with a fresh optimiser and data order. Returns its id.
+    """Submit a run that starts from a snapshot of another run, with a new optimiser and data order. Returns its id.
 
-    `how` goes to `submit`. Raises `ConfigError` when the settings have another model shape.
+    `how` is passed to `submit`. Raises `ConfigError` if the settings change the model.
     """
     from xformer.checkpoints import load
     from xformer.tasks import Task
 
     snapshot = load(snapshot_file(store.folder_of(run), step))
     if snapshot.config != settings.model:
-        raise ConfigError("A fork keeps the model's settings, got others; change only how it is trained.")
+        raise ConfigError("A fork keeps the model's settings, got different ones; change only the training settings.")
     Task(settings.task).check_fits(settings.model)
     return submit(store, settings, parent=f"{run}@{step}", start=snapshot, **how)
 
 
 def stop(store: RunStore, run: str) -> None:
-    """Stop a run, or take it out of the queue. It can be resumed. A run that is not active is left alone."""
+    """Stop an active run, or remove a waiting or paused one from the queue. It can be resumed; other runs are unaffected."""
     with store.database.writing() as db:
         entry = entry_of(db, run)
         if entry.is_active:
@@ -123,21 +123,21 @@ def stop(store: RunStore, run: str) -> None:
 
 
 def resume(store: RunStore, run: str) -> None:
-    """Resume a run: a paused worker at once, any other run in its turn. Resuming an active run is no error."""
+    """Resume a run: a paused worker immediately, any other run through the queue. Resuming an active run is not an error."""
     before = store.entry(run)
-    # A command would not reach a process that has ended.
+    # A process that has ended would not receive the command.
     if before.is_active and not with_process_state(store, before).is_active:
         mark_dead(store, before)
     with store.database.writing() as db:
         entry = entry_of(db, run)
         if entry.deleted is not None:
-            raise RunStoreError(f"The run “{entry.name}” was deleted; take it back before you resume it.")
+            raise RunStoreError(f"The run “{entry.name}” was deleted; restore it before you resume it.")
         if entry.is_active:
             put_command(db, run, "resume")
         elif entry.state == DAMAGED:
-            raise RunStoreError(f"The run “{entry.name}” cannot go on. {entry.message}")
+            raise RunStoreError(f"The run “{entry.name}” cannot be resumed. {entry.message}")
         elif entry.wanted == ELSEWHERE:
-            raise RunStoreError(f"The run “{entry.name}” was trained by another program; go on with it there.")
+            raise RunStoreError(f"The run “{entry.name}” was trained by another program; resume it there.")
         elif entry.state in RESUMABLE:
             move(db, entry, "queued", message="", unreported_starts=0)
         elif entry.state != "queued":
@@ -147,33 +147,33 @@ def resume(store: RunStore, run: str) -> None:
 
 
 def change_rate(store: RunStore, run: str, peak: float) -> None:
-    """Change the peak of the learning rate: before the next step, or for the next resume."""
+    """Change the peak learning rate, from the next step on or, for a run that has stopped, from its next resume on."""
     with store.database.writing() as db:
         entry = entry_of(db, run)
         if entry.sweep is not None:
-            what = f"Each model of the sweep “{entry.name}” has a learning rate of its own"
+            what = f"Each model of the sweep “{entry.name}” has its own learning rate"
             raise RunStoreError(f"{what}; stop it to change one.")
         if entry.is_active:
             put_command(db, run, "rate", peak)
         elif "queued" not in (entry.state, *MOVES[entry.state]):
-            raise RunStoreError(f"The run “{entry.name}” is {entry.state}: it takes no more steps.")
+            raise RunStoreError(f"The run “{entry.name}” is {entry.state} and takes no more steps.")
         else:
             change_peak(db, run, entry.step, peak)
 
 
 def with_text(preset: Preset, name: str) -> Preset:
-    """Return a preset of characters with the same model and recipe for another text (see `xformer.tasks.texts`).
+    """Return a preset of the task `characters` with the same model and recipe but another text (see `xformer.tasks.texts`).
 
-    The alphabet follows from the text, and the sizes of the model's vocabulary from the alphabet.
+    The text determines the alphabet, and the alphabet determines the model's vocabulary size and special tokens.
 
     Raises:
-        ConfigError: The preset is one of another task.
+        ConfigError: The preset has another task.
         InputError: There is no text of that name.
     """
     from xformer.tasks import Task, texts
 
     if not TASK_LIMITS[preset.task.name].is_text:
-        what = f"Only the task characters reads a text, got the preset {preset.name!r}"
+        what = f"Only presets of the task characters read a text, got {preset.name!r}"
         raise ConfigError(f"{what}; for example 'characters'.")
     if name == preset.task.text:
         return preset
@@ -193,7 +193,7 @@ UNDELETE_SECONDS = 3600.0
 def reconcile(store: RunStore) -> None:
     """Record workers that died, kill workers that do not stop or never begin, and start the next run of each device.
 
-    What a Ray cluster computes is looked after by a process of its own; see `executors.relay`.
+    A separate process manages the runs on a Ray cluster; see `executors.relay`.
     """
     entries, processes = store.entries(), ProcessExecutor(store)
     for entry in entries:
@@ -210,7 +210,7 @@ def reconcile(store: RunStore) -> None:
 
 
 def _start_next(store: RunStore, device: str, available: Sequence[str]) -> None:
-    """Start the next run of a device, if the device is free."""
+    """Start the next run of a device if the device is free."""
     if not next_for(device, store.entries(), available):
         return
     with store.database.writing() as db:
@@ -221,7 +221,7 @@ def _start_next(store: RunStore, device: str, available: Sequence[str]) -> None:
             except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:  # damaged by hand
                 move(db, entry, "stopped", message=f"Its folder cannot be used: {error.strerror}.")
                 continue
-            if lock is None:  # its last process is just leaving
+            if lock is None:  # its previous process is still exiting
                 continue
             try:
                 token = secrets.token_hex(8)
@@ -237,33 +237,35 @@ def _start_next(store: RunStore, device: str, available: Sequence[str]) -> None:
 
 
 def empty_bin(store: RunStore, older_than: float = UNDELETE_SECONDS) -> None:
-    """Remove runs for good that were deleted some time ago."""
+    """Permanently remove runs that were deleted more than `older_than` seconds ago."""
     for entry in store.entries(deleted=True):
         with store.database.writing() as db:
-            condition, of = where(entry.id)
+            condition, key = where(entry.id)
             query = f"SELECT 1 FROM runs WHERE {condition} AND deleted < ?"
-            if db.execute(query, (of, time.time() - older_than)).fetchone() is None:  # too early, or restored meanwhile
+            if (
+                db.execute(query, (key, time.time() - older_than)).fetchone() is None
+            ):  # too recent, or restored meanwhile
                 continue
             shutil.rmtree(store.folder_of(entry.id), ignore_errors=True)
-            db.execute(f"DELETE FROM runs WHERE {condition}", (of,))
+            db.execute(f"DELETE FROM runs WHERE {condition}", (key,))
             for table in ("metrics", "commands"):
                 db.execute(f"DELETE FROM {table} WHERE run = ?", (entry.id,))
-            for member in (entry.sweep or {}).get("ids", ()):  # members that are runs keep their rows
+            for member in (entry.sweep or {}).get("ids", ()):  # members that have become runs keep their metrics
                 query = "DELETE FROM metrics WHERE run = ?1 AND NOT EXISTS (SELECT 1 FROM runs WHERE id = ?1)"
                 db.execute(query, (member,))
 
 
 def devices() -> list[str]:
-    """Return the devices of this machine that each train one run at a time: every GPU, and the processor."""
-    import torch  # only here: a command to a run does not need it
+    """Return the devices of this machine, each of which trains one run at a time: every GPU, and the CPU."""
+    import torch  # imported here because sending a command to a run does not need it
 
     return [*(f"cuda:{index}" for index in range(torch.cuda.device_count())), CPU]
 
 
 def suits(entry: Entry, device: str, available: Sequence[str]) -> bool:
-    """Return whether a run may be trained on a device: the device in `wanted`; a GPU, if there is one, for "auto" and "cuda".
+    """Return whether a run may be trained on a device: the one in `wanted`, or for "auto" and "cuda" any GPU if there is one.
 
-    A run that wants a GPU which does not exist is trained on the processor, with a message.
+    A run that requests a GPU that does not exist is trained on the CPU, with a message.
     """
     gpus = [name for name in available if name != CPU]
     if entry.wanted in ("auto", "cuda"):
@@ -272,7 +274,7 @@ def suits(entry: Entry, device: str, available: Sequence[str]) -> bool:
 
 
 def in_turn(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the waiting runs among all entries, in the order in which they will be trained."""
+    """Return the waiting runs among all entries in the order in which they will be trained."""
     last_turn: dict[str, int] = {}
     for entry in entries:
         last_turn[entry.owner] = max(last_turn.get(entry.owner, 0), entry.turn)
@@ -286,15 +288,15 @@ def in_turn(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def next_for(device: str, entries: Sequence[Entry], available: Sequence[str]) -> list[Entry]:
-    """Return the waiting runs for a device, the next one first; none while the device is taken."""
+    """Return the waiting runs for a device, the next one first; empty while the device is in use."""
     if any(entry.is_active and entry.device == device and entry.node is None for entry in entries):
         return []
     return [entry for entry in in_turn(entries) if suits(entry, device, available)]
 
 
 def place(run: str, entries: Sequence[Entry], available: Sequence[str]) -> int:
-    """Return how many waiting runs come before this one on its device; 0 is the next."""
+    """Return the number of waiting runs ahead of this one on its devices; 0 if it is next."""
     waiting = in_turn(entries)
-    at = next((index for index, entry in enumerate(waiting) if entry.id == run), 0)
-    mine = [device for device in available if waiting and suits(waiting[at], device, available)]
-    return sum(any(suits(entry, device, available) for device in mine) for entry in waiting[:at])
+    index = next((index for index, entry in enumerate(waiting) if entry.id == run), 0)
+    mine = [device for device in available if waiting and suits(waiting[index], device, available)]
+    return sum(any(suits(entry, device, available) for device in mine) for entry in waiting[:index])

@@ -1,6 +1,6 @@
-"""The limits of a server that several people share, and estimates of the memory and disk space of a run.
+"""Limits for a server shared by several users, and estimates of the memory and disk space that a run needs.
 
-Each limit has an environment variable: XFORMER_MAX_WAITING=2 allows two waiting runs per owner.
+Each limit has an environment variable: XFORMER_MAX_WAITING=2 allows each owner two runs that wait or train.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from xformer.presets import Preset
 from xformer.training.entry import Entry
 
 MOST_METRICS = 50 * 10**6
-"""The most bytes of metrics, as the saved state of a run holds them too."""
+"""Largest size of a run's metrics in bytes; the saved state of the run contains them too."""
 
 
 @dataclass(frozen=True)
@@ -32,23 +32,23 @@ class Limits:
     """
 
     waiting: int = 8
-    """Runs of one owner that wait or are trained."""
+    """Runs of one owner that are waiting or in training."""
     waiting_in_all: int = 64
-    """Runs of all owners that wait or are trained."""
+    """Runs of all owners that are waiting or in training."""
     steps: int = 200_000
     parameters: int = 20_000_000
     models: int = 64
     """Models of a sweep."""
     cells: int = 4_000_000
-    """batch_size × positions of a step."""
+    """batch_size × longest input of a training step."""
     run_memory: int = 4096
     """Memory of the process of one run, in MB."""
     disk: int = DEFAULT_MOST
-    """Disk space of all runs and kept texts together, in bytes."""
+    """Disk space of all runs and stored texts together, in bytes."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """Return the limits with the changes of the environment. Raises `ConfigError` for a value that is not a number."""
+        """Return the limits with the overrides of the environment. Raises `ConfigError` for a value that is not a number."""
         changed = {}
         for field in fields(cls):
             variable = f"XFORMER_MAX_{field.name.upper()}"
@@ -63,37 +63,37 @@ class Limits:
     def check_queue(
         self, settings: Preset, owner: str, entries: Sequence[Entry], folder: Path, *, n_models: int = 1
     ) -> None:
-        """Raise `RunStoreError` when the owner or all owners have the most runs under way, or the disk is promised away."""
-        under_way = [entry for entry in entries if entry.state == "queued" or entry.is_active]
-        mine = sum(entry.owner == owner for entry in under_way)
+        """Raise `RunStoreError` if the owner or the server has too many runs, or the disk quota is used up or reserved."""
+        unfinished = [entry for entry in entries if entry.state == "queued" or entry.is_active]
+        mine = sum(entry.owner == owner for entry in unfinished)
         if mine >= self.waiting:
             what = f"You have {mine} runs waiting or in training, and {self.waiting} are allowed"
-            raise RunStoreError(f"{what}; stop one, or wait until one is finished.")
-        if (n := len(under_way)) >= self.waiting_in_all:
-            raise RunStoreError(f"{n} runs are waiting on this server already; try again when some are finished.")
+            raise RunStoreError(f"{what}; stop one, or wait until one has finished.")
+        if (n := len(unfinished)) >= self.waiting_in_all:
+            raise RunStoreError(f"{n} runs are already waiting on this server; try again when some have finished.")
         needed = n_models * disk_needed(settings)
         Room(folder, self.disk).check(needed, "This run", promised=promised(entries, folder))
 
     def check_size(self, settings: Preset, *, n_models: int = 1, together: int | None = None) -> None:
-        """Raise `RunStoreError` when the run itself is too large; `together` of its models share a process, by default all."""
+        """Raise `RunStoreError` if the run is too large. `together` of its models share a process, by default all."""
         if n_models > self.models:
             what = f"This run trains {n_models:,} models at once, and this server allows {self.models:,}"
             raise RunStoreError(f"{what}; choose fewer values.")
         n, cells = n_parameters(settings.model), settings.train.batch_size * settings.task.max_len
-        for what, asked, most in (
+        for what, size, most in (
             ("parameters", n, self.parameters),
             ("steps", settings.train.steps, self.steps),
             ("tokens per step (batch size × longest input)", cells, self.cells),
         ):
-            if asked > most:
-                raise RunStoreError(f"This run has {asked:,} {what}, and this server allows {most:,}; choose fewer.")
+            if size > most:
+                raise RunStoreError(f"This run has {size:,} {what}, and this server allows {most:,}; choose fewer.")
         if (lines := metrics_needed(settings)) > MOST_METRICS:
-            what = f"The reports of this run take about {megabytes(lines)}, and {megabytes(MOST_METRICS)} can be kept"
-            raise RunStoreError(f"{what}; report more rarely, or choose fewer heads.")
+            what = f"The reports of this run need about {megabytes(lines)}, and {megabytes(MOST_METRICS)} are allowed"
+            raise RunStoreError(f"{what}; report less often, or choose fewer heads.")
         together = n_models if together is None else together
         needed, most = memory_needed(settings, n_models=together), min(self.run_memory * 1024**2, machine_bytes())
         if needed > most:
-            what = f"This run takes about {megabytes(needed)} of memory, and this server allows {megabytes(most)}"
+            what = f"This run needs about {megabytes(needed)} of memory, and this server allows {megabytes(most)}"
             raise RunStoreError(f"{what}; {_smaller(together)}")
 
 
@@ -102,10 +102,10 @@ def _smaller(n_models: int) -> str:
 
 
 def check_memory(settings: Preset, device: str = "cpu", *, n_models: int = 1) -> None:
-    """Raise `ConfigError` when a run on the processor needs more memory than is free. A GPU is not checked."""
+    """Raise `ConfigError` if a run on the CPU needs more memory than is free. GPU memory is not checked."""
     needed = memory_needed(settings, n_models=n_models)
     if device == "cpu" and needed > (free := free_bytes()):
-        what = f"This run takes about {megabytes(needed)} of memory, and {megabytes(free)} are free on this machine"
+        what = f"This run needs about {megabytes(needed)} of memory, and {megabytes(free)} are free on this machine"
         raise ConfigError(f"{what}; {_smaller(n_models)}")
 
 
@@ -116,7 +116,7 @@ def promised(entries: Sequence[Entry], folder: Path) -> int:
         if entry.state == "queued" or entry.is_active:
             try:
                 needed = disk_needed(entry.settings()) * n_models(entry)
-            except ConfigError:  # a damaged run writes nothing
+            except ConfigError:  # the settings are damaged, so the run writes nothing
                 continue
             total += max(0, needed - disk_used(folder / entry.id))
     return total
@@ -130,13 +130,13 @@ def n_models(entry: Entry) -> int:
 FLOAT = 4
 
 PROCESS = 290 * 10**6
-"""Bytes of a process that has imported torch and trained a very small model."""
+"""Memory in bytes of a process that has imported torch and trained a very small model."""
 
 PER_PARAMETER = 48
-"""Bytes per parameter: weight, gradient and two moments; all of it again, and a copy, while the state is saved."""
+"""Bytes per parameter: weight, gradient and two moments, plus the same again and a copy while the state is saved."""
 
 FUSED = 32
-"""The most tokens for which training keeps the attention patterns; PyTorch's kernel for longer inputs does not."""
+"""Largest number of tokens for which training stores the attention patterns; PyTorch's kernel for longer inputs does not."""
 
 
 def memory_needed(settings: Preset, *, n_models: int = 1) -> int:
@@ -145,7 +145,7 @@ def memory_needed(settings: Preset, *, n_models: int = 1) -> int:
 
 
 def _memory_of_one(settings: Preset) -> int:
-    from xformer.tasks import Task  # needs torch, which estimates of the disk do without
+    from xformer.tasks import Task  # imports torch, which the disk estimates do not need
     from xformer.tasks.task import CHUNK
 
     model, task, train = settings.model, settings.task, settings.train
@@ -153,7 +153,7 @@ def _memory_of_one(settings: Preset) -> int:
     width, longest = rule.stream_length((task.min_len + task.max_len) / 2), rule.stream_length(task.max_len)
     stacks = 2 if model.architecture == "encoder-decoder" else 1
     has_dropout = model.dropout > 0
-    # Where scores are kept, two examples may share a row.
+    # Where the scores are stored, two examples may share a row.
     if has_dropout or model.position_kind.acts_on == "scores":
         cells = model.n_heads * 2 * longest * (3 if has_dropout else 2)
     else:
@@ -175,15 +175,15 @@ def weights_on_disk(settings: Preset) -> int:
 
 
 def metrics_needed(settings: Preset) -> int:
-    """Estimate the size of the metrics of a run, in bytes: a line a report, with a number for each head."""
+    """Estimate the size of a run's metrics in bytes: one line per report, with a number for each head."""
     line = 400 + 2 * 24 * settings.model.n_layers * settings.model.n_heads
     return line * (settings.train.steps // settings.train.log_every)
 
 
 def disk_needed(settings: Preset) -> int:
-    """Estimate the size of the files of a run, in bytes: snapshots, weights, two moments, and metrics.
+    """Estimate the disk space of a run in bytes: snapshots, weights, two moments, and metrics.
 
-    The metrics are written twice, into the run store and into the saved state.
+    The metrics are written twice, to the run store and to the saved state.
     """
     every, train = settings.train.snapshot_every, settings.train
     n_snapshots = 2 + (train.steps // every if every else 0)

@@ -1,8 +1,8 @@
-"""Whether the process that trains a run is alive: a lock file that the operating system releases when the process ends.
+"""Detect whether the process that trains a run is alive, by a lock file that the operating system releases when it ends.
 
 The process that starts a worker takes the lock (`flock`) and passes it on as an open file, so a worker that is still starting
-never looks dead. There is no heartbeat and no clock. The process id in the file is used only while the lock is held, to kill
-its holder.
+never looks dead. No heartbeat or wall clock is involved. The process id in the file is used only to kill the holder while the
+lock is held.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from xformer.training.entry import Entry
 from xformer.training.run_store import RunStore, entry_of, has_stop, move
 
 LENGTH = 512
-"""Bytes of a lock file that holds a process id."""
+"""Size in bytes of a lock file that holds a process id."""
 LONGEST_LOOK = 1.0
-"""The most seconds of silence between two looks that count: the watching process may have been halted itself."""
+"""Largest number of seconds of silence counted between two checks, because the checking process may have been halted itself."""
 
 
 def take(path: Path) -> int | None:
-    """Take the lock. Returns an open file descriptor, to be closed or passed on; None when the lock is held."""
+    """Take the lock. Returns an open file descriptor, to be closed or passed on; None if the lock is held."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -36,7 +36,7 @@ def take(path: Path) -> int | None:
 
 
 def take_within(path: Path, seconds: float) -> int | None:
-    """Take the lock, and wait up to so many seconds for its holder."""
+    """Take the lock, waiting up to `seconds` for its holder to release it. Returns None on timeout."""
     deadline = time.monotonic() + seconds
     while (descriptor := take(path)) is None and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -44,21 +44,21 @@ def take_within(path: Path, seconds: float) -> int | None:
 
 
 def sign(descriptor: int, pid: int, last_words: str = "") -> None:
-    """Write the holder's process id into the lock file, and why it ends, when the run store cannot be written.
+    """Write the holder's process id into the lock file and, if the run store cannot be written, why the holder ends.
 
-    The file always has the same length, so the words fit on a full disk too.
+    The file always has the same length, so this also succeeds on a full disk.
     """
     os.pwrite(descriptor, f"{pid}\n{last_words}".encode()[:LENGTH].ljust(LENGTH), 0)
 
 
 def holder(path: Path) -> int | None:
-    """Return the process id in the lock file. It is meaningful only while the lock is held."""
+    """Return the process id in the lock file; it is meaningful only while the lock is held."""
     number = _read(path).partition("\n")[0]
     return int(number) if number.isdecimal() else None
 
 
 def last_words(path: Path) -> str:
-    """Return why the last holder ended, as it wrote into the lock file; empty if it wrote nothing."""
+    """Return the reason that the last holder wrote into the lock file before it ended; empty if it wrote none."""
     return _read(path).partition("\n")[2].strip()
 
 
@@ -70,7 +70,7 @@ def _read(path: Path) -> str:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a process holds the lock. Callers do not disturb each other."""
+    """Return whether a process holds the lock. Concurrent callers do not block each other."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -85,9 +85,9 @@ def is_held(path: Path) -> bool:
 
 
 def activity(pid: int) -> tuple[str, ...] | None:
-    """Return the state, processor time and context switches of a process; None on systems other than Linux.
+    """Return the state, CPU time and context switches of a process; None on systems other than Linux.
 
-    Two equal results mean that the process has done nothing in between.
+    Two equal results mean that the process did nothing in between.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -98,14 +98,14 @@ def activity(pid: int) -> tuple[str, ...] | None:
 
 
 _looks: dict[str, tuple[float, tuple[str, ...] | None, float]] = {}
-"""The time of the last look at each worker, by its token, what was seen, and the seconds of silence until then."""
+"""By worker token: the time of the last check, the activity seen, and the seconds of silence so far."""
 
 
 def silent_seconds(worker: str, pid: int) -> float:
-    """Return for how long a process has shown no sign of life, as far as the calls for this worker tell; 0 at the first one.
+    """Return for how many seconds a process has shown no sign of life across the calls for this worker; 0 at the first call.
 
-    A process is silent while it is halted, or sleeps without waking up once. A process that computes, waits for a processor or
-    a disk, or polls is alive, so a slow start on a busy machine is not silence.
+    A process is silent while it is halted, or sleeps without waking up. A process that computes, waits for a CPU or a disk, or
+    polls is alive, so a slow start on a busy machine does not count as silence.
     """
     now, found = time.monotonic(), activity(pid)
     before, seen, silent = _looks.get(worker, (now, None, 0.0))
@@ -118,33 +118,33 @@ def silent_seconds(worker: str, pid: int) -> float:
 LOCK = "worker.lock"
 
 STOP_SECONDS = 3.0
-"""Seconds after which a worker that does not stop is killed. Its last saved state is whole."""
+"""Seconds after which a worker that does not stop is killed. Its last saved state is intact."""
 
 KILL_SECONDS = 0.5
-"""Seconds to wait for a killed process."""
+"""Seconds to wait for a killed process to exit."""
 
-RESTARTED = "The worker stopped before its first report; the run was started again."
+RESTARTED = "The worker stopped before its first report; the run was restarted."
 
 STOPPED_EARLY = "The worker stopped before its first report."
 
-STOPPED_TWICE = "The worker stopped before its first report, and so did the one that was started in its place."
+STOPPED_TWICE = "The worker stopped before its first report, and so did its replacement."
 
-ENDED = "ended without a word: killed, out of memory, or the machine was restarted."
+ENDED = "ended without an error message: it was killed, ran out of memory, or the machine was restarted."
 
-HALTED = "Its process is halted by a signal and takes no step until it is continued; Stop ends it."
+HALTED = "Its process was suspended by a signal and takes no steps until it is continued; Stop ends it."
 
 
 def first_report_seconds() -> float:
     """Return how long a worker may show no sign of life before its first report: XFORMER_FIRST_REPORT_SECONDS, else 5."""
     try:
-        asked = float(os.environ.get("XFORMER_FIRST_REPORT_SECONDS", ""))
+        seconds = float(os.environ.get("XFORMER_FIRST_REPORT_SECONDS", ""))
     except ValueError:
         return 5.0
-    return asked if asked > 0 else 5.0
+    return seconds if seconds > 0 else 5.0
 
 
 def with_process_state(store: RunStore, entry: Entry) -> Entry:
-    """Return an entry with the state of its process now, which the run store may record later, or never on a full disk."""
+    """Return an entry with the current state of its process, which the run store records later, or never on a full disk."""
     file = store.folder_of(entry.id) / LOCK
     if not entry.is_active or entry.node is not None or not file.is_file():
         return entry
@@ -153,17 +153,17 @@ def with_process_state(store: RunStore, entry: Entry) -> Entry:
         return entry.but(message=HALTED) if is_halted else entry
     with store.database.reading() as db:
         now = entry_of(db, entry.id)
-        if now.worker != entry.worker:  # the worker has recorded its end meanwhile
+        if now.worker != entry.worker:  # the worker has meanwhile recorded its end
             return now
         state, message = _how_it_ended(db, now, file)
     return now.but(state=state, message=message, worker=None, pid=None)
 
 
 def mark_dead(store: RunStore, entry: Entry) -> None:
-    """Record that a run's process has ended; kill a process that does not stop, or never begins.
+    """Record that a run's process has ended, and kill a process that does not stop or never begins.
 
-    A run whose worker ended before its first report is queued again; if the second worker does too, the run has failed.
-    A run of another machine has no process here.
+    A run whose worker ended before its first report is queued again; if the second worker does so too, the run has failed.
+    Runs on a Ray node are ignored, because they have no process here.
     """
     if entry.node is not None:
         return
@@ -190,15 +190,15 @@ def _how_it_ended(db: sqlite3.Connection, entry: Entry, file: Path, how: str = E
     stop_sent = has_stop(db, entry.id)
     words = last_words(file)
     if stop_sent or words or not entry.unreported_starts:
-        words = words or ("Its process ended before it had answered." if stop_sent else f"Its process {how}")
-        return "stopped" if stop_sent else "interrupted", f"{words} Resume goes on from the last state it kept."
+        words = words or ("Its process ended before it responded." if stop_sent else f"Its process {how}")
+        return "stopped" if stop_sent else "interrupted", f"{words} Resume continues from the last saved state."
     if entry.unreported_starts == 1:
         return "queued", STOPPED_EARLY
-    return "failed", f"{STOPPED_TWICE} That one {how} Its log, worker.log, may say more; Resume starts it once more."
+    return "failed", f"{STOPPED_TWICE} The second worker {how} See worker.log for details; Resume starts it again."
 
 
 def _kill_unresponsive(store: RunStore, entry: Entry, file: Path) -> str:
-    """Kill the process of a run that does not stop, or never begins. Returns what happened, as half a sentence."""
+    """Kill the process of a run if it does not stop or never begins. Returns the reason as a clause, "" if not killed."""
     query = "SELECT min(sent) AS sent FROM commands WHERE run = ? AND kind = 'stop'"
     with store.database.reading() as db:
         stop_sent = db.execute(query, (entry.id,)).fetchone()["sent"]
@@ -207,7 +207,7 @@ def _kill_unresponsive(store: RunStore, entry: Entry, file: Path) -> str:
     if now.worker is None or now.worker != entry.worker or pid is None:
         return ""
     if stop_sent is not None and time.monotonic() - stop_sent >= STOP_SECONDS:
-        how = "was killed, as it did not obey."
+        how = "was killed because it did not respond."
     elif now.unreported_starts and silent_seconds(now.worker, pid) >= (seconds := first_report_seconds()):
         how = f"showed no sign of life for {seconds:g} s and was killed."
     else:

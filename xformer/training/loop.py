@@ -1,7 +1,7 @@
 """The training loop.
 
-A step depends on nothing but the weights, the optimiser, the seed and the step number: data and dropout are drawn from
-(seed, step). A run that is stopped and resumed therefore ends, on a CPU, in the same bits as one that never stopped.
+A step depends only on the weights, the optimiser, the seed and the step number: data and dropout are drawn from (seed, step).
+On a CPU, a run that is stopped and resumed therefore ends in the same bits as one that never stopped.
 
     OUT/snapshots/000200.safetensors   a complete checkpoint of step 200
     OUT/state.safetensors              weights, optimiser and step of an interrupted run
@@ -56,11 +56,11 @@ from xformer.training.recipe import (
 def train(
     preset: Preset | str, *, out: str | Path | None = None, device: str = "auto", resume: bool = False
 ) -> Checkpoint:
-    """Train a preset to its end and return the trained model with its task and its card.
+    """Train a preset and return the trained model with its task and its card.
 
     Args:
-        preset: The name of a preset, or a `Preset` of your own.
-        out: A folder for snapshots, the state to resume from and, at the end, the checkpoint that `load` reads.
+        preset: The name of a preset, or your own `Preset`.
+        out: A folder for snapshots, the state to resume from and the final checkpoint, which `load` reads.
         device: "auto", "cpu", "cuda" or "cuda:1".
         resume: Continue the interrupted run in `out`.
 
@@ -68,7 +68,7 @@ def train(
         The checkpoint. Its card holds the reports under "curve".
 
     Raises:
-        ConfigError: The configurations do not fit each other, or not into the free memory. Nothing was written.
+        ConfigError: The configurations are incompatible, or the run needs more memory than is free. Nothing is written.
         TrainingError: The loss is no longer a number, or there is nothing to resume.
 
     Example:
@@ -88,12 +88,12 @@ def iter_train(
 ) -> Generator[Progress]:
     """Train a preset and yield a report every `log_every` steps; the last one has `done` set.
 
-    Closing the generator early writes the state, so `resume=True` continues from that step. So does an interrupt, except
-    in the middle of an update: then the state is that of the last snapshot.
+    Closing the generator early writes the state, so that `resume=True` continues from that step. An interrupt does the same,
+    except in the middle of an update: then training resumes from the last saved state.
 
     Args:
-        preset: The name of a preset, or a `Preset` of your own.
-        out: A folder for snapshots, the state to resume from and, at the end, the checkpoint that `load` reads.
+        preset: The name of a preset, or your own `Preset`.
+        out: A folder for snapshots, the state to resume from and the final checkpoint, which `load` reads.
         device: "auto", "cpu", "cuda" or "cuda:1".
         resume: Continue the interrupted run in `out`.
 
@@ -101,7 +101,7 @@ def iter_train(
         A generator of `Progress`.
 
     Raises:
-        ConfigError: The configurations do not fit each other, or not into the free memory. Nothing was written.
+        ConfigError: The configurations are incompatible, or the run needs more memory than is free. Nothing is written.
         TrainingError: The loss is no longer a number, or there is nothing to resume.
 
     Example:
@@ -126,7 +126,7 @@ def _run_of(preset: Preset | str, out: str | Path | None, device: str, resume: b
 
 
 def choose_device(wanted: str = "auto") -> torch.device:
-    """Return the device named "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:1".
+    """Return the device for "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:1".
 
     Raises:
         ConfigError: There is no such device.
@@ -139,33 +139,33 @@ def choose_device(wanted: str = "auto") -> torch.device:
     if kind != "cuda" or (index and not index.isdigit()):
         raise ConfigError(f"device must be auto, cpu, cuda or cuda:NUMBER, got {wanted!r}; for example auto.")
     if not torch.cuda.is_available():
-        raise ConfigError(f"device={wanted!r} was asked for, but this machine has no usable GPU; use auto or cpu.")
+        raise ConfigError(f"device={wanted!r} was requested, but this machine has no usable GPU; use auto or cpu.")
     if index and int(index) >= torch.cuda.device_count():
         raise ConfigError(f"This machine has {torch.cuda.device_count()} GPUs, got {wanted!r}; for example cuda:0.")
     return torch.device(wanted)
 
 
 def prepare_process(threads: int = 1) -> None:
-    """Settle a process that trains small models. For the owner of a process to call, from the thread that trains.
+    """Configure a process for training small models. Only the owner of the process should call it, from the training thread.
 
-    The operations of a small model end before a second thread is awake, and denormal numbers (below 1e-38) take a processor
-    a hundred times as long as others, so they become zero.
+    The operations of a small model finish before a second thread wakes up. Denormal numbers (below 1e-38) are flushed to zero,
+    because a CPU takes a hundred times as long for them.
     """
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
 
 
 MOST_ODD = 5
-"""The most snapshots at steps that are not a multiple of `snapshot_every`."""
+"""Largest number of snapshots kept at steps that are not a multiple of `snapshot_every`."""
 
 
-class Stopped(Exception):  # noqa: N818  no error, like StopIteration
-    """Raised between two steps by the caller of `Run.reports` to end the run there; the run writes its state first."""
+class Stopped(Exception):  # noqa: N818  not an error, like StopIteration
+    """Raised by the `between` callback of `Run.reports` to end the run between two steps; the run saves its state first."""
 
 
 @dataclass
 class Window:
-    """The sums since the last report, and the figures of the last step."""
+    """Sums since the last report, and the metrics of the last step."""
 
     loss: float = 0.0
     steps: int = 0
@@ -175,7 +175,7 @@ class Window:
 
 
 class Run:
-    """One model in training. With `out` it keeps snapshots and its state in that folder."""
+    """One model in training. With `out`, snapshots and the state to resume from are written to that folder."""
 
     def __init__(
         self, preset: Preset, task: Task, device: torch.device, out: Path | None, room: Room | None = None
@@ -191,7 +191,7 @@ class Run:
         self.window = Window()
         self.rows: list[dict[str, Any]] = []
         self.updating = False
-        """True while weights, optimiser and step number do not belong to the same step."""
+        """True during an update, while weights, optimiser and step number are inconsistent."""
         self.reads_ahead: bool | None = None
         """Whether outputs depend on later tokens; None before the first report."""
         self.batches: Batch | None = None
@@ -203,7 +203,7 @@ class Run:
     def reports(self, between: Callable[[], None] = lambda: None) -> Generator[Progress]:
         """Train to the end and yield a report every `log_every` steps.
 
-        `between` is called before every step. It may wait, change the learning rate, or raise `Stopped`.
+        `between` is called before every step and may wait, change the learning rate, or raise `Stopped`.
         """
         try:
             while True:
@@ -222,17 +222,17 @@ class Run:
             raise
 
     def train_step(self) -> None:
-        """Make one update. Raises `TrainingError` when the loss or the gradient is not a number."""
+        """Take one training step. Raises `TrainingError` if the loss or the gradient is not finite."""
         batch = self.batch(self.step)
-        found = self.find_gradient(batch)
+        loss_and_norm = self.find_gradient(batch)
         lr = learning_rate(self.config, self.step + 1)
         self.updating = True
         update(self.optimiser, lr)
-        loss, norm = found.tolist()
+        loss, norm = loss_and_norm.tolist()
         self.took_step(loss, norm, batch.tokens.numel())
 
     def find_gradient(self, batch: Batch) -> Float[Tensor, "2"]:
-        """Leave the clipped gradient of the batch in the parameters. Returns the loss, and the norm before clipping."""
+        """Store the clipped gradient of the batch in the parameters. Returns the loss, and the norm before clipping."""
         dropout = None
         if self.preset.model.dropout:
             dropout = generator(self.config.seed, "dropout", self.step + 1, self.device)
@@ -242,9 +242,9 @@ class Run:
         return torch.stack((loss.detach(), clip(self.model, self.config.clip_norm)))
 
     def took_step(self, loss: float, gradient_norm: float, n_tokens: int) -> None:
-        """Count a finished update. Raises `TrainingError` when its loss or gradient is not a number."""
+        """Count a completed update. Raises `TrainingError` if its loss or gradient is not finite."""
         self.step += 1
-        self.window.gradient_norm = self._finite("gradient's norm", gradient_norm)
+        self.window.gradient_norm = self._finite("gradient norm", gradient_norm)
         self.window.last_loss = self._finite("loss", loss)
         self.window.loss += self.window.last_loss
         self.window.steps += 1
@@ -256,11 +256,11 @@ class Run:
             return value
         lr = learning_rate(self.config, self.step)
         kept = "" if self.out is None else "; the last snapshot with finite weights is kept"
-        told = f"The {what} became {value} at step {self.step}, at a learning rate of {lr:g}, so the run stops"
-        raise TrainingError(f"{told}; try a smaller one, for example {lr / 10:g}{kept}.")
+        reason = f"The {what} became {value} at step {self.step}, at a learning rate of {lr:g}, so the run stops"
+        raise TrainingError(f"{reason}; try a smaller one, for example {lr / 10:g}{kept}.")
 
     def batch(self, step: int) -> Batch:
-        """Return the batch of a step. The batches of `CHUNK` steps are drawn at once."""
+        """Return the batch of a step. Batches are drawn for `CHUNK` steps at a time."""
         place = step % CHUNK
         if self.batches is None or place == 0:
             chunk: dict[str, Any] = {"step": step // CHUNK, "steps": CHUNK, "purpose": "train", "packed": self.packed}
@@ -274,9 +274,9 @@ class Run:
         return with_random_positions(batch, self.preset.model.max_len, draw)
 
     def due(self) -> Progress | None:
-        """Keep the snapshot and make the report that this step asks for. Returns the report, or None.
+        """Write the snapshot and make the report that are due at this step. Returns the report, or None.
 
-        After an interrupt the same step is due again.
+        After an interrupt, the same step is due again.
         """
         config = self.config
         if config.snapshot_every and self.step % config.snapshot_every == 0:
@@ -290,7 +290,7 @@ class Run:
         return progress
 
     def report(self) -> Progress:
-        """Score the model on held-out examples and begin a new window. Raises `TrainingError` for a loss that is no number."""
+        """Score the model on held-out examples and start a new window. Raises `TrainingError` for a non-finite loss."""
         config, window = self.config, self.window
         self.model.eval()
         held_out = self._held_out_score()
@@ -315,7 +315,7 @@ class Run:
         return progress
 
     def _remarks(self, progress: Progress) -> dict[str, Any]:
-        """Return the note of a report, and whether it ends the run, as changes to the report."""
+        """Return the fields of a report to replace: `note`, and `done` if the run has reached its target."""
         config = self.config
         exact = progress.held_out.exact_match
         if config.target and exact >= config.target:
@@ -328,7 +328,7 @@ class Run:
 
     @torch.no_grad()
     def _held_out_score(self) -> Score:
-        """Score under teacher forcing, and by decoding where outputs depend on later tokens."""
+        """Score with teacher forcing, or by decoding if outputs depend on later tokens."""
         if self.reads_ahead is None:
             few = self.task.sample(4, seed=self.config.seed, purpose="held-out", device=self.device)
             self.reads_ahead = self.task.is_decoded and reads_ahead(self.model, few)
@@ -345,16 +345,16 @@ class Run:
         return self.task.head_scores(trace, self.probe)
 
     def change_rate(self, peak: float) -> None:
-        """Follow the schedule with this peak from the next step on. Raises `ConfigError` for a peak that is not valid."""
+        """Use this peak learning rate from the next step on. Raises `ConfigError` for an invalid value."""
         self.config = with_peak(self.config, self.step, peak)
         self.preset = replace(self.preset, train=self.config)
 
     def begin_with(self, weights: Transformer) -> None:
-        """Start from the weights of another model of the same shape."""
+        """Copy the weights of another model of the same shape."""
         self.model.load_state_dict(weights.state_dict())
 
     def checkpoint(self) -> Checkpoint:
-        """Return the model as it stands, with its card."""
+        """Return the current model with its card."""
         card: dict[str, Any] = {
             "preset": self.preset.name, "title": self.preset.title, "about": self.preset.about, "seed": self.config.seed,
             "step": self.step, "train": self.config.to_json(), "device": self.device.type, "torch": torch.__version__,
@@ -363,7 +363,7 @@ class Run:
         return Checkpoint(self.model, self.task, card)
 
     def keep_snapshot(self) -> None:
-        """Write the weights of this step, unless snapshots are off. Raises `QuotaExceededError`."""
+        """Write a snapshot of this step, unless snapshots are off. Raises `QuotaExceededError`."""
         if self.out is None or not self.config.snapshot_every:
             return
         if not snapshot_file(self.out, self.step).exists():
@@ -380,24 +380,24 @@ class Run:
             raise TrainingError(f"The run stops at step {self.step}. {error}") from None
 
     def take_room(self, n: int, what: str) -> None:
-        """Reserve `n` bytes of the disk. Raises `QuotaExceededError` when they do not fit."""
+        """Reserve `n` bytes of the disk quota. Raises `QuotaExceededError` if they exceed it."""
         if self.room is not None:
             self.room.check(n, what)
             self.room.wrote(n)
 
     def _finish(self) -> None:
-        if self.out is not None:  # in place of the state, which is larger: it fits
+        if self.out is not None:  # fits into the quota, because it replaces the larger state
             if self.config.snapshot_every:
                 self._write_snapshot(self.out)
             save(self.checkpoint(), self.out)
             (self.out / STATE).unlink(missing_ok=True)
 
     def has_finite_weights(self) -> bool:
-        """Return whether all weights are numbers."""
+        """Return whether all weights are finite."""
         return all(bool(p.isfinite().all()) for p in self.model.parameters())
 
     def save_state(self) -> None:
-        """Replace the state in the folder by that of this step. Raises `QuotaExceededError` the first time."""
+        """Write the state of this step, replacing the previous one. The first call may raise `QuotaExceededError`."""
         if self.out is None:
             return
         if not (self.out / STATE).exists():
@@ -412,12 +412,12 @@ class Run:
         return {"model": self.preset.model, "task": self.preset.task, "train": self.config}
 
     def restore(self) -> None:
-        """Continue the run in `out`. Raises `TrainingError` when its settings are not those of this run.
+        """Continue the run in `out`. Raises `TrainingError` if its settings differ from those of this run.
 
-        Changes of the learning rate after the step of the state may differ.
+        Changes of the learning rate after the saved step may differ.
         """
         if self.out is None:
-            raise TrainingError("Resuming needs the folder of the run; give it as out.")
+            raise TrainingError("Resuming needs the folder of the run; pass it as out.")
         state = read_state(self.out)
         step = state.values.get("step")
         for name, config in self._settings().items():
@@ -426,8 +426,8 @@ class Run:
             except ConfigError:
                 had = None
             if _until(step, had) != _until(step, config):
-                what = f"The run in {self.out} had other {name} settings"
-                raise TrainingError(f"{what}, so it cannot be resumed as this one.")
+                what = f"The run in {self.out} had different {name} settings"
+                raise TrainingError(f"{what}, so it cannot be resumed with these.")
         try:
             restore_training_state(self.model, self.optimiser, state.tensors)
             self.step = state.values["step"]
@@ -435,32 +435,32 @@ class Run:
             self.window = Window(**state.values["window"])
             self.rows = state.values["rows"]
         except (KeyError, TypeError, RuntimeError):
-            raise TrainingError(f"The run in {self.out} cannot be resumed: its state is not a whole one.") from None
+            raise TrainingError(f"The run in {self.out} cannot be resumed: its state is incomplete.") from None
 
 
 @dataclass(frozen=True)
 class State:
-    """The state of a run: tensors, and everything else as plain JSON values."""
+    """The saved state of a run: its tensors, and everything else as plain JSON values."""
 
     tensors: dict[str, Tensor]
     values: dict[str, Any]
 
 
 def forget_after(out: Path, step: int) -> None:
-    """Remove the snapshots after a step, from which the run resumes."""
+    """Remove the snapshots after the step from which a run resumes."""
     for later in snapshot_steps(out):
         if later > step:
             snapshot_file(out, later).unlink(missing_ok=True)
 
 
 def forget_unfinished(out: Path) -> None:
-    """Remove half-written files of a killed process. No other process may write there."""
+    """Remove the partial files of a killed process. No other process may be writing to `out`."""
     for file in out.rglob("*.part"):
         file.unlink(missing_ok=True)
 
 
 def read_state(out: Path) -> State:
-    """Read the state of an interrupted run. Raises `TrainingError` when there is none, or it is damaged."""
+    """Read the state of an interrupted run. Raises `TrainingError` if there is none or it is damaged."""
     if not (out / STATE).is_file():
         raise TrainingError(f"There is no run to resume in {out}; start one without resuming.")
     try:
@@ -471,7 +471,7 @@ def read_state(out: Path) -> State:
     except (CheckpointError, SafetensorError) as error:
         raise TrainingError(f"The run in {out} cannot be resumed: {error}") from None
     if not isinstance(values, dict):
-        raise TrainingError(f"The run in {out} cannot be resumed: its state is not a whole one.")
+        raise TrainingError(f"The run in {out} cannot be resumed: its state is incomplete.")
     return State(tensors, values)
 
 

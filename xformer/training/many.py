@@ -1,7 +1,7 @@
 """Train many models of one shape at once: many seeds, or a grid of settings.
 
-The forward pass of all models is one `torch.func.vmap` over their stacked parameters, so each operation is started once for
-all of them. Each model keeps its own data, recipe, optimiser and files: between two steps it is an ordinary `Run`.
+The forward pass is one `torch.func.vmap` over the stacked parameters of all models, so each operation is launched once for all
+of them. Each model keeps its own data, recipe, optimiser and files: between two steps it is an ordinary `Run`.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from xformer.training.sweeps import check_alike
 
 @dataclass(frozen=True)
 class ReportOfOne:
-    """A report of one of many models. The last report of each has `done` set, or a `failure`."""
+    """A report of one of the models. Each model's last report has `done` set or has a `failure`."""
 
     number: int
     """The index of the model among the presets, from 0."""
     progress: Progress | None
     failure: str = ""
-    """Why the model was given up, as one sentence: its loss is no longer a number. The others continue."""
+    """One sentence on why the model failed (its loss is not finite); empty if it did not. The other models continue."""
 
     @property
     def is_last(self) -> bool:
@@ -52,23 +52,23 @@ def train_many(
 ) -> list[Checkpoint | None]:
     """Train presets of one model shape and one task together, and return their checkpoints.
 
-    Each model is a function of its preset, bit for bit on a CPU as long as the number of models is the same, and within
-    rounding the model that `train` makes of its preset.
+    On a CPU and with a fixed number of models, each model depends on its preset alone, bit for bit. Within rounding, it equals
+    the model that `train` returns for that preset.
 
     Args:
         presets: Presets that differ in seed, learning rate, weight decay, steps or other training settings; see `sweep`.
-        out: A folder. Each model keeps its files in `out/000`, `out/001`, … as `train` does.
+        out: A folder. The files of each model are written to `out/000`, `out/001`, … as by `train`.
         device: "auto", "cpu", "cuda" or "cuda:1".
-        resume: Continue in `out` with the models that are not finished.
+        resume: Continue the unfinished models in `out`.
 
     Returns:
-        The checkpoint of each preset; None where the loss was no longer a number.
+        The checkpoint of each preset; None if its loss became non-finite.
 
     Raises:
-        ConfigError: The models cannot be trained together, or not in the free memory.
+        ConfigError: The models cannot be trained together, or need more memory than is free.
 
-    On Linux, MALLOC_MMAP_THRESHOLD_=1073741824 and MALLOC_TRIM_THRESHOLD_=2147483647 in the environment of the process make a
-    step a quarter faster, as glibc then keeps freed memory for the next step.
+    On Linux, setting MALLOC_MMAP_THRESHOLD_=1073741824 and MALLOC_TRIM_THRESHOLD_=2147483647 in the environment of the process
+    makes a step a quarter faster, because glibc then keeps freed memory for the next step.
 
     Example:
         >>> models = train_many(sweep("reverse-small", seed=range(16)))  # doctest: +SKIP
@@ -88,13 +88,13 @@ def train_many(
 def iter_train_many(
     presets: Sequence[Preset | str], *, out: str | Path | None = None, device: str = "auto", resume: bool = False
 ) -> Generator[ReportOfOne]:
-    """Train presets together and yield the reports of all models as they come.
+    """Train presets together and yield the reports of all models as they become available.
 
-    Closed early, the models that are not finished write their states.
+    Closing the generator early writes the states of the unfinished models.
 
     Args:
         presets: Presets, or names of presets, that differ in training settings only; see `sweep`.
-        out: A folder with a folder for each model: 000, 001, …
+        out: A folder. The files of each model are written to `out/000`, `out/001`, …
         device: "auto", "cpu", "cuda" or "cuda:1".
         resume: Continue the interrupted models in `out`.
 
@@ -102,7 +102,7 @@ def iter_train_many(
         A generator of reports with the `number` of a model and its `progress`.
 
     Raises:
-        ConfigError: The presets cannot be trained together, or do not fit into the free memory.
+        ConfigError: The models cannot be trained together, or need more memory than is free.
 
     Example:
         >>> import xformer
@@ -116,13 +116,15 @@ def iter_train_many(
 def _runs_of(
     presets: Sequence[Preset | str], out: str | Path | None, device: str, resume: bool
 ) -> tuple[dict[int, Run], list[Path | None]]:
-    chosen = [preset_named(one) if isinstance(one, str) else one for one in presets]
+    chosen = [preset_named(preset) if isinstance(preset, str) else preset for preset in presets]
     check_alike(chosen)
-    where = choose_device(device)
+    torch_device = choose_device(device)
     Task(chosen[0].task).check_fits(chosen[0].model)
-    check_memory(chosen[0], where.type, n_models=len(chosen))
+    check_memory(chosen[0], torch_device.type, n_models=len(chosen))
     folders = [None if out is None else Path(out) / f"{number:03d}" for number in range(len(chosen))]
-    runs = {number: Run(one, Task(one.task), where, folders[number]) for number, one in enumerate(chosen)}
+    runs = {
+        number: Run(preset, Task(preset.task), torch_device, folders[number]) for number, preset in enumerate(chosen)
+    }
     if resume:
         runs = {number: run for number, run in runs.items() if run.out is None or not is_finished(run.out)}
         for run in runs.values():
@@ -131,9 +133,9 @@ def _runs_of(
 
 
 def reports(runs: Mapping[int, Run], between: Callable[[], None] = lambda: None) -> Generator[ReportOfOne]:
-    """Train runs to their ends together. Closed early, the runs that are not finished write their states.
+    """Train runs to their ends together. Closing the generator early writes the states of the unfinished runs.
 
-    `between` is called before every step; it may raise `Stopped`.
+    `between` is called before every step and may raise `Stopped`.
     """
     active = dict(runs)
     try:
@@ -152,10 +154,10 @@ def reports(runs: Mapping[int, Run], between: Callable[[], None] = lambda: None)
             if not active:
                 return
             between()
-            figures = train_step(list(active.values()))
-            for (number, run), of_one in zip(list(active.items()), figures, strict=True):
+            results = train_step(list(active.values()))
+            for (number, run), result in zip(list(active.items()), results, strict=True):
                 try:
-                    run.took_step(*of_one)
+                    run.took_step(*result)
                 except TrainingError as error:
                     del active[number]
                     yield ReportOfOne(number, None, str(error))
@@ -167,7 +169,7 @@ def reports(runs: Mapping[int, Run], between: Callable[[], None] = lambda: None)
 
 
 def train_step(runs: Sequence[Run]) -> list[tuple[float, float, int]]:
-    """Make one update of every run. Returns the arguments of `Run.took_step` for each: loss, gradient norm, tokens."""
+    """Take one training step of every run. Returns the arguments of `Run.took_step` for each: loss, gradient norm, tokens."""
     clock = time.perf_counter()
     batches = [run.batch(run.step) for run in runs]
     losses, norms = find_gradients(runs, batches)
@@ -184,7 +186,7 @@ def train_step(runs: Sequence[Run]) -> list[tuple[float, float, int]]:
 
 
 def find_gradients(runs: Sequence[Run], batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
-    """Leave the clipped gradient of each run's batch in its parameters.
+    """Store the clipped gradient of each run's batch in its parameters.
 
     Returns:
         The losses [model], and the norms of the gradients before clipping [model].
@@ -205,24 +207,25 @@ def find_gradients(runs: Sequence[Run], batches: Sequence[Batch]) -> tuple[Tenso
         layouts = {"layout": batch.layout, "target_layout": batch.target_layout}
         return cross_entropy(functional_call(model, weights, arguments, layouts), batch.labels)
 
-    with sdpa_kernel(SDPBackend.MATH):  # PyTorch's other attention kernels cannot be vectorised over models
+    with sdpa_kernel(SDPBackend.MATH):  # vmap does not support PyTorch's other attention kernels
         losses = vmap(loss_of)(stacked, tensors)
     gradients = torch.autograd.grad(losses.sum(), list(stacked.values()))
     norms = torch.stack([g.flatten(1).norm(dim=1) for g in gradients]).norm(dim=0)  # [model]
-    most = norms.new_tensor([run.config.clip_norm or torch.inf for run in runs])
-    scale = (most / (norms + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
+    limits = norms.new_tensor([run.config.clip_norm or torch.inf for run in runs])
+    scale = (limits / (norms + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_ does
     for gradient, of_all in zip(gradients, parameters, strict=True):
         scaled = gradient * scale.view(-1, *[1] * (gradient.dim() - 1))
-        # The fused AdamW reads a gradient's memory in order, so a transposed one would be a wrong one.
+        # The fused AdamW reads gradients in memory order, so a transposed gradient would be applied incorrectly.
         for p, own in zip(of_all, scaled.contiguous().unbind(), strict=True):
             p.grad = own
     return losses.detach(), norms
 
 
 def stack_batches(batches: Sequence[Batch], pad: int) -> tuple[Batch, list[Tensor]]:
-    """Return the tensors of batches of one kind stacked, each [model, batch, pos], in the order of `Batch.tensors`.
+    """Stack the tensors of batches of one kind.
 
-    Shorter rows are padded to the longest. The batch that comes with them says how to put the tensors together.
+    Returns a template batch, whose `map` rebuilds a batch from its tensors, and the stacked tensors [model, batch, pos] in the
+    order of `Batch.tensors`. Shorter rows are padded to the longest.
     """
     template, stacked, is_padded = batches[0], [], False
     fillers = iter(_fillers(template, pad))
@@ -231,14 +234,16 @@ def stack_batches(batches: Sequence[Batch], pad: int) -> tuple[Batch, list[Tenso
         is_padded |= any(one.shape[-1] < width for one in of_all)
         stacked.append(torch.stack([F.pad(one, (0, width - one.shape[-1]), value=filler) for one in of_all]))
 
-    def layout(of: str) -> Any:
-        own = [getattr(batch, of) for batch in batches]
-        return None if own[0] is None else replace(own[0], padded=is_padded or any(one.padded for one in own))
+    def layout(name: str) -> Any:
+        layouts = [getattr(batch, name) for batch in batches]
+        if layouts[0] is None:
+            return None
+        return replace(layouts[0], padded=is_padded or any(layout.padded for layout in layouts))
 
     return replace(template, layout=layout("layout"), target_layout=layout("target_layout")), stacked
 
 
 def _fillers(batch: Batch, pad: int) -> list[int]:
-    """Return the value of padding in each tensor of a batch: a token, a label, or a position and segment of 0."""
+    """Return the padding value of each tensor of a batch: the pad token, the ignored label, or 0 for positions and segments."""
     values = {id(batch.labels): IGNORED, id(batch.tokens): pad, id(batch.target): pad}
     return [values.get(id(one), 0) for one in batch.tensors()]

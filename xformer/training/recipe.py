@@ -6,9 +6,9 @@ Schedule, with the warm-up over the first W = warmup · steps:
     linear    peak + (final − peak) · t                          t = (step − 1 − W) / (steps − W)
     cosine    final + (peak − final) · (1 + cos πt) / 2          (Loshchilov & Hutter 2017, arXiv:1608.03983)
 
-Random positions (Ruoss et al. 2023, arXiv:2305.16843) replace 1 2 3 4 5 by a random increasing choice such as 4 9 10 21 33,
-so that a model trained on short inputs has met every position of a long one. The range of the choice
-is drawn too, down to no gaps.
+Random positions (Ruoss et al. 2023, arXiv:2305.16843) replace 1 2 3 4 5 with a random increasing choice such as 4 9 10 21 33,
+so that a model trained on short inputs has seen every position of a long one. The range that the positions are drawn from is
+random too, down to a range without gaps.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 def adamw(model: nn.Module, config: TrainConfig) -> AdamW:
-    """Return the AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101) of a model.
+    """Return an AdamW optimiser (Loshchilov & Hutter 2019, arXiv:1711.05101) for a model.
 
-    Weight decay applies to matrices; biases and norms are left out.
+    Weight decay applies to matrices, not to biases and norms.
 
     Example:
         >>> optimiser = adamw(nn.Linear(2, 3), TrainConfig(steps=10, weight_decay=0.1))
@@ -47,34 +47,34 @@ def adamw(model: nn.Module, config: TrainConfig) -> AdamW:
 
 
 def update(optimiser: AdamW, lr: float) -> None:
-    """Make one step at this learning rate along the gradients as they are."""
+    """Take one optimiser step with this learning rate and the stored gradients."""
     for group in optimiser.param_groups:
         group["lr"] = lr
     optimiser.step()
 
 
 def clip(model: nn.Module, most: float) -> Float[Tensor, ""]:
-    """Scale the gradients down to a norm of `most`, where it is not 0. Returns the norm before."""
+    """Clip the gradients to a total norm of `most`; 0 means no clipping. Returns the norm before clipping."""
     return nn.utils.clip_grad_norm_(model.parameters(), most or torch.inf)
 
 
 def training_state(model: nn.Module, optimiser: AdamW) -> dict[str, Tensor]:
-    """Return copies of all tensors that the next update depends on, on the CPU.
+    """Return copies on the CPU of all tensors that the next update depends on.
 
     The names are `model.NAME` for weights, and `adamw.NAME.step`, `.exp_avg` and `.exp_avg_sq` for their moments.
     """
-    found = {f"model.{name}": p for name, p in model.named_parameters()}
+    tensors = {f"model.{name}": p for name, p in model.named_parameters()}
     for name, p in model.named_parameters():
-        found |= {f"adamw.{name}.{key}": value for key, value in optimiser.state.get(p, {}).items()}
-    return {name: value.detach().cpu().clone() for name, value in found.items()}
+        tensors |= {f"adamw.{name}.{key}": value for key, value in optimiser.state.get(p, {}).items()}
+    return {name: value.detach().cpu().clone() for name, value in tensors.items()}
 
 
 def restore_training_state(model: nn.Module, optimiser: AdamW, tensors: dict[str, Tensor]) -> None:
-    """Go on from what `training_state` returned.
+    """Restore the tensors that `training_state` returned.
 
     Raises:
         KeyError: A tensor is missing.
-        RuntimeError: The tensors are those of a model of another shape.
+        RuntimeError: A tensor has another shape than the model's parameter.
     """
     names = {p: name for name, p in model.named_parameters()}
     with torch.no_grad():
@@ -85,7 +85,7 @@ def restore_training_state(model: nn.Module, optimiser: AdamW, tensors: dict[str
     keys = ("step", "exp_avg", "exp_avg_sq")
     order = [names[p] for group in optimiser.param_groups for p in group["params"]]
     if not any(name.startswith("adamw.") for name in tensors):
-        order = []  # there are no moments before the first step
+        order = []  # before the first step there are no moments
     moments = {index: {key: tensors[f"adamw.{name}.{key}"] for key in keys} for index, name in enumerate(order)}
     optimiser.load_state_dict(optimiser.state_dict() | {"state": moments})
 
@@ -111,23 +111,23 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 
 
 def with_peak(config: TrainConfig, after: int, peak: float) -> TrainConfig:
-    """Return the settings with another peak after a step. Raises `ConfigError` for a peak that is not valid."""
+    """Return the settings with a new peak learning rate after a step. Raises `ConfigError` for an invalid value."""
     earlier = tuple(change for change in config.lr_changes if change[0] <= after)
     return config.replace(lr_changes=(*earlier, (after + 1, float(peak))))
 
 
 def with_random_positions(batch: Batch, max_len: int, draw: torch.Generator) -> Batch:
-    """Return a batch with random positions below `max_len`. The two sides of an encoder-decoder draw their own."""
+    """Return a batch with random positions below `max_len`. An encoder-decoder draws them separately for each side."""
     layout, target = spread(batch.layout, max_len, draw), batch.target_layout
     return replace(batch, layout=layout, target_layout=None if target is None else spread(target, max_len, draw))
 
 
 def spread(layout: Layout, max_len: int, draw: torch.Generator) -> Layout:
-    """Return a layout in which the i-th token of a sequence has the i-th of its drawn positions."""
+    """Return a layout in which the i-th token of each sequence has the i-th of the positions drawn for it."""
     positions, mirrored = layout.positions, layout.mirrored
-    whole = torch.ones_like(positions) if layout.segments is None else layout.segments  # [batch, pos]
-    for segment in range(1, int(whole.max()) + 1):
-        inside = whole == segment  # [batch, pos]
+    segments = torch.ones_like(positions) if layout.segments is None else layout.segments  # [batch, pos]
+    for segment in range(1, int(segments.max()) + 1):
+        inside = segments == segment  # [batch, pos]
         numbers = _numbers(inside.sum(dim=-1), max_len, draw)  # [batch, max_len]
         positions, mirrored = (
             torch.where(inside, numbers.gather(-1, index), now)
@@ -137,10 +137,10 @@ def spread(layout: Layout, max_len: int, draw: torch.Generator) -> Layout:
 
 
 def _numbers(lengths: Int[Tensor, " batch"], max_len: int, draw: torch.Generator) -> Int[Tensor, "batch number"]:
-    """Draw as many increasing positions as each length, at the beginning of each row; the rest is filler."""
+    """Draw as many increasing positions as each length, at the start of each row; the rest of the row is filler."""
     every = torch.arange(max_len, device=lengths.device)  # [number]
     chance = torch.rand(len(lengths), max_len + 1, generator=draw).to(lengths.device)
-    end = lengths + (chance[:, -1] * (max_len + 1 - lengths)).long()  # all numbers are below it
+    end = lengths + (chance[:, -1] * (max_len + 1 - lengths)).long()  # exclusive upper bound of the positions
     order = chance[:, :-1].masked_fill(every >= end[:, None], 2.0).argsort(dim=-1)
     is_chosen = order.argsort(dim=-1) < lengths[:, None]
     return torch.where(is_chosen, every, max_len - 1).sort(dim=-1).values

@@ -1,14 +1,14 @@
-"""The run store: settings, states, metrics and waiting commands of all runs, in one SQLite file.
+"""The run store: settings, states, metrics and pending commands of all runs, in one SQLite file.
 
     store = RunStore("checkpoints/runs")
     run = store.add(preset("reverse"), owner="me")
     store.rows(run, after=200)            # the metrics after step 200
     store.send(run, "pause")              # a command for the worker
 
-Weights are in the folder of each run. Pages read and send commands; the worker of a run writes.
+The weights are in the folder of each run. Pages read the store and send commands; the worker of a run writes to it.
 
-Every access opens its own connection, as SQLite's are bound to a thread. The write-ahead log lets pages read while a worker
-writes. Each commit is atomic; a power cut loses at most the last moments.
+Every access opens its own connection, because SQLite connections are bound to a thread. The write-ahead log lets pages read
+while a worker writes. Each commit is atomic; a power failure loses at most the latest commits.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from xformer.training.entry import MOVES, NUMBERED, SETTINGS, Entry, entry_from,
 
 FILE = "runs.sqlite"
 COMMANDS = ("pause", "resume", "step", "stop", "rate")
-"""The commands of a worker. "rate" carries a new peak of the learning rate."""
+"""The commands that a worker accepts. The value of "rate" is a new peak learning rate."""
 
 
 class RunStore:
-    """All runs of one folder. Each run has a folder of its own inside."""
+    """All runs of one folder, which contains a folder for each run."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.database = Database(self.folder / FILE)
 
     def _repr_html_(self) -> str:
-        """Show the runs in a notebook, the latest first."""
+        """Show the runs in a notebook, newest first."""
         from xformer import notebook_html  # only here: it needs numpy
 
         columns = ("run", "name", "preset", "state", "step", "seconds")
@@ -55,13 +55,13 @@ class RunStore:
 
     @contextmanager
     def making(self, run: str) -> Iterator[None]:
-        """Have the folder of a new run made, and removed when that fails. Raises `RunStoreError` for an error of the disk."""
+        """Remove the folder of a new run if the block fails. Turns an `OSError` into `RunStoreError`."""
         try:
             yield
         except BaseException as error:
             shutil.rmtree(self.folder_of(run), ignore_errors=True)
             if isinstance(error, OSError):
-                raise RunStoreError(f"The run could not be kept here: {error.strerror or error}.") from error
+                raise RunStoreError(f"The run could not be saved: {error.strerror or error}.") from error
             raise
 
     def add(
@@ -80,10 +80,10 @@ class RunStore:
         check: Callable[[Sequence[Entry]], None] = lambda entries: None,
         columns: Mapping[str, Any] | None = None,
     ) -> str:
-        """Add a run and return its id. It is not started.
+        """Add a run without starting it, and return its id.
 
-        `columns` are further columns of the table. `check` gets all entries in the transaction that adds this one, and may
-        raise: of two requests for the last place, one gets it.
+        `columns` are further columns of the table. `check` receives all entries within the transaction that adds this one, and
+        may raise; of two concurrent requests for the last free place, only one succeeds.
         """
         run = run or new_id()
         values: dict[str, Any] = {
@@ -99,46 +99,46 @@ class RunStore:
         return run
 
     def entry(self, run: str) -> Entry:
-        """Return one run. Raises `RunStoreError` when the id is unknown."""
+        """Return one run. Raises `RunStoreError` if the id is unknown."""
         with self.database.reading() as db:
             return entry_of(db, run)
 
     def entries(self, *, deleted: bool = False) -> list[Entry]:
-        """Return all runs, the latest first; with `deleted`, the deleted runs instead."""
+        """Return all runs, newest first; with `deleted`, the deleted runs instead."""
         if not self.database.file.exists():
             return []
         query = f"SELECT * FROM runs WHERE deleted IS {'NOT NULL' if deleted else 'NULL'} ORDER BY number"
-        with self.database.reading() as db:  # a damaged run store can name one twice
+        with self.database.reading() as db:  # keyed by id, because a damaged run store can contain an id twice
             found = {entry.id: entry for entry in map(entry_from, db.execute(query))}
         return list(found.values())[::-1]
 
     def ids(self) -> set[str]:
-        """Return the ids of all runs, deleted ones too."""
+        """Return the ids of all runs, including deleted ones."""
         with self.database.reading() as db:
             return {row["id"] for row in db.execute("SELECT id FROM runs")}
 
     def rows(self, run: str, after: int = -1) -> list[dict[str, Any]]:
-        """Return the metrics of a run after a step, one dictionary a report. Damaged rows are left out."""
+        """Return the metrics of a run after a step, one dictionary per report. Damaged rows are skipped."""
         with self.database.reading() as db:
             found = db.execute("SELECT step, row FROM metrics WHERE run = ? AND step > ? ORDER BY step", (run, after))
             return [row for row in (metrics_row(cell["step"], cell["row"]) for cell in found) if row]
 
     def n_rows(self, run: str) -> int:
-        """Return the number of rows of a run, damaged rows included."""
+        """Return the number of rows of metrics of a run, including damaged rows."""
         with self.database.reading() as db:
             return db.execute("SELECT count(*) FROM metrics WHERE run = ?", (run,)).fetchone()[0]
 
     def send(self, run: str, kind: str, value: float | None = None) -> None:
-        """Send a command to the worker of a run. Raises `RunStoreError` when the run has no worker."""
+        """Send a command to the worker of a run. Raises `RunStoreError` if the run has no worker."""
         if kind not in COMMANDS:
-            raise RunStoreError(f"A command is one of {', '.join(COMMANDS)}, got {kind!r}.")
+            raise RunStoreError(f"A command must be one of {', '.join(COMMANDS)}, got {kind!r}.")
         with self.database.writing() as db:
             entry = entry_of(db, run)
             if not entry.is_active:
                 raise RunStoreError(f"The run “{entry.name}” is {entry.state}, so it cannot {kind}.")
             if entry.sweep is not None and kind != "stop":
-                why = f"The sweep “{entry.name}” trains many models at once and cannot {kind}"
-                raise RunStoreError(f"{why}; stop it, and Resume goes on from there.")
+                what = f"The sweep “{entry.name}” trains many models at once and cannot {kind}"
+                raise RunStoreError(f"{what}; stop it, and Resume continues from there.")
             put_command(db, run, kind, value)
 
     def rename(self, run: str, name: str) -> None:
@@ -153,9 +153,9 @@ class RunStore:
         self.change(run, tags=json.dumps(kept))
 
     def delete(self, run: str) -> None:
-        """Delete a run, and with a sweep the runs of its models; `undelete` restores them.
+        """Delete a run and, for a sweep, the runs of its models; `undelete` restores them.
 
-        Raises `RunStoreError` while the run is being trained.
+        Raises `RunStoreError` while a process has the run.
         """
         with self.database.writing() as db:
             entry = entry_of(db, run)
@@ -172,7 +172,7 @@ class RunStore:
         self.change(run, private=0)
 
     def undelete(self, run: str) -> None:
-        """Restore a deleted run."""
+        """Restore a deleted run and, for a sweep, the runs that were deleted with it."""
         with self.database.writing() as db:
             entry = entry_of(db, run)
             query = "UPDATE runs SET deleted = NULL WHERE parent LIKE ? AND deleted = ?"
@@ -180,24 +180,24 @@ class RunStore:
             set_columns(db, run, deleted=None)
 
     def change(self, run: str, **values: Any) -> None:
-        """Set columns of a run. Raises `RunStoreError` when the id is unknown."""
+        """Set columns of a run. Raises `RunStoreError` if the id is unknown."""
         with self.database.writing() as db:
             entry_of(db, run)
             set_columns(db, run, **values)
 
     def put_rows(self, run: str, rows: Iterable[dict[str, Any]]) -> None:
-        """Write metrics; rows of the same steps are replaced."""
+        """Write metrics, replacing rows of the same steps."""
         with self.database.writing() as db:
             insert_rows(db, run, rows)
 
 
 def new_id() -> str:
-    """Return a new id: the name of a run in the run store, in links, and of its folder."""
+    """Return a new random id, which names a run in the run store, in links, and its folder."""
     return secrets.token_hex(4)
 
 
 def one_line(text: Any, most: int = 80) -> str:
-    """Return at most `most` printable characters on one line; an empty text for a value that is not text."""
+    """Return at most `most` printable characters on one line; an empty string for a value that is not a string."""
     if not isinstance(text, str):
         return ""
     text = text[: 4 * most].encode("utf-8", "replace").decode()  # a lone surrogate cannot be stored
@@ -207,7 +207,7 @@ def one_line(text: Any, most: int = 80) -> str:
 VERSION = 5
 
 WAIT = 20.0
-"""Seconds to wait for the transaction of another connection."""
+"""Timeout in seconds for the transaction of another connection."""
 
 TABLES = """
 CREATE TABLE runs (
@@ -239,27 +239,27 @@ CREATE INDEX commands_of ON commands (run, number);
 """
 
 CHANGES = (
-    "ALTER TABLE runs ADD COLUMN private INTEGER NOT NULL DEFAULT 0",  # until version 1
-    "ALTER TABLE runs ADD COLUMN sweep TEXT",  # until version 2
-    # A setting added since then: equal settings must have equal JSON.
+    "ALTER TABLE runs ADD COLUMN private INTEGER NOT NULL DEFAULT 0",  # added in version 2
+    "ALTER TABLE runs ADD COLUMN sweep TEXT",  # added in version 3
+    # Also in version 3: write out the default of a new setting, because equal settings must have equal JSON.
     "UPDATE runs SET task = json_set(task, '$.train_share', 0.75) WHERE json_valid(task) AND json_type(task) = 'object'",
-    "ALTER TABLE runs ADD COLUMN unreported_starts INTEGER NOT NULL DEFAULT 0",  # until version 3
-    "ALTER TABLE runs ADD COLUMN node TEXT",  # until version 4
+    "ALTER TABLE runs ADD COLUMN unreported_starts INTEGER NOT NULL DEFAULT 0",  # added in version 4
+    "ALTER TABLE runs ADD COLUMN node TEXT",  # added in version 5
 )
 
 UPDATES = {0: TABLES.split(";\n"), 1: CHANGES, 2: CHANGES[1:], 3: CHANGES[3:], 4: CHANGES[4:]}
-"""Statements that bring a run store of each earlier version up to date; 0: a new file."""
+"""SQL statements that migrate a run store from each earlier version; version 0 is a new file."""
 
 
 class Database:
-    """One SQLite file, made on first use. Its methods raise `RunStoreError` when the file cannot be used."""
+    """One SQLite file, created on first use. The methods raise `RunStoreError` if the file cannot be used."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Open a connection that sees one state of the run store throughout."""
+        """Open a connection that reads a consistent snapshot of the run store."""
         with self._connection() as db:
             db.execute("BEGIN")
             yield db
@@ -273,7 +273,7 @@ class Database:
             try:
                 yield db
             except BaseException:
-                if db.in_transaction:  # a full disk has ended it already
+                if db.in_transaction:  # on a full disk, SQLite has already rolled back
                     db.execute("ROLLBACK")
                 raise
             db.execute("COMMIT")
@@ -286,28 +286,28 @@ class Database:
                 yield db
             finally:
                 db.close()
-        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # of SQLite's own message, if a name is damaged
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # SQLite's message quotes a damaged table name
             why = "its tables are damaged" if isinstance(error, UnicodeDecodeError) else error
-            raise RunStoreError(f"The book of runs ({self.file.name}) cannot be used: {why}.") from error
+            raise RunStoreError(f"The run store ({self.file.name}) cannot be used: {why}.") from error
 
     def connect(self) -> sqlite3.Connection:
-        """Open a connection; the tables exist.
+        """Open a connection to a file whose tables exist and are up to date.
 
-        Keep one open in a process that writes often: the last connection to close writes the log back into the file.
+        A process that writes often should keep one open, because closing the last connection writes the log back into the file.
         """
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        if self.file.is_fifo():  # SQLite would wait for ever
+        if self.file.is_fifo():  # SQLite would block forever
             raise OSError("it is a pipe")
         db = sqlite3.connect(self.file, timeout=WAIT, isolation_level=None)
         try:
             db.row_factory = sqlite3.Row
-            db.text_factory = lambda cell: cell.decode("utf-8", "replace")  # a damaged text must not hide the others
+            db.text_factory = lambda cell: cell.decode("utf-8", "replace")  # invalid UTF-8 in one cell must not raise
             db.execute("PRAGMA synchronous = NORMAL")
             found = db.execute("PRAGMA user_version").fetchone()[0]
             if found < VERSION:
                 found = self._create(db)
             if found != VERSION:
-                what = f"The book of runs ({self.file.name}) is of version {found}, and this program reads {VERSION}"
+                what = f"The run store ({self.file.name}) has version {found}, and this program reads version {VERSION}"
                 raise RunStoreError(f"{what}; move it away to start a new one.")
         except BaseException:
             db.close()
@@ -315,7 +315,7 @@ class Database:
         return db
 
     def _create(self, db: sqlite3.Connection) -> int:
-        """Make the tables, or update those of an older version, unless another process has just done so."""
+        """Create the tables or migrate an older version, unless another process has just done so. Returns the new version."""
         _write_ahead(db)
         db.execute("BEGIN IMMEDIATE")
         found = db.execute("PRAGMA user_version").fetchone()[0]
@@ -328,26 +328,26 @@ class Database:
 
 
 def _write_ahead(db: sqlite3.Connection) -> None:
-    """Switch the write-ahead log on. SQLite refuses one of two concurrent switches at once, so this waits and tries again."""
-    given_up = time.monotonic() + WAIT
+    """Enable the write-ahead log. Of two concurrent attempts SQLite rejects one without waiting, so this retries."""
+    deadline = time.monotonic() + WAIT
     while True:
         try:
             db.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > given_up:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
         time.sleep(0.01)
 
 
 def where(run: str) -> tuple[str, str | int]:
-    """Return the condition that selects a run, and its value: by id, or by number where the id is damaged."""
+    """Return the SQL condition that selects a run, and its parameter: by id, or by number if the id is damaged."""
     numbered = NUMBERED.fullmatch(run)
     return ("number = ?", int(numbered[1])) if numbered else ("id = ?", run)
 
 
 def entry_of(db: sqlite3.Connection, run: str) -> Entry:
-    """Return one run. Raises `RunStoreError` when the id is unknown."""
+    """Return one run. Raises `RunStoreError` if the id is unknown."""
     condition, value = where(run)
     row = db.execute(f"SELECT * FROM runs WHERE {condition}", (value,)).fetchone()
     if row is None:
@@ -356,7 +356,7 @@ def entry_of(db: sqlite3.Connection, run: str) -> Entry:
 
 
 def owned_entry(db: sqlite3.Connection, entry: Entry) -> Entry:
-    """Return a run as it stands now. Raises `RunStoreError` when another process has it."""
+    """Return the current entry of a run. Raises `RunStoreError` if another process has it."""
     found = entry_of(db, entry.id)
     if found.worker != entry.worker:
         raise RunStoreError(f"The run “{entry.name}” has been given to another process.")
@@ -364,17 +364,17 @@ def owned_entry(db: sqlite3.Connection, entry: Entry) -> Entry:
 
 
 def no_such_run(run: str) -> RunStoreError:
-    """Return the error for an unknown id."""
+    """Return the exception for an unknown id."""
     return RunStoreError(f"There is no run {run!r:.60}; it may have been deleted.")
 
 
 def all_entries(db: sqlite3.Connection) -> list[Entry]:
-    """Return all runs, deleted runs included."""
+    """Return all runs, including deleted ones."""
     return [entry_from(row) for row in db.execute("SELECT * FROM runs")]
 
 
 def move(db: sqlite3.Connection, entry: Entry, state: str, **values: Any) -> None:
-    """Change the state of a run. Raises `RunStoreError` for a change that `MOVES` does not allow."""
+    """Change the state of a run. Raises `RunStoreError` for a transition that `MOVES` does not allow."""
     if state not in MOVES.get(entry.state, ()):
         raise RunStoreError(f"The run “{entry.name}” is {entry.state}, so it cannot become {state}.")
     set_columns(db, entry.id, state=state, **values)
@@ -382,9 +382,9 @@ def move(db: sqlite3.Connection, entry: Entry, state: str, **values: Any) -> Non
 
 def set_columns(db: sqlite3.Connection, run: str, **values: Any) -> None:
     """Set columns of a run."""
-    condition, of = where(run)
+    condition, key = where(run)
     changes = ", ".join(f"{name} = ?" for name in values)
-    db.execute(f"UPDATE runs SET {changes} WHERE {condition}", (*values.values(), of))
+    db.execute(f"UPDATE runs SET {changes} WHERE {condition}", (*values.values(), key))
 
 
 def put_command(db: sqlite3.Connection, run: str, kind: str, value: float | None = None) -> None:
@@ -394,13 +394,13 @@ def put_command(db: sqlite3.Connection, run: str, kind: str, value: float | None
 
 
 def has_stop(db: sqlite3.Connection, run: str) -> bool:
-    """Return whether a stop waits for the worker of a run."""
+    """Return whether a stop command is pending for the worker of a run."""
     return db.execute("SELECT 1 FROM commands WHERE run = ? AND kind = 'stop'", (run,)).fetchone() is not None
 
 
 def change_peak(db: sqlite3.Connection, run: str, after: int, peak: float) -> bool:
-    """Set another peak of the learning rate from a step on. For a peak that is not valid, the run's message says so."""
-    from xformer.training.recipe import with_peak  # only here: its module needs torch, and a list of runs does not
+    """Set a new peak learning rate after a step. Returns False for an invalid value, which the run's message then reports."""
+    from xformer.training.recipe import with_peak  # imported here because its module needs torch
 
     try:
         train = with_peak(TrainConfig.from_json(entry_of(db, run).train), after, peak)
@@ -418,7 +418,7 @@ def insert_run(db: sqlite3.Connection, values: Mapping[str, Any]) -> None:
 
 
 def insert_rows(db: sqlite3.Connection, run: str, rows: Iterable[dict[str, Any]]) -> None:
-    """Insert metrics; rows of the same steps are replaced."""
+    """Insert metrics, replacing rows of the same steps."""
     values = [(run, row["step"], json.dumps(row)) for row in rows]
     db.executemany("INSERT OR REPLACE INTO metrics (run, step, row) VALUES (?, ?, ?)", values)
 
@@ -439,7 +439,7 @@ def latest_rows(store: RunStore) -> dict[str, dict[str, Any]]:
 
 
 def exact_match(entry: Entry, row: Row) -> float | None:
-    """Return the exact match of a run: scored at its end, else as last reported. None for a task without right answers."""
+    """Return the exact match of a run: its final score, or else its last report. None for a task without right answers."""
     if has_no_answer(entry):
         return None
     value = entry.figures.get("exact_match", row.get("held_out_exact_match"))
@@ -447,6 +447,6 @@ def exact_match(entry: Entry, row: Row) -> float | None:
 
 
 def has_no_answer(entry: Entry) -> bool:
-    """Return whether the task of a run continues a text, so that no answer is right or wrong."""
+    """Return whether the task of a run is to continue a text, where no answer is right or wrong."""
     limits = TASK_LIMITS.get(entry.task.get("name", ""))
     return limits is not None and limits.is_text

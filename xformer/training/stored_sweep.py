@@ -1,11 +1,11 @@
-"""Results of a sweep of the run store: metrics, outcomes, and the attention pattern of each model's best head over time.
+"""Results of a sweep in the run store: metrics, outcomes, and the attention pattern of each model's best head over time.
 
     sweep = StoredSweep(RunStore("checkpoints/runs"), "3fa9c1d2")
     viz.training_fan(sweep.rows(), metric="loss")
     viz.sweep_outcome(sweep.outcomes(), x="peak_lr", y="seed")
     viz.map_grid(*sweep.maps())
 
-The maps of a step are one file, `maps/000200.npy`, uint8 [member, query, key], written once.
+The maps of one step are stored in one file, such as `maps/000200.npy`, as uint8 [member, query, key].
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ METRICS = ("loss", "held_out_loss", "held_out_exact_match", "held_out_token_accu
 
 
 class StoredSweep:
-    """A sweep of the run store, as it stands now. Raises `RunStoreError` when there is no such sweep."""
+    """The current state of a sweep in the run store. Raises `RunStoreError` if there is no such sweep."""
 
     def __init__(self, store: RunStore, run: str) -> None:
         self.store, self.entry = store, store.entry(run)
         if self.entry.sweep is None:
-            raise RunStoreError(f"The run “{self.entry.name}” trains one model, so it is no sweep.")
+            raise RunStoreError(f"The run “{self.entry.name}” trains one model, so it is not a sweep.")
         self.members = members_of(self.entry)
         self.names = [member.name for member in self.members]
         self.runs: dict[str, Entry] = {one.id: one for one in store.entries() if one.sweep_of == run}
-        """The members that are runs, by their ids."""
+        """The members that have become runs, by id."""
         self.rows_of = {member.id: store.rows(member.id) for member in self.members}
-        """The metrics by the id of the member."""
+        """The metrics of each member, by id."""
 
     def rows(self) -> pd.DataFrame:
-        """Return a row for each report, with columns member, step and `METRICS`."""
+        """Return a row for each report, with the columns `member`, `step` and `METRICS`."""
         found = [
             {"member": member.name, "step": row["step"]} | {name: row.get(name) for name in METRICS}
             for member in self.members
@@ -60,19 +60,19 @@ class StoredSweep:
     def outcomes(self) -> pd.DataFrame:
         """Return a row for each member, with its settings, state, scores, and whether it has solved its task.
 
-        It has solved it at the first report in which the exact match on unseen examples reaches the goal, and not when it ended
-        without such a report. `solved` is None before that.
+        A member solves its task at the first report whose exact match on unseen examples reaches the goal. `solved` is False if
+        training ended without such a report, and None while it is undecided.
         """
         lines = []
         for member in self.members:
             rows, run = self.rows_of[member.id], self.runs.get(member.id)
             step = self._solved_at(member.id)
-            over = run is not None and run.state in ("finished", "failed")
+            has_ended = run is not None and run.state in ("finished", "failed")
             line = {"member": member.name, "run": "" if run is None else run.id, **member.values}
             line |= {"state": "training" if run is None else run.state, "step": rows[-1]["step"] if rows else 0}
             line |= {"exact_match": exact_match(run or self.entry, rows[-1] if rows else {})}
             line |= {"loss": rows[-1].get("loss", np.nan) if rows else np.nan}
-            line |= {"solved": True if step is not None else False if over and self.is_judged else None}
+            line |= {"solved": True if step is not None else False if has_ended and self.is_judged else None}
             lines.append(line | {"steps_to_solve": np.nan if step is None else float(step)})
         return pd.DataFrame(lines).astype({"solved": object, "steps_to_solve": float, "exact_match": float})
 
@@ -83,9 +83,7 @@ class StoredSweep:
     def maps(self, step: int | None = None) -> tuple[Maps, list[str], list[bool]]:
         """Return the map of each member's best head at a step, its label, and whether it had solved the task.
 
-        The step is the last one by default.
-
-        Raises `RunStoreError` when there are no maps of that step.
+        The default is the last step. Raises `RunStoreError` if there are no maps of that step.
         """
         chosen = max(self.map_steps(), default=-1) if step is None else step
         try:
@@ -93,13 +91,13 @@ class StoredSweep:
         except (OSError, ValueError):
             raise RunStoreError(f"The sweep “{self.entry.name}” has no maps of that step yet.") from None
         if len(found) != len(self.members):
-            raise RunStoreError(f"The maps of the sweep “{self.entry.name}” are those of other models.")
+            raise RunStoreError(f"The maps of the sweep “{self.entry.name}” do not match its models.")
         solved = [self._solved_at(member.id) for member in self.members]
         return found, [one.label for one in self.members], [at is not None and at <= chosen for at in solved]
 
     @property
     def is_judged(self) -> bool:
-        """Whether the task has right answers; continuing a text has none."""
+        """Whether the task has right answers, which continuing a text does not."""
         return not has_no_answer(self.entry)
 
     def _solved_at(self, member: str) -> int | None:
@@ -118,25 +116,25 @@ FRAMES = 30
 
 
 def probe(members: Sequence[Member]) -> Example:
-    """Return the input on which the maps are taken, which no member is trained on."""
+    """Return the input on which the maps are recorded; no member is trained on it."""
     return Task(members[0].preset.task).probe(members[0].preset.train.seed)
 
 
 def map_steps(folder: Path) -> list[int]:
-    """Return the steps that have maps, in order."""
+    """Return the steps that have maps, in ascending order."""
     return sorted(int(file.stem) for file in (folder / "maps").glob("*.npy") if file.stem.isdecimal())
 
 
 def read_maps(folder: Path, step: int) -> Maps:
-    """Read the maps of a step, uint8 [member, query, key]. Raises `OSError` or `ValueError` when there are none."""
+    """Read the maps of a step, uint8 [member, query, key]. Raises `OSError` or `ValueError` if there are none."""
     maps = np.load(folder / "maps" / f"{step:06d}.npy", allow_pickle=False)
     if maps.dtype != np.uint8 or maps.ndim != 3:
-        raise ValueError(f"maps/{step:06d}.npy holds no maps.")
+        raise ValueError(f"maps/{step:06d}.npy does not contain maps.")
     return maps
 
 
 class MapMaker:
-    """Writes the maps of a sweep while its models are trained."""
+    """Writes the maps of a sweep during training."""
 
     def __init__(self, folder: Path, members: Sequence[Member], runs: Mapping[int, Run]) -> None:
         self.folder, self.n, self.runs = folder, len(members), dict(runs)
@@ -144,15 +142,15 @@ class MapMaker:
         self.every = _round_up(max(member.preset.train.steps for member in members) / FRAMES)
         self.step = max((run.step for run in runs.values()), default=0)
         self.maps: np.ndarray | None = None
-        for later in map_steps(folder):  # of a resumed sweep, ended members keep their last map
-            if later > self.step:
-                (folder / "maps" / f"{later:06d}.npy").unlink(missing_ok=True)
+        for step in map_steps(folder):  # after a resume, members that have ended keep their last map
+            if step > self.step:
+                (folder / "maps" / f"{step:06d}.npy").unlink(missing_ok=True)
             else:
-                self.maps = read_maps(folder, later)
+                self.maps = read_maps(folder, step)
         self.made_at = -1
 
     def look(self, *, now: bool = False) -> None:
-        """Write the maps of this step, if it is due or `now` is set."""
+        """Write the maps of this step if they are due or `now` is set."""
         self.step = max((run.step for run in self.runs.values()), default=self.step)
         if self.step == self.made_at or not (now or self.step % self.every == 0):
             return
@@ -165,7 +163,7 @@ class MapMaker:
         self.made_at = self.step
 
     def leave(self, number: int) -> None:
-        """Keep the last map of a model that has ended; that of the last one is written, before it becomes a run."""
+        """Record the last map of a model that has ended. After the last model, the maps are written before it becomes a run."""
         run = self.runs.pop(number)
         self.step = max(self.step, run.step)
         self._draw(number, run)
@@ -196,5 +194,5 @@ class MapMaker:
 
 
 def _round_up(value: float) -> int:
-    """Return the next round number of steps."""
+    """Return the next round number of steps that is at least `value`."""
     return next((n for n in (1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1_000) if n >= value), max(1, round(value)))

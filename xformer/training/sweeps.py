@@ -3,8 +3,8 @@
     for member in members_of(store.entry(run)):
         print(member.name, member.preset.train.seed)
 
-The entry of a sweep holds the swept settings and an id for each model. A model becomes a run with that id when it is finished
-or stopped; until then its files are in the folder of the sweep.
+The entry of a sweep stores the swept settings and an id for each model. A model becomes a run with that id when it finishes or
+stops; until then its files are in the folder of the sweep.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 
 OF_THE_TASK = ("train_share",)
-"""Settings of the task that may differ, as they do not change the shape of a batch."""
+"""Task settings that can be swept, because they do not change the shape of a batch."""
 
 
 def sweep(of: Preset | str, **settings: Sequence[Any]) -> list[Preset]:
     """Return a preset with every combination of training settings; the last setting changes fastest.
 
     Args:
-        of: The name of a preset, or a `Preset` of your own.
+        of: The name of a preset, or your own `Preset`.
         settings: The values of each setting of `TrainConfig`, by its name.
 
     Returns:
         The presets, for `train_many` and `iter_train_many`.
 
     Raises:
-        ConfigError: A setting does not exist, changes the shape of the model, or does not take a value.
+        ConfigError: A setting does not exist or changes the shape of the model, or a value is invalid.
 
     Example:
         >>> import xformer
@@ -54,10 +54,10 @@ def sweep(of: Preset | str, **settings: Sequence[Any]) -> list[Preset]:
     of = preset(of) if isinstance(of, str) else of
     for name in settings:
         if name in ModelConfig.model_fields or (name in TaskConfig.model_fields and name not in OF_THE_TASK):
-            what = f"Settings that change a model's shape, or what it reads, cannot be swept together: got {name!r}"
+            what = f"Settings that change the model's shape or its inputs cannot be swept: got {name!r}"
             raise ConfigError(f"{what}; for example seed=range(16) or peak_lr=(0.001, 0.003) can.")
         if name == "train_share" and of.task.name != "modular":
-            what = f"The share of pairs is a setting of modular addition alone, got it for {of.task.name}"
+            what = f"train_share is a setting of modular addition only, got it for {of.task.name}"
             raise ConfigError(f"{what}; for example sweep('modular', train_share=(0.6, 0.8)).")
     return [_with(of, dict(zip(settings, values, strict=True))) for values in product(*settings.values())]
 
@@ -69,7 +69,7 @@ def _with(of: Preset, values: Mapping[str, Any]) -> Preset:
 
 
 def check_alike(presets: Sequence[Preset]) -> None:
-    """Raise `ConfigError` where presets cannot be trained together."""
+    """Raise `ConfigError` if presets cannot be trained together."""
     if not presets:
         what = "Give at least one preset to train, got none"
         raise ConfigError(f"{what}; for example sweep('reverse-small', seed=range(16)).")
@@ -77,23 +77,23 @@ def check_alike(presets: Sequence[Preset]) -> None:
     for number, one in enumerate(presets[1:], start=1):
         own = {name: getattr(first.task, name) for name in OF_THE_TASK}
         if (one.model, one.task.replace(**own)) != (first.model, first.task):
-            what = f"have one shape and one task, and preset {number} has others than preset 0"
+            what = f"must have one shape and one task, but preset {number} differs from preset 0"
             how = "vary the training settings, for example sweep('reverse-small', seed=range(16))"
             raise ConfigError(f"Models that are trained together {what}; {how}.")
         if one.train.batch_size != first.train.batch_size:
             got = f"got {first.train.batch_size} and {one.train.batch_size}"
-            how = "train those of each batch_size by themselves"
-            raise ConfigError(f"Models that are trained together have the same batch_size, {got}; {how}.")
+            how = "train each batch_size separately"
+            raise ConfigError(f"Models that are trained together must have the same batch_size, {got}; {how}.")
     if first.model.dropout:
-        what = "Models with dropout are trained one by one, as each draws what it drops by itself"
-        raise ConfigError(f"{what}; got dropout={first.model.dropout:g}, take dropout=0.")
+        what = "Models with dropout must be trained one by one, because each draws its own dropout masks"
+        raise ConfigError(f"{what}; got dropout={first.model.dropout:g}, use dropout=0.")
 
 
 WORDS = {"peak_lr": "learning rate", "train_share": "share of pairs"}
-"""Short names of settings with long titles."""
+"""Short display names of settings with long titles."""
 MOST_SETTINGS = 2
 SHORT = 10
-"""The most letters of a full name as a label."""
+"""A member's full name serves as its label if it is shorter than this many characters."""
 
 
 @dataclass(frozen=True)
@@ -103,35 +103,35 @@ class Member:
     number: int
     """Its index among the models, from 0."""
     id: str
-    """Its id in the run store, as soon as it is a run."""
+    """The id that it has in the run store once it becomes a run."""
     values: Mapping[str, Any]
     """The swept settings of this model."""
     preset: Preset
 
     @property
     def name(self) -> str:
-        """Its swept settings in words, such as “seed 3”."""
+        """Its swept settings as text, such as “seed 3”."""
         return ", ".join(f"{words(name)} {value:g}" for name, value in self.values.items())
 
     @property
     def label(self) -> str:
-        """A short name: “seed 3”, or the values alone of two settings."""
+        """A short name: “seed 3”, or only the values if there are two settings or the name is long."""
         values = [f"{value:g}" for value in self.values.values()]
         return self.name if len(values) == 1 and len(self.name) < SHORT else " · ".join(values)
 
     def folder(self, store: RunStore, sweep: str) -> Path:
-        """Return the folder of its files before it is a run."""
+        """Return the folder that holds its files until it becomes a run."""
         return store.folder_of(sweep) / "members" / f"{self.number:03d}"
 
 
 def words(name: str) -> str:
-    """Return the name of a setting on screens."""
+    """Return the display name of a setting."""
     field = (TrainConfig.model_fields | TaskConfig.model_fields).get(name)
     return WORDS.get(name) or ((field.title if field else "") or name).lower()
 
 
 def spec(settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Return the `sweep` column for these settings, with new ids. Raises `ConfigError` for no settings or no values."""
+    """Return the `sweep` column for these settings, with new ids. Raises `ConfigError` if settings or values are missing."""
     if not 1 <= len(settings) <= MOST_SETTINGS or not all(settings.values()):
         got = f"got {len(settings)}: {', '.join(settings) or 'none'}"
         raise ConfigError(
@@ -142,7 +142,7 @@ def spec(settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
 
 
 def members_of(entry: Entry) -> list[Member]:
-    """Return the models of a sweep; an empty list for a run of one model. Raises `ConfigError` for a damaged entry."""
+    """Return the models of a sweep; an empty list for a run of one model. Raises `ConfigError` if the entry is damaged."""
     if entry.sweep is None:
         return []
     settings, ids = entry.sweep["settings"], entry.sweep["ids"]
@@ -150,7 +150,7 @@ def members_of(entry: Entry) -> list[Member]:
 
 
 def members(presets: Sequence[Preset], settings: Iterable[str], ids: Sequence[str] = ()) -> list[Member]:
-    """Return the models of a sweep over `settings`, in order. Without `ids` they do not belong to a run store."""
+    """Return the models of a sweep over `settings`, in order. Omit `ids` for models outside a run store."""
     return [
         Member(number, run, {name: _value(one, name) for name in settings}, one)
         for number, (one, run) in enumerate(zip(presets, ids or [""] * len(presets), strict=True))
@@ -162,7 +162,7 @@ def _value(preset: Preset, name: str) -> Any:
 
 
 def goal(entry: Entry) -> float:
-    """Return the exact match on unseen examples from which a model of this run has solved its task."""
+    """Return the exact match on unseen examples at which a model of this run counts as having solved its task."""
     return entry.train.get("target") or SOLVED
 
 
@@ -174,7 +174,7 @@ USUAL = {
     "steps": "300, 600", "clip_norm": "0.3, 1, 3", "beta1": "0.8, 0.9, 0.95", "beta2": "0.9, 0.98, 0.999",
     "adam_eps": "1e-8, 1e-6, 1e-4", "final_lr": "0, 0.0003", "train_share": "0.3, 0.5, 0.7, 0.9",
 }  # fmt: skip
-"""Example values of each setting that can be swept, the most used first."""
+"""Example values of each setting that can be swept, most common first."""
 
 SWEPT = tuple(USUAL)
 
@@ -184,7 +184,7 @@ _RANGE = re.compile(r"(\d{1,18})\s*(?:-|–|\.\.)\s*(\d{1,18})", re.ASCII)
 
 
 def read_values(name: str, text: str) -> list[int] | list[float]:
-    """Parse typed values of a setting, such as "0.001, 0.003" or "0-15". Raises `ConfigError` when there are none."""
+    """Parse the values of a setting as a user types them: "0.001, 0.003" or "0-15". Raises `ConfigError` if invalid."""
     field = TrainConfig.model_fields.get(name) or TaskConfig.model_fields[name]
     is_whole, values = field.annotation is int, []
     for part in filter(None, re.split(r"[,;\s]+", _RANGE.sub(r"\1-\2", text.strip()))):
@@ -199,7 +199,7 @@ def read_values(name: str, text: str) -> list[int] | list[float]:
         raise ConfigError(f"{what}; for example {USUAL[name]}.")
     if not values:
         kinds = "whole numbers" if is_whole else "numbers"
-        what = f"The values of {words(name)} are {kinds} with commas between them, got {text.strip()!r:.60}"
+        what = f"The values of {words(name)} must be {kinds} separated by commas, got {text.strip()!r:.60}"
         raise ConfigError(f"{what}; for example {USUAL[name]}.")
     return list(dict.fromkeys(values))
 
@@ -213,7 +213,7 @@ def _number(text: str, is_whole: bool) -> int | float:
 
 @dataclass(frozen=True)
 class ReadySweep:
-    """A named sweep: a preset and the settings that are swept."""
+    """A predefined sweep: a preset and the swept settings."""
 
     name: str
     title: str
@@ -225,20 +225,18 @@ class ReadySweep:
 def _ready() -> Iterator[ReadySweep]:
     small, modular, p = preset("reverse-small"), preset("modular"), 43
     many = replace(small, train=small.train.replace(target=1.0))
-    about = "The same model and recipe, other dice: when does each find the anti-diagonal, and do all of them?"
+    about = "The same model and recipe with different seeds: when does each find the anti-diagonal, and do all of them?"
     yield ReadySweep("seeds", "Sixteen seeds of the reverser", about, many, {"seed": range(16)})
     settings = {"peak_lr": (0.0003, 0.001, 0.003, 0.01, 0.03), "seed": range(4)}
     many = replace(small, train=many.train.replace(steps=500))
-    about = "Five learning rates, four seeds of each: where does the reverser learn in time, and where is it luck?"
+    about = "Five learning rates with four seeds each: where does the reverser learn in time, and where is it luck?"
     yield ReadySweep("rates", "Learning rate × seed", about, many, settings)
     model = modular.model.replace(vocab_size=p + 3, start_token=p + 2, end_token=p + 1)
     train = modular.train.replace(steps=1_500, batch_size=256, held_out=512, decay="none", target=0.9)
     task = modular.task.replace(symbols=p)
     many = replace(modular, title=f"Addition modulo {p}", model=model, task=task, train=train)
     settings = {"weight_decay": (0.0, 0.3, 1.0), "train_share": (0.6, 0.7, 0.8, 0.9)}
-    about = (
-        f"Addition modulo {p}, scored on pairs that training never showed: when is the rule found, not only the pairs?"
-    )
+    about = f"Addition modulo {p}, scored on unseen pairs: when does a model find the rule instead of memorising pairs?"
     yield ReadySweep("generalise", "Weight decay × share of pairs", about, many, settings)
 
 

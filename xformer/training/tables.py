@@ -1,11 +1,11 @@
-"""Tables of runs: an overview, the settings in which runs differ, and metrics as CSV and TensorBoard files.
+"""Tables of runs: an overview, the settings that differ between runs, and metrics as CSV and TensorBoard files.
 
     table = overview(entries, latest_rows(store))
     settings = differing(entries)
     csv = metrics_csv({"3fa9c1d2 baseline": rows})
     zipped = event_files({"3fa9c1d2 baseline": rows}, created={"3fa9c1d2 baseline": 1.7e9})
 
-A CSV cell such as "=HYPERLINK(…)" is run by spreadsheets, so cells that look like formulas get an apostrophe in front:
+Spreadsheets execute CSV cells such as "=HYPERLINK(…)", so cells that look like formulas are prefixed with an apostrophe:
 https://owasp.org/www-community/attacks/CSV_Injection.
 """
 
@@ -29,11 +29,11 @@ from xformer.training.run_store import Row, exact_match
 
 COLUMNS = ("name", "state", "step", "steps", "exact_match", "loss", "seconds", "device", "tags", "created")
 TASK_NAMES = {"name": "task", "min_len": "shortest", "max_len": "longest", "end_token": "end token"}
-"""Names of task settings that would clash with model settings."""
+"""New names for task settings whose own names clash with model settings."""
 FROM_TASK = ("vocab_size", "pad_token", "start_token", "end_token")
-"""Model settings that follow from the task."""
+"""Model settings that the task determines."""
 SIZES = ("architecture", "n_layers", "n_heads", "d_model", "d_head", "d_ff")
-"""The settings that are known of any program's model."""
+"""The settings that are known for external models."""
 REPORTING = ("log_every", "held_out", "snapshot_every")
 """Training settings that do not affect the weights."""
 
@@ -53,7 +53,7 @@ def overview(entries: Sequence[Entry], latest: Mapping[str, Row]) -> pd.DataFram
 
 
 def settings_of(entry: Entry) -> dict[str, Any]:
-    """Return the chosen settings of a run. Settings that follow from others are left out."""
+    """Return the settings of a run, without those that follow from others."""
     model, task = entry.model, entry.task
     if entry.preset == EXTERNAL:
         sizes = {name: model[name] for name in SIZES if name in model} | {"steps": entry.train.get("steps")}
@@ -68,10 +68,10 @@ def settings_of(entry: Entry) -> dict[str, Any]:
 
 
 def differing(entries: Sequence[Entry]) -> pd.DataFrame:
-    """Return the settings that are not equal in all runs: a row for each run, indexed by id, a column for each setting.
+    """Return the settings that differ between runs: a row for each run, indexed by id, and a column for each setting.
 
-    A column of numbers stays numeric; other values are JSON. A run without a setting has an empty cell. Damaged runs are
-    ignored when settings are compared.
+    Numeric columns stay numeric; other values are JSON. A run without a setting has an empty cell. The comparison ignores
+    damaged runs.
     """
     settings = {entry.id: settings_of(entry) for entry in entries}
     names = list(dict.fromkeys(name for values in settings.values() for name in values))
@@ -101,7 +101,7 @@ TAGS = {
 
 
 def flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with one cell a head: {"scores": {"encoder.0.attn": [0.1]}} becomes {"encoder.0.attn.0": 0.1}."""
+    """Return a row with one cell per head: {"scores": {"encoder.0.attn": [0.1]}} becomes {"encoder.0.attn.0": 0.1}."""
     cells = {name: value for name, value in row.items() if not isinstance(value, (dict, list))}
     scores = row.get("scores")
     for site, heads in (scores if isinstance(scores, dict) else {}).items():
@@ -110,14 +110,14 @@ def flat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def metrics_csv(runs: Mapping[str, Rows]) -> bytes:
-    """Return the rows of all runs as a CSV file without formulas, with the run in the first column."""
+    """Return the rows of all runs as a CSV file with escaped formulas and the run in the first column."""
     return to_csv(pd.DataFrame([{"run": name} | flat(row) for name, rows in runs.items() for row in rows]))
 
 
 def event_files(runs: Mapping[str, Rows], created: Mapping[str, float]) -> bytes:
-    """Return a zip file with a folder for each run, which holds its TensorBoard event file.
+    """Return a zip file with a folder for each run that contains its TensorBoard event file.
 
-    `created` is the start of each run in seconds since 1970. The wall time of an event adds the seconds of training.
+    `created` is the Unix time at which each run was created. The wall time of an event is that time plus the training seconds.
     """
     zipped = io.BytesIO()
     with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -128,27 +128,27 @@ def event_files(runs: Mapping[str, Rows], created: Mapping[str, float]) -> bytes
 
 
 def folder_name(name: str) -> str:
-    """Return a name as a folder name: letters, digits, spaces, and a dash for other characters."""
+    """Return a name as a folder name, with a dash for each character other than letters, digits, space, "_" and "-"."""
     kept = "".join(letter if letter.isalnum() or letter in " _-" else "-" for letter in name)
     return kept.strip(" -") or "run"
 
 
 def scalars(row: Mapping[str, Any]) -> dict[str, float]:
     """Return the finite numbers of a row by their TensorBoard tags."""
-    left_out = {"step", "steps", "seconds", "done", "held_out_samples"}
+    excluded = {"step", "steps", "seconds", "done", "held_out_samples"}
     numbers = {name: one for name, one in flat(row).items() if type(one) in (int, float) and math.isfinite(one)}
-    return {TAGS.get(name, f"heads/{name}"): float(one) for name, one in numbers.items() if name not in left_out}
+    return {TAGS.get(name, f"heads/{name}"): float(one) for name, one in numbers.items() if name not in excluded}
 
 
 def _event_file(rows: Rows, created: float) -> bytes:
     """Return the event file of one run."""
     with needed("tensorboardX", "A TensorBoard file", "xformer[tensorboard]"):
-        from tensorboardX import SummaryWriter  # only now: importing it takes a second
+        from tensorboardX import SummaryWriter  # imported here because that takes a second
 
     with tempfile.TemporaryDirectory() as folder:
         with SummaryWriter(folder) as writer:
             for row in rows:
-                for tag, value in scalars(row).items():  # a tag has no spaces, but its display name may
+                for tag, value in scalars(row).items():  # tensorboardX replaces spaces in tags but not in display names
                     writer.add_scalar(tag, value, row["step"], created + row.get("seconds", 0.0), display_name=tag)
         (file,) = Path(folder).iterdir()
         return file.read_bytes()
@@ -160,17 +160,17 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.AS
 
 
 def to_csv(table: pd.DataFrame) -> bytes:
-    """Return a table as a CSV file without index and without formulas."""
+    """Return a table as a CSV file without its index and with escaped formulas."""
     safe = table.rename(columns=inert)
-    for place in range(len(table.columns)):
-        if not pd.api.types.is_numeric_dtype(table.dtypes.iloc[place]):
-            safe.isetitem(place, [inert(cell) for cell in table.iloc[:, place]])
+    for index in range(len(table.columns)):
+        if not pd.api.types.is_numeric_dtype(table.dtypes.iloc[index]):
+            safe.isetitem(index, [inert(cell) for cell in table.iloc[:, index]])
     return safe.to_csv(index=False).encode("utf-8", "replace")
 
 
 def inert(cell: object) -> object:
-    """Put an apostrophe in front of a text that a spreadsheet would run; return any other value unchanged."""
+    """Prefix a string that a spreadsheet would execute with an apostrophe; return any other value unchanged."""
     if not isinstance(cell, str):
         return cell
-    text = cell.replace("\r", " ")  # an unquoted one would begin a new line
+    text = cell.replace("\r", " ")  # an unquoted carriage return would start a new line
     return f"'{text}" if len(text) > 1 and _FORMULA.match(cell) and not _NUMBER.fullmatch(text) else text

@@ -1,10 +1,11 @@
 """The process that trains one run or sweep of the run store: `python -m xformer.training.worker RUN …`, started by `jobs`.
 
-Between two steps it carries out the commands in the run store and writes its progress. At its end it records the state of the
-run, and why. If it is killed, the last saved state is whole and resuming continues from there.
+Between two steps it handles the commands in the run store and writes its progress. When it ends, it records the final state of
+the run and the reason. If it is killed, the last saved state is intact and resuming continues from there.
 
-The models of a sweep train together. Each becomes a run of its own when it ends; after a stop the others become stopped runs,
-which can be resumed alone or with the sweep. Their ids are known from the beginning, so an end at any moment can be repaired.
+The models of a sweep train together. Each becomes a separate run when it ends. After a stop, the remaining models become
+stopped runs, which can be resumed individually or with the sweep. Their ids are fixed in advance, so a kill at any moment can
+be repaired.
 """
 
 from __future__ import annotations
@@ -48,27 +49,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m xformer.training.worker")
     parser.add_argument("run")
     parser.add_argument("--folder", required=True)
-    parser.add_argument("--token", required=True, help="says that this process was given the run")
-    parser.add_argument("--lock", type=int, required=True, help="the open lock file; held until this process ends")
+    parser.add_argument("--token", required=True, help="the token that assigns the run to this process")
+    parser.add_argument(
+        "--lock", type=int, required=True, help="descriptor of the lock file, held until this process ends"
+    )
     options = parser.parse_args(arguments)
     prepare_process()
     store = RunStore(options.folder)
-    open_all_along = store.database.connect()  # or each write would copy the log back into the file
+    held_open = store.database.connect()  # otherwise each write would copy the log back into the file
     try:
         work(store, options.run, options.token, options.lock)
-        reconcile(store)  # the device is free now; the lock is released with the process
+        reconcile(store)  # the device is free now; the lock is released when this process exits
     except RunStoreError as error:
-        with suppress(OSError):  # a full disk may have no space for this either
+        with suppress(OSError):  # if the disk is full, the log cannot be written either
             print(error, file=sys.stderr)
         return 1
     finally:
-        open_all_along.close()
+        held_open.close()
     return 0
 
 
 def work(store: RunStore, run: str, token: str, lock: int | None = None) -> None:
-    """Train the run, if `token` shows that this process has it. If the store cannot be written, the lock file tells why."""
-    with store.database.writing() as db:  # waits for the transaction in which this process was started
+    """Train the run if `token` assigns it to this process. If the store cannot be written, the reason goes to the lock file."""
+    with store.database.writing() as db:  # wait for the transaction that started this process
         entry = entry_of(db, run)
     if entry.worker != token:
         return
@@ -81,7 +84,7 @@ def work(store: RunStore, run: str, token: str, lock: int | None = None) -> None
         else:
             lower_priority(entry)
             state, message = train_sweep(store, entry, command_loop, _device(store, entry))
-    except Exception as error:  # every error ends as a failed run with a message
+    except Exception as error:  # record every error as the state and message of the run
         state, message = failure(store, entry, error)
     try:
         leave(store, run, token, state, message, **command_loop.position())
@@ -92,20 +95,20 @@ def work(store: RunStore, run: str, token: str, lock: int | None = None) -> None
 
 
 def leave(store: RunStore, run: str, token: str, state: str, message: str, **position: Any) -> None:
-    """Record in one transaction that this process has left the run, in which state, why, and at which step."""
+    """Record in one transaction that this process has released the run, with its state, message and step."""
     with store.database.writing() as db:
         entry = entry_of(db, run)
         if entry.worker != token:
             return
         found = db.execute("SELECT kind, value FROM commands WHERE run = ? ORDER BY number", (run,)).fetchall()
-        sent = {row["kind"] for row in found}  # while the process was leaving
+        sent = {row["kind"] for row in found}  # commands that arrived while the process was ending
         if state in ("paused", "queued") and "stop" in sent:
             state = "stopped"
         elif state == "paused" and sent & {"resume", "step"}:
             state = "queued"
         values = {"worker": None, "pid": None, "unreported_starts": 0, **position}
         values |= {"message": message} if message else {}
-        for row in found:  # or the latest choice of a rate would be lost
+        for row in found:  # otherwise the last change of the learning rate would be lost
             if row["kind"] == "rate" and row["value"] is not None and state != "finished":
                 change_peak(db, run, values.get("step", entry.step), row["value"])
         if state == entry.state:
@@ -116,10 +119,10 @@ def leave(store: RunStore, run: str, token: str, state: str, message: str, **pos
 
 
 def _train(store: RunStore, entry: Entry, command_loop: CommandLoop) -> tuple[str, str]:
-    """Train. Returns the state of the run afterwards and a message."""
+    """Train a run of one model. Returns its final state and a message."""
     folder, settings = store.folder_of(entry.id), entry.settings()
     forget_unfinished(folder)
-    if is_finished(folder):  # its process was killed after its last step
+    if is_finished(folder):  # the process was killed after the last step
         card = load(folder).card
         with store.database.writing() as db:
             insert_rows(db, entry.id, card["curve"])
@@ -135,13 +138,13 @@ def _train(store: RunStore, entry: Entry, command_loop: CommandLoop) -> tuple[st
     elif (folder / START).exists():
         run.begin_with(load(folder / START).model)
     elif entry.parent is not None and "@" in entry.parent:
-        raise TrainingError(f"The weights of {entry.parent} that this run begins with are missing; fork it once more.")
+        raise TrainingError(f"The weights of {entry.parent} that this run starts from are missing; fork it again.")
     _forget_later(store, entry.id, run, folder)
     command_loop.drives({entry.id: run})
     try:
         for progress in run.reports(between=command_loop.between):
             command_loop.report(entry.id, progress.row())
-            lower_priority(entry)  # only now: the visitor who pressed Start waits for the first report
+            lower_priority(entry)  # after the first report, which the visitor who pressed Start waits for
     except Stopped:
         message = _keep_snapshot(run)
         command_loop.flush()
@@ -154,31 +157,31 @@ def _train(store: RunStore, entry: Entry, command_loop: CommandLoop) -> tuple[st
 
 
 def lower_priority(entry: Entry) -> None:
-    """Give this process the lowest priority that the system offers, so that pages stay responsive while it trains.
+    """Give this process the lowest scheduling priority, so that pages stay responsive while it trains.
 
-    A run on a GPU keeps its priority, as it needs little of the processor. So does a thread of another program's process.
+    A run on a GPU keeps its priority because it needs little CPU time. So does a run in a thread of another program.
     """
     if entry.device != "cpu" or not _has_own_process():
         return
     try:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     except (AttributeError, OSError):  # not Linux, or not allowed in this container
-        os.nice(19)  # which cannot go beyond 19, however often it is asked
+        os.nice(19)  # repeated calls are harmless, because 19 is the maximum
 
 
 def _has_own_process() -> bool:
-    """Return whether the run has this process for itself; else it is a thread of one that answers others."""
+    """Return whether this process only trains the run, as opposed to a thread of a process with other work."""
     return threading.current_thread() is threading.main_thread()
 
 
 def _device(store: RunStore, entry: Entry) -> torch.device:
-    """Return the device of a run, and record a message if it is not the one that was asked for. Raises `GpuGoneError`."""
+    """Return the device of a run, and record a message if it is not the requested one. Raises `GpuGoneError`."""
     try:
         device = choose_device(entry.device or "cpu")
     except ConfigError as error:
         raise GpuGoneError(str(error)) from error
     if device.type == "cpu" and entry.wanted.startswith("cuda"):
-        message = f"The GPU that was asked for ({entry.wanted}) is not there: trained on the processor."
+        message = f"The requested GPU ({entry.wanted}) does not exist; this run uses the CPU."
         store.change(entry.id, message=message)
     return device
 
@@ -192,9 +195,9 @@ def _finish(store: RunStore, entry: Entry, folder: Path, command_loop: CommandLo
 
 
 def train_sweep(store: RunStore, entry: Entry, loop: CommandLoop, device: torch.device) -> tuple[str, str]:
-    """Train the models of a sweep. Returns the state of the sweep afterwards and a message.
+    """Train the models of a sweep. Returns the final state of the sweep and a message.
 
-    A model becomes a run when it ends: a finished one is scored, a failed one gets the reason as its message.
+    A model becomes a run when it ends: a finished model is scored, and a failed model gets the reason as its message.
     """
     folder, members = store.folder_of(entry.id), members_of(entry)
     forget_unfinished(folder)
@@ -206,7 +209,7 @@ def train_sweep(store: RunStore, entry: Entry, loop: CommandLoop, device: torch.
     ended = [member for member in waiting if is_finished(member.folder(store, entry.id))]
     loop.drives({members[number].id: run for number, run in runs.items()})
     maps = MapMaker(folder, members, runs)
-    given_up = 0
+    n_failed = 0
 
     def between() -> None:
         maps.look()
@@ -224,14 +227,14 @@ def train_sweep(store: RunStore, entry: Entry, loop: CommandLoop, device: torch.
         become_run(store, entry, member, run, "finished", message=scoring.ended, figures=figures)
 
     try:
-        for member in ended:  # killed between its last step and becoming a run
+        for member in ended:  # the process was killed after their last step, before they became runs
             leave(member, runs.pop(member.number))
         for report in reports(runs, between):
             member = members[report.number]
             if report.progress is not None:
                 loop.report(member.id, report.progress.row())
             if report.is_last:
-                given_up += bool(report.failure)
+                n_failed += bool(report.failure)
                 leave(member, runs[report.number], report.failure)
     except Stopped:
         maps.look(now=True)
@@ -243,25 +246,25 @@ def train_sweep(store: RunStore, entry: Entry, loop: CommandLoop, device: torch.
         return loop.reason, message
     finally:
         loop.flush()
-    return "finished", sweep_message(given_up, len(members))
+    return "finished", sweep_message(n_failed, len(members))
 
 
 def sweep_message(n_failed: int, n_models: int) -> str:
-    """Return the message of a finished sweep; empty where no model failed."""
-    return f"{n_failed} of its {n_models} models had no finite loss any more." if n_failed else ""
+    """Return the message of a finished sweep; empty if no model failed."""
+    return f"{n_failed} of its {n_models} models failed because the loss was no longer finite." if n_failed else ""
 
 
 def _keep_snapshot(run: Run) -> str:
-    """Keep a snapshot of a run that stops. Returns a message where the quota does not allow it."""
+    """Write a snapshot of a run that stops. Returns a message if the quota does not allow it, else ""."""
     try:
         run.keep_snapshot()
     except QuotaExceededError as error:
-        return f"No snapshot of this step was kept. {error}"
+        return f"No snapshot of this step was saved. {error}"
     return ""
 
 
 def _begin(store: RunStore, entry: Entry, member: Member, device: torch.device) -> Run:
-    """Return a model of a sweep: fresh, or with its saved state."""
+    """Return the run of a model of a sweep, restored from its saved state if there is one."""
     folder = member.folder(store, entry.id)
     run = Run(member.preset, Task(member.preset.task), device, folder, Room(store.folder))
     if is_finished(folder):
@@ -275,7 +278,7 @@ def _begin(store: RunStore, entry: Entry, member: Member, device: torch.device) 
 
 
 def _forget_later(store: RunStore, name: str, run: Run, folder: Path) -> None:
-    """Have the folder and the run store know a run, or a model of a sweep, up to its step, from which it goes on."""
+    """Discard all snapshots and metrics after the step from which a run, or a model of a sweep, continues."""
     forget_after(folder, run.step)
     with store.database.writing() as db:
         db.execute("DELETE FROM metrics WHERE run = ? AND step > ?", (name, run.step))
@@ -290,10 +293,10 @@ TAKEN_BACK = ("stopped", "interrupted")
 def become_run(
     store: RunStore, entry: Entry, member: Member, run: Run, state: str, *, message: str = "", figures: Any = None
 ) -> None:
-    """Make a run of a model of a sweep, in this state."""
+    """Turn a model of a sweep into a run with this state."""
 
-    def move_files(_: Sequence[Entry]) -> None:  # in the transaction, so a run never lacks its files
-        with suppress(FileNotFoundError):  # moved before, by a process that was killed then
+    def move_files(_: Sequence[Entry]) -> None:  # within the transaction, so that no run exists without its files
+        with suppress(FileNotFoundError):  # a process that was then killed has already moved them
             os.rename(member.folder(store, entry.id), store.folder_of(member.id))
 
     columns = {"step": run.step, "seconds": run.seconds, "device": entry.device, "message": message}
@@ -304,7 +307,7 @@ def become_run(
 
 
 def gather(store: RunStore, entry: Entry, members: Sequence[Member]) -> None:
-    """Take members back into their sweep: stopped ones, and those whose files a killed process had moved already."""
+    """Return members to their sweep: stopped ones, and those whose files a killed process had already moved."""
     for member in members:
         moved, here = store.folder_of(member.id), member.folder(store, entry.id)
         with store.database.writing() as db:

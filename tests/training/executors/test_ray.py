@@ -168,7 +168,7 @@ def test_a_lost_node_is_a_message_and_the_run_goes_on_elsewhere(
     assert (entry.state, entry.worker) == ("queued", None)
     step = ray._saved_step(office.store.folder_of(run))
     assert step >= 20
-    assert entry.message == f"{LOST} It goes on from step {step:,}, the last state that was saved here."
+    assert entry.message == f"{LOST} The run continues from step {step:,}, the last state that was saved here."
     office.wait_for_end(run)
     peer = by_a_process(office.store, settings, monkeypatch)
     mine, theirs = outcome(office.store, run), outcome(office.store, peer)
@@ -312,7 +312,7 @@ def test_a_full_disk_here_fails_the_run_with_a_sentence(office: Office, monkeypa
     office.wait(run, has_saved)
     monkeypatch.setattr(office.executor.room, "check", failing_with(QuotaExceededError("There is no room.")))
     entry = office.wait_for_end(run)
-    assert (entry.state, entry.message) == ("failed", "There is no room. Resume goes on from there.")
+    assert (entry.state, entry.message) == ("failed", "There is no room. Resume continues from there.")
     assert not office.cluster.actors
 
 
@@ -322,7 +322,7 @@ def test_a_node_cannot_write_elsewhere(office: Office, monkeypatch: pytest.Monke
     monkeypatch.setattr(office.cluster, "ask", lambda *of: (one := ask(*of)) and replace(one, files=files))
     entry = office.wait_for_end(run)
     assert entry.state == "failed"
-    assert "a file that is not of this run" in entry.message
+    assert "a file that does not belong to this run" in entry.message
     assert not (office.store.folder.parent / "outside").exists()
 
 
@@ -367,7 +367,7 @@ def test_a_lost_batch_begins_where_its_models_were(office: Office, monkeypatch: 
     office.cluster.die()
     office.executor.round(starts=True)
     entry = office.entry(run)
-    assert (entry.state, entry.message.partition(" It goes on from step ")[0]) == ("running", LOST)
+    assert (entry.state, entry.message.partition(" The run continues from step ")[0]) == ("running", LOST)
     assert all(STATE in "".join(job.files or {}) for job in office.cluster.jobs.values())
 
 

@@ -1,9 +1,9 @@
-"""Executors: what computes the runs of the run store. The store stays the truth; an executor only computes.
+"""Executors train the runs of the run store, which remains the single source of truth.
 
-    process   a process of this machine for each run, the default
-    ray       an actor of a Ray cluster for each run, and for each batch of a sweep
+    process   a process on this machine for each run; the default
+    ray       an actor of a Ray cluster for each run, or for each batch of a sweep
 
-`XFORMER_EXECUTOR` chooses, `XFORMER_RAY_ADDRESS` says where the cluster is.
+`XFORMER_EXECUTOR` selects the executor, and `XFORMER_RAY_ADDRESS` is the address of the cluster.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def chosen(environment: Mapping[str, str] = os.environ) -> str:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a run needs while it is trained.
+    """The resources that a run needs during training.
 
     Example:
         >>> Resources(gpus=1).cpus
@@ -48,7 +48,7 @@ class Resources:
     cpus: int = 1
     gpus: int = 0
     memory: int = 0
-    """The estimated peak in bytes; 0 where nothing is reserved."""
+    """The estimated peak memory in bytes; 0 to reserve none."""
 
     def __post_init__(self) -> None:
         if min(self.cpus, self.gpus, self.memory) < 0:
@@ -56,20 +56,20 @@ class Resources:
 
 
 class Executor(ABC):
-    """Computes runs that the run store has given to it: an active entry with a token in `worker`."""
+    """Trains the runs that the run store assigns to it: active entries with a token in `worker`."""
 
     @abstractmethod
     def submit(self, entry: Entry, needs: Resources) -> None:
-        """Have a run computed from the last state in its folder. Repeating it starts nothing twice."""
+        """Start training a run from the last state in its folder. Repeated calls have no effect."""
 
     @abstractmethod
     def poll(self, entry: Entry) -> None:
-        """Bring the run store up to date with what has happened to a run, its end included."""
+        """Update the run store with the progress of a run, including its end."""
 
     @abstractmethod
     def command(self, entry: Entry) -> None:
-        """Pass on the commands that wait in the run store."""
+        """Forward the pending commands in the run store."""
 
     @abstractmethod
     def cancel(self, entry: Entry) -> None:
-        """End the computation at once, between any two instructions. What was saved before is whole."""
+        """Kill the computation immediately. Anything saved before stays intact."""

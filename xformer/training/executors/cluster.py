@@ -1,6 +1,6 @@
-"""A Ray cluster as the executor needs it: named actors that are started, asked, commanded and ended, and the nodes.
+"""A Ray cluster as seen by the executor: its nodes, and named actors to start, poll, command and end.
 
-All calls to Ray are here, and none of them waits for an actor. (Except for two seconds at its end.)
+All calls to Ray are in this module. None of them waits for an actor, except for up to two seconds when ending it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAMESPACE = "xformer"
 
 
 class LostError(Exception):
-    """There is no such actor, or it has died."""
+    """The actor has died (`is_certain`), or the cluster does not know it."""
 
     def __init__(self, is_certain: bool) -> None:
         super().__init__("it has died" if is_certain else "it is not known")
@@ -28,51 +28,58 @@ class LostError(Exception):
 
 
 class RayCluster:
-    """A Ray cluster, seen from a process that may come and go. Raises `ConnectionError` where there is none at the address."""
+    """A connection to a Ray cluster. Actors outlive it. Raises `ConnectionError` if there is no cluster at the address."""
 
     def __init__(self, address: str) -> None:
         with needed("ray", "The executor ray", "xformer[ray]"):
             import ray
 
         self.ray: Any = ray
-        how: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "namespace": NAMESPACE}
-        ray.init(address=address, **how)
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "namespace": NAMESPACE}
+        ray.init(address=address, **options)
         self.head = ray.get_runtime_context().gcs_address
         self._handles: dict[str, Any] = {}
-        self._asked: dict[str, Any] = {}
+        self._pending: dict[str, Any] = {}
+        """The result of the unanswered request to each actor, by name."""
 
     def start(self, name: str, job: Job, needs: Resources) -> None:
-        """Create the actor of this name, unless it is there."""
-        how = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True, "max_restarts": 0}
-        wants = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "memory": needs.memory}
-        actor = self.ray.remote(**wants, **how, runtime_env={"env_vars": KEEP_MEMORY})(RemoteRun)
+        """Create the actor of this name unless it exists."""
+        options = {
+            "name": name,
+            "namespace": NAMESPACE,
+            "lifetime": "detached",
+            "get_if_exists": True,
+            "max_restarts": 0,
+        }
+        resources = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "memory": needs.memory}
+        actor = self.ray.remote(**resources, **options, runtime_env={"env_vars": KEEP_MEMORY})(RemoteRun)
         self._handles[name] = actor.remote(job)
 
-    def ask(self, name: str, *question: Any) -> Report | None:
-        """Ask an actor what has changed; None while it has not answered. Raises `LostError`."""
+    def ask(self, name: str, *arguments: Any) -> Report | None:
+        """Request what has changed on an actor; None until its report has arrived. Raises `LostError`."""
         errors = self.ray.exceptions
         try:
-            if name not in self._asked:
-                self._asked[name] = self._handle(name).poll.remote(*question)
-            if not self.ray.wait([self._asked[name]], timeout=0)[0]:
+            if name not in self._pending:
+                self._pending[name] = self._handle(name).poll.remote(*arguments)
+            if not self.ray.wait([self._pending[name]], timeout=0)[0]:
                 return None
-            report = self.ray.get(self._asked[name], timeout=30)
-            del self._asked[name]
+            report = self.ray.get(self._pending[name], timeout=30)
+            del self._pending[name]
             return report
         except (errors.ActorUnavailableError, errors.GetTimeoutError):
-            self._asked.pop(name, None)
+            self._pending.pop(name, None)
             return None
         except errors.RayError as error:
             self.forget(name)
             raise LostError(is_certain=True) from error
 
     def tell(self, name: str, commands: Sequence[tuple[int, str, float | None]]) -> None:
-        """Send commands to an actor; the numbers that it has obeyed come with its next answer."""
+        """Send numbered commands to an actor; its next report has the number of the last command that it handled."""
         with suppress(LostError):
             self._handle(name).command.remote(commands)
 
     def end(self, name: str) -> None:
-        """End an actor, if it is there. Where it answers, its folder goes first."""
+        """End an actor if it exists. If it responds, it removes its folder first."""
         errors = self.ray.exceptions
         with suppress(LostError, errors.RayError, errors.GetTimeoutError):
             actor = self._handle(name)
@@ -82,26 +89,26 @@ class RayCluster:
         self.forget(name)
 
     def forget(self, name: str) -> None:
-        """Forget an actor that has died."""
+        """Discard the handle and the pending request of an actor."""
         self._handles.pop(name, None)
-        self._asked.pop(name, None)
+        self._pending.pop(name, None)
 
     def names(self) -> list[str]:
-        """Return the names of all actors of runs, those of other run stores included."""
-        found = self.ray.util.list_named_actors(all_namespaces=True)
-        return [one["name"] for one in found if one["namespace"] == NAMESPACE]
+        """Return the names of all actors that train runs, including those of other run stores."""
+        actors = self.ray.util.list_named_actors(all_namespaces=True)
+        return [actor["name"] for actor in actors if actor["namespace"] == NAMESPACE]
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return the living nodes: id, name, and resources CPU, GPU and memory."""
+        """Return the nodes that are alive: id, name, and the resources CPU, GPU and memory."""
         alive = [node for node in self.ray.nodes() if node["Alive"]]
         return [{"id": node["NodeID"], "name": _name_of(node), **node["Resources"]} for node in alive]
 
     def free(self) -> Mapping[str, float]:
-        """Return the resources that are free, of all nodes together."""
+        """Return the free resources of all nodes together."""
         return self.ray.available_resources()
 
     def status(self, address: str, nodes: Sequence[Mapping[str, Any]]) -> Status:
-        """Return what the screens say of the cluster with these nodes."""
+        """Return the status of the cluster for display, given its nodes."""
         free = self.free()
         cpus, gpus = (sum(node.get(kind, 0.0) for node in nodes) for kind in ("CPU", "GPU"))
         return Status(address, "", len(nodes), cpus, free.get("CPU", 0.0), gpus, free.get("GPU", 0.0))
@@ -116,5 +123,5 @@ class RayCluster:
 
 
 def _name_of(node: Mapping[str, Any]) -> str:
-    """Return the name that a node was given, else its host's."""
+    """Return the assigned name of a node, or else its host name."""
     return node["NodeManagerHostname"] if node["NodeName"] == node["NodeManagerAddress"] else node["NodeName"]

@@ -1,7 +1,7 @@
-"""The executor `process`: a detached process of this machine for each run, `python -m xformer.training.worker`.
+"""The executor `process`: a detached process on this machine for each run, `python -m xformer.training.worker`.
 
-A worker reads its commands from the run store and writes what it does there, so there is nothing to pass on. A lock file tells
-whether it is alive; see `liveness`.
+A worker reads its commands from the run store and writes its progress to it, so the executor has nothing to forward. A lock
+file shows whether the worker is alive; see `liveness`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from xformer.training.run_store import RunStore
 
 LOG = "worker.log"
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}
-"""Environment of a worker: glibc keeps freed memory for the next step. Without it the kernel gives a sweep thousands of zeroed
-pages a step, which takes a quarter of its time."""
+"""Environment of a worker that makes glibc keep freed memory for the next step. Otherwise the kernel zeroes thousands of pages
+per step, which takes a quarter of a sweep's time."""
 
 
 class ProcessExecutor(Executor):
-    """Trains runs in processes of this machine. The caller of `submit` holds the run's lock, which the process inherits."""
+    """Trains runs in processes on this machine. The caller of `submit` holds the run's lock, which the process inherits."""
 
     def __init__(self, store: RunStore, lock: int = -1) -> None:
         self.store, self.lock = store, lock
 
     def submit(self, entry: Entry, needs: Resources) -> None:
-        """Start the worker. What it needs was checked when the run was asked for."""
+        """Start the worker. `needs` is ignored, because the limits were checked when the run was submitted."""
         spawn(self.store, entry.id, str(entry.worker), self.lock)
 
     def poll(self, entry: Entry) -> None:
@@ -42,7 +42,7 @@ class ProcessExecutor(Executor):
         mark_dead(self.store, entry)
 
     def command(self, entry: Entry) -> None:
-        """Do nothing: a worker reads the run store itself."""
+        """Do nothing, because a worker reads the run store itself."""
 
     def cancel(self, entry: Entry) -> None:
         """Kill the worker."""
@@ -71,5 +71,5 @@ def detached(module: str, arguments: list[str], log: Any, lock: int) -> None:
         env=KEEP_MEMORY | os.environ,
         start_new_session=True,
     )
-    threading.Thread(target=process.wait, daemon=True).start()  # or it would stay as a zombie of this process
+    threading.Thread(target=process.wait, daemon=True).start()  # reap it, so that it does not remain as a zombie
     liveness.sign(lock, process.pid)

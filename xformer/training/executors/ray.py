@@ -1,8 +1,8 @@
-"""The executor `ray`: a detached named actor for each run, and for each batch of a sweep; see `remote` for what an actor does.
+"""The executor `ray`: a detached named actor for each run, or for each batch of a sweep; `remote` implements the actor.
 
-The names are made of the run and the token of its start, so every process that has the run store finds the actors. What an
-actor has done is pulled into the store, in a transaction that checks the token. A run whose node is lost goes back to the
-queue, and on from the last state in its folder here.
+An actor's name consists of the run's id and the token of its start, so every process with the run store finds the actors.
+Progress is pulled into the store in a transaction that checks the token. A run whose node is lost returns to the queue and
+continues from the last state in its local folder.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ from xformer.training.sweeps import Member, members_of
 from xformer.training.worker import gather, leave, sweep_message
 
 GRACE_SECONDS = 10.0
-"""Seconds for which an actor may be unknown to the cluster: it may just be registered, or the head may have come back."""
+"""Seconds that an actor may be unknown to the cluster, because it is still being registered or the head has restarted."""
 STOP_SECONDS = 60.0
-"""Seconds after which a run that does not stop is ended."""
+"""Seconds after which a run that does not stop is killed."""
 MOST_STARTS = 5
-"""Starts in a row of which no saved state has come back; then the run has failed."""
-UNANSWERED = "Its node did not answer. Resume goes on from the last state that was saved here."
+"""Number of consecutive starts without a saved state after which the run fails."""
+UNANSWERED = "Its node did not respond. Resume continues from the last state that was saved here."
 AHEAD = 2
-"""Actors beyond the processors of the cluster that may wait in Ray's own queue; the others wait in the run store, in turn."""
+"""Number of actors, beyond the CPUs of the cluster, that may wait in Ray's own queue. Other runs wait in the run store."""
 FEW = 8
-"""A batch of a sweep is not made smaller than this to use more processors: models that train together share their time."""
+"""Smallest batch of a sweep that is split off to use more CPUs, because models that train together share overhead."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What one actor trains: a run, or some models of a sweep."""
+    """The work of one actor: a run, or some models of a sweep."""
 
     name: str
     members: Sequence[Member] = ()
@@ -71,13 +71,15 @@ class Batch:
 
 @dataclass
 class Seen:
-    """What this process has had of an actor. Without it everything is asked for once more."""
+    """What this process has already received from an actor. If it is lost, everything is requested again."""
 
     after: dict[str, int] = field(default_factory=dict)
+    """The step of the last row of metrics, by the id of the run or model."""
     maps: dict[str, Stamp] = field(default_factory=dict)
     last: Any = None
-    """What was written last, so that an answer without news writes nothing."""
+    """The values written last, so that a report without changes writes nothing."""
     forget: list[str] = field(default_factory=list)
+    """Models that the actor can delete, because everything about them is stored here."""
     row: Mapping[str, Any] = field(default_factory=dict)
     sent_commands: int = 0
     missing_since: float | None = None
@@ -85,7 +87,7 @@ class Seen:
 
 
 def batches(entry: Entry) -> list[Batch]:
-    """Return what the actors of an active run train."""
+    """Return the work of each actor of an active run."""
     members, name = members_of(entry), f"{entry.id}-{entry.worker}"
     if not members:
         return [Batch(name)]
@@ -94,7 +96,7 @@ def batches(entry: Entry) -> list[Batch]:
 
 
 class RayExecutor(Executor):
-    """Keeps a run store and the actors of a cluster together. One process for each store; see `relay`."""
+    """Synchronises a run store with the actors of a cluster. Each store has one process with an executor; see `relay`."""
 
     def __init__(self, store: RunStore, cluster: RayCluster) -> None:
         self.store, self.cluster = store, cluster
@@ -103,7 +105,7 @@ class RayExecutor(Executor):
         self.seen: dict[str, Seen] = {}
 
     def round(self, *, starts: bool) -> None:
-        """Look after all runs once, and start waiting ones."""
+        """Poll and command all runs once and, with `starts`, start waiting runs."""
         self.nodes = self.cluster.nodes()
         for entry in self._active():
             with suppress(RunStoreError, OSError):  # an error of one run must not hold up the others
@@ -126,7 +128,7 @@ class RayExecutor(Executor):
     # Starting
 
     def _start_waiting(self) -> None:
-        """Give waiting runs to the cluster in turn, as far as it has processors."""
+        """Assign waiting runs to the cluster in turn, as far as it has CPUs."""
         n = sum(len(self._left(entry)) for entry in self._active())
         for waiting in jobs.in_turn(self.store.entries()):
             if n >= self._total("CPU") + AHEAD:
@@ -144,12 +146,12 @@ class RayExecutor(Executor):
                 db.execute("DELETE FROM commands WHERE run = ?", (entry.id,))
             entry = self.store.entry(entry.id)
             if entry.sweep is not None:
-                gather(self.store, entry, members_of(entry))  # of all batches, before any is taken for over
+                gather(self.store, entry, members_of(entry))  # for all batches, before any of them counts as finished
             self.submit(entry, self.needs(entry))
             n += len(batches(entry))
 
     def _batch_size(self, entry: Entry) -> int:
-        """Return how many models of a sweep one actor trains: what fits into a processor's share of the memory."""
+        """Return how many models of a sweep one actor trains: as many as fit into one CPU's share of the memory."""
         settings, n = entry.settings(), len((entry.sweep or {})["ids"])
         most = self.limits.run_memory * 1024**2
         if shares := [node.get("memory", 0.0) / node["CPU"] for node in self.nodes if node.get("CPU")]:
@@ -160,18 +162,18 @@ class RayExecutor(Executor):
         return min(n, size)
 
     def needs(self, entry: Entry) -> Resources:
-        """Return what an actor of a run needs; a GPU where one exists and the run may have it."""
+        """Return the resources for an actor of a run, with a GPU if the cluster has one and the run may use it."""
         n = max(len(batch.members) for batch in batches(entry))
         gpus = int(entry.wanted != "cpu" and self._total("GPU") >= 1)
         return Resources(gpus=gpus, memory=memory_needed(entry.settings(), n_models=max(1, n)))
 
     def submit(self, entry: Entry, needs: Resources) -> None:
-        """Create the actors of a run that are not there and have something left to train."""
+        """Create the missing actors of a run that have something left to train."""
         for batch in self._left(entry):
             self.cluster.start(batch.name, self._job(entry, batch), needs)
 
     def _left(self, entry: Entry) -> list[Batch]:
-        """Return the batches of a run that have something left to train: models that are not runs yet."""
+        """Return the batches of a run with something left to train; of a sweep, those with models that are not runs yet."""
         if entry.sweep is None:
             return batches(entry)
         known = self.store.ids()
@@ -198,7 +200,7 @@ class RayExecutor(Executor):
         return Job(row, sorted(ids), files, _text(entry))
 
     def _make_room(self) -> None:
-        """Take paused runs off their nodes, as others wait. Their states are here."""
+        """Take paused runs off their nodes for waiting runs. Their states have been saved here."""
         for entry in self._active():
             seen = self.seen.get(f"{entry.id}-{entry.worker}")
             if entry.state == "paused" and seen and seen.is_whole and seen.row["state"] == "paused":
@@ -207,7 +209,7 @@ class RayExecutor(Executor):
     # Pulling
 
     def poll(self, entry: Entry) -> None:
-        """Ask each actor of a run, and write what it answers into the run store."""
+        """Poll each actor of a run and write its report into the run store."""
         for batch in self._left(entry):
             seen = self.seen.setdefault(batch.name, Seen())
             try:
@@ -222,7 +224,7 @@ class RayExecutor(Executor):
             self._end_sweep(entry)
 
     def _have(self, entry: Entry, batch: Batch, seen: Seen) -> dict[str, Stamp]:
-        """Return the files here that belong to what an actor trains."""
+        """Return the stamps of the local files that belong to an actor's work."""
         if not batch.members:
             return stamps(self.store.folder, entry.id)
         inside = [str(one.folder(self.store, entry.id).relative_to(self.store.folder)) for one in batch.members]
@@ -230,12 +232,12 @@ class RayExecutor(Executor):
         return {path: stamp for one in inside for path, stamp in stamps(self.store.folder, one).items()} | seen.maps
 
     def _take(self, entry: Entry, batch: Batch, seen: Seen, report: Report) -> bool:
-        """Write an answer into the store and the folder. Returns whether the run goes on."""
+        """Write a report into the store and the folder. Returns whether the run continues."""
         try:
             self._move_models(entry, report)
             self._take_files(entry, batch, seen, report)
             self._take_models(entry, report)
-        except (RunStoreError, OSError) as error:  # the disk is full, or what the runs may take
+        except (RunStoreError, OSError) as error:  # such as a full disk or an exceeded disk quota
             state, message = failure(self.store, entry, error)
             self._leave(entry, state, message)
             return False
@@ -254,26 +256,27 @@ class RayExecutor(Executor):
         if not (report.is_over and report.is_whole):
             return True
         state, message = row["state"], row["message"]
-        if row["worker"] is not None:  # it could not even be written down there
-            state, message = "failed", report.error or "It ended on its node without a word."
+        if row["worker"] is not None:  # the node could not record the end in its own store
+            state, message = "failed", report.error or "The run ended on its node without an error message."
         if not batch.members or state == "failed":
             position = {} if batch.members else {"step": row["step"], "seconds": row["seconds"]}
             self._leave(entry, state, message, **position)
             return False
         self.cluster.end(batch.name)
-        if state == "queued":  # it lost its GPU, and goes on without
+        if state == "queued":  # it lost its GPU and continues without one
             self._missing(entry, batch, seen, is_certain=True)
         return True
 
     def _move_models(self, entry: Entry, report: Report) -> None:
-        """Move the files of models that have ended to where those of runs are, as the node has done."""
+        """Move the files of models that have ended to the folders of their runs, as the node has done."""
         for model in report.models:
-            there = self.store.folder_of(entry.id) / "members" / model["parent"].partition("/")[2]
-            if there.is_dir() and not self.store.folder_of(model["id"]).exists():
-                os.rename(there, self.store.folder_of(model["id"]))
+            target = self.store.folder_of(model["id"])
+            source = self.store.folder_of(entry.id) / "members" / model["parent"].partition("/")[2]
+            if source.is_dir() and not target.exists():
+                os.rename(source, target)
 
     def _take_models(self, entry: Entry, report: Report) -> None:
-        """Make runs of the models of a sweep that have ended, as soon as all their files are here."""
+        """Turn models of a sweep that have ended into runs once all their files have arrived."""
         models = report.models if report.is_whole else ()
         known = self.store.ids() if models else set()
         for model in models:
@@ -292,29 +295,29 @@ class RayExecutor(Executor):
                 seen.maps[path] = stamp
                 continue
             if ".." in Path(path).parts or Path(path).parts[0] not in {entry.id, *(one.id for one in batch.members)}:
-                raise RunStoreError(f"The node sent a file that is not of this run: {path!r:.100}.")
+                raise RunStoreError(f"The node sent a file that does not belong to this run: {path!r:.100}.")
             if not (self.store.folder / path).exists():
-                self.room.check(len(content), "What this run keeps")
+                self.room.check(len(content), "A file of this run")
                 self.room.wrote(len(content))
             write_copy(self.store.folder, path, stamp, content)
 
     def _take_maps(self, entry: Entry, batch: Batch, path: str, content: bytes) -> None:
-        """Put the maps of this batch beside those of the others."""
+        """Merge the maps of this batch into those of the other batches."""
         maps = np.load(io.BytesIO(content), allow_pickle=False)
-        with suppress(OSError, ValueError):  # the first batch of this step
-            whole = read_maps(self.store.folder_of(entry.id), int(Path(path).stem))
+        with suppress(OSError, ValueError):  # no other batch has sent maps of this step
+            merged = read_maps(self.store.folder_of(entry.id), int(Path(path).stem))
             for member in batch.members:
                 if maps[member.number].any():
-                    whole[member.number] = maps[member.number]
-            maps = whole
-        merged = io.BytesIO()
-        np.save(merged, maps, allow_pickle=False)
-        write_atomically(self.store.folder / path, merged.getvalue())
+                    merged[member.number] = maps[member.number]
+            maps = merged
+        file = io.BytesIO()
+        np.save(file, maps, allow_pickle=False)
+        write_atomically(self.store.folder / path, file.getvalue())
 
     def _take_columns(self, db: Any, now: Entry, batch: Batch, seen: Seen, report: Report) -> None:
         row = report.row
         for run, some in report.rows.items():
-            if some and run not in seen.after:  # those here may be of later steps than the state it went on from
+            if some and run not in seen.after:  # local rows may be later than the state from which the run continued
                 db.execute("DELETE FROM metrics WHERE run = ?", (run,))
             insert_rows(db, run, some)
         kept = ("message", "wanted", "device", "pid")
@@ -332,7 +335,7 @@ class RayExecutor(Executor):
             move(db, now, row["state"], **values)
         else:
             set_columns(db, now.id, **values)
-        if not batch.members:  # of a sweep, which can only stop, each batch gets it; `leave` removes it
+        if not batch.members:  # a sweep's stop command is needed by every batch; `leave` deletes it
             db.execute("DELETE FROM commands WHERE run = ? AND kind != 'stop' AND number <= ?", (now.id, report.obeyed))
 
     def _node(self, report: Report) -> str:
@@ -349,12 +352,12 @@ class RayExecutor(Executor):
         self._leave(entry, state, message)
 
     def _leave(self, entry: Entry, state: str, message: str, **values: Any) -> None:
-        """Record that a run has left the cluster; then end its actors, which nothing depends on any more."""
+        """Record that a run has left the cluster, then end its actors, which are no longer needed."""
         leave(self.store, entry.id, str(entry.worker), state, message, **values)
         self.cancel(entry)
 
     def _missing(self, entry: Entry, batch: Batch, seen: Seen, is_certain: bool) -> None:
-        """Have a run trained elsewhere whose actor is not there any more."""
+        """Restart a run or batch whose actor has died. An actor of unknown state gets `GRACE_SECONDS` first."""
         now = time.monotonic()
         seen.missing_since = seen.missing_since or now
         if not is_certain and now - seen.missing_since < GRACE_SECONDS:
@@ -364,13 +367,13 @@ class RayExecutor(Executor):
         starts = entry.unreported_starts
         if starts >= MOST_STARTS:
             what = f"Its node was lost {starts} times in a row before a saved state came back"
-            self._leave(entry, "failed", f"{what}; it may need more memory than a node has. Resume tries once more.")
+            self._leave(entry, "failed", f"{what}; it may need more memory than a node has. Resume tries again.")
             return
         folders = [one.folder(self.store, entry.id) for one in batch.members] or [self.store.folder_of(entry.id)]
         step = max(map(_saved_step, folders))
         node = f"The node {entry.node}" if entry.node else "The node"
-        then = f"goes on from step {step:,}, the last state that was saved here" if step else "begins again"
-        message = f"{node} that trained this run was lost. It {then}."
+        then = f"continues from step {step:,}, the last state that was saved here" if step else "starts again"
+        message = f"{node} that trained this run was lost. The run {then}."
         if batch.members:
             with self.store.database.writing() as db:
                 set_columns(db, owned_entry(db, entry).id, message=message, unreported_starts=starts + 1)
@@ -383,7 +386,7 @@ class RayExecutor(Executor):
     # Commands
 
     def command(self, entry: Entry) -> None:
-        """Pass on the commands that wait. A run that has no node yet is stopped here, as is one that does not stop."""
+        """Forward the pending commands. A stop takes effect here if the run has no node yet or does not react in time."""
         with self.store.database.reading() as db:
             query = "SELECT number, kind, value, sent FROM commands WHERE run = ? ORDER BY number"
             found = [tuple(row) for row in db.execute(query, (entry.id,))]
@@ -406,11 +409,11 @@ class RayExecutor(Executor):
             self.seen.pop(batch.name, None)
 
     def _clean(self) -> None:
-        """End actors that nothing waits for: of runs that were started again, or left by a process that was killed then."""
+        """End actors that are no longer needed, such as those of runs that were restarted, or left by a killed process."""
         for name in self.cluster.names():
             try:
                 entry = self.store.entry(name.partition("-")[0])
-            except RunStoreError:  # of another run store
+            except RunStoreError:  # it belongs to another run store
                 continue
             wanted = [batch.name for batch in self._left(entry)] if is_on_ray(entry) else []
             if name not in wanted:
@@ -418,7 +421,7 @@ class RayExecutor(Executor):
 
 
 def _saved_step(folder: Path) -> int:
-    """Return the step of the state in a folder; 0 where there is none, or where it is damaged, which the worker says."""
+    """Return the step of the state in a folder; 0 if there is none, or if it is damaged, which the worker will report."""
     try:
         step = read_metadata(folder).get("step") if (folder / STATE).exists() else 0
     except (OSError, CheckpointError):
@@ -427,10 +430,10 @@ def _saved_step(folder: Path) -> int:
 
 
 def _text(entry: Entry) -> tuple[str, bytes] | None:
-    """Return the text that a run learns and a node does not have."""
+    """Return the name and content of the text that a run trains on, or None if every node has it."""
     name = entry.task.get("text") or texts.PYTHON
     if name == texts.PYTHON:
         return None
-    with suppress(InputError):  # then the worker says so
+    with suppress(InputError):  # the worker will report it
         return name, texts.read(name).encode()
     return None

@@ -1,7 +1,7 @@
-"""The process that keeps a run store and a Ray cluster together, as servers and screens see it: started, and asked how it is.
+"""Start the relay, the process that synchronises a run store with a Ray cluster, and read its status.
 
-It is `python -m xformer.training.executors`, and no thread of the server, as Ray ends every process that has lost the head of
-its cluster for a while.
+The relay is `python -m xformer.training.executors`. It is not a thread of the server, because Ray terminates every process
+that loses the head of its cluster for some time.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ STATUS = "ray.json"
 
 
 def ray_address(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the address of the cluster: "10.0.0.5:6379", or "auto" for the one that this machine belongs to."""
+    """Return the address of the cluster: "10.0.0.5:6379", or "auto" for the cluster that this machine belongs to."""
     return environment.get(ADDRESS) or "auto"
 
 
 def is_on_ray(entry: Entry) -> bool:
-    """Return whether an actor of the cluster has a run."""
+    """Return whether a run is assigned to the cluster."""
     return entry.is_active and entry.node is not None
 
 
 def uses_ray(entries: Iterable[Entry]) -> bool:
-    """Return whether the Ray cluster has to be looked after: it is chosen, or has runs that were started there before."""
+    """Return whether the relay is needed: Ray is the chosen executor, or the cluster still has runs."""
     return executors.chosen() == executors.RAY or any(map(is_on_ray, entries))
 
 
 def answers(address: str) -> bool:
-    """Return whether something listens at "10.0.0.5:6379"; asked before Ray is, whose own calls wait for a minute."""
+    """Return whether an address like "10.0.0.5:6379" accepts connections. Ray's own calls would wait for a minute."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=2).close()
@@ -53,11 +53,11 @@ def answers(address: str) -> bool:
 
 @dataclass(frozen=True)
 class Status:
-    """What is known of the cluster."""
+    """The status of the cluster."""
 
     address: str = ""
     problem: str = ""
-    """Why it cannot be used, as one sentence."""
+    """One sentence on why the cluster cannot be used; empty if it can."""
     nodes: float = 0
     cpus: float = 0.0
     free_cpus: float = 0.0
@@ -66,7 +66,7 @@ class Status:
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Return the status of the cluster of a run store; None where no relay is at work."""
+        """Return the status of the cluster of a run store; None if no relay is running."""
         if not liveness.is_held(folder / RELAY_LOCK):
             return None
         try:
@@ -75,7 +75,7 @@ class Status:
             return None
 
     def write(self, folder: Path) -> None:
-        """Write it for the pages, where it has changed. A full disk keeps the old one."""
+        """Write the status for the pages if it has changed. On a full disk the old status remains."""
         content = json.dumps(asdict(self)).encode()
         with suppress(OSError):
             if not (folder / STATUS).is_file() or (folder / STATUS).read_bytes() != content:
@@ -83,13 +83,13 @@ class Status:
 
 
 def start_relay(store: RunStore) -> None:
-    """Start the process that looks after the runs on a Ray cluster, unless it is there."""
+    """Start the process that manages the runs on a Ray cluster, unless it is running."""
     store.folder.mkdir(parents=True, exist_ok=True)
     lock = liveness.take(store.folder / RELAY_LOCK)
     if lock is None:
         return
     try:
-        with open(store.folder / RELAY_LOG, "wb") as log:  # the last one's alone: it may have been long
+        with open(store.folder / RELAY_LOG, "wb") as log:  # overwrite the previous log, which may be long
             arguments = ["--folder", str(store.folder.resolve()), "--lock", str(lock)]
             detached("xformer.training.executors", arguments, log, lock)
     finally:
