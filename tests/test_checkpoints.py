@@ -92,14 +92,14 @@ def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path) -> None:
     bad = checkpoint_of()
     with torch.no_grad():
         list(bad.model.parameters())[-1].view(-1)[-1] = float("-inf")
-    with pytest.raises(CheckpointError, match=r"are not saved, because unembedding\.bias holds NaN or infinity"):
+    with pytest.raises(CheckpointError, match=r"were not saved because unembedding\.bias contains NaN or infinity"):
         save(bad, tmp_path)
     assert_same(load(tmp_path), good)
 
 
 @pytest.mark.parametrize("card", [{"loss": float("nan")}, {"loss": [float("inf")]}, {"long": "x" * 1_000_001}])
 def test_a_card_that_could_not_be_loaded_is_not_saved(tmp_path: Path, card: dict[str, Any]) -> None:
-    with pytest.raises(CheckpointError, match="The model is not saved, because its card"):
+    with pytest.raises(CheckpointError, match="The model was not saved because its card"):
         save(Checkpoint(random_model("encoder"), card=card), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -168,7 +168,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "a renamed tensor": (lambda: pack(renamed(MATRIX, "other")), f"lacks the weights {MATRIX!r}"),
     "a transposed shape": (lambda: with_entry(MATRIX, shape=ENTRIES[MATRIX]["shape"][::-1]), "must be F32 with shape"),
-    "NaN": (lambda: with_number(float("nan")), "hold NaN or infinity"),
+    "NaN": (lambda: with_number(float("nan")), "contain NaN or infinity"),
     "a gigantic d_model": (lambda: with_config(d_model=10**9), "d_model must be from 1 to 16,384"),
     "256 layers and no bytes": (
         lambda: pack({}, META | {"config": json.dumps(CONFIG | {"n_layers": 256})}, b""),
@@ -195,7 +195,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "a gigantic task": (lambda: with_task(symbols=100_000, max_len=10_000), "vocab_size"),
     "a card that is a list": (lambda: with_meta(card="[]"), "card must be a JSON object"),
     "a config nested too deep": (lambda: with_meta(config="[" * 300_000), "configuration is not valid JSON"),
-    "NaN in the card": (lambda: with_meta(card='{"loss": NaN}'), "card holds NaN"),
+    "NaN in the card": (lambda: with_meta(card='{"loss": NaN}'), "card contains NaN"),
     "cut in its weights": (lambda: GOOD[: 3 * len(GOOD) // 4], "follow the header"),
     "a large table": (lambda: with_config(max_len=65_536, d_model=16_384), "max_len × d_model must be at most"),
     "an endless unknown field": (lambda: with_config(**{"x" * 500_000: 1}), "no field"),
@@ -278,7 +278,7 @@ def test_a_file_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.Monkey
     with file.open("wb") as handle:
         handle.truncate(2 * 1024**3 + 1)  # a hole: it takes no room
     monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("it was read"))
-    with pytest.raises(CheckpointError, match="at most 2,147,483,648"):
+    with pytest.raises(CheckpointError, match="the limit is 2,147,483,648"):
         load(file)
 
 

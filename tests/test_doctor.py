@@ -30,7 +30,7 @@ def test_a_whole_model_is_what_was_checked_and_what_was_not(capsys: pytest.Captu
     assert main(["doctor", str(MIRROR)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "holds   left_padding: Padding on the left changes no output (35 lengths)." in lines
-    assert "Nothing is wrong in what was checked." in lines
+    assert "No problems found." in lines
     assert "  cache: The model is not causal, so it keeps no cache." in lines[lines.index("Not checked:") :]
 
 
@@ -52,8 +52,8 @@ def test_a_trace_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     assert "decoder.0.self_attn" in shown
     assert main(["doctor", trace_with("no-clipping", tmp_path / "y.safetensors")]) == 0
     shown = capsys.readouterr().out
-    assert "too few to tell" in shown
-    assert "unrecorded or on other inputs" in shown[shown.index("Out of reach") :]
+    assert "too few tokens to determine" in shown
+    assert "unrecorded or on other inputs" in shown[shown.index("Impossible to check") :]
     assert main(["doctor", str(tmp_path / "y.safetensors"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
 

@@ -46,7 +46,7 @@ def test_a_trace_of_an_external_model_is_no_safetensors_file(
     capsys.readouterr()  # the library's progress bar
     assert main(["trace", str(folder), "--input", "the cat", "--out", str(out)]) == 1
     assert capsys.readouterr().err == (
-        "xformer: A trace of an external model is written as .npz; for example --out trace.npz.\n"
+        "xformer: A trace of an external model must be written as .npz; for example --out trace.npz.\n"
     )
     assert not out.exists()
 

@@ -150,16 +150,16 @@ def test_offsets_and_shapes_are_taken_over() -> None:
         pytest.param({"x": tensor(-4, 0, [1])}, 4, "two data_offsets", id="negative offset"),
         pytest.param({"x": tensor(0, 4, [1], "F64")}, 4, "does not match its number of bytes", id="dtype too wide"),
         pytest.param({"x": tensor(0, 0, [2**32, 2**32])}, 0, "does not match", id="shape that overflows to 0"),
-        *(({"x": tensor(0, 4, shape)}, 4, "impossible shape") for shape in ([2**48], [1] * 9, [1.0], [True], "1")),
+        *(({"x": tensor(0, 4, shape)}, 4, "invalid shape") for shape in ([2**48], [1] * 9, [1.0], [True], "1")),
         ({"x": tensor(0, 4) | {"data_offsets": [0, 4, 8]}}, 4, "two data_offsets"),
         *(({"x": tensor(0, 4) | {"dtype": dtype}}, 4, f"unknown dtype {dtype!r}") for dtype in ("F31", ["F32"])),
-        pytest.param({"x": tensor(0, 4) | {"extra": 1}}, 4, "and nothing else", id="an extra key"),
+        pytest.param({"x": tensor(0, 4) | {"extra": 1}}, 4, "and no other keys", id="an extra key"),
         pytest.param({"x": None}, 4, "must have a dtype, a shape", id="no entry"),
-        *(({"__metadata__": metadata}, 0, "must map names to text") for metadata in ({"n": 1}, [])),
+        *(({"__metadata__": metadata}, 0, "must map names to strings") for metadata in ({"n": 1}, [])),
         pytest.param([], 0, "must be a JSON object", id="a list"),
-        pytest.param('{"x": {"shape": [], "shape": []}}', 0, "names a key twice", id="a key twice inside"),
-        pytest.param('{"x": NaN}', 0, "holds NaN, which is not JSON", id="NaN"),
-        pytest.param('{"x": 1e999}', 0, "holds 1e999, which is too large", id="too large"),
+        pytest.param('{"x": {"shape": [], "shape": []}}', 0, "has a duplicate key", id="a duplicate key inside"),
+        pytest.param('{"x": NaN}', 0, "contains NaN, which is not JSON", id="NaN"),
+        pytest.param('{"x": 1e999}', 0, "contains the number 1e999, which is too large", id="too large"),
         *((text, 0, "not valid JSON") for text in ('{"x": ' + "9" * 5000 + "}", "", "[" * 100_000)),
         pytest.param({"n" * 100_000: None}, 0, "must have a dtype", id="a long name"),
         pytest.param({"\ud800": None}, 0, "must have a dtype", id="half a character"),
@@ -174,17 +174,17 @@ def test_a_claim_that_does_not_hold_is_refused(entries: Any, n_bytes: int, words
 
 
 def test_a_file_too_short_for_its_header_or_with_one_that_is_no_text() -> None:
-    assert refused(bytes(7)) == "The file is no safetensors file: it has only 7 bytes."
+    assert refused(bytes(7)) == "The file is not a safetensors file: it has only 7 bytes."
     assert refused((100).to_bytes(8, "little") + b"{}") == (
-        "The file is cut short: its header claims 100 bytes, 2 follow."
+        "The file is truncated: its header claims 100 bytes, but 2 follow."
     )
-    assert "at most 1,000,000" in refused((2**64 - 1).to_bytes(8, "little") + b"{}")
+    assert "the limit is 1,000,000" in refused((2**64 - 1).to_bytes(8, "little") + b"{}")
     assert "not UTF-8" in refused((4).to_bytes(8, "little") + b"\x80abc")
 
 
 def test_too_many_tensors() -> None:
     entries = {str(n): tensor(0, 0) for n in range(MAX_TENSORS + 1)}
-    assert refused(file_of(entries)) == "The file holds 10,001 tensors; at most 10,000 are read."
+    assert refused(file_of(entries)) == "The file contains 10,001 tensors; the limit is 10,000."
     entries.pop("0")
     assert len(parse_header(file_of(entries)).tensors) == MAX_TENSORS
 

@@ -62,7 +62,7 @@ def test_the_module_is_left_as_it_was_found(gpt2: nn.Module) -> None:
 
 def test_what_cannot_be_shown_is_one_sentence(gpt2: nn.Module) -> None:
     for model, inputs, reason in (
-        (nn.TransformerEncoderLayer(8, 2), None, "is shown with the inputs it is called with"),
+        (nn.TransformerEncoderLayer(8, 2), None, "can be shown only with the inputs of a call"),
         (nn.Linear(3, 3), torch.randn(1, 2, 3), "attention"),
         (gpt2, [[1, 2], [3, 4]], "one input"),
         (gpt2, [99], "0 to 49"),

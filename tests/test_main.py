@@ -61,7 +61,7 @@ def test_many_models_at_once(
     assert main(command.split()) == 0
     output = capsys.readouterr().out
     assert "003  learning rate 0.01, seed 1: " in output
-    assert "4 of 4 models have come to their end" in output
+    assert "4 of 4 models have ended" in output
     cards = [xformer.load(tmp_path / f"{number:03d}").card for number in range(4)]
     drawn = [(card["train"]["peak_lr"], card["seed"]) for card in cards]
     assert drawn == [(0.001, 0), (0.001, 1), (0.01, 0), (0.01, 1)]
@@ -75,11 +75,11 @@ def test_many_models_at_once(
         ("train --preset reverse --out {tmp} --resume", "There is no run to resume"),
         ("train --preset reverse --out x --seeds 65", "--seeds must be from 1 to 64, got 65"),
         ("train --preset reverse --out x.safetensors", "--out must name a folder"),
-        ("train --preset reverse --out x --text {model}/card.json", "Only the task characters"),
+        ("train --preset reverse --out x --text {model}/card.json", "Only presets of the task characters"),
         ("train --preset characters --out x --text {tmp}", "Is a directory"),
         ("eval {tmp}/nowhere", "There is no checkpoint at"),
         ("trace {model} --input 3 --out {model}/card.json/x.npz", "card.json: "),
-        ("trace {model} --input 3 --out {model}/model.safetensors", "would write over the model itself"),
+        ("trace {model} --input 3 --out {model}/model.safetensors", "would overwrite the model itself"),
         ("export {model} --input 99 --out {tmp}/x.html", "“99” is not one"),
         ("export {model} --input 3 --out {tmp}/x.html --head 0.1", "must be one of the model's heads"),
         ("export {model} {model} --input 3 --out {tmp}/x.html", "export takes one model"),

@@ -52,8 +52,8 @@ def test_only_screens_of_the_app_are_links() -> None:
 @pytest.mark.parametrize(
     ("content", "part"),
     [
-        ("{", "A playlist is JSON"),
-        ("[" * 100_000, "A playlist is JSON"),
+        ("{", "A playlist must be JSON"),
+        ("[" * 100_000, "A playlist must be JSON"),
         (json.dumps({"title": "x"}), "needs the field 'items'"),
         (text() + " " * 1_000_000, "at most 1,000,000 bytes"),
         (text(more=3), "has no field 'more'"),

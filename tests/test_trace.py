@@ -162,7 +162,7 @@ def test_claims_are_checked_before_memory_is_taken(tmp_path: Path, monkeypatch: 
     with pytest.raises(InputError):
         load_trace(tmp_path / "y")
     monkeypatch.setattr(trace_file, "MAX_BYTES", 100)
-    with pytest.raises(InputError, match="at most 100 are read"):
+    with pytest.raises(InputError, match="the limit is 100"):
         load_trace(write(tmp_path / "z"))
 
 

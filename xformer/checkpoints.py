@@ -1,7 +1,7 @@
-"""Models on disk: safetensors with their configuration in the metadata, checked from the first byte before anything is built.
+"""Checkpoints: safetensors files with the configuration in their metadata, fully validated before a model is built.
 
-A checkpoint is a folder with `model.safetensors`, which is complete in itself, and `card.json`, the readable copy of its card:
-where the model comes from, its seed, and the figures it was measured at. Nothing in either can execute.
+A checkpoint is a folder with `model.safetensors`, which is self-contained, and `card.json`, a human-readable copy of its card:
+the origin of the model, its seed, and its scores. Neither file can execute code.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Checkpoint:
 
     Attributes:
         model: The model, in `eval()` mode and without gradients.
-        task: What it was trained for, or None.
-        card: Title, seed, figures and learning curve, as the file says.
+        task: The task that it was trained on, or None.
+        card: Title, seed, scores and learning curve, as stored in the file.
 
     Example:
         >>> import xformer
@@ -58,10 +58,9 @@ class Checkpoint:
         return f"<Checkpoint: {config.architecture}, {n_parameters(config):,} parameters, {task}>"
 
     def _repr_html_(self) -> str:
-        """In a notebook: what it is, how it was trained, and how well it does, as far as its card says."""
+        """Show the architecture, the training settings and the scores on the card in a notebook."""
         config, card = self.config, self.card
-        # where nothing is right or wrong
-        is_text = self.task is not None and TASK_LIMITS[self.task.config.name].is_text
+        is_text = self.task is not None and TASK_LIMITS[self.task.config.name].is_text  # no answer is right or wrong
         measure = "token_accuracy" if is_text else "exact_match"
         shape = f"{config.n_layers} × {config.n_heads} heads of {config.d_head}, d_model {config.d_model}, d_ff {config.d_ff}"
         rows = [
@@ -79,15 +78,15 @@ class Checkpoint:
 
 
 def save(what: Checkpoint | Transformer, path: str | Path) -> None:
-    """Write a checkpoint as safetensors with its configuration. It is written aside and renamed, so it is never half written.
+    """Write a checkpoint atomically as safetensors with its configuration.
 
     Args:
-        what: A model of ours, or a checkpoint with its task and card.
+        what: An xformer model, or a checkpoint with its task and card.
         path: A folder, or a file whose name ends in ".safetensors".
 
     Raises:
-        CheckpointError: The weights are not finite, or the card is too large.
-        OSError: The disk refuses.
+        CheckpointError: The weights or the card contain non-finite numbers, or the card is too large.
+        OSError: The file cannot be written.
 
     Example:
         >>> import tempfile, xformer
@@ -108,35 +107,36 @@ def save(what: Checkpoint | Transformer, path: str | Path) -> None:
 
 
 def to_bytes(checkpoint: Checkpoint) -> bytes:
-    """The whole checkpoint as the bytes of one safetensors file."""
+    """Return a checkpoint as the content of one safetensors file."""
     weights = {name: value.detach().cpu().contiguous() for name, value in checkpoint.model.named_parameters()}
     for name, value in weights.items():
         if not bool(value.isfinite().all()):
-            raise CheckpointError(f"The weights are not saved, because {name} holds NaN or infinity.")
+            raise CheckpointError(f"The weights were not saved because {name} contains NaN or infinity.")
     try:
         card = json.dumps(checkpoint.card, allow_nan=False)
     except ValueError:
-        raise CheckpointError("The model is not saved, because its card holds NaN or infinity.") from None
+        raise CheckpointError("The model was not saved because its card contains NaN or infinity.") from None
     metadata = {"xformer": FORMAT, "config": json.dumps(checkpoint.config.to_json()), "card": card}
     if checkpoint.task is not None:
         metadata["task"] = json.dumps(checkpoint.task.config.to_json())
     content = safetensors.torch.save(weights, metadata)
     if int.from_bytes(content[:8], "little") > MAX_HEADER:
-        raise CheckpointError(f"The model is not saved, because its card takes more than {MAX_HEADER:,} bytes.")
+        raise CheckpointError(f"The model was not saved because its card takes more than {MAX_HEADER:,} bytes.")
     return content
 
 
 def load(path: str | Path) -> Checkpoint:
-    """Read a checkpoint. Everything is checked before anything is built, and nothing in a file can execute.
+    """Load a checkpoint. The file is fully validated before the model is built, and cannot execute code.
 
     Args:
-        path: A folder with model.safetensors, or such a file; "checkpoints/reverse" is the shipped model from any folder.
+        path: A folder with model.safetensors, or such a file. "checkpoints/reverse" is a shipped model, whatever the current
+            folder.
 
     Returns:
-        The checkpoint, its model in `eval()` mode.
+        The checkpoint, with its model in `eval()` mode.
 
     Raises:
-        CheckpointError: There is no checkpoint at the path, or something in it is wrong.
+        CheckpointError: There is no checkpoint at the path, or it is invalid.
 
     Example:
         >>> import xformer
@@ -146,38 +146,38 @@ def load(path: str | Path) -> Checkpoint:
     """
     path = shipped(Path(path))
     file = path / FILE if os.path.isdir(path) else path
-    if not os.path.isfile(file):  # False too where the path itself is impossible
+    if not os.path.isfile(file):  # also False for an invalid path
         raise CheckpointError(f"There is no checkpoint at {path!s:.200}; a checkpoint is a folder with {FILE} in it.")
     with guarded(file, MAX_BYTES, CheckpointError) as (stream, size):
         start = stream.read(8 + MAX_HEADER)
-        checked = _check(start, size)  # a file that claims too much is not read any further
+        checked = _check(start, size)  # before the rest is read, so that an invalid header costs little memory
         return _build(checked, start + stream.read())
 
 
 def from_bytes(content: bytes) -> Checkpoint:
-    """The checkpoint that `to_bytes` wrote, from anyone: nothing is built before everything has been checked.
+    """Return the checkpoint in the content of an untrusted file, which is fully validated first.
 
-    Raises `CheckpointError` with one plain sentence.
+    Raises `CheckpointError` with one sentence.
     """
     return _build(_check(content, len(content)), content)
 
 
 def _check(start: bytes, size: int) -> tuple[ModelConfig, Task | None, dict[str, Any]]:
-    """What the header of a file of `size` bytes says, once all of it agrees; `start` is at least the header."""
+    """Validate the header of a file of `size` bytes and return its content. `start` must contain the whole header."""
     header = parse_header(start, size=size)
     config, task, card = _metadata(header.metadata)
     n_bytes = 4 * n_parameters(config)
     if n_bytes != size - header.data_start:
         raise CheckpointError(
-            f"The configuration asks for {n_bytes:,} bytes of weights, but the file holds {size - header.data_start:,}."
+            f"The configuration needs {n_bytes:,} bytes of weights, but the file has {size - header.data_start:,}."
         )
     with torch.device("meta"):
         shapes = {name: list(value.shape) for name, value in Transformer(config).named_parameters()}
     if missing := sorted(set(shapes) - set(header.tensors)):
-        raise CheckpointError(f"The file lacks the weights {missing[0]!r}, which its configuration asks for.")
+        raise CheckpointError(f"The file lacks the weights {missing[0]!r}, which its configuration requires.")
     for name, tensor in header.tensors.items():
         if name not in shapes:
-            raise CheckpointError(f"The file holds weights {name!r:.100} that its configuration does not have.")
+            raise CheckpointError(f"The file has weights {name!r:.100} that its configuration does not have.")
         if tensor.dtype != "F32" or tensor.shape != shapes[name]:
             raise CheckpointError(
                 f"The weights {name!r} must be F32 with shape {shapes[name]}, got {tensor.dtype} {tensor.shape}."
@@ -186,15 +186,15 @@ def _check(start: bytes, size: int) -> tuple[ModelConfig, Task | None, dict[str,
 
 
 def _build(checked: tuple[ModelConfig, Task | None, dict[str, Any]], content: bytes) -> Checkpoint:
-    """The model of a file whose header has been checked."""
+    """Build the checkpoint of a file whose header has been validated."""
     config, task, card = checked
     try:
         weights = safetensors.torch.load(content)
     except SafetensorError:
-        raise CheckpointError("The file is not a safetensors file, though its header reads like one.") from None
+        raise CheckpointError("The file is not a safetensors file, although its header looks like one.") from None
     for name, value in weights.items():
         if not bool(value.isfinite().all()):
-            raise CheckpointError(f"The weights {name!r} hold NaN or infinity.")
+            raise CheckpointError(f"The weights {name!r} contain NaN or infinity.")
     model = Transformer(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -204,7 +204,7 @@ def _build(checked: tuple[ModelConfig, Task | None, dict[str, Any]], content: by
 
 def _metadata(metadata: dict[str, str]) -> tuple[ModelConfig, Task | None, dict[str, Any]]:
     if metadata.get("xformer") != FORMAT:
-        raise CheckpointError("The file was not written by xformer: its metadata do not say so.")
+        raise CheckpointError("The file was not written by xformer, according to its metadata.")
     if "config" not in metadata:
         raise CheckpointError("The file has no model configuration in its metadata.")
     try:
@@ -222,5 +222,5 @@ def _metadata(metadata: dict[str, str]) -> tuple[ModelConfig, Task | None, dict[
 
 
 def _short(message: str) -> str:
-    """A message that may quote a whole file, cut to what a person reads."""
+    """Return a message, which may quote a whole file, cut to 300 characters."""
     return message if len(message) <= 300 else message[:299] + "…"

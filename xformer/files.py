@@ -1,7 +1,7 @@
 """Files: atomic writes, guarded reads of untrusted files, and safetensors headers.
 
-A file is written to a temporary name, flushed, and renamed over the old one; the folder is flushed too, as a rename in memory
-is lost in a power failure.
+A file is written under a temporary name, synced to disk, and renamed over the old file. The folder is synced too, because a
+rename that is only in memory is lost in a power failure.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from xformer.errors import CheckpointError, XformerError
 
 
 def write_atomically(path: str | Path, content: bytes) -> None:
-    """Put `content` at `path`, creating the folder. Raises `OSError` and leaves nothing behind when it cannot."""
+    """Write `content` to `path`, creating its folder. On failure, raises `OSError` and leaves the old file unchanged."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(aside, 0o644)
-        os.replace(aside, path)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
     except BaseException:
-        Path(aside).unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
 
@@ -48,18 +48,18 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def guarded(path: str | Path, max_bytes: int, error: type[XformerError]) -> Iterator[tuple[BinaryIO, int]]:
-    """The open file and its size in bytes. Raises `error` with one plain sentence where it is refused."""
+    """Open an untrusted file and yield it with its size in bytes. Raises `error` with one sentence if it is rejected."""
     try:
-        # Opening a pipe for reading waits for a writer without this flag.
+        # Without O_NONBLOCK, opening a pipe waits for a writer.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise error(f"{_shown(path)} is not a regular file, so it is not read; give the path of a file.")
+                raise error(f"{_shown(path)} is not a regular file and was not read; give the path of a file.")
             if status.st_size > max_bytes:
-                raise error(f"{_shown(path)} has {status.st_size:,} bytes; at most {max_bytes:,} are read.")
+                raise error(f"{_shown(path)} has {status.st_size:,} bytes; the limit is {max_bytes:,}.")
             yield file, status.st_size
-    except (OSError, ValueError) as problem:  # ValueError: a path with a zero byte in it
+    except (OSError, ValueError) as problem:  # ValueError: the path contains a null byte
         raise error(f"{_shown(path)} cannot be read: {getattr(problem, 'strerror', None) or problem}.") from None
 
 
@@ -78,7 +78,7 @@ _WIDTH |= {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, 
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """The entry of one tensor in the header."""
+    """The header entry of one tensor."""
 
     dtype: str
     shape: list[int]
@@ -88,7 +88,7 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class Header:
-    """A header whose claims hold."""
+    """A validated header."""
 
     metadata: dict[str, str]
     tensors: dict[str, TensorEntry]
@@ -96,63 +96,68 @@ class Header:
 
 
 def parse_header(content: bytes, max_header: int = MAX_HEADER, *, size: int | None = None) -> Header:
-    """The checked header, of at most `max_header` bytes, of a file of `size` bytes that begins with `content`.
+    """Parse and validate the header of a safetensors file.
 
-    Without `size`, `content` is the whole file. Raises `CheckpointError` with one plain sentence at the first claim that does
-    not hold.
+    Args:
+        content: The beginning of the file, including the header.
+        max_header: Largest size of the header in bytes.
+        size: The size of the file in bytes; by default the length of `content`.
+
+    Raises:
+        CheckpointError: The header is invalid or does not match the file. The message is one sentence.
     """
     size = len(content) if size is None else size
     if len(content) < 8:
-        raise CheckpointError(f"The file is no safetensors file: it has only {len(content)} bytes.")
+        raise CheckpointError(f"The file is not a safetensors file: it has only {len(content)} bytes.")
     length = int.from_bytes(content[:8], "little")
     if length > max_header:
         raise CheckpointError(
-            f"The file's header claims {length:,} bytes; at most {max_header:,} are read. Is it a safetensors file?"
+            f"The file's header claims {length:,} bytes; the limit is {max_header:,}. Is it a safetensors file?"
         )
     if 8 + length > size:
-        raise CheckpointError(f"The file is cut short: its header claims {length:,} bytes, {size - 8:,} follow.")
+        raise CheckpointError(f"The file is truncated: its header claims {length:,} bytes, but {size - 8:,} follow.")
     raw = content[8 : 8 + length]
     try:
         text = raw.decode()
     except UnicodeDecodeError:
-        raise CheckpointError("The file's header is not UTF-8 text; it is no safetensors file.") from None
+        raise CheckpointError("The file's header is not UTF-8 text, so it is not a safetensors file.") from None
     entries = strict_json(text, "header")
     if not isinstance(entries, dict):
         raise CheckpointError("The file's header must be a JSON object.")
     metadata = _checked_metadata(entries.pop("__metadata__", {}))
     if len(entries) > MAX_TENSORS:
-        raise CheckpointError(f"The file holds {len(entries):,} tensors; at most {MAX_TENSORS:,} are read.")
+        raise CheckpointError(f"The file contains {len(entries):,} tensors; the limit is {MAX_TENSORS:,}.")
     tensors = {name: _entry(name, value) for name, value in entries.items()}
     _check_layout(tensors, size - 8 - length)
     return Header(metadata, tensors, 8 + length)
 
 
 def strict_json(text: str, what: str) -> Any:
-    """JSON in which no key comes twice and every number is finite. Raises `CheckpointError` naming `what`."""
+    """Parse JSON without duplicate keys and with finite numbers only. Raises `CheckpointError`, whose message names `what`."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = dict(pairs)
         if len(keys) != len(pairs):
-            raise CheckpointError(f"The file's {what} names a key twice.")
+            raise CheckpointError(f"The file's {what} has a duplicate key.")
         return keys
 
-    def refuse(constant: str) -> None:
-        raise CheckpointError(f"The file's {what} holds {constant}, which is not JSON.")
+    def reject(constant: str) -> None:
+        raise CheckpointError(f"The file's {what} contains {constant}, which is not JSON.")
 
     def finite(number: str) -> float:
         if math.isinf(float(number)):
-            raise CheckpointError(f"The file's {what} holds {number:.40}, which is too large a number.")
+            raise CheckpointError(f"The file's {what} contains the number {number:.40}, which is too large.")
         return float(number)
 
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse, parse_float=finite)
+        return json.loads(text, object_pairs_hook=unique, parse_constant=reject, parse_float=finite)
     except (ValueError, RecursionError):
         raise CheckpointError(f"The file's {what} is not valid JSON.") from None
 
 
 def _checked_metadata(metadata: Any) -> dict[str, str]:
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise CheckpointError("The file's metadata must map names to text.")
+        raise CheckpointError("The file's metadata must map names to strings.")
     return metadata
 
 
@@ -160,13 +165,13 @@ def _entry(name: str, value: Any) -> TensorEntry:
     shown = f"{name!r:.100}"
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
         raise CheckpointError(
-            f"The file's entry {shown} must have a dtype, a shape and data_offsets, and nothing else."
+            f"The file's entry {shown} must have a dtype, a shape and data_offsets, and no other keys."
         )
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _WIDTH:
         raise CheckpointError(f"The file's tensor {shown} has an unknown dtype {dtype!r:.40}.")
     if not _whole_numbers(shape) or len(shape) > 8:
-        raise CheckpointError(f"The file's tensor {shown} has an impossible shape.")
+        raise CheckpointError(f"The file's tensor {shown} has an invalid shape.")
     if not _whole_numbers(offsets) or len(offsets) != 2:
         raise CheckpointError(f"The file's tensor {shown} must have two data_offsets.")
     begin, end = offsets
@@ -193,25 +198,25 @@ def _whole_numbers(values: Any) -> bool:
 FILE = "model.safetensors"
 """The model with its configuration."""
 CARD = "card.json"
-"""The readable copy of its card."""
+"""A human-readable copy of the model's card."""
 STATE = "state.safetensors"
-"""The state that an interrupted run resumes from."""
+"""The state from which an interrupted run resumes."""
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether the run of this folder is finished: it has a model and no state to resume from."""
+    """Return whether the run in a folder is finished: it has a model and no state to resume from."""
     return (folder / FILE).exists() and not (folder / STATE).exists()
 
 
 def snapshot_file(out: Path, step: int) -> Path:
-    """The file of the snapshot of a step."""
+    """Return the path of the snapshot of a step."""
     return out / "snapshots" / f"{step:06d}.safetensors"
 
 
 def snapshot_steps(out: Path) -> list[int]:
-    """The steps that have a snapshot, in order; files with other names are ignored."""
+    """Return the steps that have a snapshot, in ascending order. Files with other names are ignored."""
     try:
         names = [file.stem for file in (out / "snapshots").glob("*.safetensors")]
-    except OSError:  # a folder that may not be read
+    except OSError:  # no permission to read the folder
         return []
     return sorted(int(name) for name in names if name.isdecimal() and name.isascii() and name == f"{int(name):06d}")

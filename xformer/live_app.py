@@ -1,7 +1,7 @@
-"""Open a model that is in memory in the app: `xformer.show(model, "3 7 12 9")` prints a link to it.
+"""Open a model in memory in the app: `xformer.show(model, "3 7 12 9")` prints a link to it.
 
-The server runs in a thread of this process, so that nothing is saved or copied, and any module can be shown, also one that is
-defined in a notebook. It ends with the process.
+The server runs in a thread of this process and ends with it. Nothing is saved or copied, so any module can be shown, including
+one defined in a notebook.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from xformer.reading import Readable, adapter_of
 _START_SECONDS = 60
 _lock = threading.Lock()
 _base = ""
-"""The address of the server; empty before it is started."""
+"""The address of the server; empty until it is started."""
 
 
 def show(
@@ -42,17 +42,18 @@ def show(
 ) -> str:
     """Open a loaded model in the app and print the link.
 
-    The app reads the very module that is given, and leaves it as it was found; after training it further, call `show` again.
-    Only this machine can open the link.
+    The app uses the given module itself, not a copy, and does not change it. After further training, call `show` again. The
+    link works only on this machine.
 
     Args:
-        model: What `xformer.read` takes: a model of ours or its checkpoint, a `PreTrainedModel`, any torch module, or a path.
-        inputs: The first input: a text or token ids. A plain module is shown with these inputs alone, so it needs them: what
-            it is called with, a tensor, a tuple of them, or arguments by name.
-        tokenizer: Cuts the texts of a loaded Hugging Face model; without it token ids are typed.
-        name: The name on screen; by default that of the class or the task.
+        model: Any model that `xformer.read` accepts: an xformer model or its checkpoint, a `PreTrainedModel`, another torch
+            module, or a path.
+        inputs: The first input: a text or token ids. Required for a plain module, which is shown with these inputs only: a
+            tensor, a tuple of positional arguments, or a dictionary of keyword arguments.
+        tokenizer: The tokenizer of a loaded Hugging Face model. Without it, inputs are typed as token ids.
+        name: The name on screen; by default the name of the class or the task.
         screen: The first screen: "" (Home), "attention", "embeddings", "residual", …
-        wait: Whether to wait for Ctrl-C, since the link works only while this process runs. By default a script waits, and a
+        wait: Whether to wait for Ctrl-C, because the link works only while this process runs. By default a script waits, and a
             notebook or an interactive session does not.
 
     Returns:
@@ -71,7 +72,7 @@ def show(
         raise MissingLibraryError(f"The app needs {', '.join(missing)}: pip install 'xformer[app]'")
     if isinstance(model, nn.Module) and not hasattr(model, "config") and inputs is None:
         name = type(model).__name__
-        raise InputError(f"{name} is shown with the inputs it is called with; give them: show(model, x).")
+        raise InputError(f"{name} can be shown only with the inputs of a call; pass them: show(model, x).")
     adapter = adapter_of(model, inputs, tokenizer)
     typed, base = _typed(adapter, inputs), _served()
     if isinstance(adapter, HuggingFaceModel) and (why := import_module("pages.shared.models").not_shown(adapter)):
@@ -80,7 +81,7 @@ def show(
         usual = adapter.task.config.name
     else:
         usual = type(model).__name__ if isinstance(model, nn.Module) else adapter.name
-    title = re.sub(r"[^\w.-]+", "-", name or usual)[:80] or "model"  # as a link can carry it
+    title = re.sub(r"[^\w.-]+", "-", name or usual)[:80] or "model"  # safe in a link
     kept = keep_in_memory(adapter, title)
     url = f"{base}/{screen}?{urlencode({'model': kept, 'input': typed})}"
     print(f"Open {url}", flush=True)
@@ -95,7 +96,7 @@ def show(
 
 
 def _typed(adapter: ModelAdapter, inputs: Any) -> str:
-    """The input as a person types it. Raises `InputError` for one that the app has no box for."""
+    """Return the input as text for the app's input box. Raises `InputError` if it has no such form."""
     kind = adapter.input
     if inputs is None or kind.kind == "given":
         return kind.default
@@ -104,14 +105,14 @@ def _typed(adapter: ModelAdapter, inputs: Any) -> str:
     plain: Any = inputs
     example = adapter.frame(plain)
     if len(example.stream) > 1:
-        raise InputError(f"The app shows one input at a time, got {len(example.stream)}; give one of them.")
+        raise InputError(f"The app shows one input at a time, got {len(example.stream)}; pass only one.")
     text = inputs if isinstance(inputs, str) else kind.text(example.source)
     adapter.frame(kind.read(text))
     return text
 
 
 def _served() -> str:
-    """The address of the server, which is started on first use."""
+    """Return the address of the server, starting it on first use."""
     global _base
     with _lock:
         _base = _base or _start()
@@ -119,9 +120,9 @@ def _served() -> str:
 
 
 def _start() -> str:
-    """Start the server on a free port of this machine."""
+    """Start the server on a free port of this machine, and return its address."""
     if str(APP) not in sys.path:
-        sys.path.append(str(APP))  # behind all others, so that it hides no module
+        sys.path.append(str(APP))  # last, so that it shadows no other module
     found = find_spec("pages")
     if found is None or str(APP / "pages") not in map(str, found.submodule_search_locations or ()):
         raise InputError("Another package called `pages` hides the screens of the app; start Python without it.")
@@ -131,9 +132,9 @@ def _start() -> str:
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None))
     thread = threading.Thread(target=server.run, name="xformer app", daemon=True)
     thread.start()
-    until = time.monotonic() + _START_SECONDS
+    deadline = time.monotonic() + _START_SECONDS
     while not server.started:
-        if not thread.is_alive() or time.monotonic() > until:
+        if not thread.is_alive() or time.monotonic() > deadline:
             raise InputError("The app did not start in this process.")
         time.sleep(0.02)
     return f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"

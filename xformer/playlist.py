@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from xformer.live.lesson import Lesson
 
 FIRST = "XFORMER_PLAYLIST"
-"""The environment variable with the path of a playlist that the app offers before those of the lessons."""
+"""The environment variable with the path of a playlist that the app offers before the lessons' playlists."""
 MOST_BYTES = 1_000_000
-"""The largest file that is read."""
+"""Largest size of a file in bytes."""
 MOST_ITEMS = 100
 MOST_CHARACTERS = {"title": 200, "note": 5_000, "link": 8_000}
-"""The longest texts."""
+"""Largest number of characters of each field."""
 _LINK = re.compile(r"/[a-z_]{0,40}(\?[!-~]*)?", re.ASCII)
 
 
 def _text(name: str) -> AfterValidator:
-    """The check of a field: a text of the length that is allowed, without what cannot be sent to a browser."""
+    """Return the validator of a text field, which checks its length and replaces characters that UTF-8 cannot encode."""
     most = MOST_CHARACTERS[name]
 
     def check(value: str) -> str:
@@ -49,9 +49,9 @@ class Item(Config, frozen=True):
     """A view of a playlist.
 
     Attributes:
-        link: A screen of the app with what it shows: "/attention?model=reverse&head=3.2". Another server is never named.
+        link: A screen of the app with its parameters: "/attention?model=reverse&head=3.2". It cannot name another server.
         title: The title.
-        note: What the speaker wants to say.
+        note: The speaker note.
 
     Example:
         >>> from xformer.playlist import Item
@@ -75,12 +75,12 @@ class Item(Config, frozen=True):
 
     @property
     def screen(self) -> str:
-        """The name of the screen in the link; "" for the first one."""
+        """The name of the screen in the link; "" for Home."""
         return self.link[1:].partition("?")[0]
 
     @property
     def values(self) -> dict[str, str]:
-        """The parameters of the link, except those that only a frame has."""
+        """The parameters of the link, without those for embedding in a frame."""
         pairs = parse_qsl(self.link.partition("?")[2], keep_blank_values=True)
         return {name: value for name, value in pairs if not name.startswith("embed")}
 
@@ -89,7 +89,7 @@ class Playlist(Config, frozen=True):
     """Views in the order of a talk.
 
     Attributes:
-        version: Of the format.
+        version: The version of the format.
         title: The title.
         items: The views.
 
@@ -108,14 +108,14 @@ class Playlist(Config, frozen=True):
     @classmethod
     def _check_items(cls, items: tuple[Item, ...]) -> tuple[Item, ...]:
         if len(items) > MOST_ITEMS:
-            raise ConfigError(f"A playlist has at most {MOST_ITEMS} items, got {len(items)}; make two of it.")
+            raise ConfigError(f"A playlist can have at most {MOST_ITEMS} items, got {len(items)}; split it.")
         return items
 
     @classmethod
     def from_json(cls, values: Any) -> Self:
-        """The playlist that `to_json` described. Raises `ConfigError` on an unknown, missing or mistyped field."""
+        """Return the playlist of the values from `to_json`. Raises `ConfigError` for an unknown, missing or mistyped field."""
         if not isinstance(values, dict) or "items" not in values:
-            return super().from_json(values)  # which says what is wrong
+            return super().from_json(values)  # raises the error
         if not isinstance(values["items"], list):
             raise ConfigError(f"items must be a list, got {values['items']!r:.80}; for example [].")
         items = []
@@ -127,21 +127,21 @@ class Playlist(Config, frozen=True):
         return super().from_json(values | {"items": items})
 
     def to_text(self) -> str:
-        """The content of a file."""
+        """Return the content of a playlist file."""
         return json.dumps(self.to_json(), ensure_ascii=False, indent=1) + "\n"
 
 
 def parse(text: str) -> Playlist:
-    """Read a playlist.
+    """Parse a playlist.
 
     Args:
-        text: The content of a file.
+        text: The content of a playlist file.
 
     Returns:
         The playlist.
 
     Raises:
-        InputError: The text breaks a rule. The sentence has the rule, the value received and one that works.
+        InputError: The text breaks a rule. The message names the rule, the value received and a valid example.
 
     Example:
         >>> from xformer.playlist import parse
@@ -149,18 +149,18 @@ def parse(text: str) -> Playlist:
         'Masks'
     """
     if len(text) > MOST_BYTES:
-        raise InputError(f"A playlist has at most {MOST_BYTES:,} bytes, got {len(text):,}.")
+        raise InputError(f"A playlist can have at most {MOST_BYTES:,} bytes, got {len(text):,}.")
     try:
         return Playlist.from_json(json.loads(text))
     except ConfigError as error:
         raise InputError(str(error)) from None
     except (ValueError, RecursionError) as error:
         example = '{"version": 1, "title": "Masks", "items": []}'
-        raise InputError(f"A playlist is JSON ({error}), got {text!r:.60}; for example {example}") from None
+        raise InputError(f"A playlist must be JSON ({error}), got {text!r:.60}; for example {example}") from None
 
 
 def load(path: str | Path) -> Playlist:
-    """Read the playlist of a file.
+    """Load a playlist from a file.
 
     Args:
         path: The JSON file.
@@ -180,7 +180,7 @@ def load(path: str | Path) -> Playlist:
 
 
 def shipped() -> dict[str, Playlist]:
-    """The playlists of the shipped lessons, by their names.
+    """Return the playlists of the shipped lessons, by name.
 
     Example:
         >>> from xformer.playlist import shipped
@@ -193,24 +193,24 @@ def shipped() -> dict[str, Playlist]:
 
 
 _SCREENS = {"scene": "", "decode": "", "feed_forward": "feed_forward", "lens": "residual"}
-"""The screen for a tab of a lesson; the others are on Attention."""
+"""The screen for each tab of a lesson; all other tabs are on Attention."""
 _IN_LINKS = frozenset(["input", "mask", "ablate", "cut", "positions", "step", "layer", "head", "query", "key", "tab"])
 
 
 def from_lesson(lesson: Lesson, sites: Sequence[str]) -> Playlist:
-    """The views that a lesson leads through. A prediction gives two: the question, then the answer.
+    """Return the views of a lesson as a playlist. A prediction becomes two views: the question, then the answer.
 
-    The question is asked beside the view before it, or the vectors of the input where that view shows the answer already.
+    The question uses the preceding view, or the embeddings of the input if that view would already show the answer.
 
     Args:
         lesson: The lesson; its texts, questions and hints become the notes.
-        sites: The attention layers of its model in their order, as `list(reading.subject.shape.heads)`.
+        sites: The attention layers of its model in order, as in `list(reading.subject.shape.heads)`.
 
     Returns:
         The playlist.
 
     Raises:
-        InputError: A state cannot be had by a link, as a mask that is drawn.
+        InputError: A link cannot express a state, such as a drawn mask.
 
     Example:
         >>> from xformer.live import lesson
@@ -221,11 +221,11 @@ def from_lesson(lesson: Lesson, sites: Sequence[str]) -> Playlist:
     """
     items, link = [], _link_of(lesson, {}, sites)
     for step in lesson.steps:
-        title, says = step.title, []
+        title, notes = step.title, []
         for part in step.parts:
             fields = vars(part)
             if "html" in fields:
-                says.append(_plain(fields["html"]))
+                notes.append(_plain(fields["html"]))
                 continue
             details = fields.get("details", {})
             at = {name: value for name, value in (details | details.get("measure", {})).items() if name in _AT}
@@ -234,13 +234,13 @@ def from_lesson(lesson: Lesson, sites: Sequence[str]) -> Playlist:
                 if link != "/train" and _run_in(link) == _run_in(target):
                     link = f"/embeddings?{urlencode(_run_in(link))}"
                 choices = [f"– {one['text']}" for one in details.get("choices", ())]
-                note = "\n\n".join([*says, "\n".join([fields["question"], *choices])])
+                note = "\n\n".join([*notes, "\n".join([fields["question"], *choices])])
                 items.append(Item(link=link, title=title, note=note))
-                title, says = f"Answer: {title}", [_plain(fields["reveal"])]
+                title, notes = f"Answer: {title}", [_plain(fields["reveal"])]
             elif "task" in fields:
-                says += [fields["task"], f"Hint: {fields['hint']}"]
+                notes += [fields["task"], f"Hint: {fields['hint']}"]
             link = target
-        items.append(Item(link=link, title=title, note="\n\n".join(says)))
+        items.append(Item(link=link, title=title, note="\n\n".join(notes)))
     return Playlist(title=lesson.title, items=tuple(items))
 
 
@@ -248,13 +248,13 @@ _AT = ("site", "head", "query", "key")
 
 
 def _link_of(lesson: Lesson, state: Mapping[str, Any], sites: Sequence[str]) -> str:
-    """The link of a state of a lesson."""
+    """Return the link that shows a state of a lesson."""
     if unknown := set(state) - _IN_LINKS - {"site"}:
         raise InputError(
-            f"A link of the app has no {', '.join(sorted(unknown))}; it may have {', '.join(sorted(_IN_LINKS))}."
+            f"A link cannot express {', '.join(sorted(unknown))}; it supports {', '.join(sorted(_IN_LINKS))}."
         )
     if "step" in state:
-        return "/train"  # the lesson trains its model, and so does the speaker
+        return "/train"  # the lesson's model is trained on the spot, and the speaker does the same
     edits = [f"ablate:{head}" for head in state.get("ablate", ())]
     for cell in state.get("cut", ()):
         head, query, key = cell.rsplit(".", 2)
@@ -274,13 +274,13 @@ def _link_of(lesson: Lesson, state: Mapping[str, Any], sites: Sequence[str]) -> 
 
 
 def _run_in(link: str) -> dict[str, str]:
-    """The part of a link that names a run."""
-    shown = ("model", "input", "mask", "edits")
-    return {name: value for name, value in parse_qsl(link.partition("?")[2]) if name in shown}
+    """Return the parameters of a link that determine the run it shows."""
+    names = ("model", "input", "mask", "edits")
+    return {name: value for name, value in parse_qsl(link.partition("?")[2]) if name in names}
 
 
 def _plain(text: str) -> str:
-    """The words of the HTML that a lesson made of its Markdown, a line a paragraph."""
+    """Return the text of a lesson's HTML, with one line per paragraph."""
     paragraphs = re.split(r"</(?:p|li|tr|pre)>", text)
     words = [" ".join(html.unescape(re.sub(r"<[^>]+>", "", one)).split()) for one in paragraphs]
     return "\n".join(filter(None, words))

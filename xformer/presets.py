@@ -1,6 +1,6 @@
-"""Named configurations: what each model is, what it is trained on and how, and what it reproduces.
+"""Named configurations of model, task and training recipe, and published configurations with their parameter counts.
 
-They are listed in `presets.toml`, with the texts that they follow and with what others have published.
+They are listed in `presets.toml`, together with the sources that they follow.
 """
 
 from __future__ import annotations
@@ -59,22 +59,22 @@ RENAMED = {
     "seed-002": "tutorial-seq2seq",
     "seed-004-reverse": "tutorial-gpt",
 }
-"""What presets were called before, in runs and files that are still about."""
+"""Earlier names of presets, which existing runs and files still use."""
 
 
 def current_name(name: str) -> str:
-    """What the preset of that name is called now."""
+    """Return the current name of a preset."""
     return RENAMED.get(name, name)
 
 
 def preset(name: str) -> Preset:
-    """The preset of that name, also of an earlier one. Raises `ConfigError` listing the names there are."""
+    """Return the preset with a current or earlier name. Raises `ConfigError`, listing the known names."""
     if (name := current_name(name)) not in PRESETS:
         raise ConfigError(f"There is no preset {name!r}; the presets are {', '.join(PRESETS)}.")
     return PRESETS[name]
 
 
 def credit(preset: object) -> str:
-    """The sources of a preset as Markdown: "The task: [title](address), author."; nothing where none is known."""
+    """Return the sources of a preset as Markdown, such as "The task: [title](address), author."; empty if none is known."""
     name = current_name(preset) if isinstance(preset, str) else ""
     return " ".join(_SOURCES[source] for source in _FILE.get(name, {}).get("sources", ()))

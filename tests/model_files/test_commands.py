@@ -30,7 +30,7 @@ def test_a_server_open_to_the_network_prints_its_address(
     monkeypatch.setattr(app, "_address_in_network", lambda: "192.0.2.7")
     for host, address in (("0.0.0.0", "192.0.2.7"), ("192.0.2.9", "192.0.2.9")):
         assert main(["app", "--host", host, "--port", "8613"]) == 0
-        assert f"Others in this network open http://{address}:8613" in capsys.readouterr().out
+        assert f"Others on this network can open http://{address}:8613" in capsys.readouterr().out
         here = ["--server.address", host, "--browser.serverAddress", address, "--server.port", "8613"]
         assert started.pop() == [sys.executable, str(APP / "app.py"), *here]
     assert main(["app", "--host", "127.0.0.1"]) == 0
@@ -79,7 +79,7 @@ def test_models_lists_each_model_or_the_reason_why_it_cannot_be_opened(
     monkeypatch.setenv("XFORMER_MODELS", str(tmp_path))
     monkeypatch.delenv("XFORMER_MODEL", raising=False)
     assert main(["models"]) == 0
-    assert f"There are none in {tmp_path}. To fetch one: python -m xformer models fetch" in capsys.readouterr().out
+    assert f"There are no models in {tmp_path}. To fetch one: python -m xformer models fetch" in capsys.readouterr().out
     a_model(tmp_path / "mine")
     folder_of(tmp_path / "pickled", {"config.json": {}, "pytorch_model.bin": b""})
     assert main(["models", "list"]) == 0
@@ -87,7 +87,7 @@ def test_models_lists_each_model_or_the_reason_why_it_cannot_be_opened(
     assert all(words in output for words in ("mine", "llama", "only as a pickle"))
     monkeypatch.setenv("XFORMER_MODELS", "")
     assert main(["models"]) == 0
-    assert "XFORMER_MODELS is empty, so there are none." in capsys.readouterr().out
+    assert "XFORMER_MODELS is empty, so there are no models." in capsys.readouterr().out
 
 
 def test_models_fetch_reports_existing_and_unknown_models(

@@ -147,7 +147,7 @@ def test_a_refusal_is_one_sentence_and_leaves_nothing(store: RunStore) -> None:
     no_task = to_bytes(Checkpoint(Transformer(tiny_preset().model, torch.Generator().manual_seed(1))))
     small, full = Limits(parameters=10), Limits(disk=10)
     for content, limits, words in (
-        (b"hello", None, "no safetensors file"),
+        (b"hello", None, "not a safetensors file"),
         (file_of({})[:-4], None, "bytes"),
         (no_task, None, "names no task"),
         (file_of({}), small, "parameters, and this server allows 10"),

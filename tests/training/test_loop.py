@@ -159,7 +159,7 @@ def test_weights_that_are_no_numbers_never_become_a_snapshot(tmp_path: Path) -> 
         next(reports)
     with torch.no_grad():
         run.model.embedding.token[0] = math.nan  # padding, which is never read
-    with pytest.raises(TrainingError, match=r"stops at step 4\. The weights are not saved, because embedding\.token"):
+    with pytest.raises(TrainingError, match=r"stops at step 4\. The weights were not saved because embedding\.token"):
         list(reports)
     assert snapshot_steps(tmp_path) == [0]
 

@@ -1,1 +1,1 @@
-"""Rooms in which a class follows a lecturer: what is shown, questions with votes, and exercises that are solved."""
+"""Rooms in which a class follows a lecturer's screen, votes on questions, and solves exercises."""

@@ -1,13 +1,13 @@
-"""The rooms of a server in one SQLite file: what is shown, who is there, questions, votes and solved exercises.
+"""The classroom rooms of a server in one SQLite file: the shared view, members, questions, votes and solved exercises.
 
     rooms = Rooms("checkpoints/runs")
     room = rooms.open(owner)                                   # `owner` is a secret of the lecturer's browser
-    member = rooms.join(room.id, secret).id                    # `secret` is one of the student's browser
+    member = rooms.join(room.id, secret).id                    # `secret` is a secret of the student's browser
     question = rooms.ask(room.id, Question("choice", "Which?", options=("a", "b")), truth=("1",))
     rooms.vote(member, question, 1, "1")
 
-A restarted server reads the same file, so a room goes on. Secrets are stored as hashes. A room and all that belongs to it are
-deleted after a day, or when the lecturer ends it; what a student left behind, whenever the student asks.
+Rooms survive a restart of the server, because it reads the same file. Secrets are stored as hashes. A room is deleted with all
+its data after a day, or when the lecturer ends it; a student's data is also deleted at the student's request.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from xformer.errors import ClassroomError
 
 FILE = "rooms.sqlite"
 LETTERS = "ABCDEFGHJKMNPQRSTUVWXYZ"
-"""Of a code: without I, L and O, which look like 1 and 0. Six of them make 148 million codes."""
+"""The letters of room codes, without I, L and O, which look like 1 and 0. Six letters give 148 million codes."""
 CODE_LENGTH = 6
 LIFETIME = 24 * 3600.0
 """Seconds until a room is deleted."""
 MOST_ROOMS, MOST_MEMBERS = 200, 2000
-"""Rooms of a server, and students of a room."""
+"""Largest number of rooms on a server, and of students in a room."""
 MOST_CELLS, MOST_OPTIONS = 64, 512
-"""Tokens on a side of a map on which a cell is asked for, and answers to choose from."""
+"""Largest number of tokens on each side of an attention map in a question, and of answers to choose from."""
 KINDS = ("cell", "token", "head", "choice")
 STUCK_SECONDS = 240.0
-"""Who has worked on an exercise for so long without solving it is listed as stuck."""
+"""Seconds of work on an unsolved exercise after which a student is listed as stuck."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS rooms (
     id TEXT PRIMARY KEY, code TEXT UNIQUE NOT NULL, owner TEXT NOT NULL, opened REAL NOT NULL,
@@ -63,17 +63,17 @@ CREATE TABLE IF NOT EXISTS work (
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked. It holds nothing of the result, so that it can be sent to everybody.
+    """A question, without its right answer, so that it can be sent to everyone.
 
     Attributes:
-        kind: "cell" asks for a cell of an attention map, "token" for an answer, "head" for a head, "choice" is free.
+        kind: "cell" asks for a cell of an attention map, "token" for an output, "head" for a head, "choice" for any option.
         text: The question.
-        options: The answers to choose from, except of a cell.
+        options: The answers to choose from; empty for the kind "cell".
         queries: The labels of the map's rows.
         keys: The labels of its columns.
-        query: The row that is asked for; None for a cell of any row.
-        about: What the question is about, in words: the input, the head, the changes.
-        shown: What is shown when the result is revealed, as `Rooms.show` takes it.
+        query: The row in which the cell must be; None for any row.
+        about: A description of the input, the head and the changes that the question is about.
+        shown: The view to show when the result is revealed, in the form of `Rooms.show`.
     """
 
     kind: str
@@ -87,22 +87,22 @@ class Question:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ClassroomError(f"A question is one of {', '.join(KINDS)}, got {self.kind!r}; for example 'cell'.")
+            raise ClassroomError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}; for example 'cell'.")
         if not self.text.strip():
-            raise ClassroomError("A question has a text, got none; for example “Where will it look?”.")
+            raise ClassroomError("A question needs a text, got none; for example “Where will it look?”.")
         n_options = len(self.options)
         if self.kind != "cell" and not 2 <= n_options <= MOST_OPTIONS:
             raise ClassroomError(
-                f"A question has 2 to {MOST_OPTIONS} answers, got {n_options}; for example yes and no."
+                f"A question needs 2 to {MOST_OPTIONS} answers, got {n_options}; for example yes and no."
             )
         if self.kind == "cell" and not all(1 <= len(side) <= MOST_CELLS for side in (self.queries, self.keys)):
             size = f"{len(self.queries)} × {len(self.keys)}"
             raise ClassroomError(
-                f"A cell is asked for on a map of up to {MOST_CELLS} × {MOST_CELLS}, got {size}; take a shorter input."
+                f"A question about a cell needs a map of at most {MOST_CELLS} × {MOST_CELLS}, got {size}; use a shorter input."
             )
 
     def accepts(self, answer: object) -> bool:
-        """Whether this is one of the answers: "2.0" for query 2 and key 0, or the number of an option."""
+        """Return whether an answer is valid: "2.0" for query 2 and key 0, or the index of an option."""
         if not isinstance(answer, str):
             return False
         if self.kind != "cell":
@@ -116,7 +116,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Asked:
-    """A question of a room, with the round of its vote. `truth` has the right answers, and is sent only when revealed."""
+    """A question of a room, with the round of its vote. `truth` has the right answers and is sent only once revealed."""
 
     id: int
     question: Question
@@ -127,7 +127,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Room:
-    """A room as it stands. `shown` is what students follow, `lesson` the name and step of the lesson that they work on."""
+    """The state of a room. `shown` is the view that students follow, `lesson` the name and step of their lesson."""
 
     id: str
     code: str
@@ -139,7 +139,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Member:
-    """A student of a room. `state` is what the student's page shows, None without the consent to show it."""
+    """A student in a room. `state` is the view on the student's page, or None without consent to share it."""
 
     id: str
     number: int
@@ -148,12 +148,12 @@ class Member:
 
     @property
     def name(self) -> str:
-        """The chosen nickname, else a number."""
+        """The nickname if there is one, else "Student" and the number."""
         return self.nickname or f"Student {self.number}"
 
 
 def normalised(code: str) -> str:
-    """A code as it is stored: in capitals, without spaces and dashes."""
+    """Return a code in its stored form: upper case, without spaces and dashes."""
     return re.sub(r"[\s-]", "", code).upper()[: 2 * CODE_LENGTH]
 
 
@@ -162,7 +162,7 @@ def _hash(*parts: str) -> str:
 
 
 class Rooms:
-    """All rooms of a server, over one connection that any thread may use."""
+    """All rooms of a server, accessed through one connection that any thread may use."""
 
     def __init__(self, folder: str | Path) -> None:
         self.file = Path(folder) / FILE
@@ -171,14 +171,14 @@ class Rooms:
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        """The connection, for one thread at a time."""
+        """Yield the connection to one thread at a time."""
         with self._lock:
             try:
                 if self._db is None:
                     self._db = self._connected()
                 yield self._db
             except (sqlite3.Error, OSError) as error:
-                raise ClassroomError(f"The rooms ({FILE}) cannot be used: {error}.") from error
+                raise ClassroomError(f"The database of rooms ({FILE}) cannot be used: {error}.") from error
 
     def _connected(self) -> sqlite3.Connection:
         self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -191,7 +191,7 @@ class Rooms:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction; an error takes it back."""
+        """Yield the connection in a transaction, which is rolled back on an error."""
         with self._connection() as db:
             db.execute("BEGIN IMMEDIATE")
             try:
@@ -202,7 +202,7 @@ class Rooms:
             db.execute("COMMIT")
 
     def _run(self, query: str, *values: object) -> list[sqlite3.Row]:
-        """The rows of one statement; nothing where there has been no room yet."""
+        """Run one statement and return its rows. Returns no rows, and creates no file, if there has been no room yet."""
         if self._db is None and not self.file.exists():
             return []
         with self._connection() as db:
@@ -211,9 +211,9 @@ class Rooms:
     # ── rooms ──
 
     def open(self, owner: str) -> Room:
-        """Open a room for a lecturer, in place of the lecturer's last one. Raises `ClassroomError` where there are too many."""
+        """Open a room for a lecturer, replacing the lecturer's previous room. Raises `ClassroomError` if there are too many."""
         if not owner:
-            raise ClassroomError("A room needs a browser that keeps cookies.")
+            raise ClassroomError("Opening a room requires cookies; allow them in your browser.")
         self.delete_expired()
         room = secrets.token_hex(16)
         with self._writing() as db:
@@ -229,20 +229,20 @@ class Rooms:
         return self.room(room)
 
     def find(self, code: str) -> Room | None:
-        """The room with a code; None where there is none, or where its time is over."""
+        """Return the room with a code; None if there is none, or if it has expired."""
         return self._room("code = ?", normalised(code))
 
     def of(self, owner: str) -> Room | None:
-        """The room of a lecturer, by the lecturer's secret."""
+        """Return the room of the lecturer with this secret, or None."""
         return self._room("owner = ?", _hash(owner)) if owner else None
 
     def is_owner(self, room: str, owner: str) -> bool:
-        """Whether the room is this lecturer's."""
+        """Return whether the room belongs to this lecturer."""
         found = self.of(owner)
         return found is not None and found.id == room
 
     def room(self, room: str) -> Room:
-        """A room by its id. Raises `ClassroomError` when it has ended."""
+        """Return a room by its id. Raises `ClassroomError` if it has ended."""
         if (found := self._room("id = ?", room)) is None:
             raise ClassroomError("This room has ended; open another one.")
         return found
@@ -257,19 +257,19 @@ class Rooms:
         return None
 
     def show(self, room: str, shown: Mapping[str, Any], picture: bytes | None = None) -> None:
-        """Set what the students of a room follow; `picture` is what they draw where the model cannot run in their pages."""
+        """Set the view that students follow. Their pages show `picture` instead if they cannot run the model."""
         self._set(room, shown=json.dumps(shown), picture=picture)
 
     def picture(self, room: str) -> bytes | None:
-        """The picture of what is shown."""
+        """Return the picture of the current view, or None."""
         return next((row["picture"] for row in self._run("SELECT picture FROM rooms WHERE id = ?", room)), None)
 
     def pause(self, room: str, is_paused: bool) -> None:
-        """Stop or go on to show changes to the students."""
+        """Pause or resume showing the lecturer's changes to the students."""
         self._set(room, is_paused=int(is_paused))
 
     def teach(self, room: str, lesson: str | None, step: int = 0) -> None:
-        """Give the students a lesson, or another step of it; None ends it."""
+        """Start a lesson for the students, or move to another step; None ends it."""
         self._set(room, lesson=None if lesson is None else json.dumps({"name": lesson, "step": step}))
 
     def _set(self, room: str, **values: Any) -> None:
@@ -277,26 +277,26 @@ class Rooms:
         self._run(f"UPDATE rooms SET {names} WHERE id = ?", *values.values(), room)
 
     def end(self, room: str) -> None:
-        """Delete a room and all that belongs to it."""
+        """Delete a room and all its data."""
         self._run("DELETE FROM rooms WHERE id = ?", room)
         self._empty_log()
 
     def delete_expired(self) -> int:
-        """Delete the rooms whose time is over; returns how many there were."""
+        """Delete expired rooms. Returns their number."""
         expired = self._run("SELECT id FROM rooms WHERE opened <= ?", time.time() - LIFETIME)
         for row in expired:
             self.end(row["id"])
         return len(expired)
 
     def _empty_log(self) -> None:
-        """Write the log back into the file, so that nothing deleted stays in it."""
+        """Empty SQLite's write-ahead log, so that no deleted data remains in it."""
         with self._connection() as db:
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     # ── students ──
 
     def join(self, room: str, secret: str) -> Member:
-        """The student of a browser; the same one whenever that browser comes back. Raises `ClassroomError` in a full room."""
+        """Return the student with this secret, adding one on the first visit. Raises `ClassroomError` if the room is full."""
         member = _hash(room, secret)
         with self._writing() as db:
             if db.execute("SELECT 1 FROM rooms WHERE id = ?", (room,)).fetchone() is None:
@@ -310,34 +310,34 @@ class Rooms:
             return _member(db.execute("SELECT * FROM members WHERE id = ?", (member,)).fetchone())
 
     def is_member(self, room: str, secret: str) -> bool:
-        """Whether this browser has joined the room before."""
+        """Return whether this browser has joined the room."""
         return bool(self._run("SELECT 1 FROM members WHERE id = ?", _hash(room, secret)))
 
     def members(self, room: str) -> list[Member]:
-        """The students of a room, in the order in which they came."""
+        """Return the students of a room in the order in which they joined."""
         return [_member(row) for row in self._run("SELECT * FROM members WHERE room = ? ORDER BY number", room)]
 
     def rename(self, member: str, nickname: str) -> None:
-        """Set the nickname that the lecturer sees, of at most 24 characters."""
+        """Set the nickname that the lecturer sees, cut to 24 characters."""
         shown = " ".join("".join(letter for letter in nickname if letter.isprintable()).split())[:24]
         self._run("UPDATE members SET nickname = ? WHERE id = ?", shown, member)
 
     def offer(self, member: str, state: Mapping[str, Any] | None) -> None:
-        """Keep what a student's page shows, with the student's consent that the lecturer shows it; None withdraws it."""
+        """Store the view that a student consents to the lecturer showing; None withdraws the consent."""
         self._run("UPDATE members SET state = ? WHERE id = ?", None if state is None else json.dumps(state), member)
 
     def forget(self, member: str) -> None:
-        """Delete a student, with all votes and solved exercises."""
+        """Delete a student with all votes and solved exercises."""
         self._run("DELETE FROM members WHERE id = ?", member)
         self._empty_log()
 
     # ── questions ──
 
     def ask(self, room: str, question: Question, truth: Iterable[str]) -> int:
-        """Ask a question in place of the last one; returns its id. The votes on earlier ones stay until the room ends."""
+        """Replace the current question and return the new one's id. Votes on earlier questions stay until the room ends."""
         right = tuple(truth)
         if wrong := [answer for answer in right if not question.accepts(answer)]:
-            raise ClassroomError(f"The right answer is one of those to choose from, got {wrong[0]!r}; for example '0'.")
+            raise ClassroomError(f"The right answer must be one of the answers, got {wrong[0]!r}; for example '0'.")
         with self._writing() as db:
             db.execute("UPDATE questions SET phase = 'over' WHERE room = ?", (room,))
             values = (room, json.dumps(asdict(question)), json.dumps(right))
@@ -346,7 +346,7 @@ class Rooms:
             )
 
     def ask_again(self, question: int) -> None:
-        """Begin the second round of a vote, after the discussion."""
+        """Start the second round of a vote, after the discussion."""
         self._move(question, "round = 2", "phase = 'voting'")
 
     def reveal(self, question: int) -> None:
@@ -354,14 +354,14 @@ class Rooms:
         self._move(question, "phase = 'revealed'", "phase = 'voting'")
 
     def finish(self, question: int) -> None:
-        """Leave a question: the students follow the lecture again."""
+        """Close a question, so that students follow the lecture again."""
         self._move(question, "phase = 'over'", "phase != 'over'")
 
     def _move(self, question: int, change: str, where: str) -> None:
         self._run(f"UPDATE questions SET {change} WHERE id = ? AND {where}", question)
 
     def vote(self, member: str, question: int, round: int, answer: str) -> None:
-        """Count a vote; a later one of the round takes its place. Raises `ClassroomError` when it is too late."""
+        """Record a vote; a later vote in the same round replaces it. Raises `ClassroomError` if the vote has ended."""
         with self._writing() as db:
             row = db.execute(
                 "SELECT questions.* FROM questions JOIN members ON members.room = questions.room "
@@ -379,12 +379,12 @@ class Rooms:
             )
 
     def vote_of(self, member: str, question: int, round: int) -> str | None:
-        """What a student has voted for in a round."""
+        """Return the answer that a student chose in a round, or None."""
         query = "SELECT answer FROM votes WHERE question = ? AND round = ? AND member = ?"
         return next((row["answer"] for row in self._run(query, question, round, member)), None)
 
     def tally(self, question: int) -> dict[int, dict[str, int]]:
-        """The number of votes for each answer, by round."""
+        """Return the number of votes for each answer, by round."""
         found: dict[int, dict[str, int]] = {}
         query = "SELECT round, answer, count(*) AS n FROM votes WHERE question = ? GROUP BY round, answer"
         for row in self._run(query, question):
@@ -394,7 +394,7 @@ class Rooms:
     # ── exercises ──
 
     def work(self, member: str, lesson: str, exercise: int, tries: int, is_solved: bool) -> None:
-        """Record that a student works on an exercise of a lesson, by its step; once solved it stays so."""
+        """Record a student's work on an exercise, identified by its step. A solved exercise stays solved."""
         now = time.time()
         query = (
             "INSERT INTO work (member, lesson, exercise, tries, begun, solved) VALUES (?, ?, ?, ?, ?, ?) "
@@ -404,7 +404,7 @@ class Rooms:
         self._run(query, member, lesson, exercise, tries, now, now if is_solved else None)
 
     def results(self, room: str, lesson: str | None = None) -> list[dict[str, Any]]:
-        """A row for each student and exercise: student, lesson, step, tries, seconds, solved, stuck."""
+        """Return a row for each student and exercise: student, lesson, step, tries, seconds, solved, stuck, member."""
         query = (
             "SELECT members.*, work.* FROM work JOIN members ON members.id = work.member WHERE room = ? "
             "AND coalesce(?, lesson) = lesson ORDER BY number, lesson, exercise"

@@ -21,20 +21,20 @@ from xformer.playlist import load
 
 
 def run_app(options: Namespace) -> None:
-    """Check the model, then become the server. Raises `XformerError` if the app cannot be served."""
+    """Check the options, then replace this process with the server. Raises `XformerError` if the app cannot be served."""
     if missing := [name for name in ("streamlit", "plotly") if find_spec(name) is None]:
         raise MissingLibraryError(f"The app needs {' and '.join(missing)}: pip install {' '.join(missing)}")
     if options.model is not None:
-        check_memory(inspect(options.model))  # fails here, not on a screen
+        check_memory(inspect(options.model))  # so that an error appears here and not on a screen
         os.environ[FIRST] = str(Path(options.model).resolve())
     if options.runs is not None:
         if not Path(options.runs).is_dir():
             raise InputError(
-                f"--runs is a folder of runs, and there is none at {options.runs}; for example checkpoints/runs."
+                f"--runs must be a folder of runs, and there is none at {options.runs}; for example checkpoints/runs."
             )
         os.environ["XFORMER_RUNS"] = str(Path(options.runs).resolve())
     if options.playlist is not None:
-        load(options.playlist)  # fails here, not on a screen
+        load(options.playlist)  # so that an error appears here and not on a screen
         os.environ[PLAYLIST] = str(Path(options.playlist).resolve())
     command = [sys.executable, str(APP / "app.py")]
     if options.host is not None:
@@ -43,41 +43,41 @@ def run_app(options: Namespace) -> None:
             address = _address_in_network() if options.host in ("0.0.0.0", "::") else options.host
             command += ["--browser.serverAddress", address]
             url = f"http://{f'[{address}]' if ':' in address else address}:{options.port or 8501}"
-            say(f"Others in this network open {url}")
+            say(f"Others on this network can open {url}")
             _print_code(url)
     if options.port is not None:
         command += ["--server.port", str(options.port)]
-    if IS_INSTALLED:  # a checkout keeps them in its own folder
-        say(f"Runs are kept in {runs_folder()}; XFORMER_RUNS chooses another folder.")
+    if IS_INSTALLED:  # a checkout stores runs in its own folder
+        say(f"Runs are stored in {runs_folder()}; set XFORMER_RUNS to use another folder.")
     sys.stdout.flush()
     os.execv(command[0], command)
 
 
 def _address_in_network() -> str:
-    """The address of this machine as others in its network reach it; its name where it is in none."""
+    """Return the address at which other machines on the network reach this one, or its host name without a network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing: it only chooses the interface
+            probe.connect(("192.0.2.1", 9))  # sends nothing, only selects the interface
             return probe.getsockname()[0]
         except OSError:
             return socket.gethostname()
 
 
 def _print_code(url: str) -> None:
-    """Print the address as a QR code, on a terminal that can show it."""
+    """Print the address as a QR code if the terminal can display it."""
     if sys.stdout.isatty() and fit("█") == "█" and find_spec("segno"):
         print(_code(url))
 
 
 def _code(url: str) -> str:
-    import segno  # only now: few need it
+    import segno  # imported here because it is rarely needed
 
-    drawn = io.StringIO()
-    segno.make(url, micro=False).terminal(drawn, border=2, compact=True)
-    return "\n".join(f"\033[97;40m{row}\033[0m" for row in drawn.getvalue().splitlines())
+    code = io.StringIO()
+    segno.make(url, micro=False).terminal(code, border=2, compact=True)
+    return "\n".join(f"\033[97;40m{row}\033[0m" for row in code.getvalue().splitlines())
 
 
-_COLUMNS = ("model", "kind", "parameters", "on disk", "memory", "path, or why it cannot be opened")
+_COLUMNS = ("model", "kind", "parameters", "on disk", "memory", "path, or reason why it cannot be opened")
 
 
 def run_models(options: Namespace) -> None:
@@ -85,7 +85,7 @@ def run_models(options: Namespace) -> None:
     if options.action == "list":
         _list()
     elif not options.name:
-        raise InputError(f"models fetch needs the name of a model: {', '.join(PACKAGES)}.")
+        raise InputError(f"models fetch needs the name of a model; available: {', '.join(PACKAGES)}.")
     else:
         for name in options.name:
             _fetch(name)
@@ -103,12 +103,14 @@ def _list() -> None:
         say_table(_COLUMNS, rows)
         return
     folder = models_folder()
-    where = "XFORMER_MODELS is empty, so there are none." if folder is None else f"There are none in {folder}."
+    where = (
+        "XFORMER_MODELS is empty, so there are no models." if folder is None else f"There are no models in {folder}."
+    )
     say(f"{where} To fetch one: python -m xformer models fetch {next(iter(PACKAGES))}")
 
 
 def _fetch(name: str) -> None:
-    """Print the progress: on a terminal in one line, elsewhere one line per step."""
+    """Fetch a model and print the progress: in place on a terminal, else one line per step."""
     shown = ""
     for done, of, what in fetch(name):
         heading = what.partition(":")[0]

@@ -1,4 +1,4 @@
-"""`xformer eval`, `trace`, `export`, `lesson` and `doctor`: score a model, record it, make a page of it, find its errors."""
+"""`xformer eval`, `trace`, `export`, `lesson` and `doctor`: score, record, export and check a model."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 
 def run_trace(options: Namespace) -> None:
-    """Record a run of our model or of an external one, write it, and print what was written where."""
+    """Record a trace of an xformer model or an external model, write it to a file, and print a summary."""
     out = _checked_out(options.out, options.dir)
-    from xformer.adapters.load import is_external  # only now: the options may be wrong
+    from xformer.adapters.load import is_external  # imported after the options have been checked
     from xformer.reading import read
     from xformer.trace import save_trace
 
     if out.suffix != ".npz" and is_external(Path(options.dir)):
-        raise InputError("A trace of an external model is written as .npz; for example --out trace.npz.")
+        raise InputError("A trace of an external model must be written as .npz; for example --out trace.npz.")
     reading = read(options.dir, options.input)
     if out.suffix == ".npz":
         reading.trace.save_npz(out)
@@ -52,7 +52,7 @@ def run_trace(options: Namespace) -> None:
 
 
 def _predicted(reading: Reading) -> str:
-    """The likeliest token at each output that has an answer; where the text goes on, the likeliest next token."""
+    """Return the most likely token at each output that has an answer, or for a text the most likely next token."""
     tokens = reading.predicted
     if reading.open_output is not None and not reading.has_right_answer:
         tokens = (int(reading.logits[0, reading.open_output].argmax()),)
@@ -60,7 +60,7 @@ def _predicted(reading: Reading) -> str:
 
 
 def _checked_out(out: str, model: str) -> Path:
-    """The file to write. Raises `InputError` for the name of a folder, or of the model itself."""
+    """Return the path of the file to write. Raises `InputError` for a folder, another suffix, or the model itself."""
     path = Path(out)
     is_folder = out.endswith((os.sep, "/")) or path.is_dir()
     if path.suffix not in (".safetensors", ".npz") or is_folder or (path.exists() and not path.is_file()):
@@ -69,25 +69,27 @@ def _checked_out(out: str, model: str) -> Path:
         )
     read = Path(model) / "model.safetensors" if os.path.isdir(model) else Path(model)
     if path.exists() and read.exists() and path.samefile(read):
-        raise InputError(f"--out would write over the model itself, got {out!r:.200}; for example trace.safetensors.")
+        raise InputError(f"--out would overwrite the model itself, got {out!r:.200}; for example trace.safetensors.")
     return path
 
 
 def run_export(options: Namespace) -> None:
-    """Write the attention view of one run, or with `live` a model that runs, as a single HTML file that works offline."""
+    """Write one HTML file that works offline: the attention view of one input, or with `live` a model that runs in the page."""
     if options.model == "live":
         _export_live(options)
         return
     if options.live:
         raise InputError(
-            f"export takes one model, got {options.live[0]!r:.200} too; for example export live {options.model}."
+            f"export takes one model, also got {options.live[0]!r:.200}; for a live page: export live {options.model}."
         )
     out = checked_page(options.out, "--out")
     found = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", options.head, re.ASCII)
     if not found:
-        raise InputError(f"--head must be a layer and a head, both from 1, got {options.head!r:.40}; for example 1.1.")
+        raise InputError(
+            f"--head must be a layer and a head, both counted from 1, got {options.head!r:.40}; for example 1.1."
+        )
     layer, head = int(found[1]) - 1, int(found[2]) - 1
-    from xformer.reading import read  # only now: what was typed may be wrong
+    from xformer.reading import read  # imported after the options have been checked
     from xformer.widgets.page import view_page
 
     original = read(options.model, options.input)
@@ -106,32 +108,32 @@ def _export_live(options: Namespace) -> None:
         )
     model, name = options.live if len(options.live) == 2 else (options.live[0], options.out)
     out = checked_page(name, "export live")
-    from xformer.live.export import save_live  # only now: what was typed may be wrong
+    from xformer.live.export import save_live  # imported after the options have been checked
 
     save_live(out, model, options.input)
     say(f"{out.stat().st_size:,} bytes, written to {out}")
 
 
 def run_lesson(options: Namespace) -> None:
-    """Build the page of a lesson; a lesson on a preset is trained first."""
+    """Build the page of a lesson. If the lesson names a preset, train it first."""
     out = checked_page(options.out or str(Path(options.file).with_suffix(".html")), "--out")
-    from xformer.live.lesson import build  # only now: what was typed may be wrong
+    from xformer.live.lesson import build  # imported after the options have been checked
 
     build(options.file, out)
     say(f"{out.stat().st_size:,} bytes, written to {out}")
 
 
 def run_doctor(options: Namespace) -> int:
-    """Print the findings; 0: nothing is wrong, 1: something is wrong, 2: it cannot be examined."""
+    """Print the findings. Returns 0 if there is no problem, 1 if there is one, 2 if the path cannot be examined."""
     try:
         where = Path(options.path)
         if options.path.endswith(".npz"):
-            raise InputError("NumPy archives are not read; write the trace with --out trace.safetensors.")
+            raise InputError("doctor cannot read NumPy archives; write the trace with --out trace.safetensors.")
         if not where.exists():
             raise InputError(
-                f"There is nothing at {options.path[:200]!r}; give a model's folder, or a file that trace wrote."
+                f"There is nothing at {options.path[:200]!r}; give the folder of a model, or a file written by trace."
             )
-        from xformer.trace import is_trace  # only now: the path may be wrong
+        from xformer.trace import is_trace  # imported after the path has been checked
 
         if where.is_file() and where.suffix != ".gguf" and is_trace(options.path):
             return _doctor_of_trace(options)
@@ -139,13 +141,13 @@ def run_doctor(options: Namespace) -> int:
     except (XformerError, OSError) as error:
         complain(error)
         return 2
-    except (RuntimeError, IndexError):  # a trace file whose arrays do not fit each other
-        complain(f"The activations in {options.path} do not fit each other or their configuration.")
+    except (RuntimeError, IndexError):  # a trace file with inconsistent arrays
+        complain(f"The activations in {options.path} are inconsistent with each other or with their configuration.")
         return 2
 
 
 def _doctor_of_model(options: Namespace) -> int:
-    """Every check on a model, one line each as it is done; then where to look, and what was not checked."""
+    """Run every check on a model and print its result as it arrives, then the remedies and what was not checked."""
     from xformer.doctor.diagnosis import Diagnosis, iter_findings, subject_of
 
     found = []
@@ -159,7 +161,8 @@ def _doctor_of_model(options: Namespace) -> int:
         say_json([{name: None if value == float("inf") else value for name, value in row.items()} for row in rows])
         return int(not diagnosis.ok)
     say()
-    say("Nothing is wrong in what was checked." if diagnosis.ok else f"{len(diagnosis.broken)} checks are broken.")
+    n = len(diagnosis.broken)
+    say("No problems found." if diagnosis.ok else f"{n} check{'s' if n > 1 else ''} found a problem.")
     for finding in diagnosis.broken:
         say(f"  {finding.check}: {finding.remedy}")
     say()
@@ -170,7 +173,7 @@ def _doctor_of_model(options: Namespace) -> int:
 
 
 def _doctor_of_trace(options: Namespace) -> int:
-    """Every step of a recorded run of one of our models against its equation."""
+    """Compare every step in the trace of an xformer model with its equation, and print the findings."""
     from xformer.diagnosis.diagnose import diagnose, findings_frame, too_few_rows
     from xformer.trace import load_trace
 
@@ -183,13 +186,13 @@ def _doctor_of_trace(options: Namespace) -> int:
         rows = findings_frame(report.findings).itertuples(index=False)
         say_table(("severity", "kind", "where", "finding", "numbers"), rows, apart=True, whole=2)
     else:
-        say("Nothing is wrong in what was checked.")
+        say("No problems found.")
     if too_few_rows(recorded):
-        say("Its tokens are too few to tell where queries, keys and values come from.")
+        say("The trace has too few tokens to determine where queries, keys and values come from.")
     for heading, lines in (
         ("Checked", report.checked),
-        ("Not checked here (this model has none of it, or the run shows too little)", report.left_open),
-        ("Out of reach of any run", report.out_of_sight),
+        ("Not checked (not part of this model, or the trace shows too little)", report.left_open),
+        ("Impossible to check in any trace", report.out_of_sight),
     ):
         if lines:
             say()
@@ -200,11 +203,11 @@ def _doctor_of_trace(options: Namespace) -> int:
 
 
 def run_eval(options: Namespace) -> None:
-    """Print the figures of a checkpoint as a table or as JSON; `--card` also writes them on its card."""
+    """Print the scores of a checkpoint as a table or as JSON; `--card` also writes them to its card."""
     check_samples("--samples", options.samples, 1)
     check_seed(options.seed)
     lengths = None if options.lengths is None else lengths_in(options.lengths)
-    from xformer.checkpoints import load  # only now: what was typed may be wrong
+    from xformer.checkpoints import load  # imported after the options have been checked
     from xformer.training.evaluate import measure, put_figures_on_card
 
     checkpoint = load(options.dir)
@@ -221,14 +224,14 @@ def run_eval(options: Namespace) -> None:
         say_json(figures | _bits(figures, checkpoint.task))
         return
     rows = []
-    for of, found in (("", figures), ("edge cases: ", figures.pop("edge_cases", {}))):
-        for name, value in (found | _bits(found, checkpoint.task)).items():
-            rows.append((of + name.replace("_", " "), figure(name, value)))
+    for prefix, part in (("", figures), ("edge cases: ", figures.pop("edge_cases", {}))):
+        for name, value in (part | _bits(part, checkpoint.task)).items():
+            rows.append((prefix + name.replace("_", " "), figure(name, value)))
     say_table(("figure", "value"), rows)
 
 
 def _by_length(checkpoint: Checkpoint, lengths: range, options: Namespace) -> None:
-    """Print one line per length, and whether the model was trained on it."""
+    """Print the scores for each input length, and whether the model was trained on that length."""
     from xformer.training.evaluate import scores_by_length
 
     task = checkpoint.task
@@ -248,6 +251,6 @@ def _by_length(checkpoint: Checkpoint, lengths: range, options: Namespace) -> No
 
 
 def _bits(figures: dict[str, Any], task: Task) -> dict[str, float]:
-    """For text also bits per character."""
+    """Return the bits per character if the task is to continue a text."""
     is_text = TASK_LIMITS[task.config.name].is_text
     return {"bits_per_character": score_of(figures).bits} if is_text and figures else {}

@@ -1,4 +1,4 @@
-"""Entry point of the command line: parse the arguments, run one command, turn errors into one sentence and an exit status."""
+"""Entry point of the command line: parse the arguments, run one command, and report an error as one sentence."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ COMMANDS = {
     "train": "train", "presets": "train", "eval": "examine", "trace": "examine", "export": "examine", "doctor": "examine",
     "runs": "runs", "app": "app", "models": "app", "lesson": "examine",
 }  # fmt: skip
-"""The module of each command; the command is its function `run_COMMAND`."""
+"""The module of each command, which implements it in a function `run_COMMAND`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        0 on success, 1 after an error with one sentence on stderr, 2 for wrong arguments.
+        0 on success, 1 after an error with one sentence on stderr, 2 for invalid arguments.
     """
-    whole = parser()
-    options = whole.parse_args(arguments)
+    root = parser()
+    options = root.parse_args(arguments)
     if options.command == "export" and options.model != "live" and not (options.input and options.out):
-        whole.error("the following arguments are required: --input, --out")
+        root.error("the following arguments are required: --input, --out")
     try:
-        module = import_module(f"xformer.cli.{COMMANDS[options.command]}")  # not for a help text
+        module = import_module(f"xformer.cli.{COMMANDS[options.command]}")  # imported late to keep --help fast
         return getattr(module, f"run_{options.command}")(options) or 0
     except BrokenPipeError:  # the reader closed the pipe, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python reports an error at exit
         return 141
     except XformerError as error:
         complain(str(error))
@@ -59,25 +59,27 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> _Parser:
-    """The parser of all commands."""
-    whole = _Parser(prog="python -m xformer", description="Train, score and inspect transformers.")
-    commands = whole.add_subparsers(dest="command", required=True)
+    """Return the argument parser of all commands."""
+    root = _Parser(prog="python -m xformer", description="Train, score and inspect transformers.")
+    commands = root.add_subparsers(dest="command", required=True)
 
     train = commands.add_parser("train", help="train a preset")
     train.add_argument("--preset", required=True, help="the name of a preset; the command presets lists them")
-    train.add_argument("--out", required=True, help="the folder to write the checkpoint and its snapshots to")
-    train.add_argument("--steps", type=int, help="the number of steps, in place of the preset's")
-    train.add_argument("--seed", type=int, help="the seed, in place of the preset's")
+    train.add_argument("--out", required=True, help="the folder for the checkpoint and its snapshots")
+    train.add_argument("--steps", type=int, help="the number of steps, instead of the preset's")
+    train.add_argument("--seed", type=int, help="the seed, instead of the preset's")
     train.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:NUMBER")
     where = (
-        "process: here; ray: on the cluster of XFORMER_RAY_ADDRESS. By default what XFORMER_EXECUTOR says, else process"
+        "process: on this machine; ray: on the cluster at XFORMER_RAY_ADDRESS. Default: XFORMER_EXECUTOR, else process"
     )
     train.add_argument("--executor", choices=["process", "ray"], help=where)
     train.add_argument("--resume", action="store_true", help="continue the run in --out where it stopped")
-    train.add_argument("--score", type=int, default=10_000, help="the number of unseen inputs to score it on; 0: none")
-    train.add_argument("--text", help="a UTF-8 text file to learn from, in place of the preset's text")
-    train.add_argument("--no-snapshots", action="store_true", help="keep only the final checkpoint")
-    train.add_argument("--seeds", type=int, help="train this many models at once, with seeds from 0 on, in OUT/000, …")
+    train.add_argument(
+        "--score", type=int, default=10_000, help="the number of unseen inputs to score it on; 0 for none"
+    )
+    train.add_argument("--text", help="a UTF-8 text file to train on, instead of the preset's text")
+    train.add_argument("--no-snapshots", action="store_true", help="write only the final checkpoint")
+    train.add_argument("--seeds", type=int, help="train this many models at once, with seeds 0, 1, …, in OUT/000, …")
     grid = "train a model for each value, e.g. peak_lr=0.001,0.003; give it twice for a grid"
     train.add_argument("--sweep", action="append", metavar="NAME=VALUES", help=grid)
 
@@ -89,53 +91,55 @@ def parser() -> _Parser:
     evaluate.add_argument("--seed", type=int, default=1, help="the seed of the inputs")
     evaluate.add_argument("--lengths", help="score each of these input lengths, e.g. 3-60")
     evaluate.add_argument("--edge-cases", action="store_true", help="also score the edge cases of its task")
-    evaluate.add_argument("--card", action="store_true", help="write all figures on its card, with its own seed + 1")
+    evaluate.add_argument(
+        "--card", action="store_true", help="write all scores to its card, with its training seed + 1"
+    )
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
 
-    trace = commands.add_parser("trace", help="record every activation of one run")
+    trace = commands.add_parser("trace", help="record every activation of a model on one input")
     trace.add_argument("dir", help="a checkpoint folder, a .safetensors file, or an external model (written as .npz)")
     trace.add_argument("--input", required=True, help='the input of the model, e.g. "3 7 12 9"')
     trace.add_argument("--out", required=True, help="the file to write: .safetensors, or .npz for NumPy")
 
     export = commands.add_parser(
         "export",
-        help="write the attention view of one run, or a model that runs, as a self-contained HTML file",
+        help="write the attention view of one input, or a model that runs in the page, as a self-contained HTML file",
         usage="%(prog)s MODEL --input INPUT --out FILE [--head L.H] [--changes CHANGES]\n"
         "       %(prog)s live MODEL FILE [--input INPUT]",
     )
     export.add_argument(
-        "model", help="a checkpoint folder, a .safetensors file, or a model of Hugging Face; or the word live"
+        "model", help="a checkpoint folder, a .safetensors file, or a Hugging Face model; or the word live"
     )
     live = "after live: a checkpoint folder or a training run with its snapshots, and the file to write"
     export.add_argument("live", nargs="*", metavar="MODEL FILE", help=live)
     export.add_argument("--input", help='the input of the model, e.g. "3 7 12 9"')
     export.add_argument("--out", help="the file to write, ending in .html")
-    export.add_argument("--head", default="1.1", help="the enlarged layer and head, both from 1")
-    export.add_argument("--changes", default="", help="changes to show beside it: ablate:encoder.1.attn.2")
+    export.add_argument("--head", default="1.1", help="the layer and head to enlarge, both counted from 1")
+    export.add_argument("--changes", default="", help="changes to compare with the original: ablate:encoder.1.attn.2")
 
-    lesson = commands.add_parser("lesson", help="make an HTML file of a lesson, which runs its model offline")
+    lesson = commands.add_parser("lesson", help="build the HTML file of a lesson, which runs its model offline")
     lesson.add_argument("action", choices=["build"])
     lesson.add_argument("file", help="a Markdown file, see docs/lessons.md")
-    lesson.add_argument("--out", help="the file to write, ending in .html; by default beside the lesson")
+    lesson.add_argument("--out", help="the file to write, ending in .html; by default next to the lesson")
 
-    doctor = commands.add_parser("doctor", help="find errors in a model, or in the run of a trace")
+    doctor = commands.add_parser("doctor", help="find errors in a model or in a trace")
     doctor.add_argument("path", help="a checkpoint folder, a .safetensors file, an external model, or a trace")
     doctor.add_argument("--text", help="the input to check a model on; by default an example")
     doctor.add_argument("--json", action="store_true", help="print all checks as a JSON list")
 
     runs = commands.add_parser("runs", help="list, show, delete, stop, pause or resume training runs")
     runs.add_argument("action", nargs="?", default="list", choices=["list", "show", *ORDERS])
-    runs.add_argument("run", nargs="?", help="the run")
-    runs.add_argument("--folder", default=str(runs_folder()), help="the folder of the runs; by default that of the app")
+    runs.add_argument("run", nargs="?", help="the id or folder name of the run")
+    runs.add_argument("--folder", default=str(runs_folder()), help="the folder of the runs; by default the app's")
 
     app = commands.add_parser("app", help="start the app")
-    app.add_argument("--model", help="a model of Hugging Face to open first: a folder, or a .gguf file")
-    app.add_argument("--runs", help="the folder of the runs that it shows, for example one recorded on another machine")
-    app.add_argument("--playlist", help="a playlist file that the app offers first, see docs/lessons.md")
-    app.add_argument("--host", help="the address to serve on; 0.0.0.0 lets others in the network in")
-    app.add_argument("--port", type=int, help="the port of the server, in place of 8501")
+    app.add_argument("--model", help="a Hugging Face model to open first: a folder, or a .gguf file")
+    app.add_argument("--runs", help="the folder of the runs to show, for example one recorded on another machine")
+    app.add_argument("--playlist", help="a playlist file to offer first, see docs/lessons.md")
+    app.add_argument("--host", help="the address to serve on; 0.0.0.0 allows access from the network")
+    app.add_argument("--port", type=int, help="the port of the server, instead of 8501")
 
     models = commands.add_parser("models", help="list the external models on this machine, or fetch one")
     models.add_argument("action", nargs="?", default="list", choices=["list", "fetch"])
-    models.add_argument("name", nargs="*", help="what to fetch")
-    return whole
+    models.add_argument("name", nargs="*", help="the models to fetch")
+    return root

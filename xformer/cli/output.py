@@ -1,4 +1,4 @@
-"""Printing of the command line. Text from users and files cannot send control sequences to the terminal.
+"""Printing for the command line. Text from users and files cannot send control sequences to the terminal.
 
 Control characters are escaped, square brackets are not markup, and characters that the terminal cannot encode are replaced.
 """
@@ -29,8 +29,8 @@ _IN_ASCII = str.maketrans(
 
 
 def fit(text: object, stream: TextIO | None = None) -> str:
-    """A text on one line as the stream can encode it; unprintable characters are escaped, as "\\x1b" or "\\n"."""
-    shown = "".join(letter if letter.isprintable() else _written_out(letter) for letter in str(text))
+    """Return a text on one line that the stream can encode; unprintable characters are escaped: "\\x1b", "\\n"."""
+    shown = "".join(letter if letter.isprintable() else _escaped(letter) for letter in str(text))
     encoding = getattr(stream or sys.stdout, "encoding", None) or "utf-8"
     try:
         shown.encode(encoding)
@@ -58,20 +58,22 @@ def say_json(value: Any, *, indent: int | None = None) -> None:
 
 
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, apart: bool = False, whole: int = 0) -> None:
-    """Print a table as wide as the terminal. `apart` separates rows by lines; the first `whole` columns are not wrapped."""
-    from rich.console import Console  # only now: a tenth of a second
+    """Print a table as wide as the terminal. `apart` draws lines between rows; the first `whole` columns do not wrap."""
+    from rich.console import Console  # imported here because that takes a tenth of a second
     from rich.table import Table
     from rich.text import Text
 
     table = Table(show_lines=apart)
     for number, column in enumerate(columns):
-        table.add_column(Text(fit(column)), no_wrap=number < whole, overflow="fold")  # an ellipsis is no ASCII
+        table.add_column(
+            Text(fit(column)), no_wrap=number < whole, overflow="fold"
+        )  # not "ellipsis", which is not ASCII
     for row in rows:
         table.add_row(*(Text(fit(cell)) for cell in row))
     Console(markup=False, highlight=False, emoji=False).print(table)
 
 
-def _written_out(letter: str) -> str:
+def _escaped(letter: str) -> str:
     return letter.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
@@ -79,7 +81,7 @@ _MOST_SAMPLES = 10_000_000
 
 
 def checked_page(wanted: str, what: str) -> Path:
-    """The page to write. Raises `InputError` for another kind of file, and for a folder."""
+    """Return the path of the page to write. Raises `InputError` for a folder or another suffix. `what` names the option."""
     out = Path(wanted)
     if out.suffix.lower() not in (".html", ".htm") or wanted.endswith((os.sep, "/")) or out.is_dir():
         raise InputError(f"{what} must name a file ending in .html, got {wanted!r:.200}; for example view.html.")
@@ -99,32 +101,32 @@ def check_seed(value: int) -> None:
 
 
 def lengths_in(text: str) -> range:
-    """The lengths in "3-60" or "20". Raises `InputError` for other text."""
+    """Parse "3-60" or "20" as a range of lengths. Raises `InputError` for other text."""
     found = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", text, re.ASCII)
     first, last = (0, 0) if found is None else (int(found[1]), int(found[2] or found[1]))
     if not 1 <= first <= last:
         raise InputError(
-            f"--lengths must be a length or a range of them from 1 on, got {text!r:.40}; for example 3-60."
+            f"--lengths must be a length or a range of lengths, each at least 1, got {text!r:.40}; for example 3-60."
         )
     return range(first, last + 1)
 
 
 def score_of(figures: Mapping[str, Any]) -> Score:
-    """The score whose figures these are."""
-    from xformer.tasks import Score  # only now: it waits for torch
+    """Return a `Score` with these values."""
+    from xformer.tasks import Score  # imported here because it imports torch
 
     return Score(**{name: figures[name] for name in ("loss", "token_accuracy", "exact_match", "samples")})
 
 
 def how_good(score: Score, task: TaskName) -> str:
-    """The main figure of a task's score, in words."""
+    """Return the main metric of a task's score as text."""
     if TASK_LIMITS[task].is_text:
         return f"held-out loss {score.loss:.4f} nats, {score.bits:.3f} bits per character"
     return f"{percent(score.exact_match)} exact match"
 
 
 def figure(name: str, value: float) -> str:
-    """One figure of a score, formatted."""
+    """Format one value of a score."""
     if name == "seed":
         return str(value)
     if name in ("token_accuracy", "exact_match"):

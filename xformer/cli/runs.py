@@ -24,7 +24,7 @@ _MOST_NAMED = 20
 
 
 def run_runs(options: Namespace) -> int:
-    """Perform one action. If the run store cannot be read, its folders are still listed, and the error is printed."""
+    """Perform one action. If the run store cannot be read, list the folders anyway and print the error."""
     folder, trouble = Path(options.folder), ""
     store, entries, deleted = RunStore(folder), {}, set()
     if store.database.file.exists():  # opening it would create one
@@ -43,11 +43,11 @@ def run_runs(options: Namespace) -> int:
     elif trouble:
         raise RunStoreError(trouble)
     else:
-        there = [*found, *entries]
-        more = f" and {len(there) - _MOST_NAMED} more" if len(there) > _MOST_NAMED else ""
-        names = ", ".join(there[:_MOST_NAMED]) or "none"
-        asked = f"There is no run {options.run!r:.100} in" if options.run else f"runs {options.action} needs a run of"
-        raise InputError(f"{asked} {folder}; the runs there: {names}{more}.")
+        existing = [*found, *entries]
+        more = f" and {len(existing) - _MOST_NAMED} more" if len(existing) > _MOST_NAMED else ""
+        names = ", ".join(existing[:_MOST_NAMED]) or "none"
+        what = f"There is no run {options.run!r:.100} in" if options.run else f"runs {options.action} needs a run of"
+        raise InputError(f"{what} {folder}; the runs there: {names}{more}.")
     return 0
 
 
@@ -72,8 +72,8 @@ def _act_on_folder(action: str, found: _Found) -> None:
         say(f"Deleted {found.path}.")
     else:
         raise InputError(
-            f"The run {found.name!r:.100} was started on the command line, so it cannot {action} from here; press Ctrl-C there "
-            "and go on with train --resume."
+            f"The run {found.name!r:.100} was started on the command line, so it cannot {action} from here; press Ctrl-C "
+            "there, and continue with train --resume."
         )
 
 
@@ -100,19 +100,19 @@ def _list(found: dict[str, _Found], entries: dict[str, Entry], store: RunStore, 
 
 @dataclass(frozen=True)
 class _Found:
-    """A run of the command line: a folder with a model or the state of an interrupted run, which no run store knows."""
+    """A run of the command line: a folder with a model or the state of an interrupted run, outside any run store."""
 
     path: Path
     card: dict[str, Any] = field(default_factory=dict)
     trouble: str = ""
-    """Why it cannot be read, as one sentence."""
+    """One sentence on why it cannot be read; empty if it can."""
 
     @property
     def name(self) -> str:
         return self.path.name
 
     def line(self) -> tuple[object, ...]:
-        """Its row of the list, also if its card is incomplete or wrong."""
+        """Return its row of the list, even if its card is incomplete or invalid."""
         card, rows = self.card, self.card.get("curve") or self.card.get("rows")
         last = rows[-1] if isinstance(rows, list) and rows and isinstance(rows[-1], dict) else {}
         train = card.get("train") if isinstance(card.get("train"), dict) else {}
@@ -126,12 +126,12 @@ class _Found:
     def delete(self) -> None:
         """Delete the folder. Raises `InputError` for a symbolic link."""
         if self.path.is_symlink():
-            raise InputError(f"{str(self.path)!r:.200} is a link to another folder; delete that one, or the link.")
+            raise InputError(f"{str(self.path)!r:.200} is a link to another folder; delete that folder, or the link.")
         shutil.rmtree(self.path)
 
 
 def _found_in(folder: Path) -> Iterator[_Found]:
-    """The runs in a folder, by name, damaged ones included."""
+    """Yield the runs in a folder in the order of their names, including damaged ones."""
     if not folder.is_dir():
         return
     for path in sorted(folder.iterdir()):
@@ -144,19 +144,19 @@ def _found_in(folder: Path) -> Iterator[_Found]:
 
 
 def _send_command(action: str, entry: Entry, store: RunStore) -> str:
-    """Send a command to a run and return its effect as one sentence. Raises `RunStoreError` if the run cannot obey."""
-    called = f"{entry.id} ({entry.name})"
+    """Send a command to a run and return its effect as one sentence. Raises `RunStoreError` if it is not possible."""
+    label = f"{entry.id} ({entry.name})"
     if action == "delete":
         store.delete(entry.id)
-        return f"Deleted {called}. While the app runs it can take it back for an hour."
+        return f"Deleted {label}. It can be restored in the app for an hour."
     if action == "pause":
         store.send(entry.id, "pause")
-        return f"{called} will pause after its current step."
+        return f"{label} will pause after its current step."
     if action == "resume":
         jobs.resume(store, entry.id)
         is_queued = store.entry(entry.id).state == "queued"
-        return f"{called} goes on{', when its turn comes' if is_queued else ''}."
+        return f"{label} {'is queued and will resume in its turn' if is_queued else 'resumes'}."
     if not entry.is_active and entry.state not in ("queued", "paused"):
         raise RunStoreError(f"The run “{entry.name}” is {entry.state}: there is nothing to stop.")
     jobs.stop(store, entry.id)
-    return f"{called} will stop after its current step." if entry.is_active else f"{called} is stopped."
+    return f"{label} will stop after its current step." if entry.is_active else f"{label} is stopped."

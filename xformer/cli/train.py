@@ -1,4 +1,4 @@
-"""`python -m xformer train` and `presets`: train one preset, or many of its models at once."""
+"""`python -m xformer train` and `presets`: train one model of a preset or many at once, and list the presets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from xformer.training.sweeps import SWEPT, members, read_values, spec, sweep
 
 
 def run_train(options: Namespace) -> None:
-    """Check all options before the first step, most of them before torch is imported; then train."""
+    """Check all options, most of them before torch is imported, then train."""
     chosen = preset(options.preset)
     check_samples("--score", options.score, 0)
     _check_out(options.out)
@@ -40,7 +40,7 @@ def run_train(options: Namespace) -> None:
     if (options.executor or executors.chosen()) == executors.RAY:
         _train_on_ray(chosen, settings, options)
     elif settings:
-        _train_them(chosen, settings, options)
+        _train_many(chosen, settings, options)
     else:
         _train(chosen, options)
 
@@ -49,17 +49,17 @@ def _check_out(out: str) -> None:
     """Raise `InputError` if `out` cannot be a run's folder."""
     path = Path(out)
     if path.suffix == ".safetensors" or (path.exists() and not path.is_dir()):
-        raise InputError(f"--out must name a folder, got the name of a file, {out!r:.200}; for example my-run.")
+        raise InputError(f"--out must name a folder, got the file name {out!r:.200}; for example my-run.")
 
 
 def _with_text(chosen: Preset, path: str) -> Preset:
-    """The preset with the text of a file. The file is checked first, and kept only if it can be learned."""
-    from xformer.tasks import texts  # only now: what was typed may be wrong, and this waits for torch
+    """Return the preset with the text of a file. The file is checked, and stored only if a model can be trained on it."""
+    from xformer.tasks import texts  # imported after the options have been checked, because it imports torch
     from xformer.training.jobs import with_text
 
     if not TASK_LIMITS[chosen.task.name].is_text:
         raise ConfigError(
-            f"Only the task characters reads a text, got the preset {chosen.name!r}; for example 'characters'."
+            f"Only presets of the task characters read a text, got {chosen.name!r}; for example 'characters'."
         )
     with guarded(path, texts.MOST_BYTES, InputError) as (file, _):
         content = file.read(texts.MOST_BYTES + 1)
@@ -75,7 +75,7 @@ def _train(chosen: Preset, options: Namespace) -> None:
 
     prepare_process()
     say(f"{chosen.title}: {n_parameters(chosen.model):,} parameters, {chosen.train.steps:,} steps")
-    cropped = Column(no_wrap=True, overflow="crop", ratio=1)  # an ellipsis is no ASCII
+    cropped = Column(no_wrap=True, overflow="crop", ratio=1)  # not "ellipsis", which is not ASCII
     columns = (
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
@@ -99,12 +99,12 @@ def _train(chosen: Preset, options: Namespace) -> None:
 
 
 RUNS = ".ray"
-"""The folder of the run store in `--out` while a cluster trains."""
+"""The folder inside `--out` of the run store that exists while a cluster trains."""
 LOOK_SECONDS = 0.5
 
 
 def _train_on_ray(chosen: Preset, settings: dict[str, Sequence[Any]], options: Namespace) -> None:
-    """Have a cluster train, and follow it. Ctrl-C stops the run; a command that is killed leaves it to `--resume`."""
+    """Train on a Ray cluster and show the progress. Ctrl-C stops the run; `--resume` continues it if this command is killed."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -119,13 +119,15 @@ def _train_on_ray(chosen: Preset, settings: dict[str, Sequence[Any]], options: N
     store = RunStore(out / RUNS)
     runs = [one.id for one in store.entries() if not one.sweep_of]
     if runs and not options.resume:
-        raise InputError(f"A run on Ray has begun in {options.out!r:.200}; go on with --resume, or give another --out.")
+        raise InputError(
+            f"{options.out!r:.200} has an unfinished run on Ray; continue it with --resume, or give another --out."
+        )
     if not runs:
         runs, column = [new_id()], spec(settings) if settings else None
         if settings:
             check_alike(sweep(chosen, **settings))
         if options.resume:
-            _take_up(out, store.folder_of(runs[0]), n_models=len(column["ids"]) if column else 0)
+            _move_state(out, store.folder_of(runs[0]), n_models=len(column["ids"]) if column else 0)
         store.add(chosen, run=runs[0], sweep=column, device=options.device)
     run = runs[0]
     found = members_of(store.entry(run)) or [None]
@@ -154,7 +156,7 @@ def _train_on_ray(chosen: Preset, settings: dict[str, Sequence[Any]], options: N
             _move(store.folder_of(id) if store.folder_of(id).exists() else aside, target)
     else:
         _move(store.folder_of(run), out)
-    store.database.file.unlink()  # which ends the process beside this one
+    store.database.file.unlink()  # this ends the relay process
     while liveness.is_held(store.folder / RELAY_LOCK):
         time.sleep(LOOK_SECONDS)
     shutil.rmtree(store.folder)
@@ -165,8 +167,8 @@ def _train_on_ray(chosen: Preset, settings: dict[str, Sequence[Any]], options: N
     say(f"{entry.seconds:.1f} s of training; saved to {options.out}")
 
 
-def _take_up(out: Path, folder: Path, n_models: int) -> None:
-    """Move what a run has left in `out` to where it is trained. Raises `InputError` where there is nothing to resume."""
+def _move_state(out: Path, folder: Path, n_models: int) -> None:
+    """Move the state of an interrupted run from `out` to its folder. Raises `InputError` if there is nothing to resume."""
     pairs = [(out / f"{number:03d}", folder / "members" / f"{number:03d}") for number in range(n_models)]
     pairs = pairs or [(out / name, folder / name) for name in (STATE, "snapshots")]
     if not any((source if n_models else out / STATE).exists() for source, _ in pairs):
@@ -178,7 +180,7 @@ def _take_up(out: Path, folder: Path, n_models: int) -> None:
 
 
 def _move(source: Path, target: Path) -> None:
-    """Move all files of a folder into another one."""
+    """Move all files of a folder into another folder."""
     shutil.copytree(source, target, dirs_exist_ok=True)
     shutil.rmtree(source)
 
@@ -195,7 +197,7 @@ def _score(chosen: Preset, options: Namespace) -> None:
 
 
 def _settings_of(options: Namespace) -> dict[str, Sequence[Any]]:
-    """The settings of `--seeds` and `--sweep`; empty for one model. Raises `InputError` or `ConfigError`."""
+    """Return the swept settings of `--seeds` and `--sweep`; empty for one model. Raises `InputError` or `ConfigError`."""
     settings: dict[str, Sequence[Any]] = {}
     for text in options.sweep or ():
         name, equals, values = text.partition("=")
@@ -212,8 +214,8 @@ def _settings_of(options: Namespace) -> dict[str, Sequence[Any]]:
     return settings
 
 
-def _train_them(chosen: Preset, settings: dict[str, Sequence[Any]], options: Namespace) -> None:
-    """Train the models with a progress bar, and print a line as each ends."""
+def _train_many(chosen: Preset, settings: dict[str, Sequence[Any]], options: Namespace) -> None:
+    """Train the models with a progress bar, and print a line when each one ends."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -226,7 +228,7 @@ def _train_them(chosen: Preset, settings: dict[str, Sequence[Any]], options: Nam
     reports = iter_train_many(
         [one.preset for one in found], out=options.out, device=options.device, resume=options.resume
     )
-    say(f"{chosen.title}: {len(found)} models at once, into {options.out}/000 and on")
+    say(f"{chosen.title}: {len(found)} models at once, into {options.out}/000, …")
     ended = 0
     with Progress(console=Console(markup=False, highlight=False, emoji=False)) as bar, closing(reports):
         shown = bar.add_task("training", total=sum(one.preset.train.steps for one in found))
@@ -245,7 +247,7 @@ def _train_them(chosen: Preset, settings: dict[str, Sequence[Any]], options: Nam
                 if options.score:
                     put_figures_on_card(Path(options.out) / f"{one.number:03d}", options.score)
             bar.console.print(fit(f"{one.number:03d}  {one.name}: {words}"))
-    say(f"{ended} of {len(found)} models have come to their end; saved to {options.out}")
+    say(f"{ended} of {len(found)} models have ended; saved to {options.out}")
 
 
 def run_presets(options: Namespace) -> None:

@@ -1,1 +1,1 @@
-"""Live pages: a model that runs in the browser, in one HTML file, and lessons about it."""
+"""Live pages: HTML files in which a model runs in the browser, and lessons built on them."""

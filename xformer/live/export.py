@@ -1,10 +1,10 @@
-"""A model as one HTML file in which it runs: its weights, what its texts mean, and the script that computes with them.
+"""Export a model as one HTML file in which it runs: its weights, its vocabulary, and the script that computes with them.
 
     bytes = "XLIV" · header length (uint32, little endian) · header (JSON) · body (deflated): weights, snapshots, test images
 
-The weights stand there as float16 where that changes no logit and no pattern by more than `TOLERANCE`, or where float32 would
-make the page too large; else as float32. The header says which, and how far they are from the model's own. Snapshots of a
-training are float16, or where those take too much room differences from the trained weights in 8 bits.
+The weights are stored as float16 if that changes no logit and no attention weight by more than `TOLERANCE`, or if float32 would
+make the page too large; otherwise as float32. The header names the precision and the largest change. Training snapshots are
+stored as float16 or, if those are too large, as 8-bit differences from the trained weights.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from xformer.widgets.page import stand_alone_page
 
 MAGIC = b"XLIV"
 TOLERANCE = 1e-4
-"""The largest change of a logit or a pattern by float16 weights that are taken for the same."""
+"""Largest change of a logit or an attention weight at which float16 weights count as equivalent."""
 MOST_BYTES, MOST_BYTES_OF_A_RUN = 1_000_000, 3_000_000
-"""Of a page, and of one with the snapshots of a training."""
+"""Largest size of a page without and with training snapshots."""
 SCRIPT_BYTES = 240_000
-"""What a page needs beside the model."""
+"""Size of a page without the model."""
 MOST_SNAPSHOTS = 40
 INSIDE = ("attention_view", "scene", "matrices", "digit_pad")
 """The widgets that the page contains."""
@@ -51,11 +51,11 @@ KNOWN = {
     "activation": ("relu", "gelu", "swiglu"),
     "mask": ("full", "sliding_window"),
 }
-"""The components that the page's script computes, by the setting of a configuration that names them."""
+"""The components that the page's script can compute, by the model setting that selects them."""
 KNOWN_TASKS = (
     "reverse", "sort", "copy", "copy-twice", "induction", "addition", "parity", "brackets", "modular", "characters", "digits",
 )  # fmt: skip
-"""The tasks whose inputs the page's script reads."""
+"""The tasks whose inputs the page's script can read."""
 
 
 def live_page(
@@ -65,20 +65,20 @@ def live_page(
     lesson: Mapping[str, Any] | None = None,
     state: Mapping[str, Any] | None = None,
 ) -> str:
-    """The text of an HTML file in which a model of ours runs: it needs no server and no network.
+    """Return the text of an HTML file in which an xformer model runs, without a server or a network.
 
     Args:
         checkpoint_or_run: The folder or file of a checkpoint, the folder of a training run with its snapshots, or a loaded
-            checkpoint or model of ours.
-        input: What the page opens with, as a person types it: "3 7 12 9". By default the task's own example.
+            checkpoint or xformer model.
+        input: The initial input as a user types it: "3 7 12 9". By default the task's example.
         lesson: A lesson as JSON values, see `xformer.live.lesson`.
-        state: What the page opens with besides, by the names that its address has: {"mask": "causal", "layer": 2, "head": 1}.
+        state: Other initial values, with the names of the page's URL parameters: {"mask": "causal", "layer": 2, "head": 1}.
 
     Returns:
         The HTML.
 
     Raises:
-        InputError: The model is none of ours, has a part that the page cannot compute, or cannot read the input.
+        InputError: The model is external, has a component that the page cannot compute, or cannot read the input.
         CheckpointError: There is no checkpoint at the path.
 
     Example:
@@ -86,7 +86,7 @@ def live_page(
         >>> live_page("checkpoints/reverse-mirror", "3 7 12 9").startswith("<!doctype html>")
         True
     """
-    from xformer.widgets import matrices_data, scene_data  # only now: they need the analyses
+    from xformer.widgets import matrices_data, scene_data  # imported here because they import the analyses
 
     name, checkpoint, snapshots = opened(checkpoint_or_run)
     colours = matrices_data.COLOURS | scene_data.COLOURS
@@ -99,18 +99,18 @@ def live_page(
 
 
 def save_live(path: str | Path, checkpoint_or_run: Readable, input: str | None = None) -> None:
-    """Write a model of ours as one HTML file in which it runs: type an input, change its mask, ablate heads, with no network.
+    """Write an HTML file in which an xformer model runs offline, with editable input and mask, and heads to ablate.
 
     Args:
         path: The file.
         checkpoint_or_run: The folder or file of a checkpoint, the folder of a training run with its snapshots, or a loaded
-            checkpoint or model of ours.
-        input: What the page opens with, as a person types it. By default the task's own example.
+            checkpoint or xformer model.
+        input: The initial input as a user types it. By default the task's example.
 
     Raises:
-        InputError: The model is none of ours, has a part that the page cannot compute, or cannot read the input.
+        InputError: The model is external, has a component that the page cannot compute, or cannot read the input.
         CheckpointError: There is no checkpoint at the path.
-        OSError: The disk refuses.
+        OSError: The file cannot be written.
 
     Example:
         >>> import tempfile, xformer
@@ -130,20 +130,20 @@ def pack_model(
     *,
     name: str = "model",
 ) -> bytes:
-    """Pack a model for the page's script; the layout is that of the module.
+    """Pack a model for the page's script, in the layout that the module docstring describes.
 
     Args:
         checkpoint: The trained model.
-        snapshots: (step, checkpoint) of its training, in order; the last one is the trained model at its step. Without any,
-            the page has no timeline. As many are kept, evenly spread, as have room.
-        input: What the page opens with.
+        snapshots: (step, checkpoint) pairs of its training, in order; the last one is the trained model. Without them the page
+            has no timeline. If they do not all fit, an evenly spaced selection is stored.
+        input: The initial input.
         name: The name of the model.
 
     Returns:
         The bytes that `makeLive` of the script reads.
 
     Raises:
-        InputError: The model has a part that the page cannot compute, or cannot read the input.
+        InputError: The model has a component that the page cannot compute, or cannot read the input.
 
     Example:
         >>> import xformer
@@ -157,10 +157,10 @@ def pack_model(
     text = _opening(subject) if input is None else input
     _run(subject, text)
     most = (MOST_BYTES_OF_A_RUN if snapshots else MOST_BYTES) - SCRIPT_BYTES
-    room = most * 3 // 4  # base64 takes a third more
+    limit = most * 3 // 4  # base64 adds a third
     exact = _numbers(model)
     difference = _difference(subject, model, exact.astype("<f2").astype("<f4"), text)
-    is_half = difference <= TOLERANCE or len(_deflated(_planes(exact).tobytes())) > room
+    is_half = difference <= TOLERANCE or len(_deflated(_planes(exact).tobytes())) > limit
     trained = exact.astype("<f2") if is_half else exact
     header: dict[str, Any] = {
         "name": name, "instruction": subject.input.instruction, "config": model.config.to_json(), "defaultInput": text,
@@ -170,19 +170,19 @@ def pack_model(
     }  # fmt: skip
     earlier, step = snapshots[:-1], snapshots[-1][0] if snapshots else int(checkpoint.card.get("step") or 0)
     kind, n = "float16", len(earlier)
-    while True:  # until it has room: as float16, else as differences, else fewer of them
+    while True:  # until it fits: snapshots as float16, then as differences, then fewer of them
         body = Blocks()
         last = {"step": step, "kind": header["precision"], "at": body.add(_planes(trained))}
         header["snapshots"] = [*_put_snapshots(body, _spread(earlier, n), trained.astype("<f4"), kind), last]
         header["task"] = None if task is None else _task(subject, body)
         packed = _deflated(b"".join(body.parts))
-        if len(packed) <= room or not n:
+        if len(packed) <= limit or not n:
             return joined(MAGIC, header, packed)
-        kind, n = "delta8", n if kind == "float16" else min(n - 1, n * room // len(packed))
+        kind, n = "delta8", n if kind == "float16" else min(n - 1, n * limit // len(packed))
 
 
 def check_exportable(checkpoint: Checkpoint) -> None:
-    """Raise `InputError` with one plain sentence when the page's script cannot compute a model or read its task.
+    """Raise `InputError` if the page's script cannot compute a model or read the inputs of its task.
 
     Args:
         checkpoint: The model and its task.
@@ -200,11 +200,11 @@ def check_exportable(checkpoint: Checkpoint) -> None:
     if type(model) is not Transformer or changed:
         raise InputError(
             f"Only xformer's own models can run in a live page, got {type((changed or [model])[0]).__name__}; "
-            "write a picture of it with xformer.save_html."
+            "save a picture of it with xformer.save_html."
         )
     for setting, known in KNOWN.items():
         if (value := getattr(model.config, setting)) not in known:
-            raise InputError(f"A live page cannot compute {setting}={value!r} yet; it knows {', '.join(known)}.")
+            raise InputError(f"A live page cannot compute {setting}={value!r} yet; it supports {', '.join(known)}.")
     if task is not None and task.config.name not in KNOWN_TASKS:
         raise InputError(
             f"A live page cannot read the inputs of the task {task.config.name!r} yet; export the model without its task: "
@@ -213,7 +213,7 @@ def check_exportable(checkpoint: Checkpoint) -> None:
 
 
 def _opening(subject: BareModel) -> Any:
-    """What a page opens with: the task's example, or the first token on each side, or an empty image."""
+    """Return the default input: the task's example or, without a task, the first token on each side or an empty image."""
     config = subject.model.config
     if isinstance(subject, TaskModel):
         return subject.input.default
@@ -221,7 +221,7 @@ def _opening(subject: BareModel) -> Any:
 
 
 def opened(what: Readable) -> tuple[str, Checkpoint, list[tuple[int, Checkpoint]]]:
-    """The name, the checkpoint and the snapshots of what is to be exported. Raises `InputError` for an external model."""
+    """Return the name, the checkpoint and the snapshots of a model to export. Raises `InputError` for an external model."""
     if isinstance(what, Checkpoint):
         return what.task.config.name if what.task else "model", what, []
     if isinstance(what, Transformer):
@@ -231,7 +231,7 @@ def opened(what: Readable) -> tuple[str, Checkpoint, list[tuple[int, Checkpoint]
     if not isinstance(what, str | Path) or is_external(Path(what)):
         name = Path(what).name if isinstance(what, str | Path) else type(what).__name__
         raise InputError(
-            f"Only xformer's own models can run in a live page, got {name:.60}; write a picture of it with xformer.save_html."
+            f"Only xformer's own models can run in a live page, got {name:.60}; save a picture of it with xformer.save_html."
         )
     path = Path(what)
     steps = snapshot_steps(path)
@@ -243,7 +243,7 @@ def opened(what: Readable) -> tuple[str, Checkpoint, list[tuple[int, Checkpoint]
 
 
 def _spread(items: Sequence[Any], most: int) -> list[Any]:
-    """At most so many of the items, evenly spread; the first and the last are among them."""
+    """Return at most `most` of the items, evenly spaced, including the first and the last."""
     if len(items) <= most:
         return list(items)
     return [items[round(index * (len(items) - 1) / max(1, most - 1))] for index in range(most)]
@@ -252,7 +252,7 @@ def _spread(items: Sequence[Any], most: int) -> list[Any]:
 def _put_snapshots(
     body: Blocks, snapshots: Sequence[tuple[int, Checkpoint]], trained: Float[np.ndarray, " weight"], kind: str
 ) -> list[dict[str, Any]]:
-    """Pack the snapshots before the trained weights, as float16 or as differences from them."""
+    """Pack the snapshots that precede the trained weights, as float16 or as differences from them, and return their headers."""
     placed = []
     for step, checkpoint in snapshots:
         numbers, shapes = _numbers(checkpoint.model), [value.shape for value in checkpoint.model.parameters()]
@@ -262,18 +262,18 @@ def _put_snapshots(
 
 
 def _planes(numbers: np.ndarray) -> np.ndarray:
-    """The lowest bytes of all numbers, then the next ones: those with the exponents are alike and are packed well."""
+    """Return the lowest bytes of all numbers, then the next ones, and so on; the similar exponent bytes then compress well."""
     return np.ascontiguousarray(numbers.view(np.uint8).reshape(len(numbers), -1).T)
 
 
 def _deflated(content: bytes) -> bytes:
-    return zlib.compress(content, 9, wbits=-zlib.MAX_WBITS)  # without a header
+    return zlib.compress(content, 9, wbits=-zlib.MAX_WBITS)  # raw deflate, without a header
 
 
 def _difference_codes(
     difference: Float[np.ndarray, " weight"], shapes: Sequence[torch.Size]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A scale for each row of each tensor, and the numbers as shares of it: scale · q / 127 with q from −127 to 127."""
+    """Return a scale for each row of each tensor, and int8 codes q with difference ≈ scale · q / 127, q from −127 to 127."""
     scales, codes, at = [], [], 0
     for shape in shapes:
         rows = difference[at : at + shape.numel()].reshape(shape[0], -1)
@@ -285,28 +285,28 @@ def _difference_codes(
 
 
 def _numbers(model: Transformer) -> Float[np.ndarray, " weight"]:
-    """All weights of a model, one after the other."""
+    """Return all weights of a model as one vector."""
     return parameters_to_vector(model.parameters()).numpy(force=True).astype("<f4")
 
 
 def _difference(subject: BareModel, model: Transformer, numbers: Float[np.ndarray, " weight"], text: str) -> float:
-    """The largest change of a logit or a pattern when a model computes with other weights, over a few inputs."""
+    """Return the largest change of a logit or an attention weight over a few inputs when a model uses other weights."""
     other = copy.deepcopy(model)
     vector_to_parameters(torch.from_numpy(numbers), other.parameters())
     task = getattr(subject, "task", None)
     changed = BareModel(other) if task is None else TaskModel(other, task)
-    typed = [text]
+    inputs = [text]
     if task is not None and not subject.input.missing:
-        typed += [task.draw(seed) for seed in range(4)]
+        inputs += [task.draw(seed) for seed in range(4)]
     largest = 0.0
-    for one in typed:
-        before, after = (_run(of, one) for of in (subject, changed))
+    for typed in inputs:
+        before, after = (_run(adapter, typed) for adapter in (subject, changed))
         largest = max(largest, *(float((value - after[name]).abs().max()) for name, value in before.items()))
     return largest
 
 
 def _run(subject: BareModel, typed: Any) -> Trace:
-    """The patterns and logits of an input. Raises `InputError` where the model cannot read it."""
+    """Return the attention patterns and logits of an input. Raises `InputError` if the model cannot read it."""
     keep = ("*.pattern", "logits")
     if not isinstance(subject, TaskModel) and subject.model.config.image:  # pixels without a task
         return record(subject.model, torch.tensor([list(typed)]), keep=keep)
@@ -314,7 +314,7 @@ def _run(subject: BareModel, typed: Any) -> Trace:
 
 
 def _task(subject: BareModel, body: Blocks) -> dict[str, Any]:
-    """What the script needs to know of a task to read its texts."""
+    """Return the parameters of a task that the script needs to read its inputs."""
     assert isinstance(subject, TaskModel)
     task, rule, special = subject.task, subject.task.rule, subject.task.vocabulary.special
     images = {}

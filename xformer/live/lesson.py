@@ -1,7 +1,7 @@
 """Lessons: Markdown files whose steps show a model, ask for a prediction, and check exercises by running the model.
 
 A lesson begins with TOML between `+++` lines. Each step begins with `## `; fenced blocks named `show`, `predict` and `exercise`
-hold TOML. docs/lessons.md describes the format, docs/lessons/ has the lessons.
+contain TOML. docs/lessons.md describes the format; the lessons are in docs/lessons/.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from xformer.site import PATH
 
 Table = Mapping[str, Any]
 MOST_BYTES = 1_000_000
-"""The largest lesson that is read."""
+"""Largest size of a lesson in bytes."""
 EDITS = ("ablate", "cut", "mask", "positions", "replace", "step")
-"""Kinds of changes of a state; "input" is a further thing that an exercise may leave open."""
+"""The kinds of changes in a state. An exercise may also allow "input"."""
 _HEAD, _CUT, _CELL = rf"{PATH}\.\d+", rf"{PATH}\.(\d+|\*)\.\d+\.\d+", r"\d+\.\d+"
 
 
 class _Rule(NamedTuple):
-    """The values that a field may have, in words, with an example in TOML."""
+    """The values that a field accepts, their description, and an example in TOML."""
 
     accepts: Callable[[Any], bool]
     words: str
@@ -100,7 +100,7 @@ _EXERCISE = {
 }  # fmt: skip
 _OF_ALL = ("ask", "question", "reveal", "state", "goal", "task", "hint", "start", "allow")
 ASKS = {"cell": ("site", "head", "query"), "token": ("output",), "choice": ("measure", "choices")}
-"""What each kind of prediction needs beside its question, its state and its reveal."""
+"""The required fields of each kind of prediction besides `question` and `reveal`."""
 GOALS = {
     "breaks": (("at_most",), ("ablate", "cut")),
     "wrong_input": ((), ("input",)),
@@ -110,7 +110,7 @@ GOALS = {
     "first_step": (("measure", "at_least"), ("step",)),
     "predicts": (("at_most", "output", "token"), ("ablate", "cut")),
 }
-"""What each goal needs beside its task and its hint, and the changes that it allows where it does not say."""
+"""The required fields of each goal besides `task` and `hint`, and the changes that it allows by default."""
 _OF_MEASURE = {
     "right": (), "same": (), "anti_diagonal": ("site", "head"), "previous": ("site", "head"),
     "weight": ("site", "head", "query", "key"),
@@ -119,14 +119,14 @@ _OF_MEASURE = {
 
 @dataclass(frozen=True)
 class Text:
-    """Text of a step, as the HTML made of its Markdown."""
+    """Text of a step, rendered from Markdown to HTML."""
 
     html: str
 
 
 @dataclass(frozen=True)
 class Show:
-    """A state that the page shows; what it does not name is as in an unchanged run."""
+    """A state that the page shows. Fields that it does not set are as in an unchanged run."""
 
     state: Table
 
@@ -138,25 +138,25 @@ class Predict:
     ask: str
     question: str
     reveal: str
-    """What is said with the outcome, as HTML."""
+    """The explanation shown with the outcome, as HTML."""
     state: Table
     details: Table
-    """Which head, output or measure is asked for."""
+    """The head, output or measure that the question is about."""
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """A goal that a state reaches or not. The page runs the model to tell."""
+    """A goal for the learner's state. The page runs the model to check whether it is reached."""
 
     goal: str
     task: str
     hint: str
     start: Table
-    """The state at the beginning."""
+    """The initial state."""
     allow: tuple[str, ...]
-    """The kinds of changes that may be used."""
+    """The kinds of changes that the learner may make."""
     details: Table
-    """The limits and what the goal is about."""
+    """The limits, and the head, output or measure that the goal is about."""
 
 
 Part = Text | Show | Predict | Exercise
@@ -164,7 +164,7 @@ Part = Text | Show | Predict | Exercise
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a lesson: its title, its parts in order, and the line it begins on."""
+    """One step of a lesson: its title, its parts in order, and the line on which it begins."""
 
     title: str
     parts: tuple[Part, ...]
@@ -173,17 +173,17 @@ class Step:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A lesson, with each block checked.
+    """A lesson with validated blocks.
 
     Attributes:
         title: The title.
-        summary: One sentence on what it is about.
-        minutes: How long it takes.
-        input: The input of its states that name none.
+        summary: One sentence on its topic.
+        minutes: The approximate duration.
+        input: The default input of its states.
         steps: The steps.
-        checkpoint: The name or the path of the model; "" where one is trained.
-        preset: The preset that is trained when the lesson is built; "" where there is a checkpoint.
-        train: Settings of that training: seed, steps, snapshot_every.
+        checkpoint: The name or path of the model; "" if `preset` is set.
+        preset: The preset that is trained when the lesson is built; "" if `checkpoint` is set.
+        train: Training settings that override the preset: seed, steps, snapshot_every.
     """
 
     title: str
@@ -206,7 +206,7 @@ class Lesson:
         return [part for step in self.steps for part in step.parts if isinstance(part, Predict)]
 
     def to_json(self) -> dict[str, Any]:
-        """The lesson as the page reads it."""
+        """Return the lesson in the form that the page reads."""
 
         def part_of(part: Part) -> dict[str, Any]:
             if isinstance(part, Text):
@@ -223,17 +223,17 @@ class Lesson:
 
 
 def parse(text: str, name: str = "the lesson") -> Lesson:
-    """Read a lesson.
+    """Parse a lesson.
 
     Args:
         text: The Markdown with its front matter.
-        name: What errors call the lesson, such as the name of its file.
+        name: The name of the lesson in error messages, such as its file name.
 
     Returns:
         The lesson.
 
     Raises:
-        InputError: The text breaks a rule. The sentence has the line, the rule, the value received and one that works.
+        InputError: The text breaks a rule. The message names the line, the rule, the value received and a valid example.
 
     Example:
         >>> from xformer.live.lesson import parse
@@ -257,21 +257,25 @@ def parse(text: str, name: str = "the lesson") -> Lesson:
     where = _Place(name, 1)
     lines = text.replace("\r\n", "\n").split("\n")
     if lines[0].strip() != "+++" or "+++" not in (rest := [line.strip() for line in lines[1:]]):
-        where.fail("A lesson begins with TOML between two lines +++", f"{lines[0]:.40}", "+++")
+        where.fail("A lesson must begin with TOML between two +++ lines", f"{lines[0]:.40}", "+++")
     end = rest.index("+++") + 1
     required = ("title", "summary", "minutes", "input")
     front = _table("\n".join(lines[1:end]), where.at(2), "front matter", _FRONT, required)
     if ("checkpoint" in front) == ("preset" in front):
-        where.fail("The front matter names a checkpoint or a preset to train", _names(front), 'checkpoint = "reverse"')
+        where.fail(
+            "The front matter must name either a checkpoint or a preset to train",
+            _names(front),
+            'checkpoint = "reverse"',
+        )
     train = {name: front.pop(name) for name in ("seed", "steps", "snapshot_every") if name in front}
     if train and "preset" not in front:
-        where.fail("Only the training of a preset has settings", _names(train), 'preset = "reverse-small"')
+        where.fail("Training settings need a preset", _names(train), 'preset = "reverse-small"')
     steps = _steps("\n".join(lines[end + 1 :]), where.at(end + 2))
     return Lesson(**front, train=train, steps=steps)
 
 
 def load(path: str | Path) -> Lesson:
-    """Read the lesson of a file.
+    """Load a lesson from a file.
 
     Args:
         path: The Markdown file.
@@ -296,17 +300,17 @@ def load(path: str | Path) -> Lesson:
 
 
 def build(path: str | Path, out: str | Path) -> None:
-    """Make one HTML file of a lesson, which runs its model with the network off.
+    """Build the HTML file of a lesson, which runs its model offline.
 
-    A lesson on a preset is trained first; its page has the snapshots.
+    If the lesson names a preset, it is trained first, and the page contains its snapshots.
 
     Args:
         path: The Markdown file.
         out: The file to write.
 
     Raises:
-        InputError: The lesson breaks a rule, or names a layer, a head or an input that its model does not have.
-        OSError: The disk refuses.
+        InputError: The lesson breaks a rule, or names a layer, head or input that is invalid for its model.
+        OSError: The file cannot be written.
 
     Example:
         >>> import tempfile
@@ -317,7 +321,7 @@ def build(path: str | Path, out: str | Path) -> None:
         ...     Path(f"{folder}/masks.html").read_text(encoding="utf-8").startswith("<!doctype html>")
         True
     """
-    from xformer.live.export import live_page  # only now: the lesson may be wrong, and this waits for torch
+    from xformer.live.export import live_page  # imported here because it imports torch
 
     lesson = load(path)
     with tempfile.TemporaryDirectory() as folder:
@@ -328,13 +332,13 @@ def build(path: str | Path, out: str | Path) -> None:
 
 
 def model_of(lesson: Lesson, folder: Path, out: Path) -> Path:
-    """The model of a lesson: its checkpoint, by its name or relative to the lesson's folder, or what is trained into `out`."""
+    """Return the path of a lesson's model: a checkpoint, by name or relative to `folder`, or a preset trained into `out`."""
     if lesson.preset:
         from xformer.presets import preset
         from xformer.training.loop import train
 
         chosen = preset(lesson.preset)
-        out = out / lesson.preset  # the page calls the model by its folder
+        out = out / lesson.preset  # the page uses the folder as the model's name
         train(replace(chosen, train=chosen.train.replace(**lesson.train)), out=out, device="cpu")
         return out
     from xformer.installed import shipped
@@ -344,7 +348,7 @@ def model_of(lesson: Lesson, folder: Path, out: Path) -> Path:
 
 
 def check(lesson: Lesson, model: Any, name: str = "the lesson") -> None:
-    """Raise `InputError` where a lesson names a layer, a head, a token or an input that its model does not have."""
+    """Raise `InputError` if a lesson names a layer, head, token or input that is invalid for its model."""
     from xformer.reading import read
 
     reading = read(model, lesson.input, keep=["logits"])
@@ -362,7 +366,7 @@ def check(lesson: Lesson, model: Any, name: str = "the lesson") -> None:
                 if site is not None and (site not in heads or head >= heads[site]):
                     where.fail(f"The model has the heads {heads}", f"{site}, head {head}", next(iter(heads)))
             if (token := details.get("token")) is not None and token not in labels:
-                where.fail("A token is one of the model's", token, labels[1])
+                where.fail("A token must be in the model's vocabulary", token, labels[1])
         for state in states:
             for head in [*state.get("ablate", ()), *(one.rsplit(".", 2)[0] for one in state.get("cut", ()))]:
                 site, _, number = head.rpartition(".")
@@ -371,11 +375,13 @@ def check(lesson: Lesson, model: Any, name: str = "the lesson") -> None:
             try:
                 read(model, state.get("input", lesson.input), keep=["logits"])
             except InputError as error:
-                where.fail("The model reads the input of each state", f"{state.get('input')!r} ({error})", lesson.input)
+                where.fail(
+                    "The model must be able to read each input", f"{state.get('input')!r} ({error})", lesson.input
+                )
 
 
 class _Place(NamedTuple):
-    """A line of a file, for errors."""
+    """A line of a file, for error messages."""
 
     name: str
     line: int
@@ -399,14 +405,18 @@ def _table(
     required: Sequence[str] = (),
     known: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """A table, or its TOML, with the required fields and none but the known ones (default: all), each as its rule wants it."""
+    """Return a table, given as such or as TOML, after checking its fields.
+
+    All `required` fields must be present, no others than the `known` ones (default: all) are allowed, and each value must
+    satisfy the rule of its field.
+    """
     lines = given.splitlines() if isinstance(given, str) else []
     try:
         table = tomllib.loads(given) if isinstance(given, str) else dict(given)
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"line (\d+)", str(error))
         at = where.at(where.line + int(found[1]) - 1) if found else where
-        at.fail(f"The {what} is TOML ({error})", next(iter(lines), "nothing"), "a = 1")
+        at.fail(f"The {what} must be valid TOML ({error})", next(iter(lines), "nothing"), "a = 1")
     for name in required:
         if name not in table:
             where.fail(f"The {what} needs {_names(required)}", _names(table), f"{name} = {fields[name].example}")
@@ -415,10 +425,10 @@ def _table(
         line = next((n for n, one in enumerate(lines) if re.match(rf"\s*{re.escape(name)}\s*[=.]", one)), 0)
         at = where.at(where.line + line)
         if name not in known:
-            at.fail(f"The {what} may have {_names(known)}", name, known[0])
+            at.fail(f"The {what} may have the fields {_names(known)}", name, known[0])
         rule = fields[name]
         if not rule.accepts(value):
-            at.fail(f"The field {name} is {rule.words}", repr(value), f"{name} = {rule.example}")
+            at.fail(f"The field {name} must be {rule.words}", repr(value), f"{name} = {rule.example}")
     return table
 
 
@@ -426,10 +436,10 @@ def _state(table: Any, where: _Place) -> dict[str, Any]:
     return _table(table, where, "state", _STATE)
 
 
-def _asked(
+def _fields_of(
     text: str, where: _Place, what: str, fields: Mapping[str, _Rule], needs: Sequence[str], optional: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of a prediction or an exercise, and those of them that are details of its kind."""
+    """Return the fields of a prediction or an exercise, and the subset that is specific to its kind."""
     given = _table(text, where, what, fields, needs, tuple(dict.fromkeys((*needs, *optional))))
     details = {name: value for name, value in given.items() if name not in _OF_ALL}
     if "measure" in details:
@@ -442,7 +452,7 @@ def _predict(text: str, where: _Place) -> Predict:
     first = ("ask", "question", "reveal")
     ask = _table(text, where, "prediction", _PREDICT, first)["ask"]
     optional = ("state", "best") if ask == "choice" else ("state",)
-    given, details = _asked(text, where, f"prediction of a {ask}", _PREDICT, (*first, *ASKS[ask]), optional)
+    given, details = _fields_of(text, where, f"prediction of a {ask}", _PREDICT, (*first, *ASKS[ask]), optional)
     if ask == "choice":
         fields = ("text", "state" if "best" in details else "at_least")
         details["choices"] = [_table(one, where, "choice", _CHOICE, fields, fields) for one in details["choices"]]
@@ -450,7 +460,7 @@ def _predict(text: str, where: _Place) -> Predict:
             _state(one.get("state", {}), where)
         bounds = [one.get("at_least", n) for n, one in enumerate(details["choices"])]
         if bounds != sorted(set(bounds)):
-            where.fail("The at_least of the choices rise", bounds, [0, 0.5, 1])
+            where.fail("The at_least values of the choices must increase", bounds, [0, 0.5, 1])
     return Predict(ask, given["question"], _html(given["reveal"]), _state(given.get("state", {}), where), details)
 
 
@@ -459,11 +469,13 @@ def _exercise(text: str, where: _Place) -> Exercise:
     goal = _table(text, where, "exercise", _EXERCISE, first)["goal"]
     needs, allowed = GOALS[goal]
     optional = ["start", "allow", "at_most", "shortest", "longest", "keep", *(["head"] if goal == "attends" else [])]
-    given, details = _asked(text, where, f"exercise {goal}", _EXERCISE, (*first, *needs), optional)
+    given, details = _fields_of(text, where, f"exercise {goal}", _EXERCISE, (*first, *needs), optional)
     allow = tuple(given.get("allow", allowed))
     start = _state(given.get("start", {}), where)
     if missing := [kind for kind in EDITS if kind in start and kind not in (*allow, *details.get("keep", ()))]:
-        where.fail("An exercise starts with changes that it allows or keeps", _names(missing), f"keep = {missing}")
+        where.fail(
+            "An exercise may only start with changes that it allows or keeps", _names(missing), f"keep = {missing}"
+        )
     return Exercise(goal, given["task"], given["hint"], start, allow, details)
 
 
@@ -478,24 +490,26 @@ def _html(text: str) -> str:
 
 
 def _steps(text: str, where: _Place) -> tuple[Step, ...]:
-    """The steps of the Markdown after the front matter."""
+    """Return the steps of the Markdown after the front matter."""
     blocks: dict[str, Callable[[str, _Place], Part]] = {
         "show": lambda text, place: Show(_state(text, place)), "predict": _predict, "exercise": _exercise,
     }  # fmt: skip
     markdown = _markdown()
     tokens = iter(markdown.parse(text))
-    found: list[tuple[str, int, list[Any]]] = []  # title, line and parts; a part that is text is a list of tokens
+    found: list[tuple[str, int, list[Any]]] = []  # title, line and parts; a text part is a list of Markdown tokens
     for token in tokens:
         line = where.line + (token.map[0] if token.map else 0)
         if token.type == "heading_open" and token.level == 0 and token.tag in ("h1", "h2"):
             title = next(tokens).content
             if token.tag == "h1":
-                where.at(line).fail("The title stands in the front matter", f"# {title}", "## A step")
-            next(tokens)  # the end of the heading
+                where.at(line).fail("The title of a lesson must be in the front matter", f"# {title}", "## A step")
+            next(tokens)  # skip heading_close
             found.append((title, line, []))
             continue
         if not found:
-            where.at(line).fail("The text begins with the title of a step", token.content or token.type, "## A step")
+            where.at(line).fail(
+                "The text must begin with the title of a step", token.content or token.type, "## A step"
+            )
         parts = found[-1][2]
         kind = token.info.strip() if token.type == "fence" else ""
         if kind in blocks:
@@ -505,12 +519,12 @@ def _steps(text: str, where: _Place) -> tuple[Step, ...]:
         else:
             parts.append([token])
     if not found:
-        where.fail("A lesson has at least one step", "none", "## A step")
+        where.fail("A lesson needs at least one step", "none", "## A step")
     steps = []
     for title, line, parts in found:
-        asked = [type(part).__name__.lower() for part in parts if isinstance(part, Predict | Exercise)]
-        if len(asked) > 1:
-            where.at(line).fail("A step has at most one prediction or exercise", _names(asked), "two steps")
+        tasks = [type(part).__name__.lower() for part in parts if isinstance(part, Predict | Exercise)]
+        if len(tasks) > 1:
+            where.at(line).fail("A step may have at most one prediction or exercise", _names(tasks), "two steps")
         render = markdown.renderer.render
         texts = (Text(render(part, markdown.options, {})) if isinstance(part, list) else part for part in parts)
         steps.append(Step(title, tuple(texts), line))

@@ -510,7 +510,7 @@ def test_what_cannot_run_in_a_page_is_refused_beforehand(tmp_path: Path, monkeyp
         with pytest.raises(InputError, match=f"Only xformer's own models can run in a live page, got {name}"):
             live_page(one)
     monkeypatch.setitem(KNOWN, "norm_kind", ("rms",))
-    with pytest.raises(InputError, match="cannot compute norm_kind='layer' yet; it knows rms"):
+    with pytest.raises(InputError, match="cannot compute norm_kind='layer' yet; it supports rms"):
         live_page("checkpoints/reverse-mirror")
 
 

@@ -40,23 +40,23 @@ PREDICT = (
 CHOICE = ('ask = "choice"', 'question = "How?"', 'reveal = "So."', 'measure = { of = "right" }')
 CHOICES = 'choices = [{ text = "a", at_least = 1 }, { text = "b", at_least = 0 }]'
 WRONG = {
-    "no front matter": ("## One\n", "line 1: A lesson begins with TOML between two lines +++, got ## One; for example +++."),
-    "minutes are no number": (FRONT.replace("5", '"5"'), "line 4: The field minutes is a whole number from 1, got '5'; for"),
-    "no model": (FRONT.replace('checkpoint = "reverse-small"\n', ""), "names a checkpoint or a preset to train, got title"),
-    "an unknown field": (FRONT.replace("checkpoint", "summary2"), "line 5: The front matter may have title, summary, minutes"),
-    "no steps": (FRONT, "line 8: A lesson has at least one step, got none; for example ## A step."),
-    "text before the first step": (FRONT + "Text.\n", "line 8: The text begins with the title of a step"),
-    "two exercises": (block("exercise", *EXERCISE, "```", "```exercise", *EXERCISE), "line 8: A step has at most one"),
-    "a head without number": (block("show", 'ablate = ["encoder.0.attn"]'), "line 10: The field ablate is a list of heads,"),
-    "TOML of a block": (block("show", 'mask = "full"', "layer = = 1"), "line 11: The state is TOML"),
-    "another goal's field": (block("exercise", *EXERCISE, 'token = "3"'), "line 14: The exercise breaks may have goal"),
+    "no front matter": ("## One\n", "line 1: A lesson must begin with TOML between two +++ lines, got ## One; for example +++"),
+    "minutes are no number": (FRONT.replace("5", '"5"'), "line 4: The field minutes must be a whole number from 1, got '5';"),
+    "no model": (FRONT.replace('checkpoint = "reverse-small"\n', ""), "either a checkpoint or a preset to train, got title"),
+    "an unknown field": (FRONT.replace("checkpoint", "summary2"), "line 5: The front matter may have the fields title, sum"),
+    "no steps": (FRONT, "line 8: A lesson needs at least one step, got none; for example ## A step."),
+    "text before the first step": (FRONT + "Text.\n", "line 8: The text must begin with the title of a step"),
+    "two exercises": (block("exercise", *EXERCISE, "```", "```exercise", *EXERCISE), "line 8: A step may have at most one"),
+    "a head without number": (block("show", 'ablate = ["encoder.0.attn"]'), "line 10: The field ablate must be a list of"),
+    "TOML of a block": (block("show", 'mask = "full"', "layer = = 1"), "line 11: The state must be valid TOML"),
+    "another goal's field": (block("exercise", *EXERCISE, 'token = "3"'), "line 14: The exercise breaks may have the fields"),
     "a start that is not allowed": (
         block("exercise", *EXERCISE, "start = { positions = false }"),
-        "An exercise starts with changes that it allows or keeps, got positions; for example keep = ['positions'].",
+        "An exercise may only start with changes that it allows or keeps, got positions; for example keep = ['positions'].",
     ),
-    "a layer that is none": (block("predict", *PREDICT[:3], 'site = "layer 1"'), "line 13: The field site is the path of"),
+    "a layer that is none": (block("predict", *PREDICT[:3], 'site = "layer 1"'), "line 13: The field site must be the path"),
     "a choice without bound": (block("predict", *CHOICE, CHOICES.replace(", at_least = 0", "")), "The choice needs text, at_"),
-    "bounds that fall": (block("predict", *CHOICE, CHOICES), "The at_least of the choices rise, got [1, 0]; for example [0, "),
+    "bounds that fall": (block("predict", *CHOICE, CHOICES), "values of the choices must increase, got [1, 0]; for example"),
 }  # fmt: skip
 
 
@@ -100,8 +100,11 @@ def test_no_html_of_the_text_and_no_image_reaches_the_page() -> None:
 MODELS = (
     (block("show", 'ablate = ["encoder.7.attn.0"]'), "line 8: The model has the heads {'encoder.0.attn': 1, 'encod"),
     (block("predict", *PREDICT).replace("head = 0", "head = 3"), "got encoder.0.attn, head 3; for example encoder.0"),
-    (block("exercise", 'goal = "predicts"', *EXERCISE[1:], "output = 0", 'token = "99"'), "of the model's, got 99"),
-    (block("show", 'input = "3 99"'), "The model reads the input of each state, got '3 99' ("),
+    (
+        block("exercise", 'goal = "predicts"', *EXERCISE[1:], "output = 0", 'token = "99"'),
+        "in the model's vocabulary, got 99",
+    ),
+    (block("show", 'input = "3 99"'), "The model must be able to read each input, got '3 99' ("),
 )
 
 
