@@ -1,4 +1,4 @@
-"""Runs trained in the process of a test: what happens to one happens at a step, or at a look around, that the test names."""
+"""Runs that are trained in the test's own process, so that a test can trigger events at chosen steps or polls."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from xformer.training.run_store import RunStore, entry_of, move
 PRESET = tiny_preset(steps=20, log_every=5, snapshot_every=10, model={"dropout": 0.2}, weight_decay=0.1)
 TIMES = ("seconds", "tokens_per_second")
 Happening = Callable[[], Any] | str
-"""A call, or words for a run: commands like "pause" or "rate=0.02", SIGTERM, and "dies"; see `LocalRun.happens`."""
+"""An event for a run: a callable, or words such as "pause", "rate=0.02", "SIGTERM" and "dies"; see `LocalRun.happens`."""
 
 
 def claim(store: RunStore, run: str, device: str = "cpu") -> str:
-    """What the server does before it starts a process; returns the token."""
+    """Mark a run as running, as the server does before it starts a process, and return the token."""
     with store.database.writing() as db:
         move(db, entry_of(db, run), "running", device=device, worker="token", pid=None)
     return "token"
 
 
 def waiting(number: int, owner: str, **values: Any) -> Entry:
-    """A run that waits, and is in no store; any of its values can be given."""
-    usual: dict[str, Any] = {"number": number, "id": f"run{number}", "owner": owner, "state": "queued"}
-    return Entry(**(usual | {"deleted": None, "private": 0} | values))
+    """Return a queued run outside any store; `values` overrides any field."""
+    defaults: dict[str, Any] = {"number": number, "id": f"run{number}", "owner": owner, "state": "queued"}
+    return Entry(**(defaults | {"deleted": None, "private": 0} | values))
 
 
 def at_once(n: int, do: Callable[[], Any]) -> list[Any]:
-    """What `n` threads return or raise that do the same at the same moment."""
+    """Call a function in `n` threads at the same moment. Returns the results, or the messages of `RunStoreError`."""
     barrier = threading.Barrier(n)
 
     def work(_: int) -> Any:
@@ -62,7 +62,7 @@ def at_once(n: int, do: Callable[[], Any]) -> list[Any]:
 
 @contextmanager
 def quick_worker(patch: pytest.MonkeyPatch, signal: Callable[..., Any] = lambda *_: None) -> Iterator[None]:
-    """A worker looks around between any two steps, and leaves priorities and signals of this process alone."""
+    """Make a worker poll between any two steps, and leave the priority and signal handlers of this process unchanged."""
     with patch.context() as patch:
         for name in ("LOOK_SECONDS", "WRITE_SECONDS", "ROOM_SECONDS"):
             patch.setattr(commands, name, 0.0)
@@ -84,7 +84,7 @@ def failing_with(error: BaseException) -> Callable[..., Any]:
 
 
 def outcome(store: RunStore, run: str) -> dict[str, Any]:
-    """All that a finished run leaves, but for times: the bits of all weights, and the metrics."""
+    """Return everything that a finished run leaves, except times: hashes of all weights, the metrics and the settings."""
     folder, entry = store.folder_of(run), store.entry(run)
     snapshots = {step: bits(snapshot_file(folder, step)) for step in snapshot_steps(folder)}
     found: dict[str, Any] = {"weights": bits(folder / FILE), "snapshots": snapshots, "rows": untimed(store.rows(run))}
@@ -92,28 +92,28 @@ def outcome(store: RunStore, run: str) -> dict[str, Any]:
 
 
 def bits(file: Path) -> str:
-    """A hash of the weights in a file, without its header, which has the time that the training took."""
+    """Return a hash of the weights in a file, without its header, which contains the training time."""
     content = file.read_bytes()
     return hashlib.sha256(content[8 + int.from_bytes(content[:8], "little") :]).hexdigest()
 
 
 BEFORE = -1
-"""In place of a step: when the run has its process, which has not looked at it yet."""
+"""Pseudo-step of an event after the run has been assigned to its process and before the worker reads it."""
 UNDISTURBED: dict[Preset, dict[str, Any]] = {}
 
 
 NewRun = Callable[..., "LocalRun"]
-"""What the fixture `new_run` is."""
+"""The type of the fixture `new_run`."""
 
 
 class LocalRun:
-    """A run of a store, which waits for `train` or `resume`."""
+    """A queued run of a store, to be trained here by `train` or `resume`."""
 
     def __init__(self, store: RunStore, monkeypatch: pytest.MonkeyPatch, run: str) -> None:
         self.store, self.monkeypatch, self.id, self.folder = store, monkeypatch, run, store.folder_of(run)
         self.handlers: list[Callable[..., Any]] = []
         self.trained: loop.Run
-        """What the worker trains, from the first step on."""
+        """The run that the worker trains; set at the first step."""
 
     def another(self, settings: Preset = PRESET, **how: Any) -> LocalRun:
         return LocalRun(self.store, self.monkeypatch, self.store.add(settings, **how))
@@ -136,12 +136,12 @@ class LocalRun:
 
     @property
     def commands(self) -> list[str]:
-        """Those that nobody has carried out."""
+        """The pending commands."""
         with self.store.database.reading() as db:
             return [row["kind"] for row in db.execute("SELECT kind FROM commands WHERE run = ?", (self.id,))]
 
     def happens(self, what: Happening) -> Any:
-        """Do it to this run."""
+        """Apply an event to this run."""
         if not isinstance(what, str):
             return what()
         for word in what.split():
@@ -157,7 +157,7 @@ class LocalRun:
     def train(
         self, at: Mapping[int, Happening] | None = None, pauses: Sequence[Happening] = (), device: str = "cpu"
     ) -> Entry:
-        """`at[step]` happens before the step that follows it; each look around of a paused worker uses up one of `pauses`."""
+        """Train the run. `at[step]` is applied before the next step; each poll of a paused worker applies one of `pauses`."""
         train_step, waiting = loop.Run.train_step, list(pauses)
 
         def step(run: loop.Run) -> None:
@@ -166,10 +166,10 @@ class LocalRun:
             train_step(run)
 
         def sleep(_: float) -> None:
-            assert waiting, "the worker waits for something that the test does not know of"
+            assert waiting, "the worker polls more often than the test expects"
             self.happens(waiting.pop(0))
 
-        # Held as its process would hold it: else the keeper of an app that another test has opened takes the run for dead.
+        # Hold the lock as the process would; otherwise an app opened by another test would mark the run as dead.
         lock = liveness.take(self.folder / liveness.LOCK)
         held = nullcontext() if lock is None else os.fdopen(lock)
         with held, self.monkeypatch.context() as patch:
@@ -179,46 +179,46 @@ class LocalRun:
                 token = claim(self.store, self.id, device)
                 self.happens((at or {}).get(BEFORE, ""))
                 worker.work(self.store, self.id, token)
-        assert not waiting, "the worker did not wait as often as the test thought"
+        assert not waiting, "the worker polled less often than the test expects"
         return self.entry
 
     def dies(self, at: Mapping[int, Happening]) -> None:
-        """Train until the process is killed, which is noticed."""
+        """Train until the process is killed, and record that."""
         with pytest.raises(SystemExit):
             self.train(at)
         self.store.change(self.id, worker=None, state="interrupted")
 
     def resume(self, at: Mapping[int, Happening] | None = None, pauses: Sequence[Happening] = ()) -> Entry:
-        """Press Resume, and have the run trained here."""
+        """Resume the run and train it here."""
         with self.monkeypatch.context() as patch:
             patch.setattr(jobs, "reconcile", lambda _: None)
             jobs.resume(self.store, self.id)
         return self.train(at, pauses)
 
     def outcome(self) -> dict[str, Any]:
-        """The bits of the weights, and the metrics but for times."""
+        """Return the hash of the weights, the metrics without times, and the scores."""
         found = outcome(self.store, self.id)
         return {name: found[name] for name in ("weights", "rows", "figures")}
 
     def assert_undisturbed(self) -> None:
-        """It ended like a run with its settings that nothing happened to, which is trained once."""
+        """Assert that the run ended like an undisturbed run with its settings, which is trained once and cached."""
         entry, settings = self.entry, self.entry.settings()
         assert entry.state == "finished", entry.message
         if settings not in UNDISTURBED:
-            whole = self.another(settings)
-            assert whole.train().state == "finished"
-            UNDISTURBED[settings] = whole.outcome()
+            other = self.another(settings)
+            assert other.train().state == "finished"
+            UNDISTURBED[settings] = other.outcome()
         assert self.outcome() == UNDISTURBED[settings]
         assert entry.figures["samples"] == 20
 
     def assert_goes_on(self) -> Entry:
-        """Resumed, it ends like a run that nothing happened to."""
+        """Resume the run and assert that it ends like an undisturbed run."""
         entry = self.resume()
         self.assert_undisturbed()
         return entry
 
 
 def assert_same_weights(one: torch.nn.Module, other: torch.nn.Module) -> None:
-    """Bit for bit."""
+    """Assert that two modules have the same weights, bit for bit."""
     for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
         assert torch.equal(mine, theirs)

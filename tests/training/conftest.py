@@ -1,4 +1,4 @@
-"""What the tests of the training room share."""
+"""Fixtures of the training tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xformer.training.run_store import RunStore
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[RunStore]:
-    """A run store without runs, held open all along: the last one to close it would write its log back each time."""
+    """An empty run store. A connection stays open, because closing the last one would write the log back each time."""
     store = RunStore(tmp_path / "runs")
     held_open = store.database.connect()
     yield store
@@ -22,11 +22,11 @@ def store(tmp_path: Path) -> Iterator[RunStore]:
 
 @pytest.fixture
 def new_run(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> NewRun:
-    """A run that waits, with these settings."""
+    """A function that adds a queued run with given settings."""
     return lambda settings=PRESET, **how: LocalRun(store, monkeypatch, store.add(settings, **how))
 
 
 @pytest.fixture
 def run(new_run: NewRun) -> LocalRun:
-    """A run that waits."""
+    """A queued run."""
     return new_run()

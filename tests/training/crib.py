@@ -1,4 +1,4 @@
-"""A leak on purpose: what measures a decoder must not be taken in by a model that copies the answer out of its own input."""
+"""A deliberately leaking model: the scores of a decoder must not be fooled by a model that copies the answer from its input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xformer.model import Transformer
 
 
 class Crib(Transformer):
-    """A deliberate leak: it predicts the token after each position, and the first symbol at the end."""
+    """A leaking model: it predicts the actual next token at each position, and the end token at the end of each sequence."""
 
     def forward(self, tokens: torch.Tensor, target: torch.Tensor | None = None, **given: Any) -> torch.Tensor:
         written = tokens if target is None else target

@@ -1,4 +1,4 @@
-"""A run goes through one file and comes back the same, and a file from a stranger leaves nothing half done."""
+"""Export and import of runs: a run survives the round trip, and a rejected file leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from xformer.training.run_store import RunStore
 
 
 def trained(folder: Path, architecture: str = "encoder", **settings: Any) -> tuple[RunStore, str]:
-    """A run store with one finished run of 12 steps in it, reports at 5, 10, 12."""
+    """Return a run store with one finished run of 12 steps, with reports at steps 5, 10 and 12."""
     store, preset = RunStore(folder), tiny_preset(architecture, **settings)
     run = store.add(preset, owner="ann", name="first try", state="finished")
     rows = [progress.row() for progress in iter_train(preset, out=store.folder_of(run), device="cpu")]
@@ -35,7 +35,7 @@ def trained(folder: Path, architecture: str = "encoder", **settings: Any) -> tup
 
 
 def file_of(card: dict[str, Any], architecture: str = "encoder") -> bytes:
-    """A file with this card and fresh weights."""
+    """Return the content of a file with this card and new weights."""
     preset = tiny_preset(architecture)
     model = Transformer(preset.model, torch.Generator().manual_seed(7))
     return to_bytes(Checkpoint(model, Task(preset.task), card))
@@ -47,7 +47,7 @@ def row(step: int, **changes: Any) -> dict[str, Any]:
     return {"step": step, "steps": 12, "note": "", "done": False} | dict.fromkeys(numbers, 1.0) | shares | changes
 
 
-def test_a_run_comes_back_from_its_file_with_weights_settings_curve_and_figures(tmp_path: Path) -> None:
+def test_run_survives_export_and_import_with_weights_settings_curve_and_scores(tmp_path: Path) -> None:
     store, run = trained(tmp_path / "here", "encoder-decoder")
     other = RunStore(tmp_path / "there")
     taken = from_file(other, to_file(store, run), owner="ben")
@@ -64,7 +64,7 @@ def test_a_run_comes_back_from_its_file_with_weights_settings_curve_and_figures(
     assert after.settings() == dataclasses.replace(before.settings(), name="tiny")
 
 
-def test_a_file_of_an_earlier_step_ends_there(tmp_path: Path) -> None:
+def test_exported_file_of_an_earlier_step_ends_at_that_step(tmp_path: Path) -> None:
     store, run = trained(tmp_path)
     found = from_bytes(to_file(store, run, 8))
     assert found.card["step"] == 8
@@ -75,7 +75,7 @@ def test_a_file_of_an_earlier_step_ends_there(tmp_path: Path) -> None:
         to_file(store, run, 7)
 
 
-def test_what_is_here_already_is_not_taken_twice(tmp_path: Path) -> None:
+def test_weights_already_in_the_store_are_not_imported_again(tmp_path: Path) -> None:
     store, run = trained(tmp_path)
     content = to_file(store, run)
     taken = from_file(store, content, owner="ben")
@@ -89,14 +89,14 @@ def test_what_is_here_already_is_not_taken_twice(tmp_path: Path) -> None:
     assert from_file(store, file_of({"step": 12}), owner="ben").is_new
 
 
-def test_a_card_that_says_nothing_is_enough(store: RunStore) -> None:
+def test_file_with_an_empty_card_can_be_imported(store: RunStore) -> None:
     taken = from_file(store, file_of({}), owner="ben", file_name="../x/mine.safetensors")
     entry = store.entry(taken.run)
     assert (entry.name, entry.step, entry.figures, entry.message, store.rows(taken.run)) == ("mine", 0, {}, "", [])
     assert entry.settings().train.steps == 1
 
 
-def test_the_text_of_an_imported_card_becomes_one_plain_line(store: RunStore) -> None:
+def test_text_of_an_imported_card_becomes_one_printable_line(store: RunStore) -> None:
     card = {"name": "a\n\x1b[31m" + "b" * 500, "about": ["no text"], "title": 3, "seconds": True, "device": "toaster"}
     entry = store.entry(from_file(store, file_of(card | {"step": "9"}), owner="ben").run)
     assert entry.name == "a [31m" + "b" * 74
@@ -115,14 +115,14 @@ def test_the_text_of_an_imported_card_becomes_one_plain_line(store: RunStore) ->
         ([row(5, held_out_exact_match=1.5)], "row 1 is not valid at held_out_exact_match: "),
     ],
 )
-def test_an_invalid_curve_is_ignored_with_a_warning(curve: Any, words: str) -> None:
+def test_invalid_curve_is_ignored_with_a_warning(curve: Any, words: str) -> None:
     card = read_card({"step": 12, "curve": curve, "name": "x"})
     assert (card.rows, card.step, card.name) == ([], 12, "x")
     assert card.left_out.startswith("Left out of the imported file: its curve (")
     assert words in card.left_out
 
 
-def test_of_a_curve_only_what_is_known_is_kept() -> None:
+def test_only_known_fields_of_a_curve_are_kept() -> None:
     scores = {"encoder.0.attn": [0.5, 1.0]}
     good = row(5, scores=scores, best_head_score=0.5, note="a\nb")
     [kept] = read_card({"step": 12, "curve": [good | {"diagonal": 0.5, "evil": {"deep": []}}]}).rows
@@ -132,7 +132,7 @@ def test_of_a_curve_only_what_is_known_is_kept() -> None:
         assert "scores" not in kept
 
 
-def test_settings_and_figures_that_cannot_be_are_left_out() -> None:
+def test_invalid_settings_and_scores_are_dropped() -> None:
     card = read_card({"step": 12, "train": {"steps": 0}, "figures": {"exact_match": 2}})
     assert (card.train.steps, card.figures) == (12, {})
     assert "its training settings (steps must be from 1" in card.left_out
@@ -143,7 +143,7 @@ def assert_empty(store: RunStore) -> None:
     assert [path for path in store.folder.iterdir() if path.is_dir()] == []
 
 
-def test_a_refusal_is_one_sentence_and_leaves_nothing(store: RunStore) -> None:
+def test_rejected_file_gives_one_sentence_and_leaves_nothing(store: RunStore) -> None:
     no_task = to_bytes(Checkpoint(Transformer(tiny_preset().model, torch.Generator().manual_seed(1))))
     small, full = Limits(parameters=10), Limits(disk=10)
     for content, limits, words in (
@@ -160,7 +160,7 @@ def test_a_refusal_is_one_sentence_and_leaves_nothing(store: RunStore) -> None:
 
 
 @pytest.mark.parametrize("fails", ["xformer.checkpoints.save", "xformer.training.run_store.insert_rows"])
-def test_when_the_disk_refuses_there_is_neither_a_row_nor_a_folder(
+def test_disk_error_during_import_leaves_neither_a_row_nor_a_folder(
     store: RunStore, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     monkeypatch.setattr(fails, failing_with(OSError(28, "No space left on device")))

@@ -1,4 +1,4 @@
-"""A run store that something has happened to: what is damaged says so, and everything else is read as before."""
+"""A damaged run store: damaged runs are reported as such, and all other runs are read as before."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ GARBLED = ["banana", b"\xff\x00", -1, 1.5, 10**18, math.inf, "{", "[1]", "\x1b[2
 
 @pytest.fixture
 def sound(store: RunStore) -> str:
-    """A run that nothing happens to, the oldest."""
+    """An undamaged run, the oldest in the store."""
     run = store.add(tiny_preset(), name="sound", state="finished", figures={"exact_match": 0.5})
     store.put_rows(run, [{"step": 4, "loss": 0.5, "held_out_exact_match": 0.25}])
     return run
 
 
-OTHERS = ("number", "id", "deleted", "private", "sweep")  # what an id leads to, and a sweep, have tests of their own
+OTHERS = ("number", "id", "deleted", "private", "sweep")  # damaged ids and sweeps have separate tests
 COLUMNS = [name for name in Entry.model_fields if name not in OTHERS]
 
 
@@ -62,7 +62,7 @@ def test_garbled_cells_hide_no_other_run(store: RunStore, sound: str) -> None:
     assert trouble_with(store.folder, [["list"], *shown]) == []
 
 
-def test_a_damaged_run_is_never_started_nor_said_to_be_trained(store: RunStore, sound: str) -> None:
+def test_damaged_run_is_not_started_and_not_shown_as_active(store: RunStore, sound: str) -> None:
     run = store.add(tiny_preset())
     edit(store, run, train="{}", worker="other", state="running")
     jobs.reconcile(store)
@@ -72,8 +72,8 @@ def test_a_damaged_run_is_never_started_nor_said_to_be_trained(store: RunStore, 
 
 
 @pytest.mark.parametrize("name", ["..", "/etc", "x" * 200])
-def test_an_id_leads_nowhere_else(store: RunStore, sound: str, name: str) -> None:
-    """Else what is thrown away in the end would be the folder of all runs, or another one."""
+def test_damaged_id_cannot_name_another_folder(store: RunStore, sound: str, name: str) -> None:
+    """Otherwise emptying the bin would remove the folder of all runs, or a folder elsewhere."""
     store.folder_of(sound).mkdir()
     edit(store, store.add(tiny_preset(), state="stopped"), id=name)
     [hurt] = [entry for entry in store.entries() if entry.id != sound]
@@ -86,7 +86,7 @@ def test_an_id_leads_nowhere_else(store: RunStore, sound: str, name: str) -> Non
     assert [entry.id for entry in store.entries()] == [sound]
 
 
-def test_a_row_that_is_no_json_hides_no_other(store: RunStore, sound: str) -> None:
+def test_row_of_invalid_json_hides_no_other_row(store: RunStore, sound: str) -> None:
     other = store.add(tiny_preset())
     store.put_rows(other, [{"step": step, "loss": 1.0, "held_out_exact_match": step / 10} for step in (1, 2, 3)])
     with store.database.writing() as db:
@@ -108,13 +108,13 @@ def test_a_row_that_is_no_json_hides_no_other(store: RunStore, sound: str) -> No
         ('{"step": 3, "loss": NaN, "scores": {"a": [0.5]}}', {"step": 3, "loss": math.nan, "scores": {"a": [0.5]}}),
     ],
 )
-def test_what_is_left_of_a_row(text: str, kept: dict[str, Any] | None) -> None:
+def test_metrics_row_keeps_only_valid_values(text: str, kept: dict[str, Any] | None) -> None:
     found = metrics_row(3, text)
     assert json.dumps(found) == json.dumps(kept)
 
 
 @pytest.mark.parametrize("hurts", ["folder", "worker.lock", "the lock of a dead run"])
-def test_a_folder_that_cannot_be_trained_in_keeps_no_other_run_waiting(
+def test_run_with_an_unusable_folder_does_not_block_other_runs(
     store: RunStore, hurts: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []

@@ -13,10 +13,10 @@ from xformer.training.evaluate import evaluate
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_score_of_many_batches_is_the_score_of_one(
+def test_score_does_not_depend_on_the_batch_size(
     float64: None, monkeypatch: pytest.MonkeyPatch, architecture: str
 ) -> None:
-    """The same 23 examples in batches of 7, 7, 7 and 2, and joined into one."""
+    """Score the same 23 examples in batches of 7, 7, 7 and 2, and in one batch."""
     monkeypatch.setattr(module, "BATCH", 7)
     task = tiny_task(architecture)
     model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
@@ -37,7 +37,7 @@ def test_the_score_of_many_batches_is_the_score_of_one(
     assert result.exact_match == pytest.approx(exact / 23)
 
 
-def test_the_mode_of_the_model_is_given_back_and_dropout_kept_out() -> None:
+def test_evaluate_disables_dropout_and_restores_the_mode_of_the_model() -> None:
     task = tiny_task()
     model = Transformer(tiny_model(task, dropout=0.5))
     scores = []
@@ -48,7 +48,7 @@ def test_the_mode_of_the_model_is_given_back_and_dropout_kept_out() -> None:
     assert scores[0] == scores[1]
 
 
-def test_where_there_are_few_unseen_inputs_each_is_scored_once() -> None:
+def test_each_unseen_input_is_scored_once_if_there_are_few() -> None:
     task = tiny_task("decoder", name="modular", symbols=59, min_len=2, max_len=2)
     model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
     found = evaluate(model, task, samples=10_000, seed=1)

@@ -1,4 +1,4 @@
-"""From the run store to processes: who is started, who is noticed dead, who is killed; and buttons that many press at once."""
+"""The queue: which runs are started, which workers are recorded as dead or killed, and concurrent requests."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from xformer.training.run_store import RunStore
 
 DEADLINE = 120.0
 ONE, TWO = ["cpu"], ["cuda:0", "cpu"]
-"""The devices of a machine without and with a GPU."""
+"""The devices of a machine without a GPU and with one."""
 GONE = "Its process ended without an error message: it was killed, ran out of memory, or the machine was restarted."
 UNANSWERED = "Its process ended before it responded. Resume continues from the last saved state."
 HANG = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
 
 
 class Office:
-    """In place of workers: each start is recorded, and the lock is held until the worker dies, or by one that hangs."""
+    """Fake workers: records each start, and holds the lock until the worker dies. With `hangs`, starts a process that hangs."""
 
     def __init__(self, store: RunStore) -> None:
         self.store, self.hangs = store, False
@@ -55,7 +55,7 @@ class Office:
         return jobs.submit(self.store, settings, **how)
 
     def hang(self) -> tuple[str, subprocess.Popen[bytes]]:
-        """A run whose worker hangs, from its very beginning, and ignores commands."""
+        """Submit a run whose worker hangs from the start and ignores commands."""
         self.hangs = True
         return self.submit(), self.processes[-1]
 
@@ -73,12 +73,12 @@ class Office:
         self.tend()
 
     def leave(self, run: str, state: str) -> None:
-        """End as a worker does."""
+        """End a run as its worker does."""
         worker.leave(self.store, run, str(self.store.entry(run).worker), state, "")
         self.die(run)
 
     def wait_until(self, run: str, holds: Callable[[Entry], bool]) -> Entry:
-        """Tend until something holds of a run."""
+        """Reconcile until a condition holds for a run."""
         deadline = time.monotonic() + DEADLINE
         while not holds(entry := self.store.entry(run)):
             assert time.monotonic() < deadline, entry
@@ -100,7 +100,7 @@ def office(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]
         process.wait()
 
 
-def test_the_first_run_starts_at_once_and_the_next_one_waits(office: Office) -> None:
+def test_first_run_starts_immediately_and_the_next_one_waits(office: Office) -> None:
     one, two = office.submit(owner="ada", name="first"), office.submit()
     assert office.states(one, two) == ["running", "queued"]
     entry = office.store.entry(one)
@@ -118,7 +118,7 @@ def test_the_first_run_starts_at_once_and_the_next_one_waits(office: Office) -> 
 def test_each_device_trains_one_of_the_queued_runs(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "devices", lambda: ["cuda:0", "cpu"])
     runs = [office.submit(device=device) for device in ("auto", "cuda:0", "cpu", "cuda")]
-    runs.append(office.store.add(PRESET, device="cuda:1"))  # which is no longer there, so it takes the processor
+    runs.append(office.store.add(PRESET, device="cuda:1"))  # it does not exist, so the run goes to the CPU
     assert office.states(*runs) == ["running", "queued", "running", "queued", "queued"]
     office.leave(runs[0], "failed")
     office.leave(runs[2], "finished")
@@ -135,7 +135,7 @@ def test_queued_runs_of_three_owners_alternate_and_a_late_owner_is_next(office: 
     assert [owners[run] for run in office.started] == ["ada", "bob", "cy", "ada", "bob", "ada", "dee", "bob", "ada"]
 
 
-def test_deleting_what_is_finished_is_no_way_to_the_front(office: Office) -> None:
+def test_deleting_finished_runs_does_not_move_an_owner_to_the_front(office: Office) -> None:
     owners = {office.store.add(PRESET, owner=owner): owner for owner in ("bob", "bob", "bob", "ada", "ada", "ada")}
     office.tend()
     while len(office.started) < len(owners):
@@ -147,13 +147,13 @@ def test_deleting_what_is_finished_is_no_way_to_the_front(office: Office) -> Non
     assert [owners[run] for run in office.started] == ["bob", "ada"] * 3
 
 
-def test_an_owner_with_a_device_waits_behind_one_without() -> None:
+def test_owner_with_a_running_run_waits_behind_an_owner_without() -> None:
     running = waiting(1, "ada", state="running", worker="w", device="cpu", turn=1)
     entries = [running, waiting(2, "ada"), waiting(3, "ada"), waiting(4, "bob")]
     assert [entry.owner for entry in jobs.in_turn(entries)] == ["bob", "ada", "ada"]
 
 
-def test_the_queue_position_counts_only_runs_for_the_same_device() -> None:
+def test_queue_position_counts_only_runs_for_the_same_device() -> None:
     people = (("ada", "auto"), ("bob", "cpu"), ("cy", "auto"), ("ada", "auto"), ("dee", "cpu"))
     entries = [waiting(number, owner, wanted=wanted) for number, (owner, wanted) in enumerate(people, start=1)]
     assert [jobs.place(f"run{number}", entries, TWO) for number in range(1, 6)] == [0, 0, 1, 2, 1]
@@ -161,7 +161,7 @@ def test_the_queue_position_counts_only_runs_for_the_same_device() -> None:
     assert jobs.place("unknown", entries, TWO) == 0
 
 
-def test_what_may_not_be_trained_leaves_nothing(office: Office) -> None:
+def test_rejected_run_leaves_nothing(office: Office) -> None:
     with pytest.raises(ConfigError):
         office.submit(tiny_preset(model={"max_len": 3}))
     with pytest.raises(RunStoreError, match=r"The device must be one of auto, cuda, cpu, got 'cuda:7'\."):
@@ -172,7 +172,7 @@ def test_what_may_not_be_trained_leaves_nothing(office: Office) -> None:
     assert not [path for path in office.store.folder.iterdir() if path.is_dir()]
 
 
-def test_a_fork_keeps_the_shape_of_the_model_and_on_a_full_disk_leaves_nothing(run: LocalRun, office: Office) -> None:
+def test_fork_needs_the_same_model_and_leaves_nothing_on_a_full_disk(run: LocalRun, office: Office) -> None:
     run.train()
     with pytest.raises(ConfigError, match="A fork keeps the model's settings"):
         jobs.fork(run.store, run.id, 10, tiny_preset(model={"d_model": 16}))
@@ -184,9 +184,7 @@ def test_a_fork_keeps_the_shape_of_the_model_and_on_a_full_disk_leaves_nothing(r
     assert [path.name for path in run.store.folder.iterdir() if path.is_dir()] == [run.id]
 
 
-def test_a_start_counts_even_if_the_worker_cannot_be_started_yet(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_stays_queued_if_its_worker_cannot_be_started_yet(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(processes, "spawn", failing_with(OSError(errno.EAGAIN, "Resource temporarily unavailable")))
         run = office.submit()
@@ -198,11 +196,11 @@ def test_a_start_counts_even_if_the_worker_cannot_be_started_yet(
     assert office.started == [run]
 
 
-def test_a_worker_that_is_gone_is_noticed(office: Office) -> None:
+def test_run_of_a_dead_worker_is_interrupted(office: Office) -> None:
     run, other = office.submit(), office.submit()
     office.tend()
-    assert office.store.entry(run).is_active  # it holds its lock, though it has not reported yet
-    office.store.change(run, unreported_starts=0)  # as a worker does after its first steps
+    assert office.store.entry(run).is_active  # it holds its lock, although it has not reported yet
+    office.store.change(run, unreported_starts=0)  # as a worker does with its first report
     office.die(run)
     entry = office.store.entry(run)
     assert (entry.state, entry.worker) == ("interrupted", None)
@@ -212,13 +210,13 @@ def test_a_worker_that_is_gone_is_noticed(office: Office) -> None:
     assert office.shown(run) == ("queued", "")
 
 
-def test_a_worker_that_dies_before_its_first_report_is_replaced_once(office: Office) -> None:
+def test_worker_that_dies_before_its_first_report_is_replaced_once(office: Office) -> None:
     run, other = office.submit(owner="ada"), office.submit(owner="bob")
     os.close(office.locks.pop(run))
     seen = liveness.with_process_state(office.store, office.store.entry(run))
     assert (seen.state, seen.worker, seen.message) == ("queued", None, liveness.STOPPED_EARLY)
     office.tend()
-    assert office.started == [run, run]  # its turn had only begun, so it goes before the other one
+    assert office.started == [run, run]  # its turn had only begun, so it comes before the other run
     assert office.store.entry(run).is_active
     assert office.shown(run) == ("running", liveness.RESTARTED)
     office.die(run)
@@ -226,27 +224,27 @@ def test_a_worker_that_dies_before_its_first_report_is_replaced_once(office: Off
     assert (state, office.store.entry(run).worker) == ("failed", None)
     assert message.startswith(f"{liveness.STOPPED_TWICE} The second worker {liveness.ENDED}")
     assert office.started == [run, run, other]
-    jobs.resume(office.store, run)  # and all begins anew
+    jobs.resume(office.store, run)  # resets the count of failed starts
     office.leave(other, "finished")
     assert office.shown(run) == ("running", "")
-    office.leave(run, "queued")  # a worker that lost its GPU has reported it: the next one is the first of its kind
+    office.leave(run, "queued")  # as a worker that lost its GPU; this resets the count too
     office.die(run)
     assert office.shown(run) == ("running", liveness.RESTARTED)
 
 
-def test_a_worker_that_is_gone_after_a_stop_has_stopped(office: Office) -> None:
+def test_run_of_a_worker_that_dies_after_a_stop_command_is_stopped(office: Office) -> None:
     run = office.submit()
     jobs.stop(office.store, run)
     office.die(run)
     assert office.shown(run) == ("stopped", UNANSWERED)
-    with office.store.database.reading() as db:  # and the old stop is forgotten
+    with office.store.database.reading() as db:  # the stop command has been deleted
         assert db.execute("SELECT count(*) FROM commands").fetchone()[0] == 0
     jobs.resume(office.store, run)
     office.tend()
     assert office.states(run) == ["running"]
 
 
-def test_a_run_waits_for_its_leaving_process_while_other_runs_start(office: Office) -> None:
+def test_run_waits_for_its_exiting_process_while_other_runs_start(office: Office) -> None:
     one, two = office.submit(), office.submit()
     worker.leave(office.store, one, str(office.store.entry(one).worker), "queued", "The GPU was lost.")
     office.tend()  # the lock of the first is still held
@@ -256,7 +254,7 @@ def test_a_run_waits_for_its_leaving_process_while_other_runs_start(office: Offi
     assert office.started == [one, two, one]
 
 
-def test_stopping_and_resuming_what_has_no_process(office: Office) -> None:
+def test_stop_and_resume_of_runs_without_a_process(office: Office) -> None:
     office.submit()
     for state in ("queued", "paused", "stopped", "finished", "failed", "interrupted"):
         stopped, resumed = (office.store.add(PRESET, name="mine", state=state) for _ in range(2))
@@ -266,13 +264,13 @@ def test_stopping_and_resuming_what_has_no_process(office: Office) -> None:
             with pytest.raises(RunStoreError, match="The run “mine” is finished: there is nothing left to resume"):
                 jobs.resume(office.store, resumed)
             continue
-        for _ in range(2):  # the second press finds it going on already
+        for _ in range(2):  # the second call finds the run already queued
             jobs.resume(office.store, resumed)
         assert office.states(resumed) == ["queued"]
     assert len(office.started) == 1
 
 
-def test_a_dead_process_is_seen_before_the_first_round_of_the_queue(office: Office) -> None:
+def test_dead_and_halted_processes_are_shown_before_reconcile_records_them(office: Office) -> None:
     run, process = office.hang()
     store = office.store
     store.change(run, unreported_starts=0)
@@ -291,10 +289,10 @@ def test_a_dead_process_is_seen_before_the_first_round_of_the_queue(office: Offi
     assert store.entry(run) == seen
 
 
-def test_a_process_that_could_write_nowhere_else_leaves_its_reason_in_the_lock(
+def test_process_on_a_full_disk_writes_the_reason_into_the_lock_file(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk is not called “killed, out of memory”."""
+    """Otherwise the message would say that it was killed or ran out of memory."""
     run, process = office.hang()
     lock = os.open(office.store.folder_of(run) / liveness.LOCK, os.O_RDWR)
     full = failing_with(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
@@ -316,7 +314,7 @@ def test_a_process_that_could_write_nowhere_else_leaves_its_reason_in_the_lock(
     assert office.shown(run) == ("interrupted", words)
 
 
-def test_resume_is_not_told_to_a_process_that_has_just_ended(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_queues_a_run_whose_process_has_just_ended(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     run, process = office.hang()
     process.kill()
     process.wait()
@@ -326,35 +324,33 @@ def test_resume_is_not_told_to_a_process_that_has_just_ended(office: Office, mon
 
 
 def later(monkeypatch: pytest.MonkeyPatch, seconds: float, wall: float = 0.0) -> None:
-    """So many seconds later; the clock on the wall says something else."""
+    """Advance the monotonic clock by `seconds`, and the wall clock by `wall`."""
     monotonic, clock = time.monotonic, time.time
     monkeypatch.setattr(time, "monotonic", lambda: monotonic() + seconds)
     monkeypatch.setattr(time, "time", lambda: clock() + wall)
 
 
-def test_a_worker_that_hangs_is_killed_some_seconds_after_a_stop(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hanging_worker_is_killed_some_seconds_after_a_stop(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     run, process = office.hang()
     later(monkeypatch, 1000)
     office.tend()
-    assert process.poll() is None  # it got no order to stop
+    assert process.poll() is None  # no stop command was sent
     jobs.stop(office.store, run)
     office.tend()
-    assert process.poll() is None  # it may still obey
-    later(monkeypatch, liveness.STOP_SECONDS, wall=-3600)  # a clock that was set back changes nothing
+    assert process.poll() is None  # it may still respond
+    later(monkeypatch, liveness.STOP_SECONDS, wall=-3600)  # a wall clock that is set back has no effect
     stale = office.store.entry(run)
-    office.store.change(run, worker="another")  # between looking at the runs and killing, the run got another worker
+    office.store.change(run, worker="another")  # the run gets another worker between the read and the kill
     liveness.mark_dead(office.store, stale)
     assert process.poll() is None
     office.store.change(run, worker=stale.worker)
     office.tend()
     assert process.wait(DEADLINE) == -signal.SIGKILL
-    assert office.shown(run) == ("stopped", UNANSWERED)  # in that very moment
+    assert office.shown(run) == ("stopped", UNANSWERED)  # recorded in the same call
     assert office.store.entry(run).worker is None
 
 
-def test_a_worker_without_a_sign_of_life_is_replaced_once_and_only_before_its_first_report(
+def test_silent_worker_is_replaced_once_and_only_before_its_first_report(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(liveness, "silent_seconds", lambda worker, pid: 6.0)
@@ -372,25 +368,25 @@ def test_a_worker_without_a_sign_of_life_is_replaced_once_and_only_before_its_fi
     assert message.startswith(f"{liveness.STOPPED_TWICE} The second worker showed no sign of life for 5 s")
 
 
-def test_the_deadline_of_the_first_report(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deadline_of_the_first_report_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {}
-    for asked in ("", "12", "0.5", "0", "-1", "nan", "soon"):
-        monkeypatch.setenv("XFORMER_FIRST_REPORT_SECONDS", asked)
-        found[asked] = liveness.first_report_seconds()
+    for value in ("", "12", "0.5", "0", "-1", "nan", "soon"):
+        monkeypatch.setenv("XFORMER_FIRST_REPORT_SECONDS", value)
+        found[value] = liveness.first_report_seconds()
     assert found == {"": 5.0, "12": 12.0, "0.5": 0.5, "0": 5.0, "-1": 5.0, "nan": 5.0, "soon": 5.0}
 
 
-def test_five_tabs_that_press_start_at_once_share_what_is_allowed(office: Office) -> None:
-    answers = at_once(5, lambda: office.submit(owner="ada", limits=Limits(waiting=3)))
+def test_limits_hold_for_concurrent_submissions(office: Office) -> None:
+    results = at_once(5, lambda: office.submit(owner="ada", limits=Limits(waiting=3)))
     runs = [entry.id for entry in office.store.entries()]
     assert len(runs) == 3
-    [one, other] = [answer for answer in answers if answer not in runs]
+    [one, other] = [result for result in results if result not in runs]
     assert one == other
     assert one.startswith("You have 3 runs waiting or in training, and 3 are")
     assert len(office.started) == 1
 
 
-def test_deleted_runs_are_emptied_after_a_while(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_runs_are_removed_after_some_time(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     old, young, kept, restored = (store.add(PRESET, state="stopped") for _ in range(4))
     for run in (old, young, kept, restored):
         store.put_rows(run, [{"step": 1}])
@@ -400,7 +396,7 @@ def test_deleted_runs_are_emptied_after_a_while(store: RunStore, monkeypatch: py
     for run in (old, restored):
         store.change(run, deleted=time.time() - jobs.UNDELETE_SECONDS - 1)
     stale = store.entries(deleted=True)
-    store.undelete(restored)  # what is taken back while the bin is emptied stays
+    store.undelete(restored)  # a run restored while the bin is emptied stays
     with monkeypatch.context() as patch:
         patch.setattr(store, "entries", lambda deleted: stale)
         jobs.empty_bin(store)

@@ -1,4 +1,4 @@
-"""The lock that says whether a process lives: its own, inherited, dropped with its last holder; and signs of life."""
+"""The lock that shows whether a process is alive, its inheritance by child processes, and the detection of silence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xformer.training.liveness import is_held, silent_seconds, take
 
 
 def python(code: str, *descriptors: int) -> subprocess.Popen[str]:
-    """A process that has begun to run this code, and has inherited these descriptors."""
+    """Start a process that runs this code and inherits these descriptors, and wait until it has started."""
     command = [sys.executable, "-S", "-c", f"print('here', flush=True)\nimport time\n{code}"]
     process = subprocess.Popen(command, pass_fds=descriptors, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
@@ -28,7 +28,7 @@ def python(code: str, *descriptors: int) -> subprocess.Popen[str]:
 
 
 def taken(path: Path) -> int:
-    """The lock, which nobody has."""
+    """Take a lock that must be free."""
     lock = take(path)
     assert lock is not None
     return lock
@@ -36,19 +36,19 @@ def taken(path: Path) -> int:
 
 def test_reading_the_lock_does_not_block_it(tmp_path: Path) -> None:
     os.close(taken(tmp_path / "lock"))
-    looking = os.open(tmp_path / "lock", os.O_RDONLY)
-    fcntl.flock(looking, fcntl.LOCK_SH)  # another one looks at this very moment
+    reader = os.open(tmp_path / "lock", os.O_RDONLY)
+    fcntl.flock(reader, fcntl.LOCK_SH)  # another process checks the lock at the same moment
     assert not is_held(tmp_path / "lock")
-    os.close(looking)
+    os.close(reader)
 
 
 @pytest.mark.parametrize("is_inherited", [True, False])
-def test_the_lock_is_held_by_the_children_it_is_given_to(tmp_path: Path, is_inherited: bool) -> None:
-    """No other child may keep a dead run alive."""
+def test_lock_is_held_only_by_children_that_inherit_it(tmp_path: Path, is_inherited: bool) -> None:
+    """Any other child would keep a dead run alive."""
     path = tmp_path / "lock"
     mine = taken(path)
     child = python("time.sleep(600)", *([mine] if is_inherited else []))
-    os.close(mine)  # the parent closes it at once, and may end
+    os.close(mine)  # the parent closes it immediately and may end
     assert is_held(path) == is_inherited
     child.kill()
     child.wait()
@@ -57,22 +57,22 @@ def test_the_lock_is_held_by_the_children_it_is_given_to(tmp_path: Path, is_inhe
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time that `silent_seconds` sees, in seconds."""
+    """The clock of `silent_seconds`, in seconds; assign to its first item to advance it."""
     now = [0.0]
     monkeypatch.setattr(liveness, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(liveness, "_looks", {})
     return now
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say what a process does")
-def test_a_process_that_is_halted_is_silent_and_one_that_computes_is_not(clock: list[float]) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="activity is only available on Linux")
+def test_halted_process_is_silent_and_computing_process_is_not(clock: list[float]) -> None:
     process = python("while True: pass")
     try:
         looks = []
         for _ in range(3):
             before = liveness.activity(process.pid)
             deadline = time.monotonic() + 60
-            while liveness.activity(process.pid) == before:  # a busy machine may not let it run at once
+            while liveness.activity(process.pid) == before:  # on a busy machine it may not be scheduled immediately
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             looks.append(silent_seconds("busy", process.pid))
@@ -80,7 +80,7 @@ def test_a_process_that_is_halted_is_silent_and_one_that_computes_is_not(clock: 
         assert looks == [0.0] * 3
         os.kill(process.pid, signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)
-        for seconds in (0.0, 0.5, 3600.0):  # a server that looks after an hour may have been halted itself
+        for seconds in (0.0, 0.5, 3600.0):  # a server that checks after an hour may have been halted itself
             clock[0] += seconds
             silent = silent_seconds("halted", process.pid)
         assert silent == 0.5 + liveness.LONGEST_LOOK
@@ -89,7 +89,7 @@ def test_a_process_that_is_halted_is_silent_and_one_that_computes_is_not(clock: 
         process.wait()
 
 
-def test_one_sign_of_life_starts_the_count_again(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_sign_of_life_resets_the_silence(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     seen = iter(["S1", "S1", "S1", "S2", "S2", "R2", "R2", "D2", "D2", None, None])
     monkeypatch.setattr(liveness, "activity", lambda _: (found := next(seen)) and tuple(found))
     found = []

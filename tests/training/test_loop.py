@@ -1,4 +1,4 @@
-"""The training loop: what it learns, what it reports, what it leaves alone, and how it fails."""
+"""The training loop: its updates, its reports, its files, and its errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_reports_have_every_figure() -> None:
+def test_reports_have_all_metrics() -> None:
     preset = tiny_preset(steps=12, log_every=5, held_out=8, batch_size=4)
     reports = list(iter_train(preset))
     assert [(report.step, report.steps, report.done) for report in reports] == [
@@ -46,7 +46,7 @@ def test_reports_have_every_figure() -> None:
     assert reports[0].seconds < reports[-1].seconds
 
 
-def test_the_reported_loss_is_the_mean_since_the_last_report() -> None:
+def test_reported_loss_is_the_mean_since_the_last_report() -> None:
     every = list(iter_train(tiny_preset(log_every=1)))
     some = list(iter_train(tiny_preset(log_every=5)))
     losses = [report.loss for report in every]
@@ -56,8 +56,8 @@ def test_the_reported_loss_is_the_mean_since_the_last_report() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])  # packed, padded
-def test_weights_and_losses_are_those_of_a_plain_loop(architecture: str) -> None:
-    """An independent loop with tensors one by one: batches, loss, clipping, AdamW and the schedule."""
+def test_weights_and_losses_match_a_plain_loop(architecture: str) -> None:
+    """Compare with an independent loop of batches, loss, clipping, the unfused AdamW and the schedule."""
     preset = tiny_preset(
         architecture, steps=66, weight_decay=0.1, batch_size=4, log_every=1, snapshot_every=0, adam_eps=1e-3, beta1=0.8,
         beta2=0.95, clip_norm=0.5,
@@ -83,7 +83,7 @@ def test_weights_and_losses_are_those_of_a_plain_loop(architecture: str) -> None
             group["lr"] = learning_rate(preset.train, step)
         adamw.step()
         losses.append(loss.item())
-    # float32 rounds at 6e-8; Adam divides gradients off by as much by at least ε = 1e-3, times rates that add up to 0.1.
+    # float32 rounds at 6e-8. Adam divides errors of that size by at least ε = 1e-3, and the rates sum to 0.1.
     assert reported == pytest.approx(losses, rel=1e-5)
     for mine, other in zip(run.model.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-5)
@@ -91,29 +91,29 @@ def test_weights_and_losses_are_those_of_a_plain_loop(architecture: str) -> None
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_training_on_a_gpu_is_training_on_the_processor(architecture: str) -> None:
+def test_training_on_a_gpu_matches_training_on_the_cpu(architecture: str) -> None:
     preset = tiny_preset(architecture, weight_decay=0.1, clip_norm=0.5, adam_eps=1e-3)
     on_gpu, on_cpu = trained(preset, device="cuda"), trained(preset)
     torch.testing.assert_close(weights_of(on_gpu).cpu(), weights_of(on_cpu), rtol=1e-3, atol=1e-4)
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not() -> None:
+def test_same_seed_gives_the_same_bits_and_another_seed_does_not() -> None:
     before = torch.get_rng_state()
     one, again, other = (trained(tiny_preset(model={"dropout": 0.2}, seed=seed)) for seed in (3, 3, 4))
     assert torch.equal(weights_of(one), weights_of(again))
     assert untimed(one.rows) == untimed(again.rows)
     assert not torch.equal(weights_of(one), weights_of(other))
-    assert torch.equal(torch.get_rng_state(), before)  # the global generator is left alone
+    assert torch.equal(torch.get_rng_state(), before)  # the global generator is unchanged
 
 
-def test_every_step_drops_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_step_draws_its_own_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
     monkeypatch.setattr(loop, "generator", lambda *key: (drawn.append(key[:3]), generator(*key))[1])
     list(iter_train(tiny_preset(model={"dropout": 0.5}, steps=5, seed=6)))
     assert drawn == [(6, "init", 0), *((6, "dropout", step) for step in (1, 2, 3, 4, 5))]
 
 
-def test_a_target_stops_the_run_early(tmp_path: Path) -> None:
+def test_target_ends_the_run_early(tmp_path: Path) -> None:
     preset = tiny_preset(
         task={"name": "copy"}, model={"d_model": 16}, steps=600, batch_size=32, peak_lr=2e-2, log_every=10, target=0.9
     )
@@ -128,7 +128,7 @@ def test_a_target_stops_the_run_early(tmp_path: Path) -> None:
     assert STATE not in files(tmp_path)
 
 
-def test_a_stalled_run_says_so_once() -> None:
+def test_stalled_run_has_a_note_once() -> None:
     reports = list(iter_train(tiny_preset(steps=20, log_every=2, peak_lr=1e-9)))
     noted = [report for report in reports if report.note]
     assert [report.step for report in noted] == [12]
@@ -140,7 +140,7 @@ def test_a_stalled_run_says_so_once() -> None:
     assert not any(report.note for report in iter_train(learning))
 
 
-def test_a_huge_learning_rate_is_one_sentence_and_the_last_snapshot_is_good(tmp_path: Path) -> None:
+def test_divergence_is_reported_in_one_sentence_and_the_last_snapshot_is_finite(tmp_path: Path) -> None:
     recipe = {"steps": 60, "peak_lr": 1e9, "warmup": 0.0, "snapshot_every": 1, "log_every": 1}
     words = r"^[^\n]*1e\+09[^\n]*1e\+08[^\n]*the last snapshot with finite weights is kept\.$"
     with pytest.raises(TrainingError, match=words):
@@ -148,23 +148,23 @@ def test_a_huge_learning_rate_is_one_sentence_and_the_last_snapshot_is_good(tmp_
     steps = snapshot_steps(tmp_path)
     assert steps[0] == 0
     for step in steps:
-        load(tmp_path / f"snapshots/{step:06d}.safetensors")  # which refuses weights that are no numbers
+        load(tmp_path / f"snapshots/{step:06d}.safetensors")  # load rejects non-finite weights
 
 
-def test_weights_that_are_no_numbers_never_become_a_snapshot(tmp_path: Path) -> None:
-    """Even where neither the loss nor the gradient shows them."""
+def test_non_finite_weights_are_never_saved_as_a_snapshot(tmp_path: Path) -> None:
+    """Not even if they affect neither the loss nor the gradient."""
     run = run_of(tiny_preset(snapshot_every=4, log_every=1), tmp_path)
     reports = run.reports()
     for _ in range(3):
         next(reports)
     with torch.no_grad():
-        run.model.embedding.token[0] = math.nan  # padding, which is never read
+        run.model.embedding.token[0] = math.nan  # the embedding of the padding token, which is never read
     with pytest.raises(TrainingError, match=r"stops at step 4\. The weights were not saved because embedding\.token"):
         list(reports)
     assert snapshot_steps(tmp_path) == [0]
 
 
-def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     list(iter_train(tiny_preset()))
     reports = iter_train(tiny_preset())
@@ -173,7 +173,7 @@ def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest
     assert files(tmp_path) == set()
 
 
-def test_configurations_that_do_not_fit_write_nothing(tmp_path: Path) -> None:
+def test_invalid_configurations_are_rejected_before_anything_is_written(tmp_path: Path) -> None:
     preset = tiny_preset()
     out = tmp_path / "run"
     for wrong in (
@@ -191,7 +191,7 @@ def test_configurations_that_do_not_fit_write_nothing(tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_a_finished_run_leaves_its_snapshots_and_a_checkpoint(tmp_path: Path) -> None:
+def test_finished_run_leaves_its_snapshots_and_a_checkpoint(tmp_path: Path) -> None:
     preset = tiny_preset(steps=10, snapshot_every=4, log_every=5)
     reports = list(iter_train(preset, out=tmp_path))
     assert snapshot_steps(tmp_path) == [0, 4, 8, 10]
@@ -209,8 +209,8 @@ def test_a_finished_run_leaves_its_snapshots_and_a_checkpoint(tmp_path: Path) ->
     assert json.loads((tmp_path / "card.json").read_text()) == card
 
 
-def test_a_long_run_can_be_loaded_and_resumed(tmp_path: Path) -> None:
-    """A report takes about 570 bytes of a header that may have a million: a long run must not outgrow its own files."""
+def test_long_run_can_be_loaded_and_resumed(tmp_path: Path) -> None:
+    """A report takes about 570 bytes of a header that is limited to a million, so the curve must be thinned."""
     preset = tiny_preset(steps=10_000, log_every=1, snapshot_every=0)
     run = run_of(preset, tmp_path)
     reports = run.reports()

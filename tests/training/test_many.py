@@ -1,4 +1,4 @@
-"""Many models trained as one stacked computation: each is what it would be alone, and none minds what the others do."""
+"""Many models trained as one stacked computation: each gives the same result as alone, independently of the others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from xformer.training.many import ReportOfOne, iter_train_many, reports, train_m
 from xformer.training.sweeps import sweep
 
 CLOSE: dict[str, Any] = {"rtol": 2e-4, "atol": 2e-5}
-"""Sums in another order, and Adam divides by what may be near zero: a dozen steps at 3e-3 keep it below this."""
+"""Tolerances for sums in another order and for Adam's division by small numbers, over a dozen steps at a rate of 3e-3."""
 SETTINGS: dict[str, list[Any]] = {"seed": [3, 4]}
 
 
@@ -35,6 +35,7 @@ def trained_together(presets: Sequence[Preset]) -> tuple[list[Run], list[ReportO
 
 
 def assert_as_alone(run: Run) -> None:
+    """Assert that a run has the same weights and metrics as when it is trained alone."""
     [other] = runs_of([run.preset], run.device)
     list(other.reports())
     assert run.step == other.step
@@ -50,7 +51,7 @@ def assert_as_alone(run: Run) -> None:
     ("architecture", "batch_size"),
     [("encoder", 3), ("decoder", 4), ("encoder-decoder", 3)],  # padded, packed, padded
 )
-def test_each_model_trained_together_is_what_it_would_be_alone(architecture: str, batch_size: int) -> None:
+def test_each_model_trained_together_equals_the_model_trained_alone(architecture: str, batch_size: int) -> None:
     settings = sweep(tiny_preset(architecture, batch_size=batch_size, weight_decay=0.1, clip_norm=0.5), **SETTINGS)
     runs, reports = trained_together(settings)
     for run in runs:
@@ -60,7 +61,7 @@ def test_each_model_trained_together_is_what_it_would_be_alone(architecture: str
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_each_is_what_it_would_be_alone_on_a_gpu(architecture: str) -> None:
+def test_each_model_trained_together_on_a_gpu_equals_the_model_trained_alone(architecture: str) -> None:
     runs = runs_of(sweep(tiny_preset(architecture, weight_decay=0.1, clip_norm=0.5), **SETTINGS), "cuda")
     list(reports(dict(enumerate(runs))))
     for run in runs:
@@ -76,8 +77,8 @@ PARTS = [
 
 
 @pytest.mark.parametrize(("architecture", "model"), PARTS, ids=str)
-def test_models_of_every_kind_of_positions_train_together(architecture: str, model: dict[str, Any]) -> None:
-    # No query minds a bias of the keys: its gradient is rounding alone, which a small ε would blow up to whole steps.
+def test_models_with_other_positions_and_norms_train_together(architecture: str, model: dict[str, Any]) -> None:
+    # A bias of the keys has no effect, so its gradient is rounding noise, which a small ε would amplify to full steps.
     more = {} if "positions" in model else {"adam_eps": 1e-3}
     for run in trained_together(sweep(tiny_preset(architecture, model=model, steps=6, **more), seed=[1, 2]))[0]:
         assert_as_alone(run)
@@ -96,7 +97,7 @@ def test_models_trained_together_have_their_own_recipes() -> None:
         assert_as_alone(run)
 
 
-def test_the_same_place_in_a_stack_gives_the_same_bits_beside_any_other_models() -> None:
+def test_model_is_bitwise_independent_of_the_other_models_in_its_stack() -> None:
     base = tiny_preset()
     one, again = (trained_together(sweep(base, seed=[0, 1, 2]))[0] for _ in range(2))
     for mine, theirs in zip(one, again, strict=True):
@@ -114,7 +115,7 @@ def test_models_trained_together_keep_files_and_resume(tmp_path: Path) -> None:
     going.close()
     steps = [report.progress.step for report in iter_train_many(presets, out=tmp_path / "cut", device="cpu", resume=True)
              if report.progress]  # fmt: skip
-    assert min(steps) == 5  # its state was that of step 5, whose report is due again
+    assert min(steps) == 5  # the state was saved at step 5, whose report is due again
     list(iter_train_many(presets, out=tmp_path / "whole", device="cpu"))
     for number in range(2):
         cut, whole = (load(tmp_path / name / f"{number:03d}") for name in ("cut", "whole"))
@@ -141,7 +142,7 @@ def test_train_many_returns_a_checkpoint_for_each_preset(tmp_path: Path) -> None
     assert again.card == load(tmp_path / "000").card
 
 
-def test_what_cannot_be_trained_together_is_said() -> None:
+def test_presets_that_cannot_be_trained_together_are_rejected() -> None:
     base = tiny_preset()
     for presets, words in (
         ([], "at least one"),
@@ -163,7 +164,7 @@ def test_what_cannot_be_trained_together_is_said() -> None:
             sweep(base, **{name: [value]})
 
 
-def test_the_share_of_pairs_is_each_models_own() -> None:
+def test_train_share_can_differ_between_models() -> None:
     base = tiny_preset("decoder", task={"name": "modular", "symbols": 7, "min_len": 2, "max_len": 2})
     runs, _ = trained_together(sweep(base, train_share=[0.25, 0.5]))
     seen = [{tuple(row) for row in run.batch(0).tokens.tolist()} for run in runs]

@@ -1,4 +1,4 @@
-"""The schedule and random positions; test_loop.py has the steps against a plain loop, test_snapshots.py the state."""
+"""The learning rate schedule and random positions. test_loop.py tests the steps, test_snapshots.py the saved state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ R = math.sqrt(0.5)
         ({"steps": 7, "warmup": 0.4, "peak_lr": 3.0, "decay": "none"}, [1, 2, 3, 3, 3, 3, 3]),  # 2.8 steps are 3
     ],
 )
-def test_the_schedule_warms_up_and_decays(settings: dict[str, Any], expected: list[float]) -> None:
+def test_schedule_warms_up_and_decays(settings: dict[str, Any], expected: list[float]) -> None:
     config = TrainConfig(**settings)
     assert [learning_rate(config, step) for step in range(1, config.steps + 1)] == pytest.approx(expected)
 
@@ -44,7 +44,7 @@ def draw(seed: int = 0) -> torch.Generator:
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_each_sequence_has_growing_numbers_of_its_own_alike_from_both_ends(packed: bool) -> None:
+def test_random_positions_increase_within_each_sequence_and_mirror_from_the_end(packed: bool) -> None:
     batch = tiny_task().sample(40, seed=1, packed=packed)
     after = with_random_positions(batch, MAX_LEN, draw()).layout
     assert batch.layout.segments is not None
@@ -53,7 +53,7 @@ def test_each_sequence_has_growing_numbers_of_its_own_alike_from_both_ends(packe
         for segment in segments.unique():
             inside = segments == segment
             numbers, from_end = after.positions[row][inside].tolist(), after.mirrored[row][inside].tolist()
-            if segment == 0:  # padding stays as it was
+            if segment == 0:  # padding is unchanged
                 assert numbers == batch.layout.positions[row][inside].tolist()
                 continue
             assert numbers == sorted(set(numbers))
@@ -63,7 +63,7 @@ def test_each_sequence_has_growing_numbers_of_its_own_alike_from_both_ends(packe
     assert seen == set(range(MAX_LEN))
 
 
-def test_every_number_comes_up_and_a_sequence_as_long_as_there_are_numbers_keeps_them() -> None:
+def test_random_positions_cover_the_range_and_a_sequence_of_maximal_length_gets_them_all() -> None:
     layout = spread(Layout.from_segments(torch.ones(4000, 3, dtype=torch.long)), 7, draw(3))
     rows = layout.positions.tolist()
     assert [0, 1, 2] in rows
@@ -77,14 +77,14 @@ def test_every_number_comes_up_and_a_sequence_as_long_as_there_are_numbers_keeps
     assert torch.equal(spread(layout, 5, draw(1)).positions, spread(layout, 5, draw(1)).positions)
 
 
-def test_a_run_trains_on_them_and_is_scored_on_plain_ones() -> None:
+def test_run_trains_on_random_positions_and_is_scored_on_plain_ones() -> None:
     settings = tiny_preset("encoder-decoder", random_positions=True)
     run = run_of(settings)
     batch = run.batch(3)
     longest = max(run.task.longest)
     for layout in (batch.layout, batch.target_layout):
         assert layout is not None
-        assert int(layout.positions.max()) >= longest  # which no plain input has
+        assert int(layout.positions.max()) >= longest  # plain inputs have smaller positions
         assert int(layout.positions.max()) < settings.model.max_len
     assert int(run.held_out.layout.positions.max()) < longest
     assert torch.equal(run.batch(3).layout.positions, batch.layout.positions)

@@ -1,4 +1,4 @@
-"""The run store: which states follow which, what is kept, and rows edited by hand."""
+"""The run store: state transitions, stored values, transactions, and migration of older versions."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ PRESET = tiny_preset(lr_changes=((3, 0.5),))
 
 
 def edit(store: RunStore, run: str, **cells: Any) -> None:
-    """Change cells as a text editor would."""
+    """Set cells directly, without any validation."""
     with store.database.writing() as db:
         set_columns(db, run, **cells)
 
 
-def test_reading_a_missing_run_store_creates_nothing(tmp_path: Path) -> None:
+def test_reading_a_missing_run_store_creates_no_files(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "nowhere")
     assert store.entries() == store.entries(deleted=True) == []
     assert not store.folder.exists()
 
 
-def test_what_is_written_down_is_read_again(store: RunStore) -> None:
+def test_added_run_is_read_back_with_its_values(store: RunStore) -> None:
     run = store.add(PRESET, owner="ada", name=" first\n try ", device="cpu", parent="a@3", figures={"exact_match": 1.0})
     entry = store.entry(run)
     assert vars(entry).items() >= {
@@ -48,7 +48,7 @@ def test_what_is_written_down_is_read_again(store: RunStore) -> None:
     [("queued", "running", True), ("paused", "stopped", True), ("failed", "queued", True),
      ("finished", "queued", False), ("stopped", "running", False), ("queued", "finished", False)],
 )  # fmt: skip
-def test_only_allowed_moves_between_states_are_made(store: RunStore, before: str, after: str, is_allowed: bool) -> None:
+def test_only_allowed_state_transitions_are_made(store: RunStore, before: str, after: str, is_allowed: bool) -> None:
     run = store.add(PRESET, name="mine", state=before)
     words = f"The run “mine” is {before}, so it cannot become {after}"
     with nullcontext() if is_allowed else pytest.raises(RunStoreError, match=words), store.database.writing() as db:
@@ -57,11 +57,11 @@ def test_only_allowed_moves_between_states_are_made(store: RunStore, before: str
     assert (entry.state, entry.message) == ((after, "why") if is_allowed else (before, ""))
 
 
-def test_an_unknown_run_is_an_error(store: RunStore) -> None:
+def test_unknown_run_is_an_error(store: RunStore) -> None:
     send, rename = (lambda run: store.send(run, "stop")), (lambda run: store.rename(run, "x"))
-    for ask in (store.entry, store.delete, store.undelete, send, rename):
+    for call in (store.entry, store.delete, store.undelete, send, rename):
         with pytest.raises(RunStoreError, match="There is no run 'nonsense'; it may have been deleted"):
-            ask("nonsense")
+            call("nonsense")
 
 
 def test_commands_are_kept_in_order(store: RunStore) -> None:
@@ -78,17 +78,17 @@ def test_commands_are_kept_in_order(store: RunStore) -> None:
         assert [(row["kind"], row["value"]) for row in db.execute("SELECT * FROM commands ORDER BY number")] == sent
 
 
-def test_rows_since_a_step(store: RunStore) -> None:
+def test_rows_returns_the_metrics_after_a_step(store: RunStore) -> None:
     run, other = store.add(PRESET), store.add(PRESET)
     store.put_rows(run, [{"step": step, "loss": 1 / step} for step in (5, 10, 20, 15)])
     store.put_rows(other, [{"step": 7}])
     assert [row["step"] for row in store.rows(run)] == [5, 10, 15, 20]
     assert [row["step"] for row in store.rows(run, after=10)] == [15, 20]
-    store.put_rows(run, [{"step": 10, "loss": 7.0}])  # come to once more, after a resume
+    store.put_rows(run, [{"step": 10, "loss": 7.0}])  # the same step again, after a resume
     assert store.rows(run, after=5)[0] == {"step": 10, "loss": 7.0}
 
 
-def test_in_a_notebook_it_shows_its_runs_and_no_markup_of_theirs(store: RunStore) -> None:
+def test_notebook_repr_shows_the_runs_and_escapes_their_markup(store: RunStore) -> None:
     store.add(PRESET, name="<b>mine</b>")
     for html in (store._repr_html_(), store.entries()[0]._repr_html_()):
         assert "&lt;b&gt;mine&lt;/b&gt;" in html
@@ -96,7 +96,7 @@ def test_in_a_notebook_it_shows_its_runs_and_no_markup_of_theirs(store: RunStore
     assert f"0 of {PRESET.train.steps}" in store.entries()[0]._repr_html_()
 
 
-def test_names_and_tags_are_kept(store: RunStore) -> None:
+def test_names_and_tags_are_cleaned_and_stored(store: RunStore) -> None:
     run = store.add(PRESET)
     store.rename(run, "  a\x00 name\u202e of\n two lines \ud800 ")
     assert store.entry(run).name == "a name of two lines ?"
@@ -108,13 +108,13 @@ def test_names_and_tags_are_kept(store: RunStore) -> None:
     assert store.entry(store.add(PRESET, name="\ud800")).name == "?"
 
 
-def test_a_deleted_run_can_be_restored_from_the_store(store: RunStore) -> None:
+def test_deleted_run_can_be_restored(store: RunStore) -> None:
     run = store.add(PRESET)
     store.delete(run)
     assert store.entries() == []
     assert [entry.state for entry in store.entries(deleted=True)] == [
         "stopped"
-    ]  # taken back, it does not start by itself
+    ]  # restored, it does not start by itself
     store.undelete(run)
     assert [entry.id for entry in store.entries()] == [run]
     edit(store, run, worker="w", state="running")
@@ -141,7 +141,7 @@ def test_writers_wait_for_each_other(database: Database) -> None:
         for _ in range(6):
             with database.writing() as db:
                 count = db.execute("SELECT count(*) FROM commands").fetchone()[0]
-                time.sleep(0.002)  # two that are here at once would both see the same number
+                time.sleep(0.002)  # two concurrent transactions would both see the same count
                 put(db, str(count))
 
     assert at_once(4, add_some) == [None] * 4
@@ -149,8 +149,8 @@ def test_writers_wait_for_each_other(database: Database) -> None:
         assert [int(row["run"]) for row in db.execute("SELECT run FROM commands ORDER BY number")] == list(range(24))
 
 
-def test_opening_a_half_made_run_store_waits_for_it(tmp_path: Path) -> None:
-    """SQLite refuses at once to switch its log on while another connection writes, however long it may wait otherwise."""
+def test_opening_a_run_store_waits_while_another_process_creates_it(tmp_path: Path) -> None:
+    """While another connection writes, SQLite rejects enabling the write-ahead log without honouring its timeout."""
     other = sqlite3.connect(tmp_path / "runs.sqlite", isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
     timer = threading.Timer(0.1, other.rollback)
@@ -160,7 +160,7 @@ def test_opening_a_half_made_run_store_waits_for_it(tmp_path: Path) -> None:
     other.close()
 
 
-def test_a_run_store_of_another_version_is_left_alone(database: Database) -> None:
+def test_run_store_of_a_newer_version_is_not_changed(database: Database) -> None:
     database.file.parent.mkdir()
     with sqlite3.connect(database.file) as db:
         db.execute("PRAGMA user_version = 7")
@@ -173,7 +173,7 @@ def test_a_run_store_of_another_version_is_left_alone(database: Database) -> Non
     assert database.file.read_bytes() == before
 
 
-def test_a_file_that_is_no_run_store_is_refused_in_one_sentence(database: Database) -> None:
+def test_file_that_is_not_a_run_store_is_rejected_in_one_sentence(database: Database) -> None:
     database.file.parent.mkdir()
     for content in (b"no database at all, but long enough to be looked at" * 20, b"SQLite format 3\0" * 99):
         database.file.write_bytes(content)
@@ -182,8 +182,8 @@ def test_a_file_that_is_no_run_store_is_refused_in_one_sentence(database: Databa
         assert database.file.read_bytes() == content
 
 
-def test_a_full_disk_is_named_as_what_it_is(database: Database) -> None:
-    """SQLite ends the transaction by itself, so that there is nothing left to roll back."""
+def test_full_disk_is_reported_as_such(database: Database) -> None:
+    """SQLite rolls the transaction back itself, so a further rollback would fail and hide the cause."""
     n_commands(database)
     with pytest.raises(RunStoreError, match="database or disk is full"), database.writing() as db:  # noqa: PT012
         db.execute("PRAGMA max_page_count = 1")
@@ -193,7 +193,7 @@ def test_a_full_disk_is_named_as_what_it_is(database: Database) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 4])
-def test_a_run_store_of_an_earlier_version_is_migrated_and_keeps_its_runs(store: RunStore, version: int) -> None:
+def test_run_store_of_an_earlier_version_is_migrated_with_its_runs(store: RunStore, version: int) -> None:
     run, odd = store.add(tiny_preset(), name="old"), store.add(tiny_preset(), name="odd")
     task = store.entry(run).task
     with store.database.connect() as db:

@@ -1,4 +1,4 @@
-"""A run that is stopped, wherever that is, and resumed ends in the same bits as one that never stopped."""
+"""A run that is stopped anywhere and resumed ends in the same bits as a run that never stopped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UNDISTURBED: dict[Preset, tuple[TemporaryDirectory[str], Run]] = {}
 
 
 def undisturbed_run(preset: Preset) -> tuple[Path, Run]:
-    """The same run without a stop, trained once for all tests."""
+    """Return the folder and the run of a preset trained without a stop, once for all tests."""
     if preset not in UNDISTURBED:
         folder = TemporaryDirectory()
         run = run_of(preset, Path(folder.name))
@@ -47,7 +47,7 @@ def undisturbed_run(preset: Preset) -> tuple[Path, Run]:
 
 
 def assert_ends_like_an_undisturbed_run(run: Run, out: Path) -> None:
-    """Trained to its end, it has the same weights, optimiser, metric rows and snapshots."""
+    """Train a run to its end and assert that its weights, optimiser, metrics and snapshots are those without a stop."""
     list(run.reports())
     other, undisturbed = undisturbed_run(run.preset)
     assert run.step == undisturbed.step == run.config.steps
@@ -67,7 +67,7 @@ def assert_ends_like_an_undisturbed_run(run: Run, out: Path) -> None:
 
 
 class Interrupt:
-    """Calls a function until its n-th call, which is Ctrl-C."""
+    """Wraps a function and raises `KeyboardInterrupt` at its n-th call, before or after calling it."""
 
     def __init__(self, function: Callable[..., Any], at: int, *, after: bool = False) -> None:
         self.function, self.left, self.after = function, at, after
@@ -88,7 +88,7 @@ def interrupted(
     owner, name = where
     with monkeypatch.context() as patch:
         function = Interrupt(getattr(owner, name), at, after=after)
-        # a plain function, so that as a method it still gets its object
+        # a plain function, so that a method still receives its instance
         patch.setattr(owner, name, lambda *args, **kwargs: function(*args, **kwargs))
         with pytest.raises(KeyboardInterrupt):
             list(iter_train(preset, out=out))
@@ -100,13 +100,15 @@ PLACES: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_an_interrupt_anywhere_but_in_an_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+def test_run_interrupted_outside_an_update_resumes_at_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
     out, after = tmp_path / "run", place == "state"
     interrupted(PRESET, out, monkeypatch, PLACES[place], 3 if after else 2, after=after)
     assert_ends_like_an_undisturbed_run(resumed(PRESET, out), out)
 
 
-def test_an_interrupt_in_the_middle_of_an_update_goes_back_to_the_last_snapshot(
+def test_run_interrupted_during_an_update_resumes_from_the_last_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
@@ -116,10 +118,10 @@ def test_an_interrupt_in_the_middle_of_an_update_goes_back_to_the_last_snapshot(
     assert_ends_like_an_undisturbed_run(run, out)
 
 
-def test_stopping_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_stopped_repeatedly_ends_like_an_undisturbed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     preset, out = tiny_preset(steps=90, log_every=7, snapshot_every=0, model={"dropout": 0.2}), tmp_path / "run"
     seen, run = [], run_of(preset, out)
-    for n_steps in (1, 2, 11, 30, 23):  # across the end of the first 64 batches, which are drawn at once
+    for n_steps in (1, 2, 11, 30, 23):  # past the end of the first 64 batches, which are drawn at once
         with monkeypatch.context() as patch:
             patch.setattr(run.optimiser, "zero_grad", Interrupt(run.optimiser.zero_grad, n_steps + 1))
             with pytest.raises(KeyboardInterrupt):
@@ -138,7 +140,7 @@ def test_stopping_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("train", tiny_preset(model={"dropout": 0.2}, weight_decay=0.1, seed=1)),
     ],
 )
-def test_a_run_with_other_settings_is_not_resumed(tmp_path: Path, kind: str, other: Preset) -> None:
+def test_run_is_not_resumed_with_different_settings(tmp_path: Path, kind: str, other: Preset) -> None:
     next(iter_train(PRESET, out=tmp_path)).row()
     before = (tmp_path / STATE).read_bytes()
     with pytest.raises(TrainingError, match=f"had different {kind} settings, so it cannot be resumed with these"):
@@ -146,7 +148,7 @@ def test_a_run_with_other_settings_is_not_resumed(tmp_path: Path, kind: str, oth
     assert (tmp_path / STATE).read_bytes() == before
 
 
-def test_a_folder_without_an_unfinished_run_cannot_be_resumed(tmp_path: Path) -> None:
+def test_folder_without_an_unfinished_run_cannot_be_resumed(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="There is no run to resume in"):
         iter_train(PRESET, out=tmp_path / "nowhere", resume=True)
     assert not (tmp_path / "nowhere").exists()
@@ -174,14 +176,14 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_state_is_one_sentence(tmp_path: Path, content: bytes) -> None:
+def test_damaged_state_gives_one_sentence(tmp_path: Path, content: bytes) -> None:
     (tmp_path / STATE).write_bytes(content)
     with pytest.raises(TrainingError, match=f"The run in {tmp_path} ") as caught:
         iter_train(PRESET, out=tmp_path, resume=True)
     assert "\n" not in str(caught.value)
 
 
-def test_a_cut_state_is_one_sentence(tmp_path: Path) -> None:
+def test_truncated_state_is_rejected(tmp_path: Path) -> None:
     next(iter_train(PRESET, out=tmp_path)).row()
     whole = (tmp_path / STATE).read_bytes()
     for n_bytes in (0, 7, 100, len(whole) - 1):

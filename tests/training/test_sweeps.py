@@ -1,4 +1,4 @@
-"""A sweep in the run store: one process trains many models; each becomes a run of its own, also after a failure."""
+"""A sweep in the run store: one process trains many models, and each becomes a separate run, even after a failure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def submit(store: RunStore, preset: Any = PRESET, **settings: Any) -> str:
 def train(
     store: RunStore, run: str, monkeypatch: pytest.MonkeyPatch, at: dict[int, Callable[[], Any]] | None = None
 ) -> Entry:
-    """Have a queued sweep trained here; `at[step]` happens before the step that follows it."""
+    """Train a queued sweep in this process; `at[step]` is called before the next step."""
     step_of_all = many.train_step
 
     def step(runs: Sequence[Run]) -> Any:
@@ -53,11 +53,11 @@ def train(
 
 
 def members(store: RunStore, run: str) -> list[Entry]:
-    """The runs that its models have become, in their order."""
+    """Return the runs that the models of a sweep have become, in order."""
     return sorted((one for one in store.entries() if one.sweep_of == run), key=lambda one: one.parent or "")
 
 
-def test_each_model_becomes_a_run_like_any_other(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_model_of_a_sweep_becomes_an_ordinary_run(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     run = submit(store)
     entry = train(store, run, monkeypatch)
     assert (entry.state, entry.step, entry.worker, entry.message) == ("finished", 20, None, "")
@@ -77,14 +77,14 @@ def test_each_model_becomes_a_run_like_any_other(store: RunStore, monkeypatch: p
     assert map_steps(store.folder_of(run)) == list(range(21))
     first, last = (read_maps(store.folder_of(run), step) for step in (0, 20))
     assert last.shape == (3, *first.shape[1:])
-    assert np.abs(last.sum(axis=2, dtype=int) - 253).max() <= last.shape[2]  # each row is all of a query's attention
+    assert np.abs(last.sum(axis=2, dtype=int) - 253).max() <= last.shape[2]  # each row sums to 1, up to rounding
     assert not np.array_equal(first, last)
     store.delete(found[0].id)
-    store.delete(run)  # a deleted sweep takes its runs along, and brings them back
+    store.delete(run)  # the runs of a sweep are deleted and restored with it
     assert store.entries() == []
     store.undelete(run)
     assert members(store, run) == found[1:]
-    assert store.entry(found[0].id).deleted is not None  # it was thrown away by itself
+    assert store.entry(found[0].id).deleted is not None  # it had been deleted separately
     store.delete(run)
     jobs.empty_bin(store, older_than=-1)
     assert store.entries(deleted=True) == []
@@ -93,9 +93,7 @@ def test_each_model_becomes_a_run_like_any_other(store: RunStore, monkeypatch: p
         assert db.execute("SELECT count(*) FROM metrics").fetchone()[0] == 0
 
 
-def test_a_stop_keeps_the_finished_and_makes_stopped_runs_of_the_others(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stop_turns_unfinished_models_into_stopped_runs(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     run = submit(store, steps=[5, 20], seed=[0, 1])
     entry = train(store, run, monkeypatch, {12: lambda: jobs.stop(store, run)})
     assert entry.state == "stopped"
@@ -103,14 +101,14 @@ def test_a_stop_keeps_the_finished_and_makes_stopped_runs_of_the_others(
     assert {one.step for one in members(store, run)[2:]} == {13}
     one = members(store, run)[2]
     assert snapshot_steps(store.folder_of(one.id))[-1] == 13
-    assert LocalRun(store, monkeypatch, one.id).resume().state == "finished"  # each of them goes on by itself
-    jobs.resume(store, run)  # and the sweep with those that are left
+    assert LocalRun(store, monkeypatch, one.id).resume().state == "finished"  # a member can be resumed alone
+    jobs.resume(store, run)  # and the sweep resumes the others
     assert train(store, run, monkeypatch).state == "finished"
     assert [one.state for one in members(store, run)] == ["finished"] * 4
     assert {one.step for one in members(store, run)[2:]} == {20}
 
 
-def test_what_has_come_of_the_models_as_tables(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_sweep_has_metrics_outcomes_and_maps(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     run = submit(store, weight_decay=[0.0, 0.5], seed=[0, 1])
     assert StoredSweep(store, run).rows().empty
     assert StoredSweep(store, run).outcomes()["solved"].isna().all()
@@ -135,7 +133,7 @@ def test_what_has_come_of_the_models_as_tables(store: RunStore, monkeypatch: pyt
         StoredSweep(store, one.id)
 
 
-def test_of_a_text_nothing_is_solved_and_masked_cells_are_masked(
+def test_sweep_on_a_text_has_no_outcome_and_marks_masked_cells(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alphabet = "".join(sorted(set(texts.read("python"))))
@@ -150,7 +148,7 @@ def test_of_a_text_nothing_is_solved_and_masked_cells_are_masked(
     assert (sweep.maps()[0][:, ~above] <= 253).all()
 
 
-def test_a_model_whose_process_was_killed_before_it_was_a_run_becomes_one(
+def test_finished_model_becomes_a_run_even_if_its_process_was_killed_before(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = submit(store)
@@ -169,7 +167,7 @@ def test_a_model_whose_process_was_killed_before_it_was_a_run_becomes_one(
         assert again.seconds == pytest.approx(lost.seconds, abs=0.01)
 
 
-def test_one_that_is_given_up_is_a_failed_run_and_the_sweep_says_so(
+def test_failed_model_becomes_a_failed_run_and_the_sweep_reports_it(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     preset = tiny_preset(model={"norm": "none"}, clip_norm=0.0, adam_eps=1.0, warmup=0.0)
@@ -184,7 +182,7 @@ def test_one_that_is_given_up_is_a_failed_run_and_the_sweep_says_so(
     assert "became" in bad.message
 
 
-def test_what_cannot_be_asked_for(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_sweeps_and_commands_are_rejected(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for settings, words in (
         ({"seed": []}, "at least one value each"),
         ({"seed": [0], "peak_lr": [0.1], "warmup": [0.1]}, "one or two settings"),
@@ -198,12 +196,12 @@ def test_what_cannot_be_asked_for(store: RunStore, monkeypatch: pytest.MonkeyPat
     assert store.entries() == []
     run = submit(store)
     claim(store, run)
-    for order in (lambda: store.send(run, "pause"), lambda: jobs.change_rate(store, run, 0.1)):
+    for command in (lambda: store.send(run, "pause"), lambda: jobs.change_rate(store, run, 0.1)):
         with pytest.raises(RunStoreError, match="stop it"):
-            order()
+            command()
 
 
-def test_a_damaged_list_of_models_is_a_damaged_run(store: RunStore) -> None:
+def test_sweep_with_a_damaged_list_of_models_is_damaged(store: RunStore) -> None:
     run = submit(store)
     good = store.entry(run).sweep
     assert good is not None
@@ -213,16 +211,16 @@ def test_a_damaged_list_of_models_is_a_damaged_run(store: RunStore) -> None:
         assert "sweep" in store.entry(run).message
 
 
-def test_the_last_maps_are_written_before_the_last_model_is_a_run(
+def test_last_maps_are_written_before_the_last_model_becomes_a_run(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, become_run, found = submit(store, seed=[0, 1, 2]), worker.become_run, []
 
-    def noted(*of: Any, **how: Any) -> None:  # whoever sees all models as runs asks for no more files
+    def record_maps(*args: Any, **kwargs: Any) -> None:  # readers look for no more maps once all models are runs
         found.append(map_steps(store.folder_of(run))[-1:])
-        become_run(*of, **how)
+        become_run(*args, **kwargs)
 
-    monkeypatch.setattr(worker, "become_run", noted)
+    monkeypatch.setattr(worker, "become_run", record_maps)
     train(store, run, monkeypatch)
     assert found[-1] == map_steps(store.folder_of(run))[-1:] == [20]
     assert read_maps(store.folder_of(run), 20).reshape(3, -1).any(axis=1).all()

@@ -1,4 +1,4 @@
-"""The table of runs: each number is its run's own, and of the settings only those that differ are there."""
+"""Tables of runs: the overview, the settings that differ, and the CSV and TensorBoard exports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_only_settings_that_differ_have_a_column(store: RunStore) -> None:
     assert differing([]).empty
 
 
-def test_what_follows_from_the_task_or_another_setting_is_not_named_twice(store: RunStore) -> None:
+def test_settings_that_follow_from_others_have_no_column(store: RunStore) -> None:
     one, two = store.add(tiny_preset("encoder")), store.add(tiny_preset("decoder", lr_changes=((3, 1e-4),)))
     table = differing([store.entry(one), store.entry(two)])
     assert table.columns.tolist() == ["lr_changes", "architecture"]
@@ -38,7 +38,7 @@ def test_what_follows_from_the_task_or_another_setting_is_not_named_twice(store:
     assert settings_of(store.entry(store.add(tiny_preset(model={"causal": True}))))["causal"] is True
 
 
-def test_the_overview_has_the_last_report_and_the_final_score(store: RunStore) -> None:
+def test_overview_has_the_last_report_and_the_final_score(store: RunStore) -> None:
     one, two, none = (store.add(tiny_preset(), name=name) for name in ("one", "two", "none"))
     for run, last in ((one, 0.5), (two, 0.75)):
         rows = [{"step": step, "loss": 3.0 / step, "held_out_exact_match": last * step / 10} for step in (5, 10)]
@@ -64,7 +64,7 @@ ROWS = [
 
 
 def records(content: bytes) -> list[bytes]:
-    """The records of a TFRecord file: a length, its checksum, the data, its checksum."""
+    """Return the records of a TFRecord file, each stored as length, checksum, data, checksum."""
     found, at = [], 0
     while at < len(content):
         (length,) = struct.unpack_from("<Q", content, at)
@@ -73,7 +73,7 @@ def records(content: bytes) -> list[bytes]:
     return found
 
 
-def test_event_files_hold_every_number_at_its_step_and_time() -> None:
+def test_event_files_contain_every_number_with_its_step_and_time() -> None:
     from tensorboardX.proto.event_pb2 import Event
 
     zipped = zipfile.ZipFile(io.BytesIO(event_files({"a/b 1": ROWS, "empty": []}, {"a/b 1": 1000.25, "empty": 7.0})))
@@ -95,19 +95,19 @@ def test_event_files_hold_every_number_at_its_step_and_time() -> None:
     assert len(records(zipped.read(zipped.namelist()[1]))) == 1
 
 
-def test_only_finite_numbers_are_drawn() -> None:
+def test_scalars_are_finite_numbers_only() -> None:
     row = {"step": 1, "loss": float("nan"), "gradient_norm": float("inf"), "note": "x", "done": True}
     assert scalars(row | {"best_head_score": 0.5}) == {"heads/best_head_score": 0.5}
 
 
-def test_the_table_has_every_row_with_its_run() -> None:
+def test_csv_has_every_row_with_its_run_and_escapes_formulas() -> None:
     table = pd.read_csv(io.BytesIO(metrics_csv({"one": ROWS, "=2+3": ROWS[:1]})))
     assert table["run"].tolist() == ["one", "one", "'=2+3"]
     assert table["loss"].tolist() == [2.25, 1e-7, 2.25]
     assert table["encoder.0.attn.1"].dropna().tolist() == [0.25]
 
 
-def test_no_name_leads_out_of_the_zip() -> None:
+def test_folder_names_cannot_escape_the_zip() -> None:
     for name in ("../../etc", "C:\\x", "..", "a\nb"):
         assert not set(folder_name(name)) & set("/\\:.\n")
         assert folder_name(name)

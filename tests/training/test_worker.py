@@ -1,4 +1,4 @@
-"""A worker: however it stops, the run's state has the reason in one sentence; it never touches another worker's run."""
+"""The worker: however it ends, the run records the reason in one sentence, and it never touches another worker's run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from xformer.training.entry import Entry
 from xformer.training.run_store import RunStore
 
 
-def test_a_run_from_its_start_to_its_end(run: LocalRun) -> None:
+def test_worker_trains_a_run_to_its_end(run: LocalRun) -> None:
     halves = [run.folder / ".state.safetensors.abc.part", run.folder / "snapshots" / ".000010.safetensors.abc.part"]
-    for half in halves:  # what a killed process had half written is removed
+    for half in halves:  # partial files of a killed process, which must be removed
         half.parent.mkdir(parents=True, exist_ok=True)
         half.write_bytes(b"half")
     entry = run.train()
@@ -36,7 +36,7 @@ def test_a_run_from_its_start_to_its_end(run: LocalRun) -> None:
     run.assert_undisturbed()
 
 
-def test_a_worker_that_was_not_given_the_run_leaves_it_alone(run: LocalRun) -> None:
+def test_worker_ignores_a_run_that_was_not_assigned_to_it(run: LocalRun) -> None:
     with quick_worker(run.monkeypatch):
         worker.work(run.store, run.id, "a token from elsewhere")
         assert run.entry.state == "queued"
@@ -70,7 +70,7 @@ def test_each_failure_of_a_worker_is_recorded_as_one_sentence(run: LocalRun, err
 
 
 @pytest.mark.parametrize("name", [STATE, "000010.safetensors", FILE])
-def test_a_disk_that_is_full_at_any_file_ends_the_run_with_a_sentence(run: LocalRun, name: str) -> None:
+def test_full_disk_at_any_file_fails_the_run_with_a_message(run: LocalRun, name: str) -> None:
     replace = os.replace
 
     def full(old: str, new: Path) -> None:
@@ -85,15 +85,15 @@ def test_a_disk_that_is_full_at_any_file_ends_the_run_with_a_sentence(run: Local
     run.assert_goes_on()
 
 
-def test_a_batch_that_no_memory_holds_is_a_sentence(run: LocalRun) -> None:
+def test_allocation_that_exceeds_memory_fails_the_run_with_a_message(run: LocalRun) -> None:
     entry = run.train({12: lambda: torch.empty(10**15)})
     assert (entry.state, entry.message) == ("failed", NO_MEMORY)
 
 
-def test_a_run_that_was_killed_between_its_end_and_saying_so(run: LocalRun) -> None:
+def test_run_killed_after_its_last_step_but_before_recording_it_can_finish(run: LocalRun) -> None:
     with run.monkeypatch.context() as patch:
         patch.setattr(worker, "_finish", failing_with(SystemExit()))
-        patch.setattr(worker.CommandLoop, "flush", lambda _: None)  # and before it could write its last figures down
+        patch.setattr(worker.CommandLoop, "flush", lambda _: None)  # killed before it could write its last metrics
         run.dies({})
     assert run.reported == []
     assert (run.folder / FILE).exists()
@@ -102,7 +102,7 @@ def test_a_run_that_was_killed_between_its_end_and_saying_so(run: LocalRun) -> N
     assert entry.seconds > 0
 
 
-def test_later_snapshots_and_rows_go_when_a_run_goes_on_from_an_earlier_step(run: LocalRun) -> None:
+def test_later_snapshots_and_metrics_are_removed_when_a_run_resumes_from_an_earlier_step(run: LocalRun) -> None:
     run.dies({16: "dies"})
     save(load(snapshot_file(run.folder, 10)), snapshot_file(run.folder, 15))
     assert run.reported == [5, 10, 15]
@@ -112,15 +112,15 @@ def test_later_snapshots_and_rows_go_when_a_run_goes_on_from_an_earlier_step(run
     assert seen == [(10, [0, 10], [5, 10])]
 
 
-def test_a_fork_begins_with_the_weights_of_its_snapshot(run: LocalRun) -> None:
+def test_fork_starts_from_the_weights_of_its_snapshot(run: LocalRun) -> None:
     run.train()
     run.monkeypatch.setattr(jobs, "reconcile", lambda _: None)
     settings = tiny_preset(steps=10, peak_lr=1e-4, seed=3, snapshot_every=10, model={"dropout": 0.2})
     ids = [jobs.fork(run.store, run.id, 10, settings, owner="bob") for _ in range(3)]
-    whole, stopped, robbed = forks = [LocalRun(run.store, run.monkeypatch, id) for id in ids]
+    whole, stopped, without_weights = forks = [LocalRun(run.store, run.monkeypatch, id) for id in ids]
     assert stopped.train({7: "stop"}).state == "stopped"
-    (robbed.folder / jobs.START).unlink()
-    entry = robbed.train()
+    (without_weights.folder / jobs.START).unlink()
+    entry = without_weights.train()
     assert entry.state == "failed"
     assert entry.message == f"The weights of {run.id}@10 that this run starts from are missing; fork it again."
     for fork, entry in ((whole, whole.train()), (stopped, stopped.resume())):
@@ -137,49 +137,47 @@ LOST = torch.AcceleratorError("CUDA error: unspecified launch failure")
     ("error", "why"),
     [(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), "ran out of memory"), (LOST, "was lost")],
 )  # fmt: skip
-def test_a_gpu_that_fails_in_the_middle_leaves_the_run_to_the_processor(
-    new_run: NewRun, error: Exception, why: str
-) -> None:
+def test_run_whose_gpu_fails_continues_on_the_cpu(new_run: NewRun, error: Exception, why: str) -> None:
     run = new_run(device="cuda:0")
-    run.monkeypatch.setattr(worker, "choose_device", lambda _: torch.device("cpu"))  # in place of a GPU
+    run.monkeypatch.setattr(worker, "choose_device", lambda _: torch.device("cpu"))  # stands in for a GPU
     entry = run.train({12: failing_with(error)}, device="cuda:0")
     message = f"The GPU (cuda:0) {why}, so this run continues on the CPU from its last saved state."
     assert (entry.state, entry.wanted, entry.worker, entry.message) == ("queued", "cpu", None, message)
     seen = []
     assert run.train({10: lambda: seen.append(run.entry.step)}).message == message
-    assert seen == [10]  # not from its beginning
+    assert seen == [10]  # it did not start over
     run.assert_undisturbed()
 
 
-def test_a_run_that_asked_for_a_gpu_and_got_the_processor_says_so(new_run: NewRun) -> None:
+def test_run_that_requested_a_missing_gpu_has_a_message(new_run: NewRun) -> None:
     entry = new_run(device="cuda:1").train()
     message = "The requested GPU (cuda:1) does not exist; this run uses the CPU."
     assert (entry.state, entry.message) == ("finished", message)
 
 
-def test_the_command_line_ends_with_a_sentence_without_a_run_store(
+def test_worker_command_reports_an_unknown_run_in_one_sentence(
     store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(worker, "prepare_process", lambda: None)  # which outlasts a test
+    monkeypatch.setattr(worker, "prepare_process", lambda: None)  # its settings would outlast the test
     assert worker.main(["nonsense", "--folder", str(tmp_path), "--token", "x", "--lock", "0"]) == 1
     assert capfd.readouterr().err == "There is no run 'nonsense'; it may have been deleted.\n"
 
 
-def settle(answers: Any) -> None:
+def prepare(results: Any) -> None:
     before = float(torch.tensor([1e-40]) * 1.0)
     worker.prepare_process()
     worker.lower_priority(Entry(device="cuda:0"))
-    usual = os.sched_getscheduler(0) == os.SCHED_OTHER
+    is_normal = os.sched_getscheduler(0) == os.SCHED_OTHER
     worker.lower_priority(Entry(device="cpu"))
     is_idle = os.sched_getscheduler(0) == os.SCHED_IDLE
-    answers.put((usual, torch.get_num_threads(), before > 0, float(torch.tensor([1e-40]) * 1.0), is_idle))
+    results.put((is_normal, torch.get_num_threads(), before > 0, float(torch.tensor([1e-40]) * 1.0), is_idle))
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="only Linux has this priority")
-def test_a_worker_process_has_one_thread_no_denormals_and_the_lowest_priority() -> None:
-    fresh = multiprocessing.get_context("spawn")  # these settings outlast a test, and a fork would inherit them
-    answers = fresh.SimpleQueue()
-    process = fresh.Process(target=settle, args=(answers,))
+def test_worker_process_has_one_thread_no_denormals_and_the_lowest_priority() -> None:
+    context = multiprocessing.get_context("spawn")  # a new process, because these settings would outlast the test
+    results = context.SimpleQueue()
+    process = context.Process(target=prepare, args=(results,))
     process.start()
-    assert answers.get() == (True, 1, True, 0.0, True)
+    assert results.get() == (True, 1, True, 0.0, True)
     process.join()

@@ -1,6 +1,6 @@
-"""A Ray cluster of simulated nodes on this machine, a run store, and its server; nodes and servers can be killed.
+"""A Ray cluster of simulated nodes on this machine, with a run store and servers. Nodes and servers can be killed.
 
-python -m tests.training.executors.ray_site FOLDER     one node and a server, until standard input ends; for the test suite
+python -m tests.training.executors.ray_site FOLDER     one node and one server until stdin is closed; used by the test suite
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from xformer.training.run_store import RunStore
 
 
 class Site:
-    """A cluster and a run store. Each node has one processor; without nodes, the head is the one node."""
+    """A cluster and a run store. Each node has one CPU; with `nodes=0`, the head itself is the only node."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -36,7 +36,7 @@ class Site:
         self.servers: list[subprocess.Popen[bytes]] = []
         self.nodes: dict[str, Any] = {}
         self.made = 0
-        self.memory = {"object_store_memory": 80 * 1024**2}  # next to the least that Ray takes
+        self.memory = {"object_store_memory": 80 * 1024**2}  # close to Ray's minimum
         unused = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
         head = {"node_name": "head", "num_cpus": 0 if nodes else 1, "gcs_server_port": self.port}
         self.cluster = Cluster(initialize_head=True, head_node_args=self.memory | unused | head)
@@ -50,7 +50,7 @@ class Site:
         self.nodes[name] = self.cluster.add_node(**self.memory, **how)
 
     def kill_node(self, name: str) -> None:
-        """SIGKILL to all processes of a node."""
+        """Send SIGKILL to all processes of a node."""
         self.cluster.remove_node(self.nodes.pop(name), allow_graceful=False)
 
     def serve(self) -> None:
@@ -59,7 +59,7 @@ class Site:
         self.servers.append(subprocess.Popen(command, cwd=Path(__file__).parents[3]))
 
     def kill_servers(self) -> None:
-        """SIGKILL to the servers, and to the process that keeps the store and the cluster together."""
+        """Send SIGKILL to the servers and to the relay."""
         for server in self.servers:
             server.kill()
             server.wait()
@@ -77,7 +77,7 @@ class Site:
 
 @contextmanager
 def site(nodes: int) -> Iterator[Site]:
-    """A site that is gone afterwards, with all files of Ray and of the nodes. The paths of Ray's sockets have to be short."""
+    """Yield a site and remove it afterwards with all its files. It is in /tmp because Ray needs short socket paths."""
     with tempfile.TemporaryDirectory(prefix="xf-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         made = Site(Path(folder), nodes)
         try:
@@ -87,7 +87,7 @@ def site(nodes: int) -> Iterator[Site]:
 
 
 def main() -> None:
-    """The head is the one node. It does not import torch, and neither does its server."""
+    """Run a cluster whose head is the only node, and a server. Neither imports torch."""
     made = Site(Path(sys.argv[1]), nodes=0)
     made.serve()
     sys.stdin.read()

@@ -1,4 +1,4 @@
-"""A real Ray cluster of one node, in a network namespace of its own; `python -m tests.faults.ray` kills nodes and servers."""
+"""A real Ray cluster of one node in a separate network namespace. `python -m tests.faults.ray` also kills nodes and servers."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ ENDLESS = tiny_preset(steps=100_000, log_every=10, snapshot_every=20)
 
 @contextmanager
 def cluster_of(store: RunStore) -> Iterator[Callable[[Callable[[], object]], None]]:
-    """A cluster and a server of this run store; gives a function that waits until something holds."""
+    """Run a cluster and a server for this run store, and yield a function that waits until a condition holds."""
     folder = store.folder.parent
-    with open(folder / "out", "wb") as out:  # a pipe would be held open by whatever is left
+    with open(folder / "out", "wb") as out:  # a pipe would stay open while any child process is left
         command = [
             sys.executable,
             "-m",
@@ -57,7 +57,7 @@ def cluster_of(store: RunStore) -> Iterator[Callable[[Callable[[], object]], Non
         site.communicate()
 
 
-def test_a_run_is_trained_on_a_node_and_stopped_there() -> None:
+def test_run_is_trained_on_a_node_and_stopped_there() -> None:
     with tempfile.TemporaryDirectory(
         prefix="xf-", dir="/tmp", ignore_cleanup_errors=True
     ) as folder:  # Ray's limit is 107
@@ -76,6 +76,6 @@ def test_a_run_is_trained_on_a_node_and_stopped_there() -> None:
             wait_until(lambda: (found := Status.read(store.folder)) and found.cpus == found.free_cpus >= 1)
         left = []
         for file in Path("/proc").glob("[0-9]*/cmdline"):
-            with suppress(OSError):  # it has just ended
+            with suppress(OSError):  # the process has just ended
                 left += [file] if file.stat().st_uid == os.getuid() and folder.encode() in file.read_bytes() else []
         assert not left

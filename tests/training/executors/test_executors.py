@@ -1,4 +1,4 @@
-"""Which executor is chosen, what is known of its cluster, and the executor `process`; `ray` is in test_ray.py."""
+"""The choice of the executor, the relay and its status, and the executor `process`. test_ray.py tests `ray`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xformer.training.limits import Limits
 from xformer.training.run_store import RunStore
 
 
-def test_the_environment_chooses_the_executor() -> None:
+def test_environment_selects_the_executor() -> None:
     assert [executors.chosen({}), executors.chosen({"XFORMER_EXECUTOR": ""})] == ["process", "process"]
     assert executors.chosen({"XFORMER_EXECUTOR": "ray"}) == "ray"
     with pytest.raises(ConfigError, match="XFORMER_EXECUTOR must be process or ray, got 'slurm'; for example ray"):
@@ -28,12 +28,12 @@ def test_the_environment_chooses_the_executor() -> None:
     assert relay.ray_address({"XFORMER_RAY_ADDRESS": "10.0.0.5:6379"}) == "10.0.0.5:6379"
 
 
-def test_ray_is_imported_where_a_cluster_is_used_and_not_by_a_server() -> None:
+def test_no_training_module_imports_ray_at_the_top_level() -> None:
     for file in Path(executors.__file__).parents[1].rglob("*.py"):
         assert not re.search(r"^(import|from) ray\b", file.read_text(), re.MULTILINE), file
 
 
-def test_runs_of_a_cluster_have_one_process_beside_all_servers(
+def test_repeated_reconcile_starts_one_relay_for_runs_on_a_cluster(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[tuple[str, list[str]]] = []
@@ -47,17 +47,15 @@ def test_runs_of_a_cluster_have_one_process_beside_all_servers(
     run = store.add(tiny_preset())
     store.change(run, state="running", worker="token", node="node-1")
     for _ in range(3):
-        jobs.reconcile(
-            store
-        )  # with the executor `process`: a run that was started on the cluster is still looked after
+        jobs.reconcile(store)  # even with the executor `process`, runs on the cluster are still managed
     entry = store.entry(run)
-    assert (entry.state, entry.worker) == ("running", "token")  # and is not taken for dead
+    assert (entry.state, entry.worker) == ("running", "token")  # not marked as dead
     assert liveness.with_process_state(store, entry) == entry
     assert [module for module, _ in started] == ["xformer.training.executors"]
     os.close(held.pop())
 
 
-def test_a_large_sweep_fits_in_batches(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_too_large_for_one_process_is_allowed_on_ray(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = Limits(models=500, run_memory=400, disk=10**12)
     settings = tiny_preset(batch_size=256)
     with pytest.raises(Exception, match="choose a smaller batch, shorter inputs, or fewer models"):
@@ -69,7 +67,9 @@ def test_a_large_sweep_fits_in_batches(store: RunStore, monkeypatch: pytest.Monk
     )
 
 
-def test_without_a_cluster_the_runs_say_so_and_can_be_stopped(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_report_an_unreachable_cluster_and_can_be_stopped(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     monkeypatch.setenv("XFORMER_RAY_ADDRESS", address)
@@ -89,14 +89,14 @@ def test_without_a_cluster_the_runs_say_so_and_can_be_stopped(store: RunStore, m
     assert status.problem == problem
     assert lock is not None
     os.close(lock)
-    assert not __main__._is_done(store, os.getppid() + 1)  # a run waits
+    assert not __main__._is_done(store, os.getppid() + 1)  # a run is waiting
     for run in (goes_on, here):
         store.change(run, state="stopped", worker=None)
     assert __main__._is_done(store, os.getppid() + 1)
-    assert not __main__._is_done(store, os.getppid())  # its server may start one
+    assert not __main__._is_done(store, os.getppid())  # the server is alive and may start a run
 
 
-def test_a_head_that_is_gone_is_noticed_within_a_moment() -> None:
+def test_lost_head_of_the_cluster_is_noticed_promptly() -> None:
     gone = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
         head = f"127.0.0.1:{server.getsockname()[1]}"

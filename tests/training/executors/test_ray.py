@@ -1,4 +1,4 @@
-"""The executor `ray` against a cluster whose actors are objects of this process; the real one is in test_cluster.py."""
+"""The executor `ray` with a fake cluster whose actors are objects in this process. test_cluster.py uses a real cluster."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LOST = "The node node-1 that trained this run was lost."
 
 
 class Actors:
-    """In place of a cluster: one node with these processors, and actors in this process."""
+    """A fake cluster: one node with these resources, and actors in this process."""
 
     def __init__(self, cpus: float = 2.0, gpus: float = 0.0) -> None:
         self.actors: dict[str, RemoteRun] = {}
@@ -71,7 +71,7 @@ class Actors:
             actor.close()
 
     def die(self) -> None:
-        """The node is lost with all its actors."""
+        """Lose the node with all its actors."""
         self.dead |= self.actors.keys()
         for name in list(self.actors):
             self.end(name)
@@ -87,14 +87,14 @@ class Actors:
 
 
 class Office:
-    """A store with its executor."""
+    """A run store with its executor."""
 
     def __init__(self, store: RunStore) -> None:
         self.store, self.cluster = store, Actors()
-        self.begin_anew()
+        self.restart()
 
-    def begin_anew(self) -> None:
-        """What this process has had of the actors is forgotten, as in a new one."""
+    def restart(self) -> None:
+        """Create a new executor, which has received nothing from the actors, as in a new process."""
         self.executor = RayExecutor(self.store, self.cluster)  # pyright: ignore[reportArgumentType]
 
     def entry(self, run: str) -> Entry:
@@ -117,7 +117,7 @@ def office(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]
     monkeypatch.setattr(worker, "SAMPLES", 20)
     one_at_a_time, step = threading.Lock(), many.train_step
 
-    def train_step(runs: Any) -> Any:  # the choice of a kernel is one of the process, which an actor has for itself
+    def train_step(runs: Any) -> Any:  # the attention kernel is selected per process, and real actors do not share one
         with one_at_a_time:
             return step(runs)
 
@@ -128,7 +128,7 @@ def office(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]
 
 
 def by_a_process(store: RunStore, settings: Preset, monkeypatch: pytest.MonkeyPatch, **how: Any) -> str:
-    """A run of the store that is trained as the process executor's worker does."""
+    """Train a run of the store as the process executor does, and return its id."""
     run = LocalRun(store, monkeypatch, store.add(settings, **how))
     run.train()
     return run.id
@@ -138,14 +138,14 @@ def has_saved(entry: Entry) -> bool:
     return entry.pid is not None and entry.step > 20
 
 
-def test_a_run_ends_in_the_bits_of_a_process_also_when_answers_are_lost(
+def test_run_ends_in_the_same_bits_as_in_a_process_even_if_reports_are_lost(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = office.store.add(PRESET)
     for _ in range(3):
         office.cluster.loses_answers = not office.cluster.loses_answers
         office.executor.round(starts=True)
-        office.begin_anew()  # the process was killed, before or after it had written the answer
+        office.restart()  # the process was killed, before or after it wrote the report
     office.cluster.loses_answers = False
     entry = office.wait_for_end(run)
     assert (entry.state, entry.message, entry.node, entry.device) == ("finished", "", "node-1", "cpu")
@@ -153,10 +153,10 @@ def test_a_run_ends_in_the_bits_of_a_process_also_when_answers_are_lost(
     assert outcome(office.store, run) == outcome(office.store, peer)
     assert entry.live.keys() == office.entry(peer).live.keys()
     assert is_finished(office.store.folder_of(run))
-    assert not office.cluster.actors  # it has left its node
+    assert not office.cluster.actors
 
 
-def test_a_lost_node_is_a_message_and_the_run_goes_on_elsewhere(
+def test_run_of_a_lost_node_has_a_message_and_continues_elsewhere(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = tiny_preset(steps=150, log_every=20, snapshot_every=20, model={"dropout": 0.2})
@@ -175,7 +175,7 @@ def test_a_lost_node_is_a_message_and_the_run_goes_on_elsewhere(
     assert mine == theirs
 
 
-def test_a_lost_run_that_was_paused_does_not_go_on(office: Office) -> None:
+def test_paused_run_of_a_lost_node_stays_paused(office: Office) -> None:
     run = office.store.add(ENDLESS)
     office.wait(run, has_saved)
     office.store.send(run, "pause")
@@ -185,11 +185,11 @@ def test_a_lost_run_that_was_paused_does_not_go_on(office: Office) -> None:
     assert (office.entry(run).state, office.entry(run).worker) == ("paused", None)
 
 
-def test_an_unknown_actor_is_waited_for(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_actor_has_a_grace_period(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     run = office.store.add(ENDLESS)
     office.wait(run, has_saved)
     office.cluster.die()
-    office.cluster.dead.clear()  # the head has come back, and knows nothing yet
+    office.cluster.dead.clear()  # the head has restarted and does not know the actors yet
     office.executor.round(starts=True)
     assert office.entry(run).state == "running"
     monkeypatch.setattr(ray, "GRACE_SECONDS", 0.0)
@@ -197,7 +197,7 @@ def test_an_unknown_actor_is_waited_for(office: Office, monkeypatch: pytest.Monk
     assert office.entry(run).state == "queued"
 
 
-def test_a_run_that_is_lost_again_and_again_fails(office: Office) -> None:
+def test_run_whose_node_is_lost_repeatedly_fails(office: Office) -> None:
     run = office.store.add(tiny_preset(steps=10**5, log_every=10**5, snapshot_every=0))
     for _ in range(ray.MOST_STARTS):
         office.wait(run, lambda entry: entry.is_active)
@@ -215,7 +215,7 @@ def test_commands_reach_the_node_and_their_effect_comes_back(office: Office) -> 
     step = office.wait(run, lambda entry: entry.state == "paused").step
     office.store.send(run, "step")
     office.wait(run, lambda entry: entry.step == step + 1)
-    office.begin_anew()  # and no command is carried out twice
+    office.restart()  # no command must be carried out twice
     jobs.change_rate(office.store, run, 0.02)
     office.wait(run, lambda entry: entry.train["lr_changes"])
     assert office.entry(run).step == step + 1
@@ -229,7 +229,7 @@ def test_commands_reach_the_node_and_their_effect_comes_back(office: Office) -> 
     assert not office.cluster.actors
 
 
-def test_a_run_without_a_node_is_stopped_at_once_and_one_that_does_not_stop_is_ended(
+def test_run_without_a_node_stops_immediately_and_unresponsive_run_is_killed(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = office.store.add(ENDLESS)
@@ -240,37 +240,38 @@ def test_a_run_without_a_node_is_stopped_at_once_and_one_that_does_not_stop_is_e
     office.executor.round(starts=True)
     assert (office.entry(run).state, office.cluster.names()) == ("stopped", [])
     office.cluster.loses_answers = False
-    deaf = office.store.add(ENDLESS)
-    office.wait(deaf, has_saved)
+    unresponsive = office.store.add(ENDLESS)
+    office.wait(unresponsive, has_saved)
     monkeypatch.setattr(office.cluster, "tell", lambda name, commands: None)
-    jobs.stop(office.store, deaf)
+    jobs.stop(office.store, unresponsive)
     office.executor.round(starts=True)
-    assert office.entry(deaf).is_active
+    assert office.entry(unresponsive).is_active
     monkeypatch.setattr(ray, "STOP_SECONDS", 0.0)
     office.executor.round(starts=True)
-    assert (office.entry(deaf).state, office.entry(deaf).message) == ("stopped", ray.UNANSWERED)
+    entry = office.entry(unresponsive)
+    assert (entry.state, entry.message) == ("stopped", ray.UNANSWERED)
 
 
-def test_only_actors_that_belong_to_nothing_here_are_ended(office: Office) -> None:
+def test_only_obsolete_actors_of_this_store_are_ended(office: Office) -> None:
     run = office.store.add(ENDLESS)
     entry = office.wait(run, lambda entry: entry.is_active)
     mine, other = f"{run}-{entry.worker}", "0123abcd-token"
     job = office.cluster.jobs[mine]
     office.cluster.start(f"{run}-earlier", job, Resources())
-    office.cluster.start(other, job, Resources())  # of another run store on this cluster
+    office.cluster.start(other, job, Resources())  # it belongs to another run store on this cluster
     office.executor.round(starts=True)
     assert office.cluster.names() == [mine, other]
 
 
-def test_what_the_cluster_has_no_processor_for_waits_in_turn(office: Office) -> None:
+def test_runs_beyond_the_cpus_of_the_cluster_wait_in_turn(office: Office) -> None:
     owners = ["ada", "ada", "ada", "ada", "ada", "bob"]
     runs = [office.store.add(ENDLESS, owner=owner) for owner in owners]
     office.executor.round(starts=True)
     states = [office.entry(run).state for run in runs]
-    assert states == ["running"] * 3 + ["queued"] * 2 + ["running"]  # 2 processors, and 2 ahead
+    assert states == ["running"] * 3 + ["queued"] * 2 + ["running"]  # 2 CPUs, and 2 ahead
 
 
-def test_a_paused_run_leaves_its_node_when_others_wait(office: Office) -> None:
+def test_paused_run_leaves_its_node_when_others_wait(office: Office) -> None:
     office.cluster.node["CPU"] = 1.0
     run = office.store.add(ENDLESS)
     office.wait(run, has_saved)
@@ -284,7 +285,7 @@ def test_a_paused_run_leaves_its_node_when_others_wait(office: Office) -> None:
     assert ray._saved_step(office.store.folder_of(run)) == step
 
 
-def test_a_command_that_arrives_twice_is_obeyed_once(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_that_arrives_twice_is_handled_once(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     run = office.store.add(ENDLESS)
     office.wait(run, lambda entry: entry.step > 0)
     (actor,) = office.cluster.actors.values()
@@ -296,7 +297,7 @@ def test_a_command_that_arrives_twice_is_obeyed_once(office: Office, monkeypatch
     assert taken == ["pause", "step"]
 
 
-def test_a_gpu_is_requested_where_one_exists(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_is_requested_if_one_exists(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for wanted, gpus in (("auto", 1.0), ("cuda:0", 4.0), ("cpu", 1.0), ("auto", 0.0)):
         cluster = Actors(gpus=gpus)
@@ -307,7 +308,7 @@ def test_a_gpu_is_requested_where_one_exists(store: RunStore, monkeypatch: pytes
     assert found == [(1, True), (1, True), (0, True), (0, True)]
 
 
-def test_a_full_disk_here_fails_the_run_with_a_sentence(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exceeded_local_quota_fails_the_run_with_a_message(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     run = office.store.add(ENDLESS)
     office.wait(run, has_saved)
     monkeypatch.setattr(office.executor.room, "check", failing_with(QuotaExceededError("There is no room.")))
@@ -316,17 +317,17 @@ def test_a_full_disk_here_fails_the_run_with_a_sentence(office: Office, monkeypa
     assert not office.cluster.actors
 
 
-def test_a_node_cannot_write_elsewhere(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_cannot_write_outside_the_folder_of_its_run(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     run, ask = office.store.add(ENDLESS), office.cluster.ask
     files = {"../../outside": ((1, 1), b"x")}
-    monkeypatch.setattr(office.cluster, "ask", lambda *of: (one := ask(*of)) and replace(one, files=files))
+    monkeypatch.setattr(office.cluster, "ask", lambda *args: (one := ask(*args)) and replace(one, files=files))
     entry = office.wait_for_end(run)
     assert entry.state == "failed"
     assert "a file that does not belong to this run" in entry.message
     assert not (office.store.folder.parent / "outside").exists()
 
 
-def test_a_text_goes_along(store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_text_is_sent_to_the_node(store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("XFORMER_DATA", str(tmp_path))
     name = texts.keep(("to be or not to be " * 200).encode())
     [found] = [ray._text(store.entry(store.add(PRESET)).but(task={"name": "characters", "text": name}))]
@@ -334,7 +335,7 @@ def test_a_text_goes_along(store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp
     assert ray._text(store.entry(store.add(PRESET))) is None
 
 
-def test_a_sweep_is_trained_in_batches(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_is_trained_in_batches(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "FEW", 2)
     office.cluster.node["CPU"] = 4.0
     column = {"settings": {"seed": [0, 1, 2, 3, 4]}, "ids": [f"0000000{n}" for n in range(5)]}
@@ -357,7 +358,9 @@ def test_a_sweep_is_trained_in_batches(office: Office, monkeypatch: pytest.Monke
         assert [row["loss"] for row in mine] == pytest.approx([row["loss"] for row in other], rel=1e-3)
 
 
-def test_a_lost_batch_begins_where_its_models_were(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_batch_continues_from_the_saved_states_of_its_models(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ray, "FEW", 1)
     settings = tiny_preset(steps=10_000, log_every=20, snapshot_every=20)
     column = {"settings": {"seed": [0, 1]}, "ids": ["00000000", "00000001"]}
@@ -371,20 +374,18 @@ def test_a_lost_batch_begins_where_its_models_were(office: Office, monkeypatch: 
     assert all(STATE in "".join(job.files or {}) for job in office.cluster.jobs.values())
 
 
-def test_a_batch_is_no_larger_than_a_processor_s_share_of_the_memory(store: RunStore) -> None:
+def test_batch_is_no_larger_than_a_cpus_share_of_the_memory(store: RunStore) -> None:
     cluster = Actors()
     executor = RayExecutor(store, cluster)  # pyright: ignore[reportArgumentType]
     column = {"settings": {"seed": list(range(500))}, "ids": [f"{n:08x}" for n in range(500)]}
     entry = store.entry(store.add(SWEPT, sweep=column))
-    assert executor._batch_size(entry) == 250  # 2 processors
+    assert executor._batch_size(entry) == 250  # 2 CPUs
     cluster.node["memory"] = 2.0 * memory_needed(SWEPT, n_models=100)
     executor.nodes = cluster.nodes()
     assert executor._batch_size(entry) == 100
 
 
-def test_the_command_line_trains_on_a_cluster_what_it_trains_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_line_gives_the_same_weights_on_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offices: dict[Path, Office] = {}
 
     def reconcile(store: RunStore) -> None:
@@ -394,7 +395,7 @@ def test_the_command_line_trains_on_a_cluster_what_it_trains_here(
 
     monkeypatch.setattr(jobs, "reconcile", reconcile)
     monkeypatch.setattr(cli_train, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr("xformer.training.loop.prepare_process", lambda *_: None)  # which outlasts a test
+    monkeypatch.setattr("xformer.training.loop.prepare_process", lambda *_: None)  # its settings would outlast the test
     monkeypatch.setenv("XFORMER_EXECUTOR", "process")
     words = ["train", "--preset", "reverse-mirror", "--steps", "20", "--device", "cpu", "--score", "0"]
     found = {}
@@ -407,7 +408,7 @@ def test_the_command_line_trains_on_a_cluster_what_it_trains_here(
     assert len(offices) == 1
 
 
-def test_an_answer_between_the_end_of_a_run_and_that_of_its_thread_has_its_rows(
+def test_report_between_the_end_of_a_run_and_of_its_thread_has_all_rows(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = office.store.add(PRESET)
