@@ -1,4 +1,4 @@
-"""Models on disk: the round trip to the bit, and a battery of hostile files, each of which gets one sentence."""
+"""Checkpoints: the bitwise round trip, and many hostile files, each of which is rejected in one sentence."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def assert_same(one: Checkpoint, other: Checkpoint) -> None:
         ("encoder-decoder", "single.safetensors", {"positions": "rotary", "dropout": 0.1, "output_bias": False}),
     ],
 )
-def test_what_is_saved_is_loaded_to_the_bit(
+def test_saved_checkpoint_is_loaded_bit_for_bit(
     tmp_path: Path, name: str, architecture: str, options: dict[str, Any]
 ) -> None:
     saved = checkpoint_of(architecture, **options)
@@ -60,7 +60,7 @@ def test_what_is_saved_is_loaded_to_the_bit(
     assert torch.equal(loaded.model(*inputs), saved.model.eval()(*inputs))
 
 
-def test_a_folder_has_a_readable_card_and_is_complete_without_it(tmp_path: Path) -> None:
+def test_folder_has_a_readable_card_and_loads_without_it(tmp_path: Path) -> None:
     save(checkpoint_of(), str(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {FILE, CARD}
     assert json.loads((tmp_path / CARD).read_text()) == CARD_VALUES
@@ -68,7 +68,7 @@ def test_a_folder_has_a_readable_card_and_is_complete_without_it(tmp_path: Path)
     assert load(str(tmp_path)).card == CARD_VALUES
 
 
-def test_a_model_alone_can_be_saved(tmp_path: Path) -> None:
+def test_model_without_task_can_be_saved(tmp_path: Path) -> None:
     model = random_model("decoder", tied_output=True)
     save(model, tmp_path / "model.safetensors")
     loaded = load(tmp_path / "model.safetensors")
@@ -76,7 +76,7 @@ def test_a_model_alone_can_be_saved(tmp_path: Path) -> None:
     assert (loaded.task, loaded.card) == (None, {})
 
 
-def test_saving_again_replaces_and_leaves_the_model_as_it_is(tmp_path: Path) -> None:
+def test_saving_again_replaces_the_file_and_does_not_change_the_model(tmp_path: Path) -> None:
     first, second = checkpoint_of(), checkpoint_of(d_ff=5)
     second.model.train()
     save(first, tmp_path)
@@ -86,7 +86,7 @@ def test_saving_again_replaces_and_leaves_the_model_as_it_is(tmp_path: Path) -> 
     assert all(p.requires_grad for p in second.model.parameters())
 
 
-def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path) -> None:
+def test_non_finite_weights_are_not_saved(tmp_path: Path) -> None:
     good = checkpoint_of()
     save(good, tmp_path)
     bad = checkpoint_of()
@@ -98,7 +98,7 @@ def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("card", [{"loss": float("nan")}, {"loss": [float("inf")]}, {"long": "x" * 1_000_001}])
-def test_a_card_that_could_not_be_loaded_is_not_saved(tmp_path: Path, card: dict[str, Any]) -> None:
+def test_card_that_could_not_be_loaded_is_not_saved(tmp_path: Path, card: dict[str, Any]) -> None:
     with pytest.raises(CheckpointError, match="The model was not saved because its card"):
         save(Checkpoint(random_model("encoder"), card=card), tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -115,7 +115,7 @@ TASK: dict[str, Any] = json.loads(META["task"])
 
 
 def pack(entries: Any = None, meta: Any = None, data: bytes | None = None) -> bytes:
-    """A file of these parts, the good one's where none are given."""
+    """Return a file of these parts, which default to those of the valid file."""
     header = json.dumps({"__metadata__": META if meta is None else meta} | (ENTRIES if entries is None else entries))
     raw = header.encode()
     return len(raw).to_bytes(8, "little") + raw + (DATA if data is None else data)
@@ -149,7 +149,7 @@ MATRIX = next(name for name, entry in ENTRIES.items() if len(entry["shape"]) == 
 N_BYTES = len(DATA)
 
 
-# Each size at its limit, d_model × max_len too.
+# Each size at its limit, including d_model × max_len.
 LARGEST = {name: most for name, most in LIMITS.items() if name != "max_len"} | {"max_len": 1024}
 
 
@@ -158,7 +158,7 @@ class Exploit:
         return os.system, ("touch /tmp/must-never-exist",)
 
 
-# Each builder, and words of the sentence it must get.
+# For each name, a function that builds the file, and part of the expected message.
 HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty": (lambda: b"", "only 0 bytes"),
     "integers": (lambda: with_entry(MATRIX, dtype="I32"), "must be F32"),
@@ -208,11 +208,11 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _warm() -> None:
-    from_bytes(GOOD)  # what is allocated once is not the hostile file's
+    from_bytes(GOOD)  # so that one-time allocations do not count for the first hostile file
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_file_gets_one_sentence_and_little_memory(tmp_path: Path, name: str) -> None:
+def test_hostile_file_is_rejected_in_one_sentence_with_little_memory(tmp_path: Path, name: str) -> None:
     build, words = HOSTILE[name]
     content = build()
     file = tmp_path / "hostile.safetensors"
@@ -228,14 +228,14 @@ def test_a_hostile_file_gets_one_sentence_and_little_memory(tmp_path: Path, name
     assert len(message) < 500
     assert message.endswith((".", "?", "…"))
     message.encode()
-    # JSON takes some tens of bytes for each of the file's, a task a few million.
+    # Parsed JSON takes some tens of bytes per byte of the file, and a task takes a few million.
     assert peak < 40 * len(content) + 10_000_000
     assert not Path("/tmp/must-never-exist").exists()
 
 
 @pytest.mark.parametrize("name", ["the largest of everything", "256 layers and no bytes", "a gigantic task"])
 def test_no_tensor_is_built_for_a_hostile_config(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What PyTorch allocates is not Python's to trace: so nothing may be built at all."""
+    """tracemalloc does not see PyTorch's allocations, so the test asserts that nothing is built at all."""
 
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("a model was built")
@@ -246,13 +246,13 @@ def test_no_tensor_is_built_for_a_hostile_config(name: str, monkeypatch: pytest.
         from_bytes(HOSTILE[name][0]())
 
 
-def test_the_parts_the_battery_is_made_of_are_good() -> None:
+def test_unmodified_parts_of_the_hostile_files_are_valid() -> None:
     for content in (pack(), with_config(), with_task()):
         assert_same(from_bytes(content), checkpoint_of())
     assert from_bytes(with_number(7.5)).model is not None
 
 
-def test_a_header_that_only_safetensors_refuses_is_one_sentence_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_safetensors_itself_becomes_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: bytes) -> None:
         raise safetensors.SafetensorError("invalid header")
 
@@ -261,9 +261,9 @@ def test_a_header_that_only_safetensors_refuses_is_one_sentence_too(monkeypatch:
         from_bytes(GOOD)
 
 
-def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_path_that_is_not_a_regular_file_is_rejected(tmp_path: Path) -> None:
     fifo = tmp_path / "pipe.safetensors"
-    os.mkfifo(fifo)  # reading it would wait for ever
+    os.mkfifo(fifo)  # reading it would block forever
     folder = tmp_path / "folder"
     (folder / FILE).mkdir(parents=True)
     nowhere = tmp_path / "nowhere", tmp_path / "nowhere.safetensors", tmp_path / "nowhere" / "deeper"
@@ -273,21 +273,21 @@ def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
         assert len(str(caught.value)) < 500
 
 
-def test_a_file_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_above_the_size_limit_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "large.safetensors"
     with file.open("wb") as handle:
-        handle.truncate(2 * 1024**3 + 1)  # a hole: it takes no room
+        handle.truncate(2 * 1024**3 + 1)  # sparse, so it uses no disk space
     monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("it was read"))
     with pytest.raises(CheckpointError, match="the limit is 2,147,483,648"):
         load(file)
 
 
-def test_a_file_that_claims_too_much_is_refused_at_its_header(tmp_path: Path) -> None:
+def test_file_larger_than_its_header_describes_is_rejected_before_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "sparse.safetensors"
     length = int.from_bytes(GOOD[:8], "little")
     with path.open("wb") as file:
         file.write(GOOD[: 8 + length])
-        file.truncate(1_900_000_000)  # takes no disk, and all memory of a process that reads it
+        file.truncate(1_900_000_000)  # uses no disk space, but much memory if it were read
     tracemalloc.start()
     with pytest.raises(CheckpointError):
         load(path)

@@ -1,4 +1,4 @@
-"""Commands that need no torch do not import it, and what was typed wrongly is refused before anything is waited for."""
+"""Commands that do not need torch do not import it, and invalid arguments are rejected without delay."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ for arguments in json.loads(sys.argv[1]):
         main(arguments)
     except SystemExit:
         pass
-    there = sorted(HEAVY & set(sys.modules))
-    assert not there, (arguments, there)
+    imported = sorted(HEAVY & set(sys.modules))
+    assert not imported, (arguments, imported)
 """
 COMMANDS = [
     ["--help"],
@@ -59,12 +59,12 @@ def test_these_commands_do_not_import_torch(tmp_path: Path) -> None:
 
 @pytest.fixture
 def waits_at_most() -> Iterator[None]:
-    """Fail after a minute of waiting for a pipe without a writer."""
+    """Fail if the test waits for more than a minute, for example for a pipe without a writer."""
 
-    def call_away(*_: object) -> None:
-        pytest.fail("it waits")  # nothing catches this as an error of its own
+    def fail(*_: object) -> None:
+        pytest.fail("the command waits")  # not an `Exception`, so the command does not catch it
 
-    before = signal.signal(signal.SIGALRM, call_away)
+    before = signal.signal(signal.SIGALRM, fail)
     signal.alarm(60)
     yield
     signal.alarm(0)
@@ -79,15 +79,15 @@ def waits_at_most() -> Iterator[None]:
     ],
     ids=lambda arguments: " ".join(arguments[:2])[:20],
 )
-def test_a_pipe_does_not_keep_a_command_waiting(
+def test_command_does_not_wait_for_a_pipe(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], waits_at_most: None
 ) -> None:
     os.mkfifo(tmp_path / "pipe.npz")
     words = [word.replace("{tmp}", str(tmp_path)).replace("{pipe}", str(tmp_path / "pipe.npz")) for word in arguments]
     try:
         status = main(words)
-    except SystemExit as left:
-        status = left.code
+    except SystemExit as error:
+        status = error.code
     output = capsys.readouterr().err
     assert status in (1, 2), output
     assert output.count("\n") <= 1

@@ -1,4 +1,4 @@
-"""What all that is kept here takes is counted once, and now and then; what does not fit is refused in one sentence."""
+"""The disk quota: usage is measured only from time to time, and a write that exceeds the quota is rejected."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_runs_and_texts_count_together_and_each_file_once(runs: Path) -> None:
     assert Room(runs.parent / "elsewhere").taken() == 11
 
 
-def test_what_does_not_fit_is_refused(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_that_exceeds_the_quota_is_rejected(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Room(runs, 20).check(2, "This")
-    monkeypatch.setenv("XFORMER_MAX_DISK", "much")  # the usual limit
+    monkeypatch.setenv("XFORMER_MAX_DISK", "much")  # invalid, so the default applies
     Room(runs).check(2, "This")
     monkeypatch.setenv("XFORMER_MAX_DISK", "19")
     with pytest.raises(QuotaExceededError):
@@ -48,19 +48,19 @@ def test_what_does_not_fit_is_refused(runs: Path, monkeypatch: pytest.MonkeyPatc
         Room(runs, 20).check(1, "This", promised=2)
 
 
-def test_the_disk_itself_has_to_have_room(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_that_exceeds_the_free_disk_space_is_rejected(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 0, SPARE + 5_000_000))
     Room(runs / "not" / "there" / "yet").check(5_000_000, "This")
     with pytest.raises(QuotaExceededError, match=r"^This takes 6\.0 MB, and 5\.0 MB are free on the disk\.$"):
         Room(runs).check(6_000_000, "This")
 
 
-def test_who_writes_often_does_not_count_the_files_each_time(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frequent_writes_do_not_measure_the_files_each_time(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now, counted = [0.0], []
 
     def count(*folders: Path) -> int:
         counted.append(now[0])
-        now[0] += 1.0  # it takes a second
+        now[0] += 1.0  # measuring takes a second
         return 100 * len(counted)
 
     monkeypatch.setattr(disk_quota, "disk_used", count)
@@ -71,11 +71,11 @@ def test_who_writes_often_does_not_count_the_files_each_time(runs: Path, monkeyp
     now[0] = 50.0
     assert kept.taken() == 105
     now[0] = 52.0
-    assert kept.taken() == 200  # counted anew, so what was written is in it
+    assert kept.taken() == 200  # measured again, which includes the written bytes
     assert counted == [0.0, 52.0]
 
 
-def test_bytes_as_people_say_them() -> None:
+def test_megabytes_formats_a_number_of_bytes() -> None:
     assert [megabytes(n) for n in (0, 60_000, 1_500_000, 999_000_000, 4_000_000_000)] == [
         "0.1 MB", "0.1 MB", "1.5 MB", "999.0 MB", "4.0 GB",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The commands trace and doctor on external models: folders as the Transformers library saves them."""
+"""The commands trace and doctor on external models, saved by the Transformers library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXT = {"Llama": "the cat sat on the", "BERT": "the cat [MASK] on"}
 
 
 @pytest.mark.parametrize("family", TEXT)
-def test_trace_writes_what_the_stock_model_computes(
+def test_trace_matches_the_outputs_of_the_transformers_model(
     family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, out = folder_of(family, tmp_path / "tiny"), tmp_path / "trace.npz"
@@ -39,7 +39,7 @@ def test_trace_writes_what_the_stock_model_computes(
     assert written.endswith(f"written to {out}")
 
 
-def test_a_trace_of_an_external_model_is_no_safetensors_file(
+def test_trace_of_an_external_model_cannot_be_written_as_safetensors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, out = folder_of("Llama", tmp_path / "tiny"), tmp_path / "trace.safetensors"
@@ -51,7 +51,7 @@ def test_a_trace_of_an_external_model_is_no_safetensors_file(
     assert not out.exists()
 
 
-def test_doctor_finds_weights_that_give_no_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_finds_weights_that_cause_non_finite_outputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = folder_of("GPT-2", tmp_path / "tiny")
     tensors = load_file(folder / "model.safetensors")
     name = next(name for name in tensors if name.endswith("h.1.mlp.c_fc.bias"))
@@ -65,7 +65,7 @@ def test_doctor_finds_weights_that_give_no_numbers(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize("command", ["trace", "doctor"])
-def test_a_damaged_folder_is_refused_without_its_path(
+def test_error_for_a_damaged_folder_does_not_show_its_path(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = folder_of("Llama", tmp_path / "ti\x1b[2Jny")

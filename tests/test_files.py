@@ -1,4 +1,4 @@
-"""A file is the old one or the new one, also after an interrupted write."""
+"""Atomic writes, which leave either the old or the new file, and the validation of safetensors headers."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def interrupt(*_: Any) -> Any:
 
 
 class FullFile(io.FileIO):
-    """Takes half of what it is given."""
+    """Writes only half of the data and then raises, as on a full disk."""
 
     def write(self, data: Any) -> int:
         super().write(bytes(data)[: len(data) // 2])
         raise NO_SPACE
 
 
-def test_the_content_is_written_and_the_folder_made(tmp_path: Path) -> None:
+def test_content_is_written_and_the_folder_created(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "file"
     for content in (b"one", b"", b"\x00\xff" * 100_000):
         write_atomically(path, content)
@@ -57,7 +57,7 @@ def test_the_content_is_written_and_the_folder_made(tmp_path: Path) -> None:
         pytest.param("replace", interrupt, id="interrupted"),
     ],
 )
-def test_a_failure_is_raised_and_leaves_nothing_behind(
+def test_failed_write_raises_and_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fake: Callable[..., Any]
 ) -> None:
     (tmp_path / "old").write_bytes(b"old")
@@ -71,17 +71,17 @@ def test_a_failure_is_raised_and_leaves_nothing_behind(
     assert len(os.listdir("/proc/self/fd")) == n_open
 
 
-def test_a_process_that_ends_before_the_rename_leaves_the_old_file(tmp_path: Path) -> None:
+def test_process_that_ends_before_the_rename_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
     ends = "os.replace = lambda *_: os._exit(7)"
     code = f"import os, sys; from xformer.files import write_atomically; {ends}; write_atomically(sys.argv[1], b'new')"
     assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == 7
     assert path.read_bytes() == b"old"
-    assert [half.suffix for half in tmp_path.iterdir() if half != path] == [".part"]  # a worker removes it
+    assert [half.suffix for half in tmp_path.iterdir() if half != path] == [".part"]  # the next worker removes it
 
 
-def test_the_content_is_on_the_disk_before_the_name_and_the_name_before_the_return(
+def test_file_is_synced_before_the_rename_and_the_folder_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
@@ -118,7 +118,7 @@ def refused(content: bytes) -> str:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
-def test_what_safetensors_writes_is_read(dtype: torch.dtype) -> None:
+def test_header_written_by_safetensors_is_parsed(dtype: torch.dtype) -> None:
     tensors = {
         name: torch.zeros(shape, dtype=dtype) for name, shape in {"b": (2, 3), "a": (5,), "none": (0, 7)}.items()
     }
@@ -131,7 +131,7 @@ def test_what_safetensors_writes_is_read(dtype: torch.dtype) -> None:
     assert header.data_start + max(entry.end for entry in header.tensors.values()) == len(content)
 
 
-def test_offsets_and_shapes_are_taken_over() -> None:
+def test_header_has_the_offsets_and_shapes_of_the_file() -> None:
     header = parse_header(file_of({"x": tensor(8, 20, [3]), "y": tensor(0, 8, [2, 1])}, 20))
     assert header.tensors == {"x": TensorEntry("F32", [3], 8, 20), "y": TensorEntry("F32", [2, 1], 0, 8)}
     assert header.metadata == {}
@@ -165,7 +165,7 @@ def test_offsets_and_shapes_are_taken_over() -> None:
         pytest.param({"\ud800": None}, 0, "must have a dtype", id="half a character"),
     ],
 )
-def test_a_claim_that_does_not_hold_is_refused(entries: Any, n_bytes: int, words: str) -> None:
+def test_invalid_header_is_rejected(entries: Any, n_bytes: int, words: str) -> None:
     message = refused(file_of(entries, n_bytes))
     assert words in message
     assert "\n" not in message
@@ -173,7 +173,7 @@ def test_a_claim_that_does_not_hold_is_refused(entries: Any, n_bytes: int, words
     assert len(message) < 300
 
 
-def test_a_file_too_short_for_its_header_or_with_one_that_is_no_text() -> None:
+def test_truncated_oversized_and_non_utf8_headers_are_rejected() -> None:
     assert refused(bytes(7)) == "The file is not a safetensors file: it has only 7 bytes."
     assert refused((100).to_bytes(8, "little") + b"{}") == (
         "The file is truncated: its header claims 100 bytes, but 2 follow."
@@ -182,20 +182,20 @@ def test_a_file_too_short_for_its_header_or_with_one_that_is_no_text() -> None:
     assert "not UTF-8" in refused((4).to_bytes(8, "little") + b"\x80abc")
 
 
-def test_too_many_tensors() -> None:
+def test_number_of_tensors_is_limited() -> None:
     entries = {str(n): tensor(0, 0) for n in range(MAX_TENSORS + 1)}
     assert refused(file_of(entries)) == "The file contains 10,001 tensors; the limit is 10,000."
     entries.pop("0")
     assert len(parse_header(file_of(entries)).tensors) == MAX_TENSORS
 
 
-def test_a_larger_header_may_be_asked_for() -> None:
+def test_size_limit_of_the_header_can_be_raised() -> None:
     content = file_of({"__metadata__": {"long": "x" * MAX_HEADER}})
     refused(content)
     assert len(parse_header(content, 2 * MAX_HEADER).metadata["long"]) == MAX_HEADER
 
 
-def test_strict_json_names_what_it_reads() -> None:
+def test_strict_json_names_the_part_in_its_error() -> None:
     assert strict_json('{"a": [1, 2.5, null, true]}', "card") == {"a": [1, 2.5, None, True]}
     with pytest.raises(CheckpointError, match="The file's card is not valid JSON"):
         strict_json("nonsense", "card")

@@ -1,4 +1,4 @@
-"""Tests of `xformer.show` up to its link; tests/browser/test_shown_models.py opens such links."""
+"""The link that `xformer.show` prints; tests/browser/test_shown_models.py opens such links."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def gpt2() -> nn.Module:
 
 
 def shown(*arguments: object, **options: object) -> dict[str, str]:
-    """The parameters of the link."""
+    """Return the parameters of the link."""
     url = xformer.show(*arguments, wait=False, **options)  # type: ignore[arg-type]
     return {name: value for name, [value] in parse_qs(urlsplit(url).query).items()}
 
 
-def test_the_link_has_the_model_and_the_input(gpt2: nn.Module, capsys: pytest.CaptureFixture[str]) -> None:
+def test_link_has_the_model_and_the_input(gpt2: nn.Module, capsys: pytest.CaptureFixture[str]) -> None:
     reverse = xformer.load("checkpoints/reverse")
     assert shown(reverse, "3 7 12 9") == {"model": "memory:reverse", "input": "3 7 12 9"}
     assert capsys.readouterr().out == "Open http://127.0.0.1:1/attention?model=memory%3Areverse&input=3+7+12+9\n"
@@ -46,7 +46,7 @@ def test_the_link_has_the_model_and_the_input(gpt2: nn.Module, capsys: pytest.Ca
     assert list(titles_in_memory().values()) == titles
 
 
-def test_a_model_that_is_shown_again_gets_another_name_since_it_may_have_changed(gpt2: nn.Module) -> None:
+def test_model_that_is_shown_again_gets_a_new_name(gpt2: nn.Module) -> None:
     first, second = (shown(gpt2, [1, 2])["model"] for _ in range(2))
     assert first != second
     assert in_memory(first) is None
@@ -54,13 +54,13 @@ def test_a_model_that_is_shown_again_gets_another_name_since_it_may_have_changed
     assert torch.equal(xformer.read(second, "4 5").logits, xformer.read(gpt2, [4, 5]).logits)
 
 
-def test_the_module_is_left_as_it_was_found(gpt2: nn.Module) -> None:
+def test_show_does_not_change_the_module(gpt2: nn.Module) -> None:
     gpt2.train()
     with left_as_found(gpt2):
         shown(gpt2, [1, 2, 3])
 
 
-def test_what_cannot_be_shown_is_one_sentence(gpt2: nn.Module) -> None:
+def test_error_for_a_model_that_cannot_be_shown(gpt2: nn.Module) -> None:
     for model, inputs, reason in (
         (nn.TransformerEncoderLayer(8, 2), None, "can be shown only with the inputs of a call"),
         (nn.Linear(3, 3), torch.randn(1, 2, 3), "attention"),

@@ -1,4 +1,4 @@
-"""The command line, as a person uses it: each command leaves what the next one reads, and every mistake is one sentence."""
+"""The command line: each command reads the output of the previous one, and every error is one sentence."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[1]
 MIRROR = str(ROOT / "checkpoints/reverse-mirror")
 
 
-def test_train_eval_trace_and_runs_hang_together(
+def test_train_eval_trace_and_runs_work_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xformer.training.loop.prepare_process", lambda: None)  # its settings outlast a test
+    monkeypatch.setattr("xformer.training.loop.prepare_process", lambda: None)  # its settings would outlast the test
 
     def run(*arguments: str) -> str:
-        """In this process: another one, as in test_doctor.py, would spend seconds on importing torch."""
+        """Run a command in this process, because a new process would spend seconds on importing torch."""
         assert main(arguments) == 0
         return capsys.readouterr().out
 
@@ -51,7 +51,7 @@ def test_train_eval_trace_and_runs_hang_together(
     assert not out.exists()
 
 
-def test_many_models_at_once(
+def test_train_with_seeds_and_sweep_trains_many_models(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("xformer.training.loop.prepare_process", lambda: None)
@@ -86,11 +86,11 @@ def test_many_models_at_once(
         ("runs stop --folder {tmp}", "runs stop needs a run of"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
+def test_error_is_one_sentence_and_leaves_no_files(
     arguments: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("xformer.training.loop.prepare_process", lambda: None)  # its settings outlast a test
+    monkeypatch.setattr("xformer.training.loop.prepare_process", lambda: None)  # its settings would outlast the test
     assert main([word.format(tmp=tmp_path, model=MIRROR) for word in arguments.split()]) == 1
     output = capsys.readouterr().err
     assert words in output

@@ -1,4 +1,4 @@
-"""Playlists: files of views are read and refused by rules, and those of the lessons are what the lessons say."""
+"""Playlists: parsing and validation of files, and the shipped playlists made from the lessons."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def text(*items: Any, **more: Any) -> str:
     return json.dumps({"version": 1, "title": "Talk", "items": items, **more})
 
 
-def test_a_playlist_survives_its_file(tmp_path: Path) -> None:
+def test_playlist_survives_a_round_trip_through_a_file(tmp_path: Path) -> None:
     items = (Item(link="/?model=reverse", title="“Start” ♥", note="Wait.\nThen go on."), Item(link="/train", title=""))
     talk = Playlist(title="Talk", items=items)
     file = tmp_path / "talk.json"
@@ -33,7 +33,7 @@ def test_a_playlist_survives_its_file(tmp_path: Path) -> None:
     assert json.loads(talk.to_text())["version"] == 1
 
 
-def test_a_link_is_a_screen_and_its_values_without_those_of_a_frame() -> None:
+def test_item_has_the_screen_and_the_parameters_of_its_link_without_embedding() -> None:
     item = Item(
         link="/attention?model=reverse&input=3+7&edits=cut%3Aa&other=&embed=true&embed_options=dark_theme", title=""
     )
@@ -42,7 +42,7 @@ def test_a_link_is_a_screen_and_its_values_without_those_of_a_frame() -> None:
     assert Item(link="/", title="").screen == ""
 
 
-def test_only_screens_of_the_app_are_links() -> None:
+def test_link_must_name_a_screen_of_the_app() -> None:
     for link in ("https://example.org/attention", "//example.org/attention", "attention", "/a/b", "/../a", "/attention#x",
                  "javascript:alert(1)", "/attention?x=a b", "/attention\n", "", "/train?x=" + "9" * 8_000):  # fmt: skip
         with pytest.raises(ConfigError, match=r"^link must (be a screen|have at most)"):
@@ -62,20 +62,20 @@ def test_only_screens_of_the_app_are_links() -> None:
         (text({"link": "//x", "title": "x"}), "Item 1: link must be a screen of the app"),
     ],
 )
-def test_a_file_that_breaks_a_rule_is_refused_with_the_rule(content: str, part: str) -> None:
+def test_invalid_file_is_rejected_with_the_broken_rule(content: str, part: str) -> None:
     with pytest.raises(InputError) as refused:
         playlist.parse(content)
     assert part in str(refused.value)
     assert len(str(refused.value)) < 400
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_utf8_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "talk.json").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match=r"talk\.json must be UTF-8 text; byte 0 is not"):
         playlist.load(tmp_path / "talk.json")
 
 
-def test_the_shipped_playlists_are_the_lessons() -> None:
+def test_shipped_playlists_are_up_to_date_with_the_lessons() -> None:
     made = doc_pages.playlists()
     files = {file.stem: file.read_text("utf-8") for file in doc_pages.PLAYLISTS.glob("*.json")}
     assert files == made, "make pages"
@@ -83,7 +83,7 @@ def test_the_shipped_playlists_are_the_lessons() -> None:
     assert len(made) == 8
 
 
-def test_each_shipped_view_exists() -> None:
+def test_every_shipped_link_is_valid() -> None:
     for item in [item for one in playlist.shipped().values() for item in one.items]:
         assert (item.screen or "home") in screens()
         assert item.title
@@ -97,7 +97,7 @@ def test_each_shipped_view_exists() -> None:
             assert head <= list(model.shape.heads.values())[layer - 1]
 
 
-def test_a_question_is_asked_before_its_answer_is_seen() -> None:
+def test_question_comes_before_the_view_with_its_answer() -> None:
     found = playlist.from_lesson(lesson.load(MASKS_LESSON), ["encoder.0.attn", "encoder.1.attn"]).items
     asked, answer = found[1:3]
     assert (asked.title, answer.title) == ("Take the future away", "Answer: Take the future away")
@@ -107,6 +107,6 @@ def test_a_question_is_asked_before_its_answer_is_seen() -> None:
     assert "query 0 can see only itself" in answer.note
     assert "query 0 can see only itself" not in asked.note
     assert not any("<" in item.note for item in found)
-    # The view before shows the run that the next question is about.
+    # The preceding view shows the run of the next question, so the question uses the embeddings instead.
     assert found[3].screen == "embeddings"
     assert found[4].values["head"] == "2.1"

@@ -1,4 +1,4 @@
-"""The named configurations: each fits its task, and one of every kind learns."""
+"""The presets: each fits its task, and one of every kind learns."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def test_each_preset_fits_its_task() -> None:
         Task(chosen.task).check_fits(chosen.model)
         assert chosen.title
         assert chosen.about.endswith(".")
-        assert len(chosen.about) <= 400, name  # a card keeps no more
-        assert 20 <= chosen.train.steps / chosen.train.snapshot_every <= 120, name  # so that it can be scrubbed through
+        assert len(chosen.about) <= 400, name  # the limit of a card
+        assert 20 <= chosen.train.steps / chosen.train.snapshot_every <= 120, name  # enough for a timeline
 
 
-def test_a_preset_is_found_by_its_earlier_name_and_every_task_but_copying_has_one() -> None:
+def test_presets_are_found_by_earlier_names_and_cover_every_task_except_copy() -> None:
     for old, new in RENAMED.items():
         assert old not in PRESETS
         assert preset(old) is preset(new)
     assert {chosen.task.name for chosen in PRESETS.values()} == set(TASK_LIMITS) - {"copy"}
 
 
-def test_a_preset_of_every_kind_learns_something_in_a_few_steps() -> None:
-    """Not how well: that takes minutes, and is measured. But that its batches reach its model, and that the loss falls."""
+def test_loss_of_a_preset_of_every_kind_falls_within_a_few_steps() -> None:
+    """How well they learn takes minutes to test and is measured elsewhere."""
     torch.set_num_threads(1)
     for name in ("induction", "addition", "parity", "brackets", "modular", "characters", "digits"):
         chosen = preset(name)
@@ -42,7 +42,7 @@ def test_a_preset_of_every_kind_learns_something_in_a_few_steps() -> None:
         assert losses[-1] < losses[0], name
 
 
-def test_an_unknown_preset_lists_those_there_are() -> None:
+def test_error_for_an_unknown_preset_lists_the_presets() -> None:
     with pytest.raises(ConfigError) as caught:
         preset("revers")
     assert str(caught.value) == f"There is no preset 'revers'; the presets are {', '.join(PRESETS)}."

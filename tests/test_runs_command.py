@@ -1,4 +1,4 @@
-"""`python -m xformer runs` knows the runs that the app has trained, beside the folders of the command line."""
+"""`python -m xformer runs` lists and controls the app's runs as well as the folders of the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_both_kinds_are_listed_shown_and_deleted(
+def test_runs_of_the_app_and_of_the_command_line_are_listed_shown_and_deleted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
@@ -43,45 +43,45 @@ def test_both_kinds_are_listed_shown_and_deleted(
 
     assert f"Deleted {run}" in output(capsys, "delete", run, "--folder", folder)
     assert [entry.id for entry in store.entries(deleted=True)] == [run]
-    assert store.folder_of(run).exists()  # it can be taken back
+    assert store.folder_of(run).exists()  # it can be restored
     assert run not in output(capsys, "--folder", folder)
     assert main(["runs", "show", run, "--folder", folder]) == 1
     output(capsys, "delete", "plain", "--folder", folder)
     assert not (tmp_path / "plain").exists()
 
 
-def tell(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """Run a command. Returns the exit status and the output."""
+def call(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Run a command and return its exit status and its output."""
     status = main(["runs", *arguments, "--folder", str(folder)])
     out, err = capsys.readouterr()
     return status, out + err
 
 
-def test_commands_of_the_command_line_act_like_those_of_screens(
+def test_commands_of_the_command_line_have_the_same_effect_as_those_of_the_app(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "reconcile", lambda store: None)  # it would notice that the worker is none
+    monkeypatch.setattr(jobs, "reconcile", lambda store: None)  # it would notice that there is no worker
     store = RunStore(tmp_path)
     waiting, at_work = store.add(tiny_preset(), name="waiting"), store.add(tiny_preset(), name="busy", state="running")
     store.change(at_work, worker="w")
     for order in ("pause", "resume", "stop"):
-        assert tell(tmp_path, capsys, order, at_work)[0] == 0
-    asked = "SELECT kind FROM commands WHERE run = ? ORDER BY number"
+        assert call(tmp_path, capsys, order, at_work)[0] == 0
+    query = "SELECT kind FROM commands WHERE run = ? ORDER BY number"
     with store.database.reading() as db:
-        sent = [row["kind"] for row in db.execute(asked, (at_work,))]
+        sent = [row["kind"] for row in db.execute(query, (at_work,))]
     assert sent == ["pause", "resume", "stop"]
-    assert tell(tmp_path, capsys, "stop", waiting) == (0, f"{waiting} (waiting) is stopped.\n")
+    assert call(tmp_path, capsys, "stop", waiting) == (0, f"{waiting} (waiting) is stopped.\n")
     assert store.entry(waiting).state == "stopped"
     for order, run, words in (
         ("stop", waiting, "xformer: The run “waiting” is stopped: there is nothing to stop.\n"),
         ("pause", waiting, "so it cannot pause"),
         ("delete", at_work, "stop it before you delete it"),
     ):
-        status, output = tell(tmp_path, capsys, order, run)
+        status, output = call(tmp_path, capsys, order, run)
         assert (status, words in output) == (1, True)
 
 
-def test_a_folder_of_another_program_takes_no_commands_and_a_link_is_not_followed(
+def test_run_of_the_command_line_cannot_be_stopped_and_a_link_is_not_deleted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "precious" / "snapshots").mkdir(parents=True)
@@ -91,6 +91,6 @@ def test_a_folder_of_another_program_takes_no_commands_and_a_link_is_not_followe
         ("stop", "so it cannot stop from here; press Ctrl-C there"),
         ("delete", "is a link to another folder"),
     ):
-        status, output = tell(tmp_path / "runs", capsys, order, "link")
+        status, output = call(tmp_path / "runs", capsys, order, "link")
         assert (status, words in output) == (1, True)
     assert (tmp_path / "precious" / "snapshots").is_dir()

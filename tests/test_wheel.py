@@ -77,7 +77,9 @@ def test_the_app_runs_from_an_empty_folder_and_writes_only_where_it_says(site: P
     try:
         assert server.stdout is not None
         runs = tmp_path / "data" / "xformer" / "checkpoints" / "runs"
-        assert server.stdout.readline().decode() == f"Runs are stored in {runs}; set XFORMER_RUNS to use another folder.\n"
+        assert (
+            server.stdout.readline().decode() == f"Runs are stored in {runs}; set XFORMER_RUNS to use another folder.\n"
+        )
         while not is_healthy(address):
             assert server.poll() is None
             time.sleep(0.1)

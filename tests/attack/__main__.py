@@ -1,8 +1,8 @@
-"""`python -m tests.attack`: attack a server of one's own on 127.0.0.1, print what came of it, and fail on a finding.
+"""`python -m tests.attack`: attack a local server on 127.0.0.1, print the outcomes, and fail on a finding.
 
-python -m tests.attack                  the long form, some minutes
-python -m tests.attack --short          what the test suite does
-python -m tests.attack --only links     the kinds whose name holds a word
+python -m tests.attack                  all trials, a few minutes
+python -m tests.attack --short          the trials of the test suite
+python -m tests.attack --only links     only the kinds whose name contains a text
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Seeded mutants of every file that is read from anyone: refused with a sentence, or read; nothing else may come of them.
+"""Seeded mutants of every kind of untrusted file. Each must be read, or rejected in one sentence.
 
-A mutant of a model folder is tried as the app tries it: first the rehearsal, in a process with limits that it may run into,
-then, where that found nothing, opened and read. Only the second must never raise, hang, abort or take much memory.
+A mutant of a model folder is opened as in the app: first in a trial process with resource limits and, if that succeeds, for
+real. Only the second step must never raise another error, hang, abort or take much memory.
 """
 
 from __future__ import annotations
@@ -42,14 +42,17 @@ ODD: tuple[Any, ...] = (
     [[[]]], {"name": []}, "../../etc/passwd", 0.5, "nan", [2**31], "\x1b[2J", "<b>", [0, 2**62],
 )  # fmt: skip
 SECONDS = 5.0
-"""Seconds of the processor that opening and reading a model folder may take."""
+"""Limit in CPU seconds for opening and reading a model folder."""
 WALL = 60
-"""On a busy machine."""
+"""Limit in seconds of wall time, with a margin for a busy machine."""
 FOLDERS = ("Llama", "GPT-2", "BERT", "T5", "ViT")
 
 
 def damage(good: bytes, draw: random.Random, *, until: float = 1.0) -> bytes:
-    """Bytes of which some are others, that are cut off, or in which eight say another number; up to a share of their length."""
+    """Return the bytes truncated, with one 8-byte number replaced, or with random bytes replaced.
+
+    Only the first `until` of the bytes, a fraction, are affected.
+    """
     data, how, most = bytearray(good), draw.randrange(3), max(9, int(len(good) * until))
     if how == 0:
         return bytes(data[: draw.randrange(most)])
@@ -62,7 +65,7 @@ def damage(good: bytes, draw: random.Random, *, until: float = 1.0) -> bytes:
 
 
 def put_odd(where: Any, draw: random.Random) -> None:
-    """Put something odd into one place of parsed JSON, also of JSON in its texts."""
+    """Put an odd value into a random place of parsed JSON, including JSON inside its strings."""
     keys = list(where) if isinstance(where, dict) else list(range(len(where)))
     key = draw.choice(keys) if keys else None
     value = None if key is None else where[key]
@@ -82,7 +85,7 @@ def put_odd(where: Any, draw: random.Random) -> None:
 
 
 def mutant(good: bytes, draw: random.Random) -> bytes:
-    """A safetensors file with something wrong in its bytes, or in the JSON of its header."""
+    """Return a safetensors file with damaged bytes, or with an odd value in the JSON of its header."""
     if draw.random() < 0.5:
         return damage(good, draw)
     n = int.from_bytes(good[:8], "little")
@@ -94,7 +97,7 @@ def mutant(good: bytes, draw: random.Random) -> bytes:
 
 @cache
 def originals() -> dict[str, bytes]:
-    """A checkpoint, a run as a file, and a trace, of a model that takes a moment to read."""
+    """Return a checkpoint, an exported run and a trace of a tiny model."""
     with tempfile.TemporaryDirectory() as folder:
         store = RunStore(folder)
         run = store.add(tiny_preset(), name="good", state="finished")
@@ -111,7 +114,7 @@ def originals() -> dict[str, bytes]:
 
 
 def files(kind: str, n: int, draw: random.Random) -> Iterator[str]:
-    """Read n mutants of a file of ours."""
+    """Read n mutants of one of xformer's own files."""
     with tempfile.TemporaryDirectory() as folder:
         read = _reader(kind, Path(folder))
         for number in range(n):
@@ -123,7 +126,7 @@ def files(kind: str, n: int, draw: random.Random) -> Iterator[str]:
             except Exception as error:
                 raise AssertionError(f"{kind} mutant {number}: {type(error).__name__}: {error}") from error
             if sentence is not None:
-                sentence.encode()  # it can be shown
+                sentence.encode()  # it can be displayed
                 assert 0 < len(sentence.strip()) <= 2000, sentence
             yield "read" if sentence is None else "refused"
 
@@ -141,7 +144,7 @@ def _reader(kind: str, folder: Path) -> Callable[[bytes], object]:
         taken = from_file(store, content, owner="me", file_name="a\ud800=1.safetensors")
         if taken.is_new:
             entry = store.entry(taken.run)
-            f"{entry.name}{entry.title}{entry.about}{entry.message}".encode()  # can be shown
+            f"{entry.name}{entry.title}{entry.about}{entry.message}".encode()  # it can be displayed
             to_file(store, taken.run)
             entry.settings()
 
@@ -150,7 +153,7 @@ def _reader(kind: str, folder: Path) -> Callable[[bytes], object]:
 
 @cache
 def original(name: str) -> Path:
-    """A whole folder of a kind, or one with a GGUF file."""
+    """Return an undamaged model folder of a family, or a folder with a GGUF file."""
     where = Path(tempfile.mkdtemp(prefix="xformer-folders-"))
     if name == "GGUF":
         words = [*WORDS[:5], *"abcdefghijklmnopqrstuvwxyzĠ", "th", "the"]
@@ -166,7 +169,7 @@ def original(name: str) -> Path:
 
 
 def spoil_folder(where: Path, draw: random.Random) -> Path:
-    """Have one file of a folder say something odd, lack something, or be damaged."""
+    """Copy a model folder and damage one of its files."""
     shutil.copytree(original(draw.choice(FOLDERS)), where)
     file = draw.choice([file for file in where.iterdir() if file.stat().st_size])
     if draw.random() < 0.3:
@@ -188,7 +191,7 @@ def spoil_folder(where: Path, draw: random.Random) -> Path:
 
 
 def spoil_gguf(where: Path, draw: random.Random) -> Path:
-    """A GGUF file that is damaged, mostly in its first part, where keys and shapes are."""
+    """Write a damaged GGUF file, mostly with the damage in its first part, which has the keys and shapes."""
     where.mkdir()
     file = where / "tiny.gguf"
     file.write_bytes(damage((original("GGUF") / file.name).read_bytes(), draw, until=draw.choice((0.15, 0.15, 1.0))))
@@ -196,7 +199,7 @@ def spoil_gguf(where: Path, draw: random.Random) -> Path:
 
 
 def models(spoil: Callable[[Path, random.Random], Path], n: int, draw: random.Random) -> Iterator[str]:
-    """Open and read n mutants of external models, each in a process of its own."""
+    """Open and read n mutants of external models, each in a separate process."""
     torch.set_num_threads(1)
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
@@ -206,19 +209,19 @@ def models(spoil: Callable[[Path, random.Random], Path], n: int, draw: random.Ra
             child = context.Process(target=_open, args=(path, sender))
             child.start()
             sender.close()
-            came = ["ended by a limit"]
+            outcomes = ["ended by a limit"]
             with suppress(EOFError):
                 while receiver.poll(WALL):
-                    came.append(receiver.recv())
+                    outcomes.append(receiver.recv())
             child.kill()
             child.join()
-            if "passed" in came:
-                assert came[-1] in ("read", "refused"), f"mutant {number}: {came[-1]}, exit {child.exitcode}"
-            yield came[-1]
+            if "passed" in outcomes:
+                assert outcomes[-1] in ("read", "refused"), f"mutant {number}: {outcomes[-1]}, exit {child.exitcode}"
+            yield outcomes[-1]
 
 
 def _open(path: Path, sender: Any) -> None:
-    """Rehearse, where anything may be raised and the limits may end the process; then open and read."""
+    """Try the folder out, which may raise anything or exceed a limit, then open and read it for real."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     warnings.simplefilter("ignore")
     limit_memory()

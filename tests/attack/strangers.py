@@ -1,4 +1,4 @@
-"""What strangers may send to a server: odd links, values that no widget sends, and twenty of them at once."""
+"""Requests of untrusted visitors: odd links, values that no widget sends, and twenty visitors at once."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class Ground(NamedTuple):
     store: RunStore
 
     def check(self) -> None:
-        """Raise an error where the server no longer answers."""
+        """Raise an error if the server no longer responds."""
         with urllib.request.urlopen(f"{self.base}/_stcore/health", timeout=30) as answer:
             assert answer.read() == b"ok"
 
 
 @contextmanager
 def served() -> Iterator[Ground]:
-    """A server on 127.0.0.1, for several people, with a folder of its own."""
+    """Run a multi-user server on 127.0.0.1 with its own temporary folder."""
     with tempfile.TemporaryDirectory(prefix="xformer-attack-", ignore_cleanup_errors=True) as folder:
         runs, data = Path(folder) / "runs", Path(folder) / "data"
         settings = {"XFORMER_RUNS": str(runs), "XFORMER_DATA": str(data), "XFORMER_OPEN": "0"}
@@ -75,7 +75,7 @@ def served() -> Iterator[Ground]:
 
 
 def links(ground: Ground, n: int, draw: random.Random) -> Iterator[str]:
-    """Follow n odd links, each screen in turn: each is a page with perhaps a sentence, and none breaks."""
+    """Open n odd links on all screens in turn: each must give a page, possibly with a message, without an exception."""
     with Visitor(ground.base) as visitor:
         for number in range(n):
             link = {name: draw.choice(VALUES) for name in draw.sample(NAMES, draw.randrange(1, 8))}
@@ -88,7 +88,7 @@ def links(ground: Ground, n: int, draw: random.Random) -> Iterator[str]:
 
 
 def forged(ground: Ground, n: int, draw: random.Random) -> Iterator[str]:
-    """Send n values that no widget offers: the screens have to bear them. Streamlit itself refuses values of a wrong kind."""
+    """Send n values that no widget offers; the screens must handle them. Streamlit itself rejects values of a wrong type."""
     tried = 0
     with Visitor(ground.base) as visitor:
         while tried < n:
@@ -115,13 +115,16 @@ def _fitting(name: str, widget: object, draw: random.Random) -> WidgetState | No
         state.bool_value = draw.random() < 0.5
     elif kind == "BidiComponent":
         state.json_value = draw.choice(ODD_JSON)
-    else:  # Streamlit refuses what is none of the options, by breaking off the run
+    else:  # Streamlit rejects a value outside the options by aborting the run
         return None
     return state
 
 
 def crowd(ground: Ground, n: int, draw: random.Random) -> Iterator[str]:
-    """Up to twenty visitors at once look n times in all, with secrets in inputs, edits and uploads: no other is sent one."""
+    """Send n visits in total from up to twenty concurrent visitors, with secrets in inputs, edits and uploads.
+
+    No visitor may receive a secret of another.
+    """
     visitors = min(n, 20)
     looks = [
         [draw.choice(("", "attention", "residual", "compare")) for _ in range(n // visitors)] for _ in range(visitors)
@@ -129,14 +132,14 @@ def crowd(ground: Ground, n: int, draw: random.Random) -> Iterator[str]:
     with ThreadPoolExecutor(visitors) as pool:
         found = list(pool.map(partial(_visit, ground), looks))
     for secret, seen in found:
-        assert seen <= secret, f"a visitor was sent {seen - secret}, secrets of another"
+        assert seen <= secret, f"a visitor received {seen - secret}, secrets of another visitor"
         yield from ("kept",) * len(secret)
-    assert any(seen for _, seen in found), "no visitor was sent even their own secrets: nothing was tried"
+    assert any(seen for _, seen in found), "no visitor received even their own secrets, so nothing was tested"
     ground.check()
 
 
 def _visit(ground: Ground, pages: list[str]) -> tuple[set[bytes], set[bytes]]:
-    """One visitor's secrets, and all secrets that the visitor was sent."""
+    """Visit pages as one visitor. Returns the visitor's own secrets, and all secrets that the visitor received."""
     mine: set[bytes] = set()
 
     def canary() -> str:
@@ -157,17 +160,17 @@ def _visit(ground: Ground, pages: list[str]) -> tuple[set[bytes], set[bytes]]:
         visitor.upload("runs_import", f"{canary()}.safetensors", content)
         [entry] = [entry for entry in ground.store.entries() if entry.owner == visitor.cookie]
         assert (entry.name, bool(entry.private)) == (name, True)
-        with Visitor(ground.base, cookie=secrets.token_hex(16)) as stranger:  # who knows the link
+        with Visitor(ground.base, cookie=secrets.token_hex(16)) as stranger:  # a stranger with the link
             stranger.open("train", f"run={entry.id}")
             stranger.open("runs", f"runs={entry.id}")
             stranger.open("", f"model={entry.id}@{entry.step}")
             stranger.open("compare", f"a={entry.id}&b=reverse")
-            assert not stranger.seen, f"a stranger was sent {stranger.seen}"
+            assert not stranger.seen, f"a stranger received {stranger.seen}"
         return mine, visitor.seen
 
 
 def kinds(ground: Ground) -> list[Kind]:
-    """What this server is sent."""
+    """Return the kinds of attacks on this server."""
     return [
         Kind("odd links", partial(links, ground), 11, 600),
         Kind("forged values", partial(forged, ground), 4, 250),

@@ -1,4 +1,4 @@
-"""A visitor without a browser: speaks Streamlit's protocol over its websocket, and can say what no browser would."""
+"""A client of Streamlit's websocket protocol that needs no browser and can send messages that no browser would."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from streamlit.proto.WidgetStates_pb2 import WidgetState
 from websockets.sync.client import connect
 
 PATIENCE = 60.0
-"""Seconds that a run of the script may take before the server counts as stuck."""
+"""Timeout in seconds of a script run, after which the server counts as stuck."""
 CANARY = re.compile(rb"canary[0-9a-f]{12}")
 
 
 class FindingError(AssertionError):
-    """Something that an attack brought about and that may not be."""
+    """A forbidden effect of an attack."""
 
 
 @dataclass
 class Screen:
-    """What one run of the script has drawn."""
+    """The elements that one script run has drawn."""
 
     widgets: dict[str, Any] = field(default_factory=dict)
-    """The elements with an id, by it."""
+    """The elements that have an id, by id."""
     words: list[str] = field(default_factory=list)
-    """Sentences in frames: errors, warnings and the like."""
+    """The texts of alerts: errors, warnings and similar messages."""
     title: str = ""
 
     def find(self, key: str) -> str:
-        """The id of the first widget whose key begins with `key`."""
+        """Return the id of the first widget whose key begins with `key`; empty if there is none."""
         return next((one for one in self.widgets if one.split("-", 2)[-1].startswith(key)), "")
 
 
 class Visitor:
-    """One connection. Raises `FindingError` where a page breaks or the server ends the connection."""
+    """One connection. Raises `FindingError` if a page raises an exception or the server closes the connection."""
 
     def __init__(self, base: str, *, cookie: str | None = None, is_embedded: bool = False) -> None:
         self.base, self.cookie = base, secrets.token_hex(16) if cookie is None else cookie
         self.is_embedded = is_embedded
-        """Its header says that it is in a frame."""
+        """Whether the visitor claims to be embedded in a frame."""
         self.states: dict[str, WidgetState] = {}
         self.seen: set[bytes] = set()
-        """The secrets that were in anything received."""
+        """The secrets found in all received messages."""
         self.screen, self.session, self.query, self.page = Screen(), "", "", ""
         sent = {"Cookie": f"xformer_visitor={self.cookie}"} if self.cookie else {}
         self._connection = connect(
@@ -66,12 +66,12 @@ class Visitor:
         self._connection.__exit__(None, None, None)
 
     def open(self, page: str = "", query: str = "", *, is_history: bool = False) -> Screen:
-        """Go to a page with a link, as typing an address does, or as Back and Forward do."""
+        """Open a page by its URL or, with `is_history`, as the Back and Forward buttons do."""
         self.states, self.page, self.query = {}, page, query
         return self.run(is_history=is_history)
 
     def run(self, *states: WidgetState, is_history: bool = False) -> Screen:
-        """Run the script with what the widgets say, and read what comes."""
+        """Run the script with the current widget states, and return the screen."""
         message = BackMsg()
         message.rerun_script.is_history_navigation = is_history
         message.rerun_script.query_string, message.rerun_script.page_name = self.query, self.page
@@ -81,17 +81,17 @@ class Visitor:
         return self.read()
 
     def open_menu(self, key: str) -> Screen:
-        """Open a menu whose content is drawn when it is open."""
+        """Open a menu whose content is drawn only while it is open."""
         state = WidgetState(id=self._id(key), bool_value=True)
         self.states[state.id] = state
         return self.run()
 
     def press(self, key: str) -> Screen:
-        """Press a button, whether or not it can be pressed."""
+        """Press a button, even if it is disabled."""
         return self.run(WidgetState(id=self._id(key), trigger_value=True))
 
     def upload(self, key: str, name: str, content: bytes) -> Screen:
-        """Upload a file to a box, as a browser does: ask for an address, put it there, say so. Raises `OSError` if refused."""
+        """Upload a file as a browser does: request a URL, send the file to it, and report it. Raises `OSError` if rejected."""
         widget, message = self._id(key), BackMsg()
         message.file_urls_request.request_id, message.file_urls_request.session_id = "1", self.session
         message.file_urls_request.file_names.append(name)
@@ -118,22 +118,22 @@ class Visitor:
         urllib.request.urlopen(request, timeout=PATIENCE).close()
 
     def send(self, data: bytes | str) -> None:
-        """Say anything."""
+        """Send any message."""
         try:
             self.socket.send(data)
         except Exception as error:
-            raise FindingError(f"the server ended the connection: {error}") from error
+            raise FindingError(f"the server closed the connection: {error}") from error
 
     def read(self, until: str = "script_finished") -> Any:
-        """Read what the server says until a message of that kind; of a run of the script, what it has drawn."""
+        """Read messages until one of this kind arrives. Returns its content or, for a script run, the screen."""
         screen, deadline, began = Screen(), time.monotonic() + PATIENCE, False
         while True:
             try:
                 data = self.socket.recv(timeout=max(0.1, deadline - time.monotonic()))
             except TimeoutError:
-                raise FindingError(f"no answer within {PATIENCE:.0f} s") from None
+                raise FindingError(f"no response within {PATIENCE:.0f} s") from None
             except Exception as error:
-                raise FindingError(f"the server ended the connection: {error}") from error
+                raise FindingError(f"the server closed the connection: {error}") from error
             assert isinstance(data, bytes)
             self.seen.update(CANARY.findall(data))
             message = ForwardMsg()
@@ -157,7 +157,7 @@ class Visitor:
 
 
 def _parts(message: ForwardMsg) -> list[ForwardMsg]:
-    """A message, or the messages that it bundles."""
+    """Return the messages of a batch, or a single message as a list."""
     if message.WhichOneof("type") == "batch":
         return list(message.batch.messages)
     return [message]
@@ -173,7 +173,7 @@ def _draw(message: ForwardMsg, screen: Screen) -> None:
         return
     content = getattr(element, kind)
     if kind == "exception":
-        raise FindingError(f"a page broke: {content.type} {content.message[:200]}")
+        raise FindingError(f"a page raised an exception: {content.type} {content.message[:200]}")
     if kind == "alert":
         screen.words.append(content.body)
     if kind == "heading":

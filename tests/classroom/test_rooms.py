@@ -1,4 +1,4 @@
-"""Rooms in SQLite: who is there, votes that count once, and nothing left when a room has ended."""
+"""Classroom rooms in SQLite: membership, votes, exercises, and the deletion of all data."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def room(rooms: Rooms) -> Room:
     return rooms.open("lecturer")
 
 
-def test_room_is_found_by_its_code_however_it_is_typed(rooms: Rooms, room: Room) -> None:
+def test_room_is_found_by_its_code_in_any_case_and_spacing(rooms: Rooms, room: Room) -> None:
     assert len(room.code) == CODE_LENGTH
     assert set(room.code) <= set(LETTERS)
     typed = f" {room.code[:3].lower()}-{room.code[3:]} "
     assert rooms.find(typed) == room
     assert normalised(typed) == room.code
-    assert rooms.find(room.id) is None, "the id is no code"
+    assert rooms.find(room.id) is None, "the id is not a code"
 
 
 def test_only_the_lecturer_owns_the_room(rooms: Rooms, room: Room) -> None:
@@ -43,12 +43,12 @@ def test_only_the_lecturer_owns_the_room(rooms: Rooms, room: Room) -> None:
         assert b"lecturer" not in file.read_bytes(), "secrets are stored as hashes"
 
 
-def test_browser_that_comes_back_is_the_same_student(rooms: Rooms, room: Room) -> None:
+def test_returning_browser_is_the_same_student(rooms: Rooms, room: Room) -> None:
     first, other = rooms.join(room.id, "one"), rooms.join(room.id, "two")
     assert rooms.join(room.id, "one") == first
     assert [member.name for member in rooms.members(room.id)] == ["Student 1", "Student 2"]
     assert first.id != other.id
-    assert first.id != rooms.join(rooms.open("another").id, "one").id, "no student is followed from room to room"
+    assert first.id != rooms.join(rooms.open("another").id, "one").id, "a student has unrelated ids in different rooms"
 
 
 def test_full_room_refuses_further_students(rooms: Rooms, room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_later_vote_of_a_round_replaces_the_earlier_one(rooms: Rooms, room: Room
     rooms.vote(two, question, 1, "0")
     assert rooms.tally(question) == {1: {"0": 1, "1": 1}}
     with pytest.raises(ClassroomError, match="got '2'"):
-        rooms.ask(room.id, YES_NO, ["2"])  # the right answer is one of the answers
+        rooms.ask(room.id, YES_NO, ["2"])  # the right answer must be one of the answers
     rooms.ask_again(question)
     rooms.vote(two, question, 2, "1")
     assert rooms.tally(question) == {1: {"0": 1, "1": 1}, 2: {"1": 1}}
@@ -75,7 +75,9 @@ def test_later_vote_of_a_round_replaces_the_earlier_one(rooms: Rooms, room: Room
     assert rooms.vote_of(two, question, 2) == "1"
 
 
-def test_vote_is_refused_from_another_room_for_another_answer_and_after_the_reveal(rooms: Rooms, room: Room) -> None:
+def test_vote_is_rejected_from_another_room_for_an_invalid_answer_and_after_the_reveal(
+    rooms: Rooms, room: Room
+) -> None:
     question = rooms.ask(room.id, YES_NO, ["0"])
     one, stranger = rooms.join(room.id, "one").id, rooms.join(rooms.open("another").id, "stranger").id
     for member, round, answer in ((stranger, 1, "0"), (one, 2, "0"), (one, 1, "2"), (one, 1, "x"), (one, 1, "")):
@@ -88,10 +90,10 @@ def test_vote_is_refused_from_another_room_for_another_answer_and_after_the_reve
     rooms.ask_again(question)
     asked = rooms.room(room.id).asked
     assert asked is not None
-    assert (asked.round, asked.is_revealed) == (1, True), "a revealed question is not asked again"
+    assert (asked.round, asked.is_revealed) == (1, True), "a revealed question stays revealed"
 
 
-def test_cell_lies_on_the_map_and_in_the_row_that_is_asked_for() -> None:
+def test_cell_must_be_on_the_map_and_in_the_row_of_the_question() -> None:
     answers = ("1.2", "0.0", "2.0", "0.3", "1", "1.2.0", None, "٣.1")
     assert [answer for answer in answers if CELL.accepts(answer)] == ["1.2", "0.0"]
     row = Question("cell", "Where?", queries=("a", "b"), keys=("a", "b"), query=1)
@@ -108,7 +110,7 @@ def test_cell_lies_on_the_map_and_in_the_row_that_is_asked_for() -> None:
         {"kind": "cell", "text": "?", "queries": ("a",) * 65, "keys": ("a",)},
     ],
 )
-def test_question_breaks_a_rule(wrong: dict) -> None:
+def test_invalid_question_is_rejected(wrong: dict) -> None:
     with pytest.raises(ClassroomError, match=r"got|for example"):
         Question(**wrong)
 
@@ -126,7 +128,7 @@ def test_solved_exercise_stays_solved(rooms: Rooms, room: Room, monkeypatch: pyt
     assert (heads["solved"], heads["stuck"]) == (False, False)
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + module.STUCK_SECONDS + 1)
-    assert [row["stuck"] for row in rooms.results(room.id)] == [True, False], "who has solved it is not stuck"
+    assert [row["stuck"] for row in rooms.results(room.id)] == [True, False], "a student who has solved it is not stuck"
     assert len(rooms.results(room.id, "masks")) == 1
 
 
@@ -149,13 +151,13 @@ def test_room_ends_after_a_day(rooms: Rooms, room: Room, monkeypatch: pytest.Mon
     rooms.rename(rooms.join(room.id, "one").id, "Mia-Sophie")
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + module.LIFETIME + 1)
-    assert rooms.find(room.code) is None, "also before it is deleted"
+    assert rooms.find(room.code) is None, "even before it is deleted"
     assert rooms.delete_expired() == 1
     assert rooms.delete_expired() == 0
     assert all(b"Mia-Sophie" not in file.read_bytes() for file in rooms.file.parent.glob(f"{rooms.file.name}*"))
 
 
-def test_student_is_forgotten_with_all_votes(rooms: Rooms, room: Room) -> None:
+def test_forgotten_student_is_deleted_with_all_votes_and_exercises(rooms: Rooms, room: Room) -> None:
     one, two = rooms.join(room.id, "one").id, rooms.join(room.id, "two").id
     question = rooms.ask(room.id, YES_NO, [])
     rooms.vote(one, question, 1, "0")
@@ -181,11 +183,11 @@ def test_another_process_reads_the_same_rooms(rooms: Rooms, room: Room) -> None:
     assert again.picture(room.id) == b"picture"
 
 
-def test_server_holds_so_many_rooms(rooms: Rooms, room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_rooms_on_a_server_is_limited(rooms: Rooms, room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_ROOMS", 1)
     with pytest.raises(ClassroomError, match="1 are allowed"):
         rooms.open("another")
-    second = rooms.open("lecturer")  # in place of the first
+    second = rooms.open("lecturer")  # replaces the first
     assert rooms.find(room.code) is None
     assert rooms.of("lecturer") == second
     with pytest.raises(ClassroomError, match="cookies"):

@@ -1,8 +1,8 @@
-"""`python -m tests.faults`: disturb runs, resume them, and fail where one ends unlike an undisturbed run.
+"""`python -m tests.faults`: disturb runs, resume them, and fail if one ends differently from an undisturbed run.
 
-python -m tests.faults                  the long form, half an hour or so
+python -m tests.faults                  all trials, about half an hour
 python -m tests.faults --short          one or two trials of each kind
-python -m tests.faults --only sweep     the kinds whose name holds a word
+python -m tests.faults --only sweep     only the kinds whose name contains a text
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`python -m tests.faults.ray`: nodes and servers of a simulated Ray cluster are killed; a quarter of an hour or so.
+"""`python -m tests.faults.ray`: kill nodes and servers of a simulated Ray cluster, for about a quarter of an hour.
 
-It moves itself into a network namespace with loopback only, as Ray looks up the address of the machine outside.
+It runs in a network namespace with only a loopback interface, because Ray looks up the external address of the machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LONG = tiny_preset(steps=1_200, log_every=20, snapshot_every=50, model={"dropout
 
 
 def begun(site: Site, draw: random.Random) -> Entry:
-    """A run that has come to some step beyond its first saved state."""
+    """Start a run and wait until it is past its first saved state."""
     run = jobs.submit(site.store, LONG, device="cpu")
     entry = wait(site.store, run, "step 100", lambda entry: entry.step >= 100 and entry.pid is not None, tends=False)
     time.sleep(draw.uniform(0, 1.5))
@@ -34,25 +34,25 @@ def begun(site: Site, draw: random.Random) -> Entry:
 
 
 def ended(site: Site, run: str) -> Entry:
-    """The run at its end, which is that of a run to which nothing happened."""
+    """Wait for the end of a run and check that it ended like an undisturbed run."""
     entry = wait(site.store, run, "the end", is_at_rest, tends=False)
     check_outcome(site.store, run, LONG)
     return entry
 
 
 def nodes(site: Site, n: int, draw: random.Random) -> Iterator[str]:
-    """The node of a run is killed, with all its processes: the run goes on elsewhere."""
+    """Kill the node of a run with all its processes: the run must continue on another node."""
     for _ in range(n):
         before = begun(site, draw)
         site.kill_node(str(before.node))
         site.add_node()
         message = ended(site, before.id).message
         assert message.endswith("the last state that was saved here."), message
-        yield "went on elsewhere"
+        yield "continued on another node"
 
 
 def servers(site: Site, n: int, draw: random.Random) -> Iterator[str]:
-    """The server is killed, and two others come later. The run goes on meanwhile and is found again, by one of them."""
+    """Kill the server and start two others later: the run must continue meanwhile, and one of them must find it again."""
     for _ in range(n):
         before = begun(site, draw)
         site.kill_servers()
@@ -65,7 +65,7 @@ def servers(site: Site, n: int, draw: random.Random) -> Iterator[str]:
 
 
 def main() -> int:
-    """Try both; 0 where there is no finding."""
+    """Run both kinds of trials. Returns 0 if there is no finding."""
     if INSIDE not in os.environ:
         command = [sys.executable, "-m", "tests.loopback", sys.executable, "-m", "tests.faults.ray", *sys.argv[1:]]
         return subprocess.run(command, env=os.environ | {INSIDE: "1"}).returncode

@@ -1,4 +1,4 @@
-"""A server without pages: `python -m tests.faults.server FOLDER N` starts N runs and tends the run store until killed."""
+"""A server without pages: `python -m tests.faults.server FOLDER N` starts N runs and manages the run store until killed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from xformer.training.run_store import RunStore
 
 
 def main() -> None:
-    """Say so, submit the runs, then do what a server does every second."""
+    """Print "ready", submit the runs, then reconcile the run store repeatedly, as a server does."""
     store, n = RunStore(sys.argv[1]), int(sys.argv[2])
     if n:
-        from tests.faults.processes import SETTINGS  # only here: a server that starts no run does without torch
+        from tests.faults.processes import SETTINGS  # imported here because it needs torch
 
         print("ready", flush=True)
         for _ in range(n):
             jobs.submit(store, SETTINGS, device="cpu")
     while True:
-        with suppress(XformerError, OSError):  # as the server's own loop
+        with suppress(XformerError, OSError):  # as in the real server
             jobs.reconcile(store)
         time.sleep(0.2)
 

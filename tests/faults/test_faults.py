@@ -1,4 +1,4 @@
-"""A little of the fault campaign (`make faults` tries more): nothing is lost, and the run ends in the same bits."""
+"""A short fault injection test; `make faults` runs more. Nothing is lost, and the run ends in the same bits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import random
 from tests.faults.processes import FAULTS, disturb
 
 
-def test_a_run_survives_a_shutdown_a_kill_a_full_disk_and_a_stop() -> None:
+def test_run_survives_a_shutdown_a_kill_a_full_disk_and_a_stop() -> None:
     states = disturb(FAULTS, random.Random(1679))
-    assert states[:2] == ["interrupted", "interrupted"]  # on a fast machine the others may come too late
+    assert states[:2] == ["interrupted", "interrupted"]  # on a fast machine the run may finish before the other faults

@@ -156,8 +156,8 @@ def test_worker_releases_a_run_that_was_assigned_to_another_process(run: LocalRu
     ("during", "seconds", "samples", "message"),
     [
         (lambda run: None, 1e9, 20, ""),
-        (lambda run: jobs.stop(run.store, run.id), 1e9, 10, "Scoring was ended early."),
-        (lambda run: None, 0.0, 5, "Scoring was ended after 0 s."),
+        (lambda run: jobs.stop(run.store, run.id), 1e9, 10, "Its scoring was ended early."),
+        (lambda run: None, 0.0, 5, "Its scoring was ended after 0 s."),
     ],
     ids=["complete", "ended by a stop", "ended by the time limit"],
 )

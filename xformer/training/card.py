@@ -43,12 +43,12 @@ def _few(scores: dict[str, list[float]]) -> dict[str, list[float]]:
     return scores
 
 
-Share = Annotated[int | float, Field(ge=0, le=1)]
-Size = Annotated[int | float, Field(ge=0, le=1e30)]
+Fraction = Annotated[int | float, Field(ge=0, le=1)]
+NonNegative = Annotated[int | float, Field(ge=0, le=1e30)]
 Site = Annotated[str, BeforeValidator(lambda text: one_line(text, 60))]
 Name = Annotated[str, BeforeValidator(lambda text: one_line(text, 80))]
 Note = Annotated[str, BeforeValidator(lambda text: one_line(text, 300))]
-Story = Annotated[str, BeforeValidator(lambda text: one_line(text, 400))]
+About = Annotated[str, BeforeValidator(lambda text: one_line(text, 400))]
 
 
 class Part(BaseModel, frozen=True, strict=True, extra="ignore"):
@@ -68,17 +68,17 @@ class Row(Part, frozen=True):
 
     step: int
     steps: Annotated[int, Field(ge=1, le=MAX_STEPS)]
-    loss: Size
-    held_out_loss: Size
-    held_out_token_accuracy: Share
-    held_out_exact_match: Share
-    held_out_samples: Size
-    learning_rate: Size
-    gradient_norm: Size
-    seconds: Size
-    tokens_per_second: Size
-    best_head_score: Share | None = None
-    scores: Annotated[dict[Site, list[Share]], AfterValidator(_few)] | None = None
+    loss: NonNegative
+    held_out_loss: NonNegative
+    held_out_token_accuracy: Fraction
+    held_out_exact_match: Fraction
+    held_out_samples: NonNegative
+    learning_rate: NonNegative
+    gradient_norm: NonNegative
+    seconds: NonNegative
+    tokens_per_second: NonNegative
+    best_head_score: Fraction | None = None
+    scores: Annotated[dict[Site, list[Fraction]], AfterValidator(_few)] | None = None
     """The score of each head by the path of its layer: {"encoder.0.attn": [0.1, …]}."""
     note: Note = ""
     done: bool = False
@@ -87,28 +87,28 @@ class Row(Part, frozen=True):
 class Score(Part, frozen=True):
     """The score of a finished run."""
 
-    loss: Size
-    exact_match: Share
-    samples: Size
-    token_accuracy: Share | None = None
+    loss: NonNegative
+    exact_match: Fraction
+    samples: NonNegative
+    token_accuracy: Fraction | None = None
     seed: Annotated[int | float, Field(ge=0, le=2**63)] | None = None
     edge_cases: Annotated[Score | None, BeforeValidator(lambda values: Score.of(values) or None)] = None
     at: str | None = None
 
 
-class Words(Part, frozen=True):
+class ScalarFields(Part, frozen=True):
     """The scalar fields of a card."""
 
     name: Name = ""
     title: Name = ""
-    about: Story = ""
+    about: About = ""
     preset: Name = ""
     step: Annotated[int, Field(ge=0, le=MAX_STEPS)] = 0
     seconds: Annotated[float, Field(ge=0, le=1e9)] = 0.0
     device: Literal["cpu", "cuda"] | None = None
 
 
-class ImportedCard(Words, frozen=True):
+class ImportedCard(ScalarFields, frozen=True):
     """The valid content of an imported card."""
 
     train: TrainConfig
@@ -123,20 +123,20 @@ class ImportedCard(Words, frozen=True):
 def read_card(card: dict[str, Any]) -> ImportedCard:
     """Check a card and return its valid content."""
     problems, has_recipe = [], True
-    words = without_damage(Words, card)[0]
+    fields = without_damage(ScalarFields, card)[0]
     try:
         train = TrainConfig.from_json(card["train"])
     except (ConfigError, KeyError) as error:
-        train, has_recipe = TrainConfig(steps=max(1, words.step)), False
+        train, has_recipe = TrainConfig(steps=max(1, fields.step)), False
         if not isinstance(error, KeyError):
             problems.append(f"its training settings ({one_line(str(error), 160).rstrip('.')})")
     try:
-        rows = checked_rows(card.get("curve", []), words.step)
+        rows = checked_rows(card.get("curve", []), fields.step)
     except CheckpointError as error:
         rows = []
         problems.append(f"its curve ({str(error).rstrip('.')})")
-    values: dict[str, Any] = words.model_dump()
-    values["name"] = words.name or words.title
+    values: dict[str, Any] = fields.model_dump()
+    values["name"] = fields.name or fields.title
     return ImportedCard.model_construct(
         **values,
         train=train,
@@ -150,7 +150,7 @@ def read_card(card: dict[str, Any]) -> ImportedCard:
 def believed(card: dict[str, Any]) -> dict[str, Any]:
     """Return the valid fields of a card for display, without the curve."""
     read = read_card({name: value for name, value in card.items() if name != "curve"})
-    kept = read.model_dump(include=set(Words.model_fields)) | {"device": read.device or "cpu"}
+    kept = read.model_dump(include=set(ScalarFields.model_fields)) | {"device": read.device or "cpu"}
     if read.has_recipe:
         kept |= {"train": read.train.to_json(), "seed": read.train.seed}
         if type(card.get("seed")) is int:

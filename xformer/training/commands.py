@@ -59,7 +59,7 @@ class CommandLoop:
         self.paused = False
         self.steps_allowed = 0
         self.unwritten: list[tuple[str, dict[str, Any]]] = []
-        self.looked = self.written = self.save_at = self.looked_around = self.paused_since = 0.0
+        self.commands_checked = self.written = self.save_at = self.queue_checked = self.paused_since = 0.0
         self.written_step = 0
         self.steps_per_second = 0.0
         self.figures: dict[str, float] = {}
@@ -89,8 +89,8 @@ class CommandLoop:
             if self.unwritten:
                 self.runs[self.unwritten[0][0]].take_room(len(json.dumps(self.unwritten)), "A report of this run")
             self.flush()
-        if now - self.looked >= LOOK_SECONDS or self.paused:
-            self.looked = now
+        if now - self.commands_checked >= LOOK_SECONDS or self.paused:
+            self.commands_checked = now
             self._handle_commands()
         if self.paused:
             self._wait(self.runs[self.entry.id])
@@ -187,7 +187,7 @@ class CommandLoop:
         self.flush()
         while self.paused and not self.steps_allowed:
             self._check_interrupt()
-            if time.monotonic() - self.looked_around >= ROOM_SECONDS and self._should_make_room():
+            if time.monotonic() - self.queue_checked >= ROOM_SECONDS and self._should_make_room():
                 self.reason = "paused"
                 raise Stopped
             time.sleep(PAUSE_SECONDS)
@@ -201,7 +201,7 @@ class CommandLoop:
 
     def _should_make_room(self) -> bool:
         """Return whether another run waits for the device, or the pause has exceeded `IDLE_SECONDS`."""
-        self.looked_around = time.monotonic()
+        self.queue_checked = time.monotonic()
         others = [entry for entry in self.store.entries() if entry.id != self.entry.id]
         wanted = jobs.next_for(self.entry.device or jobs.CPU, others, jobs.devices())
         return bool(wanted) or time.monotonic() - self.paused_since > IDLE_SECONDS
@@ -229,9 +229,9 @@ class Scoring:
                 set_columns(db, entry.id, live=json.dumps(entry.live | {SCORING: [done, samples, now - self.began]}))
                 is_to_stop = has_stop(db, entry.id)
             if is_to_stop or self.command_loop.interrupted:
-                self.ended = "Scoring was ended early."
+                self.ended = "Its scoring was ended early."
         if done < samples and now - self.began >= MOST_SECONDS:
-            self.ended = f"Scoring was ended after {MOST_SECONDS:.0f} s."
+            self.ended = f"Its scoring was ended after {MOST_SECONDS:.0f} s."
         return not self.ended
 
 
