@@ -180,7 +180,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "an endless d_model": (lambda: with_config(d_model=10**4000), "d_model must be"),
     "endless text as a name": (lambda: with_config(norm="post" * 100_000), "norm must be one of"),
-    "a decoder that knows how long its answer is": (
+    "a decoder that depends on the length of its answer": (
         lambda: with_config(architecture="decoder", causal=True, positions="mirror"),
         "how long the answer is that it has yet to write",
     ),

@@ -69,7 +69,7 @@ def train(
 
     Raises:
         ConfigError: The configurations are incompatible, or the run needs more memory than is free. Nothing is written.
-        TrainingError: The loss is no longer a number, or there is nothing to resume.
+        TrainingError: The loss became non-finite, or there is nothing to resume.
 
     Example:
         >>> import xformer
@@ -102,7 +102,7 @@ def iter_train(
 
     Raises:
         ConfigError: The configurations are incompatible, or the run needs more memory than is free. Nothing is written.
-        TrainingError: The loss is no longer a number, or there is nothing to resume.
+        TrainingError: The loss became non-finite, or there is nothing to resume.
 
     Example:
         >>> import xformer

@@ -45,7 +45,7 @@ def cluster_of(store: RunStore) -> Iterator[Callable[[Callable[[], object]], Non
         deadline = time.monotonic() + PATIENCE
         while not holds():
             if site.poll() == loopback.NOT_PERMITTED:
-                pytest.skip("NOT RUN: a Ray cluster needs a network namespace of its own, which is not permitted here")
+                pytest.skip("NOT RUN: a Ray cluster needs a separate network namespace, which is not permitted here")
             if site.poll() is not None or time.monotonic() > deadline:
                 logs = [folder / "out", store.folder / RELAY_LOG]
                 pytest.fail("\n".join(file.read_text("utf-8", "replace")[-4_000:] for file in logs if file.exists()))
