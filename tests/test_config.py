@@ -1,4 +1,4 @@
-"""Configurations: what is derived, what is refused and in which words, and the JSON round trip."""
+"""Configurations: derived defaults, validation and its messages, and the JSON round trip."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ RULES = {ModelConfig: MODEL_RULES, TaskConfig: TASK_RULES, TrainConfig: TRAIN_RU
 
 
 @pytest.mark.parametrize("kind", RULES)
-def test_each_rule_names_the_field_and_what_it_got(kind: type[Config]) -> None:
+def test_errors_name_the_field_and_the_value_received(kind: type[Config]) -> None:
     for changes, words in RULES[kind]:
         message = "it was accepted"
         try:
@@ -125,7 +125,7 @@ def test_json_with_unknown_missing_or_mistyped_fields(kind: type[Config]) -> Non
             kind.from_json(wrong)
 
 
-def test_replace_checks_again_and_the_original_is_frozen() -> None:
+def test_replace_validates_again_and_configs_are_frozen() -> None:
     config = model_config()
     assert config.replace(n_layers=5) == model_config(n_layers=5)
     assert config.n_layers == 2
@@ -135,7 +135,7 @@ def test_replace_checks_again_and_the_original_is_frozen() -> None:
         config.n_layers = 3  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_text_that_no_file_can_hold_is_refused_like_any_other_value() -> None:
+def test_text_that_is_not_utf8_is_refused() -> None:
     for name, rule in (("positions", "must be one of 'sinusoidal'"), ("architecture", "must be one of 'encoder'")):
         with pytest.raises(ConfigError, match=rule):
             model_config(**{"architecture": "encoder", name: "\ud800"})

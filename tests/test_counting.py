@@ -1,4 +1,4 @@
-"""The number of parameters by formula is the number there really are, and the formulas on show say the same."""
+"""Parameter counts by formula equal the real counts, and the displayed formulas evaluate to them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from xformer.counting import count_with_projections_to, n_parameters, parameters
 from xformer.model import Transformer
 
 
-def really(config: ModelConfig) -> int:
-    """Build the model, without its memory, and count."""
+def real_count(config: ModelConfig) -> int:
+    """Build the model on the meta device, and count."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in Transformer(config).parameters())
 
 
-def written_out(formula: str) -> int:
-    """What a formula of the table comes to."""
+def evaluated(formula: str) -> int:
+    """Evaluate a formula of the table."""
     return eval(formula.replace(",", "").replace("×", "*").replace("·", "*"))  # our own text, not a user's
 
 
@@ -51,11 +51,11 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize("changes", CONFIGS)
-def test_the_formula_counts_what_there_is(changes: dict[str, Any]) -> None:
+def test_formulas_equal_the_real_parameter_counts(changes: dict[str, Any]) -> None:
     config = model_config(**changes)
-    assert n_parameters(config) == really(config)
+    assert n_parameters(config) == real_count(config)
     for part in parameters_by_part(config):
-        assert written_out(part.formula) == part.count > 0
+        assert evaluated(part.formula) == part.count > 0
 
 
 BASE = {"d_model": 512, "n_layers": 6, "d_ff": 2048, "vocab_size": 32_000}
@@ -76,6 +76,6 @@ def built(width: int) -> int:
 
 
 @pytest.mark.parametrize(("width", "total"), [(1024, 79_465_728), (512, 79_465_728 - 18 * 4 * (512 * 512 + 512))])
-def test_projections_to_the_context_length_explain_the_over_count(width: int, total: int) -> None:
-    """The over-count of the paper's base model: reproduced by building the mistaken layers, then put right."""
+def test_projections_to_the_context_length_reproduce_the_miscount(width: int, total: int) -> None:
+    """The miscount of the paper's base model is reproduced by building the mistaken layers, then corrected."""
     assert sum(part.count for part in count_with_projections_to(width, **BASE)) == built(width) == total

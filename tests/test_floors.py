@@ -16,16 +16,16 @@ def pins() -> dict[str, str]:
     return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
-def test_every_range_holds_its_pin_and_is_no_pin_itself() -> None:
-    asked = [Requirement(one) for one in ranges()]
-    assert list(pins()) == [one.name for one in asked]
-    for one in asked:
-        assert one.specifier.contains(pins()[one.name]), one
-        assert {limit.operator for limit in one.specifier} == {">=", "<"}, one
+def test_every_range_contains_its_pin_and_has_both_ends() -> None:
+    requirements = [Requirement(line) for line in ranges()]
+    assert list(pins()) == [requirement.name for requirement in requirements]
+    for requirement in requirements:
+        assert requirement.specifier.contains(pins()[requirement.name]), requirement
+        assert {limit.operator for limit in requirement.specifier} == {">=", "<"}, requirement
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
-def test_the_page_lists_all_packages_but_torch_for_an_install_without_dependencies(page: str) -> None:
+def test_the_install_command_without_dependencies_lists_all_packages_but_torch(page: str) -> None:
     lines = (ROOT / page).read_text("utf-8").splitlines()
     [line] = [line for line in lines if line.startswith("pip install numpy ")]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

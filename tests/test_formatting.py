@@ -1,4 +1,4 @@
-"""A share on a screen is never rounder than it was measured."""
+"""Displayed numbers are never rounded to something misleading."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xformer.formatting import at_most, duration, percent, percent_at_most
         (float("nan"), 2, "nan%"),
     ],
 )
-def test_all_and_none_are_said_of_all_and_none_alone(share: float, digits: int, text: str) -> None:
+def test_100_and_0_percent_are_shown_only_for_all_and_none(share: float, digits: int, text: str) -> None:
     assert percent(share, digits) == text
 
 
@@ -35,5 +35,5 @@ def test_an_upper_bound_in_percent_is_rounded_up() -> None:
     assert [percent_at_most(share, 1) for share in (0.1241, 0.124, 1.000001)] == ["12.5%", "12.4%", "100.0%"]
 
 
-def test_seconds_are_said_in_the_unit_of_their_size() -> None:
+def test_durations_use_a_fitting_unit() -> None:
     assert [duration(seconds) for seconds in (0.4, 89.6, 90, 5400)] == ["a second", "90 s", "2 min", "1.5 h"]

@@ -1,4 +1,4 @@
-"""Who may import whom: the library stands alone, its rooms look one way, and importing it does nothing."""
+"""Import rules: packages import only lower layers, the library does not import the app, importing has no side effects."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from xformer.errors import MissingLibraryError
 PACKAGE = Path(xformer.__file__).parent
 ENTRANCES = {"__init__", "__main__"}
 OPTIONAL = {"tensorboardX", "scipy", "plotly", "sklearn", "streamlit", "transformers", "gguf", "ray"}
-"""Libraries that nothing needs at import."""
+"""Libraries that are not needed to import xformer."""
 
 
 def module_of(file: Path) -> str:
-    """The name under which a file of the library is imported."""
+    """Return the module name of a file of the library."""
     return ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -31,7 +31,7 @@ MODULES = {module_of(file): file for file in sorted(PACKAGE.rglob("*.py"))}
 
 @cache
 def names_imported(file: Path) -> set[str]:
-    """All that a file imports, inside a function or for type checkers alone as well."""
+    """Return all imports of a file, including those inside functions and for type checkers."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
@@ -44,62 +44,63 @@ def names_imported(file: Path) -> set[str]:
 
 
 def graph() -> dict[str, set[str]]:
-    """What each module imports of the library."""
+    """Return the modules of the library that each module imports."""
     return {module: names_imported(file) & set(MODULES) for module, file in MODULES.items()}
 
 
-def room_of(module: str) -> str:
-    """The part of the library that a module belongs to: "layers" of "xformer.layers.feed_forward"."""
+def package_of(module: str) -> str:
+    """Return the top-level part of the library that a module belongs to: "layers" for "xformer.layers.feed_forward"."""
     return "__init__" if module == "xformer" else module.split(".")[1]
 
 
-def floors() -> dict[str, int]:
-    """Each room's floor, as the list in docs/ARCHITECTURE.md has them: the lowest first, and some side by side."""
+def levels() -> dict[str, int]:
+    """Return the level of each package, from the list in docs/ARCHITECTURE.md: lowest first, a line for each level."""
     text = (PACKAGE.parent / "docs" / "ARCHITECTURE.md").read_text()
     listed = text.split("\nxformer/ ")[1].split("```")[0].splitlines()[1:]
-    rooms = [re.split(r"\s{2,}", line.strip())[0].replace("/", "").split() for line in listed]
-    return {room: floor for floor, beside in enumerate(rooms) for room in beside}
+    lines = [re.split(r"\s{2,}", line.strip())[0].replace("/", "").split() for line in listed]
+    return {package: level for level, packages in enumerate(lines) for package in packages}
 
 
-def test_imports_run_one_way() -> None:
-    floor = floors()
+def test_packages_import_only_lower_levels() -> None:
+    level = levels()
     wrong = [
-        f"{module} (floor {floor[room_of(module)]}) imports {other} (floor {floor[room_of(other)]})"
+        f"{module} (level {level[package_of(module)]}) imports {other} (level {level[package_of(other)]})"
         for module, others in graph().items()
         for other in others
-        if room_of(module) not in {room_of(other), *ENTRANCES} and floor[room_of(other)] >= floor[room_of(module)]
+        if package_of(module) not in {package_of(other), *ENTRANCES}
+        and level[package_of(other)] >= level[package_of(module)]
     ]
     assert not wrong, "\n".join(wrong)
 
 
 def test_every_package_is_in_the_list_of_layers() -> None:
-    """A new part of the library gets its place in docs/ARCHITECTURE.md; the entrances may import everything."""
-    rooms = {room_of(module) for module in MODULES} - ENTRANCES
-    assert rooms <= set(floors())
-    assert set(floors()) - rooms <= {"widgets"}
+    """Every new package must be listed in docs/ARCHITECTURE.md; the entry points may import everything."""
+    packages = {package_of(module) for module in MODULES} - ENTRANCES
+    assert packages <= set(levels())
+    assert set(levels()) - packages <= {"widgets"}
     assert len(MODULES) > 30
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
+def test_there_are_no_circular_imports() -> None:
     inner = {module: others - {module} for module, others in graph().items()}
-    assert set(TopologicalSorter(inner).static_order()) == set(MODULES)  # raises CycleError, which names the circle
+    assert set(TopologicalSorter(inner).static_order()) == set(MODULES)  # raises CycleError, which names the cycle
 
 
-def test_the_library_knows_no_screen() -> None:
+def test_the_library_does_not_import_the_app() -> None:
     screens = {"streamlit", "pages", "app", "tests"}
     assert not [str(file) for file in MODULES.values() if {n.split(".")[0] for n in names_imported(file)} & screens]
 
 
 def run_python(code: str) -> str:
-    """What a fresh Python prints."""
-    command = [sys.executable, "-c", f"import gc; gc.disable()\n{code}"]  # a fifth of the time of imports
+    """Return the output of a new Python process."""
+    command = [sys.executable, "-c", f"import gc; gc.disable()\n{code}"]  # collection takes a fifth of the import time
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PACKAGE.parent)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_what_needs_no_torch_does_not_wait_for_it() -> None:
-    """Three seconds on a slow machine: the names of the library, the settings, and all that can be asked of the run store."""
+def test_light_modules_do_not_import_torch() -> None:
+    """Public names, configurations and the run store work without importing torch, which takes three seconds if slow."""
     code = """
 import sys
 import xformer
@@ -110,15 +111,15 @@ print(*sorted({"torch", "numpy", "pandas", "safetensors"} & set(sys.modules)))
     assert run_python(code).splitlines() == [""]
 
 
-def test_a_chart_without_altair_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chart_without_altair_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "altair", None)
     monkeypatch.delitem(sys.modules, "xformer.viz.residual", raising=False)
     with pytest.raises(MissingLibraryError, match=r"A chart needs altair: pip install xformer\[viz\]"):
         _ = xformer.viz.lens
 
 
-def test_a_model_is_read_and_everything_imported_without_optional_libraries(tmp_path: Path) -> None:
-    """Importing asks for no device and changes no global."""
+def test_everything_imports_without_optional_libraries(tmp_path: Path) -> None:
+    """Importing initialises no device and changes no global state."""
     code = f"""
 import importlib, pkgutil, sys
 from importlib.machinery import PathFinder
@@ -134,11 +135,11 @@ import torch
 import xformer
 
 def forbidden(*_, **__):
-    raise AssertionError("a device was asked for at import")
+    raise AssertionError("a device was requested at import")
 
-asked = ("is_available", "device_count", "init", "_lazy_init", "current_device", "get_device_name")
-held = {{name: getattr(torch.cuda, name) for name in asked}}
-for name in held:
+functions = ("is_available", "device_count", "init", "_lazy_init", "current_device", "get_device_name")
+originals = {{name: getattr(torch.cuda, name) for name in functions}}
+for name in originals:
     setattr(torch.cuda, name, forbidden)
 
 def state():
@@ -147,12 +148,12 @@ def state():
 
 before = state()
 for module in pkgutil.walk_packages(xformer.__path__, "xformer."):
-    if not module.name.endswith("__main__") and ".integrations" not in module.name:  # those are other people's packages
+    if not module.name.endswith("__main__") and ".integrations" not in module.name:  # these need third-party packages
         importlib.import_module(module.name)
 assert before == state(), "importing the library changed a global"
 print(*sorted(name for name in sys.modules if name.split(".")[0] in ("pages", "app", "tests")))
 print(sum(name.startswith("xformer.") for name in sys.modules) > 30)
-for name, function in held.items():
+for name, function in originals.items():
     setattr(torch.cuda, name, function)
 
 from xformer.training.tables import event_files

@@ -1,4 +1,4 @@
-"""What a user meets: every public name is seen by type checkers, and no name hides a module."""
+"""Public names: type checkers see all of them, and none shadows a module."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ PACKAGES = (xformer, xformer.analysis, xformer.viz, widgets, model_files)
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
 def test_a_type_checker_sees_every_public_name(package: ModuleType) -> None:
-    """An import counts as public where it is written `import name as name`; `make lint` finds one that is not there."""
+    """Type checkers treat `import name as name` as public; `make lint` finds names that do not exist."""
     tree = ast.parse(Path(str(package.__file__)).read_text("utf-8"))
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     written = {alias.name for node in imports for alias in node.names if alias.asname == alias.name}
     assert written == set(package.__all__)
 
 
-def test_the_package_says_that_it_is_typed() -> None:
+def test_the_package_is_marked_as_typed() -> None:
     assert (ROOT / "xformer" / "py.typed").exists()
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
-def test_every_public_name_is_there_and_hides_no_module(package: ModuleType) -> None:
+def test_every_public_name_exists_and_shadows_no_module(package: ModuleType) -> None:
     here = Path(str(package.__file__)).parent
     for name in package.__all__:
         value = getattr(package, name)

@@ -1,6 +1,6 @@
-"""What `pip install` brings: the library without what only the app needs, and an app that runs from any folder.
+"""The installed package: its files and dependencies, and an app that runs from any folder.
 
-The wheel is built from this tree and installed into a folder of its own, before everything else that Python finds; no network.
+The wheel is built from this tree and unpacked into a folder that comes first on Python's path; no network is needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this tree, with nothing in it that an earlier build left."""
+    """Build the wheel of this tree, without leftovers of earlier builds."""
     folder = tmp_path_factory.mktemp("wheel")
     (folder / "build.cfg").write_text(f"[build]\nbuild_base={folder / 'build'}\n[egg_info]\negg_base={folder}\n")
     code = f"from setuptools.build_meta import build_wheel; build_wheel({str(folder)!r})"
@@ -36,14 +36,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def site(wheel: Path) -> Path:
-    """A folder with its files, as an installation has them."""
+    """Unpack the wheel into a folder, as an installation would."""
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(wheel.parent / "site")
     return wheel.parent / "site"
 
 
 def files_of(folder: Path) -> set[str]:
-    """All files below a folder, but for what Python makes of them."""
+    """Return all files below a folder, except __pycache__."""
     return {
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
@@ -51,7 +51,7 @@ def files_of(folder: Path) -> set[str]:
     }
 
 
-def test_it_carries_every_file_of_the_library_and_of_the_app_and_nothing_beside_them(wheel: Path) -> None:
+def test_the_wheel_contains_exactly_the_files_of_the_library_and_the_app(wheel: Path) -> None:
     there = set(zipfile.ZipFile(wheel).namelist())
     models = {f"{path.parent.name}/{path.name}" for path in ROOT.glob("checkpoints/*/*") if path.parent.name != "runs"}
     wanted = {f"xformer/{file}" for file in files_of(ROOT / "xformer")}
@@ -64,7 +64,7 @@ def test_it_carries_every_file_of_the_library_and_of_the_app_and_nothing_beside_
     assert b"xformer = xformer.cli.main:main" in zipfile.ZipFile(wheel).read(commands)
 
 
-def test_the_app_runs_from_an_empty_folder_and_writes_only_where_it_says(site: Path, tmp_path: Path) -> None:
+def test_the_app_runs_from_an_empty_folder_and_writes_only_to_its_data_folder(site: Path, tmp_path: Path) -> None:
     before, here = files_of(site), tmp_path / "here"
     here.mkdir()
     with socket.socket() as free:
@@ -94,7 +94,7 @@ def test_the_app_runs_from_an_empty_folder_and_writes_only_where_it_says(site: P
 
 
 def is_healthy(address: str) -> bool:
-    """Whether a server answers, and through our guards."""
+    """Return whether the server answers with our security headers."""
     try:
         with urllib.request.urlopen(f"http://{address}/_stcore/health") as answer:
             return answer.read() == b"ok" and "frame-ancestors" in answer.headers["Content-Security-Policy"]
@@ -102,7 +102,7 @@ def is_healthy(address: str) -> bool:
         return False
 
 
-def test_the_library_alone_asks_for_nothing_of_the_app() -> None:
+def test_the_library_does_not_depend_on_the_libraries_of_the_app() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     base = {re.split(r"[<>=\[]", line)[0] for line in project["dependencies"]}
     assert not base & {"streamlit", "plotly", "scikit-learn", "transformers"}

@@ -1,6 +1,6 @@
-"""A transformer written to be inspected: `read` runs a model and records it, `analysis` has tables of it, `viz` has figures.
+"""A transformer written to be inspected: `read` runs a model and records it, `analysis` returns tables, `viz` figures.
 
-Public names are imported when they are first used, so that `import xformer` does not wait for torch.
+Public names are imported on first use, so that `import xformer` does not import torch.
 """
 
 from __future__ import annotations

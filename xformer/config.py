@@ -1,13 +1,13 @@
-"""What a model and a training run are made of: frozen, validated at birth, with a JSON round trip.
+"""Configurations of models, tasks and training runs: frozen, validated on construction, with a JSON round trip.
 
-Every choice that the paper (Vaswani et al. 2017, "Attention Is All You Need", arXiv:1706.03762) and its descendants make
-differently is a field here, under the name the field uses.
+Every choice on which the paper (Vaswani et al. 2017, "Attention Is All You Need", arXiv:1706.03762) and its descendants
+differ is a field here, under its usual name.
 
-A field states its title, its description, its limits and a value that works:
+A field declares its title, its description, its limits and an example value:
 
     d_ff: Annotated[int, setting("Feed-forward width", "0 leaves it out.", 0, 131_072, 16)]
 
-The error messages and the form of the Train screen are made from these.
+The error messages and the form of the Train screen are generated from these.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ def setting(
     below: float | None = None,
     rule: str = "",
 ) -> Any:
-    """What a field is called and may be; `rule` says its limits where their numbers alone would be hard to read."""
+    """Declare a field's title, description, limits and example; `rule` words limits that are hard to read as numbers."""
     limits = {"ge": at_least, "le": at_most, "lt": below}
     examples = None if example is None else [example]
     return Field(title=title, description=description, examples=examples, json_schema_extra={"rule": rule}, **limits)  # pyright: ignore
 
 
 class Config(BaseModel, frozen=True, strict=True, extra="forbid", allow_inf_nan=False):
-    """A configuration. A value that breaks a rule raises `ConfigError`, in the constructor, `from_json` and `replace`."""
+    """Base of all configurations. The constructor, `from_json` and `replace` raise `ConfigError` for an invalid value."""
 
-    if not TYPE_CHECKING:  # a type checker knows the fields by their names
+    if not TYPE_CHECKING:  # type checkers derive the signature from the fields
 
         def __init__(self, /, **values: Any) -> None:
             try:
@@ -52,27 +52,27 @@ class Config(BaseModel, frozen=True, strict=True, extra="forbid", allow_inf_nan=
                 raise ConfigError(_sentence(type(self), error.errors(include_url=False))) from None
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as plain JSON values, in the order they are declared."""
+        """Return the fields as plain JSON values, in the order they are declared."""
         return self.model_dump(mode="json")
 
     @classmethod
     def from_json(cls, values: Any) -> Self:
-        """The configuration that `to_json` described. Raises `ConfigError` on an unknown, missing or mistyped field."""
+        """Restore a configuration from `to_json`. Raises `ConfigError` on an unknown, missing or mistyped field."""
         if not isinstance(values, dict):
             raise ConfigError(f"{cls.__name__} must be a JSON object, got {type(values).__name__}; for example {{}}.")
         return cls(**{name: _frozen(value) for name, value in values.items()})
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed, validated again."""
+        """Return a copy with some fields changed, validated again."""
         return type(self)(**(dict(self) | changes))
 
     def _derive(self, name: str, value: Any) -> None:
-        """Fill in a field that was left to the others, while this is being made: afterwards it is frozen."""
+        """Fill in a field whose value follows from others, during construction: afterwards the config is frozen."""
         vars(self)[name] = value  # pyright: ignore[reportIndexIssue]
 
     @classmethod
     def largest(cls, name: str) -> float:
-        """The largest value that a field may have."""
+        """Return the upper limit of a field."""
         return next(end.le for end in cls.model_fields[name].metadata if hasattr(end, "le"))
 
 
@@ -81,13 +81,13 @@ def _frozen(value: Any) -> Any:
 
 
 def _sentence(kind: type[Config], problems: list[ErrorDetails]) -> str:
-    """The first problem as the rule, the value received, and one that works; unknown and missing fields before all others."""
+    """Describe the first problem: the rule, the value received and a valid one. Unknown and missing fields come first."""
     order = ("extra_forbidden", "missing")
     problem = min(problems, key=lambda one: order.index(one["type"]) if one["type"] in order else len(order))
     what, got = problem["type"], problem["input"]
-    if what == "value_error":  # one of the rules that several fields have to keep
+    if what == "value_error":  # raised by a model validator, for rules across several fields
         return str(problem.get("ctx", {})["error"])
-    name = str(problem["loc"][0] if problem["loc"] else got)  # without a place: a name that is no text
+    name = str(problem["loc"][0] if problem["loc"] else got)  # there is no location if the name is not a string
     if what == "extra_forbidden" or not problem["loc"]:
         return f"{kind.__name__} has no field {name!r}; its fields are {', '.join(kind.model_fields)}."
     if what == "missing" and len(problem["loc"]) == 1:
@@ -112,7 +112,7 @@ _TYPES = {
 
 
 def limits(field: FieldInfo) -> str:
-    """From where to where its values are."""
+    """Describe the range of a field's values."""
     ends = {name: getattr(end, name) for end in field.metadata for name in ("ge", "le", "lt") if hasattr(end, name)}
     words = {name: f"{end:,}" if isinstance(end, int) else f"{end:g}" for name, end in ends.items()}
     if "lt" in words:
@@ -122,7 +122,7 @@ def limits(field: FieldInfo) -> str:
 
 DropoutSite = Literal["embed", "attention", "ffn", "residual"]
 DROPOUT_SITES: tuple[DropoutSite, ...] = get_args(DropoutSite)
-"""After the positions are added · on the attention weights · inside the feed-forward · before each residual sum."""
+"""After adding positions · on the attention weights · inside the feed-forward layer · before each residual sum."""
 if TYPE_CHECKING:
     Positions = NormKind = Activation = MaskName = str
 else:
@@ -130,20 +130,20 @@ else:
     Activation, MaskName = Literal[tuple(FEED_FORWARDS)], Literal[tuple(MASKS)]
 MAX_IMAGE_SIDE = 256
 MAX_INK = 16
-"""A pixel is a whole number from 0 (paper) to this (full ink), as in scikit-learn's digits."""
+"""Largest value of a pixel (full ink); 0 is blank paper, as in scikit-learn's digits."""
 MAX_POSITION_CELLS = 2**24
-"""The largest table of positions: max_len × d_model."""
+"""Largest position table, max_len × d_model, that a configuration may ask for."""
 
 
 # fmt: off
 class ModelConfig(Config, frozen=True):
     """The shape of a transformer. `d_head` is the paper's d_k, `d_value` its d_v.
 
-    A config is frozen, checked when it is made, and has `replace`, `to_json` and `from_json`. An encoder-decoder has `n_layers`
-    layers in each of its two stacks.
+    A config is frozen, validated on construction, and has `replace`, `to_json` and `from_json`. An encoder-decoder has
+    `n_layers` layers in each of its two stacks.
 
     Raises:
-        ConfigError: A setting breaks a rule; the message says which, and a value that works.
+        ConfigError: A setting is invalid; the message states the rule and a valid value.
 
     Example:
         >>> import xformer
@@ -156,67 +156,67 @@ class ModelConfig(Config, frozen=True):
 
     architecture: Architecture
     vocab_size: Annotated[int, setting("Vocabulary", "", 1, 1_000_000, 16)]
-    d_model: Annotated[int, setting("Stream width", "d_model: how many numbers carry each token (the residual stream).",
+    d_model: Annotated[int, setting("Stream width", "d_model: the width of the residual stream.",
                                     1, 16_384, 16)]
-    n_layers: Annotated[int, setting("Layers", "n_layers: of an encoder-decoder, in each of its two stacks.", 1, 256, 16)]
+    n_layers: Annotated[int, setting("Layers", "n_layers; in an encoder-decoder, of each of its two stacks.", 1, 256, 16)]
     n_heads: Annotated[int, setting("Heads", "n_heads: attention heads in each layer.", 1, 256, 16)]
     d_ff: Annotated[int, setting("Feed-forward width", "d_ff: 0 leaves the feed-forward layers out.", 0, 131_072, 16)]
-    max_len: Annotated[int, setting("Longest it reads", "max_len, in tokens; at least what the task needs.", 1, 65_536, 16)]
+    max_len: Annotated[int, setting("Context length", "max_len, in tokens; at least what the task needs.", 1, 65_536, 16)]
     d_head: Annotated[int, setting("Query width", "d_head: 0 means d_model / n_heads.", 0, 16_384, 16)] = 0
     d_value: Annotated[int, setting("Value width", "d_value: 0 means d_head.", 0, 16_384, 16)] = 0
     n_kv_heads: Annotated[int, setting("Key/value heads", "n_kv_heads: heads that share keys and values form a group; 0 means "
                                        "n_heads, one each.", 0, 256, 4)] = 0
-    mask: Annotated[MaskName, setting("Mask", "Which keys self-attention may look at, besides what causality says.")] = "full"
-    window: Annotated[int, setting("Window", "With a sliding window: keys fewer than this many positions away are seen.",
+    mask: Annotated[MaskName, setting("Mask", "Which keys self-attention may see, besides causality.")] = "full"
+    window: Annotated[int, setting("Window", "With a sliding window: attend to keys fewer than this many positions away.",
                                    0, 65_536, 8)] = 0
-    causal: Annotated[bool | None, setting("Causal", "May a position only see earlier ones? auto: a decoder.",
+    causal: Annotated[bool | None, setting("Causal", "May a position only see earlier ones? auto: only in a decoder.",
                                            example=True)] = None
     see_self: Annotated[bool, setting("Sees itself", "With a causal mask: may a position see itself?")] = True
     norm: Annotated[Literal["pre", "post", "none"],
-                    setting("Normalisation", "A norm before each part, after it, or none.")] = "post"
-    norm_kind: Annotated[NormKind, setting("Kind of norm", "LayerNorm, or RMSNorm without mean and shift.")] = "layer"
-    norm_eps: Annotated[float, setting("Norm ε", "Added to the variance, so that the normalisation never divides by zero.",
+                    setting("Normalisation", "A norm before each sublayer, after it, or none.")] = "post"
+    norm_kind: Annotated[NormKind, setting("Norm type", "LayerNorm, or RMSNorm without mean and shift.")] = "layer"
+    norm_eps: Annotated[float, setting("Norm ε", "Added to the variance to avoid division by zero.",
                                        1e-12, 1e12, 1.0)] = 1e-5
     final_norm: Annotated[bool | None, setting("Final norm", "After each stack; auto: with pre-norm.", example=True)] = None
-    positions: Annotated[Positions, setting("Positions", "How the model knows where a token is.")] = "sinusoidal"
+    positions: Annotated[Positions, setting("Positions", "How positions are encoded.")] = "sinusoidal"
     position_base: Annotated[float,
                              setting("Position base", "Of sinusoidal and rotary wavelengths: 10,000 in the paper, §3.5.",
                                      1e-12, 1e12, 1.0)] = 10_000.0
-    scale_embeddings: Annotated[bool, setting("Scale embeddings", "By √d_model (§3.4).")] = False
-    activation: Annotated[Activation, setting("Activation", "The nonlinearity of the feed-forward part; SwiGLU has a gate and "
+    scale_embeddings: Annotated[bool, setting("Scale embeddings", "Multiply them by √d_model (§3.4).")] = False
+    activation: Annotated[Activation, setting("Activation", "The nonlinearity of the feed-forward layer; SwiGLU has a gate and "
                                               "a third matrix.")] = "relu"
     attention_bias: Annotated[bool,
                               setting("Attention bias", "Added to queries, keys, values and the output of attention.")] = False
-    ffn_bias: Annotated[bool, setting("Feed-forward bias", "Added in both layers of the feed-forward part.")] = True
+    ffn_bias: Annotated[bool, setting("Feed-forward bias", "Added after both matrices of the feed-forward layer.")] = True
     output_bias: Annotated[bool,
-                           setting("Output bias", "Added to the logits, one number for each token of the vocabulary.")] = True
-    tied_output: Annotated[bool, setting("Tied output", "Read the logits with the embedding matrix (§3.4).")] = False
+                           setting("Output bias", "Added to the logits, one per token of the vocabulary.")] = True
+    tied_output: Annotated[bool, setting("Tied output", "Use the embedding matrix as the output layer (§3.4).")] = False
     tied_source: Annotated[bool, setting("Tied source", "Encoder-decoder: one embedding matrix for both sides.")] = False
     dropout: Annotated[float,
-                       setting("Dropout", "The share of numbers that is set to zero at random while training: 0 to below 1.",
+                       setting("Dropout", "Probability of zeroing an activation in training: 0 to below 1.",
                                0, None, 0.1, below=1)] = 0.0
-    dropout_sites: Annotated[tuple[DropoutSite, ...], setting("Dropout at", "The places where numbers are dropped.",
+    dropout_sites: Annotated[tuple[DropoutSite, ...], setting("Dropout at", "Where dropout is applied.",
                                                               example=())] = DROPOUT_SITES
     init: Annotated[Literal["xavier", "normal"], setting("Initialisation", "Xavier-uniform, or normal.")] = "xavier"
     init_scale: Annotated[float, setting("Init scale", "Gain of the Xavier bound, or the standard deviation.",
                                          1e-12, 1e12, 1.0)] = 1.0
     embed_std: Annotated[float,
-                         setting("Embedding std", "Fresh embeddings: at 1 the positions drown, 0.1 to 0.3 learns at once.",
+                         setting("Embedding std", "Of initial embeddings: 1 drowns out the positions, 0.1 to 0.3 learns fast.",
                                  1e-12, 1e12, 1.0)] = 0.1
     pad_token: Annotated[int, setting("Padding")] = 0
-    start_token: Annotated[int | None, setting("Start token", "What a decoder is started with.", example=0)] = None
-    end_token: Annotated[int | None, setting("End token", "What ends an answer.", example=0)] = None
-    image: Annotated[int, setting("Image", "The side of the square images that it reads, in pixels; 0 reads tokens.")] = 0
+    start_token: Annotated[int | None, setting("Start token", "The first token that a decoder reads.", example=0)] = None
+    end_token: Annotated[int | None, setting("End token", "The token that ends an answer.", example=0)] = None
+    image: Annotated[int, setting("Image", "The side of the square input images, in pixels; 0: the input is tokens.")] = 0
     patch: Annotated[int, setting("Patch", "The side of the square patches that an image is cut into, in pixels.")] = 0
     # fmt: on
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        """Put in what follows from other fields, and check the rules that hold between them."""
+        """Derive the fields that follow from others, and check the rules across fields."""
         if self.d_head == 0:
             if self.d_model % self.n_heads:
                 raise ConfigError(
-                    f"d_head is d_model / n_heads unless it is given, and {self.d_model} is not divisible by "
+                    f"d_head defaults to d_model / n_heads, and {self.d_model} is not divisible by "
                     f"{self.n_heads}; give d_head, for example d_head={max(1, self.d_model // self.n_heads)}."
                 )
             self._derive("d_head", self.d_model // self.n_heads)
@@ -243,17 +243,17 @@ class ModelConfig(Config, frozen=True):
         if self.architecture != "encoder" and not self.causal:
             raise ConfigError(
                 f"A {self.architecture} is trained to predict what comes next, so causal must be true, got false; "
-                "use architecture='encoder', or lift the mask of one run with the edit set_causal(False)."
+                "use architecture='encoder', or remove the mask for one run with the edit set_causal(False)."
             )
         if not (self.see_self or self.causal):
             raise ConfigError("see_self=False narrows a causal mask, so it needs causal=True, got causal=False.")
         if self.tied_source and self.architecture != "encoder-decoder":
             raise ConfigError(
-                f"tied_source shares the source's embeddings with the target's, so it needs "
+                f"tied_source shares one embedding matrix between source and target, so it needs "
                 f"architecture='encoder-decoder', got {self.architecture!r}; use tied_source=False."
             )
         if len(set(self.dropout_sites)) != len(self.dropout_sites):
-            raise ConfigError(f"dropout_sites must name each place once, got {self.dropout_sites}.")
+            raise ConfigError(f"dropout_sites must not repeat a site, got {self.dropout_sites}.")
         for name in ("pad_token", "start_token", "end_token"):
             token = getattr(self, name)
             if token is not None and not 0 <= token < self.vocab_size:
@@ -270,19 +270,19 @@ class ModelConfig(Config, frozen=True):
             )
         if self.architecture != "encoder" or self.tied_output or self.scale_embeddings:
             raise ConfigError(
-                "Images are read by an encoder without an embedding table that could be tied or scaled, got "
+                "Images need an encoder, which then has no embedding table to tie or scale, got "
                 f"architecture={self.architecture!r}, tied_output={self.tied_output}, "
                 f"scale_embeddings={self.scale_embeddings}; for example architecture='encoder', False, False."
             )
         if self.max_len != 1 + self.n_patches:
             raise ConfigError(
-                f"An image of {self.n_patches} patches takes 1 + {self.n_patches} positions, the class token's first, got "
+                f"An image of {self.n_patches} patches takes 1 + {self.n_patches} positions, including the class token, got "
                 f"max_len={self.max_len}; use max_len={1 + self.n_patches}."
             )
 
     @property
     def position_kind(self) -> PositionKind:
-        """How it knows where a token stands."""
+        """The registered position encoding of `positions`."""
         return POSITION_KINDS[self.positions]
 
     @property
@@ -302,37 +302,37 @@ class ModelConfig(Config, frozen=True):
 
     @property
     def kv_component(self) -> KeyValueHeads:
-        """How key/value heads are shared: by no heads, or by groups of them."""
+        """How query heads share key/value heads: not at all, or in groups."""
         return KEY_VALUE_HEADS["multi_head" if self.n_kv_heads in (0, self.n_heads) else "grouped_query"]
 
     def looks_back_only(self, stack: str) -> bool:
-        """Whether self-attention in the "encoder" or the "decoder" is masked so that nothing sees what comes later."""
+        """Whether self-attention in the "encoder" or the "decoder" is causal."""
         return stack == "decoder" or (self.architecture == "encoder" and bool(self.causal))
 
     @property
     def n_patches(self) -> int:
-        """How many patches an image is cut into; 0 for a model of tokens."""
+        """The number of patches per image; 0 for a model of tokens."""
         return (self.image // self.patch) ** 2 if self.patch else 0
 
     @property
     def n_inputs(self) -> int:
-        """What it reads are whole numbers from 0 to `n_inputs` - 1: tokens, or the ink of a pixel."""
+        """The number of distinct input values, 0 to `n_inputs` - 1: tokens, or ink levels of a pixel."""
         return 1 + MAX_INK if self.image else self.vocab_size
 
     def n_positions(self, n: int) -> int:
-        """How many positions the stream has for an input of `n` numbers: as many, or one for each patch and the class token."""
+        """Return the number of positions of an input of `n` values: `n`, or one per patch plus the class token."""
         return 1 + self.n_patches if self.image else n
 
 
-_CHANGES = "pairs (step, peak) in the order of their steps, from step 1 on, with peaks from 0 to 1e+12"
+_CHANGES = "pairs (step, peak) in ascending order of steps, from step 1, with peaks from 0 to 1e+12"
 
 
 # fmt: off
 class TrainConfig(Config, frozen=True):
-    """A training recipe: AdamW, a learning rate that rises and falls, and how often to report and to keep the weights.
+    """A training recipe: AdamW, the learning-rate schedule, and how often to report and to save snapshots.
 
     Raises:
-        ConfigError: A setting breaks a rule; the message says which, and a value that works.
+        ConfigError: A setting is invalid; the message states the rule and a valid value.
 
     Source: Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization, https://arxiv.org/abs/1711.05101
 
@@ -344,41 +344,41 @@ class TrainConfig(Config, frozen=True):
     """
 
     steps: Annotated[int,
-                     setting("Steps", "How often the weights are changed, each time after one batch.", 1, 10_000_000, 100)]
+                     setting("Steps", "Number of weight updates, one per batch.", 1, 10_000_000, 100)]
     batch_size: Annotated[int, setting("Batch size", "Sequences per step.", 1, 65_536, 100)] = 32
     peak_lr: Annotated[float,
-                       setting("Peak learning rate", "How far weights move in a step, where the schedule is highest.",
+                       setting("Peak learning rate", "The highest learning rate of the schedule.",
                                0, 1e12)] = 3e-3
-    warmup: Annotated[float, setting("Warm-up", "Share of the steps over which the rate rises.", 0, 1)] = 0.2
+    warmup: Annotated[float, setting("Warm-up", "Fraction of the steps over which the rate rises.", 0, 1)] = 0.2
     decay: Annotated[Literal["linear", "cosine", "none"],
                      setting("Decay", "How the rate falls after the warm-up.")] = "linear"
-    final_lr: Annotated[float, setting("Final learning rate", "Where the decay ends.", 0, 1e12)] = 0.0
-    beta1: Annotated[float, setting("β₁", "Adam: how much of the running mean of gradients is kept at each step.",
+    final_lr: Annotated[float, setting("Final learning rate", "The learning rate at the end of the decay.", 0, 1e12)] = 0.0
+    beta1: Annotated[float, setting("β₁", "Adam: decay rate of the running mean of gradients.",
                                     0, below=1)] = 0.9
-    beta2: Annotated[float, setting("β₂", "Adam: how much of the running mean of squared gradients is kept at each step.",
+    beta2: Annotated[float, setting("β₂", "Adam: decay rate of the running mean of squared gradients.",
                                     0, example=0.9, below=1)] = 0.98
-    adam_eps: Annotated[float, setting("Adam ε", "Adam: added to the divisor, so that it is never zero.", 0, 1)] = 1e-8
+    adam_eps: Annotated[float, setting("Adam ε", "Adam: added to the denominator to avoid division by zero.", 0, 1)] = 1e-8
     weight_decay: Annotated[float,
-                            setting("Weight decay", "AdamW: a step takes this share × the learning rate off each weight.",
+                            setting("Weight decay", "AdamW: each step shrinks every weight by this × the learning rate.",
                                     0, 100)] = 0.0
-    clip_norm: Annotated[float, setting("Clip norm", "Longer gradients are shortened to it; 0 leaves them.", 0, 1e12)] = 1.0
+    clip_norm: Annotated[float, setting("Clip norm", "Gradients are clipped to this norm; 0 does not clip.", 0, 1e12)] = 1.0
     seed: Annotated[int, setting("Seed", "The same settings and seed give the same run.", 0, 2**63 - 1,
                                  rule="from 0 to 2^63 - 1")] = 0
-    log_every: Annotated[int, setting("Report every", "Steps between two points of the curves.", 1, 1_000_000, 100)] = 20
+    log_every: Annotated[int, setting("Report every", "Steps between two points on the curves.", 1, 1_000_000, 100)] = 20
     held_out: Annotated[int,
-                        setting("Held-out examples", "Unseen sequences that each report is scored on.", 1, 65_536, 100)] = 256
-    snapshot_every: Annotated[int, setting("Snapshot every", "Steps between two frames to scrub through; 0 keeps none.",
+                        setting("Held-out examples", "Unseen sequences that each report scores.", 1, 65_536, 100)] = 256
+    snapshot_every: Annotated[int, setting("Snapshot every", "Steps between two snapshots of the timeline; 0 keeps none.",
                                            0, rule="0 (never) or more")] = 100
     random_positions: Annotated[bool, setting("Random positions",
-                                              "Train on position numbers with gaps, so that longer inputs have none that is "
-                                              "new.")] = False
-    target: Annotated[float, setting("Stop at exact match", "Stop early once it is reached; 0 never does.", 0, 1)] = 0.0
+                                              "Train on position numbers with gaps, so that longer inputs contain no unseen "
+                                              "positions.")] = False
+    target: Annotated[float, setting("Stop at exact match", "Stop early once it is reached; 0 never stops early.", 0, 1)] = 0.0
     lr_changes: Annotated[tuple[tuple[int, float], ...],
-                          setting("Changes of the peak", "New peaks chosen while it ran, as (step, peak).",
+                          setting("Peak changes", "New peak learning rates set during the run, as (step, peak).",
                                   example=((200, 0.001),), rule=_CHANGES)] = ()
     # fmt: on
-    # From its step on, a change makes the schedule that of a run with this `peak_lr`. It belongs to the settings, so that the
-    # same settings give the same run again.
+    # From its step on, a change gives the schedule of a run with that `peak_lr`. It is part of the settings, so that the same
+    # settings reproduce the run.
 
     @model_validator(mode="after")
     def _check_changes(self) -> Self:
@@ -395,10 +395,10 @@ else:
 
 # fmt: off
 class TaskConfig(Config, frozen=True):
-    """A task and its sizes. For modular addition `symbols` is the modulus; for addition the lengths are those of one number.
+    """A task and its sizes. In modular addition `symbols` is the modulus; in addition, lengths count the digits of one number.
 
     Raises:
-        ConfigError: A setting breaks a rule; the message says which, and a value that works.
+        ConfigError: A setting is invalid; the message states the rule and a valid value.
 
     Example:
         >>> import xformer
@@ -408,18 +408,18 @@ class TaskConfig(Config, frozen=True):
     """
 
     name: Annotated[TaskName, setting("Task", "What the model learns to do.")]
-    architecture: Annotated[Architecture, setting("Architecture", "An encoder answers all at once.")]
-    symbols: Annotated[int, setting("Symbols", "How many different symbols a sequence is made of.")] = 19
+    architecture: Annotated[Architecture, setting("Architecture", "An encoder predicts all positions at once.")]
+    symbols: Annotated[int, setting("Symbols", "The number of different symbols.")] = 19
     min_len: Annotated[int, setting("Shortest", "Length of the shortest sequence.")] = 3
     max_len: Annotated[int, setting("Longest", "Length of the longest sequence.")] = 15
-    end_token: Annotated[bool, setting("End token", "Encoder: close every input with an end token.")] = False
+    end_token: Annotated[bool, setting("End token", "Encoder: end every input with an end token.")] = False
     patch: Annotated[int,
                      setting("Patch", "Images only: the side of the patches that the model cuts them into, in pixels.")] = 0
-    train_share: Annotated[float, setting("Share of pairs", "Modular addition only: how many of all pairs training may show; "
-                                          "it is scored on the others.", 0.05, 0.95)] = 0.75
+    train_share: Annotated[float, setting("Training share", "Modular addition only: fraction of all pairs used in training; "
+                                          "the model is scored on the rest.", 0.05, 0.95)] = 0.75
     text: Annotated[str, setting("Text", "Characters only: the name of the text; see `xformer.tasks.texts`.")] = ""
     alphabet: Annotated[str,
-                        setting("Alphabet", "Characters only: all of them, so that a checkpoint needs no text.")] = ""
+                        setting("Alphabet", "Characters only: all of them, so that a checkpoint works without the text.")] = ""
     # fmt: on
 
     @model_validator(mode="after")
@@ -444,12 +444,12 @@ class TaskConfig(Config, frozen=True):
             )
         if limits.is_image != (self.patch > 0) or (self.patch and self.max_len % self.patch):
             raise ConfigError(
-                f"patch is for images alone and divides their side, 8, got patch={self.patch} for the task {self.name}; "
+                f"patch is only for images and must divide their side, 8, got patch={self.patch} for the task {self.name}; "
                 f"for example patch={2 if limits.is_image else 0}."
             )
         if limits.is_image and self.end_token:
             raise ConfigError(
-                f"An image has no end, so end_token must be false for the task {self.name}, got true; use False."
+                f"Images take no end token, so end_token must be false for the task {self.name}, got true; use False."
             )
         if limits.is_distinct and self.symbols < self.max_len:
             raise ConfigError(
@@ -460,7 +460,7 @@ class TaskConfig(Config, frozen=True):
             self._check_text()
         elif self.text or self.alphabet:
             raise ConfigError(
-                f"text and alphabet are for the task characters alone, got them for the task {self.name}; leave them empty."
+                f"text and alphabet are only for the task characters, got them for the task {self.name}; leave them empty."
             )
         return self
 

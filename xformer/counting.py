@@ -1,4 +1,4 @@
-"""How many numbers a transformer learns, part by part, as the sums one would write on a blackboard."""
+"""Parameter counts of a transformer by part, each with its formula written out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xformer.config import ModelConfig
 
 @dataclass(frozen=True)
 class Part:
-    """One row of a parameter table: how many numbers a part of the model learns, and the sum written out."""
+    """One row of a parameter table: the number of parameters of a part, and its formula written out."""
 
     name: str
     formula: str
@@ -18,12 +18,12 @@ class Part:
 
 
 def n_parameters(config: ModelConfig) -> int:
-    """The number of learned numbers, by formula: what `sum(p.numel() for p in model.parameters())` will be."""
+    """Return the number of parameters, by formula; it equals `sum(p.numel() for p in model.parameters())`."""
     return sum(part.count for part in parameters_by_part(config))
 
 
 def parameters_by_part(config: ModelConfig) -> tuple[Part, ...]:
-    """The parameter table of a model: one `Part` for each kind of layer, in the order the input meets them."""
+    """Return the parameter table of a model: one `Part` per kind of layer, in forward order."""
     stacks = ("encoder", "decoder") if config.architecture == "encoder-decoder" else (config.architecture,)
     parts = [_embedding(config), _positions(config, len(stacks))]
     for stack in stacks:
@@ -75,12 +75,12 @@ def _output(config: ModelConfig) -> Part:
 def count_with_projections_to(
     width: int, *, d_model: int, n_layers: int, d_ff: int, vocab_size: int
 ) -> tuple[Part, ...]:
-    """An over-count people really make: each of the four attention projections maps d_model to `width`, not to d_model.
+    """Reproduce a real-world miscount: each of the four attention projections maps d_model to `width` instead of d_model.
 
-    Taking the context length for the projections' width is the mistake of a well-known notebook: with context 1024,
-    d_model 512, 6 + 6 layers, d_ff 2048, biases everywhere, no embedding table and 32,000 outputs it arrives at
-    79,465,728, "significantly higher" than the printed 65 M. The extra 18.9 M are the 18 attentions' doubled
-    projections; put right, the same parts sum to 60.6 M.
+    A well-known notebook uses the context length as the projections' width: with context 1024, d_model 512, 6 + 6 layers,
+    d_ff 2048, biases everywhere, no embedding table and 32,000 outputs it arrives at 79,465,728, "significantly higher" than
+    the printed 65 M. The extra 18.9 M come from the doubled projections of the 18 attentions; with the correct width the
+    same parts sum to 60.6 M.
     """
     attention, feed_forward = 4 * (d_model * width + width), 2 * d_model * d_ff + d_ff + d_model
     return (

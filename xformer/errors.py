@@ -1,30 +1,31 @@
-"""The errors this library raises on purpose, one class for each kind of mistake a caller can make.
+"""The errors that this library raises, one class for each kind of mistake a caller can make.
 
     XformerError
-    ├── ConfigError       a configuration breaks one of its rules
-    ├── InputError        tokens, text or a prompt do not fit the model
-    │   └── UnavailableError  what was asked for cannot be had of this kind of model
-    ├── EditError         an edit names an activation that the run does not have, or does not fit it
-    │   └── ActivationError   there is no activation of this name; it is a KeyError as well
-    │       └── MissingError      the activation was not found in an external model; it is an UnavailableError as well
-    ├── CheckpointError   a file is not a model that can be trusted
-    ├── ModelFileError    a folder or a file holds no model that can be opened here
-    ├── MissingLibraryError  a library is not installed that only a part of this one needs
-    ├── TrainingError     a run cannot go on
-    ├── RunStoreError     the run store cannot be used, or a run is not in the state for what is asked of it
-    ├── ClassroomError    a room has ended, or does not take what is sent to it
-    └── QuotaExceededError       what is to be written does not fit into what may be kept here, or on the disk
+    ├── ConfigError         a configuration is invalid
+    ├── InputError          tokens, text or a prompt do not fit the model
+    │   └── UnavailableError    this kind of model does not provide the requested value
+    ├── EditError           an edit names an activation that the run does not have, or does not fit it
+    │   └── ActivationError     there is no activation of this name; also a KeyError
+    │       └── MissingError        the activation was not found in an external model; also an UnavailableError
+    ├── CheckpointError     a file is not a checkpoint that can be trusted
+    ├── ModelFileError      a folder or file contains no model that can be opened
+    │   └── NotEnoughMemoryError    opening the model would take more memory than is free
+    ├── MissingLibraryError an optional dependency is not installed; also a ModuleNotFoundError
+    ├── TrainingError       a training run cannot start or continue
+    ├── RunStoreError       the run store cannot be used, or a run is in the wrong state for the operation
+    │   └── QuotaExceededError  a write would exceed the quota or the free disk space; also an InputError
+    └── ClassroomError      a classroom has ended, or rejects the message
 
 Each message is one plain sentence that can be shown to a visitor as it is.
 """
 
 
 class XformerError(Exception):
-    """Base of every error raised on purpose by this library."""
+    """Base class of the errors that this library raises."""
 
 
 class ConfigError(XformerError, ValueError):
-    """A configuration breaks a rule; the message states the rule, the value received and one that works."""
+    """A configuration is invalid; the message states the rule, the value received and a valid one."""
 
 
 class InputError(XformerError, ValueError):
@@ -32,18 +33,18 @@ class InputError(XformerError, ValueError):
 
 
 class UnavailableError(InputError):
-    """What was asked for cannot be had of this kind of model; a screen shows the sentence in its place."""
+    """This kind of model does not provide the requested value; screens show the message in its place."""
 
 
 class EditError(XformerError, ValueError):
-    """An edit names an activation that the run never produced, or its value has the wrong shape."""
+    """An edit names an activation that the run did not produce, or its value has the wrong shape."""
 
 
 class ActivationError(EditError, KeyError):
     """A trace or a reading has no activation of this name; the message suggests similar names."""
 
     def __str__(self) -> str:
-        """The plain sentence; `KeyError` would put it in quotes."""
+        """Return the message itself; `KeyError` would quote it."""
         return Exception.__str__(self)
 
 
@@ -56,28 +57,28 @@ class CheckpointError(XformerError):
 
 
 class ModelFileError(XformerError):
-    """An external folder or file has no model that can be opened here; the message says what would work."""
+    """An external folder or file contains no model that can be opened; the message says what would work."""
 
 
 class NotEnoughMemoryError(ModelFileError):
-    """Opening the model would take more memory than is free; nothing of it was loaded."""
+    """Opening the model would take more memory than is free; nothing was loaded."""
 
 
 class MissingLibraryError(XformerError, ModuleNotFoundError):
-    """A library that only a part of this one needs is not installed; the message says what to type."""
+    """An optional dependency is not installed; the message has the install command."""
 
 
 class TrainingError(XformerError):
-    """A training run cannot start or cannot go on."""
+    """A training run cannot start or continue."""
 
 
 class RunStoreError(XformerError):
-    """The run store cannot be used, or what was asked of a run is not possible in its state."""
+    """The run store cannot be used, or a run is in the wrong state for the operation."""
 
 
 class QuotaExceededError(RunStoreError, InputError):
-    """What is to be written does not fit into what may be kept here, or on the disk; nothing of it was written."""
+    """A write would exceed the quota or the free disk space; nothing was written."""
 
 
 class ClassroomError(XformerError):
-    """A room of a class has ended, or does not take what is sent to it."""
+    """A classroom has ended, or rejects the message."""

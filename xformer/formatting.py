@@ -1,4 +1,4 @@
-"""Numbers as words on a screen, a card or a line: never rounder than they are."""
+"""Numbers as text, rounded so that the text is never misleading: "100%" only for all, bounds always rounded up."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from decimal import ROUND_CEILING, Decimal
 
 MOST_DIGITS = 12
 ROUNDING = 1e-9
-"""So near to all or none is rounding: no share here is counted of so many."""
+"""Fractions this close to 0 or 1 differ from them by rounding only: none here counts that many items."""
 SUMS = 1e-5
-"""By so much the weights of a softmax in single precision may add up to more than all."""
+"""Largest excess over 1 of a sum of softmax weights in single precision."""
 
 
 def percent(share: float, digits: int = 2) -> str:
-    """A share as a percentage: "98.61%", "100%" and "0%" for all and none alone.
+    """Format a fraction as a percentage: "98.61%", and "100%" or "0%" only for exactly all or none.
 
-    What would be rounded to one of these gets as many digits more as it takes: 0.99998 is "99.998%", 0.00002 is "0.002%".
+    Fractions that would round to these get as many more digits as needed: 0.99998 is "99.998%", 0.00002 is "0.002%".
     """
     if min(abs(share), abs(1.0 - share)) < ROUNDING or 1.0 < share < 1.0 + SUMS:
         return f"{round(abs(share)):.0%}"
@@ -26,12 +26,12 @@ def percent(share: float, digits: int = 2) -> str:
 
 
 def at_most(value: float, digits: int = 2) -> str:
-    """An upper bound with so many digits after the point, rounded up so that it holds: 0.324 is "0.33"."""
+    """Format an upper bound with this many decimals, rounded up so that it stays a bound: 0.324 is "0.33"."""
     return f"{_rounded_up(value, digits):f}"
 
 
 def percent_at_most(share: float, digits: int = 2) -> str:
-    """An upper bound of a share as a percentage, rounded up so that it holds: 0.1241 is "12.5%" with one digit."""
+    """Format an upper bound of a fraction as a percentage, rounded up: 0.1241 is "12.5%" with one digit."""
     return f"{_rounded_up(min(share, 1.0), digits + 2).scaleb(2):f}%"
 
 
@@ -40,7 +40,7 @@ def _rounded_up(value: float, digits: int) -> Decimal:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them."""
+    """Format seconds as a human-readable duration: "40 s", "5 min", "2.5 h"."""
     if seconds < 1:
         return "a second"
     if seconds < 90:

@@ -1,12 +1,12 @@
-"""Public names of a package that are imported when they are first used: `import xformer` does not wait for torch.
+"""Lazy imports of a package's public names, so that `import xformer` does not import torch.
 
     if TYPE_CHECKING:
         from xformer.viz.residual import lens as lens
     else:
         __getattr__, __dir__, __all__ = attach(__name__, __file__)
 
-Editors and type checkers read the imports; at run time `attach` reads the same lines. This is PEP 562 as scientific-python's
-lazy_loader uses it (https://scientific-python.org/specs/spec-0001), with the imports in the file itself in place of a stub.
+Editors and type checkers read the imports; at run time `attach` parses the same lines. This is PEP 562 as scientific-python's
+lazy_loader uses it (https://scientific-python.org/specs/spec-0001), with the imports in the file itself instead of a stub.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 
 
 def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package, from its imports under `if TYPE_CHECKING`.
+    """Return `__getattr__`, `__dir__` and `__all__` of a package, built from its imports under `if TYPE_CHECKING`.
 
     Args:
         package: The package's `__name__`.
-        file: Its `__file__`. No public name may be that of a module of the package: importing the module would hide the name.
+        file: Its `__file__`. No public name may equal the name of a submodule: importing the submodule would shadow it.
     """
     homes = {
         alias.asname or alias.name: (node.module or "", alias.name) for node in _imports(file) for alias in node.names

@@ -111,7 +111,7 @@ def test_own_settings_are_checked_and_trained_under_the_given_name(open_page: Op
     assert not app.error
     app = number(app, "Heads").set_value(3).run()
     assert [plain(error.value) for error in app.error] == [
-        "d_head is d_model / n_heads unless it is given, and 32 is not divisible by 3; give d_head, for example d_head=10."
+        "d_head defaults to d_model / n_heads, and 32 is not divisible by 3; give d_head, for example d_head=10."
     ]
     assert app.button(key="start_own").disabled
     app = number(app, "Heads").set_value(2).run()

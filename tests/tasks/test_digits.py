@@ -112,7 +112,7 @@ def test_model_and_task_must_agree_on_the_patches() -> None:
     for wrong, words in (
         (lambda: task(4).check_fits(model), "patches of 4"),
         (lambda: task().check_fits(model.replace(image=0, patch=0)), "image=0"),
-        (lambda: preset("reverse").task.replace(patch=2), "patch is for images alone"),
+        (lambda: preset("reverse").task.replace(patch=2), "patch is only for images"),
         (lambda: task(3), "patch=3"),
     ):
         with pytest.raises(ConfigError, match=words):
