@@ -1,4 +1,4 @@
-"""A batch is a batch: each input is read as it would be alone, padding is marked and counts for nothing."""
+"""Batches: each input is read as it would be alone, and padding is masked and ignored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLOSE = {"rtol": 0.0, "atol": 1e-5}
 
 
 @pytest.mark.parametrize("name", ["Llama", "BERT", "T5"])
-def test_each_text_of_a_batch_is_read_as_if_it_were_alone(name: str) -> None:
+def test_each_text_of_a_batch_is_read_as_if_alone(name: str) -> None:
     model = FAMILIES[name].make()
     texts: list[Any] = [(text, "it flew") for text in TEXTS] if name == "T5" else TEXTS
     batch = xformer.read(model, texts, tokenizer=tokenizer())
@@ -37,7 +37,7 @@ def test_each_text_of_a_batch_is_read_as_if_it_were_alone(name: str) -> None:
         assert torch.allclose(one[f"{path}.pattern"][:, :, :n_query, :n_key], alone[f"{path}.pattern"], **CLOSE)
 
 
-def test_ids_in_rows_are_as_many_texts() -> None:
+def test_each_row_of_ids_is_one_input() -> None:
     ids = torch.tensor([[5, 6, 7, 8, 9], [10, 11, 5, 6, 7]])
     model = FAMILIES["GPT-2"].make()
     batch = xformer.read(model, ids, tokenizer=tokenizer())
@@ -50,7 +50,7 @@ def test_ids_in_rows_are_as_many_texts() -> None:
     assert xformer.read(model, ids[0], tokenizer=tokenizer()).ids() == ids[0].tolist()
 
 
-def test_padding_is_masked_in_pictures_and_left_out_of_measures() -> None:
+def test_padding_is_masked_in_figures_and_ignored_by_scores() -> None:
     model = FAMILIES["BERT"].make()
     short = xformer.read(model, TEXTS, tokenizer=tokenizer()).one(1)
     alone = xformer.read(model, TEXTS[1], tokenizer=tokenizer())
@@ -63,18 +63,18 @@ def test_padding_is_masked_in_pictures_and_left_out_of_measures() -> None:
     assert padded == pytest.approx(whole, abs=1e-5)
 
 
-def test_a_batch_of_one_of_our_models() -> None:
+def test_a_batch_of_an_xformer_model() -> None:
     batch = xformer.read("checkpoints/reverse", ["3 7 12 9", "5 4 3 2 1 6"])
     for index, text in enumerate(["3 7 12 9", "5 4 3 2 1 6"]):
         alone, one = xformer.read("checkpoints/reverse", text), batch.one(index)
         n = alone.logits.shape[1]
         assert torch.allclose(one.logits[:, :n], alone.logits, **CLOSE)
         assert (one.answers, one.n_correct) == (alone.answers, alone.n_correct)
-    with pytest.raises(InputError, match="this is a batch of 2"):
+    with pytest.raises(InputError, match="got a batch of 2"):
         xformer.read("checkpoints/reverse", ["3 7 12 9", "5 4 3 2 1 6"], changes="token:0.7")
 
 
-def test_the_models_own_arguments() -> None:
+def test_inputs_can_be_the_arguments_of_the_model() -> None:
     model = FAMILIES["BERT"].make()
     ids, mask = torch.tensor([[5, 6, 7, 0, 0], [5, 6, 7, 8, 9]]), torch.tensor([[1, 1, 1, 0, 0], [1] * 5])
     reading = xformer.read(model, {"input_ids": ids, "attention_mask": mask})
@@ -86,7 +86,7 @@ def test_the_models_own_arguments() -> None:
         xformer.read(model, {"input_ids": ids}, tokens=["a", "b"])
 
 
-def test_an_encoder_decoder_reads_its_source_alone_where_it_does_so_itself() -> None:
+def test_an_encoder_decoder_reads_a_source_alone_if_the_model_accepts_it() -> None:
     model, ids = FAMILIES["BART"].make(), torch.tensor([[5, 6, 7, 8, 2]])
     reading = xformer.read(model, {"input_ids": ids})
     assert torch.allclose(reading.logits, model(input_ids=ids).logits, **CLOSE)
@@ -99,7 +99,7 @@ def test_an_encoder_decoder_reads_its_source_alone_where_it_does_so_itself() -> 
 
 
 class Gpt(nn.Module):
-    """One causal block over a table of six tokens, written by hand."""
+    """A hand-written model: one causal attention block over six tokens."""
 
     def __init__(self, *, blind_row: int | None = None) -> None:
         super().__init__()
@@ -118,20 +118,20 @@ class Gpt(nn.Module):
 
 
 @pytest.mark.parametrize("ids", [[5, 2, 5], [3], [1, 2]])
-def test_what_the_stacks_are_called_does_not_depend_on_the_ids(ids: list[int]) -> None:
+def test_stack_names_do_not_depend_on_the_ids(ids: list[int]) -> None:
     for form in (torch.tensor([ids]), torch.tensor(ids), ids):
         reading = xformer.read(Gpt(), form)
         assert [site.path for site in reading.attention] == ["decoder.0.attn"]
         assert reading.logits.shape == (1, len(ids), 6)
 
 
-def test_the_mask_of_a_model_written_by_hand_is_recorded() -> None:
+def test_the_mask_of_a_hand_written_model_is_recorded() -> None:
     reading = xformer.read(Gpt(), [1, 2, 3, 4])
     assert torch.equal(reading["decoder.0.attn.mask"][0, 0], torch.ones(4, 4).tril().bool())
     assert not pattern_layers(reading)[0].allowed[0, 0, 1:].any()  # type: ignore[union-attr]
 
 
-def test_a_model_whose_output_is_nan_opens_and_says_where_that_begins() -> None:
+def test_a_model_with_nan_output_opens_and_reports_the_first_nan() -> None:
     reading = xformer.read(Gpt(blind_row=0), [1, 2, 3, 4])
     assert reading.logits[0, 0].isnan().all()
     assert reading.logits[0, 1:].isfinite().all()

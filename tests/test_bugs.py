@@ -1,4 +1,4 @@
-"""Every bug leaves the original alone and can be learned with; that it does what its equation says is for the diagnosis."""
+"""Every bug leaves the original unchanged and can be trained with; tests/diagnosis checks what each bug computes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from xformer.tasks.batch import IGNORED
 pytestmark = pytest.mark.usefixtures("float64")
 
 EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-13}
-"""Float64 sums of a few dozen numbers of size 1, in another order."""
+"""Tolerance for float64 sums of a few dozen numbers of size 1 in a different order."""
 
 
 COMPONENTS: dict[str, Any] = {"n_heads": 4, "n_kv_heads": 2, "norm_kind": "rms", "activation": "swiglu"}
 
 
 def model_for(bug: str, **options: Any) -> xformer.Transformer:
-    """A model with prime sizes that can have the bug."""
+    """Return a model with prime sizes to which the bug applies."""
     for architecture in ARCHITECTURES:
         for more in ({}, {"norm": "pre"}, {"d_value": 10}, COMPONENTS):
             changes: dict[str, Any] = {"architecture": architecture, "positions": "learned"} | more | options
@@ -38,18 +38,18 @@ def model_for(bug: str, **options: Any) -> xformer.Transformer:
 
 
 def equal_inputs(model: xformer.Transformer) -> tuple[Tensor, ...]:
-    """Inputs of equal length, which two of the bugs need."""
+    """Return inputs of equal length, which two of the bugs need."""
     shortest = min(tokens.shape[1] for tokens in inputs(model))
     return tuple(tokens[:, : min(7, shortest)] for tokens in inputs(model))
 
 
 SILENT = {"no-positions": "table", "lost-output": "attn.", "dead-neurons": "ffn.weight", "forgotten-return": "encoder."}
-"""Parameters that a bug cuts off from the gradient."""
+"""Parameters that get no gradient because of a bug."""
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_the_copy_differs_runs_as_it_is_recorded_and_learns(bug: str) -> None:
-    """So what a lab trains is what it shows. (A NaN bug shows on padding alone, and there is none here.)"""
+def test_the_broken_copy_differs_and_can_be_recorded_and_trained(bug: str) -> None:
+    """The recorded run equals the trained model's. (The NaN bug needs padding, and there is none here.)"""
     model = model_for(bug)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     given = equal_inputs(model)
@@ -64,15 +64,14 @@ def test_the_copy_differs_runs_as_it_is_recorded_and_learns(bug: str) -> None:
     assert changes == (not torch.allclose(wrong, right, rtol=1e-6))
     logits.square().sum().backward()
     missing = [name for name, p in broken.named_parameters() if p.grad is None or not bool(p.grad.any())]
-    expected = (
-        (SILENT[bug], "ffn.bias", "bias_in", "source") if bug in SILENT else ("bias_in",)
-    )  # a key's moves no softmax
+    # the bias of keys has no gradient: it cancels in the softmax
+    expected = (SILENT[bug], "ffn.bias", "bias_in", "source") if bug in SILENT else ("bias_in",)
     assert bool(missing) or bug not in SILENT
     assert not [name for name in missing if not any(part in name for part in expected)]
 
 
 def attention(bug: str, part: str = "", **options: Any) -> tuple[dict[str, Tensor], xformer.Transformer]:
-    """The activations of one attention layer of the broken model, by their short names."""
+    """Return the activations of one attention layer of the broken model by their short names, and the right model."""
     model = model_for(bug, **options)
     trace = xformer.record(BUGS[bug].broken(model), *equal_inputs(model))
     path = next(path for path in trace.attention_layers() if path.endswith(part))
@@ -81,11 +80,11 @@ def attention(bug: str, part: str = "", **options: Any) -> tuple[dict[str, Tenso
     return {name.removeprefix(f"{path}."): trace[name] for name in trace if name.startswith(f"{path}.")}, model
 
 
-def test_softmax_bugs_compute_what_they_say() -> None:
+def test_softmax_bugs_compute_their_equations() -> None:
     one = torch.tensor(1.0)
     got, model = attention("softmax-over-queries")
     torch.testing.assert_close(got["pattern"].sum(dim=-2), one.expand(got["pattern"].sum(dim=-2).shape), **EXACT)
-    # One cell by hand: exp S[i, j] over the sum down its column.
+    # One cell by hand: exp S[i, j] divided by the sum over its column.
     scores = got["scores"][1, 2]
     by_hand = math.exp(scores[3, 2]) / sum(math.exp(scores[i, 2]) for i in range(7))
     assert got["pattern"][1, 2, 3, 2].item() == pytest.approx(by_hand, rel=1e-12)
@@ -99,19 +98,19 @@ def test_softmax_bugs_compute_what_they_say() -> None:
     torch.testing.assert_close(rows, torch.full_like(rows, 1 / math.sqrt(model.config.d_head)), **EXACT)
 
 
-def test_softmax_of_nothing_spreads() -> None:
+def test_nan_of_an_empty_softmax_spreads() -> None:
     model = model_for("softmax-of-nothing")
     (tokens,) = equal_inputs(model)
     valid = torch.arange(7).expand(2, 7) < torch.tensor([[7], [5]])
     trace = xformer.record(BUGS["softmax-of-nothing"].broken(model), tokens, valid=valid)
     first = trace["encoder.0.attn.pattern"].isnan().any(dim=-1)[:, 0]  # [batch, query]
-    assert first.tolist() == (~valid).tolist()  # at first in the rows of padding alone
-    assert trace.logits[1].isnan().all()  # and in the next layer everywhere in that sequence
+    assert first.tolist() == (~valid).tolist()  # first only in the rows of padding
+    assert trace.logits[1].isnan().all()  # in the next layer, everywhere in that sequence
     assert not trace.logits[0].isnan().any()
     assert xformer.record(model, tokens, valid=valid).logits.isfinite().all()
 
 
-def test_without_a_padding_mask_a_neighbour_in_the_batch_changes_the_answer() -> None:
+def test_without_a_padding_mask_padding_changes_the_output() -> None:
     model = model_for("no-padding-mask")
     (tokens,) = equal_inputs(model)
     valid = torch.arange(7).expand(2, 7) < 5
@@ -121,15 +120,15 @@ def test_without_a_padding_mask_a_neighbour_in_the_batch_changes_the_answer() ->
         assert changes == (not torch.allclose(alone, padded, rtol=1e-9))
 
 
-def test_redrawn_weights_have_the_size_that_is_named() -> None:
+def test_reinitialised_weights_have_the_documented_std() -> None:
     model = build(architecture="encoder", d_ff=101, d_model=97)
     for bug, std in (("init-too-large", 1.0), ("init-too-small", 0.001)):
         weight = BUGS[bug].broken(model).get_parameter("encoder.blocks.0.ffn.weight_in")
-        # The standard deviation of n normal numbers strays by 1/√(2n) of itself; five of those.
+        # The estimate from n normal numbers has a relative standard error of 1/√(2n); allow five of them.
         assert abs(weight.std().item() / std - 1) < 5 / math.sqrt(2 * weight.numel())
 
 
-def test_a_bug_that_does_not_fit_says_what_it_needs() -> None:
+def test_a_bug_that_does_not_apply_raises_with_its_requirement() -> None:
     encoder = build(architecture="encoder", n_heads=1)
     for bug, needs in (("causal-ignored", "a causal mask"), ("identical-heads", "at least two heads")):
         with pytest.raises(InputError, match=f"It needs {needs}"):
@@ -143,7 +142,7 @@ def test_a_second_bug_is_refused() -> None:
         BUGS["no-scale"].broken(BUGS["causal-ignored"].broken(build(architecture="decoder")))
 
 
-def test_decoding_with_whole_runs_is_what_a_recorded_run_says() -> None:
+def test_decoding_with_whole_runs_equals_recorded_runs() -> None:
     model = model_for("causal-ignored", start_token=1, architecture="decoder")
     broken = BUGS["causal-ignored"].broken(model)
     prompt = [3, 5, 7]
@@ -159,13 +158,13 @@ def float32() -> None:
 
 
 @pytest.mark.usefixtures("float32")
-def test_the_lab_trains_both_from_the_same_weights_on_the_same_batches() -> None:
+def test_the_lab_trains_both_models_from_the_same_weights_on_the_same_batches() -> None:
     preset = tiny_preset("decoder")
     right, wrong = lab_run(preset, device="cpu"), lab_run(preset, BUGS["causal-ignored"], device="cpu")
     for mine, theirs in zip(right.model.parameters(), wrong.model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
     assert torch.equal(right.batch(0).tokens, wrong.batch(0).tokens)
-    assert right.batch(0).layout.segments.max() == 1  # pyright: ignore  # one sequence a row
+    assert right.batch(0).layout.segments.max() == 1  # pyright: ignore  # one sequence per row
     before = [p.clone() for p in wrong.model.parameters()]
     reports = list(wrong.reports())
     assert reports[-1].done
@@ -175,7 +174,7 @@ def test_the_lab_trains_both_from_the_same_weights_on_the_same_batches() -> None
 
 
 @pytest.mark.usefixtures("float32")
-def test_training_bugs_change_what_they_say() -> None:
+def test_training_bugs_have_their_documented_effect() -> None:
     preset = tiny_preset("encoder")
     assert lab_run(preset, device="cpu").config.clip_norm == preset.train.clip_norm > 0
     assert lab_run(preset, BUGS["no-clipping"], device="cpu").config.clip_norm == 0

@@ -1,4 +1,4 @@
-"""`python -m xformer doctor`: what it prints, and how it exits."""
+"""`python -m xformer doctor`: its output and exit codes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def trace_with(bug: str, path: Path) -> str:
     return str(path)
 
 
-def test_a_whole_model_is_what_was_checked_and_what_was_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sound_model_prints_what_was_and_was_not_checked(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", str(MIRROR)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "holds   left_padding: Padding on the left changes no output (35 lengths)." in lines
@@ -34,7 +34,7 @@ def test_a_whole_model_is_what_was_checked_and_what_was_not(capsys: pytest.Captu
     assert "  cache: The model is not causal, so it keeps no cache." in lines[lines.index("Not checked:") :]
 
 
-def test_a_broken_model_on_disk_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_in_a_saved_model_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken = BUGS["dead-neurons"].broken(xformer.load(PAIR).model)
     xformer.save(broken, tmp_path / "dead")
     assert main(["doctor", str(tmp_path / "dead"), "--json"]) == 1
@@ -44,7 +44,9 @@ def test_a_broken_model_on_disk_is_found(tmp_path: Path, capsys: pytest.CaptureF
     assert "dead-neurons" in found["equations"]["remedy"]
 
 
-def test_a_trace_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_file_is_examined(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["doctor", trace_with("causal-off-by-one", tmp_path / "x.safetensors")]) == 1
     shown = capsys.readouterr().out
@@ -59,7 +61,7 @@ def test_a_trace_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
 
 
 @pytest.mark.parametrize("path", ["nowhere", "x.npz", "text", "odd"])
-def test_what_cannot_be_examined_exits_2_with_one_sentence(
+def test_an_unreadable_file_exits_2_with_one_sentence(
     path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "text").write_text("hello")

@@ -1,4 +1,4 @@
-"""Each edit does what it says, compared with a run made by hand, and changes nothing else."""
+"""Each edit has its documented effect, compared with a computation by hand, and no other."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ every_kind = pytest.mark.parametrize(("architecture", "path", "heads"), LAYERS)
 
 
 def twin(model: Transformer, **changes: object) -> Transformer:
-    """A model of a changed configuration with the same weights, as far as it has them."""
+    """Return a model with a changed configuration and the same weights, where it has them."""
     other = Transformer(model.config.replace(**changes))
     weights = model.state_dict()
     if changes.get("architecture") == "decoder":
@@ -39,13 +39,13 @@ def twin(model: Transformer, **changes: object) -> Transformer:
 
 
 def part(model: Transformer, path: str) -> torch.nn.Module:
-    """The attention or feed-forward at a path such as encoder.0.attn."""
+    """Return the attention or feed-forward layer at a path such as encoder.0.attn."""
     stack, n, name = path.split(".")
     return getattr(getattr(model, stack).blocks[int(n)], name)
 
 
 def rest_by_hand(model: Transformer, arguments: list[Tensor], path: str, pattern: Tensor) -> Tensor:
-    """The logits with the weights `pattern` [batch, head, query, key] imposed on one layer, whose z is worked out here."""
+    """Return the logits with `pattern` [batch, head, query, key] imposed on one layer, whose z is computed here."""
     v = record(model, *arguments)[f"{path}.v"]
     z = torch.einsum("bhqk,bhkd->bhqd", pattern, v)
     attention = part(model, path)
@@ -59,8 +59,8 @@ def pattern_by_hand(trace: Trace, path: str, allowed: Tensor) -> Tensor:
     return softmax_by_hand(scores.masked_fill(~allowed, float("-inf")))
 
 
-@pytest.mark.parametrize(("architecture", "path"), [of[:2] for of in LAYERS])
-def test_ablating_a_head_is_zeroing_its_output_matrix(architecture: str, path: str) -> None:
+@pytest.mark.parametrize(("architecture", "path"), [layer[:2] for layer in LAYERS])
+def test_ablating_a_head_equals_zeroing_its_output_matrix(architecture: str, path: str) -> None:
     head = 2
     model = build(architecture=architecture)
     arguments = inputs(model)
@@ -75,7 +75,7 @@ def test_ablating_a_head_is_zeroing_its_output_matrix(architecture: str, path: s
 
 @pytest.mark.parametrize("allowed", [False, True])
 @every_kind
-def test_edges_open_and_close_in_the_heads_named(
+def test_edges_are_masked_and_unmasked_only_in_the_given_heads(
     architecture: str, path: str, heads: list[int] | None, allowed: bool
 ) -> None:
     model = build(architecture=architecture)
@@ -83,7 +83,7 @@ def test_edges_open_and_close_in_the_heads_named(
     plain = record(model, *arguments)
     edges = [(2, 1), (2, 4), (4, 0)]
     kind = edits.unmask_edges if allowed else edits.mask_edges
-    first = [edits.mask_edges(path, [(2, 1), (3, 3)])] if allowed else []  # so that there is something to open
+    first = [edits.mask_edges(path, [(2, 1), (3, 3)])] if allowed else []  # so that there is something to unmask
     trace = record(model, *arguments, edits=[*first, kind(path, edges, heads)])
     mask = plain[f"{path}.mask"].clone()
     for query, key in [(2, 1), (3, 3)] if allowed else []:
@@ -100,7 +100,7 @@ def test_edges_open_and_close_in_the_heads_named(
 
 
 @every_kind
-def test_a_drawn_mask_takes_the_place_of_the_whole_one(architecture: str, path: str, heads: list[int] | None) -> None:
+def test_set_mask_replaces_the_whole_mask(architecture: str, path: str, heads: list[int] | None) -> None:
     model = build(architecture=architecture)
     arguments = inputs(model)
     plain = record(model, *arguments)
@@ -115,7 +115,7 @@ def test_a_drawn_mask_takes_the_place_of_the_whole_one(architecture: str, path: 
 
 
 @pytest.mark.parametrize(("positions", "padded"), [("rotary", True), ("alibi", False)])
-def test_the_causal_mask_is_lifted_and_imposed(positions: str, padded: bool) -> None:
+def test_set_causal_removes_and_imposes_the_causal_mask(positions: str, padded: bool) -> None:
     encoder = build(positions=positions)
     decoder = twin(encoder, architecture="decoder", causal=True)
     (tokens,) = inputs(encoder)
@@ -132,13 +132,13 @@ def test_the_causal_mask_is_lifted_and_imposed(positions: str, padded: bool) -> 
     assert not one["encoder.1.attn.mask"].triu(1).any()
 
 
-def test_causality_counts_from_the_end_where_earlier_keys_are_cached() -> None:
+def test_causal_mask_is_aligned_to_the_last_key_with_a_cache() -> None:
     cell = torch.zeros(3, 7, dtype=torch.bool)
     imposed = edits.SetCausal("decoder.0.attn.causal", on=True).apply("decoder.0.attn.causal", cell)
     assert imposed.sum(dim=-1).tolist() == [5, 6, 7]
 
 
-def test_a_mask_imposed_on_an_encoder_leaves_its_t5_bias_as_it_was_trained() -> None:
+def test_imposing_causality_on_an_encoder_keeps_its_t5_bias() -> None:
     encoder = build(positions="t5")
     (tokens,) = inputs(encoder)
     plain, imposed = record(encoder, tokens), record(encoder, tokens, edits=[edits.set_causal(True)])
@@ -147,7 +147,7 @@ def test_a_mask_imposed_on_an_encoder_leaves_its_t5_bias_as_it_was_trained() -> 
     assert_close(imposed["encoder.0.attn.scores"][past], plain["encoder.0.attn.scores"][past])
 
 
-def test_lifting_causality_leaves_cross_attention_alone() -> None:
+def test_removing_causality_does_not_affect_cross_attention() -> None:
     model = build(architecture="encoder-decoder")
     arguments = inputs(model)
     trace = record(model, *arguments, edits=[edits.set_causal(False)])
@@ -171,8 +171,8 @@ def test_a_replaced_pattern_mixes_the_values(architecture: str, path: str, heads
         assert_close(trace.logits, rest_by_hand(model, arguments, path, expected), WHOLE_MODEL)
 
 
-@pytest.mark.parametrize("factor", [0.0, -2.0])  # 0 · −∞ would be no number
-def test_scaling_scores_leaves_masked_ones_masked(factor: float) -> None:
+@pytest.mark.parametrize("factor", [0.0, -2.0])  # 0 · −∞ would be NaN
+def test_scaling_scores_keeps_masked_scores_masked(factor: float) -> None:
     model = build(architecture="decoder")
     arguments, path = inputs(model), "decoder.0.attn"
     plain = record(model, *arguments)
@@ -184,7 +184,7 @@ def test_scaling_scores_leaves_masked_ones_masked(factor: float) -> None:
 
 
 @pytest.mark.parametrize("positions", [None, [0, 2]])
-def test_steering_adds_so_many_times_the_vector_at_the_positions_named(positions: list[int] | None) -> None:
+def test_steering_adds_the_scaled_vector_at_the_given_positions(positions: list[int] | None) -> None:
     model, name = build(), "encoder.1.resid_post"
     tokens = inputs(model)
     plain = record(model, *tokens)[name]
@@ -199,7 +199,9 @@ def test_steering_adds_so_many_times_the_vector_at_the_positions_named(positions
     ("name", "heads", "positions"),
     [("k", None, [0, 3]), ("scores", None, None), ("pattern", [0, 2], None), ("z", [1], [0, 3])],
 )
-def test_patching_some_heads_at_some_positions(name: str, heads: list[int] | None, positions: list[int] | None) -> None:
+def test_patching_affects_only_the_given_heads_and_positions(
+    name: str, heads: list[int] | None, positions: list[int] | None
+) -> None:
     model = build()
     a, b = (record(model, *inputs(model, seed=seed)) for seed in (0, 50))
     patch = edits.patch_from(a, f"encoder.1.attn.{name}", heads=heads, positions=positions)
@@ -212,8 +214,8 @@ def test_patching_some_heads_at_some_positions(name: str, heads: list[int] | Non
     assert not torch.equal(trace.logits, b.logits)
 
 
-@pytest.mark.parametrize(("architecture", "positions"), [one for one in FITTING if one[0] == "decoder"])
-def test_without_positions_a_model_is_one_that_never_had_any(architecture: str, positions: str) -> None:
+@pytest.mark.parametrize(("architecture", "positions"), [kind for kind in FITTING if kind[0] == "decoder"])
+def test_zero_positions_equals_a_model_without_positions(architecture: str, positions: str) -> None:
     model = build(architecture=architecture, positions=positions)
     arguments = inputs(model)
     if positions == "none":
@@ -226,7 +228,7 @@ def test_without_positions_a_model_is_one_that_never_had_any(architecture: str, 
     assert not torch.allclose(trace.logits, record(model, *arguments).logits)
 
 
-def test_edits_change_no_weight_and_no_other_run() -> None:
+def test_edits_change_neither_weights_nor_other_runs() -> None:
     model = build(architecture="encoder-decoder", positions="learned")
     here, there = inputs(model, seed=0), inputs(model, seed=50)
     a = record(model, *here)
@@ -261,20 +263,20 @@ def test_edits_change_no_weight_and_no_other_run() -> None:
         (edits.scale("encoder.0.ffn.out", 2.0, heads=[0]), r"ffn\.out has the shape \[2, 11, 13\] and no heads"),
         (edits.scale("encoder.0.attn.mask", 0.5), r"must keep the shape and type"),
         (edits.mask_edges("encoder.0.attn", [(11, 0)]), r"queries 0 to 10 and keys 0 to 10, .* \(11, 0\)"),
-        (edits.set_mask("encoder.0.attn", torch.ones(7, 11) > 0), r"\[2, 3, 11, 11\], which \[7, 11\] does not fit"),
-        (edits.replace("encoder.0.resid_post", torch.ones(3, 11, 13)), r"\[2, 11, 13\], which \[3, 11, 13\] does not"),
+        (edits.set_mask("encoder.0.attn", torch.ones(7, 11) > 0), r"\[2, 3, 11, 11\], and \[7, 11\] does not fit"),
+        (edits.replace("encoder.0.resid_post", torch.ones(3, 11, 13)), r"\[2, 11, 13\], and \[3, 11, 13\] does not"),
         (edits.replace("encoder.0.attn.mask", torch.zeros(11, 11)), r"type torch\.bool, and torch\.float32 cannot"),
-        (edits.replace("embed", torch.full((2, 11, 13), math.nan)), r"embed holds NaN"),
-        (edits.replace("encoder.0.attn.zz", torch.ones(1)), r"called 'encoder\.0\.attn\.zz'; its names are embed, "),
+        (edits.replace("embed", torch.full((2, 11, 13), math.nan)), r"embed contains NaN"),
+        (edits.replace("encoder.0.attn.zz", torch.ones(1)), r"matches 'encoder\.0\.attn\.zz'; its names are embed, "),
     ],
 )
-def test_an_edit_that_does_not_fit_says_why(edit: AnyEdit, message: str) -> None:
+def test_an_edit_that_does_not_fit_raises_a_clear_error(edit: AnyEdit, message: str) -> None:
     model = build()
     with pytest.raises(EditError, match=message):
         record(model, *inputs(model), edits=[edit])
 
 
-def test_patching_what_the_other_run_does_not_have() -> None:
+def test_patching_from_a_run_without_the_activation_is_refused() -> None:
     model = build()
     whole = record(model, *inputs(model))
     with pytest.raises(EditError, match=r"no activation 'encoder\.0\.attn\.z'"):
@@ -284,41 +286,43 @@ def test_patching_what_the_other_run_does_not_have() -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_mask_of_numbers_is_refused_before_it_is_turned_round() -> None:
-    """Added to the scores 0 means "may look"; as a truth value it means the opposite."""
+def test_a_numeric_mask_is_refused() -> None:
+    """In an additive mask 0 means "may attend"; as a boolean it would mean the opposite."""
     additive = torch.zeros(11, 11).masked_fill(torch.ones(11, 11).triu(1) > 0, -math.inf)
     for mask in (additive, torch.ones(11, 11, dtype=torch.long)):
-        with pytest.raises(EditError, match=r"must be boolean, .* got torch\..*; for a mask of 0 and −∞ .* mask == 0"):
+        with pytest.raises(
+            EditError, match=r"must be boolean, .* got torch\..*; for an additive mask of 0 and −∞ .* mask == 0"
+        ):
             edits.set_mask("encoder.0.attn", mask)
 
 
-def test_one_tokens_run_does_not_stand_for_eleven() -> None:
+def test_a_value_for_one_token_is_not_broadcast_to_all_tokens() -> None:
     model = build()
     short = record(model, torch.tensor([[3]]))
     for name in ("embed", "encoder.0.attn.pattern"):
         with pytest.raises(EditError, match="does not fit"):
             record(model, *inputs(model), edits=[edits.patch_from(short, name)])
     whole = record(model, *inputs(model))
-    for name in ("embed", "encoder.0.attn.pattern"):  # and one example may stand for a batch
+    for name in ("embed", "encoder.0.attn.pattern"):  # one example can be expanded to a batch
         one = edits.replace(name, whole[name][:1])
         assert torch.equal(record(model, *inputs(model), edits=[one])[name][1], whole[name][0])
 
 
-def test_what_is_no_whole_number_is_no_head_no_neuron_no_position_and_no_factor() -> None:
+def test_indices_must_be_integers_and_factors_finite() -> None:
     for wrong in (
         lambda: edits.ablate_head("encoder.0.attn", 1.5),
         lambda: edits.ablate_neuron("encoder.0.ffn", 1.5),
         lambda: edits.mask_edges("encoder.0.attn", [(0, 1.5)]),
         lambda: edits.scale("encoder.0.attn.q", 2.0, heads=[1.5]),
     ):
-        with pytest.raises((EditError, jaxtyping.TypeCheckError), match=r"whole numbers from 0, got 1\.5|Type-check"):
+        with pytest.raises((EditError, jaxtyping.TypeCheckError), match=r"integers from 0, got 1\.5|Type-check"):
             wrong()
     for factor in (math.nan, math.inf):
         with pytest.raises(EditError, match="must be a finite number"):
             edits.scale("encoder.0.ffn.out", factor)
 
 
-def test_edits_apply_in_the_order_given() -> None:
+def test_edits_apply_in_the_given_order() -> None:
     a, five = torch.tensor([1.0]), torch.tensor([5.0])
     assert Tape([edits.scale("a", 2.0), edits.replace("a", five)])("a", a).tolist() == [5.0]
     assert Tape([edits.replace("a", five), edits.scale("a", 2.0)])("a", a).tolist() == [10.0]

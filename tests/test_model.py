@@ -1,4 +1,4 @@
-"""The whole model: its two paths agree, the future stays unseen, order means what positions say, bad input is refused."""
+"""The whole model: both paths agree, causality holds, positions have their documented effect, bad input is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IN_TURN = [
     ((*kind, ("pre", "post", "none")[number % 3]), number % 2 == 0, number % 4 < 2)
     for number, kind in enumerate(FITTING)
 ]
-"""Every kind of model, by turns with padding and without, with each norm, and seeing itself or not."""
+"""Every kind of model, cycling through padding or none, the norms, and `see_self`."""
 
 
 @pytest.mark.usefixtures("float64")
@@ -35,7 +35,7 @@ IN_TURN = [
 def test_the_fused_and_the_taped_path_agree(kind: tuple[str, str, str], padded: bool, see_self: bool) -> None:
     architecture, positions, norm = kind
     causal = True if not see_self else None
-    sizes = {"d_value": 10 if norm == "pre" else 7}  # as wide as the keys, and not
+    sizes = {"d_value": 10 if norm == "pre" else 7}  # equal to the width of the keys, and different
     model = build(architecture=architecture, positions=positions, norm=norm, see_self=see_self, causal=causal, **sizes)
     arguments = inputs(model)
     valid = torch.arange(11) < torch.tensor([[11], [4]])
@@ -53,7 +53,9 @@ def test_the_fused_and_the_taped_path_agree(kind: tuple[str, str, str], padded: 
     [(*kind, kind[1] != "learned", ("fused", "taped")[number % 2]) for number, kind in enumerate(BY_TURNS)],
 )
 @torch.no_grad()
-def test_the_past_does_not_feel_the_future(architecture: str, positions: str, see_self: bool, path: str) -> None:
+def test_changing_a_later_token_changes_no_earlier_output(
+    architecture: str, positions: str, see_self: bool, path: str
+) -> None:
     kind = {"architecture": architecture, "positions": positions, "see_self": see_self}
     model = build(**kind, causal=True if architecture == "encoder" else None, d_value=10)
     arguments = inputs(model)
@@ -62,13 +64,13 @@ def test_the_past_does_not_feel_the_future(architecture: str, positions: str, se
         changed = [*arguments[:-1], arguments[-1].clone()]
         changed[-1][:, t] = (changed[-1][:, t] + 7) % 23
         after = model(*changed, tape=TAPES[path]())
-        assert torch.equal(after[:, :t], before[:, :t])  # to the bit
+        assert torch.equal(after[:, :t], before[:, :t])  # bit for bit
         assert not torch.allclose(after[:, t], before[:, t])
 
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(("positions", "path"), [*((kind, "fused") for kind in POSITIONS), ("none", "taped")])
-def test_an_encoder_without_positions_sees_a_set(positions: str, path: str) -> None:
+def test_an_encoder_without_positions_is_permutation_equivariant(positions: str, path: str) -> None:
     model, order = build(positions=positions), torch.randperm(11, generator=torch.Generator().manual_seed(0))
     (tokens,) = inputs(model)
     moved = model(tokens[:, order], tape=TAPES[path]())
@@ -81,7 +83,7 @@ def test_an_encoder_without_positions_sees_a_set(positions: str, path: str) -> N
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("positions", ["rotary", "alibi", "t5", "none", "sinusoidal"])
-def test_relative_positions_do_not_feel_a_shift(positions: str) -> None:
+def test_relative_positions_are_shift_invariant(positions: str) -> None:
     model = build(architecture="decoder", positions=positions)
     (tokens,) = inputs(model)
     shifted = model(tokens, layout=Layout.plain(11, start=17))
@@ -93,7 +95,7 @@ def test_relative_positions_do_not_feel_a_shift(positions: str) -> None:
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_drawn_mask_closes_more_and_opens_nothing(architecture: str) -> None:
+def test_a_custom_mask_only_restricts_attention(architecture: str) -> None:
     model = build(architecture=architecture)
     arguments = inputs(model)
     everything = torch.ones(11, 11, dtype=torch.bool)
@@ -106,7 +108,7 @@ def test_a_drawn_mask_closes_more_and_opens_nothing(architecture: str) -> None:
     assert_same(both, model(*arguments, mask=drawn, tape=Tape()), list(model.parameters()), WHOLE_MODEL)
 
 
-def test_both_integer_types_and_a_single_token_will_do() -> None:
+def test_both_integer_types_and_a_single_token_are_accepted() -> None:
     model = build(architecture="encoder-decoder")
     arguments = inputs(model)
     assert torch.equal(model(*(argument.int() for argument in arguments)), model(*arguments))
@@ -141,19 +143,19 @@ def test_tokens_that_do_not_fit_are_refused(tokens: torch.Tensor, message: str) 
     ("valid", "received"),
     [(torch.ones(2, 4, dtype=torch.bool), r"torch\.bool \[2, 4\]"), (torch.ones(2, 3), r"torch\.float32 \[2, 3\]")],
 )
-def test_a_valid_that_does_not_fit_is_refused(valid: torch.Tensor, received: str) -> None:
+def test_an_invalid_valid_mask_is_refused(valid: torch.Tensor, received: str) -> None:
     with pytest.raises(InputError, match=r"\[2, 3\], got " + received):
         call(build(), random_tokens(2, 3), valid=valid)
     with pytest.raises(InputError, match=r"\[2, 3\], got " + received):
         call(build(architecture="encoder-decoder"), random_tokens(2, 5), random_tokens(2, 3), target_valid=valid)
 
 
-def test_a_target_goes_with_an_encoder_decoder_only() -> None:
+def test_only_an_encoder_decoder_takes_a_target() -> None:
     tokens = random_tokens(2, 3)
     for architecture in ("encoder", "decoder"):
-        with pytest.raises(InputError, match=f"architecture='{architecture}' takes tokens alone"):
+        with pytest.raises(InputError, match=f"architecture='{architecture}' takes only tokens"):
             call(build(architecture=architecture), tokens, tokens)
-        with pytest.raises(InputError, match=f"not a {architecture}"):
+        with pytest.raises(InputError, match=f"encode a source, got architecture='{architecture}'"):
             build(architecture=architecture).encode(tokens)
     with pytest.raises(InputError, match="both a source and a target"):
         call(build(architecture="encoder-decoder"), tokens)

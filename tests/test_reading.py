@@ -1,4 +1,4 @@
-"""A reading against what the model says by itself: predictions, loss, tokens, and what it refuses."""
+"""Readings compared with direct calls of the model: predictions, loss, tokens, and refused inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TYPED = {"parity": "1011", "characters": "import os", "reverse": "5 3 9 1", "rev
 
 
 @pytest.mark.parametrize("name", TYPED)
-def test_what_is_predicted_is_what_the_fast_path_says(name: str) -> None:
+def test_predictions_equal_those_of_a_direct_forward_pass(name: str) -> None:
     checkpoint = xformer.load(CHECKPOINTS / name)
     reading = read(checkpoint, TYPED[name])
     with torch.no_grad():
@@ -40,7 +40,7 @@ def test_what_is_predicted_is_what_the_fast_path_says(name: str) -> None:
     torch.testing.assert_close(reading.subject.unembed(reading[end]), reading.logits)
 
 
-def test_logits_that_are_no_numbers_are_probabilities_of_zero() -> None:
+def test_nan_logits_give_probabilities_of_zero() -> None:
     reading = read(
         CHECKPOINTS / "reverse", "5 3 9 1", edits=[edits.apply("encoder.3.ffn.out", lambda out: out * math.nan)]
     )
@@ -48,7 +48,7 @@ def test_logits_that_are_no_numbers_are_probabilities_of_zero() -> None:
     assert set(reading.probability) == {0.0}
 
 
-def test_streams_of_an_encoder_decoder_are_named_apart() -> None:
+def test_both_stacks_of_an_encoder_decoder_have_their_own_tokens() -> None:
     reading = read(CHECKPOINTS / "reverse-seq2seq", "5 3 9 1")
     assert reading.tokens == reading.tokens_of("encoder") == ("5", "3", "9", "1", "end")
     assert reading.tokens_of("decoder") == ("start", "1", "9", "3", "5")
@@ -59,7 +59,7 @@ def test_streams_of_an_encoder_decoder_are_named_apart() -> None:
         assert reading[f"{site.path}.pattern"].shape[-2:] == (queries, keys)
 
 
-def test_a_model_without_a_task_is_read_by_numbers() -> None:
+def test_a_model_without_a_task_reads_token_ids() -> None:
     config = xformer.ModelConfig(
         architecture="encoder-decoder", vocab_size=11, d_model=6, n_layers=1, n_heads=2, d_ff=5, max_len=7
     )
@@ -74,13 +74,13 @@ def test_a_model_without_a_task_is_read_by_numbers() -> None:
             read(model, wrong)
 
 
-def test_what_cannot_be_read_is_said_plainly() -> None:
+def test_unreadable_inputs_and_models_are_refused() -> None:
     for name, typed, error in (("reverse", "3 seven", InputError), ("nowhere", "3 7", CheckpointError)):
         with pytest.raises(error):
             read(CHECKPOINTS / name, typed)
 
 
-def test_in_a_notebook_it_shows_its_words_and_no_markup_of_theirs() -> None:
+def test_notebook_view_escapes_markup() -> None:
     checkpoint = xformer.load(CHECKPOINTS / "characters")
     assert checkpoint.task is not None
     html = read(TaskModel(checkpoint.model, checkpoint.task, "<b>mine</b>"), "a <b> c")._repr_html_()
@@ -88,7 +88,7 @@ def test_in_a_notebook_it_shows_its_words_and_no_markup_of_theirs() -> None:
     assert "<b>mine" not in html
 
 
-def test_a_checkpoint_shows_its_card_in_a_notebook_and_believes_none_of_it() -> None:
+def test_notebook_view_of_a_checkpoint_escapes_its_card() -> None:
     checkpoint = xformer.load(CHECKPOINTS / "reverse")
     html = checkpoint._repr_html_()
     shown = ("84,948", "100.00%", "held out exact match from 0 to 1, over steps 20 to 800")
@@ -118,15 +118,15 @@ def test_a_reading_is_a_mapping_from_names_to_tensors() -> None:
     for mapping in (reading, reading.trace):
         with pytest.raises(KeyError, match=r"^This trace has no activation 'encoder.0.attn.patern': did you mean enc"):
             mapping["encoder.0.attn.patern"]
-    with pytest.raises(KeyError, match=r"names, got 0; one input of a batch is reading\.one\(0\)"):
+    with pytest.raises(KeyError, match=r"by name, got 0; for one input of a batch use reading\.one\(0\)"):
         reading[0]  # type: ignore[index]
     assert len({reading, replace(reading)}) == 2, "two readings are equal only if they are the same object"
     with pytest.raises(InputError, match="'xformer' or 'transformer_lens', got 'bertviz'"):
         reading.names("bertviz")  # type: ignore[arg-type]
 
 
-def test_gradients_are_those_of_autograd_on_the_model() -> None:
-    """The gradient at the last block's stream, by hand: only the output layer lies behind it."""
+def test_gradients_equal_autograd_and_finite_differences() -> None:
+    """The gradient at the last block's stream can be computed by hand: only the output layer follows."""
     checkpoint = xformer.load(CHECKPOINTS / "reverse")
     reading = read(checkpoint, "3 7 12 9")
 
@@ -139,7 +139,7 @@ def test_gradients_are_those_of_autograd_on_the_model() -> None:
     measure(checkpoint.model.unembed(last)).backward()
     torch.testing.assert_close(found["encoder.3.resid_post"], last.grad)
     assert found.measure == pytest.approx(float(measure(reading.logits)), rel=1e-5)
-    epsilon = 1e-2  # and one number of an earlier layer, by changing it
+    epsilon = 1e-2  # and one number of an earlier layer, by finite differences
     step = torch.zeros_like(reading["encoder.0.resid_post"])
     step[0, 2, 5] = epsilon
     above, below = (
@@ -153,7 +153,7 @@ def test_gradients_are_those_of_autograd_on_the_model() -> None:
         xformer.gradients(reading, lambda logits: logits[0], ["*.z"])
 
 
-def test_a_function_that_writes_into_its_argument_changes_no_other_activation() -> None:
+def test_an_apply_function_may_modify_its_argument_in_place() -> None:
     plain = read(CHECKPOINTS / "reverse", "3 7 12 9")
     edit = edits.apply("encoder.1.resid_pre", lambda x: x.zero_())
     changed = read(CHECKPOINTS / "reverse", "3 7 12 9", edits=[edit])
@@ -161,7 +161,7 @@ def test_a_function_that_writes_into_its_argument_changes_no_other_activation() 
     torch.testing.assert_close(changed["encoder.0.resid_post"], plain["encoder.0.resid_post"])
 
 
-def test_a_function_that_does_not_fit_is_one_plain_error() -> None:
+def test_an_apply_function_with_a_wrong_result_raises_edit_error() -> None:
     for name, function, words in (
         ("encoder.0.attn.z", lambda z: z.mean(1), r"\.z must return the shape \[1, 4, 4, 16\], got \[1, 4, 16\]"),
         ("encoder.0.attn.z", lambda z: None, r"encoder\.0\.attn\.z must return a tensor, got NoneType"),

@@ -1,4 +1,4 @@
-"""A recorded run: what it keeps, what it costs, what it may be saved as, and that runs never mix."""
+"""Recorded runs: the activations kept, their memory, saving and loading, and isolation between threads."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from xformer.errors import EditError, InputError
 from xformer.trace import Trace, is_trace, load_trace, record, save_trace
 
 
-def test_an_unknown_name_is_answered_with_the_nearest_and_all() -> None:
+def test_an_unknown_name_raises_with_suggestions_and_all_names() -> None:
     trace = record(build(), *inputs(build()))
     for name, answer in (("encoder.0.attn.patern", ": did you mean encoder.0.attn.pattern.*"), ("§§§", r"\. ")):
         with pytest.raises(EditError, match=f"'{name}'{answer}It has embed"):
             trace[name]
 
 
-def test_a_run_keeps_only_what_was_asked_for_and_no_graph() -> None:
+def test_a_run_keeps_only_the_requested_activations_and_no_graph() -> None:
     model = build()
     arguments = inputs(model)
     everything = record(model, *arguments)
@@ -49,7 +49,7 @@ def test_bytes_count_shared_storage_once() -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_threads_on_one_model_never_mix() -> None:
+def test_concurrent_runs_of_one_model_do_not_interfere() -> None:
     model = build(architecture="decoder", positions="learned").train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     other = record(model, random_tokens(2, 7, seed=99))
@@ -77,7 +77,7 @@ def test_threads_on_one_model_never_mix() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_a_fused_run_that_keeps_little_says_the_same_and_still_knows_all_names() -> None:
+def test_a_fused_run_gives_the_same_logits_and_errors_list_all_names() -> None:
     model = build(architecture="encoder-decoder")
     whole, brief = record(model, *inputs(model)), record(model, *inputs(model), keep=["logits"], fused=True)
     torch.testing.assert_close(brief.logits, whole.logits, rtol=1e-4, atol=1e-4)
@@ -91,11 +91,11 @@ def test_a_fused_run_that_keeps_little_says_the_same_and_still_knows_all_names()
 GOOD = {"architecture": "encoder", "vocab_size": 5, "d_model": 4, "n_layers": 1, "n_heads": 1, "d_ff": 0, "max_len": 7}
 
 
-def test_a_trace_of_another_kind_of_model_has_no_configuration_and_says_so(tmp_path: Path) -> None:
+def test_a_trace_of_an_external_model_has_no_configuration(tmp_path: Path) -> None:
     trace = replace(record(build(), *inputs(build())), model_config=None)
-    for asked in (lambda: trace.config, lambda: save_trace(trace, tmp_path / "x.safetensors")):
-        with pytest.raises(InputError, match="another kind of model"):
-            asked()
+    for request in (lambda: trace.config, lambda: save_trace(trace, tmp_path / "x.safetensors")):
+        with pytest.raises(InputError, match="external model"):
+            request()
     assert not list(tmp_path.iterdir())
     trace.save_npz(tmp_path / "x.npz")
     with np.load(tmp_path / "x.npz") as arrays:
@@ -119,8 +119,8 @@ def test_a_saved_trace_is_loaded_unchanged(architecture: str, tmp_path: Path) ->
 
 def write(path: Path, metadata: dict[str, str] | None = None, **tensors: Tensor | None) -> Path:
     given: dict[str, Tensor | None] = {"tokens": torch.tensor([[1, 2, 3]])} | tensors
-    there = {name: value for name, value in given.items() if value is not None}
-    path.write_bytes(safetensors.torch.save(there, config() if metadata is None else metadata))
+    written = {name: value for name, value in given.items() if value is not None}
+    path.write_bytes(safetensors.torch.save(written, config() if metadata is None else metadata))
     return path
 
 
@@ -131,10 +131,10 @@ def config(**changes: Any) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("metadata", "tensors", "words"),
     [
-        ({}, {}, "metadata do not say so"),
-        ({"xformer": "1", "config": json.dumps(GOOD)}, {}, "metadata do not say so"),
+        ({}, {}, "not marked as a trace"),
+        ({"xformer": "1", "config": json.dumps(GOOD)}, {}, "not marked as a trace"),
         *(({"xformer-trace": "1"} | more, {}, "configuration is not valid JSON") for more in ({}, {"config": "["})),
-        ({"xformer-trace": "1", "config": "3"}, {}, "breaks a rule"),
+        ({"xformer-trace": "1", "config": "3"}, {}, "configuration is invalid"),
         (config(d_model=-3), {}, "d_model must be from 1"),
         (None, {"tokens": None}, "has no 'tokens'"),
         *((None, {"tokens": torch.tensor(tokens)}, "integers shaped") for tokens in ([1, 2], [[1.5]], [[]])),
@@ -146,13 +146,15 @@ def config(**changes: Any) -> dict[str, str]:
         (None, {"encoder.0.attn.pattern": torch.zeros(2, 2)}, "A pattern must be"),
     ],
 )
-def test_what_is_no_trace_is_told(metadata: Any, tensors: dict[str, Tensor | None], words: str, tmp_path: Path) -> None:
+def test_files_that_are_not_traces_are_refused(
+    metadata: Any, tensors: dict[str, Tensor | None], words: str, tmp_path: Path
+) -> None:
     assert load_trace(write(tmp_path / "good")).tokens.tolist() == [[1, 2, 3]]
     with pytest.raises(InputError, match=words):
         load_trace(write(tmp_path / "x", metadata, **tensors))
 
 
-def test_claims_are_checked_before_memory_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claimed_sizes_are_checked_before_allocating_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     header = json.dumps({"embed": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
     (tmp_path / "x").write_bytes(len(header).to_bytes(8, "little") + header + b"1234")
     with pytest.raises(InputError, match=r"take 4,398,046,511,104 bytes, but 4 follow"):
@@ -166,8 +168,8 @@ def test_claims_are_checked_before_memory_is_taken(tmp_path: Path, monkeypatch: 
         load_trace(write(tmp_path / "z"))
 
 
-def test_paths_that_are_no_files(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")  # reading it would wait for ever
+def test_paths_that_are_not_files_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # reading it would block forever
     (tmp_path / "text").write_text("hello")
     for path in (tmp_path / "pipe", tmp_path, tmp_path / "nowhere", Path("/dev/zero"), tmp_path / ("n" * 5000), "\0"):
         for read in (load_trace, is_trace):

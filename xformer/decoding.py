@@ -1,11 +1,11 @@
-"""Step-by-step prediction: an iterator of `Step`, one for each token that comes out.
+"""Step-by-step decoding: an iterator that yields one `Step` per predicted token.
 
     p = softmax(logits)                          the prediction
-    q = filter(softmax(logits / temperature))    the distribution that a token is drawn from: all tokens, the top k, or the
-                                                 top p (Holtzman et al. 2020, arXiv:1904.09751)
+    q = filter(softmax(logits / temperature))    the sampling distribution: over all tokens, the top k, or the top p
+                                                 (Holtzman et al. 2020, arXiv:1904.09751)
 
-An encoder predicts all positions at once, so its steps are its positions. Decoders predict one token at a time, and each step
-computes only what is new (a key/value cache).
+An encoder predicts all positions at once, so its steps are its positions. Decoders predict one token at a time with a
+key/value cache, so each step computes only the new position.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Step:
 
     Attributes:
         position: The index of the output, from 0.
-        token: The token that decoding goes on with: the chosen one, or with `forced` the given one.
-        predicted: The token that the sampling rule chose.
+        token: The token appended to the input: the predicted one, or the given one with `forced`.
+        predicted: The token chosen by the sampling rule.
         probabilities: The softmax of the logits, [vocab].
-        drawn_from: The distribution after temperature, top-k and top-p, [vocab].
+        drawn_from: The sampling distribution after temperature, top-k and top-p, [vocab].
 
     Example:
         >>> import xformer
@@ -51,7 +51,7 @@ class Step:
     run: Callable[[], Trace] = field(repr=False)
 
     def trace(self) -> Trace:
-        """A recorded run over everything the model had read when it made this prediction."""
+        """Record a run over the input from which this token was predicted."""
         return self.run()
 
 
@@ -60,9 +60,9 @@ class Sampling:
     """The rule by which a token is chosen from the logits.
 
     Attributes:
-        temperature: Divides the logits; 0 takes the likeliest token (greedy).
+        temperature: Divisor of the logits; 0 takes the likeliest token (greedy).
         top_k: Draw from the k likeliest tokens; 0 draws from all.
-        top_p: Draw from the fewest tokens that hold this probability together (Holtzman et al. 2020,
+        top_p: Draw from the smallest set of tokens whose total probability reaches this value (Holtzman et al. 2020,
             https://arxiv.org/abs/1904.09751).
 
     Raises:
@@ -81,7 +81,7 @@ class Sampling:
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.temperature != 0 and not 0.001 <= self.temperature <= 100:  # still smaller ones overflow the softmax
+        if self.temperature != 0 and not 0.001 <= self.temperature <= 100:  # smaller temperatures overflow the softmax
             raise InputError(
                 f"temperature must be 0 (greedy) or from 0.001 to 100, got {self.temperature}; for example 1.0."
             )
@@ -91,7 +91,7 @@ class Sampling:
             raise InputError(f"top_p must be above 0 and at most 1, got {self.top_p}; for example 0.9.")
 
     def distribution(self, logits: Float[Tensor, " vocab"]) -> Float[Tensor, " vocab"]:
-        """The distribution that a token is drawn from; greedy has all of it on the likeliest."""
+        """Return the sampling distribution; a temperature of 0 puts all probability on the likeliest token."""
         if self.temperature == 0:
             return torch.nn.functional.one_hot(logits.argmax(), len(logits)).to(logits.dtype)
         q = (logits / self.temperature).softmax(dim=-1)
@@ -123,17 +123,16 @@ def decode(
     edits: Sequence[AnyEdit] = (),
     generator: torch.Generator | None = None,
 ) -> Iterator[Step]:
-    """Predict token by token, until the end token, `max_steps`, or the longest sequence that the model reads.
+    """Predict token by token, until the end token, `max_steps`, or the model's context length.
 
     Args:
-        model: One of our models. The steps of an encoder are its positions; decoders compute only what is new in each step.
-        prompt: Token ids, [pos] or [1, pos]: the input of an encoder, the source of an encoder-decoder, the beginning of what a
-            decoder reads.
-        sampling: How tokens are chosen; greedy by default.
-        forced: Tokens to go on with in place of the chosen ones (teacher forcing). Decoding ends with them.
-        max_steps: The most steps.
-        edits: Changes of activations. Under edits every step runs the whole input, because an edit may change any position.
-        generator: The source of random numbers, for a temperature above 0.
+        model: An xformer model. The steps of an encoder are its positions; decoders compute only the new position in each step.
+        prompt: Token ids, [pos] or [1, pos]: an encoder's input, an encoder-decoder's source, or a decoder's prompt.
+        sampling: The sampling rule; greedy by default.
+        forced: Tokens to append in place of the predicted ones (teacher forcing). Decoding ends after the last of them.
+        max_steps: The maximum number of steps.
+        edits: Edits of activations. With edits every step runs the whole input, because an edit may change any position.
+        generator: The source of randomness, for a temperature above 0.
 
     Returns:
         An iterator of `Step`.
@@ -165,7 +164,7 @@ def decode(
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """How tokens are chosen, and how many; `forced` are given in place of the chosen ones."""
+    """The sampling rule and the number of steps; `forced` tokens replace the predicted ones."""
 
     sampling: Sampling
     generator: torch.Generator | None = None
@@ -173,13 +172,13 @@ class Choice:
     max_steps: int | None = None
 
     def n_steps(self, limit: int) -> int:
-        """As many as are asked for, and no more than `limit`."""
-        asked = (self.max_steps, None if self.forced is None else len(self.forced))
-        return min([limit, *(n for n in asked if n is not None)])
+        """Return the number of steps: the requested number, at most `limit`."""
+        requested = (self.max_steps, None if self.forced is None else len(self.forced))
+        return min([limit, *(n for n in requested if n is not None)])
 
     def step(self, logits: Float[Tensor, " vocab"], position: int, run: Callable[[], Trace]) -> Step:
         if bool(logits.isnan().any() | logits.isposinf().any()):
-            raise InputError("The logits hold NaN or infinity, so no token is the likeliest; take the last edit away.")
+            raise InputError("The logits contain NaN or infinity, so no token is the likeliest; remove the last edit.")
         q = self.sampling.distribution(logits)
         predicted = self.sampling.choose(q, self.generator)
         token = predicted if self.forced is None else int(self.forced[position])
@@ -191,7 +190,7 @@ def _positions(model: Transformer, tokens: Tensor, choose: Choice, edits: tuple[
         return record(model, tokens, edits=edits)
 
     logits = record(model, tokens, edits=edits, keep=("logits",)).logits
-    # the class of an image is predicted at its class token, which comes first
+    # an image's class is predicted at the class token, which comes first
     for position in range(choose.n_steps(1 if model.config.image else tokens.shape[1])):
         yield choose.step(logits[0, position], position, run)
 
@@ -215,20 +214,20 @@ def _tokens(model: Transformer, prompt: Tensor, choose: Choice, edits: tuple[Any
 
 
 def first_read(model: Transformer, prompt: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch read"]:
-    """The tokens that a decoder reads first: the prompt, or a start token where an encoder reads the prompt."""
+    """Return the first tokens that a decoder reads: the prompt, or a start token if an encoder reads the prompt."""
     if model.config.architecture == "decoder":
         return prompt
     if model.config.start_token is None:
-        raise InputError("This encoder-decoder has no start token, so there is nothing to begin an answer with.")
+        raise InputError("This encoder-decoder has no start token, so it cannot begin an answer.")
     return prompt.new_full((len(prompt), 1), model.config.start_token)
 
 
 def reader(
     model: Transformer, prompt: Int[Tensor, "batch pos"], edits: Sequence[AnyEdit] = ()
 ) -> Callable[[Tensor], Float[Tensor, "batch vocab"]]:
-    """A function from the tokens so far to the next logits; it caches keys and values, so only new tokens cost.
+    """Return a function from the tokens so far to the next logits, with a key/value cache.
 
-    Under `edits` every call is a whole run, because an edit may change any earlier position.
+    With `edits` every call runs the whole input, because an edit may change any earlier position.
     """
     if edits:
         return lambda read: record(model, *_inputs(model, prompt, read), edits=edits, keep=("logits",)).logits[:, -1]
@@ -248,7 +247,7 @@ def _inputs(model: Transformer, prompt: Tensor, read: Tensor) -> tuple[Tensor, .
 
 
 MOST_TOKENS = 10_000
-"""Tokens in one go."""
+"""Largest number of tokens that one call of `continue_text` generates."""
 
 
 def continue_text(
@@ -260,20 +259,21 @@ def continue_text(
     edits: Sequence[AnyEdit] = (),
     generator: torch.Generator | None = None,
 ) -> Iterator[Step]:
-    """The n tokens after a prompt of any length, or fewer where the model predicts its end token.
+    """Generate n tokens after a prompt of any length, or fewer if the model predicts its end token.
 
-    A step's position counts the generated tokens, from 0; its `trace()` records the window that the token was predicted from.
+    The model reads a window of at most `max_len` tokens. A step's position counts the generated tokens, from 0; its `trace()`
+    records the window.
 
-    Raises `InputError` for an encoder, for an empty prompt and for an n that is out of bounds.
+    Raises `InputError` for an encoder, an empty prompt, or an n that is out of bounds.
     """
     config = model.config
     if config.architecture == "encoder":
-        raise InputError("An encoder answers all at once, so it cannot go on with a text; take a decoder.")
+        raise InputError("An encoder predicts all positions at once, so it cannot continue a text; use a decoder.")
     if not 0 <= n <= MOST_TOKENS:
-        raise InputError(f"A model goes on for 0 to {MOST_TOKENS:,} tokens, got {n}; for example 100.")
+        raise InputError(f"n must be from 0 to {MOST_TOKENS:,} tokens, got {n}; for example 100.")
     tokens = [int(token) for token in (prompt[0] if isinstance(prompt, Tensor) else prompt)]
     if not tokens:
-        raise InputError("There is nothing to go on from: give at least one token.")
+        raise InputError("The prompt is empty; give at least one token.")
 
     def windows(n_generated: int = 0) -> Iterator[Step]:
         while n_generated < n:
@@ -291,49 +291,49 @@ def continue_text(
 
 
 SAME_LOGITS = 1e-4
-"""Logits this close, as a share of the largest, differ by rounding alone: products of other shapes add up in another order."""
+"""Logits that differ by at most this fraction of the largest count as equal: other shapes sum in another order."""
 
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """Prompts of one length and their right answers, end token included: a source each for an encoder-decoder."""
+    """Prompts of equal length (sources of an encoder-decoder) and their right answers, end token included."""
 
     prompt: Int[Tensor, "row pos"]
     answer: Int[Tensor, "row out"]
     rows: Int[Tensor, " row"]
-    """Which rows of their batch they are."""
+    """The indices of these rows in the batch."""
 
 
 @torch.no_grad()
 def greedy(
     model: Transformer, prompt: Int[Tensor, "batch pos"], n: int, *, edits: Sequence[AnyEdit] = ()
 ) -> Int[Tensor, "batch n"]:
-    """The n likeliest tokens after each prompt, one by one. Tokens after an end token have no meaning.
+    """Decode n tokens greedily after each prompt. Tokens after an end token are meaningless.
 
-    Under `edits` every step is a whole run, because an edit may change any earlier position.
+    With `edits` every step runs the whole input, because an edit may change any earlier position.
 
     Raises `InputError` for an encoder.
     """
     if model.config.architecture == "encoder":
-        raise InputError("An encoder answers all at once, so there is nothing to decode; take a decoder.")
+        raise InputError("An encoder predicts all positions at once, so there is nothing to decode; use a decoder.")
     was_training = model.training
     model.eval()
     read, next_logits = first_read(model, prompt), reader(model, prompt, edits)
-    begin = read.shape[1]
+    start = read.shape[1]
     for _ in range(n):
         read = torch.cat((read, next_logits(read).argmax(dim=-1, keepdim=True)), dim=1)
     model.train(was_training)
-    return read[:, begin:]
+    return read[:, start:]
 
 
 def questions(batch: Batch) -> Iterator[Question]:
-    """What a batch asks, without the answers in it. Raises `InputError` for packed rows, which hold more than one example."""
+    """Split a batch into prompts and answers, grouped by length. Raises `InputError` for rows that pack several examples."""
     segments = batch.layout.segments
     if segments is not None and int(segments.max()) > 1:
-        raise InputError("Packed rows hold several examples; sample them with packed=False to decode them.")
+        raise InputError("Packed rows contain several examples and cannot be decoded; sample with packed=False.")
     labelled = batch.labels != IGNORED  # [batch, out]
     if batch.target is None:
-        lengths = labelled.long().argmax(dim=1) + 1  # a decoder is asked first at the last token of its prompt
+        lengths = labelled.long().argmax(dim=1) + 1  # the first label is at the last token of the prompt
     elif segments is None:
         lengths = labelled.new_full((len(labelled),), batch.tokens.shape[1], dtype=torch.long)
     else:
@@ -346,17 +346,17 @@ def questions(batch: Batch) -> Iterator[Question]:
 
 
 def is_right(model: Transformer, question: Question) -> Bool[Tensor, " row"]:
-    """For each prompt, whether greedy decoding says its whole answer and stops there."""
+    """Return, for each prompt, whether greedy decoding gives exactly its answer, end token included."""
     return (greedy(model, question.prompt, question.answer.shape[1]) == question.answer).all(dim=1)
 
 
 @torch.no_grad()
 def reads_ahead(model: Transformer, batch: Batch, *, places: int | None = None) -> bool:
-    """Whether any labelled output of a decoder changes when what comes after it is cut off.
+    """Return whether any labelled output of a decoder changes when the tokens after it are cut off.
 
-    With `places` no more of each answer are looked at, evenly spread. If none changes, teacher forcing and greedy decoding
-    find the same answers right: they agree up to the first mistake. An encoder is asked for everything at once, so nothing
-    of its answer is there to be read.
+    At most `places` evenly spaced outputs of each answer are compared. If none changes, teacher forcing and greedy decoding
+    find the same answers right: they agree up to the first mistake. An encoder's input does not contain the answer, so it
+    cannot read ahead.
     """
     if model.config.architecture == "encoder":
         return False
@@ -372,9 +372,9 @@ def reads_ahead(model: Transformer, batch: Batch, *, places: int | None = None) 
 def prefixes(
     batch: Batch, places: int | None = None
 ) -> Iterator[tuple[Int[Tensor, " row"], int, tuple[Int[Tensor, "row pos"], ...]]]:
-    """For each labelled output of a decoder its rows, its place, and what the model reads where nothing stands after that.
+    """Yield, for each labelled output of a decoder, its rows, its position, and the input cut off after that position.
 
-    With `places` no more of each answer, evenly spread.
+    With `places`, only as many evenly spaced outputs of each answer.
     """
     for question in questions(batch):
         rows, first = question.rows, question.prompt.shape[1] - 1 if batch.target is None else 0

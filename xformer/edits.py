@@ -1,9 +1,9 @@
-"""The named interventions: small values that say what to change in one run, and change nothing else.
+"""Interventions on the activations of one run, passed as `edits=`; the model itself is not changed.
 
     record(model, tokens, edits=[edits.ablate_head("encoder.1.attn", 2)])
 
-Each edit names the activations it applies to by a glob (`*` matches anything, dots included), returns new tensors, and
-raises `EditError` when it does not fit what it finds.
+Each edit selects activations by a glob (`*` matches anything, dots included), returns new tensors, and raises `EditError`
+when it does not fit an activation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Edges = Sequence[tuple[int, int]]
 
 @runtime_checkable
 class Activations(Protocol):
-    """The activations of a run by name, as a `Trace` has them."""
+    """A mapping from names to the activations of a run, such as a `Trace`."""
 
     def __getitem__(self, name: str, /) -> Tensor: ...
 
@@ -60,13 +60,13 @@ class AblateNeuron(Edit):
 
 @dataclass(frozen=True)
 class SetEdges(Edit):
-    """Forbid or allow single (query, key) cells before the softmax; other masks are left as they are."""
+    """Forbid or allow single (query, key) cells of the mask; the rest of the mask is unchanged."""
 
     edges: tuple[tuple[int, int], ...]
     allowed: bool
     heads: tuple[int, ...] | None = None
     grows: bool = False
-    """Leave out the edges of positions that are not there, as in the steps of decoding; else they are an error."""
+    """Whether edges of positions that do not exist yet, as during decoding, are ignored; otherwise they are an error."""
 
     def apply(self, name: str, value: Tensor) -> Tensor:
         n_query, n_key = value.shape[-2:]
@@ -85,7 +85,7 @@ class SetEdges(Edit):
 
 @dataclass(frozen=True)
 class SetMask(Edit):
-    """Put a drawn mask [query, key] in place of the whole mask of an attention layer, padding included."""
+    """Replace the whole mask of an attention layer, padding included, by another mask [query, key]."""
 
     mask: Tensor = field(repr=False)
     heads: tuple[int, ...] | None = None
@@ -96,7 +96,7 @@ class SetMask(Edit):
 
 @dataclass(frozen=True)
 class SetCausal(Edit):
-    """Impose the causal mask or lift it; padding stays masked either way."""
+    """Impose or remove the causal mask; padding stays masked either way."""
 
     on: bool
 
@@ -107,7 +107,7 @@ class SetCausal(Edit):
 
 @dataclass(frozen=True)
 class Replace(Edit):
-    """Put another tensor in place of an activation (or of some of its heads)."""
+    """Replace an activation (or some of its heads or positions) by another tensor."""
 
     value: Tensor = field(repr=False)
     heads: tuple[int, ...] | None = None
@@ -132,7 +132,7 @@ class Scale(Edit):
 
 @dataclass(frozen=True)
 class Steer(Edit):
-    """Add a vector, times a scale, to an activation at every position, or at some."""
+    """Add a scaled vector to an activation at all or some positions."""
 
     vector: Tensor = field(repr=False)
     scale: float
@@ -142,7 +142,7 @@ class Steer(Edit):
         if self.vector.shape != value.shape[-1:]:
             raise EditError(
                 f"{name} has the shape {list(value.shape)}, so a vector of {value.shape[-1]} numbers can be added at its "
-                f"positions, got one of the shape {list(self.vector.shape)}."
+                f"positions, got one of shape {list(self.vector.shape)}."
             )
         added = value + self.scale * self.vector.to(value.device, value.dtype)
         return _at_positions(name, value, self.positions, added)
@@ -150,7 +150,7 @@ class Steer(Edit):
 
 @dataclass(frozen=True, eq=False)
 class Apply(Edit):
-    """Put the result of a function in place of an activation."""
+    """Replace an activation by the result of a function."""
 
     function: Callable[[Tensor], Tensor]
 
@@ -167,7 +167,7 @@ class Apply(Edit):
 
 @dataclass(frozen=True)
 class ZeroPositions(Edit):
-    """Set the position encoding to 0: added vectors, angles, biases of scores."""
+    """Set the position encoding to 0: added vectors, rotation angles, score biases."""
 
     def apply(self, name: str, value: Tensor) -> Tensor:
         return torch.zeros_like(value)
@@ -175,7 +175,7 @@ class ZeroPositions(Edit):
 
 @dataclass(frozen=True, eq=False)
 class Watch(Edit):
-    """Change nothing, and keep each activation of a name as a point at which a gradient can be computed."""
+    """Change nothing, and keep each matching activation as a point at which a gradient can be computed."""
 
     seen: dict[str, Tensor] = field(repr=False)
     needs_graph = True
@@ -184,17 +184,17 @@ class Watch(Edit):
         if not value.is_floating_point():
             return value
         point = self.seen.setdefault(name, value if value.requires_grad else value.detach().requires_grad_())
-        return point.clone()  # the model may write into the tensor that it goes on with
+        return point.clone()  # the model may modify the returned tensor in place
 
 
 @dataclass(frozen=True, eq=False)
 class ReplaceParts(Edit):
-    """Replace parts of an activation, each in one row of the batch alone; other rows keep what they are."""
+    """Replace parts of an activation, each in a single row of the batch; other rows are unchanged."""
 
     parts: tuple[tuple[int, tuple[Any, ...]], ...]
-    """The row, and the index of the part behind it."""
+    """Pairs of a row and the index of the part within that row."""
     value: Tensor | None = field(default=None, repr=False)
-    """Where the first input's parts are taken from; without it they are 0."""
+    """An activation whose first row supplies the new values; None: they are 0."""
 
     def apply(self, name: str, value: Tensor) -> Tensor:
         changed = value.clone()
@@ -244,7 +244,7 @@ def ablate_neuron(feed_forward: str, neuron: int) -> AblateNeuron:
 
 
 def mask_edges(attention: str, edges: Edges, heads: Iterable[int] | None = None) -> SetEdges:
-    """Keep queries from attending to keys: cells of the mask become false.
+    """Prevent queries from attending to keys: cells of the mask become false.
 
     Args:
         attention: The path of an attention layer: "encoder.1.attn".
@@ -265,7 +265,7 @@ def mask_edges(attention: str, edges: Edges, heads: Iterable[int] | None = None)
 
 
 def unmask_edges(attention: str, edges: Edges, heads: Iterable[int] | None = None) -> SetEdges:
-    """Let queries attend to keys against all other masks: cells of the mask become true.
+    """Let queries attend to keys regardless of any other mask: cells of the mask become true.
 
     Args:
         attention: The path of an attention layer: "decoder.0.attn".
@@ -286,18 +286,18 @@ def unmask_edges(attention: str, edges: Edges, heads: Iterable[int] | None = Non
 
 
 def set_mask(attention: str, mask: Bool[Tensor, "*batch query key"], heads: Iterable[int] | None = None) -> SetMask:
-    """Put a boolean mask in place of the whole mask of an attention layer, padding included.
+    """Replace the whole mask of an attention layer, padding included, by a boolean mask.
 
     Args:
         attention: The path of an attention layer: "encoder.1.attn".
-        mask: True where a query may attend, [query, key], or [head, query, key], or with a batch axis before.
+        mask: True where a query may attend, [query, key], [head, query, key] or [batch, head, query, key].
         heads: The heads, from 0; all of them by default.
 
     Returns:
         The edit, for `edits=` of `xformer.read` and `xformer.record`.
 
     Raises:
-        EditError: The mask is not boolean. In a mask that is added to the scores 0 means "may attend", as false does not.
+        EditError: The mask is not boolean. In an additive mask 0 means "may attend", the opposite of false.
 
     Example:
         >>> import torch, xformer
@@ -308,17 +308,17 @@ def set_mask(attention: str, mask: Bool[Tensor, "*batch query key"], heads: Iter
     """
     if mask.dtype != torch.bool:
         raise EditError(
-            f"A mask must be boolean, true where a query may look, got {mask.dtype}; for a mask of 0 and −∞ that is added to "
-            "the scores give mask == 0."
+            f"A mask must be boolean, true where a query may attend, got {mask.dtype}; for an additive mask of 0 and −∞ pass "
+            "mask == 0."
         )
     return SetMask(f"{attention}.mask", mask, _tuple(heads))
 
 
 def set_causal(on: bool, attention: str = "*attn") -> SetCausal:
-    """Impose the causal mask of self-attention, or lift it. Padding stays masked.
+    """Impose or remove the causal mask of self-attention. Padding stays masked.
 
     Args:
-        on: Whether a position sees itself and earlier positions only.
+        on: Whether positions see only themselves and earlier positions.
         attention: The path of an attention layer, or a glob; every layer by default.
 
     Returns:
@@ -404,11 +404,11 @@ def scale(name: str, factor: float, *, heads: Iterable[int] | None = None) -> Sc
 def steer(
     name: str, vector: Float[Tensor, " width"], scale: float = 1.0, *, positions: Iterable[int] | None = None
 ) -> Steer:
-    """Add a vector, times a scale, to an activation.
+    """Add a scaled vector to an activation.
 
     Args:
-        name: The activation, or a glob of several: "encoder.3.resid_pre".
-        vector: What is added at each position, [width].
+        name: The activation, or a glob: "encoder.3.resid_pre".
+        vector: The vector to add at each position, [width].
         scale: The factor of the vector.
         positions: The positions, from 0; all of them by default.
 
@@ -428,20 +428,20 @@ def steer(
         >>> changed = xformer.read("checkpoints/reverse", "3 7 12 9", edits=[edit])
     """
     if not (math.isfinite(scale) and bool(vector.isfinite().all())):
-        raise EditError(f"What is added must be finite numbers, got a scale of {scale}; for example 4.0.")
+        raise EditError(f"The scale and the vector must be finite numbers, got a scale of {scale}; for example 4.0.")
     return Steer(name, vector, scale, _tuple(positions))
 
 
 def apply(name: str, function: Callable[[Tensor], Tensor]) -> Apply:
-    """Put `function(activation)` in place of an activation: any change that has no edit of its own.
+    """Replace an activation by `function(activation)`, for changes that no other edit covers.
 
     Args:
-        name: The activation, or a glob of several: "decoder.*.attn.z" calls the function once for each layer.
-        function: Takes a copy of the activation and returns a tensor of the same shape. It is called within the run.
+        name: The activation, or a glob: "decoder.*.attn.z" calls the function once per layer.
+        function: Takes a copy of the activation and returns a tensor of the same shape. It is called during the run.
 
     Returns:
-        The edit, for `edits=` of `xformer.read` and `xformer.record`. The run raises `EditError` where no activation has the
-        name, and where the function returns another shape.
+        The edit, for `edits=` of `xformer.read` and `xformer.record`. The run raises `EditError` if no activation has the
+        name or the function returns another shape.
 
     Example:
         >>> import xformer
@@ -456,7 +456,7 @@ def apply(name: str, function: Callable[[Tensor], Tensor]) -> Apply:
 def patch_from(
     trace: Activations, name: str, *, heads: Iterable[int] | None = None, positions: Iterable[int] | None = None
 ) -> Replace:
-    """Put an activation of another run in place of this run's: activation patching.
+    """Replace an activation by the same activation of another run: activation patching.
 
     Args:
         trace: The other run, a `Reading` or a `Trace`.
@@ -482,7 +482,7 @@ def patch_from(
 
 
 def zero_positions() -> ZeroPositions:
-    """Switch the position encoding off, of whichever kind it is: vectors, angles and biases become zero.
+    """Switch off the position encoding of any kind: vectors, angles and biases become zero.
 
     Returns:
         The edit, for `edits=` of `xformer.read` and `xformer.record`.
@@ -505,19 +505,17 @@ def _tuple(numbers: Iterable[int] | None) -> tuple[int, ...] | None:
 
 
 def _whole(number: int) -> int:
-    """The number as an int. Raises `EditError` for one like 1.5, which is not rounded."""
+    """Return the number as an int. Raises `EditError` for a non-integer such as 1.5."""
     try:
         return operator.index(number)
     except TypeError:
-        raise EditError(
-            f"Heads, neurons and positions are whole numbers from 0, got {number!r}; for example 1."
-        ) from None
+        raise EditError(f"Heads, neurons and positions are integers from 0, got {number!r}; for example 1.") from None
 
 
 def _fit(name: str, new: Tensor, value: Tensor) -> Tensor:
-    """`new` in the shape and type of `value`: one example may stand for a batch, one mask or pattern for all heads.
+    """Expand `new` to the shape and type of `value`: one example to a batch, one mask or pattern to all heads.
 
-    No other axis is stretched: what was computed for one token says nothing about eleven.
+    No other axis is broadcast: a value for one token is not valid for all tokens.
     """
     shape = list(value.shape)
     fitting = [shape]
@@ -527,25 +525,25 @@ def _fit(name: str, new: Tensor, value: Tensor) -> Tensor:
         fitting += [[shape[0], 1, *shape[2:]], [1, 1, *shape[2:]], [1, *shape[2:]], shape[2:]]
     if list(new.shape) not in fitting:
         raise EditError(
-            f"{name} has the shape {shape}, which {list(new.shape)} does not fit; it must have the same, or that of one "
+            f"{name} has the shape {shape}, and {list(new.shape)} does not fit; give the same shape, or that of one "
             "example for the whole batch."
         )
     if (new.dtype == torch.bool) != (value.dtype == torch.bool) or new.is_complex():
-        raise EditError(f"{name} is of type {value.dtype}, and {new.dtype} cannot stand for it; give {value.dtype}.")
+        raise EditError(f"{name} is of type {value.dtype}, and {new.dtype} cannot replace it; give {value.dtype}.")
     if bool(new.isnan().any()):
-        raise EditError(f"What is put in place of {name} holds NaN; every number after it would be one too.")
+        raise EditError(f"The replacement of {name} contains NaN, which would spread to everything computed from it.")
     return new.to(value.device, value.dtype).expand(shape)
 
 
 def _at_heads(name: str, value: Tensor, heads: tuple[int, ...] | None, changed: Tensor) -> Tensor:
-    """`changed` at the chosen heads of [batch, head, …] and `value` at the others; `changed` where none are chosen."""
+    """Return `changed` at the chosen heads of [batch, head, …] and `value` at the others; None chooses all heads."""
     if heads is not None and value.dim() != 4:
-        raise EditError(f"{name} has the shape {list(value.shape)} and no heads; leave heads out.")
+        raise EditError(f"{name} has the shape {list(value.shape)} and no heads; omit heads.")
     return _at(name, value, heads, changed, "heads", -3)
 
 
 def _at_positions(name: str, value: Tensor, positions: tuple[int, ...] | None, changed: Tensor) -> Tensor:
-    """`changed` at the chosen positions of [batch, (head,) pos, …] and `value` at the others."""
+    """Return `changed` at the chosen positions of [batch, (head,) pos, …] and `value` at the others."""
     return _at(name, value, positions, changed, "positions", -2)
 
 
@@ -553,8 +551,8 @@ def _at(name: str, value: Tensor, chosen: tuple[int, ...] | None, changed: Tenso
     if chosen is None:
         return changed
     n = value.shape[axis]
-    if wrong := [one for one in chosen if not 0 <= one < n]:
+    if wrong := [index for index in chosen if not 0 <= index < n]:
         raise EditError(f"{name} has {what} 0 to {n - 1}, got {wrong[0]}.")
-    there = torch.zeros(n, dtype=torch.bool, device=value.device)
-    there[list(chosen)] = True
-    return torch.where(there.reshape(-1, *[1] * (-1 - axis)), changed, value)
+    is_chosen = torch.zeros(n, dtype=torch.bool, device=value.device)
+    is_chosen[list(chosen)] = True
+    return torch.where(is_chosen.reshape(-1, *[1] * (-1 - axis)), changed, value)

@@ -1,9 +1,9 @@
 """The transformer: an encoder, a decoder, or both, as one plain `nn.Module`.
 
-encoder            tokens → logits, every position sees every other; or the pixels of an image → logits of its class, at the
-                   class token, and of every patch as if it were one (Dosovitskiy et al. 2021, arXiv:2010.11929)
-decoder            tokens → logits, a position sees itself and what came before
-encoder-decoder    (source, target) → logits of the target, whose layers also look at the encoded source
+encoder            tokens → logits, every position sees every other; or pixels → class logits, at the class token and, for
+                   inspection, at every patch (Dosovitskiy et al. 2021, arXiv:2010.11929)
+decoder            tokens → logits, a position sees itself and earlier positions
+encoder-decoder    (source, target) → logits of the target; decoder layers also attend to the encoded source
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Transformer(nn.Module):
     Args:
         config: The shape. An encoder and a decoder map tokens [batch, pos] to logits [batch, pos, vocab]; an encoder-decoder
             maps a source [batch, pos] and a target [batch, target] to logits [batch, target, vocab].
-        generator: The source of random numbers of the initial weights.
+        generator: The source of randomness of the initial weights; None is PyTorch's own.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, https://arxiv.org/abs/1706.03762
 
@@ -65,7 +65,7 @@ class Transformer(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are."""
+        """The device of the weights."""
         return next(self.parameters()).device
 
     def forward(
@@ -82,11 +82,11 @@ class Transformer(nn.Module):
         tape: AnyTape | None = None,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "batch out vocab"]:
-        """One score for every token at every position.
+        """Return the logits of every position.
 
-        Padding is named by `valid` (true where there is a token), by the token id `pad`, or by a `layout`. `mask` further
-        limits who sees whom in self-attention (an encoder-decoder's decoder). `generator` feeds dropout, which applies in
-        `train()` mode only and never on a tape.
+        Padding is given by `valid` (true where there is a token), by the token id `pad`, or by a `layout`. `mask` further
+        restricts self-attention (in an encoder-decoder, that of the decoder). `generator` is the source of randomness of
+        dropout, which applies only in `train()` mode and never to a recorded run.
 
         Raises `InputError` when the tokens do not fit the configuration.
         """
@@ -103,9 +103,9 @@ class Transformer(nn.Module):
             cross_mask = Mask(layout=layout_mask(layout, source_layout), rows_may_be_empty=padded, is_ordered=False)
             memory = self.encode(tokens, layout=source_layout, tape=tape, dropout=dropout)
             context = BlockInputs(memory=memory, cross_mask=cross_mask, dropout=dropout)
-            tokens, once = target, at  # both stacks have an embedding and a last norm
+            tokens, once = target, at  # both stacks have an embedding and a final norm
         elif target is not None:
-            raise InputError(f"A model with architecture={self.config.architecture!r} takes tokens alone, no target.")
+            raise InputError(f"A model with architecture={self.config.architecture!r} takes only tokens, no target.")
         else:
             once = tape
         x = stack(self.embedding(tokens), layout, context=context, drawn=mask, tape=once, layer_tape=at)
@@ -119,9 +119,11 @@ class Transformer(nn.Module):
         tape: AnyTape = SILENT,
         dropout: Dropout = NO_DROPOUT,
     ) -> Float[Tensor, "batch pos d_model"]:
-        """The memory that an encoder-decoder's decoder looks at."""
+        """Return the encoder's output, which an encoder-decoder's decoder attends to (the memory)."""
         if self.encoder is None or self.decoder is None:
-            raise InputError(f"Only an encoder-decoder encodes a source on its own, not a {self.config.architecture}.")
+            raise InputError(
+                f"Only an encoder-decoder can encode a source, got architecture={self.config.architecture!r}."
+            )
         layout = self._layout(source, None, None, layout)
         embedding = self.source_embedding or self.embedding
         at = tape.at("encoder")
@@ -130,15 +132,17 @@ class Transformer(nn.Module):
     def extend(
         self, tokens: Int[Tensor, "batch new"], cache: Cache, memory: Float[Tensor, "batch key d_model"] | None = None
     ) -> Float[Tensor, "batch new vocab"]:
-        """Logits of the next tokens of a decoding whose earlier positions are in `cache`, which grows by them.
+        """Return the logits of new tokens whose earlier positions are in `cache`, and append them to the cache.
 
-        Only what is new is computed. Raises `InputError` for an encoder, and for an encoder-decoder without its memory.
+        Raises `InputError` for an encoder, and for an encoder-decoder without its memory.
         """
         if self.decoder is None:
-            raise InputError("An encoder answers all at once, so it cannot go on from a cache; take a decoder.")
+            raise InputError(
+                "An encoder predicts all positions at once, so it cannot continue from a cache; use a decoder."
+            )
         if memory is None and self.encoder is not None:
             raise InputError(
-                "An encoder-decoder's decoder looks at a memory: extend(tokens, cache, model.encode(source))."
+                "An encoder-decoder's decoder attends to a memory: extend(tokens, cache, model.encode(source))."
             )
         self._check(tokens, cache.length)
         layout = Layout.plain(tokens.shape[1], tokens.device, start=cache.length)
@@ -146,24 +150,24 @@ class Transformer(nn.Module):
         return self.unembedding(x, self.embedding)
 
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """The logits that a place of the stream would have if it were the last: the last norm, then the output layer."""
+        """Apply the final norm and the output layer to any point of the residual stream, as in the logit lens."""
         _, stack = self._last_stack
         return self.unembedding(stream if stack.norm is None else stack.norm(stream), self.embedding)
 
     @property
     def _last_stack(self) -> tuple[str, Stack]:
-        """The stack whose output the logits are read from, with its name."""
+        """The name of the stack that produces the logits, and the stack."""
         name, stack = ("encoder", self.encoder) if self.decoder is None else ("decoder", self.decoder)
         assert stack is not None
         return name, stack
 
     def _layout(self, tokens: Tensor, pad: int | None, valid: Tensor | None, layout: Layout | None) -> Layout:
-        if layout is not None:  # a given layout is trusted to fit the tokens
+        if layout is not None:  # the caller is responsible for a layout that fits the tokens
             return layout
         self._check(tokens)
         if self.config.image:
             if pad is not None or valid is not None:
-                raise InputError("An image has no padding, so give neither pad nor valid.")
+                raise InputError("An image has no padding; omit pad and valid.")
             return Layout.plain(self.config.max_len, tokens.device)
         if valid is None and pad is not None:
             valid = tokens != pad
@@ -179,7 +183,7 @@ class Transformer(nn.Module):
     def _check(self, tokens: Tensor, n_before: int = 0) -> None:
         if tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32) or tokens.numel() == 0:
             raise InputError(
-                f"Tokens must be integers shaped [batch, pos], at least one of them, got {tokens.dtype} "
+                f"Tokens must be integers shaped [batch, pos] and not empty, got {tokens.dtype} "
                 f"{list(tokens.shape)}; for example torch.tensor([[3, 7, 12]])."
             )
         pixels = self.config.image**2
@@ -200,19 +204,19 @@ class Transformer(nn.Module):
 
 @torch.no_grad()
 def initialise(model: nn.Module, config: ModelConfig, generator: torch.Generator | None = None) -> None:
-    """Fill every parameter of `model` in place; those on the meta device have no numbers and stay so.
+    """Initialise every parameter of `model` in place, except parameters on the meta device.
 
-    "xavier" draws W ~ U(−b, b) with b = gain · √(6 / (fan_in + fan_out)) (Glorot & Bengio 2010), q, k and v each on its own;
-    "normal" draws W ~ N(0, std²) (GPT-2). Embeddings are N(0, embed_std²), biases 0, norms as their component says.
+    "xavier" draws W ~ U(−b, b) with b = gain · √(6 / (fan_in + fan_out)) (Glorot & Bengio 2010), for q, k and v separately;
+    "normal" draws W ~ N(0, std²) (GPT-2). Embeddings are N(0, embed_std²), biases 0, norms as their component defines.
 
     Args:
-        model: The module whose parameters are filled.
+        model: The module to initialise.
         config: Its configuration: `init`, `init_scale`, `embed_std`.
         generator: The source of randomness; None is PyTorch's own.
     """
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if parameter.is_meta:  # drawing there imports torch's compiler: seconds for nothing
+            if parameter.is_meta:  # sampling on meta would import torch's compiler, which takes seconds
                 continue
             if isinstance(module, Norm):
                 parameter.fill_(module.component.initial()[name])

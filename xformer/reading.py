@@ -3,7 +3,7 @@
     reading = xformer.read("checkpoints/reverse", "3 7 12 9")
     reading.tokens, reading.predicted, reading.loss, reading["encoder.0.attn.pattern"]
 
-Every table and every picture is one call on a reading.
+Every table and every figure is one call on a reading.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ from xformer.trace import Trace
 from xformer.transformer_lens import is_lens_name, lens_axes, lens_names, own_edit, own_name, own_names
 
 MOST_CELLS = 4_000_000
-"""The probabilities that are computed at a time."""
+"""Number of probabilities computed at a time, to limit memory."""
 MOST_WRITTEN = 100
-"""The most tokens or predictions that a notebook shows."""
+"""Largest number of tokens or predictions that a notebook shows."""
 Readable = str | Path | Checkpoint | Transformer | nn.Module | ModelAdapter
-"""A path, a loaded model of ours or an external one, or an adapter."""
+"""A path, a loaded xformer or external model, or an adapter."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The arguments of `read` as plain values, to read again in another process too."""
+    """The arguments of `read` as plain values, so that another process can repeat the reading."""
 
     where: str
     typed: str | tuple[int, ...]
     causal: bool | None = None
-    """The mask in place of the model's own: causal or full; None: its own."""
+    """True for a causal mask, False for a full one, in place of the model's own; None: the model's own."""
     changes: str = ""
 
     def __str__(self) -> str:
-        """The call that makes the same reading."""
+        """The call that repeats the reading, as code."""
         mask = "" if self.causal is None else f", edits=[xformer.edits.set_causal({self.causal})]"
         changes = f", changes={self.changes!r}" if self.changes else ""
         return f"xformer.read({self.where!r}, {self.typed!r}{mask}{changes})"
@@ -69,13 +69,13 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False)
 class Reading(Mapping[str, Tensor]):
-    """One run of a model: a mapping from the names of activations to tensors, with the model, its inputs and its predictions.
+    """One run of a model: a mapping from activation names to tensors, with the model, its inputs and its predictions.
 
-    Names are ours ("encoder.0.attn.pattern") or, for a model with one stack, those of TransformerLens
-    ("blocks.0.attn.hook_pattern", with its order of axes); iteration gives ours. Two readings are equal only if they are the
-    same object.
+    Names are xformer's ("encoder.0.attn.pattern") or, for a model with one stack, TransformerLens's
+    ("blocks.0.attn.hook_pattern", with its order of axes); iteration yields xformer's. Two readings are equal only if they are
+    the same object.
 
-    The predictions are those at the outputs where `example.labels` has a token: the right answer, or in a text the next token.
+    Predictions are given at the positions where `example.labels` has a target: the right answer, or in a text the next token.
 
     Example:
         >>> import xformer
@@ -94,15 +94,15 @@ class Reading(Mapping[str, Tensor]):
     has_right_answer: bool = True
     """Whether predictions can be right or wrong."""
     recipe: Recipe | str | None = None
-    """How to make the same reading, as plain values or as code; None where that cannot be written down."""
+    """How to repeat the reading, as plain values or as code; None if it cannot be expressed that way."""
     token_labels: tuple[str, ...] | None = None
-    """Labels of the caller for the tokens, in place of the model's own."""
+    """Token labels given by the caller, in place of the model's own."""
 
     def __getitem__(self, name: str) -> Tensor:
-        """An activation by its name. Raises `ActivationError`, which is a `KeyError`, where there is none of that name."""
+        """Return an activation by name. Raises `ActivationError`, a `KeyError`, if there is none of that name."""
         if not isinstance(name, str):
             raise ActivationError(
-                f"Activations have names, got {name!r}; one input of a batch is reading.one({name!r})."
+                f"Activations are indexed by name, got {name!r}; for one input of a batch use reading.one({name!r})."
             )
         if not is_lens_name(name):
             return self.trace[name]
@@ -126,77 +126,77 @@ class Reading(Mapping[str, Tensor]):
         return len(self.trace)
 
     __eq__ = object.__eq__
-    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]  a mapping has none, and this one is no value
+    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]  Mapping sets it to None; readings hash by identity
 
     def names(self, convention: Literal["xformer", "transformer_lens"] = "xformer") -> tuple[str, ...]:
-        """The names of the activations that were kept, in the order of the run.
+        """Return the names of the recorded activations, in the order of the run.
 
         Args:
-            convention: "xformer" for our names, "transformer_lens" for those activations that have a name there, by that name.
+            convention: "xformer", or "transformer_lens" for the TransformerLens names of the activations that have one.
 
         Raises:
-            ActivationError: "transformer_lens" is asked for a model with two stacks.
+            ActivationError: "transformer_lens" was requested for a model with two stacks.
         """
         if convention == "xformer":
             return tuple(self.trace)
         if convention != "transformer_lens":
-            raise InputError(f"A convention of names is 'xformer' or 'transformer_lens', got {convention!r}.")
+            raise InputError(f"convention must be 'xformer' or 'transformer_lens', got {convention!r}.")
         return tuple(lens_names(self.trace, self.subject.shape))
 
     def one(self, index: int) -> Reading:
-        """One input of a batch, with its padding. Raises `InputError` where the batch has no such input."""
+        """Return the reading of one input of a batch, with its padding. Raises `InputError` if there is no such input."""
         return replace(self, example=self.example.one(index), trace=self.trace.one(index), recipe=None)
 
     @property
     def batch_size(self) -> int:
-        """The number of inputs. Pictures and tables show the first; `reading.one(i)` is another."""
+        """The number of inputs. Figures and tables show the first; `reading.one(i)` selects another."""
         return len(self.example.stream)
 
     @property
     def logits(self) -> Float[Tensor, "batch pos vocab"]:
-        """The logits. Raises `UnavailableError` where the model has no output head."""
+        """The logits. Raises `UnavailableError` if the model has no output head."""
         if "logits" not in self.trace and "output" in self.trace:
             raise UnavailableError(
-                f"{self.subject.name} has no output head, so there are no logits; its vectors are reading['output']."
+                f"{self.subject.name} has no output head, so there are no logits; its output vectors are reading['output']."
             )
         return self.trace.logits
 
     @property
     def has_logits(self) -> bool:
-        """Whether the model has logits; one without an output head gives vectors."""
+        """Whether the model has logits; a model without an output head returns vectors."""
         return "logits" in self.trace
 
     @property
     def sites(self) -> tuple[Site, ...]:
-        """The attention layers that were kept, in the order the input meets them."""
+        """The recorded attention layers, in forward order."""
         return self.trace.sites()
 
     @property
     def attention(self) -> tuple[Site, ...]:
-        """The attention layers of the model; `layer=` of a picture counts them from 0."""
+        """The attention layers of the model; `layer=` of a figure is an index into them, from 0."""
         return self.subject.shape.attention
 
     @property
     def feed_forward(self) -> tuple[Site, ...]:
-        """The feed-forward layers of the model; `layer=` of a picture of neurons counts them from 0."""
+        """The feed-forward layers of the model; `layer=` of a neuron figure is an index into them, from 0."""
         return self.subject.shape.feed_forward
 
     def attention_site(self, layer: int) -> Site:
-        """The attention layer of that number, from 0. Raises `EditError` where there is none."""
+        """Return the attention layer with this index, from 0. Raises `EditError` if there is none."""
         return _numbered(self.attention, layer, "attention layers")
 
     def feed_forward_site(self, layer: int) -> Site:
-        """The feed-forward layer of that number, from 0. Raises `EditError` where there is none."""
+        """Return the feed-forward layer with this index, from 0. Raises `EditError` if there is none."""
         return _numbered(self.feed_forward, layer, "feed-forward layers")
 
     @property
     def output_stack(self) -> str:
-        """The stack whose output becomes the logits: the decoder where there is one."""
+        """The stack that produces the logits: the decoder if there is one."""
         return self.subject.shape.output_stack
 
     @property
     def output(self) -> str:
-        """What kind of output the model has: "next_token", of external models also "sequence_class", "vectors", …"""
+        """The kind of output: "next_token"; for external models also "sequence_class", "vectors", …"""
         return getattr(self.subject, "output", "next_token")
 
     @property
@@ -215,13 +215,13 @@ class Reading(Mapping[str, Tensor]):
         return self.tokens_of()
 
     def tokens_of(self, stack: str | None = None) -> tuple[str, ...]:
-        """The labels of the tokens that a stack reads: the decoder of an encoder-decoder reads the target."""
+        """Return the labels of the tokens that a stack reads; an encoder-decoder's decoder reads the target."""
         if self.token_labels is not None and (stack != "decoder" or self.trace.target is None):
             return self.token_labels
         return self.subject.names(self.trace.read_by(stack)[0])
 
     def ids(self, stack: str | None = None) -> list[int]:
-        """The ids of the tokens that a stack reads."""
+        """Return the ids of the tokens that a stack reads."""
         return self.trace.read_by(stack)[0].tolist()
 
     @cached_property
@@ -231,12 +231,12 @@ class Reading(Mapping[str, Tensor]):
 
     @cached_property
     def answer(self) -> tuple[int, ...]:
-        """The target token at each of the target positions: the right answer, or the next token of a text."""
+        """The target token at each target position: the right answer, or the next token of a text."""
         return tuple(self._answer.tolist())
 
     @property
     def open_output(self) -> int | None:
-        """The last output of a decoder without an encoder, if the token after the input is unknown; else None."""
+        """The last position of a decoder-only model whose next token is unknown; otherwise None."""
         if self.output not in ("next_token", "module"):
             return None
         labels, shape = self.example.labels[0], self.subject.shape
@@ -245,11 +245,11 @@ class Reading(Mapping[str, Tensor]):
 
     @property
     def answer_name(self) -> str:
-        """What stands at an output for comparison: the right answer, or where there is none what else is known."""
+        """What predictions are compared with: "right answer", or the model's `reference_label` if there is none."""
         return "right answer" if self.has_right_answer else self.subject.input.reference_label
 
     def explained(self, position: int) -> int:
-        """The token that a picture explains at an output: its target, else the likeliest."""
+        """Return the token that a figure explains at a position: its target, or the likeliest token if there is none."""
         token = int(self.example.labels[0, position])
         return token if token != IGNORED else int(self.logits[0, position].argmax())
 
@@ -259,17 +259,17 @@ class Reading(Mapping[str, Tensor]):
         return tuple(self.subject.labels[token] for token in self.answer)
 
     @cached_property
-    def probabilities(self) -> Float[Tensor, "asked vocab"]:
-        """The predicted distribution at each target position, given the tokens before it.
+    def probabilities(self) -> Float[Tensor, "target vocab"]:
+        """The predicted distribution at each target position, given the preceding tokens.
 
-        Probabilities of NaN, which a broken model predicts, are 0. Raises `InputError` where the table would be too large.
+        NaN probabilities of a broken model are replaced by 0. Raises `InputError` if the table would be too large.
         """
         if not self.has_logits:
             return torch.zeros(0, 1)
         check_analysis(
             "probabilities", "use predicted and probability", n=len(self.target_positions), vocab=self.logits.shape[-1]
         )
-        return _probabilities(self._logits_asked)
+        return _probabilities(self._target_logits)
 
     @cached_property
     def predicted(self) -> tuple[int, ...]:
@@ -278,26 +278,26 @@ class Reading(Mapping[str, Tensor]):
 
     @cached_property
     def probability(self) -> tuple[float, ...]:
-        """The probability of the likeliest token."""
+        """The probability of the likeliest token at each target position."""
         return self._best[0]
 
     @cached_property
     def probability_of_answer(self) -> tuple[float, ...]:
-        """The probability of the answer."""
+        """The probability of the target token at each target position."""
         return self._best[2]
 
     @cached_property
     def _best(self) -> tuple[tuple[float, ...], tuple[int, ...], tuple[float, ...]]:
-        """The largest probability, its token, and the probability of the answer at each output that is asked for.
+        """The largest probability, its token, and the probability of the answer at each target position.
 
-        Some outputs are computed at a time: all probabilities over a large vocabulary take gigabytes.
+        Positions are processed in chunks: all probabilities over a large vocabulary would take gigabytes.
         """
         if not self.has_logits:
             return (), (), ()
-        asked, best, tokens, answers = list(self.target_positions), [], [], []
+        targets, best, tokens, answers = list(self.target_positions), [], [], []
         step = max(1, MOST_CELLS // self.logits.shape[-1])
-        for start in range(0, len(asked), step):
-            p = _probabilities(self.logits[0, asked[start : start + step]])  # [asked, vocab]
+        for start in range(0, len(targets), step):
+            p = _probabilities(self.logits[0, targets[start : start + step]])  # [target, vocab]
             best += p.amax(dim=-1).tolist()
             tokens += p.argmax(dim=-1).tolist()
             answers += p.gather(1, self._answer[start : start + step, None])[:, 0].tolist()
@@ -305,25 +305,25 @@ class Reading(Mapping[str, Tensor]):
 
     @cached_property
     def loss(self) -> float:
-        """Mean −log p(answer) over those outputs, in nats; NaN where none is asked for."""
-        return F.cross_entropy(self._logits_asked, self._answer).item() if self.has_logits else math.nan
+        """Mean −log p(answer) over the target positions, in nats; NaN if there are none."""
+        return F.cross_entropy(self._target_logits, self._answer).item() if self.has_logits else math.nan
 
     @property
     def right(self) -> tuple[bool, ...]:
-        """Whether each prediction is the target token. Without a right answer this is not a score."""
+        """Whether each prediction equals the target token. Not a score if there is no right answer."""
         return tuple(token == answer for token, answer in zip(self.predicted, self.answer, strict=True))
 
     @property
     def n_correct(self) -> int:
-        """The number of predictions that are the target token."""
+        """The number of predictions that equal the target token."""
         return sum(self.right)
 
     @property
-    def _logits_asked(self) -> Float[Tensor, "asked vocab"]:
+    def _target_logits(self) -> Float[Tensor, "target vocab"]:
         return self.logits[0, list(self.target_positions)]
 
     @property
-    def _answer(self) -> Int[Tensor, " asked"]:
+    def _answer(self) -> Int[Tensor, " target"]:
         labels = self.example.labels[0]
         if self.has_logits:
             labels = labels.to(self.logits.device)
@@ -334,16 +334,16 @@ class Reading(Mapping[str, Tensor]):
         return f"<Reading of {self.subject.name}: {' '.join(self.tokens)!r} → {predicted!r}, {len(self)} activations>"
 
     def _repr_html_(self) -> str:
-        """In a notebook: what was read, what is predicted with how much belief, all heads, and what can be looked at.
+        """The notebook view: input tokens, predictions with their probability, all heads, and the names of activations.
 
-        Of a long input the first tokens stand there. Of a large run the heads are drawn from what is kept of each.
+        Only the first tokens of a long input are shown. Heads of a large run are drawn from their stored thumbnails.
         """
         cell = "padding:.2em .5em;text-align:center;white-space:pre"
         read = "".join(f'<td style="{cell}">{escape(token)}</td>' for token in self.tokens[:MOST_WRITTEN])
         tables = f"<table><tr><th>reads</th>{read}{_and_more(len(self.tokens))}</tr></table>"
         if self.target_positions and self.has_logits:
-            says = "".join(self._chips(cell))
-            tables += f"<table><tr><th>says</th>{says}{_and_more(len(self.target_positions))}</tr></table>"
+            predictions = "".join(self._chips(cell))
+            tables += f"<table><tr><th>predicts</th>{predictions}{_and_more(len(self.target_positions))}</tr></table>"
         run, paths = self.trace.activations, self.trace.attention_layers()
         kept = [run.reduced(path) if isinstance(run, OnDemand) else None for path in paths]
         patterns = [
@@ -356,18 +356,20 @@ class Reading(Mapping[str, Tensor]):
         return notebook_html.card(self.subject.name, tables, notebook_html.head_overview(patterns, longest), listed)
 
     def _chips(self, cell: str) -> Iterator[str]:
-        """The first predictions, each over its probability; the line below it is as strong, and of another colour where it is
-        wrong."""
-        asked, answer = self.target_positions[:MOST_WRITTEN], self.answer[:MOST_WRITTEN]
-        believed = self.logits[0, list(asked)].softmax(dim=-1).nan_to_num(0.0).max(dim=-1)  # [asked]
-        for p, token, right in zip(believed.values.tolist(), believed.indices.tolist(), answer, strict=True):
+        """Yield a table cell for each of the first predictions, with its probability below.
+
+        The opacity of the underline is the probability; wrong predictions get another colour.
+        """
+        targets, answer = self.target_positions[:MOST_WRITTEN], self.answer[:MOST_WRITTEN]
+        best = self.logits[0, list(targets)].softmax(dim=-1).nan_to_num(0.0).max(dim=-1)  # [target]
+        for p, token, right in zip(best.values.tolist(), best.indices.tolist(), answer, strict=True):
             ok = token == right or not self.has_right_answer
             line = f"border-bottom:3px solid hsl({130 if ok else 20} 55% 45% / {p:.2f})"
             label = escape(self.subject.labels[token])
             yield f'<td style="{cell};{line}">{label}{"" if ok else " ✗"}<br><small>{p:.2f}</small></td>'
 
 
-def _probabilities(logits: Float[Tensor, "asked vocab"]) -> Float[Tensor, "asked vocab"]:
+def _probabilities(logits: Float[Tensor, "target vocab"]) -> Float[Tensor, "target vocab"]:
     return logits.softmax(dim=-1).nan_to_num_(0.0)
 
 
@@ -377,8 +379,8 @@ def _and_more(n: int) -> str:
 
 def _numbered(sites: tuple[Site, ...], layer: int, what: str) -> Site:
     if not 0 <= layer < len(sites):
-        there = f"{what} 0 to {len(sites) - 1}" if sites else f"no {what}"
-        raise EditError(f"This model has {there}, got {layer}.")
+        available = f"{what} 0 to {len(sites) - 1}" if sites else f"no {what}"
+        raise EditError(f"This model has {available}, got {layer}.")
     return sites[layer]
 
 
@@ -392,26 +394,26 @@ def read(
     changes: str = "",
     keep: Sequence[str] = ("*",),
 ) -> Reading:
-    """Run inputs through a model and keep what it computes. The model is left as it was found.
+    """Run inputs through a model and record its activations. The model is not changed.
 
     Args:
         model: The folder or file of a checkpoint or of a Hugging Face model (config.json with safetensors, or a .gguf file), or
-            a loaded model: ours, a `PreTrainedModel`, or any torch module.
-        inputs: A text as a person types it ("3 7 12 9"), token ids [pos] or [batch, pos], a list of texts or of ids (a batch,
-            padded on the right), `(source, target)` for an encoder-decoder, an image, or the model's arguments by name.
-        tokenizer: Cuts the texts of a loaded Hugging Face model.
-        tokens: Labels for the positions of the first input, in the place of the model's own words.
+            a loaded model: an `xformer.Transformer`, a `PreTrainedModel`, or any torch module.
+        inputs: A text ("3 7 12 9"), token ids [pos] or [batch, pos], a list of texts or of ids (a batch, padded on the right),
+            `(source, target)` for an encoder-decoder, an image, or a dict of the model's arguments.
+        tokenizer: The tokenizer of a loaded Hugging Face model, for inputs that are texts.
+        tokens: Labels for the positions of the first input, in place of the model's own.
         edits: Interventions, see `xformer.edits`.
-        changes: More of them as a link has them ("mute:encoder.0.ffn,token:3.7"), see `xformer.interventions`.
-        keep: Globs of the activations wanted.
+        changes: More interventions in the form used in links ("mute:encoder.0.ffn,token:3.7"), see `xformer.interventions`.
+        keep: Globs of the activations to record.
 
     Returns:
         The reading. Without a right answer, the prediction of the unedited model takes its place.
 
     Raises:
-        CheckpointError: The files hold no model that can be trusted.
+        CheckpointError: The files contain no model that can be trusted.
         InputError: The model cannot read these inputs.
-        EditError: An edit or a glob fits nothing in the run.
+        EditError: An edit or a glob matches no activation of the run.
 
     Example:
         >>> import xformer
@@ -439,10 +441,10 @@ def read(
 
 
 def labelled(reading: Reading, tokens: Sequence[str]) -> Reading:
-    """The reading with other labels for its tokens. Raises `InputError` where the number differs."""
+    """Return the reading with other token labels. Raises `InputError` if their number differs."""
     n = len(reading.ids())
     if len(tokens) != n:
-        raise InputError(f"There is one label for each of the {n} tokens, got {len(tokens)}.")
+        raise InputError(f"Give one label for each of the {n} tokens, got {len(tokens)}.")
     return replace(reading, token_labels=tuple(map(str, tokens)))
 
 
@@ -454,23 +456,23 @@ def rerun(reading: Reading, more: Sequence[AnyEdit]) -> Reading:
 
 
 def gradients(reading: Reading, measure: Measure, names: Sequence[str]) -> Gradients:
-    """The gradient of a number computed from the logits with respect to activations.
+    """Compute the gradient of a scalar function of the logits with respect to activations.
 
-    The reading's input runs once more, forward under the reading's edits and backward. Parameters get no gradient.
+    The reading's input is run again, forward under the reading's edits and then backward. Parameters get no gradient.
 
     Args:
         reading: The run. `xformer.read(model, inputs, keep=["logits"])` is enough.
-        measure: A differentiable function from the logits [batch, pos, vocab] to one number.
+        measure: A differentiable function from the logits [batch, pos, vocab] to a scalar.
         names: Names of activations, or globs: ["*.z"].
 
     Returns:
         A mapping from each name to ∂ measure / ∂ activation, with the activation's shape; 0 where the measure does not depend
-        on it. Its `activations` are the values of the activations, its `measure` is the number. A name of TransformerLens
-        gives that name and that order of axes.
+        on it. Its `activations` are the values of the activations, its `measure` is the scalar. TransformerLens names are
+        returned as given, with TransformerLens's order of axes.
 
     Raises:
-        EditError: No activation of a floating-point type has the name.
-        InputError: The measure is not one number that depends on the logits.
+        EditError: No floating-point activation has the name.
+        InputError: The measure is not a scalar that depends on the logits.
 
     Example:
         >>> import xformer
@@ -488,32 +490,37 @@ def gradients(reading: Reading, measure: Measure, names: Sequence[str]) -> Gradi
         own: lens for lens, own in lens_names(found, shape).items() if any(fnmatchcase(own, glob) for glob in globs)
     }
 
-    def as_asked(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def as_requested(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {
             renamed.get(name, name): lens_axes(name, value) if name in renamed else value
             for name, value in values.items()
         }
 
-    return Gradients(found.measure, as_asked(found.activations), as_asked(found.gradients))
+    return Gradients(found.measure, as_requested(found.activations), as_requested(found.gradients))
 
 
 def framed(subject: ModelAdapter, typed: Any, changes: str = "") -> tuple[Example, Example, list[AnyEdit]]:
-    """An input laid out for a model, the same with the tokens replaced that `changes` name, and the edits of their others.
+    """Frame an input for a model and parse `changes`.
 
-    Raises `InputError` and `EditError` as `read` does.
+    Returns:
+        The example, the example after the token replacements in `changes`, and the other changes as edits.
+
+    Raises:
+        InputError: The model cannot read the input, or `changes` is given for a batch.
+        EditError: A change does not fit the model.
     """
     first = subject.frame(typed)
     if not changes:
         return first, first, []
     if len(first.stream) > 1:
-        raise InputError(f"Changes are made in one input, and this is a batch of {len(first.stream)}; use edits.")
+        raise InputError(f"changes applies to a single input, got a batch of {len(first.stream)}; use edits.")
     interventions = parse(changes, subject.shape)
     source = changed_source(interventions, first.source)
     return first, first if source == first.source else subject.frame(source), all_edits(interventions)
 
 
 def from_trace(where: Readable, trace: Trace, answers: Sequence[int] | None = None) -> Reading:
-    """A run that was recorded already, of its first input; `answers` are the right tokens at its outputs, −100 for none."""
+    """Make a reading of a trace's first input; `answers` are the right tokens at its outputs, −100 where there is none."""
     tokens, target = trace.tokens[:1], None if trace.target is None else trace.target[:1]
     n_out = (trace.logits if "logits" in trace else tokens if target is None else target).shape[1]
     labels = torch.full((n_out,), IGNORED) if answers is None else torch.as_tensor(answers)  # [out]
@@ -522,14 +529,14 @@ def from_trace(where: Readable, trace: Trace, answers: Sequence[int] | None = No
 
 
 def answered(example: Example, token: int) -> Example:
-    """An image example with `token` as its answer."""
+    """Return an image example with `token` as its answer."""
     labels = example.labels.clone()
     labels[0, 0] = token
     return replace(example, source=(*example.source[:-1], token), answer=(token,), labels=labels)
 
 
 def _recipe(where: object, typed: Any, edits: Sequence[AnyEdit], changes: str) -> Recipe | None:
-    """None for what is no path, or was changed by more than the recipe can say."""
+    """Return the recipe, or None if the model is not a path or a recipe cannot express the edits or the inputs."""
     masks = {causal: set_causal(causal) for causal in (True, False)}
     causal = next((causal for causal, edit in masks.items() if list(edits) == [edit]), None)
     is_plain = isinstance(typed, str) or (
@@ -541,9 +548,9 @@ def _recipe(where: object, typed: Any, edits: Sequence[AnyEdit], changes: str) -
 
 
 def adapter_of(where: Readable, typed: Any = None, tokenizer: Any = None) -> ModelAdapter:
-    """The adapter of a model, a checkpoint or a path; `typed` are the inputs that a torch module is opened with.
+    """Return the adapter of a model, a checkpoint or a path; `typed` are inputs with which a torch module can be run.
 
-    Raises `CheckpointError` for a path that holds no model, `InputError` for a module without attention that can be seen.
+    Raises `CheckpointError` for a path without a model, `InputError` for a module whose attention cannot be captured.
     """
     name = "model"
     if isinstance(where, str) and (found := in_memory(where)):

@@ -1,8 +1,8 @@
-"""The place of a layer in a model: its stack, its depth and its kind, written as a path like "encoder.2.attn".
+"""The location of a layer in a model: its stack, index and kind, written as a path like "encoder.2.attn".
 
     Site.parse("decoder.0.cross_attn")  =  Site(stack="decoder", layer=0, kind="cross_attn")
 
-Layers count from 0 here and in paths; titles for people count from 1.
+Layers count from 0 here and in paths, and from 1 in titles on screens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from xformer.errors import InputError
 Stack = Literal["encoder", "decoder"]
 Kind = Literal["attn", "self_attn", "cross_attn", "ffn"]
 PATH = r"(?P<stack>encoder|decoder)\.(?P<layer>\d{1,3})\.(?P<kind>attn|self_attn|cross_attn|ffn)"
-"""A path as a regular expression, to match texts with one in them: "encoder.0.attn.pattern", "silence:encoder.0.attn.2"."""
+"""A regular expression that matches a path, also inside other text: "encoder.0.attn.pattern", "silence:encoder.0.attn.2"."""
 _KIND_LABELS = {
     "attn": "attention",
     "self_attn": "self-attention",
@@ -35,15 +35,15 @@ class Site:
 
     @classmethod
     def parse(cls, path: str) -> Site:
-        """The site of a path or of an activation's name ("encoder.0.attn.pattern"). Raises `InputError` for other text."""
+        """Parse a path or an activation's name ("encoder.0.attn.pattern"). Raises `InputError` for other text."""
         site = cls.find(path)
         if site is None:
-            raise InputError(f"A layer is written like 'encoder.0.attn' or 'decoder.1.ffn', got {path!r}.")
+            raise InputError(f"A layer path looks like 'encoder.0.attn' or 'decoder.1.ffn', got {path!r}.")
         return site
 
     @classmethod
     def find(cls, path: str) -> Site | None:
-        """As `parse`, but None for other text."""
+        """As `parse`, but return None for other text."""
         found = re.match(rf"{PATH}(\.|$)", path)
         if found is None:
             return None
@@ -51,7 +51,7 @@ class Site:
 
     @property
     def path(self) -> str:
-        """The path, with which the names of its activations begin."""
+        """The path, which prefixes the names of the layer's activations."""
         return f"{self.stack}.{self.layer}.{self.kind}"
 
     @property
@@ -60,7 +60,7 @@ class Site:
 
     @property
     def is_cross(self) -> bool:
-        """Whether its queries and its keys are from different stacks."""
+        """Whether queries and keys come from different stacks."""
         return self.kind == "cross_attn"
 
     @property
@@ -75,7 +75,7 @@ class Site:
 
     @property
     def kind_label(self) -> str:
-        """Its kind in words: "attention", "cross-attention", "feed-forward"."""
+        """The human-readable kind: "attention", "cross-attention", "feed-forward"."""
         return _KIND_LABELS[self.kind]
 
 
@@ -83,7 +83,7 @@ _AFTER = {"attn": "resid_mid", "self_attn": "resid_mid", "cross_attn": "resid_cr
 
 
 def after(site: Site) -> str:
-    """The name of the residual stream after a layer."""
+    """Return the name of the residual stream after a layer."""
     return f"{site.stack}.{site.layer}.{_AFTER[site.kind]}"
 
 
@@ -91,11 +91,11 @@ _KINDS = {"self_attn": " · self", "cross_attn": " · cross"}
 
 
 def layer_title(path: str, *, is_pair: bool = False) -> str:
-    """The title of a layer: "layer 2", and in an encoder-decoder "encoder 1", "decoder 1 · cross"."""
+    """Return the title of a layer: "layer 2", or in an encoder-decoder "encoder 1", "decoder 1 · cross"."""
     site = Site.parse(path)
     return f"{site.stack} {site.layer + 1}{_KINDS.get(site.kind, '')}" if is_pair else f"layer {site.layer + 1}"
 
 
 def head_title(path: str, head: int, *, is_pair: bool = False) -> str:
-    """The title of a head, given from 0: "layer 2 · head 3"."""
+    """Return the title of a head: "layer 2 · head 3"; `head` counts from 0, titles count from 1."""
     return f"{layer_title(path, is_pair=is_pair)} · head {head + 1}"

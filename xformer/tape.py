@@ -1,10 +1,10 @@
-"""The tape: how one forward pass is read and changed without touching the model it runs on.
+"""The tape: records and edits the activations of one forward pass without changing the model.
 
-A layer hands each intermediate to the tape by name and goes on with what the tape returns:
+A layer passes each intermediate to the tape by name and continues with the returned value:
 
     pattern = tape("pattern", scores.softmax(dim=-1))
 
-The state belongs to the call. Any number of threads may run the same read-only model, each with its own tape.
+The state belongs to the call, so any number of threads can run the same model, each with its own tape.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from xformer.errors import EditError
 
 @dataclass(frozen=True, eq=False)
 class Edit:
-    """One intervention: a glob over activation names, and what to make of each activation that it matches."""
+    """One intervention: a glob over activation names, and the change to each activation that it matches."""
 
     name: str
 
     def apply(self, name: str, value: Tensor) -> Tensor:
-        """The changed activation: a new tensor of the same shape, on the same device."""
+        """Return the changed activation: a new tensor of the same shape, on the same device."""
         raise NotImplementedError
 
 
 def graph_of(edits: Iterable[Edit]) -> AbstractContextManager[None]:
-    """A pass under `edits` builds a graph of what follows from what where one of them needs it (see `gradients`), else none."""
+    """Enable gradients during a pass if any of `edits` needs an autograd graph (see `gradients`), else disable them."""
     return torch.set_grad_enabled(any(getattr(edit, "needs_graph", False) for edit in edits))
 
 
 class Tape:
-    """Keeps the activations of one forward pass and applies edits to them on the way.
+    """Record the activations of one forward pass, and apply edits to them.
 
-    `keep` is a sequence of globs; only activations whose name matches one are kept (all of them by default). With `fused`, a
-    part of the model in which nothing can be kept or changed gets no tape and takes its fused path.
+    `keep` is a sequence of globs; only matching activations are kept (all of them by default). With `fused`, a part of the
+    model in which nothing is kept or edited gets no tape and takes its fused path.
     """
 
     recording = True
@@ -55,7 +55,7 @@ class Tape:
         self._fired: set[int] = set()
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
-        """Pass an activation through: edited where an edit matches, kept where it was asked for."""
+        """Return an activation after all matching edits, and keep it if a glob of `keep` matches."""
         self.names.append(name)
         for index, edit in enumerate(self._edits):
             if fnmatchcase(name, edit.name):
@@ -72,30 +72,30 @@ class Tape:
         return value
 
     def at(self, path: str) -> AnyTape:
-        """The same tape seen from inside a part of the model: names are prefixed with `path`."""
+        """Return the tape for a part of the model: its names are prefixed with `path`."""
         globs = (*self._keep, *(edit.name for edit in self._edits))
         idle = self._fused and not any(_reaches(glob, f"{path}.") for glob in globs)
         return SILENT if idle else TapeAt(self, path)
 
     def without_keeping(self) -> Tape:
-        """The same edits for a part of the run of which nothing is kept."""
+        """Return a tape with the same edits that keeps nothing."""
         other = Tape(self._edits, (), fused=True)
         other._fired = self._fired
         return other
 
     def never_matched(self) -> list[str]:
-        """The globs, of edits and then of `keep`, that matched nothing in the pass that has just ended."""
+        """Return the globs, of edits and then of `keep`, that matched nothing in the pass."""
         idle = [edit.name for index, edit in enumerate(self._edits) if index not in self._fired]
         return idle + [glob for glob in self._keep if not any(fnmatchcase(name, glob) for name in self.names)]
 
     def check_all_fired(self) -> None:
-        """Raise `EditError` when an edit, or a glob of `keep`, matched nothing in the pass that has just ended."""
+        """Raise `EditError` if an edit, or a glob of `keep`, matched nothing in the pass."""
         for glob in self.never_matched():
-            raise EditError(f"Nothing in this run is called {glob!r}; its names are {', '.join(self.names)}.")
+            raise EditError(f"No activation of this run matches {glob!r}; its names are {', '.join(self.names)}.")
 
 
 class TapeAt:
-    """A tape as one layer sees it: it names what it hands over relative to itself."""
+    """A tape for one layer, which passes activations by names relative to itself."""
 
     recording = True
 
@@ -111,7 +111,7 @@ class TapeAt:
 
 
 class SilentTape:
-    """No tape: everything passes through untouched, so that layers need not ask whether they are recorded."""
+    """A null tape that returns every value unchanged, so that layers need no special case for runs without a tape."""
 
     recording = False
 
@@ -123,7 +123,7 @@ class SilentTape:
 
 
 def _reaches(glob: str, prefix: str) -> bool:
-    """Whether a glob can match a name that begins with `prefix`; true where only a closer look could tell that it cannot."""
+    """Return whether a glob might match a name that begins with `prefix`; false positives are possible."""
     wild = re.search(r"[*?[]", glob)
     fixed = glob if wild is None else glob[: wild.start()]
     return fixed.startswith(prefix) or (wild is not None and prefix.startswith(fixed))

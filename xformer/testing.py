@@ -1,4 +1,4 @@
-"""Assertions for your own test suite: what any transformer must do, with any weights.
+"""Assertions for your own test suite: invariants that any transformer must satisfy, whatever its weights.
 
     from xformer.testing import assert_causal, assert_cache_consistent
 
@@ -7,8 +7,8 @@
         assert_causal(model, tokens)
         assert_cache_consistent(model, tokens)
 
-Each raises `AssertionError` with the sentence, the place and what to look at. An assertion that cannot be made of a model (it
-takes no mask, or keeps no cache) raises, too: a test that checks nothing should not pass.
+Each raises `AssertionError` with the finding, its location and a remedy. An assertion that does not apply to a model (it takes
+no mask, or has no cache) raises too, because a test that checks nothing should not pass.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from xformer.doctor.diagnosis import examine, subject_of
 
 
 def assert_causal(model: nn.Module, inputs: Any = None, tokenizer: Any = None) -> None:
-    """Changing a later token changes no earlier output, with and without attention weights returned.
+    """Assert that changing a later token changes no earlier output, with and without attention weights returned.
 
     Args:
         model: Any module that maps token ids to logits.
-        inputs: A text, token ids, or named arguments; None takes an example.
-        tokenizer: For a text.
+        inputs: A text, token ids, or a dict of arguments; None uses arbitrary tokens.
+        tokenizer: The tokenizer, if `inputs` is a text.
 
     Raises:
-        AssertionError: The model sees the future; the message has layer, head and cell.
+        AssertionError: The model attends to later tokens; the message has layer, head and cell.
 
     Example:
         >>> import xformer
@@ -41,12 +41,12 @@ def assert_causal(model: nn.Module, inputs: Any = None, tokenizer: Any = None) -
 
 
 def assert_padding_invariant(model: nn.Module, inputs: Any = None, tokenizer: Any = None) -> None:
-    """Padding on the right, and on the left where the model takes positions, changes no output of a token.
+    """Assert that padding on the right, or on the left if the model takes positions, changes no output of a token.
 
     Args:
         model: Any module that maps token ids to logits.
-        inputs: A text, token ids, or named arguments; None takes an example.
-        tokenizer: For a text.
+        inputs: A text, token ids, or a dict of arguments; None uses arbitrary tokens.
+        tokenizer: The tokenizer, if `inputs` is a text.
 
     Raises:
         AssertionError: Padding changes an output.
@@ -60,12 +60,12 @@ def assert_padding_invariant(model: nn.Module, inputs: Any = None, tokenizer: An
 
 
 def assert_cache_consistent(model: nn.Module, inputs: Any = None, tokenizer: Any = None) -> None:
-    """Going on from a key/value cache gives the outputs of the whole run, wherever it is split.
+    """Assert that decoding with a key/value cache gives the outputs of the full run, wherever the input is split.
 
     Args:
         model: Any module that maps token ids to logits.
-        inputs: A text, token ids, or named arguments; None takes an example.
-        tokenizer: For a text.
+        inputs: A text, token ids, or a dict of arguments; None uses arbitrary tokens.
+        tokenizer: The tokenizer, if `inputs` is a text.
 
     Raises:
         AssertionError: The cache changes an output.
@@ -79,12 +79,12 @@ def assert_cache_consistent(model: nn.Module, inputs: Any = None, tokenizer: Any
 
 
 def assert_backends_agree(model: nn.Module, inputs: Any = None, tokenizer: Any = None) -> None:
-    """Every attention backend that the model has gives the same output.
+    """Assert that all attention backends of the model give the same output.
 
     Args:
         model: Any module that maps token ids to logits.
-        inputs: A text, token ids, or named arguments; None takes an example.
-        tokenizer: For a text.
+        inputs: A text, token ids, or a dict of arguments; None uses arbitrary tokens.
+        tokenizer: The tokenizer, if `inputs` is a text.
 
     Raises:
         AssertionError: A backend changes the output.
@@ -98,15 +98,15 @@ def assert_backends_agree(model: nn.Module, inputs: Any = None, tokenizer: Any =
 
 
 def assert_batch_invariant(model: nn.Module, inputs: Any = None, tokenizer: Any = None) -> None:
-    """An input gives the same output alone and in a batch.
+    """Assert that an input gives the same output alone and in a batch.
 
     Args:
         model: Any module that maps token ids to logits.
-        inputs: A text, token ids, or named arguments; None takes an example.
-        tokenizer: For a text.
+        inputs: A text, token ids, or a dict of arguments; None uses arbitrary tokens.
+        tokenizer: The tokenizer, if `inputs` is a text.
 
     Raises:
-        AssertionError: Its neighbours in a batch change an output.
+        AssertionError: Other rows of the batch change an output.
 
     Example:
         >>> import xformer

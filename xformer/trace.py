@@ -1,4 +1,4 @@
-"""What a run of a model leaves behind: every intermediate by name. Every picture in this project is a function of one."""
+"""Traces: the recorded activations of one run by name. Every figure of this project is a function of a trace."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from xformer.tape import Tape, graph_of
 
 @dataclass(frozen=True, eq=False)
 class Trace(Mapping[str, Tensor]):
-    """The activations of one run by name, and the inputs of the run.
+    """The activations and the inputs of one run.
 
     A trace is a mapping from names to tensors, in the order of the computation. Two traces are equal only if they are the same
     object.
@@ -37,7 +37,7 @@ class Trace(Mapping[str, Tensor]):
     Attributes:
         tokens: The tokens that the model reads, [batch, pos].
         target: The tokens that the decoder of an encoder-decoder reads, [batch, target].
-        edits: The edits that the run was made under.
+        edits: The edits applied during the run.
 
     Example:
         >>> import torch, xformer
@@ -48,16 +48,16 @@ class Trace(Mapping[str, Tensor]):
     """
 
     model_config: ModelConfig | None
-    """Of our own models; see `config`."""
+    """The configuration of an xformer model, else None; see `config`."""
     tokens: Int[Tensor, "batch pos"]
     target: Int[Tensor, "batch target"] | None
     edits: tuple[AnyEdit, ...]
     activations: dict[str, Tensor] = field(repr=False)
     valid: Bool[Tensor, "batch pos"] | None = None
-    """Where the tokens are tokens; None: nowhere is padding."""
+    """True where there is a token and not padding; None: there is no padding."""
     target_valid: Bool[Tensor, "batch target"] | None = None
     mask: Bool[Tensor, "*batch query key"] | None = field(default=None, repr=False)
-    """What further limited who sees whom; see `Transformer.forward`."""
+    """A further restriction of self-attention; see `Transformer.forward`."""
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.activations:
@@ -72,7 +72,7 @@ class Trace(Mapping[str, Tensor]):
         return name in self.activations
 
     __eq__ = object.__eq__
-    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]  a mapping has none, and this one is no value
+    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]  Mapping sets it to None; traces hash by identity
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.activations)
@@ -82,43 +82,43 @@ class Trace(Mapping[str, Tensor]):
 
     @property
     def config(self) -> ModelConfig:
-        """The configuration of the model that ran. Raises `UnavailableError` where that is none of ours."""
+        """The configuration of the model. Raises `UnavailableError` for a trace of an external model."""
         if self.model_config is None:
             raise UnavailableError(
-                "This asks for the configuration of a model of xformer, like 'checkpoints/reverse', and this trace is of "
-                "another kind of model, which has none."
+                "This needs the configuration of an xformer model, such as 'checkpoints/reverse'; this trace is of an external "
+                "model, which has none."
             )
         return self.model_config
 
     @property
     def logits(self) -> Float[Tensor, "batch pos vocab"]:
-        """What the model predicts."""
+        """The logits."""
         return self["logits"]
 
     def sites(self) -> tuple[Site, ...]:
-        """The attention layers, in the order the input meets them."""
+        """Return the recorded attention layers, in forward order."""
         return tuple(Site.parse(name) for name in self if name.endswith(".pattern"))
 
     def attention_layers(self) -> tuple[str, ...]:
-        """The paths of the attention layers, in the order the input meets them: "encoder.0.attn", …"""
+        """Return the paths of the recorded attention layers, in forward order: "encoder.0.attn", …"""
         return tuple(site.path for site in self.sites())
 
     def read_by(self, stack: str | None = None) -> Int[Tensor, "batch pos"]:
-        """The tokens that a stack reads: the decoder of an encoder-decoder the target, every other stack the tokens."""
+        """Return the tokens that a stack reads: the target for an encoder-decoder's decoder, else the tokens."""
         return self.target if stack == "decoder" and self.target is not None else self.tokens
 
     def cpu(self) -> Trace:
-        """The same trace in the processor's memory, wherever the model is."""
+        """Return a copy of the trace in CPU memory."""
         inputs = ("tokens", "target", "valid", "target_valid", "mask")
-        moved = {name: None if (one := getattr(self, name)) is None else one.cpu() for name in inputs}
+        moved = {name: None if (value := getattr(self, name)) is None else value.cpu() for name in inputs}
         return replace(self, activations={name: value.cpu() for name, value in self.activations.items()}, **moved)
 
     def patterns(self) -> dict[str, Float[Tensor, "batch head query key"]]:
-        """The attention weights of every layer, by the path of the layer."""
+        """Return the attention patterns of all layers, by the path of the layer."""
         return {path: self[f"{path}.pattern"] for path in self.attention_layers()}
 
     def one(self, index: int) -> Trace:
-        """The run of one input of a batch."""
+        """Return the trace of one input of a batch."""
         n = len(self.tokens)
         if n == 1:
             return self
@@ -139,32 +139,32 @@ class Trace(Mapping[str, Tensor]):
         )  # fmt: skip
 
     def real(self, stack: str) -> Bool[Tensor, " pos"] | None:
-        """Which positions that a stack reads of the first input are tokens; None: all of them."""
+        """Return a mask of the first input's positions that are tokens and not padding; None: all of them."""
         is_target = stack == "decoder" and self.target is not None
         valid = self.target_valid if is_target else self.valid
         return None if valid is None else valid[0]
 
     @property
     def n_bytes(self) -> int:
-        """The memory that the activations take, in bytes, counting shared storage once."""
+        """The memory used by the activations, in bytes, counting shared storage once."""
         storages = {value.untyped_storage().data_ptr(): value.untyped_storage() for value in self.activations.values()}
         return sum(storage.nbytes() for storage in storages.values())
 
     def save_npz(self, path: str | Path) -> None:
-        """Write all activations, the tokens, and a configuration of ours as JSON, as one compressed NumPy archive."""
+        """Write a compressed NumPy archive of all activations, the tokens, and an xformer model's configuration as JSON."""
         arrays = {name: value.numpy(force=True) for name, value in self.activations.items()}
         arrays["tokens"] = self.tokens.numpy(force=True)
         if self.target is not None:
             arrays["target"] = self.target.numpy(force=True)
         if self.model_config is not None:
             arrays["config"] = np.array(json.dumps(self.model_config.to_json()))
-        archive = io.BytesIO()  # given a name, NumPy would write to another one, ending in .npz
+        archive = io.BytesIO()  # given a path, NumPy would append .npz to it
         np.savez_compressed(archive, allow_pickle=False, **arrays)
         write_atomically(path, archive.getvalue())
 
 
 def first_nan(activations: Mapping[str, Tensor]) -> str:
-    """Where the first NaN of a run stands, as one sentence with the cause where it is a mask; "" where there is none."""
+    """Describe the location of the first NaN of a run, and the cause if it is a mask; "" if there is no NaN."""
     for name, value in activations.items():
         if not value.is_floating_point() or not bool(value.isnan().any()):
             continue
@@ -193,21 +193,21 @@ def record(
     mask: Bool[Tensor, "*batch query key"] | None = None,
     fused: bool = False,
 ) -> Trace:
-    """Run one of our models once and keep its activations. Any number of threads may record the same model at once.
+    """Run an xformer model once and record its activations. Any number of threads can record the same model at once.
 
-    Dropout is off in a recorded run. `xformer.read` does the same for any model, and knows its tokens and answers too.
+    Dropout is off in a recorded run. `xformer.read` does this for any model, and adds token labels and answers.
 
     Args:
         model: The model. It is not changed.
-        tokens: What it reads, [batch, pos]; of an encoder-decoder the source.
-        target: What the decoder of an encoder-decoder reads, [batch, target].
-        edits: Changes of activations, see `xformer.edits`.
+        tokens: The input, [batch, pos]; for an encoder-decoder the source.
+        target: The input of an encoder-decoder's decoder, [batch, target].
+        edits: Edits of activations, see `xformer.edits`.
         keep: Globs of the activations to keep; all of them by default.
-        pad: The token id that is padding.
+        pad: The token id of padding.
         valid: True where there is a token, [batch, pos].
         target_valid: True where the target has a token, [batch, target].
-        mask: A further limit of self-attention, true where a query may attend, [query, key] or [batch, query, key].
-        fused: Layers of which nothing is kept or changed use fused attention: several times as fast on long inputs, and equal
+        mask: A further restriction of self-attention, true where a query may attend, [query, key] or [batch, query, key].
+        fused: Use fused attention in layers of which nothing is kept or edited: several times as fast on long inputs, and equal
             up to rounding.
 
     Returns:
@@ -226,19 +226,19 @@ def record(
     """
     tokens = tokens.to(model.device)
     target, valid, target_valid, mask = (
-        None if one is None else one.to(model.device) for one in (target, valid, target_valid, mask)
+        None if value is None else value.to(model.device) for value in (target, valid, target_valid, mask)
     )
     tape = Tape(edits, keep, fused=fused)
     options = {"pad": pad, "valid": valid, "target_valid": target_valid, "mask": mask}
     with graph_of(edits):
         model(tokens, target, **options, tape=tape)
-    if tape.never_matched():  # parts without a tape named nothing, and the error lists them all
+    if tape.never_matched():  # the error lists all names, and fused parts have reported none
         everything = Tape()
         with torch.no_grad():
             model(tokens, target, **options, tape=everything)
         tape.names = everything.names
     tape.check_all_fired()
-    if pad is not None:  # as the model reads it: an explicit mask has priority
+    if pad is not None:  # as in the model, an explicit mask has priority
         valid = tokens != pad if valid is None else valid
         target_valid = target != pad if target_valid is None and target is not None else target_valid
     return Trace(model.config, tokens, target, tuple(edits), tape.activations, valid, target_valid, mask)
@@ -253,9 +253,9 @@ def repeat_first(
     keep: Sequence[str] = ("*",),
     fused: bool = False,
 ) -> Trace:
-    """The first input of a trace once more, `n` times over in one batch, under all that it ran under and then `edits`.
+    """Run the first input of a trace again, `n` times in one batch, with its padding, mask and edits, and then `edits`.
 
-    That is its padding, its mask and its edits; of an edit that brought a value for every input, the first one's.
+    Of an edit with one value per input, the first input's value is used.
     """
 
     def spread(value: Tensor | None) -> Tensor | None:
@@ -276,7 +276,7 @@ def repeat_first(
 
 
 def _of_first(edit: AnyEdit, trace: Trace) -> AnyEdit:
-    """An edit of a batch as an edit of its first input: a value per input shrinks to the first one's."""
+    """Reduce an edit of a batch to its first input: of one value per input, keep the first."""
     n = len(trace.tokens)
     if n == 1 or not isinstance(edit, Replace) or edit.value.shape[:1] != (n,):
         return edit
@@ -292,27 +292,27 @@ KIND = "xformer-trace"
 MAX_BYTES = 1024**3
 
 MAX_CELLS = 2**40
-"""Of one activation: what a shape with a zero in it may claim otherwise would overflow."""
+"""Largest number of cells of one activation, counting zero dimensions as 1: larger claims would overflow."""
 
 READ = ("F64", "F32", "F16", "BF16", "I64", "I32", "BOOL")
 
 
 def save_trace(trace: Trace, path: str | Path) -> None:
-    """Write a trace as one safetensors file, whole or not at all.
+    """Write a trace atomically to one safetensors file.
 
-    Raises `OSError` where the disk refuses, `InputError` where the model is none of ours: it would not be read back.
+    Raises `OSError` if it cannot be written, `UnavailableError` for an external model's trace, which could not be loaded.
     """
     tensors = {"tokens": trace.tokens, **trace.activations}
     if trace.target is not None:
         tensors["target"] = trace.target
-    # What shares storage with another (a transpose, an expanded table) is written out on its own.
+    # safetensors rejects tensors that share storage (a transpose, an expanded table), so each is copied.
     separate = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     metadata = {KIND: FORMAT, "config": json.dumps(trace.config.to_json())}
     write_atomically(path, safetensors.torch.save(separate, metadata))
 
 
 def load_trace(path: str | Path) -> Trace:
-    """The trace in a file. Raises `InputError` with one plain sentence when it is not one."""
+    """Load a trace from a file. Raises `InputError` if the file is not a trace."""
     with guarded(path, MAX_BYTES, InputError) as (file, size):
         try:
             start = file.read(8 + MAX_HEADER)
@@ -321,12 +321,12 @@ def load_trace(path: str | Path) -> Trace:
         except CheckpointError as error:
             raise InputError(str(error)) from None
         except SafetensorError:
-            raise InputError("The file is no safetensors file, though its header reads like one.") from None
+            raise InputError("The file is not a valid safetensors file, although its header is.") from None
     return _trace(config, tensors)
 
 
 def is_trace(path: str | Path) -> bool:
-    """Whether a file says that it is a trace. Raises `InputError` where it is no safetensors file that can be read."""
+    """Return whether a file is marked as a trace. Raises `InputError` if it is not a readable safetensors file."""
     with guarded(path, 2 * MAX_BYTES, InputError) as (file, size):
         try:
             return KIND in parse_header(file.read(8 + MAX_HEADER), size=size).metadata
@@ -336,7 +336,7 @@ def is_trace(path: str | Path) -> bool:
 
 def _config(header: Header) -> ModelConfig:
     if header.metadata.get(KIND) != FORMAT:
-        raise InputError("The file is no trace: its metadata do not say so; write one with xformer trace.")
+        raise InputError("The file is not marked as a trace in its metadata; write one with xformer trace.")
     for name, entry in header.tensors.items():
         if entry.dtype not in READ:
             raise InputError(f"The trace's {name!r:.100} must hold floats, integers or booleans, got {entry.dtype}.")
@@ -345,7 +345,7 @@ def _config(header: Header) -> ModelConfig:
     try:
         return ModelConfig.from_json(strict_json(header.metadata.get("config", ""), "configuration"))
     except ConfigError as error:
-        raise InputError(f"The trace's configuration breaks a rule: {error!s:.300}") from None
+        raise InputError(f"The trace's configuration is invalid: {error!s:.300}") from None
 
 
 def _trace(config: ModelConfig, tensors: dict[str, Tensor]) -> Trace:
@@ -366,11 +366,11 @@ def _trace(config: ModelConfig, tensors: dict[str, Tensor]) -> Trace:
 
 def _tokens(name: str, value: Tensor | None, config: ModelConfig) -> Tensor:
     if value is None:
-        raise InputError(f"The file has no {name!r}, so it is no trace; write one with xformer trace.")
+        raise InputError(f"The file has no {name!r}, so it is not a trace; write one with xformer trace.")
     if value.dim() != 2 or value.dtype not in (torch.int64, torch.int32) or value.numel() == 0:
         raise InputError(
             f"The trace's {name} must be integers shaped [batch, pos], got {value.dtype} {list(value.shape)}."
         )
     if int(value.min()) < 0 or int(value.max()) >= config.n_inputs:
-        raise InputError(f"The trace's {name} must be from 0 to {config.n_inputs - 1}, its configuration says.")
+        raise InputError(f"The trace's {name} must be from 0 to {config.n_inputs - 1}, according to its configuration.")
     return value.long()

@@ -129,7 +129,7 @@ def test_a_frozen_model_has_the_same_gradients_and_a_trace_keeps_no_graph() -> N
 
 def test_activations_and_measures_without_a_gradient_are_rejected() -> None:
     subject, example = own()
-    with pytest.raises(EditError, match="Nothing in this run is called"):
+    with pytest.raises(EditError, match="No activation of this run matches"):
         gradients(subject, example, measure, ["decoder.7.attn.z"])
     with pytest.raises(EditError, match="has a gradient; use a name like"):
         gradients(subject, example, measure, ["decoder.0.attn.mask"])
