@@ -64,5 +64,5 @@ def test_modules_are_paired_by_name_where_names_are_given() -> None:
     model = PlainGPT()
     compared = xformer.compare_runs(model, Renamed(model), TOKENS, pairs=[("blocks.0", "wrapped.blocks.0.mlp")])
     assert compared.first == "blocks.0"
-    with pytest.raises(InputError, match="names modules that were called"):
+    with pytest.raises(InputError, match="must name modules that were called"):
         xformer.compare_runs(model, Renamed(model), TOKENS, pairs=[("blocks.0", "blocks.0")])

@@ -30,7 +30,7 @@ def own(**choices: Any) -> xformer.Transformer:
 
 def test_what_is_said_where_positions_are_not_relative_or_cannot_be_given() -> None:
     assert found("position_shift", FAMILIES["GPT-2"].make()).verdict == "not applicable"
-    assert found("position_shift", own()).sentence == "The model cannot be given positions."
+    assert found("position_shift", own()).sentence == "The model takes no positions."
     assert found("rotary", FAMILIES["BLOOM"].make()).verdict == "not applicable"
 
 
@@ -55,7 +55,7 @@ def test_queries_and_keys_that_are_paired_differently_are_no_rotation() -> None:
     model = own()
     attention: Any = model.get_submodule("decoder.blocks.1.attn")
     attention.positions = Neighbours()
-    assert broken_place("rotary", model, "not turned alike").layer == 1
+    assert broken_place("rotary", model, "not rotated in the same way").layer == 1
 
 
 SCALINGS = [
@@ -110,7 +110,7 @@ def test_right_positions_are_exact_in_half_precision() -> None:
 def test_an_output_that_is_no_number_in_half_precision_is_named() -> None:
     model = PlainGPT()
     model.norm.register_forward_hook(_infinite_in_half)
-    assert "not a finite number" in found("precision", model).sentence
+    assert "finite in float32 but not in bfloat16" in found("precision", model).sentence
 
 
 def _infinite_in_half(_: nn.Module, __: Any, value: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
-"""What a check is: a rule that two runs should obey, when it applies, and what it found.
+"""Checks and their findings. A check is a rule on which pairs of runs should agree, where it applies.
 
     @check("causality", "changing a later token changes no earlier output")
     def causality(exam: Exam) -> Finding:
         ...
-        return exam.compare(pairs, "…", remedy="…")
+        return exam.compare(pairs, "…", "…", "…")
 
-A file in `xformer/doctor/checks` registers its checks by being imported.
+Importing a module of `xformer/doctor/checks` registers its checks.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ from xformer.errors import UnavailableError
 Verdict = Literal["holds", "broken", "not applicable", "could not run"]
 
 LIMIT = 20.0
-"""Runs that should agree may be this many rounding floors apart."""
+"""Largest difference, in rounding floors, between runs that count as equal."""
 LEAST_FLOOR, MOST_FLOOR = 16, 512
-"""In units of the rounding of the weights' type. Without the upper bound a model that mixes its batch would hide that."""
+"""Bounds of the rounding floor, in units of the weights' machine epsilon.
+
+Without the upper bound, a model that mixes the rows of a batch would raise its own floor and pass.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,13 +38,13 @@ class Pair:
     """Two calls of a model, and the positions at which they should agree.
 
     Attributes:
-        first: The call as it should be.
-        second: The call beside it.
-        at: The positions of the first call that are compared, counted in `Run.read`.
-        at_second: The same positions in the second call; None: the same numbers.
-        row_second: The row of the second call that is compared; the first call has one row.
-        title: What the second call changes, for people: "token 5 changed from 9 to 3".
-        second_subject: The model of the second call, where that is another one.
+        first: The reference call.
+        second: The call that is compared with it.
+        at: The compared positions of the first call, as indices into `Run.read`.
+        at_second: The corresponding positions of the second call; None: the same indices.
+        row_second: The compared row of the second call; the first call has one row.
+        title: A human-readable description of what the second call changes: "token 5 changed from 9 to 3".
+        second_subject: The model of the second call; None: the same model.
     """
 
     first: Run
@@ -54,7 +57,7 @@ class Pair:
 
     @property
     def positions(self) -> tuple[list[int], list[int]]:
-        """The positions in the first and in the second call."""
+        """The compared positions in the first and in the second call."""
         return list(self.at), list(self.at if self.at_second is None else self.at_second)
 
 
@@ -65,31 +68,31 @@ CAUSES = {
     "mask": "the mask",
     "scores": "the scores",
     "pattern": "the softmax",
-    "z": "the mixing of the values",
+    "z": "the weighted sum of the values",
     "positions": "the positions",
     "norm": "the norm before it",
     "out": "the output projection",
     "embedding": "the embedding",
     "feed-forward": "the feed-forward layer",
-    "residual": "the sum of the residual stream",
+    "residual": "the residual sum",
     "output": "the output layer",
 }
-"""The first thing that is wrong in a layer, and what it is called."""
+"""Human-readable names of the first wrong component of a layer."""
 
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where two runs part.
+    """The location where two runs first differ.
 
     Attributes:
-        name: The first activation that differs, or the module.
+        name: The first activation, or module, that differs.
         cause: The earliest cause, a key of `CAUSES`.
         layer: The layer, from 0; None outside the layers.
-        head: The head, from 0, where one is to blame.
+        head: The head, from 0; None if no single head is at fault.
         query: The query's position in the first run.
-        key: The key's position in the run whose weights are shown.
-        pattern: The weights of that head in that run, [query, key].
-        labels: The tokens of that run, one for each key.
+        key: The key's position in the run whose attention pattern is shown.
+        pattern: The attention pattern of that head in that run, [query, key].
+        labels: The token ids of that run, one for each key.
     """
 
     name: str
@@ -103,7 +106,7 @@ class Place:
 
     @property
     def sentence(self) -> str:
-        """Where it is, for people: layers and heads count from 0, as in the table."""
+        """A human-readable description; layers and heads count from 0, as in the table."""
         if self.layer is None:
             return f"First seen in {CAUSES.get(self.cause, self.name)}."
         where = f"layer {self.layer}" + ("" if self.head is None else f", head {self.head}")
@@ -117,12 +120,12 @@ class Finding:
 
     Attributes:
         verdict: "holds", "broken", "not applicable" or "could not run".
-        sentence: What was found, or why nothing was looked at, in one sentence.
-        remedy: What to look at in the code, where the verdict is "broken".
-        size: The largest difference, relative to the outputs.
-        floor: What rounding alone makes of runs that do agree.
-        pair: The two runs that show it.
-        place: Where it is; None where nothing is broken or no place was found.
+        sentence: The result, or why the check was not done, in one sentence.
+        remedy: What to look for in the code, if the verdict is "broken".
+        size: The largest difference, relative to the spread of the outputs.
+        floor: The difference that rounding alone causes, relative to the spread of the outputs.
+        pair: The two runs with the largest difference.
+        place: The location of the fault; None if nothing is broken or it could not be located.
         check: The name of the check.
     """
 
@@ -137,16 +140,16 @@ class Finding:
 
     @property
     def title(self) -> str:
-        """The name of the check in words."""
+        """The human-readable name of the check."""
         return self.check.replace("_", " ")
 
     @property
     def whole_sentence(self) -> str:
-        """What was found, and where: layers and heads count from 0."""
+        """The sentence and the location; layers and heads count from 0."""
         return self.sentence if self.place is None else f"{self.sentence} {self.place.sentence}"
 
     def row(self) -> dict[str, Any]:
-        """The finding as a row of `Diagnosis.table`."""
+        """Return the finding as a row of `Diagnosis.table`."""
         values = vars(self) | {name: getattr(self.place, name, None) for name in CELL}
         values["sentence"] = self.whole_sentence
         return {name: values[name] for name in COLUMNS}
@@ -159,93 +162,93 @@ COLUMNS = ("check", "verdict", "size", "floor", *CELL, "sentence", "remedy")
 def broken(
     sentence: str, remedy: str, size: float | None = None, floor: float | None = None, *, cause: str = "", **at: Any
 ) -> Finding:
-    """A broken rule that is known to be at a place; `at` has its layer, head, query, key and pattern."""
+    """Return a finding of a broken rule; `at` gives the layer, head, query, key and pattern of its location."""
     place = Place("", cause, **at) if cause or at.get("layer") is not None else None
     return Finding("broken", sentence, remedy, size, floor, place=place)
 
 
 class NotApplicableError(Exception):
-    """The rule does not concern this model."""
+    """The rule does not apply to this model."""
 
 
 def assume(condition: object, otherwise: str) -> None:
-    """End a check as not applicable unless a condition holds; `otherwise` says why it does not apply."""
+    """End the check as not applicable unless the condition holds; `otherwise` is the reason."""
     if not condition:
         raise NotApplicableError(otherwise)
 
 
 @dataclass(frozen=True, eq=False)
 class Exam:
-    """A model under examination, with what its checks share."""
+    """One examination of a model, with the results that its checks share."""
 
     subject: Subject
 
     @cached_property
     def floor(self) -> float:
-        """How far apart runs are that must agree, relative to the outputs: one row in other batches."""
+        """The difference caused by rounding, relative to the spread of the outputs: one input in several batches."""
         subject, base = self.subject, self.subject.base
         eps = subject.eps
         other = base.with_read(subject.other_tokens(base.read))
-        apart = [0.0]
+        distances = []
         for rows in ([base, other], [other, base], [other, other, base]):
-            whole = subject.logits(stacked(rows))
-            at = next(i for i, one in enumerate(rows) if one is base)
-            apart.append(distance(subject.base_logits[0], whole[at]))
-        return min(max(*apart, LEAST_FLOOR * eps), MOST_FLOOR * eps)
+            outputs = subject.logits(stacked(rows))
+            index = next(i for i, row in enumerate(rows) if row is base)
+            distances.append(distance(subject.base_logits[0], outputs[index]))
+        return min(max(*distances, LEAST_FLOOR * eps), MOST_FLOOR * eps)
 
     @cached_property
     def change_when_repeated(self) -> float:
-        """How far apart two calls with one input are."""
+        """The distance between the outputs of two calls with the same input."""
         subject = self.subject
         return distance(subject.base_logits, subject.logits(replace(subject.base, seed=1)))
 
     @property
     def outputs(self) -> range:
-        """The positions of all outputs."""
+        """All output positions."""
         return range(self.subject.base_logits.shape[1])
 
     @property
     def limit(self) -> float:
-        """The largest difference that is called rounding."""
+        """The largest difference that counts as rounding."""
         return LIMIT * self.floor
 
     def need_determinism(self) -> None:
-        """Raise `UnavailableError` where the model draws random numbers, so that no two runs can be compared."""
+        """Raise `UnavailableError` if the model is not deterministic, so that its runs cannot be compared."""
         if self.change_when_repeated > self.limit:
-            raise UnavailableError("The same input twice gives different outputs, so other runs cannot be compared.")
+            raise UnavailableError("Repeating the same input gives different outputs, so runs cannot be compared.")
 
-    def apart(self, pair: Pair, made: dict[int, Tensor] | None = None) -> float:
-        """How far apart the outputs of two runs are at the compared positions, relative to the outputs.
+    def apart(self, pair: Pair, cache: dict[int, Tensor] | None = None) -> float:
+        """Return the distance between the outputs of two runs at the compared positions, see `distance`.
 
         Args:
             pair: The two runs.
-            made: Outputs of earlier runs, by the identity of the run; those of the first run are added.
+            cache: Outputs of earlier runs, by the id of the run; the first run's are added.
         """
-        made = {} if made is None else made
-        if id(pair.first) not in made:
-            made[id(pair.first)] = self.subject.logits(pair.first)
+        cache = {} if cache is None else cache
+        if id(pair.first) not in cache:
+            cache[id(pair.first)] = self.subject.logits(pair.first)
         at, at_second = pair.positions
         second = (pair.second_subject or self.subject).logits(pair.second)
-        return distance(made[id(pair.first)][0, at], second[pair.row_second][at_second])
+        return distance(cache[id(pair.first)][0, at], second[pair.row_second][at_second])
 
     def compare(self, pairs: Sequence[Pair], holds: str, broken: str, remedy: str) -> Finding:
-        """The outcome of pairs of runs that should agree: the worst of them is shown.
+        """Compare pairs of runs that should agree, and return a finding about the worst pair.
 
         Args:
-            pairs: At least one.
-            holds: The sentence where all agree.
-            broken: The sentence where one does not; "{title}" stands for what it changes, "{size}" for the difference.
-            remedy: What to look at in the code.
+            pairs: At least one pair.
+            holds: The sentence if all pairs agree.
+            broken: The sentence otherwise; "{title}" is replaced by the pair's title, "{size}" by the difference.
+            remedy: What to look for in the code.
         """
-        made = {id(self.subject.base): self.subject.base_logits}  # many pairs share a run
-        sizes = [self.apart(pair, made) for pair in pairs]
+        cache = {id(self.subject.base): self.subject.base_logits}  # many pairs share a run
+        sizes = [self.apart(pair, cache) for pair in pairs]
         return self.judged(pairs, sizes, holds, broken, remedy)
 
     def judged(self, pairs: Sequence[Pair], sizes: Sequence[float], holds: str, broken: str, remedy: str) -> Finding:
-        """As `compare`, for differences that are known.
+        """As `compare`, for differences that are already known.
 
         Raises:
-            UnavailableError: The model draws random numbers, so no two runs can be compared.
+            UnavailableError: The model is not deterministic, so its runs cannot be compared.
         """
         self.need_determinism()
         worst = max(range(len(pairs)), key=lambda i: sizes[i])
@@ -257,7 +260,7 @@ class Exam:
 
 
 def distance(first: Float[Tensor, "*shape"], second: Float[Tensor, "*shape"]) -> float:
-    """The largest difference, relative to the spread of the first; ∞ where one is not a number and the other is."""
+    """Return the largest difference, relative to the spread of the first; ∞ if only one of them is finite somewhere."""
     if first.shape != second.shape:
         return float("inf")
     if first.numel() == 0:
@@ -271,12 +274,12 @@ def distance(first: Float[Tensor, "*shape"], second: Float[Tensor, "*shape"]) ->
 
 
 def share(size: float) -> str:
-    """A relative difference for people: "12 %", "0.03 %"."""
-    return "not finite" if size == float("inf") else f"{100 * size:.2g} %" if size < 1 else f"{100 * size:.0f} %"
+    """Format a relative difference as a percentage: "12%", "0.03%"."""
+    return "not finite" if size == float("inf") else f"{100 * size:.2g}%" if size < 1 else f"{100 * size:.0f}%"
 
 
 def stacked(runs: Sequence[Run]) -> Run:
-    """Several calls of one shape as the rows of one call."""
+    """Stack several calls of equal shape as the rows of one call."""
 
     def rows(name: str) -> Tensor | None:
         values = [getattr(run, name) for run in runs]
@@ -287,11 +290,11 @@ def stacked(runs: Sequence[Run]) -> Run:
 
 @dataclass(frozen=True)
 class Check:
-    """One rule."""
+    """A registered check."""
 
     name: str
     rule: str
-    """What must hold, as the end of "It is checked whether …"."""
+    """What must hold, as a clause: "changing a later token changes no earlier output"."""
     run: Callable[[Exam], Finding]
 
 

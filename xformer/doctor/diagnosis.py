@@ -1,4 +1,4 @@
-"""`diagnose`: run the checks on a model, and say what was found, where, and what was not looked at."""
+"""`diagnose`: run the checks on a model and report the findings, their locations, and what was not checked."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from xformer.doctor.subject import Subject
 from xformer.errors import InputError, XformerError
 
 UNSEEN = (
-    "Whether the weights are good ones: no invariance knows that.",
+    "Whether the weights are any good: invariants cannot show that.",
     "How the model was trained: data, labels, batches, learning rate.",
-    "Inputs that behave unlike the given one, and inputs longer than those tried.",
+    "Inputs that behave differently from the given one, and inputs longer than those tried.",
 )
-"""What no check looks at."""
+"""Limitations of all checks."""
 
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """What the checks found.
+    """The findings of all checks on a model.
 
     Attributes:
-        findings: One for each check, those that are broken first.
+        findings: One for each check, broken ones first.
         name: The name of the model.
 
     Example:
@@ -55,24 +55,24 @@ class Diagnosis:
 
     @property
     def broken(self) -> tuple[Finding, ...]:
-        """The findings to look at."""
+        """The findings with the verdict "broken"."""
         return tuple(one for one in self.findings if one.verdict == "broken")
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row for each check; layers, heads and positions count from 0.
+        """One row per check; layers, heads and positions count from 0.
 
         Columns: `check`, `verdict` ("holds", "broken", "not applicable", "could not run"), `size` and `floor` (relative to the
-        outputs), `layer`, `head`, `query`, `key`, `sentence`, `remedy`.
+        spread of the outputs), `layer`, `head`, `query`, `key`, `sentence`, `remedy`.
         """
         frame = pd.DataFrame([one.row() for one in self.findings], columns=list(COLUMNS))
         return frame.astype({"size": "float64", "floor": "float64", **dict.fromkeys(CELL, "Int64")})
 
     @property
     def not_checked(self) -> list[str]:
-        """What was not looked at: checks that do not apply or could not run, and what no check sees."""
-        silent = [one for one in self.findings if one.verdict in ("not applicable", "could not run")]
-        return [f"{one.check}: {one.sentence}" for one in silent] + list(UNSEEN)
+        """What was not checked: checks that do not apply or could not run, and the limitations of all checks."""
+        skipped = [finding for finding in self.findings if finding.verdict in ("not applicable", "could not run")]
+        return [f"{finding.check}: {finding.sentence}" for finding in skipped] + list(UNSEEN)
 
     def __repr__(self) -> str:
         lines = [
@@ -83,7 +83,7 @@ class Diagnosis:
 
     def _repr_html_(self) -> str:
         rows = "".join(_html_row(one) for one in self.findings)
-        head = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("check", "verdict", "what was found"))
+        head = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("check", "verdict", "finding"))
         return f"<p><b>{html.escape(repr(self).splitlines()[0])}</b></p><table><tr>{head}</tr>{rows}</table>"
 
 
@@ -98,15 +98,18 @@ def _html_row(finding: Finding) -> str:
 
 
 N_DRAWN = 16
-"""The largest number of rows and columns; of a larger pattern the part around the cell is drawn."""
+"""Largest number of rows and columns drawn; larger patterns are cropped around the cell."""
 
 
 def cell_picture(place: Place, names: Sequence[str] = ()) -> str:
-    """The attention weights of the head to blame as an HTML table, the offending cell outlined; empty where no cell is known.
+    """Draw the attention pattern of the faulty head as an HTML table with the offending cell outlined.
 
     Args:
-        place: Where two runs part.
-        names: The tokens of the run, for the rows and columns; their numbers where none are given.
+        place: The location of the fault.
+        names: The labels of rows and columns; token ids or positions by default.
+
+    Returns:
+        HTML, or "" if the location has no cell.
     """
     if place.pattern is None or place.query is None or place.key is None:
         return ""
@@ -114,7 +117,7 @@ def cell_picture(place: Place, names: Sequence[str] = ()) -> str:
     top, left = (max(0, min(at - N_DRAWN // 2, n - N_DRAWN)) for at, n in ((place.query, n_query), (place.key, n_key)))
     part = place.pattern[top : top + N_DRAWN, left : left + N_DRAWN].float().clamp(0, 1)
     labels = [html.escape(str(one)[:8]) for one in names or place.labels or range(n_key)]
-    first_query = n_key - n_query  # with a cache the queries are the last positions
+    first_query = n_key - n_query  # with a cache, the queries are the last positions
     square = "width:18px;height:18px;padding:0;border:1px solid transparent"
     upright = "writing-mode:vertical-rl;transform:rotate(180deg)"
     head = "".join(f"<td style='{upright}'>{one}</td>" for one in labels[left : left + N_DRAWN])
@@ -142,23 +145,23 @@ def diagnose(
     causal: bool | None = None,
     original: nn.Module | None = None,
 ) -> Diagnosis:
-    """Check that a model does what its kind of model must do, and find the layer, head and cell where it does not.
+    """Check the invariants that a model of its kind must satisfy, and locate violations by layer, head and cell.
 
-    The model itself is left as it was found: mode, hooks, configuration, gradients and random numbers.
+    The model is not changed: its mode, hooks, configuration, gradients and the global random state are preserved.
 
     Args:
-        model: One of ours, one of Transformers, any module that maps token ids to logits, or a folder or file of a model.
-        inputs: A text, token ids, or named arguments; None takes an example.
-        tokenizer: For a text; a folder brings its own.
-        checks: The names of some checks; None runs all.
-        causal: Whether an output may depend on earlier tokens only; None finds out.
-        original: The model that this one was converted from, for the check `conversion`.
+        model: An xformer or Transformers model, any module that maps token ids to logits, or a folder or file of a model.
+        inputs: A text, token ids, or a dict of arguments; None uses arbitrary tokens.
+        tokenizer: The tokenizer, if `inputs` is a text; a folder has its own.
+        checks: The names of the checks to run; None runs all.
+        causal: Whether outputs may depend only on earlier tokens; None: detect automatically.
+        original: The model from which this one was converted, for the check `conversion`.
 
     Returns:
-        The findings; `.ok`, `.table` and `.not_checked`.
+        The diagnosis; see `.ok`, `.table` and `.not_checked`.
 
     Raises:
-        InputError: The model reads no tokens, or a check is not known.
+        InputError: The model reads no tokens, or a check is unknown.
 
     Example:
         >>> import xformer
@@ -175,7 +178,7 @@ def diagnose(
 
 
 def subject_of(model: nn.Module | str | Path, inputs: Any = None, tokenizer: Any = None, **options: Any) -> Subject:
-    """The subject for a model in memory or on disk; see `diagnose`."""
+    """Return the subject for a model in memory or on disk; see `diagnose`."""
     if isinstance(model, nn.Module):
         return Subject.of(model, inputs, tokenizer, **options)
     from xformer.adapters.load import is_external, opened_from
@@ -185,7 +188,7 @@ def subject_of(model: nn.Module | str | Path, inputs: Any = None, tokenizer: Any
     if is_external(path):
         opened: Any = opened_from(path)
         tokenizer = tokenizer or opened.tokenizer
-        if inputs is None and tokenizer is not None:  # an example, which says nothing about the quality of the weights
+        if inputs is None and tokenizer is not None:  # ids, not text: the loss on an example proves nothing
             inputs = tokenizer(opened.input.default)["input_ids"]
         return Subject.of(opened.opened.module, inputs, tokenizer, **options)
     checkpoint = load(path)
@@ -200,19 +203,19 @@ def subject_of(model: nn.Module | str | Path, inputs: Any = None, tokenizer: Any
 def _wanted(names: Sequence[str] | None) -> list[Check]:
     for name in names or ():
         if name not in CHECKS:
-            raise InputError(f"A check is one of {', '.join(CHECKS)}; got {name!r:.60}.")
+            raise InputError(f"A check must be one of {', '.join(CHECKS)}; got {name!r:.60}.")
     return [one for one in CHECKS.values() if names is None or one.name in names]
 
 
 def iter_findings(subject: Subject, checks: Sequence[Check] | None = None) -> Iterator[Finding]:
-    """Run the checks one after the other; closing the iterator cancels the rest."""
+    """Run the checks one by one; closing the iterator cancels the rest."""
     exam = Exam(subject)
     for one in CHECKS.values() if checks is None else checks:
         yield examine(exam, one)
 
 
 def examine(exam: Exam, check: Check) -> Finding:
-    """Run one check, and look for the place where it is broken."""
+    """Run one check, and locate the fault if it is broken."""
     try:
         with torch.no_grad(), uncompiled():
             found = check.run(exam)
@@ -224,5 +227,5 @@ def examine(exam: Exam, check: Check) -> Finding:
         reason = (
             str(error) if isinstance(error, XformerError) else f"{type(error).__name__}: {' '.join(str(error).split())}"
         )
-        found = Finding("could not run", f"It could not be looked at: {reason[:200]}")
+        found = Finding("could not run", f"The check could not run: {reason[:200]}")
     return replace(found, check=check.name)

@@ -1,13 +1,13 @@
-"""Where two runs that should agree part: the layer, the component, and in attention the head and the cell.
+"""Locate the first difference between two runs that should agree: layer, component, and in attention the head and cell.
 
     place = localise(exam, pair)
     place.layer, place.head, place.query, place.key, place.cause
 
-The activations of both runs are compared in the order in which they were computed, at the positions that should agree. The
-first that differs names the layer and the component. Of an attention layer the weights say more: a weight on a key that is not
-among the positions that should agree (a later token, padding, another document) is the offending cell itself.
+The activations of both runs are compared in forward order, at the positions that should agree. The first that differs
+determines the layer and the component. In an attention layer, a weight on a key outside those positions (a later token,
+padding, another document) is itself the offending cell.
 
-`compare_runs` does the same for two models that should compute the same: a port and its original, or two checkpoints.
+`compare_runs` does the same for two models that should be equivalent: a port and its original, or two checkpoints.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from xformer.errors import InputError, XformerError
 from xformer.site import Site
 
 MASKED = -1e9
-"""Scores below this are masked, be it by −∞ or by a large number."""
+"""Scores below this count as masked, whether by −∞ or by a large negative constant."""
 
 
 def localise(exam: Exam, pair: Pair) -> Place | None:
-    """Where the runs of a pair part; None where no recorded activation shows it."""
+    """Return the location where the runs of a pair first differ; None if no recorded activation differs."""
     other = pair.second_subject or exam.subject
     limit = 1e2 * exam.subject.eps
     try:
         first, second = exam.subject.record(pair.first), other.record(pair.second)
-    except XformerError:  # its attention cannot be read: the modules can
+    except XformerError:  # its attention cannot be captured: compare outputs of modules
         return _by_modules(exam.subject, other, pair, limit)
     row, n_rows = pair.row_second, len(pair.second.tokens)
     second = {name: value[row : row + 1] if len(value) == n_rows else value for name, value in second.items()}
@@ -56,10 +56,10 @@ def localise(exam: Exam, pair: Pair) -> Place | None:
 
 
 def first_not_finite(subject: Subject, run: Run) -> Place:
-    """The first activation with NaN or infinity; scores are −∞ where a mask forbids a key."""
+    """Return the location of the first NaN or infinity, ignoring masked scores, which are −∞ by design."""
     try:
         recorded = subject.record(run)
-    except XformerError:  # its attention cannot be read
+    except XformerError:  # its attention cannot be captured
         recorded = {}
     for name, value in recorded.items():
         if name.endswith(("scores", "mask", "causal", "pos_bias")) or bool(value.isfinite().all()):
@@ -71,27 +71,27 @@ def first_not_finite(subject: Subject, run: Run) -> Place:
 
 
 class _Aligned:
-    """Two recorded runs, cut to the positions that should agree."""
+    """Two recorded runs, restricted to the positions that should agree."""
 
     def __init__(self, pair: Pair, first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> None:
         self.pair, self.first, self.second = pair, first, second
         self.read_stack = "decoder" if pair.first.target is not None else ""
 
     def at(self, stack: str, *, keys: bool = False) -> tuple[list[int], list[int]]:
-        """The positions of a stack that should agree."""
+        """Return the positions of a stack that should agree, in the first and in the second run."""
         if self.read_stack and stack == "encoder":
             return _source_positions(self.pair)
         n_cached = self.pair.second.n_cached
         if n_cached and keys:
             whole = list(range(self.pair.second.read.shape[1]))
             return whole, whole
-        if n_cached:  # the second run was recorded from there on
+        if n_cached:  # the second run was recorded from this position on
             rest = [at for at in self.pair.positions[0] if at >= n_cached]
             return rest, [at - n_cached for at in rest]
         return self.pair.positions
 
     def cut(self, name: str) -> tuple[Tensor, Tensor] | None:
-        """Both values of an activation at those positions; None where it has no axis of positions."""
+        """Return both values of an activation at those positions; None if it has no position axis."""
         site, part = Site.find(name), name.rpartition(".")[2]
         stack = name.split(".")[0] if name.startswith(("encoder.", "decoder.")) else self.read_stack or "decoder"
         is_cross = site is not None and site.kind == "cross_attn"
@@ -108,14 +108,14 @@ class _Aligned:
         return None
 
     def apart(self, name: str) -> float:
-        """How far apart an activation is, relative to its size; 0 where it cannot be compared."""
+        """Return the largest difference of an activation, relative to its size; 0 if it cannot be compared."""
         cut = self.cut(name)
         if cut is None:
             return 0.0
         one, other = (value.double().masked_fill(value.double() < MASKED, float("-inf")) for value in cut)
         if one.shape != other.shape:
             return float("inf")
-        both = one.isfinite() & other.isfinite()  # −∞ at masked cells agrees with itself
+        both = one.isfinite() & other.isfinite()  # −∞ in both at masked cells counts as equal
         if bool((one.isfinite() != other.isfinite()).any()):
             return float("inf")
         one, other = one[both], other[both]
@@ -123,7 +123,7 @@ class _Aligned:
 
 
 def _source_positions(pair: Pair) -> tuple[list[int], list[int]]:
-    """The positions of an encoder's tokens in two runs: all that are tokens."""
+    """Return the positions of the encoder's tokens in both runs, without padding."""
 
     def tokens(run: Run, row: int) -> list[int]:
         valid = torch.ones_like(run.tokens).bool() if run.valid is None else run.valid
@@ -133,7 +133,7 @@ def _source_positions(pair: Pair) -> tuple[list[int], list[int]]:
 
 
 def _leaks(aligned: _Aligned) -> dict[str, Place]:
-    """For each attention layer, the largest weight of a compared query on a key that should not matter to it."""
+    """Return, for each attention layer, the largest weight of a compared query on a key that must not affect it."""
     found = {}
     for name, pattern in aligned.second.items():
         site = Site.find(name)
@@ -148,9 +148,9 @@ def _leaks(aligned: _Aligned) -> dict[str, Place]:
                 continue
             queries = aligned.at(site.stack)[index]
             keys = aligned.at("encoder" if site.kind == "cross_attn" else site.stack, keys=True)[index]
-            foreign = torch.ones(patterns.shape[-1], dtype=torch.bool)
-            foreign[keys] = False
-            weights = patterns[0, :, queries].double() * foreign  # [head, query, key]
+            forbidden = torch.ones(patterns.shape[-1], dtype=torch.bool)
+            forbidden[keys] = False
+            weights = patterns[0, :, queries].double() * forbidden  # [head, query, key]
             if weights.numel() and float(weights.max()) > 1e-6:
                 head, query, key = (int(i) for i in torch.unravel_index(weights.argmax(), weights.shape))
                 stream = run.tokens if site.kind == "cross_attn" or not aligned.read_stack else run.read
@@ -163,7 +163,7 @@ def _leaks(aligned: _Aligned) -> dict[str, Place]:
 
 
 def _place(aligned: _Aligned, name: str) -> Place:
-    """The place of the first activation that differs."""
+    """Return the location for the first activation that differs."""
     site, part = Site.find(name), name.rpartition(".")[2]
     if site is None:
         outside = {"embed": "embedding", "pos_embed": "positions", "pos_angles": "positions", "final_norm": "norm"}
@@ -174,8 +174,8 @@ def _place(aligned: _Aligned, name: str) -> Place:
         return Place(name, "norm" if part == "in" else "feed-forward", site.layer)
     cause = {"in": "norm", "pos_angles": "positions", "causal": "mask"}.get(part, part)
     if part in ("q", "k") and aligned.apart(f"{site.path}.v") < 1e-5 and _agrees_at_first(aligned, name):
-        cause = "positions"  # of one stream, and the values agree
-    if part not in ("q", "k", "v", "mask", "scores", "pattern", "z"):  # of no single head
+        cause = "positions"  # the input is the same, since the values agree
+    if part not in ("q", "k", "v", "mask", "scores", "pattern", "z"):  # has no head axis
         return Place(name, cause, site.layer)
     head, query, key = _largest_change(aligned, name, site)
     shown = aligned.first.get(f"{site.path}.pattern")
@@ -187,7 +187,7 @@ def _place(aligned: _Aligned, name: str) -> Place:
 
 
 def _agrees_at_first(aligned: _Aligned, name: str) -> bool:
-    """Whether queries or keys of two models agree at the first position, where nothing is turned; true of one model."""
+    """Return whether queries or keys of two models agree at position 0, where rotation is the identity; true for one model."""
     cut = aligned.cut(name)
     if aligned.pair.second_subject is None or cut is None:
         return True
@@ -195,7 +195,7 @@ def _agrees_at_first(aligned: _Aligned, name: str) -> bool:
 
 
 def _largest_change(aligned: _Aligned, name: str, site: Site) -> tuple[int | None, int | None, int | None]:
-    """The head in which an activation changes most, and the cell of its weights that changes most."""
+    """Return the head in which an activation changes most, and the cell of its pattern that changes most."""
     cut = aligned.cut(name)
     if cut is None or cut[0].shape != cut[1].shape:
         return None, None, None
@@ -212,7 +212,7 @@ def _largest_change(aligned: _Aligned, name: str, site: Site) -> tuple[int | Non
 
 
 def _by_modules(subject: Subject, other: Subject, pair: Pair, limit: float) -> Place | None:
-    """The first module whose output differs at the positions that should agree."""
+    """Return the first module whose output differs at the positions that should agree."""
     at, at_second = _Aligned(pair, {}, {}).at("")
     calls = zip(module_outputs(subject, pair.first), module_outputs(other, pair.second), strict=False)
     for (path, one), (_, two) in calls:
@@ -226,7 +226,7 @@ def _by_modules(subject: Subject, other: Subject, pair: Pair, limit: float) -> P
 
 @torch.no_grad()
 def module_outputs(subject: Subject, run: Run) -> Iterator[tuple[str, Tensor]]:
-    """The output of every module in a call, by its path, in the order in which they were done."""
+    """Yield the path and the output of every module of a call, in the order of execution."""
     module, seen = subject.shared().module, []
 
     def keep(path: str) -> Any:
@@ -247,12 +247,12 @@ def module_outputs(subject: Subject, run: Run) -> Iterator[tuple[str, Tensor]]:
 
 @dataclass(frozen=True, eq=False)
 class RunComparison:
-    """Two runs that should agree, module by module.
+    """A comparison of two runs that should agree, module by module.
 
     Attributes:
-        table: A row for each pair of modules, in the order of the computation: `module`, `other`, `shape`, `difference`.
-        limit: The largest difference that is called rounding.
-        place: Where the runs part, with head and cell where both models' attention can be read; None where they agree.
+        table: One row per pair of modules, in forward order: `module`, `other`, `shape`, `difference`.
+        limit: The largest difference that counts as rounding.
+        place: Where the runs first differ, with head and cell if both models' attention can be captured; None if they agree.
 
     Example:
         >>> import xformer
@@ -273,7 +273,7 @@ class RunComparison:
 
     @property
     def first(self) -> str | None:
-        """The first module whose output differs; None where all agree."""
+        """The first module whose output differs; None if all agree."""
         differing = self.table[self.table["difference"] > self.limit]
         return None if differing.empty else str(differing.iloc[0]["module"])
 
@@ -286,20 +286,20 @@ def compare_runs(
     tokenizer: Any = None,
     pairs: Sequence[tuple[str, str]] | None = None,
 ) -> RunComparison:
-    """Compare two models that should compute the same, module by module.
+    """Compare two models that should be equivalent, module by module.
 
     Args:
         first: The original.
         second: The port, the copy, or the same model with another attention backend.
-        inputs: A text, token ids, or named arguments, for both.
-        tokenizer: For a text.
-        pairs: Paths of modules that belong together, original first; None pairs them by order and shape of their outputs.
+        inputs: A text, token ids, or a dict of arguments, for both models.
+        tokenizer: The tokenizer, if `inputs` is a text.
+        pairs: Paths of corresponding modules, the original's first; None pairs modules by order and output shape.
 
     Returns:
-        The differences of all pairs, the first that is more than rounding, and the place in the attention.
+        The differences of all pairs, and where the models first differ by more than rounding.
 
     Raises:
-        InputError: A given path is no module, or no modules could be paired.
+        InputError: A given path is not a called module, or no modules could be paired.
 
     Example:
         >>> import copy, torch, xformer
@@ -316,9 +316,7 @@ def compare_runs(
         for (path, value), (path_two, value_two) in _paired(outputs, others, pairs)
     ]
     if not rows:
-        raise InputError(
-            "No modules of these models could be paired by order and shape; name them with pairs=[('a', 'b')]."
-        )
+        raise InputError("No modules of these models could be paired by order and shape; give pairs=[('a', 'b')].")
     exam = Exam(one)
     at = list(range(one.base.read.shape[1]))
     pair = Pair(one.base, two.base, at, second_subject=two)
@@ -331,13 +329,13 @@ def compare_runs(
 def _paired(
     outputs: list[tuple[str, Tensor]], others: list[tuple[str, Tensor]], pairs: Sequence[tuple[str, str]] | None
 ) -> Iterator[tuple[tuple[str, Tensor], tuple[str, Tensor]]]:
-    """Pairs of outputs: the named ones, or in order those of one shape."""
+    """Yield pairs of outputs: the given ones, or in order those of equal shape."""
     if pairs is not None:
         by_path, by_path_two = dict(outputs), dict(others)
         for path, path_two in pairs:
             if path not in by_path or path_two not in by_path_two:
                 raise InputError(
-                    f"pairs names modules that were called, got {(path, path_two)}; for example 'layers.0'."
+                    f"pairs must name modules that were called, got {(path, path_two)}; for example 'layers.0'."
                 )
             yield (path, by_path[path]), (path_two, by_path_two[path_two])
         return

@@ -1,11 +1,11 @@
-"""A model under examination: any kind of model, called in one way.
+"""A uniform interface to any model that the doctor examines.
 
     subject = Subject.of(model, [5, 9, 2])
     subject.logits(Run(tokens, valid=valid))        [batch, pos, vocab], eval mode, no gradient
     subject.record(Run(tokens))                     its activations by name
 
-What a plain module can be asked depends on the names of its arguments: `attention_mask`, `position_ids`, `past_key_values`, …
-as in Transformers, and a few others that are in use (`ARGUMENTS`).
+The capabilities of a plain module follow from the names of its arguments: `attention_mask`, `position_ids`,
+`past_key_values`, … as in Transformers, and other common names (`ARGUMENTS`).
 """
 
 from __future__ import annotations
@@ -39,72 +39,74 @@ ARGUMENTS = {
     "segments": ("segment_ids", "document_ids", "sequence_ids", "seq_ids"),
     "target": ("decoder_input_ids",),
 }
-"""What a check can ask for, and the names that such an argument goes by; the first one that `forward` takes is used."""
+"""The arguments that checks use, and their common names; the first name that `forward` takes is used."""
 TRUE_IS_PADDING = ("padding_mask", "key_padding_mask", "src_key_padding_mask")
-"""Masks that are true where there is padding (torch.nn.Transformer); the others are 1 where there is a token."""
+"""Masks that are true at padding (torch.nn.Transformer); the others are 1 at tokens."""
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a model is called with."""
+    """The arguments of one call of a model."""
 
     tokens: Int[Tensor, "batch pos"]
     valid: Bool[Tensor, "batch pos"] | None = None
-    """False where a cell is padding; None: nowhere, and no mask is given."""
+    """False at padding; None: there is no padding, and no mask is passed."""
     positions: Int[Tensor, "batch pos"] | None = None
-    """The index of each token, where that is not its place in the row."""
+    """The position of each token; None: its index in the row."""
     segments: Int[Tensor, "batch pos"] | None = None
-    """The document that each token belongs to, where a row holds several."""
+    """The document of each token, if a row contains several."""
     target: Int[Tensor, "batch target"] | None = None
+    """The input of an encoder-decoder's decoder."""
     with_attention: bool = False
-    """Whether the attention weights are asked for, too."""
+    """Whether to request attention weights as well."""
     seed: int = 0
-    """For models that draw random numbers."""
+    """The random seed, for models that draw random numbers."""
     recorded: bool = False
-    """Whether a model of xformer takes the path on which every step is recorded, and not the fast one."""
+    """Whether an xformer model takes its recorded path instead of the fast one."""
     n_cached: int = 0
-    """So many tokens are read first and kept as keys and values; the rest is read from there in one go."""
+    """The number of tokens to read first, into a key/value cache; the rest is then read in one call."""
 
     @property
     def read(self) -> Int[Tensor, "batch out"]:
-        """The tokens whose positions the logits belong to."""
+        """The tokens at whose positions there are logits: the target of an encoder-decoder, else the tokens."""
         return self.tokens if self.target is None else self.target
 
     def with_read(self, tokens: Int[Tensor, "batch out"]) -> Run:
-        """The same call with other tokens at the positions of the logits."""
+        """Return the call with other tokens at the positions of the logits."""
         return replace(self, tokens=tokens) if self.target is None else replace(self, target=tokens)
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Run:
-        """The same call with each of its tensors changed."""
+        """Return the call with a function applied to each of its tensors."""
         values = {name: getattr(self, name) for name in TENSORS}
         return replace(self, **{name: change(value) for name, value in values.items() if value is not None})
 
 
 TENSORS = ("tokens", "valid", "positions", "segments", "target")
-"""The fields of `Run` with a row for each input."""
+"""The fields of `Run` with one row per input."""
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A model with what is known about how it is called. `module` is a copy on the same weights."""
+    """A model and how to call it. `module` is a copy that shares the model's weights."""
 
     module: nn.Module
     base: Run
-    """The inputs that the diagnosis was asked for: one row."""
+    """The input of the diagnosis, one row."""
     n_tokens: int
     """The size of the vocabulary."""
     pad: int = 0
+    """The id of the padding token."""
     causal: bool = False
-    """Whether an output may depend on earlier tokens only."""
+    """Whether outputs may depend only on earlier tokens."""
     tokenizer: Any = None
     text: str = ""
-    """The text that the inputs were made of, where there is one."""
+    """The text of the input, if it was given as text."""
     original: nn.Module | None = None
-    """The model that this one was converted from, where it is given."""
+    """The model from which this one was converted, if given."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Other arguments of `forward`, handed on as they are."""
+    """Other arguments of `forward`, passed unchanged."""
     tick: Callable[[], None] = lambda: None
-    """Called before each run of the model; what it raises ends the check."""
+    """A callback before each run of the model; an exception in it ends the check."""
 
     @classmethod
     def of(
@@ -116,17 +118,17 @@ class Subject:
         causal: bool | None = None,
         original: Any = None,
     ) -> Subject:
-        """Find out how a model is called.
+        """Determine how to call a model.
 
         Args:
-            model: One of ours, one of Transformers, or any module that maps token ids [batch, pos] to logits.
-            inputs: A text, token ids, a tensor, or named arguments; None takes arbitrary tokens.
-            tokenizer: For a text.
-            causal: Whether the model is meant to be causal; None finds out.
-            original: The model that this one was converted from.
+            model: An xformer or Transformers model, or any module that maps token ids [batch, pos] to logits.
+            inputs: A text, token ids, a tensor, or a dict of arguments; None uses arbitrary tokens.
+            tokenizer: The tokenizer, if `inputs` is a text.
+            causal: Whether the model is meant to be causal; None: detect automatically.
+            original: The model from which this one was converted.
 
         Raises:
-            InputError: The model reads no tokens, or cannot be run on these.
+            InputError: The model reads no tokens, or cannot be run on these inputs.
         """
         model = unwrapped(model)
         module = _with_shared_weights(model)
@@ -142,7 +144,9 @@ class Subject:
         if n_tokens == 0 and not tokens.is_floating_point():
             n_tokens = int(tokens.max()) + 1
         if tokens.is_floating_point():
-            raise InputError("The checks need a model of token ids [batch, pos], and these inputs are no integers.")
+            raise InputError(
+                "The checks need a model that reads token ids [batch, pos], and these inputs are not integers."
+            )
         target = named.pop("decoder_input_ids", None)
         if target is None and _is_pair(model):
             target = _arbitrary(model, n_tokens, seed=1)
@@ -173,11 +177,11 @@ class Subject:
             ) from error
         return replace(subject, causal=subject.looks_causal if causal is None else causal)
 
-    # How it is called.
+    # How to call the model.
 
     @cached_property
     def takes(self) -> dict[str, str]:
-        """The arguments of `forward` that a check can use: from what they are for to their name."""
+        """The arguments of `forward` that checks can use: a mapping from the keys of `ARGUMENTS` to their names."""
         if isinstance(self.module, Transformer):
             return {}
         names = inspect.signature(self.module.forward).parameters
@@ -189,7 +193,7 @@ class Subject:
         return found | ({"attention": "output_attentions"} if self.is_transformers else {})
 
     def can(self, use: str) -> bool:
-        """Whether the model can be given padding ("valid"), positions, a cache ("past"), …"""
+        """Return whether the model accepts a padding mask ("valid"), positions, a cache ("past"), …"""
         if isinstance(self.module, Transformer):
             return (
                 self.module.decoder is not None
@@ -199,10 +203,10 @@ class Subject:
         return use in self.takes
 
     def arguments(self, run: Run) -> dict[str, Any]:
-        """The arguments of `forward` for a call; a number stands for the place of one without a known name.
+        """Return the arguments of `forward` for a call; the key "0" is a positional argument of unknown name.
 
         Raises:
-            UnavailableError: The model cannot be given something that the call has.
+            UnavailableError: The model does not accept an argument that the call needs.
         """
         takes = self.takes
         named: dict[str, Any] = {takes.get("tokens", "0"): run.tokens, **self.extra}
@@ -217,7 +221,7 @@ class Subject:
             if value is None:
                 continue
             if use not in takes:
-                raise UnavailableError(f"forward takes no {ARGUMENTS[use][0]}.")
+                raise UnavailableError(f"forward has no argument {ARGUMENTS[use][0]}.")
             name = takes[use]
             if use == "valid":
                 value = ~value if name in TRUE_IS_PADDING else value if name == "valid" else value.long()
@@ -227,7 +231,7 @@ class Subject:
         return named
 
     def call(self, named: Mapping[str, Any], seed: int = 0) -> Any:
-        """Call the module with named arguments, in eval mode and with random numbers of its own."""
+        """Call the module with named arguments, in eval mode and with a separate random state."""
         named = {name: self._here(value) if isinstance(value, Tensor) else value for name, value in named.items()}
         args = [value for name, value in named.items() if name.isdigit()]
         with _own_randomness(self.device, seed):
@@ -235,7 +239,7 @@ class Subject:
 
     @torch.no_grad()
     def logits(self, run: Run) -> Float[Tensor, "batch out vocab"]:
-        """What the model puts out for every position of `run.read`, in main memory."""
+        """Return the outputs at every position of `run.read`, on the CPU."""
         self.tick()
         return self._logits(run.each(self._here)).cpu()
 
@@ -254,7 +258,7 @@ class Subject:
         return self.output_of(self.call(self.arguments(run), run.seed), run)
 
     def _halves(self, run: Run) -> tuple[Tensor, Any]:
-        """The outputs of the tokens that are read first, and what the model is then called with."""
+        """Return the outputs of the cached tokens, and the arguments of the second call."""
         n = run.n_cached
         if isinstance(self.module, Transformer):
             memory = None if run.target is None else self.module.encode(run.tokens)
@@ -274,37 +278,37 @@ class Subject:
         returned = self.call(self.arguments(first) | keep)
         past = _past_of(returned)
         if past is None:
-            raise UnavailableError("The model was asked for its keys and values, and returned none.")
+            raise UnavailableError("The model did not return the keys and values that were requested.")
         return self.output_of(returned, first), self.arguments(rest) | keep | {self.takes["past"]: past}
 
     def output_of(self, returned: Any, run: Run) -> Float[Tensor, "batch out vocab"]:
-        """The logits, or the last state of a model without a head, in what a call returned."""
-        from xformer.adapters.any_module import first_tensor  # only now: not needed for models of ours
+        """Extract the logits, or the last hidden state of a model without a head, from the result of a call."""
+        from xformer.adapters.any_module import first_tensor  # imported late: xformer models do not need it
 
         output = getattr(returned, "prediction_logits", None)
         output = first_tensor(returned) if output is None else output
         if output.dim() == 3 and output.shape[1] == 1 < run.read.shape[1] and "labels" in self.takes:
-            # Some models score the last position only, unless they are given what comes next.
+            # Some models return only the last position unless they are given labels.
             named = self.arguments(run) | {self.takes["labels"]: run.read}
             output = first_tensor(self.call(named))
         return output if output.dim() > 2 else output[:, None]
 
     @cached_property
     def base_logits(self) -> Float[Tensor, "batch out vocab"]:
-        """The outputs for `base`: many checks compare others with them."""
+        """The outputs for `base`, with which many checks compare others."""
         return self.logits(self.base)
 
     @cached_property
     def has_output_by_position(self) -> bool:
-        """Whether there is an output for every token, and not one for the whole input."""
+        """Whether there is an output for every token, not one for the whole input."""
         return self.base_logits.shape[1] == self.base.read.shape[1]
 
     @torch.no_grad()
     def record(self, run: Run) -> dict[str, Tensor]:
-        """The activations of a call by name, in the order of the computation: "decoder.0.attn.pattern", …
+        """Return the activations of a call by name, in forward order: "decoder.0.attn.pattern", …
 
         Raises:
-            XformerError: The attention of this model cannot be read.
+            XformerError: The attention of this model cannot be captured.
         """
         with _own_randomness(self.device, run.seed):
             return {name: value.cpu() for name, value in self._recorded(run.each(self._here)).items()}
@@ -312,7 +316,7 @@ class Subject:
     def _recorded(self, run: Run) -> dict[str, Tensor]:
         if isinstance(self.module, Transformer):
             if run.n_cached:
-                raise UnavailableError("A run from a cache is not recorded.")
+                raise UnavailableError("Runs with a cache cannot be recorded.")
             tape = Tape()
             self.module(run.tokens, run.target, valid=run.valid, layout=_layout(run), tape=tape)
             return dict(tape.activations)
@@ -321,7 +325,7 @@ class Subject:
 
     @cached_property
     def _opened(self) -> Any:
-        from xformer.adapters.any_module import AnyModule  # only now: not needed for models of ours
+        from xformer.adapters.any_module import AnyModule  # imported late: xformer models do not need it
         from xformer.adapters.huggingface_opening import open_transformers
 
         if hasattr(self.module, "main_input_name"):
@@ -329,38 +333,38 @@ class Subject:
         return AnyModule.open(self.module, self.arguments(self.base)).opened
 
     def changed(self, module: nn.Module) -> Subject:
-        """The same inputs for another module."""
+        """Return the subject with another module."""
         return replace(self, module=module)
 
     def copied(self, dtype: torch.dtype | None = None) -> Subject:
-        """The same with weights of its own, which may be changed."""
+        """Return the subject with a deep copy of the module, whose weights can be changed."""
         return self.changed(copy.deepcopy(self.module).to(dtype or self.dtype))
 
     def shared(self) -> Subject:
-        """The same as another module on the same weights: its configuration and hooks may be changed."""
+        """Return the subject with a copy that shares the weights, whose configuration and hooks can be changed."""
         return self.changed(_with_shared_weights(self.module))
 
-    # What is known about it.
+    # Properties of the model.
 
     @property
     def config(self) -> Any:
-        """The configuration of its text part, or None."""
+        """The configuration of the model's text part, or None."""
         config: Any = getattr(self.module, "config", None)
         return config.get_text_config() if hasattr(config, "get_text_config") else config
 
     @property
     def is_transformers(self) -> bool:
-        """Whether the model is one of the Transformers library."""
+        """Whether this is a model of the Transformers library."""
         return hasattr(self.module, "main_input_name") and hasattr(self.module, "config")
 
     @property
     def reads_images(self) -> bool:
-        """Whether the model is one of xformer that reads the pixels of an image."""
+        """Whether this is an xformer model that reads the pixels of an image."""
         return isinstance(self.module, Transformer) and bool(self.module.config.image)
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are."""
+        """The device of the weights."""
         return next((one.device for one in self.module.parameters()), torch.device("cpu"))
 
     def _here(self, value: Tensor) -> Tensor:
@@ -368,19 +372,19 @@ class Subject:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision of its weights."""
+        """The floating-point type of the weights."""
         return next((one.dtype for one in self.module.parameters() if one.is_floating_point()), torch.float32)
 
     @property
     def eps(self) -> float:
-        """The rounding of its numbers; float32's in a float64 model, as Transformers computes softmax and rotations in it."""
+        """The machine epsilon of the weights, at least float32's: Transformers computes softmax and rotations in float32."""
         return max(torch.finfo(self.dtype).eps, torch.finfo(torch.float32).eps)
 
     @property
     def max_len(self) -> int:
-        """The longest input: what the model says; else the rows of its smallest other table that the input fits; else 512.
+        """The context length: from the configuration; else the smallest other embedding table that fits the input; else 512.
 
-        On a GPU an index beyond a table ends the whole process.
+        It must not be exceeded, because on a GPU an index beyond a table aborts the process.
         """
         names = ("max_position_embeddings", "n_positions", "max_len", "block_size", "max_seq_len", "context_length")
         for owner in (self.config, self.module):
@@ -395,7 +399,7 @@ class Subject:
         return min((rows for rows in tables if rows >= n), default=512)
 
     def other_tokens(self, tokens: Tensor, seed: int = 0) -> Tensor:
-        """Another token in the place of each: neither the same nor padding."""
+        """Replace each token by another one that is not padding."""
         draw = torch.Generator().manual_seed(seed)
         shift = torch.randint(1, max(2, self.n_tokens - 1), tokens.shape, generator=draw).to(tokens.device)
         other = (tokens + shift) % self.n_tokens
@@ -404,7 +408,7 @@ class Subject:
 
     @property
     def looks_causal(self) -> bool:
-        """Whether the model is meant to be causal: it says so, or most of what it could see ahead gets no attention."""
+        """Whether the model is meant to be causal: it is declared so, or most later keys get no attention."""
         if isinstance(self.module, Transformer):
             return bool(self.module.config.causal) or self.module.config.architecture == "encoder-decoder"
         if self.is_transformers:
@@ -432,13 +436,13 @@ class Subject:
 
 
 def _share_ahead(pattern: Float[Tensor, "batch head query key"]) -> float:
-    """The share of the cells to the right of the diagonal that get attention."""
+    """Return the fraction of the cells above the diagonal that get attention."""
     ahead = torch.ones(pattern.shape[-2:]).triu(1).bool()
     return float((pattern[..., ahead] > 0).float().mean())
 
 
 def _is_triangle(buffer: Tensor) -> bool:
-    """Whether a buffer is a causal mask: square, and constant but for a triangle."""
+    """Return whether a buffer is a causal mask: square, with one value below the diagonal and another above."""
     if buffer.dim() < 2 or buffer.shape[-1] != buffer.shape[-2] or buffer.shape[-1] < 3:
         return False
     square = buffer.reshape(-1, *buffer.shape[-2:])[0].float()
@@ -447,26 +451,26 @@ def _is_triangle(buffer: Tensor) -> bool:
 
 
 def _with_shared_weights(model: nn.Module) -> nn.Module:
-    """A copy of the modules and buffers, in eval mode, with the same parameters."""
+    """Copy the modules and buffers, in eval mode, sharing the parameters."""
     memo: dict[int, Any] = {id(one): one for one in model.parameters()}
     try:
         return copy.deepcopy(model, memo).eval()
     except Exception as error:  # a module may hold anything: a lock, a file, a generator
         raise InputError(
-            f"{type(model).__name__} cannot be copied, and the checks change a copy: {' '.join(str(error).split())[:150]}"
+            f"{type(model).__name__} cannot be copied, and the checks need a copy: {' '.join(str(error).split())[:150]}"
         ) from error
 
 
 @contextmanager
 def _own_randomness(device: torch.device, seed: int) -> Iterator[None]:
-    """Random numbers of this seed inside; those of the caller go on as if nothing had been drawn."""
+    """Seed the random state inside the context, and restore the caller's afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
 
 def _past_of(returned: Any) -> Any:
-    """The keys and values that a call returned; None where it returned none."""
+    """Return the key/value cache in the result of a call; None if there is none."""
     for name in ARGUMENTS["past"]:
         if getattr(returned, name, None) is not None:
             return getattr(returned, name)
@@ -492,7 +496,7 @@ def _is_pair(model: nn.Module) -> bool:
 
 
 def _n_tokens(model: nn.Module) -> int:
-    """The size of the input vocabulary; 0 where it cannot be found."""
+    """Return the size of the input vocabulary; 0 if it is unknown."""
     if isinstance(model, Transformer):
         return model.config.n_inputs
     if hasattr(model, "main_input_name"):
@@ -504,7 +508,7 @@ def _n_tokens(model: nn.Module) -> int:
 
 def _encoded(text: str, tokenizer: Any) -> Tensor:
     if tokenizer is None:
-        raise InputError("A text needs a tokenizer, and none was given; for example diagnose(model, text, tokenizer).")
+        raise InputError("A text needs a tokenizer; for example diagnose(model, text, tokenizer).")
     return torch.tensor([tokenizer(text)["input_ids"]])
 
 
@@ -512,13 +516,13 @@ def _as_rows(inputs: Any) -> Tensor:
     tokens = inputs if isinstance(inputs, Tensor) else torch.tensor(inputs)
     if tokens.dim() not in (1, 2) or tokens.numel() == 0:
         raise InputError(
-            f"Token ids are shaped [pos] or [batch, pos], got {list(tokens.shape)}; for example [[3, 7, 12]]."
+            f"Token ids must have shape [pos] or [batch, pos], got {list(tokens.shape)}; for example [[3, 7, 12]]."
         )
     return tokens[None] if tokens.dim() == 1 else tokens
 
 
 def _arbitrary(model: nn.Module, n_tokens: int, seed: int = 0) -> Tensor:
-    """Arbitrary tokens without special ones, for a model that was given no inputs."""
+    """Draw arbitrary tokens, without special ones, for a model without given inputs."""
     draw = torch.Generator().manual_seed(seed)
     if isinstance(model, Transformer):
         n = model.config.image**2 or min(12, model.config.max_len)
@@ -529,10 +533,11 @@ def _arbitrary(model: nn.Module, n_tokens: int, seed: int = 0) -> Tensor:
         example = example_inputs(model, seed)
         name = "decoder_input_ids" if seed and "decoder_input_ids" in example else "input_ids"
         if name not in example:
-            raise InputError(f"The checks need a model of token ids, and {type(model).__name__} reads none.")
+            raise InputError(f"The checks need a model that reads token ids, and {type(model).__name__} does not.")
         return example[name]
     if n_tokens == 0:
         raise InputError(
-            "This module has no table of token embeddings, so give inputs; for example torch.tensor([[3, 7]])."
+            "This module has no embedding table, so its vocabulary is unknown; give inputs, for example "
+            "torch.tensor([[3, 7]])."
         )
     return torch.randint(0, n_tokens, (1, min(12, n_tokens)), generator=draw)

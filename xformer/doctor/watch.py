@@ -1,10 +1,10 @@
-"""What a model's own code does in attention: its queries, keys, scores, softmax and weights, whoever wrote it.
+"""Capture the queries, keys, scores, softmax and weights of attention from a model's own code.
 
     for seen in watch(subject, run):
         seen.layer, seen.q, seen.k, seen.scores, seen.weights
 
-`Subject.record` replaces the attention of Transformers models by ours; here the model's own attention runs, and PyTorch's
-functions are watched that it calls: the product of q and k, the softmax, the product with v, or one of PyTorch's kernels.
+`Subject.record` replaces the attention of Transformers models by xformer's. Here the model's own attention runs, and the
+PyTorch functions that it calls are intercepted: the product of q and k, the softmax, the product with v, or an SDPA kernel.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ SOFTMAXES = (F.softmax, torch.softmax, Tensor.softmax)
 
 @dataclass(eq=False)
 class Watched:
-    """One attention of a run.
+    """One attention operation of a run.
 
     Attributes:
         path: The module that computes it.
-        layer: Its layer in its stack, from 0; None where no number is in the path.
-        entered: What the innermost module reads, [batch, pos, features]; None where that is no stream.
-        q: Queries as they are multiplied; None where they could not be found.
-        k: Keys, for each query head or each group.
-        v: Values, likewise; None where they could not be found.
-        scores: What enters the softmax, with the mask.
-        axis: The axis of the softmax; −1 is that of the keys.
-        softmax: What the softmax made.
-        weights: What is multiplied with the values; None where that was not seen.
-        is_kernel: Whether a kernel of PyTorch did it all; softmax and weights then follow from q and k.
+        layer: Its layer in its stack, from 0; None if the path contains no number.
+        entered: The input of the innermost module with a stream as input, [batch, pos, features]; None if there is none.
+        q: The queries in the product with the keys; None if they could not be identified.
+        k: The keys, per query head or per group; None if they could not be identified.
+        v: The values, per query head or per group; None if they could not be identified.
+        scores: The input of the softmax, masked.
+        axis: The axis of the softmax; −1 is the key axis.
+        softmax: The output of the softmax.
+        weights: The weights that are multiplied with the values; None if the product was not seen.
+        is_kernel: Whether an SDPA kernel computed the attention; softmax and weights are then computed from q and k.
     """
 
     path: str
@@ -61,17 +61,17 @@ class Watched:
 
     @property
     def is_square(self) -> bool:
-        """Whether there are as many keys as queries."""
+        """Whether there are as many keys as queries, not counting a sink."""
         return self.scores.shape[-1] == self.scores.shape[-2] or self.has_sink
 
     @property
     def has_sink(self) -> bool:
-        """Whether one score beside those of the keys takes weight."""
+        """Whether the softmax includes one extra score that belongs to no key (an attention sink)."""
         return self.scores.shape[-1] == self.scores.shape[-2] + 1
 
     @property
     def key_scores(self) -> Float[Tensor, "batch head query key"]:
-        """The scores without that of a sink."""
+        """The scores without the sink's."""
         return self.scores[..., :-1] if self.has_sink else self.scores
 
     @property
@@ -81,7 +81,7 @@ class Watched:
 
 
 class Watch(TorchFunctionMode):
-    """Keeps the attentions of one run of a module, in the order of the computation."""
+    """Collect the attention operations of one run of a module, in forward order."""
 
     def __init__(self, module: nn.Module, n_batch: int) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Watch(TorchFunctionMode):
 
     @property
     def path(self) -> str:
-        """The innermost module that is being computed."""
+        """The path of the innermost running module."""
         return self._stack[-1][0] if self._stack else ""
 
     def _follow(self, path: str, module: nn.Module) -> Sequence[Any]:
@@ -139,7 +139,7 @@ class Watch(TorchFunctionMode):
         return output
 
     def _heads(self, value: Tensor) -> Tensor:
-        """Any layout of heads as [batch, head, …]."""
+        """Convert any layout of heads to [batch, head, …]."""
         if value.dim() == 5:
             return value.flatten(1, 2)
         return value.unflatten(0, (self._n_batch, -1)) if value.dim() == 3 else value
@@ -156,18 +156,18 @@ class Watch(TorchFunctionMode):
             if shape.numel() in (scores.numel(), scores.numel() // n_key * (n_key - 1))
             and tuple(shape[-2:]) in ((n_query, n_key), (n_query, n_key - 1))
         ]
-        if not fitting:  # of a router, or of the output
+        if not fitting:  # the softmax of a router or of the output
             return
         self._products = []
         q, k = (self._heads(one) for one in fitting[0]) if fitting[0] else (None, None)
         if k is not None and k.dim() == 4 and q is not None:
             k = k.transpose(-2, -1)
         axis = axis - scores.dim() if axis >= 0 else axis
-        self._add(q, k, self._heads(scores), axis, self._heads(output.clone()))  # weights may be changed in place
+        self._add(q, k, self._heads(scores), axis, self._heads(output.clone()))  # the model may modify it in place
         self._open = self.seen[-1]
 
     def _weights(self, factors: Sequence[Tensor], *, has_layout: bool) -> bool:
-        """Whether this product mixes the values; its factors then are the weights and the values."""
+        """Return whether this product is weights · values of the open attention; if so, store both."""
         assert self._open is not None
         scores = self._open.key_scores
         for one in factors:
@@ -180,7 +180,7 @@ class Watch(TorchFunctionMode):
 
     def _add(self, q: Tensor | None, k: Tensor | None, scores: Tensor, axis: int, softmax: Tensor) -> None:
         numbers = [int(word) for word in self.path.split(".") if word.isdigit()]
-        before = sum(one.path == self.path for one in self.seen)  # layers that share their weights
+        before = sum(one.path == self.path for one in self.seen)  # layers may share one module
         layer = numbers[0] + before if numbers else None
         entered = next((stream for _, stream in reversed(self._stack) if stream is not None), None)
         self.seen.append(Watched(self.path, layer, entered, q, k, scores, axis, softmax))
@@ -223,12 +223,12 @@ class Watch(TorchFunctionMode):
 
 
 def watch(subject: Subject, run: Run, *, by_steps: bool = False) -> list[Watched]:
-    """The attentions of a run, in the order of the computation; empty where none was seen.
+    """Return the attention operations of a run, in forward order; empty if none was seen.
 
     Args:
         subject: The model.
-        run: What it is called with.
-        by_steps: Whether to take the path that computes the softmax itself, where the model has one.
+        run: The arguments of the call.
+        by_steps: Whether to take the path that computes the softmax explicitly, if the model has one.
     """
     if by_steps and isinstance(subject.module, Transformer):
         subject = subject.shared()
@@ -239,7 +239,7 @@ def watch(subject: Subject, run: Run, *, by_steps: bool = False) -> list[Watched
 
 
 def watch_outputs(subject: Subject, run: Run) -> tuple[list[Watched], Float[Tensor, "batch out vocab"]]:
-    """As `watch`, with the outputs of the run."""
+    """Return the attention operations of a run, as `watch` does, and the outputs of the run."""
     subject = subject.shared()
     with Watch(subject.module, len(run.tokens)) as watching:
         outputs = subject.logits(run)
@@ -247,7 +247,7 @@ def watch_outputs(subject: Subject, run: Run) -> tuple[list[Watched], Float[Tens
 
 
 def stepwise(subject: Subject) -> Subject:
-    """A copy whose attention is computed with a softmax of its own, where the model has one."""
+    """Return a copy that computes attention with an explicit softmax (eager), if the model has that path."""
     subject = subject.shared()
     if subject.is_transformers and getattr(subject.module.config, "_attn_implementation", "eager") != "eager":
         subject.module.set_attn_implementation("eager")  # pyright: ignore[reportCallIssue]

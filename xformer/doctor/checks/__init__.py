@@ -1,4 +1,4 @@
-"""The checks of the model doctor. A file registers its checks; they run in the order of these imports."""
+"""The checks of the model doctor. Each module registers its checks on import; they run in the order of these imports."""
 
 from xformer.doctor.checks import repeated as _repeated  # isort: skip
 from xformer.doctor.checks import rows as _rows  # isort: skip

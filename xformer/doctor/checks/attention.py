@@ -1,4 +1,4 @@
-"""What attention itself must do: its weights, the constant that masks, and which head reads which keys and values."""
+"""Checks of attention itself: its weights, the mask constant, and the grouping of key/value heads."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from xformer.doctor.subject import Run, Subject
 from xformer.doctor.watch import Watched, stepwise, watch
 
 LOOSE = 1e4
-"""How many roundings the sum of a row of weights may be away from 1."""
+"""Largest distance from 1, in machine epsilons, of the sum of a row of weights."""
 UNDERFLOW = -104.0
-"""exp of anything below is 0 in float32."""
+"""exp of anything below this is 0 in float32."""
 
 
 def loose(subject: Subject) -> float:
-    """How far weights may be from what they should be: 1e-3 in float32, 8 % in bfloat16."""
+    """Return the tolerance of attention weights: 1e-3 in float32, 0.08 in bfloat16."""
     return min(LOOSE * subject.eps, 0.08)
 
 
 def worst_cell(apart: Float[Tensor, "batch head query key"]) -> dict[str, int]:
-    """Head, query and key of the largest difference."""
+    """Return head, query and key of the largest difference."""
     _, head, query, key = (int(i) for i in torch.unravel_index(apart.argmax(), apart.shape))
     return {"head": head, "query": query, "key": key}
 
 
 def shortened(subject: Subject, n: int) -> Run:
-    """The last tokens of the inputs, where some models need one that ends them; an image stays whole."""
+    """Return a call with the last `n` tokens only (some models need the end token); images are not shortened."""
     run = subject.base
     if subject.reads_images:
         return run
@@ -41,7 +41,7 @@ def shortened(subject: Subject, n: int) -> Run:
 
 @check("attention_rows", "attention weights are softmax(scores): not negative, and each row sums to 1")
 def attention_rows(exam: Exam) -> Finding:
-    """The weights that mix the values, and those that are returned, against the scores."""
+    """Compare the weights that multiply the values, and the returned weights, with the softmax of the scores."""
     subject = exam.subject
     run = shortened(subject, 16)
     seen = [one for one in watch(subject, run, by_steps=True) if not one.is_kernel]
@@ -55,50 +55,54 @@ def attention_rows(exam: Exam) -> Finding:
             assert one.weights is not None
             apart = (weights - one.weights).abs() if weights.shape == one.weights.shape else None
             if apart is not None and float(apart.max()) > loose(subject):
-                sentence = f"The returned weights differ from those that mix the values, by {float(apart.max()):.2g}."
-                remedy = "Return the weights after the softmax and the mask, those that are multiplied with the values."
+                sentence = (
+                    f"The returned weights differ by {float(apart.max()):.2g} from those that multiply the values."
+                )
+                remedy = "Return the weights that are actually multiplied with the values, after mask and softmax."
                 return placed(one, worst_cell(apart), sentence, remedy, float(apart.max()))
-    assume(seen, "A kernel computes the attention, and the model has no path on which weights can be seen.")
-    rest = " So are the returned ones." if returned and len(returned) == len(used) else ""
-    return Finding("holds", f"Each row of weights sums to 1 and is softmax(scores), in {len(seen)} attentions.{rest}")
+    assume(seen, "A fused kernel computes the attention, and the model has no other path that exposes the weights.")
+    rest = " The returned weights agree." if returned and len(returned) == len(used) else ""
+    return Finding(
+        "holds", f"Each row of weights equals softmax(scores) and sums to 1, in {len(seen)} attentions.{rest}"
+    )
 
 
 def placed(
     one: Watched, cell: dict[str, int], sentence: str, remedy: str, size: float, cause: str = "pattern"
 ) -> Finding:
-    """A broken rule at a cell of one attention."""
+    """Return a finding of a broken rule at one cell of one attention."""
     weights = one.softmax if one.weights is None else one.weights
     pattern = weights[0, cell["head"]].detach()
     return broken(sentence, remedy, size, cause=cause, layer=one.layer, pattern=pattern, **cell)
 
 
 def _wrong_rows(one: Watched, limit: float) -> Finding | None:
-    """What is wrong with the weights of one attention; None for nothing."""
-    remedy = "The softmax runs over the keys (dim=-1) of masked scores, and its result is used as it is in eval mode."
+    """Return a finding if the weights of one attention are not softmax(scores), else None."""
+    remedy = "Take the softmax over the keys (dim=-1) of the masked scores, and use the result unchanged in eval mode."
     if one.axis != -1:
         axis = {-2: "the queries", -3: "the heads"}.get(one.axis, "the batch")
         apart = (one.softmax.sum(dim=-1, keepdim=True) - 1).abs().expand_as(one.softmax)
-        sentence = f"The softmax runs over {axis}, not over the keys."
+        sentence = f"The softmax is over {axis}, not over the keys."
         return placed(one, worst_cell(apart), sentence, remedy, float(apart.max()))
     if one.weights is None:
         return None
     softmax = one.softmax[..., : one.weights.shape[-1]]
-    empty = ~one.allowed.any(dim=-1, keepdim=True)  # a query without any key may get zeros or equal weights
+    empty = ~one.allowed.any(dim=-1, keepdim=True)  # a fully masked row may be zeros or uniform
     apart = (one.weights.double() - softmax.double()).abs().masked_fill(empty, 0.0).nan_to_num(1.0)
     if float(apart.max()) <= limit:
         return None
     total = one.weights.double().sum(dim=-1, keepdim=True).masked_fill(empty, 1.0)
     worst = float(total.flatten()[(total - 1).abs().argmax()])
     sentence = (
-        f"The weights that mix the values are not softmax(scores): a row sums to {worst:.3g}."
+        f"The weights that multiply the values are not softmax(scores): a row sums to {worst:.3g}."
         if abs(worst - 1) > limit and not one.has_sink
-        else f"The weights that mix the values differ from softmax(scores) by {float(apart.max()):.2g}."
+        else f"The weights that multiply the values differ from softmax(scores) by {float(apart.max()):.2g}."
     )
     return placed(one, worst_cell(apart), sentence, remedy, float(apart.max()))
 
 
 def _returned(subject: Subject, run: Run) -> list[Tensor]:
-    """The attention weights that a model returns, [batch, head, query, key], in the order of its layers."""
+    """Return the attention weights in a model's output, [batch, head, query, key], in the order of its layers."""
     if not subject.can("attention"):
         return []
     subject = stepwise(subject)
@@ -117,9 +121,11 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(one)
 
 
-@check("mask_constant", "a masked score is so low that its weight is exactly 0, even if scores were 10 times larger")
+@check(
+    "mask_constant", "masked scores are so low that their weights are exactly 0, even if scores were 10 times larger"
+)
 def mask_constant(exam: Exam) -> Finding:
-    """The largest score of a masked key against the scores of the others."""
+    """Compare the largest masked score with the other scores."""
     subject = exam.subject
     base = shortened(subject, 16)
     runs = [base] if subject.causal else []
@@ -139,25 +145,25 @@ def mask_constant(exam: Exam) -> Finding:
                     if reach > UNDERFLOW:
                         return _weak(one, head, constant, cells[0])
                     n_masked, lowest = n_masked + 1, max(lowest, constant)
-    assume(n_masked, "No masked score could be seen.")
+    assume(n_masked, "No masked scores were observed.")
     return Finding("holds", f"Masked scores are at most {lowest:.3g}, so their weights are exactly 0.")
 
 
 def _cells(one: Watched, run: Run, causal: bool) -> tuple[Tensor, Tensor] | None:
-    """The cells that must be masked, and those that need not be, [query, key]; None for an attention to another stream."""
+    """Return which cells must be masked and which need not be, both [query, key]; None for attention to another stream."""
     n = run.read.shape[1]
     if not one.is_square or one.scores.shape[-2] != n or (run.target is not None and "encoder" in one.path.split(".")):
         return None
     masked = torch.ones(n, n, dtype=torch.bool).triu(1) if causal else torch.zeros(n, n, dtype=torch.bool)
     tokens = torch.ones(n, dtype=torch.bool) if run.valid is None else run.valid[0].cpu()
     masked |= ~tokens
-    return masked & tokens[:, None], ~masked & tokens[:, None]  # what padding attends to does not matter
+    return masked & tokens[:, None], ~masked & tokens[:, None]  # rows of padding do not matter
 
 
 def _constants(one: Watched, masked: Tensor, seen: Tensor) -> Iterator[tuple[int, float, float]]:
-    """Each head, its mask constant, and how near to 0 the logarithm of a masked weight comes with scores 10 times larger.
+    """Yield each head, its mask constant, and the largest log-weight of a masked key if scores were 10 times larger.
 
-    Heads whose masked scores are among the others are left out: nothing is masked there, which other checks see.
+    Heads whose masked scores lie among the others are skipped: they have no mask, which other checks report.
     """
     for head, score in enumerate(one.key_scores[0].double()):
         hidden, others = score[masked], score[seen]
@@ -165,9 +171,8 @@ def _constants(one: Watched, masked: Tensor, seen: Tensor) -> Iterator[tuple[int
         is_filled = len(hidden) > 2 and bool((hidden == hidden[0]).all())
         is_below = constant <= FORBIDDEN or (itself.numel() > 0 and constant < float(itself.min()))
         if is_filled or is_below:
-            others = (
-                others[others != constant] if is_filled else others[others > constant]
-            )  # not those outside of a window
+            # leave out keys outside a window, which have the same constant
+            others = others[others != constant] if is_filled else others[others > constant]
             reach = 20 * float(others.abs().max()) if others.numel() and bool(others.isfinite().all()) else 0.0
             yield head, constant, constant + reach
 
@@ -178,24 +183,22 @@ def _weak(one: Watched, head: int, constant: float, masked: Tensor) -> Finding:
     if largest == 0.0:
         cells = one.key_scores.double().masked_fill(~masked, -float("inf"))
     cell = worst_cell(cells[:, head : head + 1]) | {"head": head}
-    already = f" (already {largest:.2g})" if largest > 0 else ""
-    sentence = (
-        f"Masked scores are only lowered to {constant:.3g}: with large scores, masked keys get attention{already}."
-    )
+    already = f" (already up to {largest:.2g})" if largest > 0 else ""
+    sentence = f"Masked scores are only {constant:.3g}: when scores are large, masked keys get weight{already}."
     return placed(one, cell, sentence, "Mask with −∞, or with torch.finfo(scores.dtype).min.", abs(constant), "mask")
 
 
 @check("key_value_groups", "query head h uses key/value head h // group, and no other")
 def key_value_groups(exam: Exam) -> Finding:
-    """Query heads with the same keys, or the same values, stand beside each other, in groups of one size."""
+    """Query heads that share keys or values must be adjacent, in groups of equal size."""
     seen = [one for one in watch(exam.subject, shortened(exam.subject, 4)) if one.k is not None]
     seen = [one for one in seen if one.scores.shape[1] > 1]
-    assume(seen, "The model has one head, or its keys could not be seen.")
+    assume(seen, "The model has only one head, or its keys could not be observed.")
     kinds = set()
     for one in seen:
         n_heads = one.scores.shape[1]
         for heads in (one.k, one.v):
-            if heads is None or heads.shape[1] != n_heads:  # shared by the product itself
+            if heads is None or heads.shape[1] != n_heads:  # grouped by broadcasting, without a copy
                 continue
             read = _same_as(heads[0])
             owners = sorted(set(read))
@@ -206,7 +209,7 @@ def key_value_groups(exam: Exam) -> Finding:
                 group = head * len(owners) // n_heads
                 if owner != owners[group]:
                     return broken(
-                        f"Query head {head} reads key/value head {owners.index(owner)}, and should read {group}.",
+                        f"Query head {head} reads key/value head {owners.index(owner)}, but should read {group}.",
                         "Repeat keys and values head by head (repeat_interleave, or expand and reshape), not the whole block "
                         "of heads (repeat).",
                         layer=one.layer,
@@ -218,7 +221,7 @@ def key_value_groups(exam: Exam) -> Finding:
 
 
 def _same_as(heads: Float[Tensor, "head pos width"]) -> list[int]:
-    """For each head the first one that has the same numbers."""
+    """Return, for each head, the index of the first head with the same values."""
     return [
         next(other for other in range(head + 1) if torch.equal(heads[other], heads[head])) for head in range(len(heads))
     ]

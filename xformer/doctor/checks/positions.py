@@ -1,4 +1,4 @@
-"""How positions enter attention: relative schemes, rotations, windows, and what half precision does to far positions."""
+"""Checks of positions: relative encodings, rotary embeddings, sliding windows, and precision at far positions."""
 
 from __future__ import annotations
 
@@ -33,53 +33,53 @@ N_TOKENS = 12
 SHIFTS = (1, 5, 32)
 LONGEST, FARTHEST, WIDEST = 512, 4096, 256
 SHORT = 5
-"""The window that a copy of a model with a very wide one gets."""
+"""The window given to a copy of a model whose own window is too wide to check."""
 WINDOWS = ("sliding_window", "window_size", "window")
 PAIRING = (
-    "Look at how cos and sin are paired with the dimensions: the two of one angle are either halves (i, i + d/2, with cos and "
-    "sin repeated as a block) or neighbours (2i, 2i + 1, with each repeated), for q and k alike."
+    "Check which dimensions share an angle: either halves (i, i + d/2, with cos and sin concatenated twice) or neighbours "
+    "(2i, 2i + 1, with each repeated), the same for q and k."
 )
-HALF = "Make positions and angles in float32, and round cos and sin only; angles of far positions do not fit into bfloat16."
+HALF = "Compute positions and angles in float32, and cast only cos and sin; bfloat16 cannot represent angles of far positions."
 
 
 def counted(run: Run, start: int = 0, step: int = 1) -> Run:
-    """The same with positions given: start, start + step, …"""
+    """Return the call with explicit positions: start, start + step, …"""
     n = run.read.shape[1]
     return replace(run, positions=(start + step * torch.arange(n))[None].expand(len(run.read), -1))
 
 
-@check("position_shift", "with relative positions, moving all positions by the same number changes no output")
+@check("position_shift", "with relative positions, shifting all positions by the same offset changes no output")
 def position_shift(exam: Exam) -> Finding:
-    """The same tokens at later positions, for models that can be given positions and know only distances."""
+    """Compare the same tokens at later positions, for models with relative positions that take a positions argument."""
     subject = exam.subject
-    assume(subject.can("positions"), "The model cannot be given positions.")
+    assume(subject.can("positions"), "The model takes no positions.")
     base = shortened(subject, N_TOKENS)
     n = base.read.shape[1]
     shifts = [shift for shift in SHIFTS if shift + n <= subject.max_len]
-    assume(n >= 2 and shifts, "The input is too short, or as long as the model can read.")
+    assume(n >= 2 and shifts, "The input is too short, or as long as the context length.")
     exam.need_determinism()
     runs = [counted(base, shift) for shift in (0, *shifts)]
     backwards = replace(base, positions=torch.arange(n).flip(0)[None])
     seen, outputs = watch_outputs(subject, stacked([*runs, backwards]))
-    assume(distance(outputs[0], outputs[-1]) > exam.limit, "The outputs do not depend on the positions that are given.")
+    assume(distance(outputs[0], outputs[-1]) > exam.limit, "The outputs do not depend on the given positions.")
     sizes = [distance(outputs[0], outputs[row]) for row in range(1, len(runs))]
     worst = max(range(1, len(runs)), key=lambda row: sizes[row - 1])
     size = sizes[worst - 1]
-    # Angles of larger positions are rounded more.
+    # Angles of larger positions have larger rounding errors.
     limit = exam.limit + 200 * subject.eps * (n + shifts[-1])
     if size <= limit:
-        return Finding("holds", "Moving all positions changes no output.", size=size, floor=exam.floor)
+        return Finding("holds", "Shifting all positions changes no output.", size=size, floor=exam.floor)
     kinds = set(getattr(subject.config, "layer_types", None) or ())
     is_relative = kinds <= {"full_attention", "sliding_attention", "linear_attention"}
-    assume(is_relative, "Some layers divide the positions into blocks, so they are not relative.")
+    assume(is_relative, "Some layers use blocks of absolute positions, so positions are not relative.")
     stream = seen[0].entered if seen else None
     if stream is None or len(stream) != len(outputs):
-        raise NotApplicableError("It is not known whether positions are relative in this model.")
+        raise NotApplicableError("It could not be determined whether this model's positions are relative.")
     is_relative = distance(stream[0], stream[worst]) <= limit
-    assume(is_relative, "Positions are added to the tokens, so they are not relative.")
-    sentence = f"With all positions moved by {shifts[worst - 1]}, the outputs change by {share(size)}."
+    assume(is_relative, "Positions are added to the embeddings, so they are not relative.")
+    sentence = f"Shifting all positions by {shifts[worst - 1]} changes the outputs by {share(size)}."
     remedy = (
-        "Turn queries and keys by the same positions, and the values by none; count a bias from the distance alone."
+        "Rotate queries and keys by the same positions, and values not at all; compute biases from the distance only."
     )
     for one, after in zip(seen, [*seen[1:], None], strict=True):
         scores = one.key_scores.masked_fill(~one.allowed, 0.0).double()
@@ -93,9 +93,9 @@ def position_shift(exam: Exam) -> Finding:
     return Finding("broken", sentence, remedy, size, exam.floor, Pair(runs[0], runs[worst], at))
 
 
-@check("rotary", "rotary positions turn queries and keys: lengths stay, and a score depends on the distance only")
+@check("rotary", "rotary positions preserve the norms of queries and keys, and scores depend only on the distance")
 def rotary(exam: Exam) -> Finding:
-    """One token at every position, so that queries and keys of a layer differ by their turn alone."""
+    """Put one token at every position, so that the queries and keys of a layer differ only by their rotation."""
     subject = exam.subject
     base = shortened(subject, N_TOKENS)
     assume(base.read.shape[1] >= 4 and not subject.reads_images, "The input is too short; give at least four tokens.")
@@ -106,21 +106,21 @@ def rotary(exam: Exam) -> Finding:
             turned.append(one)
             if (found := _no_rotation(one, *pair, limit)) is not None:
                 return found
-    assume(turned, "Queries and keys are not turned by their positions.")
+    assume(turned, "Queries and keys are not rotated by position.")
     return _unscaled(subject, same) or Finding(
-        "holds", f"Queries and keys are rotated in {len(turned)} layers, and scores depend on the distance only."
+        "holds", f"Queries and keys are rotated in {len(turned)} layers, and scores depend only on the distance."
     )
 
 
 def _spread(value: Tensor) -> float:
-    """How far the positions of a value [batch, …, pos, width] are apart, relative to its size."""
+    """Return the largest difference between positions of a value [batch, …, pos, width], relative to its size."""
     return float((value - value[..., :1, :]).abs().max() / value.abs().max().clamp(min=1e-30))
 
 
 def _turning(one: Watched, limit: float) -> tuple[Tensor, Tensor] | None:
-    """Queries and keys of the later positions, where they differ although the stream does not; None where they do not.
+    """Return queries and keys if they vary with the position although the stream does not, else None.
 
-    The first positions are left out, because a short convolution over queries and keys reads beyond the start there.
+    The first positions are left out, because a short convolution over queries and keys is padded there.
     """
     if one.q is None or one.k is None or one.entered is None or one.q.dim() != 4 or one.k.dim() != 4:
         return None
@@ -137,27 +137,29 @@ def _start(one: Watched) -> int:
 
 
 def _no_rotation(one: Watched, q: Tensor, k: Tensor, limit: float) -> Finding | None:
-    """Where queries or keys change their length, or scores depend on more than the distance."""
+    """Return a finding if the norms of queries or keys change, or scores depend on more than the distance."""
     start, scores = _start(one), q @ k.transpose(-2, -1)  # [batch, head, query, key]
     at = torch.arange(scores.shape[-1])
-    first = torch.minimum(at[:, None], at)  # the first query and key of this distance
+    first = torch.minimum(at[:, None], at)  # the offset to the first query and key at this distance
     size = float((q.norm(dim=-1).max() * k.norm(dim=-1).max()).clamp(min=1e-30))
     apart = (scores - scores[..., at[:, None] - first, at - first]).abs() / size
     apart = F.pad(apart, (start, 0, start, 0)).masked_fill(~one.allowed, 0.0)
     if float(apart.max()) <= limit:
         return None
-    sentence = "Scores of one token at all positions depend on more than the distance: q and k are not turned alike."
+    sentence = (
+        "With one repeated token, scores depend on more than the distance: q and k are not rotated in the same way."
+    )
     for name, x in (("queries", q), ("keys", k)):
         lengths = x.norm(dim=-1)
         change = float((lengths / lengths[..., :1].clamp(min=1e-30) - 1).abs().max())
         if change > 10 * limit:
-            sentence = f"The {name} change their length by {share(change)} with the position: they are not rotated."
+            sentence = f"The norm of the {name} changes by {share(change)} with the position: this is not a rotation."
             break
     return placed(one, worst_cell(apart), sentence, PAIRING, float(apart.max()), "positions")
 
 
 def _scaling(config: Any, layer: int | None) -> Mapping[str, Any] | None:
-    """How the angles of a layer are scaled, by a kind that changes them at any length; None for no scaling."""
+    """Return the configured RoPE scaling of a layer, if it is of a type that applies at every length, else None."""
     given = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
     kinds = getattr(config, "layer_types", None)
     if isinstance(given, Mapping) and kinds is not None and layer is not None and kinds[layer] in given:
@@ -168,7 +170,7 @@ def _scaling(config: Any, layer: int | None) -> Mapping[str, Any] | None:
 
 
 def _unscaled(subject: Subject, same: Run) -> Finding | None:
-    """A layer whose queries are turned by the usual angles, although its configuration scales them."""
+    """Return a finding if a layer's queries are rotated by unscaled angles although a scaling is configured."""
     config, n = subject.config, same.read.shape[1]
     step = max(1, min(subject.max_len, 2048) // n) if subject.can("positions") else 1
     far, limit = counted(same, 0, step) if step > 1 else same, loose(subject)
@@ -184,7 +186,7 @@ def _unscaled(subject: Subject, same: Run) -> Finding | None:
         fewest = {"llama3": scaling.get("low_freq_factor", 1.0), "yarn": scaling.get("beta_slow") or 1.0}
         kind = scaling.get("rope_type", scaling.get("type", "linear"))
         if kind in fewest and slowest * old / (2 * torch.pi) >= fewest[kind]:
-            continue  # all of its waves are short ones, which are not scaled
+            continue  # all wavelengths are short, and those are not scaled
         q, angles = one.q[0].double().cpu(), slowest * step * torch.arange(n, dtype=torch.float64)
         usual, scaled = (torch.polar(torch.ones(n).double(), angles / by) for by in (1.0, float(scaling["factor"])))
         for pair in ([width // 2 - 1, width - 1], [width - 2, width - 1]):  # halves, neighbours
@@ -192,8 +194,8 @@ def _unscaled(subject: Subject, same: Run) -> Finding | None:
             visible = float((turned[:, :1] * (usual - scaled)).abs().max())
             if visible > 10 * limit and float((turned - turned[:, :1] * usual).abs().max()) <= limit:
                 return broken(
-                    f"Queries are turned as if no scaling were configured ({kind}, factor {scaling['factor']:g}).",
-                    "Make the angles from the configuration: rope_scaling has no effect here.",
+                    f"The configured RoPE scaling ({kind}, factor {scaling['factor']:g}) has no effect on the queries.",
+                    "Compute the angles from the configuration; rope_scaling is ignored.",
                     visible,
                     layer=one.layer,
                     cause="positions",
@@ -201,12 +203,12 @@ def _unscaled(subject: Subject, same: Run) -> Finding | None:
     return None
 
 
-@check("window", "a sliding window of w reaches the query itself and exactly w − 1 keys back")
+@check("window", "a sliding window of w covers the query itself and exactly w − 1 keys before it")
 def window(exam: Exam) -> Finding:
-    """The farthest key that each layer may look at."""
+    """Measure the farthest key that each layer can attend to."""
     subject = exam.subject
     is_known = subject.causal or isinstance(subject.module, Transformer)
-    assume(is_known and subject.base.target is None, "Windows are checked in causal models with one stack.")
+    assume(is_known and subject.base.target is None, "Windows are only checked in causal models with one stack.")
     widths = {width for one in watch(subject, shortened(subject, 3)) if (width := _window_of(subject, one)) is not None}
     assume(widths, "No layer has a sliding window.")
     width, changed = max(widths), False
@@ -215,7 +217,7 @@ def window(exam: Exam) -> Finding:
         subject, changed = _with_window(subject, width, SHORT), True
         width = SHORT
     n = min(width + 4, subject.max_len)
-    assume(n > width, "The model reads no more tokens than its window holds.")
+    assume(n > width, "The context length is no larger than the window.")
     tokens = subject.base.tokens
     run = Run(tokens.repeat(1, -(-n // tokens.shape[1]))[:, :n])
     seen = [one for one in watch(subject, run) if one.is_square and one.scores.shape[-2] == n]
@@ -223,9 +225,9 @@ def window(exam: Exam) -> Finding:
     apart = (torch.arange(n)[:, None] - torch.arange(n)).abs()  # [query, key]
     reaches = [(one.allowed[0] * apart).flatten(1).amax(dim=1) for one in seen]  # one number for each head
     windows = [(one, w, reach) for one, w, reach in zip(seen, wanted, reaches, strict=True) if w is not None and w < n]
-    assume(windows, "No attention with a window could be seen.")
+    assume(windows, "No attention with a window was observed.")
     has_effect = not changed or any(bool((reach < n - 1).any()) for _, _, reach in windows)
-    assume(has_effect, "The window is too wide for this check, and another one in the configuration has no effect.")
+    assume(has_effect, "The window is too wide for this check, and a smaller one in the configuration has no effect.")
     for one, w, reach in windows:
         if bool((reach != w - 1).any()):
             head = int((reach != w - 1).nonzero()[0])
@@ -234,8 +236,8 @@ def window(exam: Exam) -> Finding:
             return placed(
                 one,
                 {"head": head, "query": int(cell[0]), "key": int(cell[1])},
-                f"With a window of {w} (the query counts), a query should reach {w - 1} back and reaches {far}.",
-                "The mask is query − key < window; in flash attention's window_size=(left, 0), left is window − 1.",
+                f"With a window of {w} (including the query), a query should reach {w - 1} back but reaches {far}.",
+                "Mask with query − key < window; in flash attention's window_size=(left, 0), left is window − 1.",
                 float(abs(far - w + 1)),
                 "mask",
             )
@@ -243,7 +245,7 @@ def window(exam: Exam) -> Finding:
 
 
 def _width(owner: Any) -> int | Literal["none"] | None:
-    """The window that a module or configuration says it has; "none" where it says that it has none."""
+    """Return the window declared by a module or configuration; "none" if it declares none; None if it has no such field."""
     for name in WINDOWS:
         if hasattr(owner, name):
             value = getattr(owner, name)
@@ -255,7 +257,7 @@ def _width(owner: Any) -> int | Literal["none"] | None:
 
 
 def _window_of(subject: Subject, one: Watched) -> int | None:
-    """The window of one layer; None where it has none, or where that is not known."""
+    """Return the window of one layer; None if it has none or it is unknown."""
     config, module = subject.config, subject.module
     if isinstance(module, Transformer):
         return config.window if config.mask == "sliding_window" else None
@@ -273,7 +275,7 @@ def _window_of(subject: Subject, one: Watched) -> int | None:
 
 
 def _with_window(subject: Subject, old: int, new: int) -> Subject:
-    """A copy with a shorter window."""
+    """Return a copy with a shorter window."""
     subject = subject.shared()
     for owner in (subject.config, *subject.module.modules()):
         for name in WINDOWS:
@@ -282,9 +284,9 @@ def _with_window(subject: Subject, old: int, new: int) -> Subject:
     return subject
 
 
-@check("precision", "in bfloat16, outputs at far positions are no less exact than near ones")
+@check("precision", "in bfloat16, attention at far positions is as accurate as at near ones")
 def precision(exam: Exam) -> Finding:
-    """A bfloat16 copy against float32 with the same rounded weights, near the start and far from it."""
+    """Compare a bfloat16 copy with float32 at the same rounded weights, near the start and far from it."""
     subject = exam.subject
     assume(not subject.reads_images, "The model reads images, which have no far positions.")
     half = _in_half(subject)
@@ -296,41 +298,41 @@ def precision(exam: Exam) -> Finding:
     else:
         for module in (half.module, whole.module):
             if isinstance(module, Transformer) and module.config.position_kind.acts_on == "queries and keys":
-                module.config = module.config.replace(max_len=LONGEST)  # a rotation has no end
+                module.config = module.config.replace(max_len=LONGEST)  # rotations work at any position
         long = min(half.max_len, LONGEST)
-        assume(base.target is None and long >= 4 * n, "The model cannot be given far positions, nor long inputs.")
+        assume(base.target is None and long >= 4 * n, "The model takes neither far positions nor long inputs.")
         tokens, far = subject.base.tokens, long - n
         run = Run(tokens.repeat(1, -(-long // tokens.shape[1]))[:, :long])
         places = ((0, slice(0, n)), (0, slice(far, long)))
     others, exact = watch_outputs(whole, run)
     try:
         ones, output = watch_outputs(half, run)
-    except RuntimeError as error:  # some of PyTorch's kernels want sizes that tiny models do not have
+    except RuntimeError as error:  # some PyTorch kernels reject the sizes of tiny models
         raise NotApplicableError(
             f"The model does not run in bfloat16 here: {' '.join(str(error).split())[:100]}."
         ) from None
     if not torch.equal(output.isfinite(), exact.isfinite()):
         return broken(
-            "In bfloat16 an output is not a finite number, and in float32 it is.",
-            "Look for a mask constant or a sum that leaves the range, such as a mask that is added twice.",
+            "An output is finite in float32 but not in bfloat16.",
+            "Look for a mask constant or a sum that overflows, such as a mask that is added twice.",
             float("inf"),
         )
     for one, other in zip(ones, others, strict=True):
         near, beyond = (_error(_seen_scores(one, *at), _seen_scores(other, *at)) for at in places)
         if beyond > max(4 * near, 0.05) and not (one.layer and _is_worse_before(one, other, places)):
-            errors = f"{share(beyond)} at position {far}, and by {share(near)} at the start"
+            errors = f"{share(beyond)} at position {far}, but only {share(near)} at the start"
             return broken(
-                f"In bfloat16 the scores are off by {errors}.", HALF, beyond, layer=one.layer, cause="positions"
+                f"In bfloat16, the error of the scores is {errors}.", HALF, beyond, layer=one.layer, cause="positions"
             )
-    return Finding("holds", f"In bfloat16 the scores are as exact at position {far} as at the start.")
+    return Finding("holds", f"In bfloat16, the scores are as accurate at position {far} as at the start.")
 
 
 Places = tuple[tuple[int, slice], tuple[int, slice]]
-"""The rows and positions that are near the start, and those that are far from it."""
+"""Row and positions near the start, and row and positions far from it."""
 
 
 def _is_worse_before(one: Watched, other: Watched, places: Places) -> bool:
-    """Whether what a layer reads is already less exact far from the start: where many values are summed up, it may be."""
+    """Return whether a layer's input is already less accurate far from the start, as after summing many values."""
     if one.entered is None or other.entered is None or one.entered.shape[:2] != other.entered.shape[:2]:
         return False
     near, beyond = (_error(one.entered[at], other.entered[at]) for at in places)
@@ -338,20 +340,20 @@ def _is_worse_before(one: Watched, other: Watched, places: Places) -> bool:
 
 
 def _seen_scores(one: Watched, row: int, queries: slice) -> Tensor:
-    """The scores of some queries, 0 where they are masked."""
+    """Return the scores of some queries, 0 where masked."""
     return one.key_scores.masked_fill(~one.allowed, 0.0)[row, :, queries]
 
 
 def _error(one: Tensor, other: Tensor) -> float:
-    """How far a value is from the exact one, relative to its size (root mean squares)."""
+    """Return the root-mean-square error of a value, relative to the root mean square of the exact one."""
     one, other = one.double(), other.double()
     return float((one - other).square().mean().sqrt() / other.square().mean().sqrt().clamp(min=1e-30))
 
 
 def _farthest(subject: Subject, base: Run) -> int:
-    """The first of the farthest positions that a model can be given; a rotation has no end, and a table has."""
+    """Return where the farthest usable positions start; rotations have no limit, tables do."""
     n, on_cpu = base.read.shape[1], next(subject.module.parameters()).device.type == "cpu"
-    if on_cpu and subject.max_len < FARTHEST:  # elsewhere an index out of range ends the process
+    if on_cpu and subject.max_len < FARTHEST:  # on a GPU an index out of range would abort the process
         with suppress(Exception):
             subject.logits(counted(base, FARTHEST - n))
             return FARTHEST - n
@@ -359,7 +361,7 @@ def _farthest(subject: Subject, base: Run) -> int:
 
 
 def _in_half(subject: Subject) -> Subject:
-    """A bfloat16 copy; the frequencies of Transformers models stay in float32, as when such a model is loaded in bfloat16."""
+    """Return a bfloat16 copy; RoPE frequencies of Transformers models stay in float32, as after loading in bfloat16."""
     kept = {name: one.clone() for name, one in subject.module.named_buffers() if subject.is_transformers}
     half = subject.copied(torch.bfloat16)
     for name, one in kept.items():

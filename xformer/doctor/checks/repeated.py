@@ -1,4 +1,4 @@
-"""What one input gives: finite numbers, the same when it is asked again, through another backend, and by its equations."""
+"""Checks of a single input: finite outputs, determinism, agreement of attention backends, and the model's equations."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from xformer.model import Transformer
 from xformer.site import Site
 
 SWITCHES = ("flash", "use_flash", "use_flash_attention", "flash_attention", "use_sdpa", "fused")
-"""Attributes by which hand-written models choose between their own softmax and PyTorch's kernel."""
+"""Attributes with which hand-written models switch between an explicit softmax and PyTorch's kernel."""
 BACKENDS = ("eager", "sdpa", "flex_attention")
 """The attention implementations of Transformers that come with PyTorch."""
 
 
 @check("finite", "every activation is a finite number")
 def finite(exam: Exam) -> Finding:
-    """The outputs; where they are not finite, the first activation that is not."""
+    """Check the outputs; if they are not finite, locate the first activation that is not."""
     subject = exam.subject
     if bool(subject.base_logits.isfinite().all()):
-        return Finding("holds", "Every output is a finite number.")
+        return Finding("holds", "All outputs are finite.")
     place = first_not_finite(subject, subject.base)
     return Finding(
         "broken",
-        f"Outputs are not finite numbers; the first such activation is {place.name}.",
-        "Look for weights that are not finite, a division by 0, and numbers too large for the type of the weights.",
+        f"The outputs contain NaN or infinity; the first activation that does is {place.name}.",
+        "Look for weights that are not finite, a division by 0, or an overflow of the weights' type.",
         float("inf"),
         exam.floor,
         place=place,
     )
 
 
-@check("determinism", "the same input twice gives the same output")
+@check("determinism", "repeating an input gives the same output")
 def determinism(exam: Exam) -> Finding:
-    """Two calls in eval mode agree, with other random numbers."""
+    """Compare two calls in eval mode with different random seeds."""
     base, size = exam.subject.base, exam.change_when_repeated
     if size <= exam.limit:
-        return Finding("holds", "The same input twice gives the same output.", size=size, floor=exam.floor)
+        return Finding("holds", "Repeating an input gives the same output.", size=size, floor=exam.floor)
     return Finding(
         "broken",
-        f"The same input twice gives outputs that differ by {share(size)}.",
-        "Look for dropout or other random numbers that ignore eval mode (F.dropout without training=self.training), and for "
-        "state that a call leaves behind.",
+        f"Repeating the same input changes the outputs by {share(size)}.",
+        "Look for dropout or other randomness that ignores eval mode (F.dropout without training=self.training), and for "
+        "state that persists between calls.",
         size,
         exam.floor,
         Pair(base, replace(base, seed=1), exam.outputs),
@@ -57,7 +57,7 @@ def determinism(exam: Exam) -> Finding:
 
 @check("backends", "every attention backend gives the same output")
 def backends(exam: Exam) -> Finding:
-    """The model's own backend against the others that it has."""
+    """Compare the model's default backend with the others that it has."""
     subject, base = exam.subject, exam.subject.base
     others, failed = _others(subject)
     pairs = [Pair(base, other.base, exam.outputs, title=name, second_subject=other) for name, other in others.items()]
@@ -68,15 +68,15 @@ def backends(exam: Exam) -> Finding:
         except Exception as error:  # a backend may need another machine or library
             failed.append(f"{name} ({' '.join(str(error).split())[:60]})")
             pairs.remove(pair)
-    assume(pairs, "The model has one attention backend." if not failed else f"Not run: {', '.join(failed)}.")
+    assume(pairs, "The model has only one attention backend." if not failed else f"Not run: {', '.join(failed)}.")
     names = ", ".join(pair.title for pair in pairs)
     rest = f" Not run: {', '.join(failed)}." if failed else ""
     return exam.judged(
         pairs,
         sizes,
-        f"Other backends ({names}) give the same output.{rest}",
-        "With the attention backend {title} the output changes by {size}.",
-        "Look at what that backend is given: the mask, the scale, is_causal, and dropout.",
+        f"The other backends ({names}) give the same output.{rest}",
+        "With the attention backend {title}, the output changes by {size}.",
+        "Check the arguments passed to that backend: the mask, the scale, is_causal, and dropout.",
     )
 
 
@@ -88,7 +88,7 @@ def _logits(name: str, subject: Subject) -> torch.Tensor:
 
 
 def _others(subject: Subject) -> tuple[dict[str, Subject], list[str]]:
-    """The same model with other backends, and those that could not be set."""
+    """Return the model with each of its other backends, and the names of backends that could not be set."""
     if isinstance(subject.module, Transformer):
         recorded = replace(subject, base=replace(subject.base, recorded=True))
         return {"the recorded steps": recorded}, []
@@ -108,7 +108,7 @@ def _others(subject: Subject) -> tuple[dict[str, Subject], list[str]]:
         if name == own:
             continue
         if name == "flex_attention" and next(subject.module.parameters()).device.type != "cuda":
-            failed.append("flex_attention (compiled on a GPU only)")
+            failed.append("flex_attention (needs a GPU)")
             continue
         other = subject.shared()
         try:
@@ -121,10 +121,10 @@ def _others(subject: Subject) -> tuple[dict[str, Subject], list[str]]:
 
 @check("equations", "every step computes what its equation says")
 def equations(exam: Exam) -> Finding:
-    """The first finding of the step-by-step examination; the others follow from it or stand beside it."""
+    """Report the first finding of the step-by-step examination in `xformer.diagnosis`."""
     model = exam.subject.module
     if not isinstance(model, Transformer):
-        raise NotApplicableError("The steps of this model are not those of xformer.")
+        raise NotApplicableError("Only the equations of xformer models are known.")
     report = examine(model)
     wrong = [one for one in report.findings if one.severity != "note"]
     if not wrong:
@@ -134,7 +134,7 @@ def equations(exam: Exam) -> Finding:
     head = re.search(r"head (\d+)|attn\.(\d+)$", first.where[0])
     return broken(
         first.sentence,
-        f"This is the bug {first.kind!r}; the Bug lab shows it beside a right model.",
+        f"This is the bug {first.kind!r}; the Bug lab shows it next to a correct model.",
         layer=None if site is None else site.layer,
         head=None if head is None else int(head[1] or head[2]),
         cause=first.kind,

@@ -1,4 +1,4 @@
-"""What the other tokens and rows of a call may not change: later tokens, padding, a cache, another document."""
+"""Checks that outputs do not depend on later tokens, padding, other rows of the batch, the cache, or other documents."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from xformer.errors import XformerError
 from xformer.model import Transformer
 
 N_CHANGED = 6
-"""The number of positions whose token is changed, spread over the input."""
+"""Number of positions, spread over the input, at which the token is changed."""
 LONGEST = 32
-"""Tokens of the input that are looked at."""
-FULL = "The input is as long as the model allows, so there is no room for"
+"""Number of tokens of the input that are used."""
+FULL = "The input fills the context length, so there is no room for"
 REMEDY = (
-    "Look at how the mask is made and whether it reaches the scores: it must be −∞ above the diagonal (torch.triu with "
-    "diagonal=1), be added before the softmax, and apply on every path."
+    "Check how the mask is built and whether it reaches the scores: it must be −∞ above the diagonal (torch.triu with "
+    "diagonal=1), added before the softmax, and applied on every path."
 )
 
 
 def later_tokens(exam: Exam, base: Run) -> list[Pair]:
-    """For some positions, the run and the same run with another token there; everything before it should agree."""
+    """Return pairs of a run and the same run with one token changed; outputs before that token should agree."""
     tokens = base.read[:, :LONGEST]
     base, n = base.with_read(tokens), tokens.shape[1]
     other = exam.subject.other_tokens(tokens)
@@ -42,14 +42,14 @@ def later_tokens(exam: Exam, base: Run) -> list[Pair]:
 
 def _assume_causal(exam: Exam) -> None:
     subject = exam.subject
-    assume(subject.causal, "The model is not causal: every token may see every other.")
-    assume(subject.base.read.shape[1] >= 2, "The input has one token; give at least two.")
-    assume(subject.has_output_by_position, "The model has one output for the whole input.")
+    assume(subject.causal, "The model is not causal: every token may attend to every other.")
+    assume(subject.base.read.shape[1] >= 2, "The input has only one token; give at least two.")
+    assume(subject.has_output_by_position, "The model has a single output for the whole input.")
 
 
 @check("causality", "changing a later token changes no earlier output")
 def causality(exam: Exam) -> Finding:
-    """Outputs before a changed token stay."""
+    """Compare the outputs before a changed token."""
     _assume_causal(exam)
     pairs = later_tokens(exam, exam.subject.base)
     return exam.compare(
@@ -60,28 +60,26 @@ def causality(exam: Exam) -> Finding:
     )
 
 
-@check(
-    "causality_with_attention", "the same while the attention weights are returned, and outputs stay as without them"
-)
+@check("causality_with_attention", "causality also holds, with the same outputs, when attention weights are returned")
 def causality_with_attention(exam: Exam) -> Finding:
-    """As `causality`, on the path that returns attention weights."""
+    """Run `causality` on the path that returns attention weights."""
     _assume_causal(exam)
     subject = exam.subject
-    assume(subject.can("attention"), "The model cannot be asked for its attention weights.")
+    assume(subject.can("attention"), "The model cannot return its attention weights.")
     base = replace(subject.base, with_attention=True)
     found = exam.compare(
         later_tokens(exam, base),
-        "While attention is returned, changing a later token changes no earlier output.",
-        "While attention is returned, {title} changes earlier outputs by {size}: the mask is lost on that path.",
-        "Look at the branch that returns attention weights: it must use the same mask as the other.",
+        "When attention weights are returned, changing a later token changes no earlier output.",
+        "With {title} and attention weights returned, earlier outputs change by {size}: that path ignores the mask.",
+        "Check the branch that returns attention weights: it must apply the same mask as the other branch.",
     )
     if found.verdict == "holds":
         at = range(subject.base.read.shape[1])
         found = exam.compare(
-            [Pair(subject.base, base, at, title="asking for attention weights")],
+            [Pair(subject.base, base, at, title="requesting attention weights")],
             found.sentence,
-            "Asking for attention weights changes the outputs by {size}.",
-            "Look at the branch that returns attention weights: it must compute the same as the other.",
+            "Requesting attention weights changes the outputs by {size}.",
+            "Check the branch that returns attention weights: it must compute the same outputs as the other branch.",
         )
     if found.verdict == "broken" and causality(exam).verdict == "broken":
         raise NotApplicableError("The model sees the future on every path; see causality.")
@@ -89,16 +87,17 @@ def causality_with_attention(exam: Exam) -> Finding:
 
 
 PADDED_TOKENS = 6
-"""Tokens of the padded input: many lengths are tried, so few."""
+"""Number of tokens of the padded input; few, because many padding lengths are tried."""
 MOST_PADS = 40
+"""Largest number of padding tokens on the left."""
 MASK_REMEDY = (
-    "Look at how the mask of padding is made and combined with the causal mask: padded keys must be −∞ in every layer and "
-    "head, for every length."
+    "Check how the padding mask is built and combined with the causal mask: the scores of padded keys must be −∞ in every "
+    "layer and head, at every length."
 )
 
 
 def _padded(exam: Exam, run: Run, n: int, *, left: bool, content: int | None = None) -> Run:
-    """A run with `n` more tokens of padding; positions go on being counted from the first token, where they can be given."""
+    """Return a run with `n` tokens of padding; if the model takes positions, they count from the first real token."""
     sides = (n, 0) if left else (0, n)
     content = exam.subject.pad if content is None else content
     valid = F.pad(torch.ones_like(run.tokens), sides).bool()
@@ -109,7 +108,7 @@ def _padded(exam: Exam, run: Run, n: int, *, left: bool, content: int | None = N
 
 
 def _short(exam: Exam, n: int = PADDED_TOKENS) -> Run:
-    """The first tokens of the input, with positions where they can be given."""
+    """Return a run over the first tokens of the input, with explicit positions if the model takes them."""
     base = exam.subject.base
     tokens = base.tokens[:, :n]
     positions = torch.arange(tokens.shape[1])[None] if exam.subject.can("positions") and base.target is None else None
@@ -117,11 +116,11 @@ def _short(exam: Exam, n: int = PADDED_TOKENS) -> Run:
 
 
 def _assume_padding(exam: Exam) -> None:
-    assume(exam.subject.can("valid"), "The model takes no mask of padding.")
+    assume(exam.subject.can("valid"), "The model takes no padding mask.")
 
 
 def _pair(exam: Exam, base: Run, padded: Run, n_before: int, title: str) -> Pair:
-    """Outputs at the tokens should agree; of an encoder-decoder all of the target's, of a classifier the only one."""
+    """Pair a run with a padded one; outputs at the real tokens should agree (or the target's, or the only one)."""
     n = base.read.shape[1]
     if not exam.subject.has_output_by_position:
         return Pair(base, padded, [0], title=title)
@@ -130,9 +129,9 @@ def _pair(exam: Exam, base: Run, padded: Run, n_before: int, title: str) -> Pair
     return Pair(base, padded, range(n), range(n_before, n_before + n), title=title)
 
 
-@check("left_padding", "padding on the left changes nothing, at every length")
+@check("left_padding", "padding on the left changes no output, at any length")
 def left_padding(exam: Exam) -> Finding:
-    """All lengths from 0 to 40: some mistakes show at few of them only (alignment to 8, 16 or 32)."""
+    """Try every length from 0 to 40: some bugs appear only at a few (alignment to 8, 16 or 32)."""
     _assume_padding(exam)
     base = _short(exam)
     room = min(MOST_PADS, exam.subject.max_len - base.tokens.shape[1])
@@ -143,18 +142,18 @@ def left_padding(exam: Exam) -> Finding:
     found = exam.compare(
         pairs,
         f"Padding on the left changes no output ({len(pairs)} lengths).",
-        "With {title}, outputs of the tokens change by {size}.",
-        MASK_REMEDY + " Positions must be counted from the first token.",
+        "With {title}, the outputs at the real tokens change by {size}.",
+        MASK_REMEDY + " Positions must count from the first real token.",
     )
-    cannot_be_told = not exam.subject.can("positions") and not isinstance(exam.subject.module, Transformer)
-    if found.verdict == "broken" and cannot_be_told:
-        raise NotApplicableError("The model cannot be given positions, so padding on the left moves its tokens.")
+    takes_no_positions = not exam.subject.can("positions") and not isinstance(exam.subject.module, Transformer)
+    if found.verdict == "broken" and takes_no_positions:
+        raise NotApplicableError("The model takes no positions, so padding on the left shifts its tokens.")
     return found
 
 
-@check("right_padding", "padding on the right changes nothing, with any content")
+@check("right_padding", "padding on the right changes no output, whatever token it contains")
 def right_padding(exam: Exam) -> Finding:
-    """Several lengths, filled with the padding token and with others."""
+    """Try several lengths, filled with the padding token and with another token."""
     _assume_padding(exam)
     base, subject = _short(exam), exam.subject
     room = subject.max_len - base.tokens.shape[1]
@@ -169,15 +168,15 @@ def right_padding(exam: Exam) -> Finding:
     assume(pairs, f"{FULL} padding.")
     return exam.compare(
         pairs,
-        "Padding on the right changes no output, with any content.",
-        "With {title}, outputs of the tokens change by {size}.",
+        "Padding on the right changes no output, whatever token it contains.",
+        "With {title}, the outputs at the real tokens change by {size}.",
         MASK_REMEDY,
     )
 
 
-@check("batch", "an input gives the same alone and in a batch of unequal lengths")
+@check("batch", "an input gives the same output alone and in a batch of unequal lengths")
 def batch(exam: Exam) -> Finding:
-    """The input alone, and beside a longer and a shorter one; of one length where no padding can be given."""
+    """Compare the input alone with a batch of it, a longer and a shorter one; of equal lengths if the model takes no mask."""
     subject = exam.subject
     base = subject.base if subject.reads_images else _short(exam, 12)
     n = base.tokens.shape[1]
@@ -200,30 +199,30 @@ def batch(exam: Exam) -> Finding:
         pairs,
         "An input gives the same output alone and in a batch of 3" + (" of unequal lengths." if can_pad else "."),
         "In a batch of 3, the outputs of {title} change by {size}.",
-        "Look for what mixes the rows: statistics over the batch (BatchNorm), a reshape that takes the batch for another axis, "
-        "or a mask that is made for the first row only.",
+        "Look for operations that mix rows: statistics over the batch (BatchNorm), a reshape that confuses the batch with "
+        "another axis, or a mask built only from the first row.",
     )
 
 
-@check("masked_row", "a query that may look at nothing gives finite numbers")
+@check("masked_row", "a query without any permitted key gives finite outputs")
 def masked_row(exam: Exam) -> Finding:
-    """Padding on the left of a causal model, or a row of padding alone."""
+    """Try padding on the left of a causal model, or a row that is all padding."""
     _assume_padding(exam)
     base, subject = _short(exam), exam.subject
     assume(base.tokens.shape[1] + 3 <= subject.max_len, f"{FULL} padding.")
     run = _padded(exam, base, 3, left=True)
     if not subject.causal or base.target is not None:
-        assume(subject.has_output_by_position, "The model has one output for the whole input.")
+        assume(subject.has_output_by_position, "The model has a single output for the whole input.")
         run = replace(run, valid=torch.zeros_like(run.tokens).bool())
     logits = subject.logits(run)
     if bool(logits.isfinite().all()):
-        return Finding("holds", "A query that may look at nothing gives finite numbers.")
+        return Finding("holds", "Queries without any permitted key give finite outputs.")
     n = int((~logits[0].isfinite()).any(dim=-1).sum())
     return Finding(
         "broken",
-        f"Where a query may look at nothing (padding on the left), {n} outputs are not finite numbers.",
-        "Look at the softmax of a row in which every key is masked: −∞ everywhere gives NaN, which spreads in the next layer "
-        "and in every gradient. Mask with a finite number, or set such rows to 0.",
+        f"When all keys of a query are masked (padding on the left), {n} outputs are NaN or infinite.",
+        "Look at the softmax of fully masked rows: −∞ everywhere gives NaN, which spreads to the next layer and to all "
+        "gradients. Mask with a large finite number, or set such rows to 0.",
         float("inf"),
         exam.floor,
         place=first_not_finite(subject, run),
@@ -232,40 +231,40 @@ def masked_row(exam: Exam) -> Finding:
 
 N_TOKENS = 10
 FIRST_SEGMENT = 5
-"""Tokens of the document that stands first in a packed row."""
+"""Number of tokens of the first document in a packed row."""
 
 
-@check("cache", "going on from a cache of keys and values gives the outputs of the whole run, wherever it is split")
+@check("cache", "decoding with a key/value cache gives the outputs of the full run, wherever the input is split")
 def cache(exam: Exam) -> Finding:
-    """Every split: the first part is cached, the rest is read at once."""
+    """Try every split: cache the first part, and read the rest in one call."""
     subject = exam.subject
-    assume(subject.causal, "The model is not causal, so it keeps no cache.")
+    assume(subject.causal, "The model is not causal, so it has no cache.")
     assume(subject.can("past"), "The model takes no cache.")
     keeps_keys = not isinstance(subject.module, Transformer) or subject.module.config.position_kind.keeps_keys
-    assume(keeps_keys, "Its positions change with the length of the text, so earlier keys cannot be kept.")
+    assume(keeps_keys, "Its positions change with the length of the text, so earlier keys cannot be cached.")
     base = subject.base.with_read(subject.base.read[:, :N_TOKENS])
     n = base.read.shape[1]
-    assume(n >= 2, "The input has one token; give at least two.")
+    assume(n >= 2, "The input has only one token; give at least two.")
     pairs = [
         Pair(base, replace(base, n_cached=split), range(split, n), title=f"a cache of {split} tokens")
         for split in range(1, n)
     ]
     return exam.compare(
         pairs,
-        f"Going on from a cache gives the outputs of the whole run ({n - 1} splits).",
-        "With {title}, the outputs of the rest change by {size}.",
-        "Look at the positions of the new tokens (they start at the length of the cache), at the causal mask of several new "
-        "tokens, and at how keys and values are appended.",
+        f"Decoding with a cache gives the outputs of the full run ({n - 1} splits).",
+        "With {title}, the outputs of the remaining tokens change by {size}.",
+        "Check the positions of the new tokens (they start at the length of the cache), the causal mask for several new "
+        "tokens, and how keys and values are appended.",
     )
 
 
-@check("packing", "documents in one row do not see each other")
+@check("packing", "documents packed in one row do not attend to each other")
 def packing(exam: Exam) -> Finding:
-    """A document alone, and behind another one in a row."""
+    """Compare a document alone with the same document packed after another one."""
     subject = exam.subject
     is_one_stream = subject.base.target is None and subject.has_output_by_position
-    assume(subject.causal and is_one_stream, "Rows of several documents are for causal models of one stream.")
-    assume(subject.can("segments") or _reads_packed_positions(exam), "The model takes no numbers of documents.")
+    assume(subject.causal and is_one_stream, "Packing is for causal models with one stack.")
+    assume(subject.can("segments") or _reads_packed_positions(exam), "The model takes no segment ids.")
     tokens = subject.base.tokens[:, :N_TOKENS]
     before = subject.other_tokens(tokens)[:, :FIRST_SEGMENT]
     n_before, n = before.shape[1], tokens.shape[1]
@@ -275,19 +274,19 @@ def packing(exam: Exam) -> Finding:
     packed = Run(
         torch.cat([before, tokens], dim=1), positions=positions, segments=segments if subject.can("segments") else None
     )
-    is_told = packed.segments is not None or _blocks(exam, packed, n_before)
-    assume(is_told, "The model makes no mask from positions that start again.")
+    is_masked = packed.segments is not None or _blocks(exam, packed, n_before)
+    assume(is_masked, "The model builds no mask from positions that restart.")
     return exam.compare(
         [Pair(Run(tokens), packed, range(n), range(n_before, n_before + n), title="another document before it")],
-        "A document gives the same alone and behind another one in a row.",
-        "With {title} in the row, outputs change by {size}: the documents see each other.",
-        "Look at how the mask is made from the segments (or from positions that start again): it must be block-diagonal, and "
+        "A document gives the same output alone and packed after another one.",
+        "With {title} in the row, outputs change by {size}: documents attend to each other.",
+        "Check how the mask is built from the segments (or from positions that restart): it must be block-diagonal, and "
         "positions must start at 0 in each document.",
     )
 
 
 def _blocks(exam: Exam, packed: Run, n_before: int) -> bool:
-    """Whether some layer keeps the second document from the first."""
+    """Return whether some layer masks the first document for the second."""
     try:
         recorded = exam.subject.record(packed)
     except XformerError:
@@ -297,7 +296,7 @@ def _blocks(exam: Exam, packed: Run, n_before: int) -> bool:
 
 
 def _reads_packed_positions(exam: Exam) -> bool:
-    """Whether a model of Transformers finds documents by positions that start again, as its shared masks do."""
+    """Return whether a Transformers model detects documents by restarting positions, as the library's shared masks do."""
     subject = exam.subject
     if not subject.is_transformers or not subject.can("positions"):
         return False

@@ -1,4 +1,4 @@
-"""What training and loading rely on: gradients, the mean of the loss, tied weights, the tokenizer, and a faithful copy."""
+"""Checks of training and loading: gradients, loss averaging, tied weights, the tokenizer, and conversions."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, check, distance
+from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, check, distance, share
 from xformer.doctor.subject import Run, Subject
 from xformer.model import Transformer
 
 IGNORED = -100
-"""The label of a token that does not count (torch.nn.functional.cross_entropy)."""
+"""The label of an ignored token (torch.nn.functional.cross_entropy)."""
 CHANCE = 0.9
-"""A loss above this share of ln(vocabulary) is no better than guessing."""
+"""A loss above this fraction of ln(vocabulary) counts as no better than guessing."""
 UNUSED = r"expert|router|mlp\.gate\.|k_proj\.bias|key\.bias|mask_token|pooler"
-"""Parameters that may rightly get no gradient: experts that were not chosen, and what chooses them; a bias of all keys cancels
-in the softmax."""
+"""Parameters that may legitimately get no gradient: unused experts, routers, and key biases (the softmax cancels them)."""
 USUAL = (
     r"(attn|attention|mlp|ffn|feed_forward)\.(q|k|v|o|out|query|key|value|gate|up|down|fc\w*|c|dense|qkv|\d+)(_proj|_attn|_fc)?\."
     r"(weight|bias)$"
 )
-"""Parameters that every input needs. Others may serve longer inputs only; they count where another layer's gets a gradient."""
+"""Parameters that every input uses. Longer inputs may use others; those must get a gradient if another layer's do."""
 
 
 @check("gradients", "every parameter gets a gradient")
 def gradients(exam: Exam) -> Finding:
-    """Of the cross-entropy on the input: the parameters of layers and embeddings whose gradient is missing or 0 throughout."""
+    """Find parameters of layers and embeddings whose gradient of the cross-entropy is missing or 0 everywhere."""
     subject = exam.subject
-    if not any(one.requires_grad for one in subject.module.parameters()):  # it was opened for reading
+    if not any(one.requires_grad for one in subject.module.parameters()):  # frozen when it was opened
         subject = subject.copied()
         subject.module.requires_grad_(True)
     named = {name: one for name, one in subject.module.named_parameters() if one.requires_grad}
@@ -43,7 +42,7 @@ def gradients(exam: Exam) -> Finding:
         loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
         if not loss.requires_grad:
             return broken(
-                "No parameter gets a gradient: the output does not depend on them in a way that can be differentiated.",
+                "No parameter gets a gradient: the output is detached from all of them.",
                 "Look for torch.no_grad or .detach() around the whole forward pass.",
             )
         found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
@@ -64,27 +63,26 @@ def gradients(exam: Exam) -> Finding:
         is_slope = bool(wrong) or not isinstance(subject.module, Transformer) or _is_slope(subject)
     if not is_slope:
         return broken(
-            "The gradient of all weights is not the slope of the outputs.",
-            "Look for .detach(), .data or a backward pass of your own between the weights and the outputs.",
+            "The gradient of the weights disagrees with the finite difference of the outputs.",
+            "Look for .detach(), .data or a custom backward pass between the weights and the outputs.",
         )
     if not wrong:
-        rest = f" (outside the layers {len(silent)} get none: {', '.join(silent[:3])})" if silent else ""
+        rest = f" ({len(silent)} outside the layers get none: {', '.join(silent[:3])})" if silent else ""
         return Finding("holds", f"All {len(named) - len(silent)} parameters of the layers get a gradient{rest}.")
     number = re.search(r"\.(\d+)\.", wrong[0])
-    last = (
-        wrong[0] if number is None else [name for name in wrong if f".{number[1]}." in name][-1]
-    )  # the cut is behind it
+    # the graph is cut right after the last parameter without a gradient
+    last = wrong[0] if number is None else [name for name in wrong if f".{number[1]}." in name][-1]
     return broken(
         f"{len(wrong)} parameters get no gradient: {', '.join(wrong[:4])}{' …' if len(wrong) > 4 else ''}.",
         "Look for .detach(), .data, torch.no_grad or an argmax between these parameters and the loss, and for modules that are "
-        "built but not called.",
+        "created but never called.",
         layer=None if number is None else int(number[1]),
         cause=_part_of(last),
     )
 
 
 def _is_slope(subject: Subject) -> bool:
-    """Whether the outputs change along a random direction of all weights as their gradient says, in double precision."""
+    """Return whether the gradient along a random direction of all weights agrees with finite differences, in float64."""
     module, base = subject.copied(torch.float64).module, subject.base.each(lambda one: one.to(subject.device))
     weights, draw = dict(module.named_parameters()), torch.Generator().manual_seed(0)
     ways = {name: torch.randn(one.shape, generator=draw, dtype=one.dtype).to(one) for name, one in weights.items()}
@@ -107,7 +105,7 @@ def _differentiable_logits(subject: Subject, run: Run) -> Tensor:
 
 
 def _part_of(name: str) -> str:
-    """The cause that a parameter's name speaks of, as in `localise.CAUSES`."""
+    """Return the key of `CAUSES` that fits a parameter's name."""
     parts = {"q": r"q_proj|query", "k": r"k_proj|key", "v": r"v_proj|value", "norm": r"norm|ln"}
     parts |= {"out": r"o_proj|out_proj|weight_out", "feed-forward": r"mlp|ffn|fc|feed"}
     return next((part for part, words in parts.items() if re.search(words, name)), name)
@@ -115,15 +113,15 @@ def _part_of(name: str) -> str:
 
 @check("accumulation", "the loss of a batch is the mean over its tokens, however they are split")
 def accumulation(exam: Exam) -> Finding:
-    """Two rows of which one counts in part: by its own tokens, and in two steps where the model takes the number of tokens."""
+    """Compare the loss of two rows, one partly ignored, with the mean over tokens: in one batch and accumulated."""
     subject = exam.subject
     assume(subject.can("labels") and subject.base.target is None, "The model computes no loss over tokens.")
-    assume(subject.has_output_by_position, "The model has one output for the whole input.")
+    assume(subject.has_output_by_position, "The model has a single output for the whole input.")
     tokens = torch.cat([subject.base.tokens, subject.other_tokens(subject.base.tokens)])
     n = tokens.shape[1]
     labels = tokens.clone()
     logits, loss = subject.logits(Run(tokens)).float(), _loss(subject, tokens, labels)
-    errors = {shift: _error(loss, logits, labels, shift) for shift in (1, 0)}  # at random both may be close
+    errors = {shift: _error(loss, logits, labels, shift) for shift in (1, 0)}  # both may be close by chance
     shift = min(errors, key=lambda one: errors[one])
     assume(errors[shift] <= 0.001 and n >= 4, "The loss is not the cross-entropy of its outputs.")
     labels[1, n // 4 :] = IGNORED
@@ -140,11 +138,11 @@ def accumulation(exam: Exam) -> Finding:
         steps = sum(_loss(subject, tokens[i : i + 1], labels[i : i + 1], num_items_in_batch=n_items) for i in range(2))
         size, way = abs(steps - expected) / max(abs(expected), 1e-12), " in two steps of accumulation"
     if size <= max(exam.limit, 1e-4):
-        return Finding("holds", "The loss is the mean over all tokens that count.", size=size, floor=exam.floor)
+        return Finding("holds", "The loss is the mean over all labelled tokens.", size=size, floor=exam.floor)
     return broken(
-        f"With rows of unequal length the loss{way} differs by {100 * size:.2g} % from the mean over all tokens.",
-        "Divide the sum of the losses by the number of tokens that count in the whole batch (num_items_in_batch), not by row "
-        "and then by the number of rows.",
+        f"With rows of unequal length, the loss{way} differs by {share(size)} from the mean over all tokens.",
+        "Divide the summed loss by the number of labelled tokens in the whole batch (num_items_in_batch); do not average "
+        "rows first.",
         size,
         exam.floor,
     )
@@ -165,21 +163,23 @@ def _cross_entropy(logits: Tensor, labels: Tensor, shift: int) -> float:
 
 
 def _error(loss: float, logits: Tensor, labels: Tensor, shift: int) -> float:
-    """How far the model's loss is from the cross-entropy, where all labels count; ∞ where it has none."""
+    """Return the distance between the model's loss and the cross-entropy of all labels; ∞ if it has no loss."""
     expected = _cross_entropy(logits, labels, shift)
     error = abs(loss - expected) / max(1.0, abs(expected))
     return math.inf if math.isnan(error) else error
 
 
-@check("tied_weights", "weights that the configuration ties are one, and none were left at random")
+@check(
+    "tied_weights", "weights that the configuration ties are equal, and none are left at their random initialisation"
+)
 def tied_weights(exam: Exam) -> Finding:
-    """The output layer against the embedding, and the loss on the text against guessing."""
+    """Compare the output layer with the embedding, and the loss on the text with guessing."""
     subject = exam.subject
     is_tied = _is_tied(subject)
     tables = _ends_of(subject)
     if is_tied and tables is not None and not torch.equal(*tables):
         return broken(
-            "The configuration ties the output layer to the embedding, and their weights differ.",
+            "The configuration ties the output layer to the embedding, but their weights differ.",
             "Call tie_weights() after loading or resizing, and save both or neither.",
             distance(*tables),
             0.0,
@@ -190,22 +190,22 @@ def tied_weights(exam: Exam) -> Finding:
         loss, guess = _cross_entropy(subject.base_logits.float(), tokens, 1), math.log(subject.n_tokens)
         if loss > CHANCE * guess:
             return broken(
-                f"On the text the loss is {loss:.2f}, and guessing among {subject.n_tokens} tokens gives {guess:.2f}: some "
+                f"The loss on the text is {loss:.2f}, and guessing among {subject.n_tokens} tokens gives {guess:.2f}: some "
                 "weights are random, or the tokenizer belongs to another model.",
-                "Look at the loader's report of missing and unexpected weights, above all of the output layer.",
+                "Check the loader's report of missing and unexpected weights, especially of the output layer.",
                 loss / guess,
                 CHANCE,
                 cause="output",
             )
-        tied = "The tied weights are one, and the" if is_tied else "The"
+        tied = "The tied weights are equal, and the" if is_tied else "The"
         return Finding("holds", f"{tied} loss on the text is {loss:.2f}; guessing gives {guess:.2f}.")
     if is_tied is None or tables is None:
-        raise NotApplicableError("No configuration says that weights are tied, and there is no text to score.")
-    return Finding("holds", "The tied weights are one." if is_tied else "No weights are tied.")
+        raise NotApplicableError("No configuration declares tied weights, and there is no text to score.")
+    return Finding("holds", "The tied weights are equal." if is_tied else "No weights are tied.")
 
 
 def _is_tied(subject: Subject) -> bool | None:
-    """Whether the configuration ties the output layer to the embedding; None where it says nothing."""
+    """Return whether the configuration ties the output layer to the embedding; None if it does not declare it."""
     name = "tied_output" if isinstance(subject.module, Transformer) else "tie_word_embeddings"
     for owner in (subject.config, getattr(subject.module, "config", None)):
         if isinstance(getattr(owner, name, None), bool):
@@ -214,7 +214,7 @@ def _is_tied(subject: Subject) -> bool | None:
 
 
 def _ends_of(subject: Subject) -> tuple[Tensor, Tensor] | None:
-    """The weights of the embedding and of the output layer, where both are matrices of one shape."""
+    """Return the weights of the embedding and of the output layer, if both exist and have the same shape."""
     module: Any = subject.module
     if subject.is_transformers:
         ends = [module.get_input_embeddings(), module.get_output_embeddings()]
@@ -226,44 +226,44 @@ def _ends_of(subject: Subject) -> tuple[Tensor, Tensor] | None:
     return (weights[0], weights[1]) if len(weights) == 2 and weights[0].shape == weights[1].shape else None
 
 
-@check("special_tokens", "the text begins once, and every special token is one token of the model")
+@check("special_tokens", "the text has one start token, and every special token is a single token of the model")
 def special_tokens(exam: Exam) -> Finding:
-    """The tokens of the input and of the chat template."""
+    """Check the tokens of the input and of the chat template."""
     subject, tokenizer = exam.subject, exam.subject.tokenizer
     assume(hasattr(tokenizer, "all_special_tokens"), "There is no tokenizer.")
     wrong = next(_wrong_tokens(subject, tokenizer), None)
     if wrong is not None:
         return Finding("broken", *wrong)
-    return Finding("holds", "The text begins once, and every special token is one token of the model.")
+    return Finding("holds", "The text has one start token, and every special token is a single token of the model.")
 
 
 def _wrong_tokens(subject: Subject, tokenizer: Any) -> Iterator[tuple[str, str]]:
-    """What is wrong, and what to look at."""
+    """Yield the sentence and the remedy of each fault."""
     first = getattr(tokenizer, "bos_token_id", None)
     ids = subject.base.tokens[0].tolist()
     if first is not None and ids[:2] == [first, first]:
         yield (
-            f"The input begins with {tokenizer.bos_token} twice.",
-            "A text from the chat template has its first token already: tokenize it with add_special_tokens=False.",
+            f"The input starts with {tokenizer.bos_token} twice.",
+            "Text from the chat template already contains the start token: tokenize it with add_special_tokens=False.",
         )
     for token in tokenizer.all_special_tokens:
         split = tokenizer(token, add_special_tokens=False)["input_ids"]
         if len(split) != 1 or split[0] >= subject.n_tokens:
             yield (
                 f"The special token {token} becomes {split[:6]}; the model has {subject.n_tokens} tokens.",
-                "Resize the embedding to the tokenizer, or take the tokenizer that the model was trained with.",
+                "Resize the embedding to the tokenizer, or use the tokenizer that the model was trained with.",
             )
     template = getattr(tokenizer, "chat_template", None)
     if template and first is not None:
         turn = [{"role": "user", "content": "Hello"}]
         ids = tokenizer.apply_chat_template(turn, tokenize=True, return_dict=True)["input_ids"]
         if ids[:2] == [first, first]:
-            yield f"A chat begins with {tokenizer.bos_token} twice.", "Take the first token out of the chat template."
+            yield f"A chat starts with {tokenizer.bos_token} twice.", "Remove the start token from the chat template."
 
 
-@check("conversion", "a converted or quantised copy computes what its original does")
+@check("conversion", "a converted or quantised copy gives the outputs of its original")
 def conversion(exam: Exam) -> Finding:
-    """Against the model given as `original`; a copy of fewer bits may differ by its own rounding."""
+    """Compare with the model given as `original`; a copy of lower precision may differ by its own rounding."""
     subject = exam.subject
     if subject.original is None:
         raise NotApplicableError("No original was given; for example diagnose(model, inputs, original=other).")
@@ -274,10 +274,10 @@ def conversion(exam: Exam) -> Finding:
     size = exam.apart(pair)
     limit = max(exam.limit, 64 * eps)
     if size <= limit:
-        return Finding("holds", "The model computes what its original does.", size=size, floor=exam.floor)
+        return Finding("holds", "The model gives the same outputs as its original.", size=size, floor=exam.floor)
     return Finding(
         "broken",
-        f"The outputs differ from the original's by {100 * size:.2g} %.",
+        f"The outputs differ from the original's by {share(size)}.",
         "Compare module by module: xformer.compare_runs(original, model, inputs).",
         size,
         exam.floor,
