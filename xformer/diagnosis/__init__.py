@@ -1,1 +1,1 @@
-"""What is wrong with a transformer, and how sure that is: identities of a trace, and behaviours of a model."""
+"""Step-by-step diagnosis of xformer models: recompute every equation of a trace, and name known mistakes."""

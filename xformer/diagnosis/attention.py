@@ -1,11 +1,11 @@
-"""Checks of an attention layer: each step computed again, and the mistakes that have a name.
+"""Checks of an attention layer: each step is recomputed, and known mistakes are identified by name.
 
-Scores     S = Q Kᵀ / √d_head + bias; the factor is fitted by least squares over the allowed cells. In float32 a right layer
-           misses by about 10⁻⁶ of ‖S‖, another pair of tensors by about all of it; the limit is 10⁻³.
-Softmax    a query's weights sum to 1. A sum of n weights strays by at most about n units of rounding (Higham 2002, §4.2); the
-           limit is 16 n of them, 3·10⁻⁵ for 15 keys in float32.
+Scores     S = Q Kᵀ / √d_head + bias; the factor is fitted by least squares over the allowed cells. In float32 the residual
+           of a correct layer is about 10⁻⁶ of ‖S‖, and that of other tensors about all of it; the limit is 10⁻³.
+Softmax    a query's weights sum to 1. The rounding error of a sum of n weights is at most about n units (Higham 2002, §4.2);
+           the limit is 16 n units, 3·10⁻⁵ for 15 keys in float32.
 Masks      a masked score is −∞ and its weight exactly 0; a fill of −10⁹ underflows to 0 as well. A weight above 10⁻⁸ on a
-           forbidden key is a leak. With two tokens "the next token" and "the future" are one cell; the milder name is given.
+           forbidden key is a leak. With two tokens, "the next token" and "the future" are the same cell; the former is reported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from xformer.formatting import percent, percent_at_most
 
 
 def projections(case: Case) -> Iterator[Measurement]:
-    """q, k and v, turned back where positions have turned them; heads of one group share k and v."""
+    """q, k and v, with rotations by position undone; heads of one group share k and v."""
     config = case.trace.config
     kv, widths = config.kv_component, config.kv_component.widths(config)
     for layer, _ in case.attention("in", "q", "k", "v"):
@@ -32,10 +32,10 @@ def projections(case: Case) -> Iterator[Measurement]:
             if stream is None:
                 continue
             if name != "q" and not torch.equal(kv.expand(made, config.n_heads), case[f"{layer.path}.{name}"]):
-                yield broken(layer.path, f"Heads of one group have different {name}.")
+                yield broken(layer.path, f"Heads of one group differ in {name}.")
                 continue
             if name != "v" and case.has(layer.path, "pos_angles"):
-                made, slack = unturned(case, layer, made), 4.0  # a pair shares its rounding, and turns twice
+                made, slack = unturned(case, layer, made), 4.0  # pairs mix their rounding, in two rotations
             start, made = sum(widths[:index]), heads_joined(made)
             rows = slice(start, start + widths[index])
             misfit = affine(case, layer.path, stream, made, "weight_in", "bias_in", rows, slack)
@@ -43,7 +43,7 @@ def projections(case: Case) -> Iterator[Measurement]:
 
 
 def unturned(case: Case, layer: Layer, made: Tensor) -> Tensor:
-    """q or k as it was before its pairs were turned by the angles of the trace."""
+    """Undo the rotation of q or k by the angles of the trace."""
     angles = case[f"{layer.path}.pos_angles"]
     return case.trace.config.position_kind.turn(made.double(), -angles.double()).to(made.dtype)
 
@@ -56,7 +56,7 @@ def scores(case: Case) -> Iterator[Measurement]:
         if allowed.shape != made.shape or q.shape[:3] != made.shape[:3] or k.shape[-2] != made.shape[-1]:
             yield broken(layer.path)
         elif bool((made.isneginf() != ~allowed).any()):
-            yield broken(layer.path, "−∞ does not stand exactly where the mask forbids.")
+            yield broken(layer.path, "The scores are not −∞ exactly where the mask is false.")
         else:
             yield Measurement(layer.path, _allowed_scores(made, q, k, bias, allowed, case.trace.config.d_head))
 
@@ -71,7 +71,7 @@ def _allowed_scores(made: Tensor, q: Tensor, k: Tensor, bias: Tensor | None, all
 
 
 def masks(case: Case) -> Iterator[Measurement]:
-    """True exactly where causality, the registered mask, padding and a drawn mask let a token look."""
+    """True exactly where causality, the registered mask, padding and a custom mask all permit attention."""
     config = case.trace.config
     for layer, (mask,) in case.attention("mask"):
         n_query, n_key = layer.queries.shape[1], layer.keys.shape[1]
@@ -89,22 +89,22 @@ def masks(case: Case) -> Iterator[Measurement]:
         drawn = case.trace.mask
         if drawn is not None and layer.path.startswith(case.stacks[-1].stack) and not layer.is_cross:
             expected = expected & (drawn[None, None] if drawn.dim() == 2 else drawn[:, None])
-        asked = layer.queries[:, None, :, None]
-        if bool((mask & ~expected & asked).any()):
-            yield broken(layer.path, "It allows what the configuration or the padding forbids.")
-        elif bool((~mask & expected & asked).any()):
-            yield broken(layer.path, "It forbids what the configuration and the padding allow.")
+        is_token = layer.queries[:, None, :, None]
+        if bool((mask & ~expected & is_token).any()):
+            yield broken(layer.path, "The mask allows keys that the configuration or the padding forbids.")
+        elif bool((~mask & expected & is_token).any()):
+            yield broken(layer.path, "The mask forbids keys that the configuration and the padding allow.")
         else:
             yield Measurement(layer.path, 0.0)
 
 
 def patterns(case: Case) -> Iterator[Measurement]:
-    """softmax over the keys; a query that may look at nothing gets zeros."""
+    """softmax over the keys; a query without any permitted key gets zeros."""
     for layer, (made, scores) in case.attention("pattern", "scores"):
         empty = scores.isneginf().all(dim=-1, keepdim=True)
         scores = scores.double().masked_fill(empty, 0.0)
         expected = scores.softmax(dim=-1).masked_fill(empty, 0.0)
-        below = (scores.amax(dim=-1, keepdim=True) - scores).nan_to_num(posinf=0.0)  # the exponential is of −below
+        below = (scores.amax(dim=-1, keepdim=True) - scores).nan_to_num(posinf=0.0)  # the softmax takes exp(−below)
         roundings = below + made.shape[-1] + 2 * OTHER_ROUNDINGS
         yield Measurement(layer.path, excess(made, expected, unit(made) * roundings * expected))
 
@@ -131,57 +131,55 @@ def check_softmax(case: Case) -> Iterator[Finding]:
 
 
 def _layer(case: Case, layer: Layer, pattern: Tensor, allowed: Tensor) -> Iterator[Finding]:
-    asked = allowed.any(dim=-1)  # [batch, head, query]: may look at something
+    counts = allowed.any(dim=-1)  # [batch, head, query]: has a permitted key
     if layer.queries.shape[1] == pattern.shape[2]:
-        asked = asked & layer.queries[:, None]
-    rows = pattern.sum(dim=-1)[asked].double()
+        counts = counts & layer.queries[:, None]
+    rows = pattern.sum(dim=-1)[counts].double()
     if len(rows) == 0 or _all(rows, 1.0, pattern, pattern.shape[-1]):
         return
     sums = {"row_sum": rows.mean().item(), "row_sum_least": rows.min().item(), "row_sum_most": rows.max().item()}
     scale = 1 / math.sqrt(case.trace.config.d_head)
     columns = pattern.sum(dim=-2)[allowed.any(dim=-2)].double()
     if _all(rows, scale, pattern, pattern.shape[-1]):
-        sentence = f"The weights sum to {sums['row_sum']:.3g} = 1/√d_head instead of 1: the scale is applied after the softmax."
+        sentence = (
+            f"Each row sums to {sums['row_sum']:.3g} = 1/√d_head instead of 1: the scale is applied after the softmax."
+        )
         numbers = {"sum": sums["row_sum"], "one_over_root_d_head": scale}
         yield error("scaled-after-softmax", layer.path, sentence, numbers)
         return
     if _all(columns, 1.0, pattern, pattern.shape[-2]):
         sentence = (
-            "The weights of a key over all queries sum to 1, and a query's weights do not: the softmax runs along the queries "
-            "instead of the keys."
+            "Columns of the pattern sum to 1 and rows do not: the softmax is over the queries instead of the keys."
         )
         yield error("softmax-over-queries", layer.path, sentence, sums)
         return
     over_heads = pattern.sum(dim=1)[allowed.any(dim=1)].double()
     if pattern.shape[1] > 1 and _all(over_heads, 1.0, pattern, pattern.shape[1]):
-        sentence = (
-            "In each cell the weights of all heads sum to 1, and a query's weights do not: the softmax runs along "
-        )
-        sentence += "the heads."
+        sentence = "In each cell the weights of all heads sum to 1, and rows do not: the softmax is over the heads."
         yield error("softmax-over-heads", layer.path, sentence, sums)
         return
     if case.has(layer.path, "scores"):
         whole = case[f"{layer.path}.scores"].softmax(dim=-1)
         if torch.allclose(whole[allowed], pattern[allowed], rtol=1e-4, atol=1e-7):
             sentence = (
-                "The weights are a softmax over keys that may not be looked at, with those struck out afterwards: a "
+                "The softmax includes masked keys, whose weights are zeroed afterwards: a row sums to as little as "
+                f"{sums['row_sum_least']:.3g}."
             )
-            sentence += f"query's weights sum to as little as {sums['row_sum_least']:.3g}."
             yield error("masked-after-softmax", layer.path, sentence, sums)
             return
-    sentence = f"A query's weights sum to {sums['row_sum_least']:.3g} to {sums['row_sum_most']:.3g} instead of 1."
+    sentence = f"Rows sum to between {sums['row_sum_least']:.3g} and {sums['row_sum_most']:.3g} instead of 1."
     yield error("rows-not-one", layer.path, sentence, sums)
 
 
 def _all(sums: Tensor, value: float, pattern: Tensor, n: int) -> bool:
-    """Whether all sums of n terms equal the value, but for rounding."""
+    """Return whether all sums of n terms equal the value up to rounding."""
     return len(sums) > 0 and bool(((sums - value).abs() <= 16 * n * torch.finfo(pattern.dtype).eps).all())
 
 
 FIT_LIMIT = 1e-3
 
 LEAST_CELLS = 3
-"""The fewest cells from which a factor is distinguishable from chance."""
+"""Smallest number of cells from which a factor can be told from chance."""
 
 
 def check_scores(case: Case) -> Iterator[Finding]:
@@ -194,7 +192,7 @@ def _scores_layer(
     case: Case, layer: Layer, q: Tensor, k: Tensor, v: Tensor, scores: Tensor, pattern: Tensor, z: Tensor
 ) -> Iterator[Finding]:
     config, q, k, scores = case.trace.config, q.double(), k.double(), scores.double()
-    finite = scores.isfinite() & (scores != 0)  # a score of exactly 0 is one that was masked wrongly
+    finite = scores.isfinite() & (scores != 0)  # a score of exactly 0 was wrongly masked with 0
     if case.has(layer.path, "pos_bias"):
         scores = scores - case[f"{layer.path}.pos_bias"].double()
     right = 1 / math.sqrt(config.d_head)
@@ -204,7 +202,7 @@ def _scores_layer(
     dots, measured = dots[finite], measured[finite]
     v, pattern, z = v.double(), pattern.double(), z.double()
     if config.d_head == config.d_value and _mixes_keys(q, k, v, scores, pattern, z, finite, right):
-        sentence = "The scores are q·v/√d_head and the pattern mixes the keys: keys and values are swapped."
+        sentence = "The scores are q·v/√d_head and the pattern weights the keys: keys and values are swapped."
         misfit = relative(measured - right * dots, measured)
         yield error("keys-values-swapped", layer.path, sentence, {"misfit_of_q_k": misfit})
         return
@@ -214,11 +212,11 @@ def _scores_layer(
     numbers = {"factor": factor, "one_over_root_d_head": right, "score_std": measured.std().item()}
     if abs(factor - 1) <= FIT_LIMIT:
         if not _scores_scaled_after(pattern, right):
-            times = f"{math.sqrt(config.d_head):.3g} times what they should be"
-            sentence = f"The scores are q·k as it is, {times}: they are not divided by √d_head."
+            times = f"{math.sqrt(config.d_head):.3g} times too large"
+            sentence = f"The scores are plain q·k, {times}: they are not divided by √d_head."
             yield error("no-scale", layer.path, sentence, numbers)
         return
-    sentence = f"The scores are {factor:.4g} · q·k, and the factor should be 1/√d_head = {right:.4g}."
+    sentence = f"The scores are {factor:.4g} · q·k, but the factor should be 1/√d_head = {right:.4g}."
     yield error("wrong-scale", layer.path, sentence, numbers)
 
 
@@ -230,7 +228,7 @@ def _mixes_keys(
 
 
 def _scores_scaled_after(pattern: Tensor, scale: float) -> bool:
-    """Whether the missing factor turns up after the softmax; then `check_softmax` says so."""
+    """Return whether the missing factor is applied after the softmax, which `check_softmax` reports."""
     sums = pattern.sum(dim=-1)
     sums = sums[sums > 0]
     return len(sums) > 0 and torch.allclose(sums, torch.full_like(sums, scale), rtol=1e-4)
@@ -238,7 +236,7 @@ def _scores_scaled_after(pattern: Tensor, scale: float) -> bool:
 
 ZEROS = "all those scores are exactly 0: they were masked with 0 instead of −∞"
 LEAK = 1e-8
-"""Weight above this has leaked through a mask."""
+"""Weight on masked keys above which the mask counts as leaking."""
 
 
 def check_future(case: Case) -> Iterator[Finding]:
@@ -262,13 +260,13 @@ def check_future(case: Case) -> Iterator[Finding]:
 def _leak(case: Case, layer: Layer, weight: Tensor, offset: Tensor, numbers: dict[str, float]) -> Finding:
     share = f"{percent(numbers['weight_on_later_tokens'], 1)} of the attention"
     if _total(weight, offset < 0) <= LEAK and _total(weight, offset > 0) > LEAK:
-        kind, why = "causal-upside-down", "no token looks at an earlier one: the mask is upside down"
+        kind, why = "causal-upside-down", "no token attends to an earlier one: the mask is upside down"
     elif _total(weight, offset > 1) <= LEAK:
-        kind, why = "causal-off-by-one", "all of it to the very next token: the triangle is one diagonal too wide"
+        kind, why = "causal-off-by-one", "all of it goes to the very next token: the triangle is one diagonal too wide"
     elif _scores_are_zero(case, layer, (offset > 0)[None, None]):
         kind, why = "masked-with-zero", ZEROS
     else:
-        kind, why = "causal-ignored", "no causal mask is in force"
+        kind, why = "causal-ignored", "no causal mask is applied"
     return error(kind, layer.path, f"{share} goes to later tokens in a causal layer; {why}.", numbers)
 
 

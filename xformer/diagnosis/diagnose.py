@@ -1,11 +1,11 @@
-"""Diagnosis: what is wrong with a transformer, from the trace of one run, with the reason and the numbers.
+"""Diagnose an xformer model from the trace of one run: what is wrong, where, and by how much.
 
-    diagnose(record(model, tokens)).findings            [] for a right model, fresh or trained
-    diagnose(record(broken, tokens)).findings[0].kind   the bug's name in `xformer.bugs`, where it has one
-    examine(model).findings                             the same for a run on inputs that reveal most
+    diagnose(record(model, tokens)).findings            [] for a correct model, fresh or trained
+    diagnose(record(broken, tokens)).findings[0].kind   the bug's name in `xformer.bugs`, if it has one
+    examine(model).findings                             the same for a run on inputs chosen to reveal most bugs
 
-Every step is computed again (`IDENTITIES`): a right run fulfils an identity up to rounding, with any weights. Where one is
-broken, the mistakes that have a name are tried (`STEPS`).
+Every step is recomputed (`IDENTITIES`): a correct run satisfies each identity up to rounding, with any weights. If one is
+broken, known mistakes are tried by name (`STEPS`).
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ STEPS = (
     check_gate,
     check_logits,
 )
-"""Names for broken steps, in the order in which a cause comes before what follows from it."""
+"""Checks that name the cause of a broken step, causes before their consequences."""
 OTHERS = (check_positions, check_neurons, check_init, check_heads, check_clones, check_additions)
-"""Mistakes with which every step is right."""
+"""Checks for mistakes that break no step."""
 
 OF_THE_WEIGHTS = {
     "init-too-large", "init-too-small", "identical-heads", "uniform-heads", "dead-neurons",
     "cloned-layers", "adds-nothing",
 }  # fmt: skip
-"""Findings that explain no broken step: right code with such weights does every step rightly."""
+"""Findings about the weights. They explain no broken step, because correct code computes every step with any weights."""
 
 RANK = {"error": 0, "warning": 1, "note": 2}
 
@@ -95,23 +95,28 @@ def diagnose(
     target_valid: Bool[Tensor, "batch target"] | None = None,
     model: Transformer | None = None,
 ) -> Report:
-    """What is wrong with the run, errors first, one finding for each kind with all the places it was found at; and what was
-    looked at, and what was not.
+    """Diagnose a recorded run.
 
-    `valid` says which tokens are no padding; without it the trace says so, and where that does not, runs of the
-    configuration's padding token at the ends of a row are padding. A check whose activations were not kept, or whose rows are
-    too few to tell, says nothing; a padded batch of different inputs tells most.
+    A check is skipped if its activations were not recorded or the rows are too few to decide; a padded batch of different
+    inputs reveals most. NaN spreads to everything after it, so it is then the only finding.
 
-    With `model`, each step is computed again with its weights; without it, with any weights that fit.
+    Args:
+        trace: The run; it needs the attention patterns.
+        valid: True where there is a token, [batch, pos]. By default taken from the trace; if the trace has none, runs of the
+            configuration's padding token at the ends of a row are padding.
+        target_valid: The same for the target, [batch, target].
+        model: The model, to recompute each step with its weights; without it, with the best-fitting weights.
 
-    Once a number is NaN everything after it is, so then that is the only finding.
+    Returns:
+        The findings, errors first and one per kind with all its locations, and how often each equation was checked.
 
-    Raises `InputError` when `valid` does not fit the tokens or the trace has no attention pattern.
+    Raises:
+        InputError: `valid` does not fit the tokens, or the trace has no attention pattern.
     """
     if not trace.attention_layers():
         raise InputError("A diagnosis needs the attention patterns; record with keep=('*',), which is the default.")
     pad = trace.config.pad_token
-    if trace.config.image:  # its positions are the class token and the patches, and all of them count
+    if trace.config.image:  # positions are the class token and the patches, never padding
         valid = torch.ones(len(trace.tokens), trace.config.max_len, dtype=torch.bool, device=trace.tokens.device)
     else:
         valid = _fit(trace.valid if valid is None else valid, trace.tokens, "valid", pad)
@@ -128,13 +133,13 @@ def diagnose(
 
 
 def too_few_rows(trace: Trace) -> bool:
-    """Whether the tokens are too few to tell what q, k and v are made from: no more of them than d_model + 1."""
+    """Return whether there are too few tokens, at most d_model + 1, to decide from which stream q, k and v come."""
     sizes = [trace.tokens.numel(), *([] if trace.target is None else [trace.target.numel()])]
     return min(sizes) <= trace.config.d_model + 1
 
 
 def findings_frame(findings: Iterable[Finding]) -> pd.DataFrame:
-    """One row a finding: severity, kind, where, finding, numbers (as text)."""
+    """Return a table with one row per finding: severity, kind, where, finding, numbers (as text)."""
     rows = [
         {
             "severity": finding.severity,
@@ -160,7 +165,7 @@ def _fit(valid: Tensor | None, tokens: Tensor, name: str, pad: int) -> Tensor:
 
 
 def _is_explained(step: Finding, found: list[Finding]) -> bool:
-    """Whether a mistake that has a name was found at the same place: then the broken step is that mistake."""
+    """Return whether a named mistake was found at the same location, which then explains the broken step."""
     place = step.where[0]
     return any(
         where == place or where.startswith(f"{place}.") or place.startswith(f"{where}.")
@@ -171,7 +176,7 @@ def _is_explained(step: Finding, found: list[Finding]) -> bool:
 
 
 def _by_kind(found: list[Finding]) -> list[Finding]:
-    """One finding a kind: the first one, with all the places."""
+    """Merge findings of the same kind into the first one, with all locations."""
     kinds: dict[str, Finding] = {}
     for finding in found:
         earlier = kinds.setdefault(finding.kind, finding)
@@ -181,7 +186,7 @@ def _by_kind(found: list[Finding]) -> list[Finding]:
 
 @dataclass(frozen=True)
 class Identity:
-    """One equation, the name of its being broken, and the places of a trace where it can be measured."""
+    """An equation, the kind of finding if it is broken, and a function that measures it wherever a trace allows."""
 
     kind: str
     equation: str
@@ -189,55 +194,55 @@ class Identity:
 
 
 IDENTITIES = (
-    Identity("wrong-embedding", "a token has one vector: its row of the table", embeddings),
-    Identity("wrong-positions", "a position has one vector, counted from its sequence's first token", positions),
-    Identity("wrong-start", "the first layer gets embedding + position", first_streams),
-    Identity("wrong-order", "each layer goes on from what the one before left", between_layers),
-    Identity("wrong-input", "a sublayer reads the stream (pre-norm: the normalised stream)", inputs),
-    Identity("wrong-projection", "q, k, v = x W + b, each of its own row and stream", projections),
-    Identity("wrong-turn", "what turns queries and keys, and the bias of scores, are those of the positions", turns),
+    Identity("wrong-embedding", "each token’s embedding is its row of the table", embeddings),
+    Identity(
+        "wrong-positions", "each position’s vector is that of its index from the sequence’s first token", positions
+    ),
+    Identity("wrong-start", "the first layer reads embedding + position", first_streams),
+    Identity("wrong-order", "each layer reads the output of the one before", between_layers),
+    Identity("wrong-input", "each sublayer reads the stream (pre-norm: the normalised stream)", inputs),
+    Identity("wrong-projection", "q, k, v = x W + b, each from its own row and stream", projections),
+    Identity("wrong-turn", "rotations of queries and keys, and score biases, match the position encoding", turns),
     Identity("wrong-scores", "scores = q·k/√d_head (+ bias), −∞ where masked", scores),
-    Identity("wrong-mask", "the mask is that of the configuration and the padding", masks),
+    Identity("wrong-mask", "the mask matches the configuration and the padding", masks),
     Identity("wrong-pattern", "pattern = softmax(scores) over the keys", patterns),
     Identity("wrong-mix", "z = pattern · v", mixes),
     Identity("wrong-output", "the attention’s output = z W_O + b, heads joined in order", outputs),
-    Identity("wrong-sum", "the stream after a sublayer = what was there + its output (post-norm: normalised)", sums),
-    Identity("wrong-hidden", "feed-forward before = x W₁ + b₁", hidden),
-    Identity("wrong-activation", "feed-forward after = the configured nonlinearity of it", activations),
-    Identity("wrong-feed-forward", "feed-forward output = after · W₂ + b₂", second),
-    Identity("wrong-final-norm", "the last norm stands where it is configured, and only there", final_norms),
+    Identity("wrong-sum", "the stream after a sublayer = the stream before + its output (post-norm: normalised)", sums),
+    Identity("wrong-hidden", "feed-forward pre-activation = x W₁ + b₁", hidden),
+    Identity("wrong-activation", "feed-forward activation = nonlinearity(pre-activation)", activations),
+    Identity("wrong-feed-forward", "feed-forward output = activation · W₂ + b₂", second),
+    Identity("wrong-final-norm", "there is a final norm exactly if it is configured", final_norms),
     Identity("wrong-logits", "logits = final stream · W + b", logits),
 )
 
 
 def check_identities(case: Case) -> tuple[list[Finding], dict[str, int]]:
-    """One finding for each identity and place where it is broken, and in how many places each was looked at."""
+    """Return a finding for each broken identity and location, and at how many locations each identity was checked."""
     found, looked = [], {}
     for identity in IDENTITIES:
         excesses = [(at, at.excess) for at in identity.measure(case) if at.excess is not None]
         looked[identity.kind] = len(excesses)
         for at, excess in excesses:
             if excess > 1:
-                sentence = f"Right is: {identity.equation}. {at.why or 'That does not hold here.'}"
+                sentence = f"Expected: {identity.equation}. {at.why or 'This does not hold here.'}"
                 numbers = {} if excess == float("inf") else {"off_by_times_rounding": excess}
                 found.append(error(identity.kind, at.place, sentence, numbers))
     return found, looked
 
 
-WITHOUT_WEIGHTS = (
-    "what the weights would absorb: a constant factor, or heads in another order, where the weights are not at hand",
-)
+WITHOUT_WEIGHTS = ("errors that unknown weights could absorb: a constant factor, or heads in a different order",)
 OUT_OF_SIGHT = (
-    "what it does unrecorded or on other inputs: padding, later tokens, its neighbours in a batch, the cache, its gradient",
-    "how it is trained: the loss, the labels, the batches, clipping, dropout, the learning rate",
-    "whether the weights are good ones: score them with eval",
-    "a term that its own weights make vanish (a bias of 0, a gain of 1), and what only other inputs would reach",
+    "behaviour that is unrecorded or on other inputs: padding, later tokens, other rows of a batch, the cache, gradients",
+    "the training: the loss, the labels, the batches, clipping, dropout, the learning rate",
+    "whether the weights are any good: score them with eval",
+    "terms that the current weights cancel (a bias of 0, a gain of 1), and code that only other inputs reach",
 )
 
 
 @dataclass(frozen=True)
 class Report:
-    """The findings, errors first, and in how many places each equation was looked at."""
+    """The findings, errors first, and at how many locations each equation was checked."""
 
     findings: list[Finding]
     looked: dict[str, int]
@@ -245,35 +250,34 @@ class Report:
 
     @property
     def checked(self) -> list[str]:
-        """One line for each equation that was looked at somewhere."""
+        """One line for each equation that was checked."""
         looked = [(one.equation, n) for one in IDENTITIES if (n := self.looked.get(one.kind))]
         return [f"{equation} ({n} place{'s' * (n != 1)})" for equation, n in looked]
 
     @property
     def left_open(self) -> list[str]:
-        """What there was nothing to see of: not part of this model, not kept, or too few tokens to tell."""
+        """Equations that were not checked: not part of this model, not recorded, or too few tokens to decide."""
         return [one.equation for one in IDENTITIES if not self.looked.get(one.kind)]
 
     @property
     def out_of_sight(self) -> list[str]:
-        """What could be wrong all the same."""
+        """What could still be wrong."""
         return [*(() if self.has_weights else WITHOUT_WEIGHTS), *OUT_OF_SIGHT]
 
 
 N_INPUTS = 24
-"""With a dozen tokens each, more rows than a stream of 128 dimensions has directions."""
+"""Number of examined inputs; at a dozen tokens each, they have more rows than a stream of 128 dimensions."""
 
 LEAST_TOKENS = 768
-"""Of longer inputs fewer do: as many as have this many tokens, or four times as many as the stream has dimensions."""
+"""Fewer inputs are used if they are longer: enough for this many tokens, or for four times the width of the stream."""
 
 LONGEST_TASK = 64
-"""A task whose inputs are longer is examined on random tokens, as none is: the equations hold for any input, and the work grows
-with the square of the length."""
+"""Tasks with longer inputs are examined on random tokens, because the work grows with the square of the length."""
 
 
 @dataclass(frozen=True, eq=False)
 class Examination:
-    """Inputs as `record` takes them. Of images `valid` is [batch, 1 + patch], true throughout."""
+    """Inputs for `record`. For images, `valid` is [batch, 1 + patch] and all true."""
 
     tokens: Int[Tensor, "batch pos"]
     valid: Bool[Tensor, "batch pos"]
@@ -281,16 +285,15 @@ class Examination:
     target_valid: Bool[Tensor, "batch target"] | None = None
 
     def record(self, model: Transformer) -> Trace:
-        """The recorded run of a model on them."""
+        """Record a run of a model on these inputs."""
         valid = None if model.config.image else self.valid  # images have no padding
         return record(model, self.tokens, self.target, valid=valid, target_valid=self.target_valid)
 
 
 def examination(config: ModelConfig, task: Task | None = None) -> Examination:
-    """Different inputs of different lengths: the task's own where there is one of short inputs, random tokens where not.
+    """Return inputs of different lengths: from the task if its inputs are short, otherwise random tokens.
 
-    No two lengths agree that a mistake could take for each other: each row's source and target differ in length, and so does
-    the padding of the rows.
+    Lengths that a bug could confuse always differ: source and target of each row, and the padding of the rows.
     """
     if config.image:
         return _of_images(config, task)
@@ -321,13 +324,13 @@ def examination(config: ModelConfig, task: Task | None = None) -> Examination:
 
 
 def examine(model: Transformer, task: Task | None = None) -> Report:
-    """What is wrong with a model, from a run of it on an `examination`."""
+    """Diagnose a model from a run on its `examination`."""
     inputs = examination(model.config, task)
     return diagnose(inputs.record(model), valid=inputs.valid, target_valid=inputs.target_valid, model=model)
 
 
 def _of_images(config: ModelConfig, task: Task | None) -> Examination:
-    """The task's images, or random ones; every position of them counts."""
+    """Return the task's images, or random ones; no position is padding."""
     if task is not None:
         pixels = task.sample(N_INPUTS, seed=0, purpose="test").tokens
     else:
@@ -337,14 +340,14 @@ def _of_images(config: ModelConfig, task: Task | None) -> Examination:
 
 
 def _tokens_of(tokens: Int[Tensor, "batch pos"], layout: Layout) -> Bool[Tensor, "batch pos"]:
-    """Which cells hold tokens."""
+    """Return True where there is a token."""
     return torch.ones_like(tokens).bool() if layout.segments is None else layout.segments > 0
 
 
 def _uneven(inputs: Examination, pad: int) -> Examination:
-    """The inputs cut at their ends. In even rows the target becomes the shorter one, in odd rows the source, by 1 to 3 tokens.
+    """Cut inputs at the end: in even rows the target becomes 1 to 3 tokens shorter than the source, in odd rows vice versa.
 
-    Without a target, rows of one length are cut by 0 to 2 tokens.
+    Without a target, rows of equal length are cut by 0 to 2 tokens.
     """
     n, row = inputs.valid.sum(dim=1), torch.arange(len(inputs.tokens))  # [batch]
     if inputs.target is None or inputs.target_valid is None:
@@ -360,6 +363,6 @@ def _uneven(inputs: Examination, pad: int) -> Examination:
 def _cut(
     tokens: Int[Tensor, "batch pos"], valid: Bool[Tensor, "batch pos"], keep: Int[Tensor, " batch"], pad: int
 ) -> tuple[Int[Tensor, "batch pos"], Bool[Tensor, "batch pos"]]:
-    """The first tokens of each row, at least one; padding in place of the others."""
+    """Keep the first tokens of each row, at least one, and replace the rest by padding."""
     valid = valid & (valid.cumsum(dim=1) <= keep.clamp(min=1)[:, None])
     return tokens.masked_fill(~valid, pad), valid

@@ -1,11 +1,11 @@
-"""Checks of where q, k and v come from: each must be an affine function of its own row of its own stream.
+"""Checks of the origin of q, k and v: each must be an affine function of its own row of the right stream.
 
     q = x W_Q + b,   k = y W_K + b,   v = y W_V + b        y = x (self-attention) or the memory (cross-attention)
 
-The weights are not in the trace, but a linear map cannot do as it likes once there are more rows than the stream has
-dimensions: with N rows of rank r, what is made from them lies in an r-dimensional subspace of Rᴺ, and the share of q outside
-it is 0 (in float32 about 10⁻⁶). Anything else has a share of about √((N − r)/N) outside: with one row to spare of 33 that is
-0.17. The limit is 10⁻². With no row to spare nothing is claimed; a batch of inputs settles it.
+The weights are not in the trace, but a linear map is constrained once there are more rows than stream dimensions: the image of
+N rows of rank r lies in an r-dimensional subspace of Rᴺ, and the fraction of q outside it is 0 (about 10⁻⁶ in float32). For
+anything else the fraction is about √((N − r)/N), which is 0.17 for N = 33 and r = 32. The limit is 10⁻². If N is not above r,
+nothing is reported; a batch of inputs is then needed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torch import Tensor
 from xformer.diagnosis.case import Case, Finding, Layer, centred, error, relative, warning
 from xformer.diagnosis.rounding import of_product
 
-BY_VIEW = "The heads are cut out across positions, as by a view without the transpose"
+BY_VIEW = "The heads are split across positions, as by a view without the transpose"
 MOST_OUTSIDE = 1e-2
 LEAST_DIRECTION = 1e-5
-"""Directions in which the rows spread less than this, relative to the widest, count as none (float32 knows no better)."""
+"""Singular values below this fraction of the largest count as 0, because of float32's precision."""
 
 
 def check_projections(case: Case) -> Iterator[Finding]:
@@ -32,7 +32,7 @@ def check_projections(case: Case) -> Iterator[Finding]:
         else:
             made = {name: case.projected(layer.path, name) for name in "qkv"}
             if _is_tiled(case, layer):
-                sentence = "Keys and values are tiled over the heads (0 1 0 1), and each should be repeated in place (0 0 1 1)."
+                sentence = "Keys and values are tiled over the heads (0 1 0 1) instead of repeated in place (0 0 1 1)."
                 yield error("kv-heads-tiled", layer.path, sentence)
                 continue
             if case.has(layer.path, "pos_angles"):
@@ -41,13 +41,13 @@ def check_projections(case: Case) -> Iterator[Finding]:
             outside = {name: share_outside(stream, heads_joined(heads)) for name, heads in made.items()}
             wrong = [name for name, share in outside.items() if share is not None and share > MOST_OUTSIDE]
             if wrong and all(_is_cut_by_view(stream, made[name]) for name in wrong):
-                sentence = f"{BY_VIEW}: put back together in that order, queries, keys and values are made from their "
+                sentence = f"{BY_VIEW}: joined in that order, queries, keys and values match their positions’ vectors."
                 numbers = {f"outside_{name}": share for name, share in outside.items() if share is not None}
-                yield error("split-by-view", layer.path, f"{sentence}positions’ vectors.", numbers)
+                yield error("split-by-view", layer.path, sentence, numbers)
 
 
 def _is_tiled(case: Case, layer: Layer) -> bool:
-    """Whether keys and values that groups of heads share were repeated as a whole: head h has those of head h mod n."""
+    """Return whether shared keys and values were tiled: head h has those of group h mod n."""
     config = case.trace.config
     n = config.kv_component.n_kv_heads(config)
     if not 1 < n < config.n_heads:
@@ -58,13 +58,13 @@ def _is_tiled(case: Case, layer: Layer) -> bool:
 
 
 def _is_cut_by_view(stream: Tensor, heads: Tensor) -> bool:
-    """Whether [batch, head, pos, width], read on as [batch, pos, head·width], is affine in the stream."""
+    """Return whether [batch, head, pos, width], reinterpreted as [batch, pos, head·width], is affine in the stream."""
     share = share_outside(stream, heads.flatten(1).unflatten(1, (heads.shape[2], -1)))
     return share is not None and share <= MOST_OUTSIDE
 
 
 def _cross(case: Case, layer: Layer) -> Iterator[Finding]:
-    """Which stream each of q, k, v comes from, as far as the trace settles it."""
+    """Report if q, k or v comes from the wrong stream, as far as the trace determines it."""
     target, memory = case[f"{layer.path}.in"], case.memory
     if memory is None:
         return
@@ -74,20 +74,26 @@ def _cross(case: Case, layer: Layer) -> Iterator[Finding]:
     if all(stream == right[name] for name, stream in known.items()):
         return
     kinds = {
-        ("memory", "memory", "target"): ("cross-queries-from-memory", "The memory asks itself, and the target answers"),
-        ("memory", "target", "target"): ("cross-roles-swapped", "The memory asks, and the target answers"),
-        ("target", "target", "target"): ("forgotten-return", "The target asks itself, and the memory is never used"),
+        ("memory", "memory", "target"): (
+            "cross-queries-from-memory",
+            "The memory attends to itself, with the target’s values",
+        ),
+        ("memory", "target", "target"): ("cross-roles-swapped", "The memory attends to the target"),
+        ("target", "target", "target"): (
+            "forgotten-return",
+            "The target attends to itself, and the memory is never used",
+        ),
     }
     sources = known.get("q", ""), known.get("k", ""), known.get("v", "")
     kind, what = kinds.get(sources, ("wrong-stream", "Cross-attention is mixed up"))
     if "neither" in known.values():
         lost = [name for name, stream in known.items() if stream == "neither"]
         if not all(_is_cut(case.projected(layer.path, name), target, memory) for name in lost):
-            return  # made from no row of either stream, for no reason that has a name: `identities` says so
+            return  # not made from either stream, for an unknown reason: the identity wrong-projection reports it
         kind, what = "split-by-view", BY_VIEW
     streams = {"neither": "neither", "target": "the target", "memory": "the memory"}
     from_where = ", ".join(f"{name} from {streams[stream]}" for name, stream in known.items())
-    yield error(kind, layer.path, f"{what}: {from_where} (right: q from the target, k and v from the memory).")
+    yield error(kind, layer.path, f"{what}: {from_where} (expected: q from the target, k and v from the memory).")
 
 
 def _is_cut(heads: Tensor, target: Tensor, memory: Tensor) -> bool:
@@ -95,8 +101,8 @@ def _is_cut(heads: Tensor, target: Tensor, memory: Tensor) -> bool:
 
 
 def _source(case: Case, made: Tensor, target: Tensor, memory: Tensor) -> str | None:
-    """ "target", "memory", "neither", or None where the trace does not settle it."""
-    shares = {  # 1 where a stream has not even the length
+    """Return "target", "memory", "neither", or None if the trace does not determine it."""
+    shares = {  # 1 if a stream has a different length
         name: share_outside(stream, made) if stream.shape[:2] == made.shape[:2] else 1.0
         for name, stream in (("target", target), ("memory", memory))
     }
@@ -105,11 +111,11 @@ def _source(case: Case, made: Tensor, target: Tensor, memory: Tensor) -> str | N
     name = min(shares, key=lambda stream: shares[stream] or 0.0)
     if (shares[name] or 0.0) > MOST_OUTSIDE:
         return "neither"
-    return name if max(share or 0.0 for share in shares.values()) > MOST_OUTSIDE else None  # None: both would do
+    return name if max(share or 0.0 for share in shares.values()) > MOST_OUTSIDE else None  # None: both fit
 
 
 def check_clones(case: Case) -> Iterator[Finding]:
-    """cloned-layers: two layers of a stack with the same weights, where these are known."""
+    """cloned-layers: two layers of a stack with the same weights, if these are known."""
     stacks: dict[tuple[str, str], list[Layer]] = {}
     for layer in case.layers:
         stack, _, part = layer.path.split(".", 2)
@@ -120,13 +126,13 @@ def check_clones(case: Case) -> Iterator[Finding]:
             same = case.weight(f"{other.path}.weight_in")
             if weight is not None and same is not None and torch.equal(weight, same):
                 sentence = (
-                    "Both layers make queries, keys and values with the same weights: they were copied, not drawn."
+                    "Both layers have the same weights for queries, keys and values: they were copied, not initialised."
                 )
                 yield warning("cloned-layers", (first.path, other.path), sentence, {})
 
 
 def _directions(rows: Tensor) -> tuple[Tensor, int]:
-    """An orthonormal basis [row, rank] of what the columns span, and the rank."""
+    """Return an orthonormal basis [row, rank] of the column space, and the rank."""
     is_tall = len(rows) > rows.shape[1]
     squares, ways = torch.linalg.eigh(rows.T @ rows if is_tall else rows @ rows.T)  # several times as fast as an SVD
     kept = squares > LEAST_DIRECTION**2 * squares[-1]
@@ -135,7 +141,7 @@ def _directions(rows: Tensor) -> tuple[Tensor, int]:
 
 
 def share_outside(stream: Tensor, made: Tensor) -> float | None:
-    """The share of `made` [batch, pos, width] that no affine map of the rows of `stream` gives; None where any would do."""
+    """Return the fraction of `made` [batch, pos, width] that no affine map of `stream` explains; None if any map would fit."""
     x, y = centred(stream), centred(made)
     if x is None or y is None or len(x) != len(y):
         return None
@@ -144,17 +150,27 @@ def share_outside(stream: Tensor, made: Tensor) -> float | None:
 
 
 def heads_joined(heads: Tensor) -> Tensor:
-    """[batch, head, pos, width] as [batch, pos, head·width]."""
+    """Reshape [batch, head, pos, width] to [batch, pos, head·width]."""
     return heads.transpose(1, 2).flatten(-2)
 
 
 def affine(
     case: Case, path: str, x: Tensor, y: Tensor, weight: str, bias: str, rows: slice | None = None, slack: float = 1.0
 ) -> float | None:
-    """How far y is from x Wᵀ + b, as an excess over rounding; from the nearest affine map where the weights are not known.
+    """Return the distance of y from x Wᵀ + b, or from the nearest affine map if the weights are unknown, as an excess.
 
-    `rows` are the rows of W and b that are meant; `slack` is how much more than one product has been rounded. None where
-    neither the weights are known nor the rows of x enough to tell.
+    Args:
+        case: The case, with the weights if they are known.
+        path: The path of the layer.
+        x: The input, [..., n_in].
+        y: The output, [..., n_out].
+        weight: The name of W in the layer.
+        bias: The name of b in the layer.
+        rows: The rows of W and b to use; None: all.
+        slack: The factor by which the rounding error exceeds that of one product.
+
+    Returns:
+        The excess over rounding; None if the weights are unknown and x has too few rows to decide.
     """
     before = f"{path}." if path else ""
     matrix, plus = case.weight(before + weight), case.weight(before + bias)

@@ -1,9 +1,9 @@
-"""How far two ways of computing one thing may lie apart: what rounding explains, and what it does not.
+"""Error bounds that separate rounding from mistakes.
 
-A sum of n products in floating point strays from the exact one by at most n · u · Σ|aᵢ bᵢ| (Higham 2002, §3.1), u being the
-unit of rounding. Each comparison here recomputes in double precision from what the trace holds, so only the one step is off:
-an `excess` is the largest difference in units of that bound, for which single precision will do. A right step stays below 1, a
-wrong one is thousands above.
+The floating-point error of a sum of n products is at most n · u · Σ|aᵢ bᵢ| (Higham 2002, §3.1), where u is the unit roundoff.
+Each comparison recomputes one step in double precision from the trace, so only that step contributes: the `excess` is the
+largest difference in units of that bound (computed in single precision). It is below 1 for a correct step and in the thousands
+for a wrong one.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from xformer.components.component import OTHER_ROUNDINGS
 
 
 def unit(value: Tensor) -> float:
-    """The unit of rounding of the numbers as they were stored."""
+    """Return the machine epsilon of a tensor's type."""
     return torch.finfo(value.dtype).eps
 
 
 def excess(made: Tensor, expected: Tensor, bound: Tensor) -> float:
-    """The largest |made − expected| in units of `bound`; ∞ where the shapes differ. Equal numbers are 0 apart, even −∞."""
+    """Return the largest |made − expected| in units of `bound`; ∞ if the shapes differ. Equal numbers differ by 0, even −∞."""
     if made.shape != expected.shape:
         return float("inf")
     if made.numel() == 0:
@@ -33,12 +33,12 @@ def excess(made: Tensor, expected: Tensor, bound: Tensor) -> float:
     worst = ((made - expected).abs_() / (bound + tiny)).max().item()
     if math.isfinite(worst):
         return worst
-    apart = (made - expected).abs_().masked_fill_(made == expected, 0.0)  # −∞ from −∞ is none
+    apart = (made - expected).abs_().masked_fill_(made == expected, 0.0)  # −∞ − (−∞) counts as 0
     return (apart / (bound + tiny)).nan_to_num(nan=float("inf"), posinf=float("inf")).max().item()
 
 
 def of_product(made: Tensor, a: Tensor, b: Tensor, plus: Tensor | None = None, factor: float = 1.0) -> float:
-    """The excess of `made` over factor · a @ b + plus."""
+    """Return the excess of `made` over factor · a @ b + plus."""
     if a.shape[-1] != b.shape[-2]:
         return float("inf")
     expected, size = factor * (a.double() @ b.double()), factor * (a.float().abs() @ b.float().abs())
@@ -48,7 +48,7 @@ def of_product(made: Tensor, a: Tensor, b: Tensor, plus: Tensor | None = None, f
 
 
 def of_sum(made: Tensor, *parts: Tensor) -> float:
-    """The excess of `made` over the sum of its parts."""
+    """Return the excess of `made` over the sum of its parts."""
     if any(part.shape != made.shape for part in parts):
         return float("inf")
     expected = reduce(torch.add, (part.double() for part in parts))
@@ -57,18 +57,18 @@ def of_sum(made: Tensor, *parts: Tensor) -> float:
 
 
 def of_norm(made: Tensor, x: Tensor, norm: Norm, eps: float, gain: Tensor | None, shift: Tensor | None) -> float | None:
-    """The excess of `made` over γ · n(x) + β.
+    """Return the excess of `made` over γ · n(x) + β.
 
     Args:
-        made: What the norm put out [..., d_model].
-        x: What it read, of the same shape.
+        made: The output of the norm, [..., d_model].
+        x: The input of the norm, of the same shape.
         norm: The registered norm.
         eps: Its ε.
-        gain: γ [d_model], or None where it is not known.
-        shift: β [d_model], or None where it is not known or the norm has none.
+        gain: γ [d_model], or None if unknown.
+        shift: β [d_model], or None if unknown or the norm has none.
 
     Returns:
-        The excess; None where γ or β are not known.
+        The excess; None if γ or β is unknown.
     """
     if made.shape != x.shape:
         return float("inf")

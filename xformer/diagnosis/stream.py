@@ -1,12 +1,11 @@
-"""Checks of the residual stream: is each sublayer's result added to what was there?
+"""Checks of the residual stream: is each sublayer's output added to the stream?
 
     no norm, pre-norm   after = before + out                     an identity in the trace
     post-norm           after = γ · n(before + out) + β          n(s) = (s − mean s) / √(var s + ε)
 
-γ and β are not in the trace, but they are the same for every token: in each of the d_model dimensions `after` is a straight
-line over n(·), and two unknowns meet as many equations as there are tokens. So from three tokens on, the right sum is known by
-fitting exactly (in float32 to about 10⁻⁶; accepted to 10⁻³), with any weights; the mistakes are fitted in its place only
-where it fails.
+γ and β are not in the trace, but they are the same for every token: in each of the d_model dimensions `after` is an affine
+function of n(·), with two unknowns and one equation per token. From three tokens on, only the right sum fits (to about 10⁻⁶ in
+float32; the limit is 10⁻³), whatever the weights. Known mistakes are tried only if it does not fit.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from xformer.diagnosis.rounding import OTHER_ROUNDINGS, excess, of_norm, of_sum,
 
 FIT_LIMIT = 1e-3
 NO_ADDITION = 1e-6
-"""A sublayer whose result is a smaller share of the stream adds nothing."""
+"""A sublayer whose output is below this fraction of the stream counts as adding nothing."""
 
 
 def check_residual(case: Case) -> Iterator[Finding]:
@@ -54,38 +53,40 @@ def check_residual(case: Case) -> Iterator[Finding]:
         numbers = {"added_to_stream": relative(sublayer.out, sublayer.before)}
         if fits(sublayer.out):
             kind = "no-residual"
-            what = "is the sublayer's result alone, not added to what was there: the residual connection is missing."
+            what = "is the sublayer's output alone, without the input: the residual connection is missing."
         elif fits(sublayer.before):
             kind = "lost-output"
-            what = "is what it was before: the sublayer's result is computed and lost."
+            what = "is unchanged: the sublayer's output is computed but discarded."
         elif norm == "pre" and fits(sublayer.inside + sublayer.out):
             kind = "residual-after-norm"
-            what = "goes on from the normalised vectors instead of those before the norm."
+            what = "is the sum with the normalised input instead of the input before the norm."
         else:
             kind = "stream-unexplained"
-            what = "is not what the configuration makes of the stream before and the sublayer's result."
-        yield error(kind, sublayer.path, f"The stream after it {what}", numbers)
+            what = "is not the configured combination of its input and the sublayer's output."
+        yield error(kind, sublayer.path, f"The stream after the sublayer {what}", numbers)
 
 
 def check_additions(case: Case) -> Iterator[Finding]:
-    """adds-nothing: a sublayer whose result is 0."""
+    """adds-nothing: a sublayer whose output is 0."""
     for sublayer in case.sublayers:
         share = relative(sublayer.out, sublayer.before)
         looks = f"{sublayer.path}.pattern" not in case or bool(case[f"{sublayer.path}.pattern"].any())
-        if share < NO_ADDITION and looks:  # a token that may see nothing, itself included, adds nothing rightly
-            sentence = "The sublayer puts out nothing: what it adds is below a millionth of the stream."
+        if share < NO_ADDITION and looks:  # attention without any permitted key legitimately adds nothing
+            sentence = "The sublayer has no effect: its output is below a millionth of the stream."
             yield warning("adds-nothing", (sublayer.path,), sentence, {"added_to_stream": share})
 
 
 def misfit_of_norm(made: Tensor, after: Tensor, norm: Norm, eps: float) -> float:
-    """How badly `after` is a straight line, dimension by dimension, over the normalised `made`: 0 exactly, about 1 not at all.
-    0 also where all rows of `after` are alike, so that anything would fit.
+    """Return the relative misfit of `after` as an affine function, per dimension, of the normalised `made`.
 
     Args:
-        made: What the norm should have read [..., d_model].
-        after: What it put out, of the same shape.
+        made: The expected input of the norm, [..., d_model].
+        after: The output of the norm, of the same shape.
         norm: The registered norm.
         eps: Its ε.
+
+    Returns:
+        0 for an exact fit, about 1 for none; 0 if all rows of `after` are equal, so that anything would fit.
     """
     y = centred(after)  # [row, d_model]
     if y is None:
@@ -97,7 +98,7 @@ def misfit_of_norm(made: Tensor, after: Tensor, norm: Norm, eps: float) -> float
 
 
 def embeddings(case: Case) -> Iterator[Measurement]:
-    """A token has its row of the table, where that is known; a patch is an affine function of its pixels."""
+    """Each token has its row of the table, if that is known; each patch is an affine function of its pixels."""
     for at in case.stacks:
         name = f"{at.prefix}embed"
         if name not in case:
@@ -124,7 +125,7 @@ def _patches(case: Case, at: TraceStack, embed: Tensor) -> Iterator[Measurement]
 
 
 def first_streams(case: Case) -> Iterator[Measurement]:
-    """What goes into the first layer is the sum of both, to the last bit but one."""
+    """The first layer's input is the sum of embeddings and positions, up to the last bit but one."""
     for at in case.stacks:
         name, embed, pos = f"{at.stack}.0.resid_pre", f"{at.prefix}embed", f"{at.prefix}pos_embed"
         if name in case and embed in case:
@@ -135,7 +136,7 @@ def first_streams(case: Case) -> Iterator[Measurement]:
 
 
 def between_layers(case: Case) -> Iterator[Measurement]:
-    """Layers follow one another with nothing between them."""
+    """Each layer's input is the previous layer's output."""
     for at in case.stacks:
         for index in range(1, case.trace.config.n_layers):
             before, after = f"{at.stack}.{index - 1}.resid_post", f"{at.stack}.{index}.resid_pre"
@@ -144,7 +145,7 @@ def between_layers(case: Case) -> Iterator[Measurement]:
 
 
 def inputs(case: Case) -> Iterator[Measurement]:
-    """What a sublayer reads: the stream itself, or with pre-norm the stream normalised."""
+    """Each sublayer reads the stream, or with pre-norm the normalised stream."""
     config, norm = case.trace.config, case.trace.config.norm_component
     for sublayer in case.sublayers:
         if config.norm != "pre":
@@ -155,7 +156,7 @@ def inputs(case: Case) -> Iterator[Measurement]:
 
 
 def sums(case: Case) -> Iterator[Measurement]:
-    """What a sublayer leaves: the sum, with post-norm normalised."""
+    """The stream after each sublayer is the sum of input and output, normalised with post-norm."""
     config, norm = case.trace.config, case.trace.config.norm_component
     for sublayer in case.sublayers:
         if config.norm != "post":
@@ -181,7 +182,7 @@ def hidden(case: Case) -> Iterator[Measurement]:
 
 
 def activations(case: Case) -> Iterator[Measurement]:
-    """post = act(pre), with a gate times up; each is good to a few units of rounding of its factors."""
+    """post = act(pre), times up with a gate; each is accurate to a few units of rounding of its factors."""
     component = case.trace.config.ffn_component
     for path, (pre, post, *gated) in case.feed_forward("pre", "post", *(["up"] if component.is_gated else [])):
         up = gated[0].double() if gated else None
@@ -196,20 +197,20 @@ def second(case: Case) -> Iterator[Measurement]:
 
 
 def final_norms(case: Case) -> Iterator[Measurement]:
-    """A final norm where one is configured, and only there."""
+    """There is a final norm exactly if one is configured."""
     config, norm = case.trace.config, case.trace.config.norm_component
     for at in case.stacks:
         name, last = f"{at.prefix}final_norm", f"{at.stack}.{config.n_layers - 1}.resid_post"
         if name in case and last in case:
             if not config.final_norm:
-                yield broken(name, "The configuration has no final norm, and here is one.")
+                yield broken(name, "The configuration has no final norm, but the run has one.")
                 continue
             gain, shift = case.norm_weights(f"{at.stack}.norm")
             yield Measurement(name, of_norm(case[name], case[last], norm, config.norm_eps, gain, shift))
 
 
 def logits(case: Case) -> Iterator[Measurement]:
-    """logits = x W + b, with the table of the tokens where the output is tied."""
+    """logits = x W + b; with a tied output, W is the embedding table."""
     config = case.trace.config
     at = case.stacks[-1]
     names = (f"{at.prefix}final_norm", f"{at.stack}.{config.n_layers - 1}.resid_post")

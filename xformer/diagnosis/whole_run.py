@@ -1,10 +1,10 @@
-"""Checks of the whole run: finite numbers, positions, logits, the size of the weights, heads and neurons.
+"""Checks of the whole run: finite numbers, positions, logits, initialisation, heads and neurons.
 
-Positions are computed again by their registered scheme; a learned table must be known for that.
+Positions are recomputed by their registered encoding; learned tables are needed for that.
 
-Glorot & Bengio (2010) draw a matrix with standard deviation s = √(2 / (fan_in + fan_out)). Other sound choices lie close by:
-PyTorch's default for a linear layer is 0.58 s, GPT-2's 0.02 at width 768 is 0.55 s. The limits of 3 s and 0.1 s must be passed
-by every matrix of the model, so that one which training has stretched does not count.
+Glorot & Bengio (2010) initialise with a standard deviation of s = √(2 / (fan_in + fan_out)). Other sound choices are close:
+PyTorch's default for a linear layer is 0.58 s, GPT-2's 0.02 at width 768 is 0.55 s. Initialisation is reported only if every
+matrix of the model is above 3 s, or every one below 0.1 s, because training can stretch single matrices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def check_finite(case: Case) -> Iterator[Finding]:
     """softmax-of-nothing · not-finite: the first activation that holds a NaN or an infinity (a masked score may be −∞)."""
     for name in case.trace:
         value = case[name]
-        if not value.is_floating_point() or value.sum().isfinite():  # a NaN or an infinity is one in the sum too
+        if not value.is_floating_point() or value.sum().isfinite():  # fast: NaN and infinity survive in the sum
             continue
         bad = ~value.isfinite()
         if name.endswith(".scores"):
@@ -37,7 +37,7 @@ def check_finite(case: Case) -> Iterator[Finding]:
         if what == "pattern" and case.has(path, "scores"):
             empty = case[f"{path}.scores"].isneginf().all(dim=-1)  # [batch, head, query]
             if bool(empty[bad.any(dim=-1)].all()):
-                sentence = "NaN first appears here, in rows whose every score is −∞: the softmax of nothing is 0/0."
+                sentence = "NaN first appears here, in rows whose scores are all −∞: the softmax of such a row is 0/0."
                 yield error("softmax-of-nothing", name, sentence, {"share": share})
                 return
         yield error("not-finite", name, "NaN or infinity first appears here.", {"share": share})
@@ -45,9 +45,9 @@ def check_finite(case: Case) -> Iterator[Finding]:
 
 
 def check_positions(case: Case) -> Iterator[Finding]:
-    """no-positions: what goes into the first layer is the embedding alone, or its attention lacks angles or bias.
+    """no-positions: the first layer's input is the embedding alone, or attention has no rotation angles or bias.
 
-    Sums are compared exactly but for rounding: no position has a vector below 10⁻⁵ of an embedding.
+    The tolerance is rounding: no position vector is below 10⁻⁵ of an embedding.
     """
     kind = case.trace.config.position_kind
     for stack in dict.fromkeys(block.split(".")[0] for block in case.blocks):
@@ -55,29 +55,25 @@ def check_positions(case: Case) -> Iterator[Finding]:
         embed, first = f"{prefix}embed", f"{stack}.0.resid_pre"
         adds = kind.acts_on == "stream" and embed in case and first in case
         if adds and relative(case[first] - case[embed], case[embed]) < EQUAL_STREAMS:
-            sentence = f"The first layer gets the embeddings as they are: no {kind.name} positions have been added."
+            sentence = f"The first layer reads the bare embeddings: no {kind.name} positions were added."
             yield error("no-positions", first, sentence)
     for layer in case.layers:
         name, inside = kind.activation, kind.acts_on in ("queries and keys", "scores")
         if not inside or layer.is_cross or case[f"{layer.path}.pattern"].shape[-1] < 2:
             continue
         if f"{layer.path}.{name}" not in case or not bool(case[f"{layer.path}.{name}"].any()):
-            sentence = (
-                f"The configuration says positions={kind.name!r}, and nothing in this attention knows a position."
-            )
+            sentence = f"The configuration has positions={kind.name!r}, but this attention uses no positions."
             yield error("no-positions", layer.path, sentence)
 
 
 def check_logits(case: Case) -> Iterator[Finding]:
-    """softmax-before-loss: scores that are none below 0 and sum to 1 at every position."""
+    """softmax-before-loss: logits that are never negative and sum to 1 at every position."""
     if "logits" not in case or case.trace.config.vocab_size < 2:
         return
     logits = case["logits"].double()
     sums = logits.sum(dim=-1)
     if bool((logits >= 0).all()) and bool(((sums - 1).abs() < 1e-4).all()):
-        sentence = (
-            "What should be scores are probabilities already: a loss that takes the softmax itself cannot come near 0."
-        )
+        sentence = "The logits are already probabilities: a loss that applies the softmax itself cannot get near 0."
         yield error(
             "softmax-before-loss", "logits", sentence, {"sum": sums.mean().item(), "least": logits.min().item()}
         )
@@ -87,7 +83,7 @@ Tables = dict[str, Tensor]
 
 
 def positions(case: Case) -> Iterator[Measurement]:
-    """The vectors that are added are those of the kind that is configured; none where it adds none."""
+    """The added position vectors are those of the configured encoding; there are none if it adds none."""
     config = case.trace.config
     kind = config.position_kind
     for at in case.stacks:
@@ -95,7 +91,7 @@ def positions(case: Case) -> Iterator[Measurement]:
         if name not in case:
             continue
         if kind.acts_on != "stream":
-            yield broken(name, f"The configuration says positions={kind.name!r}, which adds none.")
+            yield broken(name, f"The configuration has positions={kind.name!r}, which adds no vectors.")
             continue
         made = case[name].expand(*at.valid.shape, -1)[at.valid]  # [token, d_model]
         index, mirrored = (place[at.valid] for place in positions_of(at.valid))
@@ -103,7 +99,7 @@ def positions(case: Case) -> Iterator[Measurement]:
         expected = None if tables is None else kind.add(config, tables, index, mirrored)
         if tables is None or expected is None:
             continue
-        size = torch.ones_like(expected)  # of a fixed wave
+        size = torch.ones_like(expected)  # the amplitude of fixed waves
         if kind.learned(config):
             size = kind.add(config, {part: table.abs() for part, table in tables.items()}, index, mirrored)
         assert size is not None
@@ -111,7 +107,7 @@ def positions(case: Case) -> Iterator[Measurement]:
 
 
 def turns(case: Case) -> Iterator[Measurement]:
-    """The angles of queries and keys, and what is added to scores, are those of the kind that is configured."""
+    """The rotation angles of queries and keys, and the score biases, are those of the configured encoding."""
     config = case.trace.config
     for layer in case.layers:
         if layer.is_cross or layer.queries.shape != layer.keys.shape:
@@ -120,7 +116,7 @@ def turns(case: Case) -> Iterator[Measurement]:
         if case.has(layer.path, "pos_angles"):
             made, expected = case[f"{layer.path}.pos_angles"], config.position_kind.angles(config, index)
             if expected is None:
-                yield broken(layer.path, f"The configuration says positions={config.positions!r}: no angles.")
+                yield broken(layer.path, f"The configuration has positions={config.positions!r}, which has no angles.")
             else:
                 here = layer.queries[..., None].expand_as(expected)
                 made = made.expand(expected.shape) if made.shape[-2:] == expected.shape[-2:] else made
@@ -132,7 +128,7 @@ def turns(case: Case) -> Iterator[Measurement]:
 def _bias(case: Case, layer: Layer, index: Tensor) -> Iterator[Measurement]:
     config, stack = case.trace.config, layer.path.partition(".")[0]
     if config.position_kind.acts_on != "scores":
-        yield broken(layer.path, f"The configuration says positions={config.positions!r}: no bias of scores.")
+        yield broken(layer.path, f"The configuration has positions={config.positions!r}, which has no score bias.")
         return
     tables = _tables(case, stack)
     if tables is None:
@@ -153,7 +149,7 @@ def _compared(path: str, made: Tensor, expected: Tensor, here: Tensor) -> Measur
 
 
 def _tables(case: Case, stack: str) -> Tables | None:
-    """The tables of a stack in double precision; None where a learned one is not known."""
+    """Return the position tables of a stack in double precision; None if a learned one is unknown."""
     config = case.trace.config
     tables = {name: table.double() for name, table in config.position_kind.fixed(config).items()}
     for name in config.position_kind.learned(config):
@@ -165,11 +161,11 @@ def _tables(case: Case, stack: str) -> Tables | None:
 
 
 LARGEST_RATIO, SMALLEST_RATIO = 3.0, 0.1
-ONE_HEAD = "Two heads have the same queries, keys and values: they are one head, and equal gradients keep them so."
+ONE_HEAD = "Two heads have the same queries, keys and values, and equal gradients keep them identical."
 SAME_HEAD = 1e-5
 UNIFORM_LIMIT = 1e-3
 SAME_FACTOR = 1e-3
-"""Of right factors rounding leaves far less unexplained."""
+"""Largest relative misfit of a gated product; rounding of the right one leaves far less."""
 
 
 def check_init(case: Case) -> Iterator[Finding]:
@@ -186,16 +182,16 @@ def check_init(case: Case) -> Iterator[Finding]:
     times = f"{least:.3g} to {most:.3g} times Glorot's standard deviation"
     if least > LARGEST_RATIO:
         sentence = (
-            f"Every weight matrix is drawn too large, {times}: the softmax is saturated before anything is learned."
+            f"Every weight matrix is initialised too large, {times}: the softmax is saturated before training starts."
         )
         yield Finding("init-too-large", tuple(ratios), "error", sentence, numbers)
     elif most < SMALLEST_RATIO:
-        sentence = f"Every weight matrix is drawn too small, {times}: no sublayer adds anything that counts."
+        sentence = f"Every weight matrix is initialised too small, {times}: no sublayer has a noticeable effect."
         yield Finding("init-too-small", tuple(ratios), "error", sentence, numbers)
 
 
 def weight_ratios(case: Case) -> Iterator[tuple[str, float]]:
-    """The standard deviation of each known matrix over Glorot's: "encoder.0.attn.q", …, "encoder.0.ffn.weight_in", …"""
+    """Yield each known matrix ("encoder.0.attn.q", "encoder.0.ffn.weight_in", …) and its std relative to Glorot's."""
     config = case.trace.config
     for layer in case.layers:
         weight_in, weight_out = case.weight(f"{layer.path}.weight_in"), case.weight(f"{layer.path}.weight_out")
@@ -225,7 +221,7 @@ def check_heads(case: Case) -> Iterator[Finding]:
         uniform.append(bool((seen >= 2).any()) and evenly.max().item() < UNIFORM_LIMIT)
     different = any(len(row.unique()) > 1 for row in case.trace.tokens)
     if different and uniform and all(uniform):
-        sentence = "No head prefers any key: every pattern is uniform to a thousandth, so attention only takes means."
+        sentence = "No head prefers any key: every pattern is uniform to a thousandth, so attention only averages."
         yield Finding("uniform-heads", tuple(layer.path for layer in case.layers), "note", sentence)
 
 
@@ -243,7 +239,7 @@ def _identical(case: Case, path: str) -> Iterator[Finding]:
 
 
 def check_gate(case: Case) -> Iterator[Finding]:
-    """gate-and-up-swapped: the nonlinearity was applied to the other factor of a gated feed-forward layer."""
+    """gate-and-up-swapped: the nonlinearity is applied to the wrong factor of a gated feed-forward layer."""
     component = case.trace.config.ffn_component
     if not component.is_gated:
         return
@@ -252,16 +248,16 @@ def check_gate(case: Case) -> Iterator[Finding]:
         if relative(post - right, post) > SAME_FACTOR >= relative(post - swapped, post):
             act = component.function_name
             sentence = (
-                f"The neurons are pre · {act}(up), and should be {act}(pre) · up: gate and up projection are swapped."
+                f"The neurons are pre · {act}(up) instead of {act}(pre) · up: gate and up projection are swapped."
             )
             yield error("gate-and-up-swapped", path, sentence, {"misfit": relative(post - right, post)})
 
 
 def check_neurons(case: Case) -> Iterator[Finding]:
-    """dead-neurons: a feed-forward layer of ReLUs none of which opens for any token.
+    """dead-neurons: a feed-forward layer none of whose ReLUs is active for any token.
 
-    A fresh neuron is open for a token with chance ½. If all tokens were alike, all d_ff neurons would be closed with chance
-    2^(−d_ff); so layers of fewer than 32 neurons are not judged.
+    A fresh neuron is active for a token with probability ½. If all tokens were equal, all d_ff neurons would be inactive with
+    probability 2^(−d_ff), so layers of fewer than 32 neurons are not judged.
     """
     config = case.trace.config
     if not config.ffn_component.closes or config.d_ff < 32:
@@ -269,6 +265,9 @@ def check_neurons(case: Case) -> Iterator[Finding]:
     for path, (pre, post) in case.feed_forward("pre", "post"):
         closed = (post <= 0).flatten(0, -2).all(dim=0)  # [d_ff]
         if bool(closed.all()):
-            sentence = f"None of the {config.d_ff} neurons opens for any token: the layer adds the same vector everywhere, and "
+            sentence = (
+                f"None of the {config.d_ff} neurons is active for any token: the layer adds the same vector everywhere, and no "
+                "gradient can revive it."
+            )
             numbers = {"highest_input": pre.max().item(), "neurons": float(config.d_ff)}
-            yield error("dead-neurons", path, f"{sentence}no gradient can bring it back.", numbers)
+            yield error("dead-neurons", path, sentence, numbers)
