@@ -1,8 +1,8 @@
-"""The bugs that people really make when they build a transformer, each one switchable: `BUGS["no-scale"].broken(model)`.
+"""Real-world bugs in transformer implementations, which can be put into any model: `BUGS["no-scale"].broken(model)`.
 
-A broken model is a `Transformer` like any other, a copy with one thing wrong: it can be recorded, decoded and trained.
-What a bug sees while decoding depends on whether earlier positions are computed again; `WHOLE_RUNS` makes `decode` do so,
-as the code that has these bugs does: `decode(broken, prompt, edits=[WHOLE_RUNS])`.
+A broken model is a copy with one mistake, and a `Transformer` like any other: it can be recorded, decoded and trained. Some
+bugs behave differently with a key/value cache. `decode(broken, prompt, edits=[WHOLE_RUNS])` recomputes earlier positions at
+every step, as code with these bugs usually does.
 """
 
 from xformer import edits
@@ -26,6 +26,6 @@ BUGS: dict[str, Bug] = {
 }
 
 WHOLE_RUNS = edits.scale("logits", 1.0)
-"""An edit that changes nothing, and under which `decode` runs the whole sequence anew at each step."""
+"""An edit that changes nothing but makes `decode` run the whole sequence at every step."""
 
 __all__ = ["BUGS", "CRASHES", "WHOLE_RUNS", "Bug", "Crash"]

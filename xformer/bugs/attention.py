@@ -1,4 +1,4 @@
-"""Bugs of attention: the softmax, the mask, and where queries, keys and values come from."""
+"""Bugs in attention: the softmax, the mask, and the sources of queries, keys and values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xformer.tape import AnyTape
 
 
 class OverQueries(Attention):
-    """softmax(S, dim=-2). Masked cells are put to 0; a column of nothing but −∞ would be NaN otherwise."""
+    """softmax(S, dim=-2). Masked cells are set to 0, because a column of only −∞ would give NaN."""
 
     def softmax(self, scores: Scores, mask: Mask) -> Scores:
         hidden = scores.isneginf()
@@ -26,7 +26,7 @@ class OverQueries(Attention):
 
 
 class OverHeads(Attention):
-    """softmax(S, dim=1). Masked cells are put to 0, because the softmax of nothing but −∞ is NaN."""
+    """softmax(S, dim=1). Masked cells are set to 0, because the softmax of only −∞ is NaN."""
 
     def softmax(self, scores: Scores, mask: Mask) -> Scores:
         hidden = scores.isneginf()
@@ -48,7 +48,7 @@ class ScaledAfter(Unscaled):
 
 
 class OverNothing(Attention):
-    """softmax(S) as it stands, which is 0/0 for a query whose every key is masked."""
+    """softmax(S) without special cases, which is 0/0 for a query whose keys are all masked."""
 
     def softmax(self, scores: Scores, mask: Mask) -> Scores:
         return scores.softmax(dim=-1)
@@ -68,17 +68,17 @@ SOFTMAX_BUGS = (
 
 
 class SeesPadding(Attention):
-    """Only causality is left of the mask."""
+    """The mask without its padding, only the causal part."""
 
     def allow(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Mask:
         return super().allow(replace(mask, layout=None), scores, tape)
 
 
 class OtherTriangle(Attention):
-    """A causal mask of another shape, in those layers that have one; `triangle` says which."""
+    """A causal mask of another shape, given by `triangle`, in layers that have one."""
 
     def triangle(self, causal: Tensor) -> Tensor:
-        """What stands in place of the mask [query, key]; key − query counts from the last query at the last key."""
+        """Return the replacement of the causal mask [query, key], in which the last query is aligned with the last key."""
         raise NotImplementedError
 
     def allow(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Mask:
@@ -109,7 +109,7 @@ class UpsideDown(OtherTriangle):
 
 
 class HiddenByZero(Attention):
-    """0 where −∞ should stand: e⁰ = 1 is as much weight as an average key has."""
+    """0 instead of −∞: e⁰ = 1 is as much weight as an average key gets."""
 
     def mask(self, scores: Scores, mask: Mask) -> Scores:
         return mask.hide(scores, 0.0)
@@ -119,7 +119,7 @@ class HiddenByZero(Attention):
 
 
 class HiddenTooLate(Attention):
-    """The forbidden weights are struck out after the softmax, when the others have already been divided by them."""
+    """Forbidden weights are zeroed after the softmax, which has already normalised over them."""
 
     def mask(self, scores: Scores, mask: Mask) -> Scores:
         return scores
@@ -148,7 +148,7 @@ MASK_BUGS = (
 
 
 class KeysAsValues(Attention):
-    """Called as attention(q, v, k): values are compared and keys are mixed."""
+    """Called as attention(q, v, k): scores use the values, and the output mixes the keys."""
 
     def score(self, q: Tensor, k: Tensor, v: Tensor) -> Scores:
         return super().score(q, v, k)
@@ -158,10 +158,10 @@ class KeysAsValues(Attention):
 
 
 class OfEqualLength(Attention):
-    """Cross-attention that asks one stream as if it were the other, which only works where both are equally long."""
+    """Cross-attention that confuses the two streams, which only runs if both are equally long."""
 
     def streams(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What q, k and v are made from."""
+        """Return the streams from which q, k and v are projected."""
         raise NotImplementedError
 
     def project(self, x: Tensor, memory: Tensor | None, cache: LayerCache | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -169,8 +169,8 @@ class OfEqualLength(Attention):
             return super().project(x, memory, cache)
         if x.shape[1] != memory.shape[1]:
             raise InputError(
-                f"With this bug source and target must be equally long, got {memory.shape[1]} and {x.shape[1]} tokens; "
-                "with other lengths the program stops with an error, and the bug is found."
+                f"With this bug, source and target must be equally long, got {memory.shape[1]} and {x.shape[1]} tokens; "
+                "other lengths raise an error, which reveals the bug."
             )
         weights = self.weight_in.split(self.rows)
         biases = (None, None, None) if self.bias_in is None else self.bias_in.split(self.rows)
@@ -193,7 +193,7 @@ class RolesExchanged(OfEqualLength):
 
 
 class MemoryLost(Attention):
-    """The target attends to itself, without any mask: the call with the memory was made and its result not returned."""
+    """The target attends to itself, without any mask: the result of the call with the memory was not returned."""
 
     def project(self, x: Tensor, memory: Tensor | None, cache: LayerCache | None) -> tuple[Tensor, Tensor, Tensor]:
         return super().project(x, None, None)

@@ -1,4 +1,4 @@
-"""A bug: a mistake that people make in a transformer, its description, and how it is put into a copy of a model."""
+"""Bugs: the description of a mistake, and the function that puts it into a copy of a model."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ from xformer.errors import InputError
 from xformer.model import Transformer
 
 Shows = Literal["at once", "with padding", "when fresh", "in training"]
-"""When a bug can be seen: in any run · in a run with padding · while the weights are fresh · in training alone."""
+"""When a bug is visible: in any run · in a run with padding · with fresh weights · only in training."""
 
 
 @dataclass(frozen=True)
 class Bug:
-    """One mistake. `equation_wrong` is what the code with the bug computes where `equation_right` was meant."""
+    """One mistake. The code computes `equation_wrong` instead of the intended `equation_right`."""
 
     name: str
     title: str
     mistake: str
-    """What people do, in one plain sentence."""
+    """The mistake, in one sentence."""
     seen_in: str
-    """Where the mistake is met: which kind of code makes it, or why."""
+    """Where the mistake occurs: the kind of code, or the reason."""
     equation_wrong: str
     equation_right: str
     look_for: str
-    """What to look at in the pattern, the loss or the prediction."""
+    """The symptom in the pattern, the loss or the prediction."""
     rule: str
-    """Which models can have it, as the end of "It needs …"."""
+    """What a model needs to have the bug, as the end of "It needs …"."""
     put_into: Callable[[Transformer], Transformer]
-    """Makes the copy with the bug; call `broken` instead, which checks first."""
+    """Makes the copy with the bug. Call `broken` instead, which validates first."""
     applies_to: Callable[[ModelConfig], bool] = lambda config: True
-    """Whether a model of a configuration can have the bug."""
+    """Whether a model with this configuration can have the bug."""
     shows: Shows = "at once"
     train_changes: tuple[tuple[str, Any], ...] = ()
     """Fields of the `TrainConfig` that the bug changes."""
     counts_padding: bool = False
-    """Whether the loss also asks for an answer where there is only padding."""
+    """Whether the loss includes padding."""
 
     def broken(self, model: Transformer) -> Transformer:
-        """A copy of `model` with the bug in it; the original stays as it is.
+        """Return a copy of `model` with the bug; the original is not changed.
 
-        Raises `InputError` where it cannot have it, and where it has a bug already.
+        Raises `InputError` if the bug does not apply to the model, or the model already has a bug.
         """
         if not self.applies_to(model.config):
             raise InputError(f"The bug “{self.title}” does not fit this model. It needs {self.rule}.")
-        if (there := getattr(model, "bug", None)) is not None:
+        if (existing := getattr(model, "bug", None)) is not None:
             raise InputError(
-                f"This model has the bug “{there}” already; put “{self.title}” into a model without a bug."
+                f"This model already has the bug “{existing}”; put “{self.title}” into a model without one."
             )
         changed = self.put_into(model)
         changed.__dict__["bug"] = self.title
@@ -70,20 +70,20 @@ def bug(
     applies_to: Callable[[ModelConfig], bool] = lambda config: True,
     **settings: Any,
 ) -> Bug:
-    """The bug whose texts stand under its name in `bugs.toml`."""
+    """Return the bug with the texts that `bugs.toml` has under its name."""
     return Bug(name=name, put_into=put_into, applies_to=applies_to, **_TEXTS[name], **settings)
 
 
 def exchange(old: type[nn.Module], new: type[nn.Module], path_ends: str = "") -> Callable[[Transformer], Transformer]:
-    """`replace_modules` of these layers, for any model."""
+    """Return a function that applies `replace_modules` to a model."""
     return lambda model: replace_modules(model, old, new, path_ends)
 
 
 def replace_modules(model: Transformer, old: type[nn.Module], new: type[nn.Module], path_ends: str = "") -> Transformer:
-    """A copy of `model` in which every layer of class `old` whose path ends in `path_ends` is one of its subclass `new`.
+    """Copy `model`, and change the class of every layer of class `old` whose path ends in `path_ends` to its subclass `new`.
 
-    The layer keeps all that it holds: weights, mode, device and hooks; so `new` must hold the same. A layer of another subclass
-    of `old` becomes both.
+    A layer keeps its weights, mode, device and hooks, so `new` must have the same attributes. A layer of another subclass of
+    `old` becomes a subclass of both.
     """
     changed = copy.deepcopy(model)
     for path, layer in list(changed.named_modules()):
@@ -99,7 +99,7 @@ def replace_modules(model: Transformer, old: type[nn.Module], new: type[nn.Modul
 
 @dataclass(frozen=True)
 class Crash:
-    """A mistake, what Python says to it, and what was meant."""
+    """A mistake that raises an error, the error, and the intended code."""
 
     mistake: str
     error: str

@@ -1,9 +1,9 @@
-"""A model and its copy with a bug side by side: read on one input, or trained from the same weights on the same batches.
+"""A model and a broken copy side by side: read on one input, or trained from the same weights on the same batches.
 
     right, wrong = read_both("checkpoints/reverse", "3 7 12 9", "no-scale")
     train_both("checkpoints/reverse", "no-scale", steps=200).rows
 
-Training puts one sequence in a row and pads the short ones; packed rows would mix two sequences where a bug ignores the mask.
+Training uses one padded sequence per row: with packed rows, a bug that ignores the mask would mix two sequences.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from xformer.training.recipe import adamw
 
 
 class LabRun(Run):
-    """A training run that keeps nothing on disk, of a model that may be broken. `model` is the model, `reports` trains it."""
+    """A training run, without files, of a model that may have a bug. `reports` trains `model`."""
 
     def __init__(self, preset: Preset, bug: Bug | None, device: torch.device) -> None:
         task = Task(preset.task)
@@ -48,7 +48,7 @@ class LabRun(Run):
             self.optimiser = adamw(self.model, self.config)
 
     def _held_out_score(self) -> Score:
-        """Given the right tokens before each: what a bug does to decoding is another matter, and some cannot decode at all."""
+        """Score under teacher forcing, because some broken models cannot decode."""
         with torch.no_grad():
             return score(self.held_out.logits(self.model), self.held_out)
 
@@ -61,9 +61,9 @@ class LabRun(Run):
 
 
 def lab_run(preset: Preset, bug: Bug | None = None, *, steps: int | None = None, device: str = "auto") -> LabRun:
-    """A run of `preset`, with `bug` in the model or in the training; `steps` in place of the preset's.
+    """Return a run of `preset` with `bug` in the model or in the training; `steps` overrides the preset's.
 
-    Raises `InputError` where the model cannot have the bug, `ConfigError` where the settings do not fit each other.
+    Raises `InputError` if the bug does not apply to the model, `ConfigError` if the settings do not fit each other.
     """
     Task(preset.task).check_fits(preset.model)
     changes = {"snapshot_every": 0, "steps": preset.train.steps if steps is None else steps}
@@ -72,19 +72,19 @@ def lab_run(preset: Preset, bug: Bug | None = None, *, steps: int | None = None,
 
 
 HELD_OUT = 64
-"""Unseen inputs on which both are scored."""
+"""Number of unseen inputs on which both models are scored."""
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """How far both have come: one row a report, and why the run with the bug ended early, where it did."""
+    """The progress of both runs: one row per report, and the reason if the run with the bug ended early."""
 
     rows: list[dict[str, float]] = field(repr=False)
     step: int
     steps: int
     problem: str = ""
     recipe: str = ""
-    """The call that trains them again, where that is known."""
+    """The call that repeats the training, if known."""
 
     @property
     def is_final(self) -> bool:
@@ -94,9 +94,18 @@ class Lesson:
 def train_both(
     where: str | Path, bug: str, *, steps: int, peak_lr: float = 3e-3, batch_size: int = 32, until: int | None = None
 ) -> Lesson:
-    """Two fresh models of the size and task of a checkpoint, one with the bug of that name, and how both learn.
+    """Train two fresh models of a checkpoint's size and task, one of them with a bug.
 
-    `until` breaks off at the report after so many of the `steps`.
+    Args:
+        where: The checkpoint.
+        bug: The name of the bug in `BUGS`.
+        steps: The number of training steps.
+        peak_lr: The peak learning rate.
+        batch_size: Sequences per step.
+        until: Stop at the report after this many steps; None trains to the end.
+
+    Returns:
+        The progress of both runs.
     """
     own = own_task_model(adapter_of(where))
     preset = lab_preset(own.model.config, own.task.config, steps, peak_lr, batch_size)
@@ -104,7 +113,7 @@ def train_both(
 
 
 def lesson(preset: Preset, bug: Bug, steps: int) -> Iterator[Lesson]:
-    """Train both, a report of each in turn; a run that breaks off stays where it is while the other goes on."""
+    """Train both models, and yield after each report; if the broken run fails, the other continues."""
     right = lab_run(preset, steps=steps, device="cpu").reports()
     wrong: Iterator[Progress] | None = lab_run(preset, bug, steps=steps, device="cpu").reports()
     rows: list[dict[str, float]] = []
@@ -121,7 +130,7 @@ def lesson(preset: Preset, bug: Bug, steps: int) -> Iterator[Lesson]:
 
 
 def lab_preset(model: ModelConfig, task: TaskConfig, steps: int, peak_lr: float, batch_size: int) -> Preset:
-    """A model of this size, trained for this task, briefly."""
+    """Return a preset that trains a model of this size on this task, briefly."""
     every = min(20, max(1, steps // 20))
     train = TrainConfig(
         steps=steps, batch_size=batch_size, peak_lr=peak_lr, log_every=every, held_out=HELD_OUT, snapshot_every=0
@@ -138,13 +147,13 @@ def _figures(progress: Progress, side: str) -> dict[str, float]:
 
 
 PADDING = 3
-"""Cells behind the input of a bug that only padding shows, where there is room for them."""
+"""Number of padding tokens after the input, for bugs that are visible only with padding."""
 
 FRESH_SEED = 0
 
 
 def right_and_wrong(model: Transformer, bug: str) -> tuple[Transformer, Transformer]:
-    """The model without the bug (fresh, where the bug is one of fresh weights) and with it."""
+    """Return the model without the bug (with fresh weights, if the bug concerns them) and with it."""
     if BUGS[bug].shows == "when fresh":
         model = Transformer(model.config, torch.Generator().manual_seed(FRESH_SEED)).eval()
     return model, BUGS[bug].broken(model)
@@ -159,10 +168,21 @@ def read_both(
     changes: str = "",
     models: tuple[Transformer, Transformer] | None = None,
 ) -> list[Reading]:
-    """Read an input without the bug of that name and with it, under a mask (None: its own) and interventions.
+    """Read an input with a model without and with a bug.
 
-    `models` are those of `right_and_wrong`, where they are there already. Raises what `read` raises, and `XformerError` where
-    the changes do not fit the broken model.
+    Args:
+        where: The checkpoint.
+        typed: The input.
+        bug: The name of the bug in `BUGS`.
+        causal: Impose a causal or a full mask; None: the model's own.
+        changes: Interventions in the form used in links.
+        models: The result of `right_and_wrong`, if it exists already.
+
+    Returns:
+        The reading without the bug, and the one with it.
+
+    Raises:
+        XformerError: `read` would raise it, or the changes do not fit the broken model.
     """
     subject = own_task_model(adapter_of(where))
     config, (_, example, changed) = subject.model.config, framed(subject, typed, changes)
@@ -178,6 +198,6 @@ def read_both(
 
 
 def _padded(example: Example, n: int, pad: int) -> Example:
-    own = example.target is None  # where the stream itself is answered
+    own = example.target is None  # the labels are those of the stream itself
     labels = F.pad(example.labels, (0, n), value=IGNORED) if own else example.labels
     return replace(example, stream=F.pad(example.stream, (0, n), value=pad), labels=labels)

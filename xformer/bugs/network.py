@@ -1,4 +1,4 @@
-"""Bugs outside of attention: residuals, positions, output, feed-forward layers, weights, and the training loop."""
+"""Bugs outside attention: residuals, positions, output, feed-forward layers, weights, and the training loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class NoResidual(Residual):
 
 
 class Lost(Residual):
-    """x in place of x + f(x): f is computed, and its result thrown away."""
+    """x in place of x + f(x): f is computed, and its result discarded."""
 
     def add(self, x: Stream, result: Stream) -> Stream:
         return x
@@ -50,7 +50,7 @@ RESIDUAL_BUGS = (
 
 
 class TokensAlone(AddPositions):
-    """embed, with nothing added to it, no query or key turned, and no score changed; a learned table is there and not used."""
+    """Embeddings without positions: nothing is added, rotated or biased, and a learned table goes unused."""
 
     def forward(
         self, embed: Float[Tensor, "batch pos d_model"], layout: Layout, tape: AnyTape = SILENT
@@ -65,7 +65,7 @@ class TokensAlone(AddPositions):
 
 
 class Probabilities(Unembedding):
-    """softmax(x W + b), before a cross-entropy that takes the softmax itself."""
+    """softmax(x W + b), before a cross-entropy that applies the softmax itself."""
 
     def forward(
         self, x: Float[Tensor, "batch pos d_model"], embedding: AnyEmbedding
@@ -79,7 +79,7 @@ END_BUGS = (
 )
 
 DEAD_BIAS = -100.0
-"""Far below anything that a normalised stream makes of a neuron's input."""
+"""Far below any pre-activation that a normalised stream produces."""
 
 
 def _block_matrices(model: Transformer) -> list[nn.Parameter]:
@@ -89,7 +89,7 @@ def _block_matrices(model: Transformer) -> list[nn.Parameter]:
 
 @torch.no_grad()
 def redrawn(model: Transformer, std: float, seed: int = 0) -> Transformer:
-    """A copy whose attention and feed-forward matrices are drawn anew from N(0, std²)."""
+    """Return a copy whose attention and feed-forward matrices are reinitialised from N(0, std²)."""
     changed = copy.deepcopy(model)
     draw = torch.Generator().manual_seed(seed)
     for matrix in _block_matrices(changed):
@@ -99,7 +99,7 @@ def redrawn(model: Transformer, std: float, seed: int = 0) -> Transformer:
 
 @torch.no_grad()
 def with_equal_heads(model: Transformer) -> Transformer:
-    """A copy in which every head has the weights of the first one of its layer."""
+    """Return a copy in which every head has the weights of the first head of its layer."""
     changed = copy.deepcopy(model)
     for layer in changed.modules():
         if isinstance(layer, Attention):
@@ -112,7 +112,7 @@ def with_equal_heads(model: Transformer) -> Transformer:
 
 @torch.no_grad()
 def with_cloned_layers(model: Transformer) -> Transformer:
-    """A copy in which every layer of a stack has the weights of the first one."""
+    """Return a copy in which every layer of a stack has the weights of the first layer."""
     changed = copy.deepcopy(model)
     for stack in (changed.encoder, changed.decoder):
         if stack is not None:
@@ -123,7 +123,7 @@ def with_cloned_layers(model: Transformer) -> Transformer:
 
 @torch.no_grad()
 def with_dead_neurons(model: Transformer) -> Transformer:
-    """A copy whose feed-forward biases have been driven so low that no ReLU ever opens."""
+    """Return a copy whose feed-forward biases are so low that no ReLU is ever active."""
     changed = copy.deepcopy(model)
     for block in changed.modules():
         if isinstance(block, Layer) and block.ffn is not None and block.ffn.bias_in is not None:

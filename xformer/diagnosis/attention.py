@@ -5,7 +5,7 @@ Scores     S = Q Kᵀ / √d_head + bias; the factor is fitted by least squares 
 Softmax    a query's weights sum to 1. The rounding error of a sum of n weights is at most about n units (Higham 2002, §4.2);
            the limit is 16 n units, 3·10⁻⁵ for 15 keys in float32.
 Masks      a masked score is −∞ and its weight exactly 0; a fill of −10⁹ underflows to 0 as well. A weight above 10⁻⁸ on a
-           forbidden key is a leak. With two tokens, "the next token" and "the future" are the same cell; the former is reported.
+           forbidden key is a leak. With two tokens, "the next token" and "the future" are the same cell, named as the former.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Multi-head attention (Vaswani et al. 2017, §3.2), one replaceable step after the other, and its key/value cache.
+"""Multi-head attention (Vaswani et al. 2017, §3.2) as a sequence of replaceable steps, and its key/value cache.
 
     project    Q, K, V = X W_Q, Y W_K, Y W_V       for each head; self-attention has Y = X
-    share      K, V of a group for each of its query heads (grouped-query attention)
+    share      K, V of each group repeated for its query heads (grouped-query attention)
     score      S = Q Kᵀ / √d_head
-    allow      which keys each query may look at
-    mask       S = −∞ where it may not
+    allow      which keys each query may attend to
+    mask       S = −∞ elsewhere
     softmax    A = softmax(S) over the keys
     mix        Z = A V
     out        Y = concat(Z₁ … Zₕ) W_O
 
-A subclass replaces a step; a tape records and edits the result of a step. Otherwise one PyTorch kernel computes `score` to
-`mix` at once, equal up to rounding. In step-by-step decoding a position's keys and values never change, so a cache keeps them.
+A subclass can replace a step; a tape records and edits the result of each step. Without either, one PyTorch kernel computes
+`score` to `mix` at once, equal up to rounding. In decoding, the keys and values of earlier positions are kept in a cache.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Scores = Float[Tensor, "batch head query key"]
 
 
 class Attention(nn.Module):
-    """Attention from `x` (queries) to `memory` (keys and values); self-attention is the case memory = x.
+    """Attention from `x` (queries) to `memory` (keys and values); self-attention if there is no memory.
 
-    The rows of `weight_in` are q, k, v one after the other, so that self-attention multiplies once.
+    The rows of `weight_in` are those of q, k and v, concatenated, so that self-attention needs one matrix product.
     """
 
     has_kernel: ClassVar[bool] = True
-    """Whether `kernel` computes what the steps do; not in a subclass, unless it brings a kernel of its own."""
+    """Whether `kernel` is equivalent to the steps; False in a subclass that does not define its own kernel."""
 
     def __init_subclass__(cls) -> None:
         cls.has_kernel = "kernel" in vars(cls)
@@ -68,9 +68,10 @@ class Attention(nn.Module):
         dropout: Dropout = NO_DROPOUT,
         cache: LayerCache | None = None,
     ) -> Float[Tensor, "batch query d_model"]:
-        """Mix `memory` into each query.
+        """Compute attention.
 
-        `angles` turn q and k, `position_bias` is added to the scores (`xformer.positions`); `cache` holds earlier keys.
+        `angles` rotate q and k, and `position_bias` is added to the scores (`xformer.positions`); `cache` has the earlier keys
+        and values.
         """
         x = tape("in", x)
         q, k, v = self.project(x, memory, cache)
@@ -103,7 +104,7 @@ class Attention(nn.Module):
     # ── the steps ──
 
     def project(self, x: Tensor, memory: Tensor | None, cache: LayerCache | None) -> tuple[Tensor, Tensor, Tensor]:
-        """q [batch, head, query, d_head] from x; k and v [batch, kv_head, key, …] from memory, or from x without one."""
+        """Project q [batch, head, query, d_head] from x, and k and v [batch, kv_head, key, …] from memory, or x without it."""
         if memory is None:
             q, k, v = F.linear(x, self.weight_in, self.bias_in).split(self.rows, dim=-1)  # [batch, pos, head·d_head]
             return self.split(q), self.split(k, self.n_kv_heads), self.split(v, self.n_kv_heads)
@@ -118,19 +119,19 @@ class Attention(nn.Module):
     def split(
         self, x: Float[Tensor, "batch pos features"], n_heads: int | None = None
     ) -> Float[Tensor, "batch head pos width"]:
-        """Each head's own share of the features; `n_heads` is that of the queries where it is not given."""
+        """Split the features into heads; `n_heads` defaults to the number of query heads."""
         return x.unflatten(-1, (n_heads or self.n_heads, -1)).transpose(1, 2)
 
     def share(self, x: Float[Tensor, "batch kv_head pos width"]) -> Float[Tensor, "batch head pos width"]:
-        """Keys or values for each query head; heads of one group get the same."""
+        """Return keys or values for each query head; heads of one group share them."""
         return self.kv.expand(x, self.n_heads)
 
     def score(self, q: Tensor, k: Tensor, v: Tensor) -> Scores:
-        """Q Kᵀ / √d_head; it is Q that is divided, since there is less of it."""
+        """Compute Q Kᵀ / √d_head; Q is divided, since it is smaller than the scores."""
         return (q / math.sqrt(self.d_head)) @ k.transpose(-2, -1)
 
     def allow(self, mask: Mask, scores: Scores, tape: AnyTape) -> Mask:
-        """The mask as the tape leaves it; causality passes on its own, so that it can be lifted or imposed."""
+        """Pass the mask through the tape; the causal part is a separate activation, so that it can be removed or imposed."""
         if not tape.recording:
             return mask
         everything = torch.ones((), dtype=torch.bool, device=scores.device)
@@ -143,11 +144,11 @@ class Attention(nn.Module):
         return mask if changed is allowed else Mask(layout=changed, rows_may_be_empty=True)
 
     def mask(self, scores: Scores, mask: Mask) -> Scores:
-        """−∞ wherever a query may not look."""
+        """Set the scores of masked keys to −∞."""
         return mask.hide(scores)
 
     def softmax(self, scores: Scores, mask: Mask) -> Scores:
-        """Weights over the keys that sum to 1; zeros for a query that may look at nothing."""
+        """Return weights over the keys that sum to 1; zeros for a query without any permitted key."""
         return masked_softmax(scores, mask.empty_rows)
 
     def mix(self, pattern: Scores, k: Tensor, v: Tensor) -> Float[Tensor, "batch head query d_value"]:
@@ -155,13 +156,13 @@ class Attention(nn.Module):
         return pattern @ v
 
     def out(self, z: Float[Tensor, "batch head query d_value"]) -> Float[Tensor, "batch query d_model"]:
-        """The heads side by side, mapped back to the width of the stream."""
+        """Concatenate the heads and project them to the width of the stream."""
         return F.linear(z.transpose(1, 2).flatten(-2), self.weight_out, self.bias_out)
 
     def kernel(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, position_bias: Tensor | None
     ) -> Float[Tensor, "batch head query d_value"]:
-        """From `score` to `mix` in one, leaving nothing behind: 1.2 times as fast a training step of our small models."""
+        """Compute `score` to `mix` in one fused kernel: training steps of small models are 1.2 times as fast."""
         if position_bias is None and mask.is_plain_causal:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
         allowed, bias = mask.allowed_or_empty, position_bias
@@ -170,7 +171,7 @@ class Attention(nn.Module):
         z = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed if bias is None else bias)
         return z if mask.empty_rows is None else z.masked_fill(mask.empty_rows, 0.0)
 
-    # Each head's own matrices, as the paper writes them: views of the storage above, readable and writable.
+    # Each head's matrices, in the paper's notation: writable views of the parameters above.
 
     @property
     def W_Q(self) -> Float[Tensor, "head d_model d_head"]:
@@ -215,7 +216,7 @@ class Attention(nn.Module):
 
 @dataclass
 class LayerCache:
-    """Keys and values of one attention layer so far. That of cross-attention is filled once and only read."""
+    """The keys and values of one attention layer so far; for cross-attention, filled once and then only read."""
 
     k: Float[Tensor, "batch kv_head key d_head"] | None = None
     v: Float[Tensor, "batch kv_head key d_value"] | None = None
@@ -223,11 +224,11 @@ class LayerCache:
 
     @property
     def kept_for_good(self) -> tuple[Tensor, Tensor] | None:
-        """All keys and values that there will ever be, where they are here: those of cross-attention."""
+        """The keys and values of cross-attention, which never change; None for self-attention or before the first call."""
         return None if not self.is_cross or self.k is None or self.v is None else (self.k, self.v)
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Take in the new positions and return all of them."""
+        """Append the new positions, and return all keys and values."""
         if self.k is None or self.v is None:
             self.k, self.v = k, v
         elif not self.is_cross:
@@ -237,7 +238,7 @@ class LayerCache:
 
 @dataclass
 class Cache:
-    """The caches of all layers during one decoding; the caller of `extend` owns it."""
+    """The caches of all layers during one decoding; owned by the caller of `Transformer.extend`."""
 
     self_attention: list[LayerCache] = field(default_factory=list)
     cross_attention: list[LayerCache] = field(default_factory=list)

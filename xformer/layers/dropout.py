@@ -1,9 +1,9 @@
-"""Dropout whose randomness belongs to the caller (Srivastava et al. 2014).
+"""Dropout with an explicit random generator (Srivastava et al. 2014).
 
     dropout(x) = x · keep / (1 − p)        keep ~ Bernoulli(1 − p)
 
-`nn.Dropout` draws from the process-wide generator; here the generator is passed in the call, so that a training step is a
-function of (weights, seed, step) and a resumed run repeats the undisturbed one to the bit.
+`nn.Dropout` uses the global generator. Here the caller passes one, so that a training step is a function of (weights, seed,
+step) and a resumed run equals an uninterrupted one bit for bit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from xformer.config import DropoutSite, ModelConfig
 
 @dataclass(frozen=True)
 class Dropout:
-    """The dropout of one forward pass: a rate, the places where it applies, and where its randomness comes from."""
+    """The dropout of one forward pass: the rate, the sites where it applies, and the source of randomness."""
 
     rate: float = 0.0
     sites: tuple[DropoutSite, ...] = ()
@@ -27,14 +27,14 @@ class Dropout:
 
     @classmethod
     def of(cls, config: ModelConfig, generator: torch.Generator | None = None) -> Dropout:
-        """What a configuration prescribes for training."""
+        """Return the dropout of a configuration in training."""
         return cls(config.dropout, config.dropout_sites, generator) if config.dropout else NO_DROPOUT
 
     def applies(self, site: DropoutSite) -> bool:
         return self.rate > 0 and site in self.sites
 
     def __call__(self, site: DropoutSite, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Zero a random share of `x` and scale up the rest, where this place has dropout."""
+        """Zero random elements of `x` and scale up the rest, if dropout applies at this site."""
         if not self.applies(site):
             return x
         keep = torch.empty_like(x).bernoulli_(1 - self.rate, generator=self.generator)

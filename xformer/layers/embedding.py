@@ -1,5 +1,6 @@
-"""Embeddings: token ids or image patches to vectors, positions added to them, and vectors back to one score a token (Vaswani et
-al. 2017, §3.4, §3.5). What a position adds belongs to its registered scheme (`xformer.positions`).
+"""Embeddings of tokens and image patches, positions, and the unembedding to logits (Vaswani et al. 2017, §3.4, §3.5).
+
+The position encodings themselves are in `xformer.positions`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from xformer.tape import SILENT, AnyTape
 
 
 class TokenEmbedding(nn.Module):
-    """x = E[token], times √d_model where the configuration says so."""
+    """x = E[token], times √d_model if `scale_embeddings` is set."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -31,8 +32,9 @@ class TokenEmbedding(nn.Module):
 
 
 class PatchEmbedding(nn.Module):
-    """x₀ = [class; p¹W + b; …; pᴺW + b]: an image cut into patches, each a linear map of its pixels (Dosovitskiy et al. 2021,
-    arXiv:2010.11929, eq. 1). Patches run row by row; a pixel counts as its share of full ink, from 0 to 1.
+    """x₀ = [class; p¹W + b; …; pᴺW + b]: linear embeddings of image patches (Dosovitskiy et al. 2021, arXiv:2010.11929, eq. 1).
+
+    Patches are in row-major order; pixels are scaled to [0, 1].
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -48,7 +50,7 @@ class PatchEmbedding(nn.Module):
         return torch.cat((first, patches), dim=1)
 
     def patches(self, pixels: Int[Tensor, "batch pixel"]) -> Float[Tensor, "batch patch inside"]:
-        """The ink of each patch's own pixels, row by row inside it too."""
+        """Return the scaled pixels of each patch, in row-major order."""
         side = self.image // self.patch
         grid = pixels.view(len(pixels), side, self.patch, side, self.patch)  # [batch, row, y, column, x]
         patches = grid.transpose(2, 3).flatten(3).flatten(1, 2)  # [batch, patch, inside]
@@ -59,14 +61,14 @@ AnyEmbedding = TokenEmbedding | PatchEmbedding
 
 
 def embedding_of(config: ModelConfig) -> AnyEmbedding:
-    """What turns a model's input into vectors."""
+    """Return a new embedding for a model's inputs: tokens or image patches."""
     return PatchEmbedding(config) if config.image else TokenEmbedding(config)
 
 
 def embedding_table(embedding: AnyEmbedding) -> Float[Tensor, "vocab d_model"]:
-    """The table of a `TokenEmbedding`. Raises `InputError` for an embedding that has none."""
+    """Return the table of a `TokenEmbedding`. Raises `InputError` for a patch embedding, which has none."""
     if isinstance(embedding, PatchEmbedding):
-        raise InputError("A model of images has no table of tokens; its patches are mapped by embedding.weight.")
+        raise InputError("An image model has no token embedding table; its patches are projected by embedding.weight.")
     return embedding.token
 
 
@@ -84,12 +86,12 @@ class Unembedding(nn.Module):
         return F.linear(x, self.matrix(embedding), self.bias)
 
     def matrix(self, embedding: AnyEmbedding) -> Float[Tensor, "vocab d_model"]:
-        """What the logits are read with: its own matrix, or the embedding's table."""
+        """Return the output matrix: its own, or the embedding table if tied."""
         return embedding_table(embedding) if self.weight is None else self.weight
 
 
 class PositionTables(nn.Module):
-    """The tables of a kind: learned ones are parameters, fixed ones are worked out again and not saved."""
+    """The tables of a position encoding: learned ones are parameters, fixed ones are recomputed and not saved."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -102,16 +104,16 @@ class PositionTables(nn.Module):
             )
 
     def tables(self) -> dict[str, Tensor]:
-        """All of them by name."""
+        """Return all tables by name."""
         return {name: table for name, table in (*self._parameters.items(), *self._buffers.items()) if table is not None}
 
     def forward(self, layout: Layout) -> Float[Tensor, "*batch pos d_model"] | None:
-        """What is added to the embeddings; None for a kind that adds nothing."""
+        """Return the vectors to add to the embeddings; None for an encoding that adds nothing."""
         return self.kind.add(self.config, self.tables(), layout.positions, layout.mirrored)
 
 
 class AddPositions(nn.Module):
-    """embed + pos_embed, for the kinds of positions that are added; the others act inside the attention."""
+    """embed + pos_embed, for additive position encodings; the others act inside attention."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -129,14 +131,14 @@ class AddPositions(nn.Module):
     def angles(
         self, positions: Int[Tensor, "*batch pos"], dtype: torch.dtype
     ) -> Float[Tensor, "*batch pos half"] | None:
-        """By how much this stack's queries and keys are turned; in half precision far positions would get wrong angles."""
+        """Return the rotation angles of queries and keys, in at least float32: half precision is wrong at far positions."""
         angles = self.kind.angles(self.config, positions)
         return None if angles is None else angles.to(torch.promote_types(dtype, torch.float32))
 
     def bias(
         self, queries: Int[Tensor, "*batch query"], keys: Int[Tensor, "*batch key"], dtype: torch.dtype, *, causal: bool
     ) -> Float[Tensor, "#batch head query key"] | None:
-        """What is added to the scores of this stack's self-attention, the same in all its layers."""
+        """Return the bias of the self-attention scores, the same in all layers of the stack."""
         tables = {} if self.table is None else self.table.tables()
         bias = self.kind.bias(self.config, tables, queries, keys, causal=causal)
         return None if bias is None else bias.to(dtype)

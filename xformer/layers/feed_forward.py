@@ -1,9 +1,8 @@
 """The position-wise feed-forward network (Vaswani et al. 2017, §3.3), and the norm of the residual stream.
 
-FFN(x) = act(x W₁ + b₁) W₂ + b₂                  a gated one: (act(x W_gate + b) ∘ (x W₁ + b₁)) W₂ + b₂
+FFN(x) = act(x W₁ + b₁) W₂ + b₂                  gated: (act(x W_gate + b) ∘ (x W₁ + b₁)) W₂ + b₂
 
-The parameters are here; the nonlinearity, the gate and the equation of the norm belong to the registered components
-(`xformer.components`).
+These modules hold the parameters; the nonlinearity, the gate and the norm's equation are in `xformer.components`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from xformer.tape import SILENT, AnyTape
 
 
 class FeedForward(nn.Module):
-    """Linear maps with a nonlinearity between, applied to every position alike."""
+    """Linear maps with a nonlinearity in between, applied to each position independently."""
 
     weight_in: nn.Parameter
     weight_out: nn.Parameter
@@ -42,13 +41,13 @@ class FeedForward(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch pos d_model"], *, tape: AnyTape = SILENT, dropout: Dropout = NO_DROPOUT
     ) -> Float[Tensor, "batch pos d_model"]:
-        """The result to be added to the stream; a trace keeps `in`, `pre`, `post`, `out`, with a gate also `gate` and `up`."""
+        """Return the output to add to the stream. Records `in`, `pre`, `post`, `out`, with a gate also `gate` and `up`."""
         post = tape("post", self.hidden(tape("in", x), tape))  # [batch, pos, d_ff]
         post = dropout("ffn", post)
         return tape("out", F.linear(post, self.weight_out, self.bias_out))
 
     def hidden(self, x: Float[Tensor, "batch pos d_model"], tape: AnyTape) -> Float[Tensor, "batch pos d_ff"]:
-        """The neurons: act(x W₁ + b₁), or with a gate act(x W_gate + b) ∘ (x W₁ + b₁)."""
+        """Return the neurons: act(x W₁ + b₁), or with a gate act(x W_gate + b) ∘ (x W₁ + b₁)."""
         if not self.component.is_gated:
             return self.activation(tape("pre", F.linear(x, self.weight_in, self.bias_in)))
         pre = tape("pre", F.linear(x, self.weight_gate, self.bias_gate))  # [batch, pos, d_ff]
@@ -57,7 +56,7 @@ class FeedForward(nn.Module):
 
 
 class Norm(nn.Module):
-    """Normalises each vector and scales it by γ (`weight`); `bias` is the shift β, None where the component has none."""
+    """Normalise each vector and scale it by γ (`weight`); `bias` is the shift β, or None if the component has none."""
 
     weight: nn.Parameter
     bias: nn.Parameter | None

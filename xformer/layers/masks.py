@@ -1,9 +1,9 @@
-"""Attention masks: padding, packing, causality, the registered mask and a drawn one, combined once for a forward pass.
+"""Attention masks: padding, packing, causality, the registered mask and a custom mask, combined once per forward pass.
 
-    scores[q, k] = −∞   where a mask forbids q to look at k          (Vaswani et al. 2017, §3.2.3)
+    scores[q, k] = −∞   where a mask forbids q to attend to k          (Vaswani et al. 2017, §3.2.3)
 
-A query without any allowed key gets a row of zeros, not the NaN of a softmax over nothing. A batch is a rectangle
-[batch, pos] whose rows hold padded or packed sequences; `Layout` gives each cell a segment number, 0 for padding.
+A query without any permitted key gets a row of zeros instead of NaN. The rows of a batch [batch, pos] contain padded or packed
+sequences; a `Layout` gives each cell a segment number, 0 for padding.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from xformer.errors import InputError
 def causal_mask(
     n_query: int, n_key: int, *, see_self: bool = True, device: torch.device | str = "cpu"
 ) -> Bool[Tensor, "query key"]:
-    """True where a key is not later than the query; the last query stands at the last key (as with a cache).
+    """Return True where a key is not later than the query; the last query is aligned with the last key, as with a cache.
 
-    With `see_self=False` the query's own position is excluded too, so the first one has nothing to see.
+    With `see_self=False` the query's own position is masked too, so the first query has no permitted key.
     """
     diagonal = n_key - n_query - (0 if see_self else 1)
     return torch.ones(n_query, n_key, dtype=torch.bool, device=device).tril(diagonal)
 
 
 def layout_mask(queries: Layout, keys: Layout) -> Bool[Tensor, "batch 1 query key"] | None:
-    """True where the key is a token of the query's own sequence; None where the layouts forbid nothing.
+    """Return True where the key is a token of the query's own sequence; None if the layouts mask nothing.
 
-    Between two streams (cross-attention) a sequence keeps its segment number on both sides.
+    In cross-attention, a sequence has the same segment number in both streams.
     """
     if queries.segments is None and keys.segments is None:
         return None
@@ -46,46 +46,46 @@ def layout_mask(queries: Layout, keys: Layout) -> Bool[Tensor, "batch 1 query ke
 
 @dataclass(frozen=True)
 class Mask:
-    """The mask of one attention layer, in the parts that a recorded run shows and may change.
+    """The mask of one attention layer, in two parts that a tape records separately.
 
-    `layout` is what padding, packing and a drawn mask allow; `causal` what the order of time allows. None allows all.
+    `layout` is the mask of padding, packing and a custom mask; `causal` is the causal mask. None masks nothing.
     """
 
     layout: Bool[Tensor, "#batch #head #query key"] | None = None
     causal: Bool[Tensor, "query key"] | None = None
     rows_may_be_empty: bool = False
     is_ordered: bool = True
-    """Whether queries and keys are one stream, so that "later" means something (not so in cross-attention)."""
+    """Whether queries and keys are positions of one stream, so that causality is defined; False in cross-attention."""
     is_plain_causal: bool = False
-    """The one mask that the fused kernel knows by name: lower triangle with diagonal, nothing else."""
+    """Whether the mask is exactly the lower triangle with diagonal, for which the fused kernel has a special case."""
 
     @cached_property
     def allowed(self) -> Bool[Tensor, "#batch #head query key"] | None:
-        """Both parts together."""
+        """Both parts combined; None masks nothing."""
         if self.layout is None:
             return None if self.causal is None else self.causal[None, None]
         return self.layout if self.causal is None else self.layout & self.causal
 
     @cached_property
     def empty_rows(self) -> Bool[Tensor, "#batch #head #query 1"] | None:
-        """True for a query that may look at nothing; None where that cannot happen."""
+        """True for queries without any permitted key; None if there can be none."""
         if not self.rows_may_be_empty or self.allowed is None:
             return None
         return ~self.allowed.any(dim=-1, keepdim=True)
 
     @cached_property
     def allowed_or_empty(self) -> Bool[Tensor, "#batch #head query key"] | None:
-        """`allowed`, and everything to a query that may look at nothing: a kernel's softmax over nothing would be NaN."""
+        """`allowed`, with all keys permitted to queries without any, for which a kernel's softmax would give NaN."""
         return self.allowed if self.allowed is None or self.empty_rows is None else self.allowed | self.empty_rows
 
     def only(self, seen: Bool[Tensor, "#batch #head query key"]) -> Mask:
-        """The mask where no more than `seen` may be looked at; rows of it may be empty."""
+        """Return the mask restricted to `seen`, which may have empty rows."""
         return Mask(layout=seen if self.allowed is None else self.allowed & seen, rows_may_be_empty=True)
 
     def hide(
         self, scores: Float[Tensor, "batch head query key"], value: float = -torch.inf
     ) -> Float[Tensor, "batch head query key"]:
-        """`value` wherever a query may not look, written into `scores` themselves where no gradient is asked for."""
+        """Set masked scores to `value`, in place if `scores` needs no gradient."""
         if self.allowed is None:
             return scores
         fill = scores.masked_fill if scores.requires_grad else scores.masked_fill_
@@ -107,18 +107,18 @@ def combine(
     component: Bool[Tensor, "query key"] | None = None,
     device: torch.device | str = "cpu",
 ) -> Mask:
-    """The self-attention mask of one stack, the same in every layer.
+    """Combine the self-attention mask of one stack, which is the same in every layer.
 
     Args:
-        queries: Where the queries stand, with their padding.
-        keys: The same of the keys.
-        n_query: How many queries there are.
-        n_key: How many keys there are.
+        queries: The layout of the queries, with their padding.
+        keys: The layout of the keys.
+        n_query: The number of queries.
+        n_key: The number of keys.
         causal: Whether later keys are masked.
         see_self: With `causal`, whether a query sees its own position.
-        drawn: A mask of the caller, [query, key] or [batch, query, key].
-        component: What the registered mask allows (`xformer.components`); None allows all.
-        device: Where the causal mask is made.
+        drawn: A custom mask of the caller, true where attention is permitted, [query, key] or [batch, query, key].
+        component: The registered mask (`xformer.components`), true where permitted; None masks nothing.
+        device: The device of the causal mask.
     """
     allowed = layout_mask(queries, keys)
     if component is not None:
@@ -126,7 +126,7 @@ def combine(
     if drawn is not None:
         if drawn.dtype != torch.bool or drawn.shape[-2:] != (n_query, n_key) or drawn.dim() > 3:
             raise InputError(
-                f"A mask must be boolean with shape [query, key] = [{n_query}, {n_key}] (a batch in front if you like), "
+                f"A mask must be boolean with shape [query, key] = [{n_query}, {n_key}], optionally with a batch axis first, "
                 f"got {drawn.dtype} {list(drawn.shape)}; for example torch.ones({n_query}, {n_key}, dtype=torch.bool)."
             )
         drawn = drawn[None, None] if drawn.dim() == 2 else drawn[:, None]  # [#batch, 1, query, key]
@@ -143,9 +143,9 @@ def combine(
 def masked_softmax(
     scores: Float[Tensor, "batch head query key"], empty: Bool[Tensor, "#batch #head #query 1"] | None
 ) -> Float[Tensor, "batch head query key"]:
-    """softmax over the keys of scores that are -inf where not allowed; an `empty` row, which allows nothing, is all zeros.
+    """Return the softmax over the keys of masked scores; rows marked as `empty`, without any permitted key, are all zeros.
 
-    The empty rows are given finite scores first: a NaN that is only overwritten afterwards still poisons the gradient.
+    Empty rows get finite scores first, because a NaN that is overwritten afterwards would still spread in the gradient.
     """
     if empty is None:
         return scores.softmax(dim=-1)
@@ -154,30 +154,30 @@ def masked_softmax(
 
 @dataclass(frozen=True)
 class Layout:
-    """The sequences of one batch. Without `segments`, every row is one sequence without padding."""
+    """The arrangement of sequences in a batch. Without `segments`, every row is one sequence without padding."""
 
     positions: Int[Tensor, "*batch pos"]
-    """Each token's index within its own sequence, from 0; [pos] where all rows agree."""
+    """Each token's index within its own sequence, from 0; [pos] if all rows agree."""
     mirrored: Int[Tensor, "*batch pos"]
-    """The same counted from the other end: length - 1 - index."""
+    """The index counted from the end of the sequence: length - 1 - index."""
     segments: Int[Tensor, "batch pos"] | None = None
     padded: bool = False
-    """Whether a cell may be padding (set by the code that builds the layout, so that no values have to be read)."""
+    """Whether there may be padding; set on construction, so that no values have to be read from the device."""
 
     @classmethod
     def plain(cls, n_pos: int, device: torch.device | str = "cpu", start: int = 0) -> Layout:
-        """Rows that are one sequence each, all of the same length; `start` is the position of the first cell."""
+        """Return the layout of rows with one sequence of full length each; `start` is the position of the first cell."""
         index = torch.arange(start, start + n_pos, device=device)  # [pos]
         return cls(positions=index, mirrored=index.flip(0))
 
     @classmethod
     def from_valid(cls, valid: Bool[Tensor, "batch pos"]) -> Layout:
-        """Rows that are one sequence each, with padding wherever `valid` is false (on either side)."""
+        """Return the layout of rows with one sequence each, and padding (on either side) where `valid` is false."""
         return cls.from_segments(valid.long(), padded=True)
 
     @classmethod
     def from_segments(cls, segments: Int[Tensor, "batch pos"], *, padded: bool = True) -> Layout:
-        """Rows that hold several sequences, each a run of equal numbers above 0; 0 is padding."""
+        """Return the layout of rows with several sequences, each a run of equal numbers above 0; 0 is padding."""
         n_pos = segments.shape[-1]
         index = torch.arange(n_pos, device=segments.device).expand_as(segments)  # [batch, pos]
         same = segments[:, :, None] == segments[:, None, :]  # [batch, query, key]

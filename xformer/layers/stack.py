@@ -1,4 +1,4 @@
-"""A stack of layers: residual connections, blocks, positions and the last norm.
+"""A stack of layers: residual connections, blocks, positions and the final norm.
 
 post-norm   Norm(x + f(x))        the paper (Vaswani et al. 2017, §5.4: dropout on f before the sum)
 pre-norm    x + f(Norm(x))        GPT-2 and after (Xiong et al. 2020, arXiv:2002.04745)
@@ -26,7 +26,7 @@ Sublayer = Callable[[Tensor], Tensor]
 
 
 class Stack(nn.Module):
-    """Positions, n_layers blocks, and the final norm where there is one."""
+    """Positions, n_layers blocks, and a final norm if configured."""
 
     def __init__(self, config: ModelConfig, block: type[Block] | type[CrossBlock], *, causal: bool) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Stack(nn.Module):
         layer_tape: AnyTape = SILENT,
         cache: Cache | None = None,
     ) -> Stream:
-        """`tape` names what the stack has once, `layer_tape` what each of its layers has."""
+        """Run the stack. `tape` records activations of the stack, `layer_tape` those of its layers."""
         x = context.dropout("embed", self.positions(embed, layout, tape))
         context = self._inputs(x, layout, context, drawn, cache)
         for index, block in enumerate(self.blocks):
@@ -61,7 +61,7 @@ class Stack(nn.Module):
     def _inputs(
         self, x: Tensor, layout: Layout, context: BlockInputs, drawn: Tensor | None, cache: Cache | None
     ) -> BlockInputs:
-        """The mask and the positions inside attention, worked out once for all layers."""
+        """Compute the mask, rotation angles and score bias once for all layers."""
         config, n_query = self.config, x.shape[1]
         n_key = n_query if cache is None else cache.length + n_query
         keys = layout if cache is None else Layout.plain(n_key, x.device)
@@ -83,7 +83,7 @@ class Stack(nn.Module):
 
 @dataclass(frozen=True)
 class BlockInputs:
-    """What every layer of a stack needs besides the residual stream: the same for all of them."""
+    """The inputs of every layer of a stack besides the residual stream, the same for all layers."""
 
     mask: Mask = NO_MASK
     angles: Float[Tensor, "*batch pos half"] | None = None
@@ -93,7 +93,7 @@ class BlockInputs:
     dropout: Dropout = NO_DROPOUT
 
     def attend(self, attention: Attention, x: Tensor, tape: AnyTape, cache: LayerCache | None) -> Stream:
-        """Self-attention: queries, keys and values all from the stream itself."""
+        """Compute self-attention: queries, keys and values from the stream itself."""
         out = attention(
             x,
             mask=self.mask,
@@ -106,13 +106,13 @@ class BlockInputs:
         return self.dropout("residual", out)
 
     def attend_across(self, attention: Attention, x: Tensor, tape: AnyTape, cache: LayerCache | None) -> Stream:
-        """Cross-attention: queries from the decoder, keys and values from the encoder's output (§3.2.3)."""
+        """Compute cross-attention: queries from the decoder, keys and values from the encoder's output (§3.2.3)."""
         out = attention(x, self.memory, mask=self.cross_mask, tape=tape, dropout=self.dropout, cache=cache)
         return self.dropout("residual", out)
 
 
 class Layer(nn.Module):
-    """What both kinds of layer have: attentions by name and a feed-forward network, each in its residual connection."""
+    """Base of both kinds of layer: named attentions and a feed-forward network, each with a residual connection."""
 
     def __init__(self, config: ModelConfig, *attentions: str) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Layer(nn.Module):
         self.ffn_residual = residual(config) if config.d_ff else None
 
     def feed_forward(self, x: Tensor, context: BlockInputs, tape: AnyTape) -> Stream:
-        """The stream after the feed-forward network, if there is one."""
+        """Return the stream after the feed-forward network, if there is one."""
         ffn = self.ffn
         if ffn is None or self.ffn_residual is None:
             return x
@@ -183,7 +183,7 @@ class CrossBlock(Layer):
 
 
 class Residual(nn.Module):
-    """What the three have in common: a sum, and a norm where there is one."""
+    """Base of the residual connections: a sum, and a norm unless `norm` is "none"."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ class Residual(nn.Module):
             self.norm = Norm(config)
 
     def add(self, x: Stream, result: Stream) -> Stream:
-        """The stream with a sublayer's result in it."""
+        """Add a sublayer's output to the stream."""
         return x + result
 
 
