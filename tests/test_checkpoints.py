@@ -182,7 +182,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "endless text as a name": (lambda: with_config(norm="post" * 100_000), "norm must be one of"),
     "a decoder that depends on the length of its answer": (
         lambda: with_config(architecture="decoder", causal=True, positions="mirror"),
-        "how long the answer is that it has yet to write",
+        "the length of an answer that is yet to be generated",
     ),
     "a list of lists": (lambda: with_config(dropout_sites=[["embed"]]), "breaks a rule"),
     "a scale no float32 holds": (lambda: with_config(init_scale=1e300), "init_scale"),

@@ -1,4 +1,4 @@
-"""Grouped-query attention equals PyTorch's, gradients included, and a cache holds only the shared heads."""
+"""Grouped-query attention equals PyTorch's, gradients included, and a cache stores only the shared heads."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 
 def layer(n_kv_heads: int, *, attention_bias: bool = True) -> Attention:
-    """Six query heads on that many key/value heads."""
+    """Return attention with six query heads and this many key/value heads."""
     return randomise(Attention(model_config(n_heads=6, n_kv_heads=n_kv_heads, attention_bias=attention_bias)))
 
 
 def by_hand(attention: Attention, x: Tensor, memory: Tensor) -> Tensor:
-    """The same with the per-head matrices and PyTorch's own grouped attention."""
+    """Compute the same with the per-head matrices and PyTorch's grouped attention."""
     q = torch.einsum("bqm,hmd->bhqd", x, attention.W_Q) + attention.b_Q[:, None]
     k = torch.einsum("bkm,gmd->bgkd", memory, attention.W_K) + attention.b_K[:, None]
     v = torch.einsum("bkm,gmd->bgkd", memory, attention.W_V) + attention.b_V[:, None]
@@ -43,7 +43,7 @@ def test_equals_pytorchs_grouped_attention(n_kv_heads: int, crosses: bool, tape:
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
 @torch.no_grad()
-def test_a_cache_holds_the_shared_heads_and_decodes_the_same(architecture: str) -> None:
+def test_a_cache_stores_only_shared_heads_and_decodes_the_same(architecture: str) -> None:
     model = build(architecture=architecture, n_heads=6, n_kv_heads=2, positions="rotary", norm="pre")
     given, cache = inputs(model), Cache.empty(2)
     memory = model.encode(given[0]) if architecture == "encoder-decoder" else None

@@ -25,13 +25,13 @@ WINDOW = 4
 
 
 def halves_first(weight: Tensor, d_head: int) -> Tensor:
-    """The rows of each head reordered from pairs (2i, 2i + 1) to pairs (i, i + d_head / 2), which transformers rotates."""
+    """Reorder the rows of each head from pairs (2i, 2i + 1) to pairs (i, i + d_head / 2), which transformers rotates."""
     heads = weight.unflatten(0, (-1, d_head))  # [head, d_head, d_model]
     return torch.cat((heads[:, 0::2], heads[:, 1::2]), dim=1).flatten(0, 1)
 
 
 def named_as_theirs(model: xformer.Transformer) -> dict[str, Tensor]:
-    """The weights of a model under the names of `LlamaForCausalLM`."""
+    """Return the weights of a model under the names of `LlamaForCausalLM`."""
     config = model.config
     state: dict[str, Tensor] = {"model.embed_tokens.weight": model.embedding.get_parameter("token")}
     decoder: Any = model.decoder
@@ -54,7 +54,7 @@ def named_as_theirs(model: xformer.Transformer) -> dict[str, Tensor]:
 
 
 def theirs_of(model: xformer.Transformer) -> Any:
-    """The same model as one of transformers."""
+    """Return the same model as a transformers model."""
     config, window = model.config, model.config.window
     common = {
         "vocab_size": config.vocab_size,
@@ -116,5 +116,5 @@ def test_the_gradient_of_each_weight_equals_that_of_transformers(model: xformer.
             parameter.copy_(parameter.grad)
     for name, expected in theirs.named_parameters():
         ours = named_as_theirs(model)[name]
-        # Transformers computes its rotation and the mean of its RMSNorm in float32.
+        # Transformers computes rotations and the mean in RMSNorm in float32.
         torch.testing.assert_close(ours, expected.grad, rtol=0, atol=1e-4 * float(expected.grad.abs().max()), msg=name)

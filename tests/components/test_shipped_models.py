@@ -1,4 +1,4 @@
-"""Models from before a component was registered load unchanged and compute what they computed."""
+"""Checkpoints saved before a component was registered still load, and compute the same logits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xformer.config import ModelConfig
 
 CHECKPOINTS = Path(xformer.__file__).parents[1] / "checkpoints"
 LATER = {"norm_kind", "n_kv_heads", "mask", "window"}
-"""Fields of `ModelConfig` that came with the registered components."""
+"""Fields of `ModelConfig` that were added with the registered components."""
 
 BEFORE: dict[str, tuple[float, ...]] = {
     "addition": (-0.908086, 2.70985, 7.86009, 6.65743),
@@ -24,12 +24,12 @@ BEFORE: dict[str, tuple[float, ...]] = {
     "reverse-decoder": (0.173506, 1.01101, 5.55429, 3.50009),
     "reverse-seq2seq": (-1.01287, 0.588181, 0.130012, 4.52683),
 }
-"""The first three logits of the first answer of a fixed batch, and the root mean square of all of them, computed by the code
-before there were components."""
+"""The first three logits of the first answer of a fixed batch, and the root mean square of all, computed by the code before
+there were components."""
 
 
 @pytest.mark.parametrize("name", BEFORE)
-def test_a_file_without_the_later_fields_has_the_components_and_the_logits_of_before(name: str) -> None:
+def test_an_old_checkpoint_loads_with_the_original_components_and_logits(name: str) -> None:
     checkpoint = xformer.load(CHECKPOINTS / name)
     assert checkpoint.task is not None
     with torch.no_grad():

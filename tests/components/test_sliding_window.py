@@ -1,4 +1,4 @@
-"""A sliding window: which keys it allows, with causality, a cache and edits."""
+"""The sliding window: the permitted keys, with causality, a cache and edits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WINDOW = {"mask": "sliding_window", "window": 4}
 
 
 @pytest.mark.parametrize(("causal", "see_self"), [(True, True), (True, False), (False, True)])
-def test_the_pattern_is_zero_outside_and_masked_in_the_trace(causal: bool, see_self: bool) -> None:
+def test_the_pattern_is_zero_outside_the_window_and_masked_in_the_trace(causal: bool, see_self: bool) -> None:
     model = build(causal=causal, see_self=see_self, **WINDOW)
     trace = xformer.record(model, *inputs(model))
     offset = torch.arange(11) - torch.arange(11)[:, None]  # [query, key]
@@ -33,7 +33,7 @@ def test_the_pattern_is_zero_outside_and_masked_in_the_trace(causal: bool, see_s
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
 @torch.no_grad()
-def test_decoding_from_a_cache_sees_the_same_window(architecture: str) -> None:
+def test_decoding_with_a_cache_uses_the_same_window(architecture: str) -> None:
     model = build(architecture=architecture, positions="rotary", norm="pre", **WINDOW)
     given, cache = inputs(model), Cache.empty(2)
     memory = model.encode(given[0]) if architecture == "encoder-decoder" else None
@@ -41,7 +41,7 @@ def test_decoding_from_a_cache_sees_the_same_window(architecture: str) -> None:
     assert_close(torch.cat(logits, dim=1), model(*given), terms=1000)
 
 
-def test_lifting_causality_leaves_the_window() -> None:
+def test_removing_causality_keeps_the_window() -> None:
     model = build(architecture="decoder", **WINDOW)
     trace = xformer.record(model, *inputs(model), edits=[edits.set_causal(False)])
     offset = torch.arange(11) - torch.arange(11)[:, None]
@@ -55,7 +55,7 @@ def test_cross_attention_has_no_window() -> None:
     assert (trace["encoder.0.attn.pattern"] == 0).any()
 
 
-def test_a_window_that_does_not_fit_is_refused() -> None:
+def test_an_invalid_window_is_refused() -> None:
     blind = {"mask": "sliding_window", "window": 1, "causal": True, "see_self": False}
     for changes, message in (
         ({"mask": "sliding_window"}, "needs a window of at least 1, got window=0"),

@@ -1,4 +1,4 @@
-"""Bugs put into many models, and what is found in them."""
+"""Helpers that put bugs into many models and diagnose them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
 SHIPPED = sorted(path.parent.name for path in CHECKPOINTS.glob("*/model.safetensors"))
 
 CONSEQUENCES = {
-    "residual-after-norm": {"wrong-sum"},  # where the stream is normalised already, to less than the limit of its check
+    "residual-after-norm": {"wrong-sum"},  # if the stream is already normalised to within the check's limit
     "init-too-small": {"uniform-heads", "adds-nothing"},
     "dead-neurons": {"adds-nothing"},
     "forgotten-return": {"no-padding-mask"},
 }
-"""What may be found besides the bug, because it follows from it."""
+"""Findings that may appear in addition to the bug, as its consequences."""
 
 NOT_IN_A_TRACE = {name for name, bug in BUGS.items() if bug.shows == "in training"}
 
@@ -51,7 +51,7 @@ def kinds(model: xformer.Transformer, task: Task | None) -> list[str]:
 
 
 def trained_with(bug: Bug | None) -> list[str]:
-    """What is found in a tiny model that was trained with the bug for a moment."""
+    """Return the kinds of findings in a tiny model that was briefly trained with the bug."""
     recipe: dict[str, Any] = {"steps": 10, "batch_size": 16, "log_every": 10, "snapshot_every": 0}
     sizes = {"d_model": 16, "d_ff": 32, "n_layers": 2, "norm": "pre", "positions": "rotary"}
     run = lab_run(tiny_preset("decoder", model=sizes, **recipe), bug, device="cpu")

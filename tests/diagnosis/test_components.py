@@ -1,4 +1,4 @@
-"""The registered components: nothing is found in right models of them, and each wrong implementation is found."""
+"""The registered components: correct models have no findings, and wrong implementations are found."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ MODERN: dict[str, Any] = {
 
 
 def modern(architecture: Any = "decoder", **changes: Any) -> xformer.Transformer:
-    """A model of all new components with random weights."""
+    """Return a model with all of the later components and random weights."""
     config = xformer.ModelConfig(architecture=architecture, **(MODERN | changes))
     return randomise(xformer.Transformer(config)).eval().requires_grad_(False)
 
 
 def found(model: xformer.Transformer, *, with_weights: bool) -> list[str]:
-    """The kinds of all findings on an examination, errors first."""
+    """Return the kinds of all findings on an examination, errors first."""
     inputs = examination(model.config)
     valid = {"valid": inputs.valid, "target_valid": inputs.target_valid}
     report = diagnose(inputs.record(model), **valid, model=model if with_weights else None)
@@ -45,7 +45,7 @@ FULL_MASK = {"mask": "full", "window": 0}
         ("decoder", "pre", {"n_kv_heads": 1, "attention_bias": True, "ffn_bias": False} | FULL_MASK),
     ],
 )
-def test_no_false_alarm(architecture: str, norm: str, changes: dict[str, Any]) -> None:
+def test_correct_models_have_no_findings(architecture: str, norm: str, changes: dict[str, Any]) -> None:
     model = modern(architecture, norm=norm, **changes)
     assert found(model, with_weights=False) == []
     report = examine(model)
@@ -75,14 +75,14 @@ def test_a_wrong_rms_norm_is_found(put: Callable[[Norm], None], norm: str) -> No
 
 
 @pytest.mark.parametrize("changes", [{"window": 3}, {"window": 5}, FULL_MASK])
-def test_another_window_than_configured_is_found(changes: dict[str, Any]) -> None:
+def test_a_window_that_differs_from_the_configuration_is_found(changes: dict[str, Any]) -> None:
     model = modern()
     assert model.decoder is not None
     model.decoder.config = model.config.replace(**changes)
     assert found(model, with_weights=False) == ["wrong-mask"]
 
 
-def test_heads_of_a_group_that_differ_are_found() -> None:
+def test_differing_heads_within_a_group_are_found() -> None:
     model = modern()
     attention: Any = model.get_submodule("decoder.blocks.0.attn")
     share = attention.share
@@ -96,7 +96,7 @@ def test_heads_of_a_group_that_differ_are_found() -> None:
     assert "wrong-projection" in found(model, with_weights=False)
 
 
-def test_other_angles_of_queries_and_keys_are_found() -> None:
+def test_wrong_rotation_angles_are_found() -> None:
     model = modern()
     positions: Any = model.get_submodule("decoder.positions")
     right = positions.angles

@@ -1,4 +1,4 @@
-"""Each bug is found under its own name in fresh, shipped and briefly trained models, and nothing is found in right ones."""
+"""Each bug is found by name in fresh, shipped and briefly trained models, and correct models have no findings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_named(bug: str, found: list[str]) -> None:
 
 
 def shows(bug: str, model: xformer.Transformer, task: Task | None) -> bool:
-    """Padding shows only where the examination has some."""
+    """Return whether the bug is visible; padding bugs need an examination with padding."""
     return BUGS[bug].shows != "with padding" or not bool(examination(model.config, task).valid.all())
 
 
@@ -58,11 +58,11 @@ def test_each_bug_is_named(name: str) -> None:
             check_named(bug.name, found)
 
 
-def test_a_bug_that_was_trained_with_is_named() -> None:
+def test_a_bug_is_named_in_a_model_trained_with_it() -> None:
     check_named("no-scale", trained_with(BUGS["no-scale"]))
 
 
-def test_every_bug_was_tried_somewhere() -> None:
+def test_every_bug_is_tested_on_some_model() -> None:
     configs = [
         *(fresh(name).config for name in PRESETS_TRIED.values()),
         *(shipped(name).config for name in SHIPPED_TRIED),
@@ -71,14 +71,14 @@ def test_every_bug_was_tried_somewhere() -> None:
 
 
 @pytest.mark.parametrize("name", [*SHIPPED_TRIED, "characters", "modular", "reverse-mirror"])
-def test_no_false_alarm_on_an_examination_and_on_single_inputs_however_short(name: str) -> None:
+def test_no_false_alarms_on_examinations_and_short_inputs(name: str) -> None:
     model, task = shipped(name).model, shipped(name).task
     assert task is not None
     assert kinds(model, task) == []
     source = task.draw(0)
     examples = [task.example(source)]
     for shorter in (source[:2], source[:1], [source[0]] * 7):
-        with suppress(InputError):  # a sum needs two numbers, a picture all its pixels
+        with suppress(InputError):  # a sum needs two numbers, an image all its pixels
             examples.append(task.example(shorter))
     for example in examples:
         assert diagnose(xformer.record(model, example.stream, example.target)).findings == []
@@ -90,8 +90,8 @@ NORMS = ("pre", "post", "none")
 @pytest.mark.parametrize(
     ("architecture", "positions", "norm"), [(*kind, NORMS[number % 3]) for number, kind in enumerate(FITTING[::2])]
 )
-def test_no_false_alarm_on_any_fresh_architecture(architecture: str, positions: str, norm: str) -> None:
-    """Each kind of positions; by turns in each architecture, with each norm, and with either set of options."""
+def test_no_false_alarms_on_any_fresh_architecture(architecture: str, positions: str, norm: str) -> None:
+    """Cover each position encoding, cycling through architectures, norms and two sets of options."""
     options: dict[str, object] = {"d_ff": 0, "attention_bias": True}
     if FITTING.index((architecture, positions)) % 2:
         options = {"d_ff": 37, "see_self": architecture == "encoder"}
@@ -106,12 +106,12 @@ def test_no_false_alarm_on_any_fresh_architecture(architecture: str, positions: 
     for tokens in ([[3]], [[3, 5]], [[3, 3, 3, 3]], [[1, 2, 3, 4, 5, 6, 7]]):
         given = torch.tensor(tokens)
         found += diagnose(xformer.record(model, given, given[:, :5] if "-" in architecture else None)).findings
-    # Without norm, tiny embeddings make uniform patterns indeed: a note, no alarm.
+    # Without norms, tiny embeddings do give uniform patterns: a note, not an error.
     assert [finding for finding in found if finding.severity != "note"] == []
 
 
 def of(bug: str, architecture: str = "encoder", **options: object) -> list[Finding]:
-    """The findings in a fresh model with prime sizes (d_head 5, so 1/√d_head = 0.447) on one batch."""
+    """Return the findings in a fresh model with prime sizes (d_head 5, so 1/√d_head = 0.447) on one batch."""
     given = {"architecture": architecture, "vocab_size": 23, "d_model": 13, "n_layers": 2, "n_heads": 3, "d_head": 5}
     config = xformer.ModelConfig(**{**given, "d_ff": 37, "max_len": 19, "embed_std": 1.0, **options})
     model = xformer.Transformer(config, torch.Generator().manual_seed(3)).eval()
@@ -120,7 +120,7 @@ def of(bug: str, architecture: str = "encoder", **options: object) -> list[Findi
     return diagnose(trace, valid=inputs.valid, target_valid=inputs.target_valid).findings
 
 
-def test_the_numbers_are_what_was_measured() -> None:
+def test_findings_contain_the_measured_numbers() -> None:
     scaled = of("scaled-after-softmax")[0]
     assert scaled.numbers["sum"] == pytest.approx(1 / math.sqrt(5), rel=1e-6)
     assert scaled.where == ("encoder.0.attn", "encoder.1.attn")
@@ -135,7 +135,7 @@ def test_the_numbers_are_what_was_measured() -> None:
     assert of("softmax-of-nothing")[0].where == ("encoder.0.attn.pattern",)
 
 
-def test_another_factor_is_a_wrong_scale_and_other_rows_are_rows_that_do_not_sum_to_one() -> None:
+def test_wrong_scales_and_rows_that_do_not_sum_to_one_are_found() -> None:
     model, tokens = fresh("reverse"), torch.arange(1, 12)[None]
     found = diagnose(xformer.record(model, tokens, edits=[edits.scale("encoder.2.attn.scores", 0.5)])).findings
     assert [(finding.kind, finding.where) for finding in found] == [("wrong-scale", ("encoder.2.attn",))]
@@ -145,7 +145,7 @@ def test_another_factor_is_a_wrong_scale_and_other_rows_are_rows_that_do_not_sum
     assert [finding.kind for finding in found] == ["rows-not-one"]
 
 
-def test_the_first_number_that_is_none_is_named() -> None:
+def test_the_first_nan_is_located() -> None:
     model, tokens = fresh("reverse"), torch.arange(1, 12)[None]
     trace = xformer.record(model, tokens)
     trace.activations["encoder.1.ffn.post"] = torch.full_like(trace["encoder.1.ffn.post"], float("nan"))
@@ -154,8 +154,8 @@ def test_the_first_number_that_is_none_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["reverse", "addition"])
-def test_what_is_not_cut_by_a_view_is_not_called_so(name: str) -> None:
-    """Keys that mix their neighbours are made from no row of the stream, and no view puts them right."""
+def test_mixed_positions_are_not_reported_as_split_by_view(name: str) -> None:
+    """Values taken from neighbouring positions match no row of the stream under any view."""
     model = shipped(name).model
     inputs = examination(model.config, shipped(name).task)
     trace = inputs.record(model)
@@ -165,14 +165,14 @@ def test_what_is_not_cut_by_a_view_is_not_called_so(name: str) -> None:
     assert found & {"split-by-view", "wrong-projection"} == {"wrong-projection"}
 
 
-def test_what_cannot_be_diagnosed_is_said() -> None:
+def test_invalid_traces_and_masks_are_refused() -> None:
     model, tokens = fresh("reverse"), torch.arange(1, 12)[None]
     with pytest.raises(InputError, match="needs the attention patterns"):
         diagnose(xformer.record(model, tokens, keep=["logits"]))
     with pytest.raises(InputError, match="valid must be boolean"):
         diagnose(xformer.record(model, tokens), valid=torch.ones(1, 5).bool())
     only = xformer.record(model, tokens, keep=["*.pattern"])
-    assert diagnose(only).findings == []  # checks whose activations were not kept say nothing
+    assert diagnose(only).findings == []  # checks whose activations were not recorded are skipped
     assert too_few_rows(only)
     assert not too_few_rows(examination(model.config).record(model))
 

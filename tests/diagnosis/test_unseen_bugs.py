@@ -1,4 +1,4 @@
-"""Bugs that no check was written for: those that are found must stay found."""
+"""Bugs for which no check was written: those that are found must still be found."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class FastPathWithoutPadding(Attention):
 
 
 class MaskedByTheTarget(CrossBlock):
-    """Cross-attention is masked by the padding of the target, cut or filled up to the length of the source."""
+    """Cross-attention is masked by the padding of the target, cropped or padded to the length of the source."""
 
     def forward(
         self, x: Tensor, context: Any, tape: AnyTape = SILENT, cache: Any = None, cross_cache: Any = None
@@ -76,7 +76,7 @@ class MaskedByTheTarget(CrossBlock):
 
 
 def leaky(model: Transformer) -> Transformer:
-    """Feed-forward layers whose closed neurons let a hundredth through."""
+    """Return a copy with leaky ReLUs, which pass one percent of negative inputs."""
     changed = copy.deepcopy(model)
     for layer in changed.modules():
         if isinstance(layer, FeedForward):
@@ -90,7 +90,7 @@ class Tempered(Unembedding):
 
 
 def memory_of_the_first_layer(model: Transformer) -> Transformer:
-    """The decoder looks at what the encoder's first layer left."""
+    """Return a copy whose decoder attends to the output of the encoder's first layer."""
     changed = copy.deepcopy(model)
     encoder = changed.encoder
     assert encoder is not None
@@ -102,7 +102,7 @@ def memory_of_the_first_layer(model: Transformer) -> Transformer:
 
 @dataclass(frozen=True)
 class Unseen:
-    """A bug, how it gets into a model, and which models can have it."""
+    """A bug, the function that puts it into a model, and the models that can have it."""
 
     name: str
     put_into: Callable[[Transformer], Transformer]
@@ -118,7 +118,7 @@ def pairs(config: ModelConfig) -> bool:
 
 
 def swap(old: type[nn.Module], new: type[nn.Module]) -> Callable[[Transformer], Transformer]:
-    """A copy whose layers of that class are of the other class, with all that they hold."""
+    """Return a function that copies a model and changes the class of its layers from `old` to `new`."""
 
     def put_into(model: Transformer) -> Transformer:
         changed = copy.deepcopy(model)
@@ -147,16 +147,16 @@ UNSEEN = (
 
 
 NOT_BY_EQUATIONS = {"fast path: forgets the padding": "right_padding", "keys: cut off from the gradient": "gradients"}
-"""What shows in no recorded run, and the check that finds it."""
+"""Bugs that are not visible in a recorded run, and the checks that find them."""
 BY_A_TRACE = {
     "positions: counted from 1", "scores: cosines", "values: centred over the batch", "feed-forward: leaky ReLU",
     "cross mask: of the target’s padding", "memory: what the first layer left",
 }  # fmt: skip
-"""Found in a trace whose weights are not known."""
+"""Bugs that are found in a trace without the weights."""
 
 
 def model_of(unseen: Unseen) -> xformer.Transformer:
-    """A small model with room for padding that can have the bug, all of its weights random: biases and gains too."""
+    """Return a small model that can have the bug, with room for padding and random weights, biases and gains."""
     for architecture in ("encoder", "decoder", "encoder-decoder"):
         for norm in ("post", "pre"):
             config = xformer.ModelConfig(
@@ -169,7 +169,7 @@ def model_of(unseen: Unseen) -> xformer.Transformer:
 
 
 @pytest.mark.parametrize("unseen", UNSEEN, ids=lambda unseen: unseen.name)
-def test_it_is_found_with_the_model_at_hand_and_where_it_shows_in_a_trace_too(unseen: Unseen) -> None:
+def test_unseen_bugs_are_found_with_the_model_and_if_visible_in_a_trace(unseen: Unseen) -> None:
     torch.manual_seed(0)
     model = model_of(unseen)
     broken, inputs = unseen.put_into(model), examination(model.config)

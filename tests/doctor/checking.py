@@ -1,4 +1,4 @@
-"""One check on one model."""
+"""Helpers that run one check on one model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def found(check: str, model: nn.Module) -> Finding:
 
 
 def broken_place(check: str, model: nn.Module, said: str = "") -> Place:
-    """The place of a finding that must be there, and says so."""
+    """Return the location of a finding that must be broken, with `said` in its sentence."""
     finding = found(check, model)
     assert finding.verdict == "broken", finding.sentence
     assert said in finding.sentence
@@ -28,7 +28,7 @@ def broken_place(check: str, model: nn.Module, said: str = "") -> Place:
 
 
 def decoder(**choices: Any) -> xformer.Transformer:
-    """A small model of the library."""
+    """Return a small xformer model."""
     shape: dict[str, Any] = {"architecture": "decoder", "vocab_size": 53, "d_model": 24, "n_layers": 2, "n_heads": 6}
     shape |= {"d_ff": 28, "max_len": 128, "norm": "pre", "init": "normal", "init_scale": 0.3}
     return xformer.Transformer(xformer.ModelConfig(**(shape | choices)), torch.Generator().manual_seed(0)).eval()

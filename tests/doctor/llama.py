@@ -1,4 +1,4 @@
-"""A tiny Llama of the Transformers library, into which one mistake can be put."""
+"""A tiny Llama of the Transformers library, optionally with one fault."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.doctor.plain_gpt import LAYER
 
 VOCAB = 59
 HERE = {"mask_lost_with_attention", "scale_of_kernel", "cache_starts_again", "head_not_tied"}
-"""The mistakes that are planted here: those for which the checks treat a model of Transformers in a way of its own."""
+"""The faults planted here: those for which checks treat Transformers models specially."""
 
 
 class Attention(family.LlamaAttention):
-    """Llama's attention with a mistake named by `fault`."""
+    """Llama's attention with the named fault."""
 
     fault: str = ""
 
@@ -45,7 +45,7 @@ class Attention(family.LlamaAttention):
 
 
 def llama(fault: str = "") -> LlamaForCausalLM:
-    """A Llama of three layers with 4 heads over 2 key/value heads, and a mistake in layer `LAYER`."""
+    """Return a Llama of three layers with 4 heads and 2 key/value heads, and a fault in layer `LAYER`."""
     torch.manual_seed(0)
     options: dict[str, Any] = {"attn_implementation": "eager"}
     config = LlamaConfig(

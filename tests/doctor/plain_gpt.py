@@ -1,7 +1,7 @@
-"""A GPT in plain PyTorch, as people write them, into which one mistake can be put.
+"""A typical GPT in plain PyTorch, optionally with one fault.
 
-PlainGPT()                     right
-PlainGPT("mask_too_late")      the mistake is in layer `LAYER`, and where a head can have it, in head `HEAD` only
+PlainGPT()                     correct
+PlainGPT("mask_too_late")      the fault is in layer `LAYER`, and if a single head can have it, only in head `HEAD`
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ VOCAB, WIDTH, N_HEADS, N_KV, D_HEAD, N_LAYERS = 53, 28, 4, 2, 7, 3
 
 
 def turned(x: Tensor, angles: Tensor, fault: str) -> Tensor:
-    """Rotary positions over halves: (x₁, x₂) → (x₁ cos − x₂ sin, x₂ cos + x₁ sin); the last odd dimension stays."""
+    """Rotate halves: (x₁, x₂) → (x₁ cos − x₂ sin, x₂ cos + x₁ sin); an odd last dimension is unchanged."""
     n = 2 * (x.shape[-1] // 2)
     angles = angles.repeat_interleave(2, dim=-1) if fault == "pairing" else torch.cat([angles, angles], dim=-1)
     cos, sin = angles[:, None].cos().to(x.dtype), angles[:, None].sin().to(x.dtype)  # [batch, 1, pos, width]
@@ -179,16 +179,16 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     "one_too_far": ("causality", {"head": HEAD, "cell": lambda query, key: key == query + 1}),
     "mask_lost_with_attention": ("causality_with_attention", {"cell": lambda query, key: key > query}),
     "scale_of_kernel": ("backends", {}),
-    "padding_lost_at_33": ("left_padding", {"cell": lambda _, key: key < 27}),  # 6 tokens behind 27 pads
+    "padding_lost_at_33": ("left_padding", {"cell": lambda _, key: key < 27}),  # 6 tokens after 27 pads
     "scale_by_length": ("right_padding", {}),
     "mean_of_batch": ("batch", {}),
     "cache_starts_again": ("cache", {"layer": None}),
-    "segments_lost": ("packing", {"cell": lambda query, key: key < 5 <= query}),  # the document before it has 5 tokens
+    "segments_lost": ("packing", {"cell": lambda query, key: key < 5 <= query}),  # the first document has 5 tokens
     "keys_counted_from_0": ("position_shift", {}),
     "pairing": ("rotary", {}),
     "angles_in_half_precision": ("precision", {}),
     "window_one_more": ("window", {"cell": lambda query, key: query - key == 5}),
-    "groups_in_turn": ("key_value_groups", {"head": 1}),  # of heads 0 to 3 over two groups, 1 and 2 read the wrong one
+    "groups_in_turn": ("key_value_groups", {"head": 1}),  # of heads 0 to 3 in two groups, 1 and 2 read the wrong one
     "head_not_tied": ("tied_weights", {"layer": None}),
     "rows_of_nothing": ("masked_row", {}),
     "weak_mask": ("mask_constant", {"head": HEAD, "cell": lambda query, key: key > query}),
@@ -199,5 +199,5 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     "rows_of_queries_moved": ("conversion", {}),
     "first_token_twice": ("special_tokens", {"layer": None}),
 }
-"""The check that names each fault, and where it is: in layer `LAYER` unless said otherwise; a cell only where it has one."""
+"""The check that finds each fault, and its location: layer `LAYER` unless given, and the head and cell if it has them."""
 OPTIONS: dict[str, dict[str, Any]] = {"window_one_more": {"window": 5}}

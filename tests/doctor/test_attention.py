@@ -1,4 +1,4 @@
-"""The weights of attention, mask constants and groups: what holds, what is broken and where, and what does not apply."""
+"""Checks of attention weights, mask constants and head groups: verdicts and locations."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def own(**choices: Any) -> xformer.Transformer:
 
 
 @pytest.mark.parametrize("family", ["GPT-OSS", "T5"])
-def test_right_models_have_right_rows_masks_and_groups(family: str) -> None:
+def test_correct_models_pass_the_attention_checks(family: str) -> None:
     for check in ("attention_rows", "mask_constant", "key_value_groups"):
         finding = found(check, FAMILIES[family].make())
         assert finding.verdict == "holds", finding.sentence
 
 
-def test_rows_that_are_no_softmax_over_the_keys() -> None:
+def test_rows_that_are_not_a_softmax_over_the_keys_are_found() -> None:
     for bug, said in (
         ("softmax-over-queries", "over the queries"),
         ("softmax-over-heads", "over the heads"),
@@ -41,7 +41,7 @@ def test_rows_that_are_no_softmax_over_the_keys() -> None:
         assert place.pattern is not None
 
 
-def test_returned_weights_that_are_not_the_used_ones() -> None:
+def test_returned_weights_that_differ_from_the_used_ones_are_found() -> None:
     model = PlainGPT()
     model.blocks[LAYER].get_submodule("attention").register_forward_hook(
         lambda _, __, output: (*output[:2], output[2].roll(1, dims=1))
@@ -49,7 +49,7 @@ def test_returned_weights_that_are_not_the_used_ones() -> None:
     assert broken_place("attention_rows", model, "returned weights").layer == LAYER
 
 
-def test_weights_inside_of_a_kernel_cannot_be_seen() -> None:
+def test_weights_inside_a_kernel_cannot_be_checked() -> None:
     layer = nn.TransformerEncoderLayer(12, 3, 20, batch_first=True)
     model = nn.Sequential(nn.Embedding(53, 12), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)).eval()
     assert found("attention_rows", model).verdict == "not applicable"
@@ -58,7 +58,7 @@ def test_weights_inside_of_a_kernel_cannot_be_seen() -> None:
 
 
 class MaskedWith(Attention):
-    """Masked scores are `constant`, in head 1 only."""
+    """Attention whose masked scores are `constant`, in head 1 only."""
 
     constant = -torch.inf
 
@@ -68,7 +68,7 @@ class MaskedWith(Attention):
         return torch.where(is_one & right.isneginf(), self.constant, right)
 
 
-def test_a_mask_constant_must_be_far_below_all_scores() -> None:
+def test_a_mask_constant_too_close_to_the_scores_is_found() -> None:
     model = own()
     attention: Any = model.get_submodule("decoder.blocks.1.attn")
     attention.__class__ = MaskedWith
@@ -84,7 +84,7 @@ def test_a_mask_constant_must_be_far_below_all_scores() -> None:
         assert place.key > place.query
 
 
-def test_a_weak_padding_mask_of_an_encoder_is_named() -> None:
+def test_a_weak_padding_mask_of_an_encoder_is_found() -> None:
     model = FAMILIES["BERT"].make()
     assert "3.4e+38" in found("mask_constant", model).sentence
 
@@ -98,25 +98,25 @@ def test_a_weak_padding_mask_of_an_encoder_is_named() -> None:
     assert place.key in (11, 12)
 
 
-def test_a_missing_mask_is_no_weak_one() -> None:
+def test_a_missing_mask_is_not_reported_as_a_weak_one() -> None:
     assert found("mask_constant", BUGS["causal-ignored"].broken(own())).verdict == "not applicable"
 
 
 class InTurn(Attention):
-    """Head h reads key/value head h mod n."""
+    """Attention in which head h reads key/value head h mod n."""
 
     def share(self, x: Tensor) -> Tensor:
         return x.repeat(1, self.n_heads // x.shape[1], 1, 1)
 
 
-def test_heads_that_read_another_group_are_named() -> None:
+def test_heads_that_read_the_wrong_group_are_found() -> None:
     model = own()
     model.get_submodule("decoder.blocks.1.attn").__class__ = InTurn
     place = broken_place("key_value_groups", model, "Query head 1 reads key/value head 1, but should read 0.")
     assert (place.layer, place.head) == (1, 1)
 
 
-def test_groups_of_an_encoder_decoder_are_measured_in_both_stacks() -> None:
+def test_groups_are_checked_in_both_stacks_of_an_encoder_decoder() -> None:
     model = own(architecture="encoder-decoder")
     assert found("key_value_groups", model).verdict == "holds"
     model.get_submodule("decoder.blocks.0.cross_attn").__class__ = InTurn

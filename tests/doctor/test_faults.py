@@ -1,4 +1,4 @@
-"""Every fault that is planted is named by its check, and found in its layer and head; right models have no finding."""
+"""Every planted fault is found by its check, in the right layer and head; correct models have no findings."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ TOKENS = torch.tensor([[5, 44, 12, 31, 7, 50, 23, 18, 39, 2, 27, 46, 9]])
 
 
 class ScaledByLength(Attention):
-    """Scores that depend on how many keys there are."""
+    """Attention with scores that depend on the number of keys."""
 
     def score(self, q: Tensor, k: Tensor, v: Tensor) -> Scores:
         return super().score(q, k, v) * (math.log(k.shape[2] + 1) / math.log(16))
 
 
 class WrongKernel(Attention):
-    """The fast path divides the scores twice."""
+    """Attention whose fast path scales the scores twice."""
 
     has_kernel = True
 
@@ -40,7 +40,7 @@ class WrongKernel(Attention):
 
 
 def own(fault: str = "", window: int = 5) -> nn.Module:
-    """A decoder of xformer, with a mistake in layer `LAYER`."""
+    """Return an xformer decoder, optionally with a fault in layer `LAYER`."""
     model = decoder(n_layers=3, n_kv_heads=2, positions="rotary", mask="sliding_window", window=window)
     if fault:
         model.get_submodule(f"decoder.blocks.{LAYER}.attn").__class__ = WrongKernel
@@ -61,7 +61,7 @@ RIGHT: list[tuple[str, dict[str, Any], set[str]]] = [
 
 
 class Tokenizer:
-    """A tokenizer with a first token."""
+    """A tokenizer with a start token."""
 
     bos_token, bos_token_id, all_special_tokens = "<s>", 1, ("<s>",)
 
@@ -71,12 +71,12 @@ class Tokenizer:
 
 
 def diagnosed(model: str, fault: str, checks: list[str]) -> Diagnosis:
-    """The diagnosis of a model with a fault; two of them are not in the model alone."""
+    """Diagnose a model with a fault; two of the faults also need special inputs or an original."""
     options = OPTIONS.get(fault, {})
     if fault == "first_token_twice":
         tokens = torch.cat([torch.ones(1, 2, dtype=torch.long), TOKENS], dim=1)
         return diagnose(MODELS[model](**options), tokens, Tokenizer(), checks)
-    if fault == "rows_of_queries_moved":  # as a conversion between two conventions of rotary positions may do
+    if fault == "rows_of_queries_moved":  # as a conversion between two RoPE conventions might
         converted = MODELS[model](**options)
         with torch.no_grad():
             rows = converted.get_parameter(f"blocks.{LAYER}.attention.query.weight")
@@ -86,7 +86,7 @@ def diagnosed(model: str, fault: str, checks: list[str]) -> Diagnosis:
 
 
 @pytest.mark.parametrize(("model", "options", "not_applicable"), RIGHT)
-def test_a_right_model_has_no_finding_and_is_left_as_it_was(
+def test_a_correct_model_has_no_findings_and_is_not_changed(
     model: str, options: dict[str, Any], not_applicable: set[str]
 ) -> None:
     right = MODELS[model](**options).train()
@@ -103,7 +103,7 @@ def test_a_right_model_has_no_finding_and_is_left_as_it_was(
 
 
 @pytest.mark.parametrize(("model", "fault"), CASES)
-def test_a_fault_is_named_and_found(model: str, fault: str) -> None:
+def test_each_fault_is_found_at_its_location(model: str, fault: str) -> None:
     check, where = FAULTS[fault]
     row = diagnosed(model, fault, [check]).table.iloc[0]
     assert row["verdict"] == "broken", row["sentence"]
@@ -120,7 +120,7 @@ def test_a_finding_is_shown_with_its_cell() -> None:
     assert shown.count("outline:3px solid") == 1
 
 
-def test_a_model_that_draws_random_numbers_is_not_compared_further() -> None:
+def test_a_nondeterministic_model_is_not_checked_further() -> None:
     checks = ["determinism", "causality", "position_shift"]
     table = diagnose(PlainGPT("dropout_always"), TOKENS, checks=checks).table.set_index("check")
     assert table["verdict"].to_dict() == {
@@ -128,7 +128,7 @@ def test_a_model_that_draws_random_numbers_is_not_compared_further() -> None:
     }  # fmt: skip
 
 
-def test_a_mistake_in_the_decoder_of_a_pair_is_named_in_its_layer() -> None:
+def test_a_fault_in_the_decoder_of_an_encoder_decoder_is_located() -> None:
     given = {"tokens": [[5, 14, 12, 1, 7, 20, 3]], "decoder_input_ids": torch.tensor([[2, 9, 4, 17, 8, 11]])}
     right = decoder(architecture="encoder-decoder", causal=True)
     scaled = copy.deepcopy(right)

@@ -1,4 +1,4 @@
-"""A port that differs from its original: the first module, and what of its attention differs first."""
+"""A port that differs from its original: the first module, and the first difference in its attention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOKENS = [5, 44, 12, 31, 7, 50, 23]
 
 
 def through_the_kernel(fault: str = "") -> PlainGPT:
-    """Attention through PyTorch's kernel, which shows queries, keys and values; a softmax by hand shows scores only."""
+    """Return a GPT that uses PyTorch's kernel, whose arguments include q, k and v; an explicit softmax shows only scores."""
     model = PlainGPT(fault)
     for block in model.blocks:
         block.attention.flash = True  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
@@ -24,7 +24,7 @@ def through_the_kernel(fault: str = "") -> PlainGPT:
 
 
 class Renamed(nn.Module):
-    """The same computation under other names."""
+    """The same model with other module names."""
 
     def __init__(self, model: PlainGPT) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Renamed(nn.Module):
         return self.wrapped(idx).logits
 
 
-def test_equal_models_have_no_first_module() -> None:
+def test_equal_models_have_no_first_difference() -> None:
     model = PlainGPT()
     compared = xformer.compare_runs(model, Renamed(copy.deepcopy(model)), TOKENS)
     assert compared.ok
@@ -43,7 +43,7 @@ def test_equal_models_have_no_first_module() -> None:
     assert {"blocks.2.mlp.0", "head"} <= set(compared.table["module"])
 
 
-def test_other_weights_of_the_queries_are_found_in_their_head() -> None:
+def test_changed_query_weights_are_located_in_their_head() -> None:
     model = through_the_kernel()
     port = copy.deepcopy(model)
     with torch.no_grad():
@@ -54,13 +54,13 @@ def test_other_weights_of_the_queries_are_found_in_their_head() -> None:
     assert (compared.place.layer, compared.place.head, compared.place.cause) == (LAYER, 1, "q")
 
 
-def test_other_rotations_are_found_as_positions() -> None:
+def test_different_rotations_are_attributed_to_positions() -> None:
     compared = xformer.compare_runs(through_the_kernel(), through_the_kernel("pairing"), TOKENS)
     assert compared.place is not None
     assert (compared.place.layer, compared.place.cause) == (LAYER, "positions")
 
 
-def test_modules_are_paired_by_name_where_names_are_given() -> None:
+def test_modules_are_paired_by_the_given_names() -> None:
     model = PlainGPT()
     compared = xformer.compare_runs(model, Renamed(model), TOKENS, pairs=[("blocks.0", "wrapped.blocks.0.mlp")])
     assert compared.first == "blocks.0"

@@ -1,4 +1,4 @@
-"""Shifted positions, rotations, windows and half precision: what holds, what is broken and where, and what does not apply."""
+"""Checks of shifted positions, rotations, windows and half precision: verdicts and locations."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def own(**choices: Any) -> xformer.Transformer:
     return decoder(**({"positions": "rotary"} | choices))
 
 
-def test_what_is_said_where_positions_are_not_relative_or_cannot_be_given() -> None:
+def test_position_checks_do_not_apply_to_absolute_positions() -> None:
     assert found("position_shift", FAMILIES["GPT-2"].make()).verdict == "not applicable"
     assert found("position_shift", own()).sentence == "The model takes no positions."
     assert found("rotary", FAMILIES["BLOOM"].make()).verdict == "not applicable"
 
 
-def test_rotary_families_are_rotations_that_know_distances_only() -> None:
+def test_rotary_families_pass_the_position_checks() -> None:
     for family in ("GPT-J", "Falcon"):
         model = FAMILIES[family].make()
         assert found("position_shift", model).verdict == "holds"
         assert found("rotary", model).verdict == "holds"
 
 
-def test_queries_and_keys_that_are_paired_differently_are_no_rotation() -> None:
+def test_different_pairings_of_queries_and_keys_are_found() -> None:
     class Neighbours(type(own().config.position_kind)):
-        """Queries and keys of unlike pairing: both keep their length."""
+        """Queries and keys with different pairings; both preserve norms."""
 
         def turn(self, x: Tensor, angles: Tensor) -> Tensor:
             self.calls = getattr(self, "calls", 0) + 1
@@ -92,7 +92,7 @@ def test_a_wide_window_is_checked_in_a_copy_with_a_short_one() -> None:
     assert model.config.sliding_window == 4096
 
 
-def test_a_window_of_an_encoder_that_reaches_less_is_named() -> None:
+def test_a_too_narrow_window_of_an_encoder_is_found() -> None:
     model = own(architecture="encoder", mask="sliding_window", window=5)
     assert found("window", model).verdict == "holds"
     model.config = model.config.replace(window=6)
@@ -102,12 +102,12 @@ def test_a_window_of_an_encoder_that_reaches_less_is_named() -> None:
     assert abs(place.query - place.key) == 5
 
 
-def test_right_positions_are_exact_in_half_precision() -> None:
+def test_correct_positions_pass_the_precision_check() -> None:
     for model in (own(), own(positions="t5"), llama()):
         assert found("precision", model).verdict == "holds"
 
 
-def test_an_output_that_is_no_number_in_half_precision_is_named() -> None:
+def test_an_output_that_is_not_finite_in_half_precision_is_found() -> None:
     model = PlainGPT()
     model.norm.register_forward_hook(_infinite_in_half)
     assert "finite in float32 but not in bfloat16" in found("precision", model).sentence
@@ -117,8 +117,8 @@ def _infinite_in_half(_: nn.Module, __: Any, value: Tensor) -> Tensor:
     return value + (torch.inf if value.dtype == torch.bfloat16 else 0.0)
 
 
-def test_no_check_runs_beyond_the_table_of_a_module_that_names_no_limit() -> None:
-    """On a GPU an index out of range ends the process."""
+def test_no_check_exceeds_the_position_table_of_a_module_without_a_declared_limit() -> None:
+    """On a GPU an index out of range would abort the process."""
     for max_len, verdict in ((11, "not applicable"), (64, "holds")):
         torch.manual_seed(0)
         module = GPT(19, d_model=12, n_layers=2, n_heads=3, max_len=max_len).eval()

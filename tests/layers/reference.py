@@ -1,4 +1,4 @@
-"""What the library is compared with: equations by hand, the same weights under PyTorch's names, and one tolerance."""
+"""References for the layer tests: equations by hand, our weights under PyTorch's names, and one tolerance."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ M = TypeVar("M", bound=nn.Module)
 ARCHITECTURES = ("encoder", "decoder", "encoder-decoder")
 POSITIONS = tuple(POSITION_KINDS)
 FITTING = [(a, p) for a in ARCHITECTURES for p in POSITIONS if a == "encoder" or p != "mirror"]
-"""Positions that count from the end would tell a decoder how long its answer is going to be."""
+"""Decoders have no positions counted from the end, which would reveal the length of the answer."""
 BY_TURNS = [(ARCHITECTURES[n % 3] if p != "mirror" else "encoder", p) for n, p in enumerate(POSITIONS)]
-"""Each kind of positions once, and each architecture at least twice."""
+"""Each position encoding once, and each architecture at least twice."""
 
-# Primes, but for d_head = 2 · 5: rotary positions need pairs. Nothing divides anything: d_head and d_value are free.
+# Primes, except d_head = 2 · 5, since rotary positions need pairs. No size divides another; d_head and d_value are independent.
 SIZES: dict[str, Any] = {
     "architecture": "encoder", "vocab_size": 23, "d_model": 13, "n_layers": 2, "n_heads": 3, "d_head": 10, "d_value": 7,
     "d_ff": 17, "max_len": 29, "attention_bias": True,
 }  # fmt: skip
-# PyTorch's own layers know only d_head = d_value = d_model / n_heads.
+# PyTorch's layers support only d_head = d_value = d_model / n_heads.
 TORCH_SIZES: dict[str, Any] = SIZES | {"d_model": 15, "d_head": 5, "d_value": 5}
 
-# Two ways of adding up n products differ by at most n · eps · Σ|aᵢbᵢ| ≤ n² · eps · max|aᵢbᵢ| (Higham 2002, §3.1).
-# n is the number of terms along the longest path. One layer: d_model + d_head + keys + heads·d_value + d_ff < 100,
-# the gradient as much again, and sums over batch and positions. A whole model: up to 2 stacks of 2 such layers.
+# Two ways of summing n products differ by at most n · eps · Σ|aᵢbᵢ| ≤ n² · eps · max|aᵢbᵢ| (Higham 2002, §3.1).
+# n is the number of terms along the longest path. One layer has d_model + d_head + keys + heads·d_value + d_ff < 100, the
+# gradient as many again, plus sums over batch and positions. A whole model has up to 2 stacks of 2 such layers.
 ONE_LAYER = 250
 WHOLE_MODEL = 1000
 
 
 def tolerance(expected: Tensor, terms: int) -> float:
-    """The largest difference that rounding can explain: about 1e-11 for a layer, 2e-10 for a model, in float64."""
+    """Return the largest difference that rounding can explain: about 1e-11 for a layer, 2e-10 for a model, in float64."""
     scale = float(expected.detach().abs().max()) if expected.numel() else 0.0
     return terms**2 * torch.finfo(expected.dtype).eps * max(1.0, scale)
 
 
 def assert_close(actual: Tensor, expected: Tensor, terms: int = ONE_LAYER) -> None:
-    """Equal up to rounding."""
+    """Assert equality up to rounding."""
     torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance(expected, terms))
 
 
 def assert_same(actual: Tensor, expected: Tensor, leaves: Sequence[Tensor], terms: int = ONE_LAYER) -> None:
-    """Equal values, and equal gradients of every leaf (each of which both must use)."""
+    """Assert equal values and equal gradients of every leaf; both must use every leaf."""
     assert_close(actual, expected, terms)
     upstream = torch.randn(actual.shape, generator=torch.Generator().manual_seed(7))
     ours = torch.autograd.grad(actual, list(leaves), upstream, retain_graph=True)
@@ -61,12 +61,12 @@ def assert_same(actual: Tensor, expected: Tensor, leaves: Sequence[Tensor], term
 
 
 def model_config(**changes: Any) -> ModelConfig:
-    """A small configuration of prime sizes, changed where a test says so."""
+    """Return a small configuration of prime sizes, with the given changes."""
     return ModelConfig(**(SIZES | changes))
 
 
 def randomise(module: M, seed: int = 0) -> M:
-    """Give every parameter random values: a bias of 0 or a gain of 1 would hide a mistake."""
+    """Give every parameter random values, because a bias of 0 or a gain of 1 could hide a bug."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -75,23 +75,23 @@ def randomise(module: M, seed: int = 0) -> M:
 
 
 def build(seed: int = 0, **changes: Any) -> Transformer:
-    """A whole model of `model_config(**changes)` with random parameters."""
+    """Return a model of `model_config(**changes)` with random parameters."""
     return randomise(Transformer(model_config(**changes)), seed)
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
-    """Normal numbers that want a gradient."""
+    """Return normally distributed numbers that require a gradient."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 
 
 def random_tokens(n_batch: int, n_pos: int, seed: int = 0) -> Tensor:
-    """Tokens 1 to 22: 0 is left to padding."""
+    """Return random tokens 1 to 22; 0 is padding."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(1, SIZES["vocab_size"], (n_batch, n_pos), generator=generator)
 
 
 def inputs(model: Transformer, n_batch: int = 2, n_pos: int = 11, n_source: int = 5, seed: int = 0) -> list[Tensor]:
-    """What the model is called with: the tokens, or the source and the target."""
+    """Return inputs for a model: tokens, or source and target."""
     tokens = random_tokens(n_batch, n_pos, seed)
     if model.config.architecture != "encoder-decoder":
         return [tokens]
@@ -99,12 +99,12 @@ def inputs(model: Transformer, n_batch: int = 2, n_pos: int = 11, n_source: int 
 
 
 def under(prefix: str, names: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same names inside a part called `prefix`."""
+    """Prefix the names."""
     return {f"{prefix}.{name}": value for name, value in names.items()}
 
 
 def named_attention(attention: Attention) -> dict[str, Tensor]:
-    """Our parameters under the names of `nn.MultiheadAttention`, for `torch.func.functional_call`."""
+    """Return our parameters under the names of `nn.MultiheadAttention`, for `torch.func.functional_call`."""
     names = {"in_proj_weight": attention.weight_in, "out_proj.weight": attention.weight_out}
     if attention.bias_in is not None and attention.bias_out is not None:
         names |= {"in_proj_bias": attention.bias_in, "out_proj.bias": attention.bias_out}
@@ -112,7 +112,7 @@ def named_attention(attention: Attention) -> dict[str, Tensor]:
 
 
 def named_feed_forward(ffn: FeedForward, first: str, second: str) -> dict[str, Tensor]:
-    """Our feed-forward as two `nn.Linear` of these names."""
+    """Return our feed-forward parameters as two `nn.Linear` layers of these names."""
     linears = {first: (ffn.weight_in, ffn.bias_in), second: (ffn.weight_out, ffn.bias_out)}
     return {
         f"{name}.{kind}": value
@@ -122,19 +122,19 @@ def named_feed_forward(ffn: FeedForward, first: str, second: str) -> dict[str, T
 
 
 def named_norm(norm: Norm) -> dict[str, Tensor]:
-    """Our norm under the names of `nn.LayerNorm`."""
+    """Return our norm's parameters under the names of `nn.LayerNorm`."""
     return {"weight": norm.weight, "bias": norm.bias}
 
 
 def named_block(block: Block) -> dict[str, Tensor]:
-    """Our layer under the names of `nn.TransformerEncoderLayer`."""
+    """Return our layer's parameters under the names of `nn.TransformerEncoderLayer`."""
     names = under("self_attn", named_attention(block.attn)) | named_feed_forward(block.ffn, "linear1", "linear2")
     norms = (block.attn_residual.norm, block.ffn_residual.norm)
     return names | under("norm1", named_norm(norms[0])) | under("norm2", named_norm(norms[1]))
 
 
 def named_cross_block(block: CrossBlock) -> dict[str, Tensor]:
-    """Our layer under the names of `nn.TransformerDecoderLayer`."""
+    """Return our layer's parameters under the names of `nn.TransformerDecoderLayer`."""
     names = under("self_attn", named_attention(block.self_attn)) | under(
         "multihead_attn", named_attention(block.cross_attn)
     )
@@ -144,7 +144,7 @@ def named_cross_block(block: CrossBlock) -> dict[str, Tensor]:
 
 
 def softmax_by_hand(scores: Tensor) -> Tensor:
-    """exp(s) / Σ exp(s) over the last axis; a row of nothing but -inf is all zeros."""
+    """Compute exp(s) / Σ exp(s) over the last axis; a row of only -inf becomes zeros."""
     weights = torch.where(scores.isneginf(), torch.zeros_like(scores), scores.exp())
     total = weights.sum(dim=-1, keepdim=True)
     return weights / torch.where(total > 0, total, torch.ones_like(total))
@@ -153,7 +153,7 @@ def softmax_by_hand(scores: Tensor) -> Tensor:
 def attention_by_hand(
     attention: Attention, x: Tensor, memory: Tensor, allowed: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
-    """Equation 1 of the paper, head by head, with each head's own matrices; `allowed` is [batch, head, query, key]."""
+    """Compute equation 1 of the paper head by head, with each head's matrices; `allowed` is [batch, head, query, key]."""
     out = torch.zeros(x.shape) if attention.b_O is None else attention.b_O.expand(x.shape)
     for head in range(attention.n_heads):
         q, k, v = x @ attention.W_Q[head], memory @ attention.W_K[head], memory @ attention.W_V[head]

@@ -1,4 +1,4 @@
-"""Attention equals PyTorch's module and its equation written out head by head, values and gradients; decoding from a cache."""
+"""Attention equals PyTorch's module and the equation computed head by head, values and gradients; decoding with a cache."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BATCH, QUERY, SOURCE = 2, 11, 19
 
 
 def mask_of(masking: str, n_key: int, n_query: int = QUERY) -> Mask:
-    """The mask called `masking`; no row of it is empty."""
+    """Return the mask named `masking`, which has no empty rows."""
     if masking == "causal":
         return Mask(causal=torch.ones(n_query, n_key, dtype=torch.bool).tril(), is_plain_causal=True)
     if masking == "padding":
@@ -54,7 +54,7 @@ CASES.remove(("causal", True))
 
 
 def case(masking: str, cross: bool, width: int) -> tuple[Tensor, Tensor, Mask, list[Tensor]]:
-    """Queries, the memory that they read, which may be themselves, a mask, and both as leaves."""
+    """Return queries, the memory (the queries themselves for self-attention), a mask, and the leaves for gradients."""
     x = random(BATCH, QUERY, width)
     memory = random(BATCH, SOURCE, width, seed=1) if cross else x
     return x, memory, mask_of(masking, memory.shape[1]), [x, memory] if cross else [x]
@@ -90,7 +90,7 @@ def test_a_position_bias_is_added_to_the_scores(path: str) -> None:
     assert_same(actual, attention_by_hand(attention, x, x, allowed, bias), [x, bias, *attention.parameters()])
 
 
-def test_heads_views_write_through_to_the_fused_path() -> None:
+def test_per_head_weight_views_write_through_to_the_fused_path() -> None:
     attention = randomise(Attention(model_config()))
     x = random(BATCH, QUERY, 13)
     before = attention(x)
@@ -108,7 +108,7 @@ def test_heads_views_write_through_to_the_fused_path() -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("empty", ["see_self", "drawn"])
-def test_a_query_that_sees_nothing_gets_zeros_and_finite_gradients(path: str, empty: str) -> None:
+def test_a_query_without_keys_gets_zeros_and_finite_gradients(path: str, empty: str) -> None:
     attention, tape = randomise(Attention(model_config())), PATHS[path]()
     x = random(BATCH, QUERY, 13)
     allowed = torch.ones(QUERY, QUERY, dtype=torch.bool)
@@ -150,23 +150,23 @@ def test_a_cached_run_equals_the_whole_one(architecture: str, positions: str, ch
 
 @pytest.mark.usefixtures("unchecked")
 @torch.no_grad()
-def test_keys_of_the_memory_are_computed_once() -> None:
+def test_cross_attention_keys_are_computed_once() -> None:
     model = build(architecture="encoder-decoder")
     source, target = inputs(model)
     memory, cache = model.encode(source), Cache.empty(2)
     first = model.extend(target[:, :2], cache, memory)
     kept = [(layer.k, layer.v) for layer in cache.cross_attention]
-    # The memory is not read any more: one without any features could not be projected.
+    # The memory is no longer read: a memory without features could not be projected.
     second = model.extend(target[:, 2:], cache, memory[..., :0])
     assert_close(torch.cat((first, second), dim=1), model(source, target), WHOLE_MODEL)
     assert all(layer.k is k and layer.v is v for layer, (k, v) in zip(cache.cross_attention, kept, strict=True))
 
 
-def test_what_cannot_go_on_from_a_cache_says_so() -> None:
+def test_invalid_cached_calls_are_refused() -> None:
     decoder, full = build(architecture="decoder"), Cache.empty(2)
     decoder.extend(random_tokens(1, 29), full)
     for model, cache, words in (
-        (build(architecture="encoder"), Cache.empty(2), "take a decoder"),
+        (build(architecture="encoder"), Cache.empty(2), "use a decoder"),
         (build(architecture="encoder-decoder"), Cache.empty(2), "memory"),
         (decoder, full, "at most 29 tokens, got 30"),
     ):

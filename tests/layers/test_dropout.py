@@ -1,4 +1,4 @@
-"""Dropout: its rate and scale, the places where it acts, whose randomness it uses, and where it never acts."""
+"""Dropout: rate, scale, sites and randomness, and that it is off in eval mode, on a tape and in decoding."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_rate_and_expected_scale(rate: float) -> None:
     x = torch.full((n,), 3.0)
     y = Dropout(rate, DROPOUT_SITES, seeded(0))("ffn", x)
     dropped = y == 0
-    # Bernoulli: the share dropped has the standard deviation √(p(1-p)/n); five of them is one seed in a million.
+    # Bernoulli: the dropped fraction has the standard deviation √(p(1-p)/n); one seed in a million exceeds five of them.
     assert abs(dropped.double().mean().item() - rate) < 5 * math.sqrt(rate * (1 - rate) / n)
     assert abs(y.mean().item() / 3 - 1) < 5 * math.sqrt(rate / (1 - rate) / n)
     torch.testing.assert_close(y[~dropped], x[~dropped] / (1 - rate), rtol=1e-15, atol=0)
 
 
 def by_hand(model: Transformer, tokens: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """A post-norm encoder of one layer, with a fresh Bernoulli draw at each place of the paper's §5.4 and after."""
+    """Compute a one-layer post-norm encoder with a separate Bernoulli draw at each site of the paper's §5.4 and later ones."""
     rate, block = model.config.dropout, model.encoder.blocks[0]
 
     def drop(site: str, x: torch.Tensor) -> torch.Tensor:
@@ -64,7 +64,7 @@ def by_hand(model: Transformer, tokens: torch.Tensor, generator: torch.Generator
 
 
 @pytest.mark.parametrize("sites", [*((site,) for site in DROPOUT_SITES), DROPOUT_SITES, ()])
-def test_each_place_equals_the_run_by_hand(sites: tuple[str, ...]) -> None:
+def test_dropout_at_each_site_equals_a_run_by_hand(sites: tuple[str, ...]) -> None:
     model = build(n_layers=1, positions="learned", dropout=0.3, dropout_sites=sites).train()
     tokens = random_tokens(2, 11)
     actual = model(tokens, generator=seeded(3))
@@ -72,7 +72,7 @@ def test_each_place_equals_the_run_by_hand(sites: tuple[str, ...]) -> None:
     assert torch.equal(actual, model.eval()(tokens)) == (sites == ())
 
 
-def test_the_generator_decides_and_nothing_else() -> None:
+def test_randomness_comes_only_from_the_generator() -> None:
     model = build(architecture="encoder-decoder", dropout=0.3).train()
     arguments = inputs(model)
     torch.manual_seed(0)
@@ -81,12 +81,12 @@ def test_the_generator_decides_and_nothing_else() -> None:
     assert torch.equal(first, again)
     assert not torch.allclose(first, other)
     assert torch.equal(torch.get_rng_state(), before)
-    assert not torch.allclose(model(*arguments), model(*arguments))  # without one, the process-wide generator
+    assert not torch.allclose(model(*arguments), model(*arguments))  # without a generator, the global one is used
     assert not torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_never_in_eval_never_on_a_tape(architecture: str) -> None:
+def test_no_dropout_in_eval_mode_or_on_a_tape(architecture: str) -> None:
     model = build(architecture=architecture, dropout=0.9)
     twin = build(architecture=architecture)
     arguments = inputs(model)
@@ -99,7 +99,7 @@ def test_never_in_eval_never_on_a_tape(architecture: str) -> None:
 
 
 @torch.no_grad()
-def test_never_while_decoding() -> None:
+def test_no_dropout_while_decoding() -> None:
     model = build(architecture="decoder", dropout=0.9).train()
     tokens = random_tokens(2, 5)
     assert torch.equal(model.extend(tokens, Cache.empty(2)), model.eval()(tokens))

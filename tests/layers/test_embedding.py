@@ -1,4 +1,4 @@
-"""Embedding and unembedding: the rows of a matrix, their scale, and one matrix doing both jobs."""
+"""Embedding and unembedding: rows of a matrix, their scale, and tied matrices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 
 @pytest.mark.parametrize("scaled", [True, False])
-def test_an_embedding_is_a_row_times_the_root_of_d_model(scaled: bool) -> None:
+def test_an_embedding_is_a_row_times_sqrt_d_model(scaled: bool) -> None:
     model, tape, tokens = build(scale_embeddings=scaled), Tape(), random_tokens(2, 11)
     model(tokens, tape=tape)
     factor = math.sqrt(13) if scaled else 1.0
@@ -26,7 +26,7 @@ def test_an_embedding_is_a_row_times_the_root_of_d_model(scaled: bool) -> None:
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
-def test_logits_are_scalar_products_with_the_output_matrix(tied: bool, bias: bool) -> None:
+def test_logits_are_dot_products_with_the_output_matrix(tied: bool, bias: bool) -> None:
     model, tape = build(tied_output=tied, output_bias=bias, norm="pre"), Tape()
     logits = model(random_tokens(2, 11), tape=tape)
     weight = model.embedding.token if tied else model.unembedding.weight

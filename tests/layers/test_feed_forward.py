@@ -1,4 +1,4 @@
-"""The feed-forward network equals two linear maps with a nonlinearity between, and says what it did on the way."""
+"""The feed-forward network equals two linear maps with a nonlinearity in between, and records its intermediates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_equals_a_sequential(activation: str, module: type[nn.Module], tape: Tap
     assert_same(ffn(x, tape=tape), expected, [x, *ffn.parameters()])
 
 
-def test_the_tape_sees_before_and_after_the_nonlinearity() -> None:
+def test_the_tape_records_before_and_after_the_nonlinearity() -> None:
     ffn, tape = randomise(FeedForward(model_config(activation="relu"))), Tape()
     x = random(2, 11, 13)
     out = ffn(x, tape=tape)
@@ -33,7 +33,7 @@ def test_the_tape_sees_before_and_after_the_nonlinearity() -> None:
     assert torch.equal(tape.activations["out"], out)
 
 
-def test_with_a_gate_the_tape_sees_it_and_what_it_multiplies() -> None:
+def test_the_tape_records_the_gate_and_its_factor() -> None:
     ffn, tape, x = randomise(FeedForward(model_config(activation="swiglu"))), Tape(), random(2, 11, 13)
     ffn(x, tape=tape)
     at = tape.activations
@@ -45,7 +45,7 @@ def test_with_a_gate_the_tape_sees_it_and_what_it_multiplies() -> None:
 
 
 def norm_of(norm_kind: str, eps: float) -> Norm:
-    """A norm of 13 dimensions with random parameters."""
+    """Return a norm of 13 dimensions with random parameters."""
     return randomise(Norm(model_config(norm_kind=norm_kind, norm_eps=eps)))
 
 
@@ -63,7 +63,7 @@ def test_a_norm_equals_pytorchs_and_its_equation(kind: str, module: type[nn.Modu
 
 
 @pytest.mark.parametrize("norm_kind", ["layer", "rms"])
-def test_the_recomputation_of_the_diagnosis_is_the_norm_before_its_parameters(norm_kind: str) -> None:
+def test_standardised_equals_the_norm_before_its_parameters(norm_kind: str) -> None:
     norm, x = norm_of(norm_kind, 0.1), random(2, 11, 13).detach()
     normal, roundings = norm.component.standardised(x, 0.1)
     shift = torch.zeros(13) if norm.bias is None else norm.bias

@@ -1,4 +1,4 @@
-"""Fresh weights: each matrix within its own bound, from a generator that belongs to the caller."""
+"""Initial weights: each matrix within its own bound, drawn from the caller's generator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fresh(seed: int = 0, **changes: object) -> Transformer:
 
 
 @pytest.mark.parametrize("gain", [1.0, 0.3])
-def test_xavier_bounds_q_k_and_v_each_on_its_own(gain: float) -> None:
+def test_xavier_bounds_apply_to_q_k_and_v_separately(gain: float) -> None:
     model = fresh(init_scale=gain)
     block = model.encoder.blocks[0]
     q, k, v = block.attn.weight_in.split(block.attn.rows)
@@ -31,21 +31,21 @@ def test_xavier_bounds_q_k_and_v_each_on_its_own(gain: float) -> None:
         n = matrix.numel()  # at least 1281
         bound = gain * math.sqrt(6 / sum(matrix.shape))
         assert matrix.abs().max() <= bound
-        # The largest of n uniform numbers misses its bound by a hundredth with probability 0.99ⁿ < 3e-6.
+        # The largest of n uniform numbers is more than 1 % below its bound with probability 0.99ⁿ < 3e-6.
         assert matrix.abs().max() > 0.99 * bound
         assert matrix.mean().abs() < 5 * bound / math.sqrt(3 * n)
         assert matrix.var() == pytest.approx(bound**2 / 3, rel=5 * math.sqrt(0.8 / n))  # uniform: kurtosis 9/5
 
 
 @pytest.mark.parametrize("std", [0.02, 0.5])
-def test_normal_has_the_standard_deviation_asked_for(std: float) -> None:
+def test_normal_initialisation_has_the_requested_std(std: float) -> None:
     model = fresh(init="normal", init_scale=std)
     block = model.encoder.blocks[0]
     for matrix in (block.attn.weight_in, block.attn.weight_out, block.ffn.weight_in, model.unembedding.weight):
         n = matrix.numel()
         assert matrix.mean().abs() < 5 * std / math.sqrt(n)
         assert matrix.std() == pytest.approx(std, rel=5 / math.sqrt(2 * n))
-        assert matrix.abs().max() > 2 * std  # no uniform distribution
+        assert matrix.abs().max() > 2 * std  # not a uniform distribution
 
 
 @pytest.mark.parametrize("init", ["xavier", "normal"])
@@ -70,7 +70,7 @@ def test_embeddings_biases_and_norms(init: str, positions: str) -> None:
         assert (norm.bias == 0).all()
 
 
-def test_the_generator_decides_and_nothing_else() -> None:
+def test_randomness_comes_only_from_the_generator() -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
     first, again, other = (fresh(seed, architecture="encoder-decoder").state_dict() for seed in (1, 1, 2))

@@ -30,14 +30,14 @@ pytestmark = pytest.mark.usefixtures("float64")
 def test_causal_mask_cell_by_cell(n_query: int, n_key: int, see_self: bool) -> None:
     mask = causal_mask(n_query, n_key, see_self=see_self)
     for query in range(n_query):
-        here = n_key - n_query + query  # the last query stands at the last key
+        here = n_key - n_query + query  # the last query is aligned with the last key
         for key in range(n_key):
             assert bool(mask[query, key]) == (key <= here if see_self else key < here)
 
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("batched", [True, False])
-def test_padding_causality_and_a_drawn_mask_combine(causal: bool, batched: bool) -> None:
+def test_padding_causality_and_a_custom_mask_combine(causal: bool, batched: bool) -> None:
     valid = torch.tensor([[True, True, True, True, False], [False, True, True, True, True]])
     drawn = torch.rand(2, 5, 5, generator=torch.Generator().manual_seed(0)) < 0.7
     drawn = drawn if batched else drawn[0]
@@ -63,7 +63,7 @@ def test_masked_softmax_values_and_gradients() -> None:
     hidden = scores.masked_fill(~allowed, float("-inf"))
     pattern = masked_softmax(hidden, ~allowed.any(dim=-1, keepdim=True))
     assert (pattern[:, :, 2] == 0).all()
-    assert_same(pattern, softmax_by_hand(hidden), [scores, hidden])  # no NaN on the way back either
+    assert_same(pattern, softmax_by_hand(hidden), [scores, hidden])  # no NaN in the gradient either
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -79,14 +79,14 @@ def test_a_mask_that_does_not_fit_is_refused() -> None:
 
 
 def assert_each_as_alone(model: Transformer, together: list[Tensor], arguments: list[list[Tensor]]) -> None:
-    """`together` holds each sequence's logits out of a shared batch; compare with a call for each on its own."""
+    """Compare the logits of each sequence in a shared batch, `together`, with a separate call for each."""
     alone = [model(*call)[0] for call in arguments]
     assert list(map(len, together)) == list(map(len, alone))
     assert_same(torch.cat(together), torch.cat(alone), list(model.parameters()), WHOLE_MODEL)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_padding_by_its_token_or_by_valid_changes_nothing(architecture: str) -> None:
+def test_padding_by_token_or_by_valid_changes_no_output(architecture: str) -> None:
     model = build(architecture=architecture)
     lengths, sides = torch.tensor([[7], [1], [3]]), torch.arange(8)
     valid, source_valid = sides >= 8 - lengths, sides[:6] < lengths.clamp(max=5)  # on the left, and on the right
@@ -105,7 +105,9 @@ def test_padding_by_its_token_or_by_valid_changes_nothing(architecture: str) -> 
 @pytest.mark.parametrize(
     ("architecture", "positions", "tape"), [(*kind, (None, Tape)[number % 2]) for number, kind in enumerate(BY_TURNS)]
 )
-def test_packed_sequences_get_what_they_get_alone(architecture: str, positions: str, tape: type[Tape] | None) -> None:
+def test_packed_sequences_give_the_same_outputs_as_alone(
+    architecture: str, positions: str, tape: type[Tape] | None
+) -> None:
     model = build(architecture=architecture, positions=positions)
     segments = torch.tensor([[1, 1, 1, 2, 2, 2, 2, 2, 3, 0], [0, 1, 2, 2, 2, 2, 4, 4, 4, 4]])
     source_segments = torch.tensor([[1, 1, 2, 3, 3, 3], [1, 1, 2, 0, 4, 4]])

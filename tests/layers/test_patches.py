@@ -1,4 +1,4 @@
-"""Images: patches against PyTorch's convolution, the whole vision transformer against its pieces, and what it refuses."""
+"""Images: patches against PyTorch's convolution, the vision transformer against PyTorch's layers, and invalid images."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def images(n: int = 2) -> Tensor:
     return torch.randint(0, 17, (n, SIDE * SIDE), generator=torch.Generator().manual_seed(3))
 
 
-def test_patches_are_a_convolution_with_a_stride_of_their_side() -> None:
+def test_patch_embedding_equals_a_strided_convolution() -> None:
     embedding = randomise(PatchEmbedding(ModelConfig(**SIZES)))
     pixels = images()
     maps = nn.functional.conv2d(
@@ -46,7 +46,7 @@ def test_patches_are_a_convolution_with_a_stride_of_their_side() -> None:
     assert_same(embedding(pixels), expected, [embedding.weight, embedding.bias, embedding.class_token])
 
 
-def test_the_whole_model_is_pytorchs_encoder_on_the_embedded_patches() -> None:
+def test_the_vision_transformer_equals_pytorchs_encoder() -> None:
     model = vit(d_model=15, d_head=5, norm="pre", activation="gelu", attention_bias=True)
     x = model.embedding(images()) + model.encoder.positions.table.table
     for block in model.encoder.blocks:
@@ -66,7 +66,7 @@ def test_parameters_are_counted_by_formula(changes: dict[str, Any]) -> None:
     assert (part.name, part.count) == ("patch embedding", 9 * 13 + 13 + 13)
 
 
-def test_decoding_says_one_class() -> None:
+def test_decoding_an_image_gives_one_class() -> None:
     model = vit()
     [step] = decode(model, images(1))
     assert step.token == int(model(images(1))[0, 0].argmax())
@@ -82,11 +82,11 @@ def test_a_link_can_replace_a_pixel() -> None:
             parse(text, shape)
 
 
-def test_what_cannot_be_and_what_is_no_image_is_refused() -> None:
+def test_invalid_image_configurations_and_inputs_are_refused() -> None:
     for changes, message in (
         ({"patch": 4}, "patch must divide image"),
         ({"image": 999, "patch": 3}, "at most 256"),
-        ({"architecture": "decoder"}, "read by an encoder"),
+        ({"architecture": "decoder"}, "need an encoder"),
         ({"tied_output": True}, "tied_output=True"),
         ({"max_len": 25}, "use max_len=26"),
     ):

@@ -1,4 +1,4 @@
-"""Each kind of positions equals its equation, written as the plainest loop."""
+"""Each position encoding equals its equation, computed by a plain loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_sinusoidal_equals_the_double_loop(d_model: int, base: float) -> None:
         for i in range(d_model):
             wave = math.sin if i % 2 == 0 else math.cos
             expected = wave(pos / base ** ((i - i % 2) / d_model))
-            # one division, one power, one sine: a few roundings of an angle of at most 19
+            # a division, a power and a sine: a few roundings of an angle of at most 19
             assert abs(float(table[pos, i]) - expected) < 8 * 19 * torch.finfo(torch.float64).eps
 
 
@@ -61,10 +61,10 @@ def test_rotation_is_multiplication_by_a_complex_number() -> None:
                 assert abs(actual - number * cmath.exp(1j * angle)) < 1e-13
 
 
-def test_alibi_slopes_are_the_papers() -> None:
+def test_alibi_slopes_equal_those_of_the_paper() -> None:
     assert alibi_slopes(8) == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
     assert alibi_slopes(1) == [1 / 256]
-    assert alibi_slopes(3) == [1 / 16, 1 / 256, 1 / 4]  # those of 2 heads, then every other of 4
+    assert alibi_slopes(3) == [1 / 16, 1 / 256, 1 / 4]  # the slopes for 2 heads, then every other one for 4
     assert alibi_slopes(12)[8:] == [2.0 ** -(n / 2) for n in (1, 3, 5, 7)]
     assert alibi_slopes(16)[0] == 2**-0.5
 
@@ -80,9 +80,9 @@ def test_alibi_bias_is_minus_slope_times_distance() -> None:
     assert alibi_bias(batch, batch, 3)[1, 0].tolist() == [[0, 0, -1 / 16], [0, 0, -1 / 16], [-1 / 16, -1 / 16, 0]]
 
 
-def test_a_model_turns_queries_and_keys_of_self_attention_only() -> None:
+def test_rotary_positions_apply_only_to_self_attention() -> None:
     model, tape = build(architecture="encoder-decoder", positions="rotary", n_layers=1), Tape()
-    model(*inputs(model, n_source=11), tape=tape)  # as long as the target, so that a stray rotation would fit
+    model(*inputs(model, n_source=11), tape=tape)  # as long as the target: a misplaced rotation raises no error
     at, decoder = tape.activations, model.decoder
     for path, attention, keys in (
         ("decoder.0.self_attn", decoder.blocks[0].self_attn, at["decoder.0.self_attn.in"]),

@@ -35,7 +35,7 @@ CAUSAL = torch.ones(QUERY, QUERY, dtype=torch.bool).tril()
 
 
 def named_stack(stack: Stack) -> dict[str, torch.Tensor]:
-    """Our parameters under the names of `nn.TransformerEncoder` or `nn.TransformerDecoder`."""
+    """Return our parameters under the names of `nn.TransformerEncoder` or `nn.TransformerDecoder`."""
     names: dict[str, torch.Tensor] = {}
     for n, block in enumerate(stack.blocks):
         names |= under(f"layers.{n}", named_block(block) if isinstance(block, Block) else named_cross_block(block))
@@ -62,7 +62,7 @@ def test_a_stack_equals_pytorchs_encoder(norm: str, final_norm: bool, activation
     assert_same(actual[valid], expected[valid], [x, *stack.parameters()], WHOLE_MODEL)
 
 
-@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")  # nn.Transformer on its own inference shortcut
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")  # nn.Transformer's warning about its fast path
 @pytest.mark.parametrize("tape", [None, Tape], ids=["fused", "taped"])
 @pytest.mark.parametrize(("norm", "activation"), [("pre", "relu"), ("post", "gelu")])
 def test_an_encoder_decoder_equals_nn_transformer(norm: str, activation: str, tape: type[Tape] | None) -> None:
@@ -86,7 +86,7 @@ def test_an_encoder_decoder_equals_nn_transformer(norm: str, activation: str, ta
     ("norm", "d_ff", "path"),
     [("none", 17, "fused"), ("none", 17, "taped"), ("none", 0, "taped"), ("pre", 0, "fused"), ("post", 0, "fused")],
 )
-def test_a_layer_without_norms_or_without_feed_forward(norm: str, d_ff: int, path: str) -> None:
+def test_layers_without_norms_or_feed_forward(norm: str, d_ff: int, path: str) -> None:
     block = randomise(Block(model_config(norm=norm, d_ff=d_ff)))
     x = random(2, QUERY, 13)
     before = block.attn_residual.norm(x) if norm == "pre" else x

@@ -1,4 +1,4 @@
-"""T5’s relative bias: its buckets are those of the published code, and its numbers stand in the scores."""
+"""T5’s relative bias: buckets equal those of the published code, and biases are added to the scores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 
 def published(relative_position: Tensor, bidirectional: bool, num_buckets: int = 32, max_distance: int = 128) -> Tensor:
-    """`T5Attention._relative_position_bucket` as the transformers library has it: a logarithm in single precision."""
+    """`T5Attention._relative_position_bucket` of the transformers library, with a logarithm in single precision."""
     relative_buckets = torch.zeros_like(relative_position)
     if bidirectional:
         num_buckets //= 2
@@ -37,16 +37,16 @@ def published(relative_position: Tensor, bidirectional: bool, num_buckets: int =
     return relative_buckets + torch.where(is_small, relative_position, large)
 
 
-# Counted by hand: 8 · 16^(j/8) = 8 · √2^j is 8, 11.3, 16, 22.6, 32, 45.3, 64, 90.5, and 128 would be the next.
-# 16 · 8^(j/16): 16, 18.2, 20.7, 23.6, 26.9, …, 86.7 (j = 13), 98.7, 112.4, and 128 would be the next.
+# By hand: 8 · 16^(j/8) = 8 · √2^j is 8, 11.3, 16, 22.6, 32, 45.3, 64, 90.5, and the next would be 128.
+# 16 · 8^(j/16): 16, 18.2, 20.7, 23.6, 26.9, …, 86.7 (j = 13), 98.7, 112.4, and the next would be 128.
 @pytest.mark.parametrize("causal", [False, True])
-def test_buckets_are_those_of_the_published_code(causal: bool) -> None:
+def test_buckets_equal_those_of_the_published_code(causal: bool) -> None:
     offset = torch.arange(-1009, 1010)[None]
     assert bucket(offset, causal=causal).equal(published(offset, bidirectional=not causal))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_each_head_adds_its_own_number_in_all_layers_and_never_across(architecture: str) -> None:
+def test_each_head_adds_its_bias_in_all_layers_but_not_in_cross_attention(architecture: str) -> None:
     model, tape = build(architecture=architecture, positions="t5"), Tape()
     model(*inputs(model), tape=tape)
     at = tape.activations
@@ -67,7 +67,7 @@ def test_each_head_adds_its_own_number_in_all_layers_and_never_across(architectu
     assert not [name for name in at if "cross_attn.pos" in name or name.endswith("pos_embed")]
 
 
-def test_a_causal_encoder_counts_backwards_only() -> None:
+def test_a_causal_encoder_uses_only_buckets_of_earlier_keys() -> None:
     model, tape = build(architecture="encoder", positions="t5", causal=True), Tape()
     model(*inputs(model), tape=tape)
     n = tape.activations["encoder.0.attn.pos_bias"].shape[-1]
@@ -77,14 +77,14 @@ def test_a_causal_encoder_counts_backwards_only() -> None:
 
 
 class Reversed(AddPositions):
-    """Counts keys from the other end, so that equal distances get different numbers."""
+    """A wrong encoding: keys are counted from the other end, so equal distances get different biases."""
 
     def bias(self, queries: Tensor, keys: Tensor, *given: Any, **how: Any) -> Tensor | None:
         return super().bias(queries, keys.flip(-1), *given, **how)
 
 
 @pytest.mark.parametrize("architecture", ["encoder", "decoder"])
-def test_the_doctor_knows_what_the_bias_should_be(architecture: str) -> None:
+def test_the_diagnosis_checks_the_bias(architecture: str) -> None:
     model = build(architecture=architecture, positions="t5").float()
     broken = replace_modules(model, AddPositions, Reversed)
     for subject, expected in ((model, set()), (broken, {"wrong-turn"})):

@@ -62,5 +62,5 @@ def test_the_notes_follow_the_mask(open_page: Open) -> None:
     app.sidebar.segmented_control(key="mask").set_value("as trained").run()
     assert "Set the mask" not in text(app)
     app.sidebar.text_input(key="input").set_value("3 7 12 9 4 11").run()
-    assert "3 of 6 outputs need a token that comes later" in text(app)
+    assert "3 of 6 outputs need a later token" in text(app)
     assert "Hatched" not in text(app)

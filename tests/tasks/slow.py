@@ -1,4 +1,4 @@
-"""Framing and packing once more, one list at a time: what the tensor code of the tasks is compared with."""
+"""A slow reference for the tensor code of the tasks: answers, framing and packing with Python lists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xformer.tasks.batch import IGNORED
 
 @dataclass
 class SlowStream:
-    """The cells of one example on one side of a model."""
+    """The cells of one example in one stream."""
 
     tokens: list[int]
     labels: list[int]
@@ -18,7 +18,7 @@ class SlowStream:
 
 @dataclass
 class SlowRows:
-    """Rows of cells, with the layout's value for each."""
+    """Rows of cells, with their layout."""
 
     tokens: list[list[int]] = field(default_factory=list)
     labels: list[list[int]] = field(default_factory=list)
@@ -28,7 +28,7 @@ class SlowRows:
 
 
 def right_answer(config: TaskConfig, symbols: list[int]) -> list[int]:
-    """The answer as plain Python finds it, in tokens."""
+    """Compute the answer in plain Python, as tokens."""
     match config.name:
         case "reverse":
             return symbols[::-1]
@@ -53,7 +53,7 @@ def right_answer(config: TaskConfig, symbols: list[int]) -> list[int]:
 
 
 def depth_token(config: TaskConfig, text: str) -> int:
-    """The token of the depth after a prefix, or of ✗: cancel “()” until none is left, and see what remains."""
+    """Return the token of the depth after a prefix, or of ✗, by cancelling “()” until none is left."""
     so_far, lost = "", False
     for bracket in text:
         so_far = (so_far + bracket).replace("()", "")
@@ -62,7 +62,7 @@ def depth_token(config: TaskConfig, text: str) -> int:
 
 
 def slow_frame(config: TaskConfig, symbols: list[int]) -> tuple[SlowStream, SlowStream | None]:
-    """The picture in the docstring of `xformer.tasks.framing`, spelled out."""
+    """Lay out an example as shown in the docstring of `xformer.tasks.framing`."""
     more = config.max_len + 2 if config.name == "brackets" else 0  # the depths 0 … max_len, and ✗
     end, start = config.symbols + more + 1, config.symbols + more + 2
     answer = right_answer(config, symbols)
@@ -76,7 +76,7 @@ def slow_frame(config: TaskConfig, symbols: list[int]) -> tuple[SlowStream, Slow
 
 
 def slow_rows(streams: list[SlowStream], per_row: int, width: int) -> SlowRows:
-    """`per_row` streams after one another in each row, filled up with padding to `width`."""
+    """Put `per_row` streams in each row, one after another, and pad to `width`."""
     rows = SlowRows()
     for first in range(0, len(streams), per_row):
         cells: list[tuple[int, int, int, int, int]] = []

@@ -1,4 +1,4 @@
-"""Loss, token accuracy and exact match, against loops over Python lists."""
+"""Loss, token accuracy and exact match equal those of loops over Python lists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VOCABULARY = 11
 
 
 def slow_score(logits: Tensor, batch: Batch) -> tuple[float, float, float, int]:
-    """The three figures as `scoring`'s docstring defines them, cell by cell."""
+    """Compute the three scores cell by cell, as the docstring of `xformer.tasks.batch` defines them."""
     losses: list[float] = []
     rights: list[bool] = []
     examples: dict[tuple[int, int], bool] = {}
@@ -38,7 +38,7 @@ def slow_score(logits: Tensor, batch: Batch) -> tuple[float, float, float, int]:
 
 
 def imperfect(batch: Batch, seed: int) -> Tensor:
-    """Random logits that favour the right token, by enough that about half of the examples come out right."""
+    """Return random logits biased towards the right token, so that about half of the examples are right."""
     draw = torch.Generator().manual_seed(seed)
     logits = torch.randn(*batch.labels.shape, VOCABULARY, generator=draw)  # [batch, out, vocab]
     right = torch.nn.functional.one_hot(batch.labels.clamp(min=0), VOCABULARY)
@@ -47,19 +47,19 @@ def imperfect(batch: Batch, seed: int) -> Tensor:
 
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_score_is_what_a_loop_finds(float64: None, architecture: str, packed: bool) -> None:
+def test_scores_equal_those_of_a_loop(float64: None, architecture: str, packed: bool) -> None:
     batch = tiny_task(architecture).sample(60, seed=3, packed=packed)
     logits = imperfect(batch, seed=1)
     result = score(logits, batch)
     loss, accuracy, exact, samples = slow_score(logits, batch)
     assert samples == result.samples == 60
-    assert 0.2 < exact < 0.8  # else the comparison says little
+    assert 0.2 < exact < 0.8  # otherwise the comparison would prove little
     assert result.exact_match == pytest.approx(exact, abs=1e-15)
     assert result.token_accuracy == pytest.approx(accuracy, abs=1e-15)
-    assert result.loss == pytest.approx(loss, rel=1e-12)  # fewer than 600 terms, each good to about 1e-15
+    assert result.loss == pytest.approx(loss, rel=1e-12)  # fewer than 600 terms, each accurate to about 1e-15
 
 
-def test_one_wrong_cell_is_one_wrong_example_of_a_packed_row() -> None:
+def test_one_wrong_cell_makes_one_example_of_a_packed_row_wrong() -> None:
     batch = tiny_task().sample(20, seed=3, packed=True)
     predicted = batch.labels.clone()
     assert right_examples(predicted, batch).all()

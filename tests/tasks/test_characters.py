@@ -1,4 +1,4 @@
-"""Characters: windows of the text, the split, the alphabet, bad texts, and going on past the window."""
+"""Characters: windows of the text, the split, the alphabet, invalid texts, and generation past the window."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from xformer.tasks import Task, texts
 from xformer.tasks.batch import IGNORED
 
 LINE = "Grüße, *Wörld* <b>$x$</b> · 100 %\tend\n"
-TEXT = "".join(f"{number}: {LINE}" for number in range(60)) + "Finis."  # no window comes twice at either end
+TEXT = "".join(f"{number}: {LINE}" for number in range(60)) + "Finis."  # no window occurs twice at either end
 
 
 @pytest.fixture
 def name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A text of one's own, kept where only this test looks."""
+    """Store an uploaded text in a temporary folder."""
     monkeypatch.setenv("XFORMER_DATA", str(tmp_path / "data"))
     texts.read.cache_clear()
     texts.encoded.cache_clear()
@@ -54,7 +54,7 @@ def random_characters(architecture: str = "decoder", context: int = 7) -> tuple[
 # The text and its windows.
 
 
-def test_a_window_is_a_piece_of_the_text_and_each_label_the_character_after(name: str) -> None:
+def test_windows_are_substrings_and_labels_the_next_characters(name: str) -> None:
     task = of(name)
     batch = task.sample(23, seed=3, steps=2, purpose="train")
     assert batch.tokens.shape == batch.labels.shape == (46, 7)
@@ -68,7 +68,7 @@ def test_a_window_is_a_piece_of_the_text_and_each_label_the_character_after(name
     assert not torch.equal(other, batch.tokens)
 
 
-def test_training_never_reads_a_character_that_is_held_out(name: str) -> None:
+def test_training_does_not_use_held_out_characters(name: str) -> None:
     task = of(name, context=11)
     split = len(TEXT) - round(0.1 * len(TEXT))
     parts = {purpose: task.rule.part(purpose) for purpose in ("train", "held-out", "test")}
@@ -79,10 +79,10 @@ def test_training_never_reads_a_character_that_is_held_out(name: str) -> None:
         seen[purpose] = {text_of(task, row) for row in cells.tolist()}
     windows = lambda text: {text[at : at + 12] for at in range(len(text) - 11)}  # noqa: E731
     assert seen["train"] <= windows(TEXT[:split])
-    assert seen["held-out"] == seen["test"] == windows(TEXT[split:])  # every one of them, the first and the last too
+    assert seen["held-out"] == seen["test"] == windows(TEXT[split:])  # all of them, including the first and the last
 
 
-def test_an_encoder_decoder_reads_a_window_and_says_the_next(name: str) -> None:
+def test_an_encoder_decoder_reads_one_window_and_predicts_the_next(name: str) -> None:
     task = of(name, "encoder-decoder", context=5)
     batch = task.sample(17, seed=1)
     assert batch.target is not None
@@ -97,7 +97,7 @@ def test_an_encoder_decoder_reads_a_window_and_says_the_next(name: str) -> None:
     assert task.answer(list(example.source)) == example.labels[0].tolist()
 
 
-def test_what_is_typed_is_read_whole_and_asked_of_all_but_the_last(name: str) -> None:
+def test_typed_text_has_labels_at_all_positions_but_the_last(name: str) -> None:
     task = of(name)
     source = task.vocabulary.read("Grüße")
     example = task.example(source, max_len=7)
@@ -108,20 +108,20 @@ def test_what_is_typed_is_read_whole_and_asked_of_all_but_the_last(name: str) ->
         task.example(source + source[:3], max_len=7)
 
 
-def test_the_head_score_is_what_lies_on_the_character_before(name: str) -> None:
+def test_the_head_score_is_the_weight_on_the_previous_character(name: str) -> None:
     task = of(name)
     pattern = torch.zeros(1, 4, 4)
-    pattern[0, 0, 0] = 1.0  # the first has none before it, and is not counted
+    pattern[0, 0, 0] = 1.0  # the first has no previous character and does not count
     pattern[0, 1, 0], pattern[0, 2, 1], pattern[0, 2, 2], pattern[0, 3, 2] = 0.75, 0.25, 0.75, 1.0
     source = task.vocabulary.read("Wörl")
     assert task.rule.head_score(pattern, source, task.answer_queries(4)).tolist() == [0.5]
 
 
-# The alphabet, and what is typed.
+# The alphabet, and typed texts.
 
 
-def test_what_stands_in_a_link_is_read_again_as_it_was() -> None:
-    """Also where a sign that stands for another character is itself in the alphabet."""
+def test_text_in_a_link_round_trips() -> None:
+    """This holds even if the symbol that represents another character is itself in the alphabet."""
     for text in ("  two  ", "a\nb", "tab\tbed", "*b* <b> $x$ _` ä", "a\n ↵·", "· \n↵"):
         task = of("python", alphabet="".join(sorted(set(text) | set("xyz"))))
         tokens = task.vocabulary.read(text)
@@ -142,12 +142,12 @@ UNKNOWN = r"^This model knows 3 characters, and “.” is not one of them; try 
     ("typed", "words"),
     [("aé", UNKNOWN), ("a\x00b", UNKNOWN), ("a\ud800", UNKNOWN), ("a<script>", UNKNOWN), ("", "got 0"), ("a", "got 1")],
 )
-def test_an_unknown_character_or_too_few_get_one_plain_sentence(typed: str, words: str) -> None:
+def test_unknown_characters_and_too_short_texts_are_refused(typed: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         of("python", alphabet="ab ").vocabulary.read(typed)
 
 
-def test_every_example_can_be_read() -> None:
+def test_every_example_input_can_be_read() -> None:
     presets = [preset(one) for one in ("characters", "characters-shakespeare", "tutorial-seq2seq")]
     tasks = [(Task(one.task), one.model.max_len) for one in presets]
     for task, max_len in [*tasks, (of("python", alphabet="ЖД"), 7)]:
@@ -156,7 +156,7 @@ def test_every_example_can_be_read() -> None:
     assert [len(task.rule.examples()) for task, _ in tasks] == [6, 6, 6]
 
 
-# Bad settings and bad texts.
+# Invalid settings and texts.
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_every_example_can_be_read() -> None:
         ({"min_len": 3}, "min_len must be max_len, got min_len=3 and max_len=7"),
     ],
 )
-def test_settings_that_break_a_rule(changes: dict[str, Any], words: str) -> None:
+def test_invalid_settings_are_refused(changes: dict[str, Any], words: str) -> None:
     config = of("python", alphabet="abc").config
     with pytest.raises(ConfigError, match=re.escape(words)):
         config.replace(**changes)
@@ -178,13 +178,13 @@ def test_settings_that_break_a_rule(changes: dict[str, Any], words: str) -> None
     ("content", "words"),
     [
         (b"short", "at least 1,000 characters, and this one has 5"),
-        (b"x" * 2000 + b"\xff", "not UTF-8 text: byte 2,000 is none"),
+        (b"x" * 2000 + b"\xff", "not UTF-8 text: byte 2,000 is invalid"),
         (b"x" * (8 * 1024**2 + 1), "at most 8 MB"),
         ("".join(map(chr, range(0x4E00, 0x4E00 + 4097))).encode(), "4,097 different characters, and at most 4,096"),
         (b"\x00" * 5000, "at least 1,000 characters, and this one has 0"),
     ],
 )
-def test_a_file_that_is_no_text_gets_one_plain_sentence(
+def test_an_invalid_text_file_is_refused(
     content: bytes, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XFORMER_DATA", str(tmp_path))
@@ -193,14 +193,14 @@ def test_a_file_that_is_no_text_gets_one_plain_sentence(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_text_is_kept_under_its_hash_with_plain_line_ends(name: str) -> None:
+def test_a_text_is_stored_under_its_hash_with_normalised_newlines(name: str) -> None:
     assert re.fullmatch(r"[0-9a-f]{16}", name)
     assert texts.read(name) == TEXT
     assert texts.keep(b"\xef\xbb\xbf" + TEXT.replace("\n", "\r\n").encode()) == name
     assert [path.name for path in texts.folder().iterdir()] == [f"{name}.txt"]
 
 
-def test_texts_take_no_more_than_their_share_of_the_disk(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_limited_to_their_share_of_the_disk_quota(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     size, runs = texts.path_of(name).stat().st_size, texts.folder().parent / "runs"
     monkeypatch.setenv("XFORMER_RUNS", str(runs))
     monkeypatch.setenv("XFORMER_MAX_DISK", str(4 * (3 * size + 10)))
@@ -208,21 +208,21 @@ def test_texts_take_no_more_than_their_share_of_the_disk(name: str, monkeypatch:
     texts.keep(more[0])
     texts.keep(more[1])
     with pytest.raises(
-        InputError, match=r"This text takes .* Texts that are kept .* are allowed; the server.s operator"
+        InputError, match=r"This text takes .* Texts on this server .* are allowed; the server.s operator"
     ):
         texts.keep(more[2])
-    texts.keep(more[0])  # which is here already
+    texts.keep(more[0])  # already stored
     assert len(list(texts.folder().iterdir())) == 3
 
 
-def test_a_text_on_a_full_disk_is_a_sentence_and_leaves_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_raises_a_clear_error_and_leaves_no_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", failing_with(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
-    with pytest.raises(InputError, match=r"^The text could not be kept: No space left on device\.$"):
+    with pytest.raises(InputError, match=r"^The text could not be saved: No space left on device\.$"):
         texts.keep(TEXT.replace("Finis", "Other").encode())
     assert [path.stem for path in texts.folder().iterdir()] == [name]
 
 
-def test_a_text_that_is_not_here_says_so_and_its_model_still_reads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_works_without_its_text_but_cannot_be_trained(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     task = Task(preset("characters-shakespeare").task)
     assert task.rule.missing
     assert not of(name).rule.missing
@@ -236,15 +236,15 @@ def test_a_text_that_is_not_here_says_so_and_its_model_still_reads(name: str, mo
         texts.download_shakespeare()
 
 
-def test_a_text_too_short_for_its_windows(name: str) -> None:
-    with pytest.raises(InputError, match=r"a window of max_len=999 needs 1000; take a longer text or smaller windows"):
+def test_a_text_shorter_than_a_window_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=r"a window of max_len=999 needs 1000; use a longer text or smaller windows"):
         of(name, context=999).sample(1, seed=0)
 
 
-# Going on, and what is measured.
+# Generation and scores.
 
 
-def test_going_on_past_the_window_is_a_plain_loop_over_the_last_tokens() -> None:
+def test_generation_past_the_window_equals_a_loop_over_the_last_tokens() -> None:
     _, model = random_characters()
     prompt = [1, 4, 7, 10]
     tokens = list(prompt)
@@ -255,13 +255,13 @@ def test_going_on_past_the_window_is_a_plain_loop_over_the_last_tokens() -> None
     steps = list(continue_text(model, prompt, 20))
     assert [step.token for step in steps] == tokens[4:]
     assert [step.position for step in steps] == list(range(20))
-    assert len(set(tokens[4:])) > 2  # it says something, so that a wrong window would show
+    assert len(set(tokens[4:])) > 2  # the output varies, so that a wrong window would be detected
     last = steps[-1].trace()
     assert last["embed"].shape[1] == 7
     assert last.logits[0, -1].argmax() == steps[-1].token
 
 
-def test_an_encoder_decoder_goes_on_in_windows() -> None:
+def test_an_encoder_decoder_generates_window_by_window() -> None:
     task, model = random_characters("encoder-decoder", context=5)
     start = task.vocabulary.special.start
     tokens = [3, 1, 4, 1, 5, 9, 2]
@@ -275,7 +275,7 @@ def test_an_encoder_decoder_goes_on_in_windows() -> None:
     assert [step.token for step in continue_text(model, [3, 1, 4, 1, 5, 9, 2], 13)] == said_so_far[:13]
 
 
-def test_going_on_is_bounded_and_drawn_from_its_generator() -> None:
+def test_generation_is_bounded_and_uses_its_generator() -> None:
     _, model = random_characters()
 
     def draw(seed: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The task digits: its split, its samples, its texts, its score, and the figures of the shipped model."""
+"""The task digits: split, samples, texts, head score, and the shipped model's scores."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def rows(sources: torch.Tensor) -> set[tuple[int, ...]]:
     return {tuple(row) for row in sources.tolist()}
 
 
-def test_every_image_is_in_one_half_and_none_in_both() -> None:
-    """The order and the split belong to the figures on the cards, so they are pinned."""
+def test_every_image_is_in_exactly_one_part() -> None:
+    """The scores on model cards depend on the order and the split, so both are pinned."""
     train, test = digit_images()
     assert (len(train), len(test)) == (1437, N_TEST)
     assert not rows(train.pixels) & rows(test.pixels)
@@ -35,7 +35,7 @@ def test_every_image_is_in_one_half_and_none_in_both() -> None:
     assert digest.startswith("8fefdf560ef2f091")
 
 
-def test_training_shows_training_images_and_the_test_each_test_image_once() -> None:
+def test_training_uses_training_images_and_testing_each_test_image_once() -> None:
     train, test = digit_images()
     batch = task().sample(500, seed=3, purpose="train", packed=True)
     assert rows(torch.cat((batch.tokens, batch.labels[:, :1]), dim=1)) <= rows(train.sources)
@@ -57,7 +57,7 @@ def test_only_the_class_token_has_a_label(patch: int) -> None:
     assert task(patch).longest == (1 + n, 0)
 
 
-def test_what_is_written_can_be_read() -> None:
+def test_written_images_can_be_read() -> None:
     vocabulary, draw = task().vocabulary, torch.Generator().manual_seed(1)
     test = digit_images()[1]
     shifted = [0, 0, 5, *[0] * 60, 1, UNKNOWN]
@@ -76,7 +76,7 @@ def test_what_is_written_can_be_read() -> None:
 
 
 def test_only_a_test_image_has_a_right_answer() -> None:
-    """A drawing keeps no label of what was there before; drawn pixel for pixel as a test image, it is that image."""
+    """A drawn image has no label; drawn identically to a test image, it is that test image."""
     test = digit_images()[1].sources[17].tolist()
     assert task().has_right_answer(test)
     ink = "".join("0123456789abcdefg"[pixel] for pixel in test[:-1])
@@ -87,14 +87,14 @@ def test_only_a_test_image_has_a_right_answer() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "3 7 12", "test 360", "7-" + "0" * 65, "drawn h", "77-0", "7-０", "test ١"])
-def test_what_is_no_image_gets_a_sentence(text: str) -> None:
+def test_text_that_is_not_an_image_is_refused(text: str) -> None:
     with pytest.raises(InputError):
         task().vocabulary.read(text)
 
 
 @pytest.mark.parametrize("typed", ["test 0", "test 3", "drawn 1"])
-def test_the_score_is_the_class_tokens_share_on_patches_with_ink(typed: str) -> None:
-    """A patch has ink where any of its pixels has, however little."""
+def test_the_head_score_is_the_class_tokens_weight_on_patches_with_ink(typed: str) -> None:
+    """A patch has ink if any of its pixels has."""
     source = task().vocabulary.read(typed)
     pattern = torch.rand(3, 17, 17, generator=torch.Generator().manual_seed(2)).softmax(dim=-1)
     wanted = [0.0] * 3
@@ -119,7 +119,7 @@ def test_model_and_task_must_agree_on_the_patches() -> None:
             wrong()
 
 
-def test_the_shipped_model_reads_97_of_100_and_says_so_on_its_card() -> None:
+def test_the_shipped_model_has_the_accuracy_on_its_card() -> None:
     checkpoint = load("checkpoints/digits")
     assert checkpoint.task == task()
     found = evaluate(checkpoint.model, task(), samples=N_TEST, seed=4)

@@ -1,4 +1,4 @@
-"""How examples are laid out for each architecture, against a slow reference, and the streams that must not change."""
+"""The layout of examples for each architecture equals a slow reference, and pinned streams do not change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def assert_layout(layout: Layout | None, positions: list, mirrored: list, segmen
 
 
 def drawn(task: Task, n: int, *, seed: int, packed: bool) -> list[list[int]]:
-    """The sequences of symbols that `task.sample` starts from."""
+    """Return the sequences of symbols from which `task.sample` starts."""
     cells, lengths = task.rule.sources(n, paired=packed, draw=generator(seed, "test", 0, "cpu"), purpose="test")
     return [row[:length] for row, length in zip(cells.tolist(), lengths.tolist(), strict=True)]
 
@@ -45,10 +45,8 @@ COMPARED: list[tuple[str, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize(("name", "architecture", "options"), COMPARED)
-def test_a_batch_is_what_the_slow_reference_builds(
-    name: str, architecture: str, options: dict[str, Any], packed: bool
-) -> None:
-    """Cell by cell."""
+def test_batches_equal_the_slow_reference(name: str, architecture: str, options: dict[str, Any], packed: bool) -> None:
+    """Every cell is compared."""
     task = tiny_task(architecture, name=name, **options)
     batch = task.sample(60, seed=5, packed=packed)
     framed = [slow_frame(task.config, symbols) for symbols in drawn(task, 60, seed=5, packed=packed)]
@@ -73,12 +71,12 @@ def test_a_batch_is_a_function_of_seed_purpose_and_step() -> None:
     batches = {key: draw(*key) for key in keys}
     for key in reversed(keys):
         assert torch.equal(draw(*key), batches[key])
-    assert torch.equal(torch.get_rng_state(), before)  # the global generator is left alone
+    assert torch.equal(torch.get_rng_state(), before)  # the global generator is not used
     for one, other in combinations(keys, 2):  # 32 examples over 7 symbols agree by chance less than once in 10^50
         assert not torch.equal(batches[one], batches[other]), f"{one} and {other} give the same batch"
 
 
-# SHA-256 of the bytes of tokens and labels of the batches drawn below.
+# SHA-256 of the tokens and labels of the batches drawn below.
 STREAMS = {
     "reverse": "0c083bbcb5f78956",
     "sort": "8feca4cf503a92a2",
@@ -92,8 +90,8 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_the_streams_that_shipped_models_were_trained_on_stay_what_they_were(name: str) -> None:
-    """A seed on a card means these very sequences, padded and packed: else its figures could not be had again."""
+def test_training_streams_of_shipped_models_are_unchanged(name: str) -> None:
+    """A seed on a model card must give exactly these sequences, padded and packed, or its scores are not reproducible."""
     task = of(name) if name in SIZES else tiny_task("encoder-decoder", name="copy", symbols=19, min_len=3, max_len=15)
     digest = hashlib.sha256()
     for packed in (False, True):
@@ -103,7 +101,7 @@ def test_the_streams_that_shipped_models_were_trained_on_stay_what_they_were(nam
     assert digest.hexdigest()[:16] == STREAMS[name]
 
 
-def test_several_steps_are_in_one_batch_and_packed_rows_need_an_even_number() -> None:
+def test_several_steps_share_a_batch_and_packing_needs_an_even_number() -> None:
     assert len(tiny_task().sample(6, seed=0, steps=3, packed=True).tokens) == 9
     with pytest.raises(InputError, match=r"must be even, got 7; try 8\."):
         tiny_task().sample(7, seed=0, packed=True)

@@ -1,4 +1,4 @@
-"""Each task's answers against what plain Python says, its sources against what they promise, and its sizes at birth."""
+"""Each task's answers against plain Python, the properties of its sources, and validation of its sizes."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def drawn(task: Task, n: int, purpose: Any = "train", *, paired: bool = False) -
 
 
 def test_every_task_is_compared() -> None:
-    with_data = {"digits", "characters"}  # these have files of their own
+    with_data = {"digits", "characters"}  # these have their own test files
     assert set(SIZES) | with_data == set(RULES) == set(TASK_LIMITS)
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_a_batch_of_answers_is_what_plain_python_gives(name: str) -> None:
+def test_batched_answers_equal_those_of_plain_python(name: str) -> None:
     task = of(name)
     sources = drawn(task, 200)
     width = max(map(len, sources))
@@ -69,7 +69,7 @@ BY_HAND = {
 }
 
 
-def test_answers_by_hand() -> None:
+def test_answers_equal_those_worked_out_by_hand() -> None:
     for name, answers in BY_HAND.items():
         task = of(name)
         assert {typed: task.vocabulary.text(task.answer(task.vocabulary.read(typed))) for typed in answers} == answers
@@ -77,7 +77,7 @@ def test_answers_by_hand() -> None:
 
 @pytest.mark.parametrize("paired", [False, True])
 @pytest.mark.parametrize("name", SIZES)
-def test_sources_have_the_sizes_that_were_asked_for(name: str, paired: bool) -> None:
+def test_sources_have_the_requested_sizes(name: str, paired: bool) -> None:
     task = of(name) if name == "modular" else of(name, min_len=3, max_len=7)
     found = drawn(task, 300, paired=paired)
     low, high = task.config.min_len, task.config.max_len
@@ -91,10 +91,10 @@ def test_sources_have_the_sizes_that_were_asked_for(name: str, paired: bool) -> 
     if paired:
         sums = {len(a) + len(b) for a, b in zip(found[::2], found[1::2], strict=True)}
         answers = {len(task.answer(a)) + len(task.answer(b)) for a, b in zip(found[::2], found[1::2], strict=True)}
-        assert len(sums) == len(answers) == 1  # else a packed row would not be full
+        assert len(sums) == len(answers) == 1  # otherwise packed rows would not be full
 
 
-def test_the_edge_cases_of_addition_are_right_sums_and_the_ones_people_try() -> None:
+def test_edge_cases_of_addition_are_valid_sums_and_include_common_inputs() -> None:
     task = of("addition", min_len=2, max_len=3)
     batch = task.edge_cases()
     assert batch is not None
@@ -116,12 +116,12 @@ def test_the_split_of_modular_pairs_is_disjoint_and_complete() -> None:
         assert not train & rest
         assert train | rest == {(a, b) for a in range(p) for b in range(p)}
         assert rest
-        for side in (train, rest):  # b + a is no new question
+        for side in (train, rest):  # b + a is on the same side as a + b
             assert {(b, a) for a, b in side} == side
         assert set(map(tuple, pairs(p, share=0.3, for_training=True).tolist())) < train
 
 
-def test_training_and_scoring_draw_from_their_own_side_and_each_unseen_pair_once_before_one_comes_twice() -> None:
+def test_scoring_draws_each_unseen_pair_once_before_repeating() -> None:
     task = of("modular", symbols=7)
     seen = {purpose: set(map(tuple, drawn(task, 3000, purpose))) for purpose in ("train", "held-out", "test")}
     side = {side: {(1 + a, 1 + b) for a, b in pairs(7, for_training=side).tolist()} for side in (True, False)}
@@ -145,13 +145,13 @@ def test_training_and_scoring_draw_from_their_own_side_and_each_unseen_pair_once
         ({"name": "modular", "symbols": 4}, "symbols must be from 5 to 1,000, got 4; for example symbols=19."),
     ],
 )
-def test_sizes_that_a_task_cannot_have_are_refused(changes: dict[str, Any], words: str) -> None:
+def test_invalid_task_sizes_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         TaskConfig(**({"name": changes["name"]} | SIZES[changes["name"]] | changes))
     assert words in str(caught.value)
 
 
-def test_brackets_want_a_causal_model() -> None:
+def test_brackets_require_a_causal_model() -> None:
     task = of("brackets")
     with pytest.raises(ConfigError, match=r"must be causal, got causal=False; use causal=True\."):
         task.check_fits(tiny_model(task, causal=False))
@@ -159,7 +159,7 @@ def test_brackets_want_a_causal_model() -> None:
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_default_and_examples_can_be_read_and_answered(name: str) -> None:
+def test_default_and_example_inputs_can_be_read_and_answered(name: str) -> None:
     has_symbols = name in ("reverse", "sort", "copy", "copy-twice", "induction")
     task = of(name, min_len=3, max_len=13, symbols=19) if has_symbols else of(name)
     for text in (task.rule.default, task.rule.typed_example, *task.rule.examples().values()):
@@ -176,7 +176,7 @@ TYPED = {
 }
 
 
-def test_the_ways_in_which_a_source_can_be_typed() -> None:
+def test_typed_sources_are_normalised() -> None:
     for name, ways in TYPED.items():
         vocabulary = of(name).vocabulary
         assert {typed: vocabulary.text(vocabulary.read(typed)) for typed in ways} == ways
@@ -203,12 +203,12 @@ def test_anything_else_gets_one_plain_sentence(name: str, typed: str, words: str
     assert len(message) < 160
 
 
-def test_what_a_remark_says() -> None:
+def test_remarks_describe_differences_from_the_training_data() -> None:
     induction, modular = of("induction"), of("modular")
     assert "trained on 2 to 13" in induction.rule.remark([1])
-    assert "comes twice" in induction.rule.remark([1, 2, 1])
+    assert "occurs twice" in induction.rule.remark([1, 2, 1])
     assert induction.rule.remark([1, 2, 3]) == ""
     long_sum = of("addition", max_len=4).rule.remark([1] * 11)
     assert long_sum == "5 digits: it was trained on 1 to 4, so expect mistakes."
-    for side, words in ((True, "showed it these"), (False, "never showed it these")):
+    for side, words in ((True, "was used in training"), (False, "was not used in training")):
         assert all(words in modular.rule.remark([1 + a, 1 + b]) for a, b in pairs(13, for_training=side).tolist())

@@ -1,4 +1,4 @@
-"""A task and a model: which fit each other, and how a typed input is put before one."""
+"""Tasks and models: which fit each other, and how typed inputs are laid out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_model_that_does_not_fit_is_refused(architecture: str, changes: dict[s
 
 @pytest.mark.parametrize("end_token", [False, True])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_an_example_is_framed_like_the_batches(architecture: str, end_token: bool) -> None:
+def test_an_example_is_laid_out_like_a_batch(architecture: str, end_token: bool) -> None:
     task = tiny_task(architecture, end_token=end_token)
     for symbols in ([3], [2, 7], [1, 6, 1, 4, 5, 2, 3]):
         example = task.example(symbols)
@@ -68,7 +68,7 @@ def test_numbers_are_read() -> None:
         ("3 7 12 9", [3, 7, 12, 9]),
         ("[4,5;6]", [4, 5, 6]),
         ("  (7)\t8\n09  ", [7, 8, 9]),
-        ("5\u00a06\u30007", [5, 6, 7]),  # spaces that came along with a copied text
+        ("5\u00a06\u30007", [5, 6, 7]),  # spaces from copied text
         ("1 " * 5000, [1] * 5000),
     ):
         assert TASK.vocabulary.read(text) == tokens
@@ -88,4 +88,4 @@ def test_anything_else_gets_one_plain_sentence(text: str) -> None:
     assert message.endswith("3 8 13 18.")
     assert len(message) < 160
     assert message.isprintable()
-    message.encode()  # a lone surrogate could not be shown
+    message.encode()  # a lone surrogate would raise an error

@@ -1,7 +1,7 @@
-"""The exchangeable components of a transformer, each one object in one file, registered in the dictionaries below.
+"""The interchangeable components of a transformer, one per module, registered in the dictionaries below.
 
-A new component is one file with a subclass and one entry here; configurations, layers, counts, memory estimates, the diagram,
-the diagnosis and the forms read these dictionaries. Position schemes are registered likewise in `xformer.positions`.
+To add a component, add a module with a subclass and an entry here; configurations, layers, counts, memory estimates, the
+diagram, the diagnosis and the forms read these dictionaries. Position encodings are registered in `xformer.positions`.
 """
 
 from __future__ import annotations

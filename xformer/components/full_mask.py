@@ -1,4 +1,4 @@
-"""Full attention: no key is masked but by causality and padding (Vaswani et al. 2017, arXiv:1706.03762, §3.2)."""
+"""Full attention: only causality and padding mask keys (Vaswani et al. 2017, arXiv:1706.03762, §3.2)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from xformer.components.component import Mask
 
 
 class FullMask(Mask):
-    """Every key; in a causal stack every earlier one."""
+    """Every key is visible; in a causal stack, every earlier one."""
 
     name = "full"
     title = "Full"
-    explanation = "Each query looks at every key that causality and padding leave."
+    explanation = "Each query can attend to every key, except for the causal and padding masks."
     source = "Vaswani et al. 2017, §3.2"

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class GELU(FeedForward):
-    """x · Φ(x), the exact form with the error function."""
+    """x · Φ(x), in its exact form with the error function."""
 
     name = "gelu"
     title = "GELU"
-    explanation = "Multiplies each number by the normal distribution function of it: a smooth ReLU."
+    explanation = "Multiplies each number by its normal distribution function Φ: a smooth ReLU."
     source = "Hendrycks & Gimpel 2016, §2"
     function_name = "gelu"
     effect = "bends it with GELU"

@@ -24,7 +24,7 @@ class ReLU(FeedForward):
     function_name = "relu"
     effect = "keeps what is positive"
     closes = True
-    n_saved = 1  # its own output tells where it was positive
+    n_saved = 1  # its output is enough for the backward pass
 
     def function(self) -> Callable[[Tensor], Tensor]:
         from torch.nn.functional import relu

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class SlidingWindow(Mask):
-    """Keys that are fewer than `window` positions away."""
+    """Only keys fewer than `window` positions away are visible."""
 
     name = "sliding_window"
     title = "Sliding window"
     explanation = (
-        "Each query looks only at keys fewer than `window` positions away. Each layer reaches one window further."
+        "Each query attends only to keys fewer than `window` positions away. Each layer reaches one window further."
     )
     source = "Beltagy et al. 2020, §3.1; Jiang et al. 2023, §2"
 

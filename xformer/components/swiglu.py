@@ -2,7 +2,7 @@
 
 FFN(x) = (SiLU(x W_gate) ∘ x W₁) W₂        SiLU(x) = x · sigmoid(x)
 
-A trace names the steps as those of Llama are named: `pre` = x W_gate, `gate` = SiLU(pre), `up` = x W₁, `post` = gate ∘ up.
+Activations are named as in Llama: `pre` = x W_gate, `gate` = SiLU(pre), `up` = x W₁, `post` = gate ∘ up.
 """
 
 from __future__ import annotations

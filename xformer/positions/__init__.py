@@ -1,6 +1,6 @@
-"""Position schemes: how a transformer knows where a token stands. Each is one object in one file, registered in the list below.
+"""Position encodings, one per module, registered in the list below.
 
-Configurations, models, counts, checks, screens and forms read this list; its order is that of the screens.
+Configurations, models, counts, checks, screens and forms read this list; screens show it in this order.
 """
 
 from xformer.positions.alibi import Alibi
@@ -15,6 +15,6 @@ from xformer.positions.t5 import T5
 _KINDS = (Sinusoidal(), Learned(), Mirror(), Rotary(), Alibi(), T5(), NoPositions())
 
 POSITION_KINDS: dict[str, PositionKind] = {kind.name: kind for kind in _KINDS}
-"""Every kind there is, by the name that configurations use."""
+"""All position encodings, by their names in configurations."""
 
 __all__ = ["POSITION_KINDS", "PositionKind"]

@@ -1,4 +1,4 @@
-"""ALiBi: every score loses in proportion to the distance, with a slope for each head (Press et al. 2022, arXiv:2108.12409)."""
+"""ALiBi: scores are lowered in proportion to the distance, with one slope per head (Press et al. 2022, arXiv:2108.12409)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 
 def alibi_slopes(n_heads: int) -> list[float]:
-    """One slope a head: 2^(−8/n), 2^(−16/n), …; when n is not a power of two, every other slope of twice the next
-    smaller power fills the gap, as in the authors' code."""
+    """Return one slope per head: 2^(−8/n), 2^(−16/n), …
+
+    If n is not a power of two, the rest are every other slope for twice the next smaller power, as in the authors' code.
+    """
     power = 2 ** (n_heads.bit_length() - 1)
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     between = [2 ** (-8 * (i + 1) / (2 * power)) for i in range(0, 2 * power, 2)]
@@ -25,7 +27,7 @@ def alibi_slopes(n_heads: int) -> list[float]:
 def alibi_bias(
     queries: Int[Tensor, "*batch query"], keys: Int[Tensor, "*batch key"], n_heads: int
 ) -> Float[Tensor, "#batch head query key"]:
-    """−slope · |distance|, added to the scores: far keys cost more. (The paper is causal; an encoder looks both ways.)"""
+    """Return the score bias −slope · |distance|. (The paper's models are causal; in an encoder it applies both ways.)"""
     import torch
 
     distance = (queries[..., :, None] - keys[..., None, :]).abs()  # [*batch, query, key]
@@ -35,12 +37,12 @@ def alibi_bias(
 
 
 class Alibi(PositionKind):
-    """Attention with linear biases: nothing is learned."""
+    """Attention with linear biases, which are not learned."""
 
     name = "alibi"
     title = "ALiBi"
-    does = "Takes the distance, times each head’s slope, off its scores."
-    more = "Nothing is added to the vectors; far keys cost more. (Press et al. 2022, §3)"
+    does = "Subtracts the distance, times each head’s slope, from its scores."
+    more = "Nothing is added to the vectors; distant keys get lower scores. (Press et al. 2022, §3)"
     acts_on = "scores"
     detail = "ALiBi, fixed"
     equation = "score − mₕ·distance"
@@ -51,6 +53,6 @@ class Alibi(PositionKind):
 
     def offset_caption(self, sizes: Sizes) -> str:
         return (
-            f"What {each_head(sizes)} adds to a score by how far the key is away: minus its own slope times the "
+            f"What {each_head(sizes)} adds to a score, by the distance of the key: minus its own slope times the "
             "distance. Nothing is added to the vectors."
         )

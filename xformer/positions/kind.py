@@ -1,13 +1,13 @@
-"""The interface of a position scheme: what it adds, learns and needs, and how it is explained.
+"""The interface of a position encoding: its computation, its parameters and requirements, and its explanations.
 
-A scheme acts at one of three places:
+An encoding acts at one of three points:
 
     stream               x = E[token] + add(position)
     queries and keys     q, k = turn(q, angles(position)), turn(k, angles(position))
     scores               S = Q Kᵀ / √d_head + bias(query's position, key's position)
 
-The other modules call its methods and never branch on its name. No module here imports torch at import time, because
-configurations are checked by commands that run without it.
+Other modules call its methods and never branch on its name. No module here imports torch on import, because some commands
+validate configurations without it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ACTIVATIONS: dict[Place, str] = {"stream": "pos_embed", "queries and keys": "po
 
 
 class Sizes(Protocol):
-    """What a kind has to know of a model: a `ModelConfig` has it all."""
+    """The fields of a `ModelConfig` that position encodings use."""
 
     @property
     def architecture(self) -> str: ...
@@ -48,93 +48,93 @@ class Sizes(Protocol):
 
 
 def each_head(sizes: Sizes) -> str:
-    """Whom a caption speaks of: "each of the 12 heads", or "the head" where there is one."""
+    """Return the subject of a caption: "each of the 12 heads", or "the head" if there is only one."""
     return "the head" if sizes.n_heads == 1 else f"each of the {sizes.n_heads} heads"
 
 
 class PositionKind:
-    """One way to tell a model where a token stands. A kind overrides what it does; by default it does nothing."""
+    """Base of the position encodings. Subclasses override the methods for what they do; the defaults do nothing."""
 
     name: ClassVar[str]
-    """What a configuration calls it."""
+    """The name in a configuration."""
     title: ClassVar[str]
     does: ClassVar[str]
     """What it does, in one plain sentence."""
     more: ClassVar[str]
-    """What follows from that, and where it was published."""
+    """The consequences, and the source."""
     acts_on: ClassVar[Place]
     keeps_keys: ClassVar[bool] = True
-    """Whether the keys and values of earlier tokens stay as they are when a token is added, so that they may be cached."""
+    """Whether keys and values of earlier tokens are unaffected by new tokens, so that they can be cached."""
 
     detail: ClassVar[str] = ""
-    """Its name and whether it is learned, for the picture of a model."""
+    """The name and whether it is learned, for the diagram of a model."""
     equation: ClassVar[str] = ""
     instead: ClassVar[str] = ""
-    """What a kind does that adds no vector, as half a sentence."""
+    """For encodings that add no vector: what they do instead, as a clause."""
 
-    # ── what it does; `tables` are the `learned` and `fixed` ones of one stack ──
+    # ── computation; `tables` are the `learned` and `fixed` tables of one stack ──
 
     def learned(self, sizes: Sizes) -> dict[str, tuple[int, int]]:
-        """The tables that it learns in each stack, by name, with their shapes."""
+        """Return the shapes of the learned tables of each stack, by name."""
         return {}
 
     def fixed(self, sizes: Sizes) -> dict[str, Tensor]:
-        """The tables that it works out once and never changes."""
+        """Return the tables that are computed once and never change, by name."""
         return {}
 
     def add(self, sizes: Sizes, tables: Tables, index: Positions, mirrored: Positions) -> Added | None:
-        """What is added to the embeddings of tokens that stand `index` from the start and `mirrored` from the end."""
+        """Return the vectors to add to embeddings of tokens at `index` from the start and `mirrored` from the end."""
         return None
 
     def angles(self, sizes: Sizes, index: Positions) -> Angles | None:
-        """By how much queries and keys are turned at each position."""
+        """Return the rotation angles of queries and keys at each position."""
         return None
 
     def turn(self, x: HeadVectors, angles: Angles) -> HeadVectors:
-        """Queries or keys, turned by those angles; by their negative, turned back."""
+        """Rotate queries or keys by these angles; negative angles undo it."""
         return x
 
     def bias(self, sizes: Sizes, tables: Tables, queries: Positions, keys: Positions, *, causal: bool) -> Bias | None:
-        """What is added to the scores of self-attention; `causal` says that its stack looks back only."""
+        """Return the bias of the self-attention scores; `causal` is whether the stack is causal."""
         return None
 
-    # ── what it needs ──
+    # ── requirements ──
 
     def check(self, sizes: Sizes) -> None:
-        """Raise a `ConfigError` when a model of these sizes cannot have such positions."""
+        """Raise `ConfigError` if a model of these sizes cannot use this encoding."""
 
     def n_parameters(self, sizes: Sizes) -> int:
-        """How many numbers it learns in each stack."""
+        """Return the number of parameters in each stack."""
         return sum(rows * columns for rows, columns in self.learned(sizes).values())
 
-    # ── how it is explained ──
+    # ── explanations ──
 
     @property
     def activation(self) -> str:
-        """What it leaves in a trace: the end of a name, or "" where it leaves nothing."""
+        """The last part of the name of its activation in a trace, or "" if it has none."""
         return _ACTIVATIONS.get(self.acts_on, "")
 
     @property
     def is_drawn_by_offset(self) -> bool:
-        """Whether how far apart two positions are is all that there is to draw."""
+        """Whether the figure shows its effect by offset only."""
         return self.acts_on == "scores"
 
     def can_be_drawn(self, sizes: Sizes) -> bool:
-        """Whether it can be drawn of any model of these sizes: nothing of it is learned."""
+        """Return whether it can be drawn for any model of these sizes, because nothing is learned."""
         return self.acts_on != "nothing" and not self.learned(sizes)
 
     def explained(self, sizes: Sizes) -> str:
-        """What it does in a model of these sizes, in one plain sentence."""
+        """Describe what it does in a model of these sizes, in one plain sentence."""
         return self.does
 
     def offset_caption(self, sizes: Sizes) -> str:
-        """What is seen where it is drawn by how far apart two positions are; "" for the dot products of added vectors."""
+        """Return the caption of its figure by offset; "" for dot products of added vectors."""
         return ""
 
     def offset_note(self, sizes: Sizes) -> str:
-        """What to notice there; "" for nothing."""
+        """Return a note on what to look for in that figure; "" for none."""
         return ""
 
     def wave_width(self, sizes: Sizes) -> int:
-        """How many dimensions its waves are spread over; 0 where it has none."""
+        """Return the number of dimensions of its waves; 0 if it has none."""
         return 0

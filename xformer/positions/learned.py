@@ -1,4 +1,4 @@
-"""Learned positions: a vector of its own for each position, added to the embeddings (Vaswani et al. 2017, §3.5)."""
+"""Learned positions: one learned vector per position, added to the embeddings (Vaswani et al. 2017, §3.5)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from xformer.positions.kind import Added, Positions, Tables
 
 FREE = (
-    "Look at the **band**: a learned table is free to treat the same offset differently at different places. "
-    "Sinusoidal positions are not (**all kinds**)."
+    "Look at the **band**: a learned table can treat the same offset differently at different positions. "
+    "Sinusoidal positions cannot (**all kinds**)."
 )
 
 
@@ -22,7 +22,7 @@ class Learned(PositionKind):
     title = "Learned"
     does = "Adds one learned vector per position."
     more = (
-        "Nothing makes offsets comparable but training, and a position that training never showed has learned nothing. "
+        "Only training can make offsets comparable, and positions that never occur in training learn nothing. "
         "(Vaswani et al. 2017, §3.5)"
     )
     acts_on = "stream"

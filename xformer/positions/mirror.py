@@ -1,6 +1,6 @@
 """Mirror positions: two learned vectors are added, one for the distance from the start and one for that from the end.
 
-With both, one layer is enough to reverse: position i looks for the token whose distance from the end is i.
+With both, one layer can reverse a sequence: position i attends to the token at distance i from the end.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ class Mirror(PositionKind):
     name = "mirror"
     title = "Mirror"
     does = "Adds two learned vectors, for the distance from the start and from the end."
-    more = (
-        "One look-up is then enough to reverse a sequence. It needs to know the length, so it is nothing for a decoder."
-    )
+    more = "One look-up is then enough to reverse a sequence. It needs the length of the sequence, so a decoder cannot use it."
     acts_on = "stream"
-    keeps_keys = False  # with each token, all those before it stand one further from the end
+    keeps_keys = False  # each new token increases the distance from the end of all others
     detail = "mirror, learned"
     equation = "P[start] + Q[end]"
 
@@ -40,8 +38,8 @@ class Mirror(PositionKind):
     def check(self, sizes: Sizes) -> None:
         if sizes.architecture != "encoder":
             raise ConfigError(
-                "Mirror positions count from the end too, which would tell a model how long the answer is that it has yet to "
-                f"write, so positions='mirror' needs architecture='encoder', got {sizes.architecture!r}; "
+                "Mirror positions also count from the end, which would reveal the length of an answer that is yet to be "
+                f"generated, so positions='mirror' needs architecture='encoder', got {sizes.architecture!r}; "
                 "use positions='sinusoidal'."
             )
 

@@ -1,4 +1,4 @@
-"""No positions: then an encoder sees a set of tokens, not a sequence; a decoder still has its causal mask."""
+"""No positions: an encoder then sees a set of tokens, not a sequence; a decoder still has its causal mask."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from xformer.positions.kind import PositionKind
 
 
 class NoPositions(PositionKind):
-    """Nothing is added, turned or biased."""
+    """Nothing is added, rotated or biased."""
 
     name = "none"
     title = "None"
-    does = "Nothing is added, turned or taken off."
-    more = "Every offset counts 0."
+    does = "Adds, rotates and subtracts nothing."
+    more = "Every offset has the same effect: none."
     acts_on = "nothing"

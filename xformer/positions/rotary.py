@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys are turned, pair by pair, with each position further (Su et al., arXiv:2104.09864)."""
+"""Rotary positions: pairs of dimensions of queries and keys are rotated by position (Su et al. 2021, arXiv:2104.09864)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def rotary_angles(positions: Positions, d_head: int, base: float = 10_000.0) -> Angles:
-    """θ(pos, i) = pos / base^(2i/d_head): by how much the i-th pair of dimensions is turned at a position."""
+    """Return θ(pos, i) = pos / base^(2i/d_head), the angle of the i-th pair of dimensions at a position."""
     import torch
 
     return _angles(positions, d_head, base).to(torch.get_default_dtype())
@@ -28,7 +28,7 @@ def _angles(positions: Tensor, d_head: int, base: float) -> Angles:
 
 
 def rotate(x: HeadVectors, angles: Angles) -> HeadVectors:
-    """Turn each pair (x₂ᵢ, x₂ᵢ₊₁) by θᵢ, so that a score q·k depends on the offset of the two positions only (§3.4)."""
+    """Rotate each pair (x₂ᵢ, x₂ᵢ₊₁) by θᵢ, so that a score q·k depends only on the offset of the two positions (§3.4)."""
     import torch
 
     if angles.dim() == 3:
@@ -39,16 +39,16 @@ def rotate(x: HeadVectors, angles: Angles) -> HeadVectors:
 
 
 class Rotary(PositionKind):
-    """R_i q · R_j k: nothing is added, nothing is learned."""
+    """R_i q · R_j k: nothing is added or learned."""
 
     name = "rotary"
     title = "Rotary"
-    does = "Turns queries and keys, pair by pair, further with each position."
-    more = "The score of a query with its own key then depends on the offset alone. (Su et al. 2021, §3.4)"
+    does = "Rotates queries and keys, pair by pair, by angles that grow with the position."
+    more = "The score of a given query and key then depends only on their offset. (Su et al. 2021, §3.4)"
     acts_on = "queries and keys"
     detail = "rotary, fixed"
-    equation = "turn q, k by pos·θᵢ"
-    instead = "rotary positions turn queries and keys instead"
+    equation = "rotate q, k by pos·θᵢ"
+    instead = "rotary positions rotate queries and keys instead"
 
     def angles(self, sizes: Sizes, index: Positions) -> Angles:
         return _angles(index, sizes.d_head, sizes.position_base)
@@ -59,13 +59,13 @@ class Rotary(PositionKind):
     def check(self, sizes: Sizes) -> None:
         if sizes.d_head % 2:
             raise ConfigError(
-                f"Rotary positions turn pairs of dimensions, so d_head must be even, got {sizes.d_head}; "
+                f"Rotary positions rotate pairs of dimensions, so d_head must be even, got {sizes.d_head}; "
                 f"for example d_head={sizes.d_head + 1}."
             )
 
     def offset_caption(self, sizes: Sizes) -> str:
         return (
-            "A query that meets its own key, both turned as far as their positions say: the score depends on the offset alone. "
+            "The score of a vector with itself, rotated to two positions: it depends only on their offset. "
             "(Su et al. 2021, §3.4)"
         )
 

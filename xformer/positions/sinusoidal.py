@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def sinusoidal(n_pos: int, d_model: int, base: float = 10_000.0) -> Float[Tensor, "pos d_model"]:
-    """PE(pos, 2i) = sin(pos / base^(2i/d_model)),  PE(pos, 2i+1) = cos(pos / base^(2i/d_model))."""
+    """Return the table PE(pos, 2i) = sin(pos / base^(2i/d_model)), PE(pos, 2i+1) = cos(pos / base^(2i/d_model))."""
     import torch
 
-    # On the meta device, arange would import torch's compiler first: seconds.
+    # On the meta device, arange would import torch's compiler, which takes seconds.
     position = torch.arange(n_pos, dtype=torch.float64, device="cpu")[:, None]  # [pos, 1]
     pair = torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu")  # [⌈d_model/2⌉]: 2i
     angle = position / base ** (pair / d_model)  # [pos, ⌈d_model/2⌉]
@@ -28,12 +28,12 @@ def sinusoidal(n_pos: int, d_model: int, base: float = 10_000.0) -> Float[Tensor
 
 
 class Sinusoidal(PositionKind):
-    """Nothing is learned, so nothing is saved."""
+    """Fixed waves; nothing is learned or saved."""
 
     name = "sinusoidal"
     title = "Sinusoidal"
     does = "Adds fixed waves, each longer than the one before."
-    more = "With an even d_model, the dot product of two positions depends on their offset alone. (Vaswani et al. 2017, §3.5)"
+    more = "With an even d_model, the dot product of two positions depends only on their offset. (Vaswani et al. 2017, §3.5)"
     acts_on = "stream"
     detail = "sinusoidal, fixed"
     equation = "sin, cos of pos·ωᵢ"
@@ -53,7 +53,7 @@ class Sinusoidal(PositionKind):
     def offset_note(self, sizes: Sizes) -> str:
         if sizes.d_model % 2:
             return ""
-        return "There is no **band** to be seen: sin² + cos² leaves nothing but the offset, Σ cos(offset · ω)."
+        return "There is no **band**: by sin² + cos², the product depends only on the offset, Σ cos(offset · ω)."
 
     def wave_width(self, sizes: Sizes) -> int:
         return sizes.d_model

@@ -1,10 +1,10 @@
-"""T5's relative bias: how far a key is from the query is put into one of 32 buckets, and each head learns what a bucket adds to
-its score (Raffel et al. 2020, arXiv:1910.10683, §2.1).
+"""T5's relative bias: distances fall into 32 buckets, and each head learns one score bias per bucket.
 
-Near distances have a bucket each, farther ones share buckets that widen by the same factor up to 128 tokens, and all beyond are
-in the last one. A stack that looks both ways gives half of its buckets to keys that follow. As in the paper every head has
-biases of its own and all layers of a stack share them: one small table tells the order, so no layer need learn it again.
-Cross-attention has no bias: source and target are not counted together.
+Small distances have a bucket each, larger ones share buckets that widen by a constant factor up to 128 tokens, and all beyond
+are in the last bucket. A bidirectional stack uses half of the buckets for later keys. As in the paper, each head has its own
+biases, and all layers of a stack share them. Cross-attention has no bias, because source and target have no common positions.
+
+Source: Raffel et al. 2020, arXiv:1910.10683, §2.1.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 N_BUCKETS = 32
 FURTHEST = 128
-"""From this distance on all keys are in one bucket."""
+"""Distance from which all keys are in one bucket."""
 
 
 def bucket(offset: Int[Tensor, "*batch query key"], *, causal: bool) -> Int[Tensor, "*batch query key"]:
-    """The bucket of each offset = key − query; where looking ahead is forbidden, all keys that follow are in bucket 0."""
+    """Return the bucket of each offset = key − query; with `causal`, all later keys are in bucket 0."""
     import torch
 
     n = N_BUCKETS if causal else N_BUCKETS // 2
@@ -38,9 +38,9 @@ def bucket(offset: Int[Tensor, "*batch query key"], *, causal: bool) -> Int[Tens
 
 @cache
 def _starts(n: int) -> tuple[int, ...]:
-    """The least distance of each of n buckets but the first: 1 … m for m = n/2, then m · (128 / m)^(j / m), rounded up.
+    """Return the smallest distance of each bucket except the first: 1 … m for m = n/2, then ⌈m · (128 / m)^(j / m)⌉.
 
-    In whole numbers, so that no logarithm decides by its rounding on which side of an edge a distance falls.
+    Computed in integers, so that bucket edges do not depend on the rounding of a logarithm.
     """
     near = n // 2
     wide = n - near
@@ -52,14 +52,14 @@ def _starts(n: int) -> tuple[int, ...]:
 
 
 class T5(PositionKind):
-    """A learned bias for each bucket and head."""
+    """One learned bias per bucket and head."""
 
     name = "t5"
     title = "T5’s bias"
-    does = "Adds a learned number to each score, by head and by how far away the key is."
+    does = "Adds a learned number to each score, by head and distance of the key."
     more = (
-        "Near distances have a number each, farther ones share one with their neighbours, and all layers use the same "
-        "table. A range of distances that training never showed has learned nothing. (Raffel et al. 2020, §2.1)"
+        "Small distances have a number each, larger ones share numbers, and all layers use the same table. Distances that "
+        "never occur in training learn nothing. (Raffel et al. 2020, §2.1)"
     )
     acts_on = "scores"
     detail = "T5’s bias, learned"
@@ -81,6 +81,6 @@ class T5(PositionKind):
 
     def offset_caption(self, sizes: Sizes) -> str:
         return (
-            f"What {each_head(sizes)} has learned to add to a score by how far the key is away: the "
-            f"further, the more distances share one number, and from {FURTHEST} on all do."
+            f"What {each_head(sizes)} has learned to add to a score, by the distance of the key: the "
+            f"larger, the more distances share one number, and from {FURTHEST} on all do."
         )

@@ -1,4 +1,4 @@
-"""What models are trained to do: sampling, vocabulary, the right answer, and scoring."""
+"""Training tasks: sampling, vocabularies, right answers, and scoring."""
 
 from xformer.tasks.batch import Batch, Score, score
 from xformer.tasks.task import Task

@@ -1,11 +1,11 @@
-"""A batch of examples as a model reads it, and its scores over the labelled cells.
+"""Batches of examples, and scores over their labelled cells.
 
     loss            mean of −log p(right token)
-    token accuracy  share of labelled cells whose likeliest token is right
-    exact match     share of examples in which all of them are right
+    token accuracy  fraction of labelled cells whose likeliest token is right
+    exact match     fraction of examples in which all labelled cells are right
 
-Exact match under teacher forcing equals exact match of greedy decoding if no output sees later tokens: both are right, or both
-are wrong from the first mistake on. For other models `xformer.training.evaluate` decodes.
+If no output sees later tokens, exact match under teacher forcing equals exact match of greedy decoding, because both agree up
+to the first mistake. For other models `xformer.training.evaluate` decodes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ IGNORED = -100
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Examples in rows, several per row when packed. `target` exists for an encoder-decoder only."""
+    """Examples in rows, several per row if packed. Only an encoder-decoder has a `target`."""
 
     tokens: Int[Tensor, "batch pos"]
     layout: Layout
@@ -39,21 +39,21 @@ class Batch:
 
     @property
     def output_segments(self) -> Int[Tensor, "batch out"]:
-        """The number of the example in its row that an output belongs to: 1, 2, …; 0 is padding."""
+        """The example within its row, 1, 2, …, to which each output belongs; 0 is padding."""
         layout = self.layout if self.target_layout is None else self.target_layout
         return torch.ones_like(self.labels) if layout.segments is None else layout.segments
 
     @property
     def valid(self) -> Bool[Tensor, "batch pos"] | None:
-        """Which of `tokens` are no padding; None if all are."""
+        """True where `tokens` are not padding; None if there is no padding."""
         return None if self.layout.segments is None else self.layout.segments > 0
 
     def rows(self, start: int, stop: int) -> Batch:
-        """Some of the rows, as views."""
+        """Return a slice of the rows, as views."""
         return self.map(lambda cells: cells[start:stop])
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """The batch with a function applied to every tensor, in the order of `tensors`."""
+        """Return the batch with a function applied to every tensor, in the order of `tensors`."""
 
         def changed(layout: Layout) -> Layout:
             positions, mirrored = change(layout.positions), change(layout.mirrored)
@@ -65,7 +65,7 @@ class Batch:
         return replace(batch, target=target, target_layout=self.target_layout and changed(self.target_layout))
 
     def tensors(self) -> list[Tensor]:
-        """All tensors."""
+        """Return all tensors of the batch."""
         found: list[Tensor] = []
         self.map(lambda cells: found.append(cells) or cells)
         return found
@@ -73,7 +73,7 @@ class Batch:
     def logits(
         self, model: Transformer, *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "batch out vocab"]:
-        """The model's logits."""
+        """Return the model's logits on the batch."""
         layouts = {"layout": self.layout, "target_layout": self.target_layout}
         return model(self.tokens, self.target, generator=generator, **layouts)
 
@@ -89,17 +89,17 @@ class Score:
 
     @property
     def bits(self) -> float:
-        """The loss in bits, for text bits per character."""
+        """The loss in bits; for text, bits per character."""
         return self.loss / math.log(2)
 
 
 def cross_entropy(logits: Float[Tensor, "batch out vocab"], labels: Int[Tensor, "batch out"]) -> Float[Tensor, ""]:
-    """Mean −log p(right token), in nats, over the labelled cells."""
+    """Return the mean −log p(right token), in nats, over the labelled cells."""
     return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED)
 
 
 def right_examples(predicted: Int[Tensor, "batch out"], batch: Batch) -> Bool[Tensor, " example"]:
-    """For each example of the batch, whether all its labelled cells are predicted right."""
+    """Return, for each example of the batch, whether all its labelled cells are predicted correctly."""
     segments = batch.output_segments  # [batch, out]
     n_segments = int(segments.max())
     wrong = ((predicted != batch.labels) & (batch.labels != IGNORED)).long()
@@ -110,7 +110,7 @@ def right_examples(predicted: Int[Tensor, "batch out"], batch: Batch) -> Bool[Te
 
 @torch.no_grad()
 def score(logits: Float[Tensor, "batch out vocab"], batch: Batch) -> Score:
-    """The scores of one batch."""
+    """Score the logits of one batch."""
     labelled = batch.labels != IGNORED
     predicted = logits.argmax(dim=-1)
     right = right_examples(predicted, batch)

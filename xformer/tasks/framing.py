@@ -1,14 +1,14 @@
-"""Lays out a source and its answer for each architecture, packs short examples into full rows, and samples sequences.
+"""Lay out sources and answers for each architecture, pack short examples into full rows, and sample sequences.
 
     encoder            in   s₁ … s_L (end)          out  a₁ … a_L (end)              all positions at once, A = L
     encoder-decoder    in   s₁ … s_L end  and  start a₁ … a_A      out  a₁ … a_A end
     decoder            in   s₁ … s_L start a₁ … a_A                out  – … – a₁ … a_A end     one stream
 
 Packing: with lengths uniform on [min, max], an example of length L shares its row with one of length min + max − L. Rows are
-exactly full, without padding, and every length is equally frequent. The same holds for answers, as A = αL + β in every task.
+then exactly full, and every length is equally frequent. The same holds for answers, since A = αL + β in every task.
 
-Sampling: each batch is a function of (seed, step) alone, so resuming at a step needs only the step. Examples are drawn for many
-steps at once, because drawing them one step at a time would cost more than some models' whole step.
+Sampling: each batch is a function of (seed, step), so resuming needs only the step. Examples are drawn for many steps at once,
+because drawing them step by step would take longer than a training step of a small model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from xformer.tasks.batch import IGNORED, Batch
 
 @dataclass(frozen=True)
 class Stream:
-    """Examples as one token sequence each, left-aligned; cells past `lengths` are filler."""
+    """Examples as one token sequence each, left-aligned; cells beyond `lengths` are arbitrary."""
 
     tokens: Int[Tensor, "example pos"]
     labels: Int[Tensor, "example pos"]
@@ -37,7 +37,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Specials:
-    """The special tokens."""
+    """The ids of the special tokens; None if the architecture does not use one."""
 
     pad: int
     end: int | None
@@ -52,7 +52,7 @@ def frame(
     answer_lengths: Int[Tensor, " example"],
     special: Specials,
 ) -> tuple[Stream, Stream | None]:
-    """The input stream, and the target stream of an encoder-decoder."""
+    """Lay out examples as the input stream, and for an encoder-decoder also the target stream."""
     if architecture == "encoder":
         if special.end is None:
             return Stream(source, answer, lengths), None
@@ -73,7 +73,7 @@ def frame(
 
 
 def pad_rows(stream: Stream, pad: int) -> tuple[Tensor, Tensor, Layout]:
-    """One example per row, padded: tokens, labels and layout."""
+    """Put one example in each row, padded, and return tokens, labels and layout."""
     index = torch.arange(stream.tokens.shape[1], device=stream.tokens.device)  # [pos]
     valid = index < stream.lengths[:, None]  # [example, pos]
     positions, mirrored = (torch.where(valid, of, 0) for of in (index, stream.lengths[:, None] - 1 - index))
@@ -82,12 +82,12 @@ def pad_rows(stream: Stream, pad: int) -> tuple[Tensor, Tensor, Layout]:
 
 
 def pack_rows(stream: Stream, width: int) -> tuple[Tensor, Tensor, Layout]:
-    """Two examples per row whose lengths add up to `width`: no padding."""
+    """Put two examples whose lengths sum to `width` in each row, without padding, and return tokens, labels and layout."""
     lengths = stream.lengths.view(-1, 2)  # [row, 2]
     column = torch.arange(width, device=lengths.device).expand(len(lengths), width)  # [row, pos]
     second = (column >= lengths[:, :1]).long()  # [row, pos]: 0 in the first example, 1 in the second
     position = column - second * lengths[:, :1]
-    flat = second * stream.tokens.shape[1] + position  # where in the two examples laid end to end
+    flat = second * stream.tokens.shape[1] + position  # the index into the two examples, concatenated
 
     def pick(cells: Tensor) -> Tensor:
         return cells.reshape(len(lengths), -1).gather(1, flat)
@@ -97,7 +97,7 @@ def pack_rows(stream: Stream, width: int) -> tuple[Tensor, Tensor, Layout]:
 
 
 def full_batch(source: Stream, target: Stream | None) -> Batch:
-    """A batch of streams of full length: no padding, no mask."""
+    """Return a batch of streams of full length, without padding or a mask."""
 
     def layout(stream: Stream) -> Layout:
         index = torch.arange(stream.tokens.shape[1], device=stream.tokens.device).expand_as(stream.tokens)
@@ -109,7 +109,7 @@ def full_batch(source: Stream, target: Stream | None) -> Batch:
 
 
 def to_batch(source: Stream, target: Stream | None, pad: int, widths: tuple[int, int] | None) -> Batch:
-    """A batch of streams: packed into rows of `widths` (source, target), or padded."""
+    """Return a batch of streams: packed into rows of `widths` (source, target), or padded if `widths` is None."""
 
     def rows(stream: Stream, which: int) -> tuple[Tensor, Tensor, Layout]:
         return pad_rows(stream, pad) if widths is None else pack_rows(stream, widths[which])
@@ -122,13 +122,13 @@ def to_batch(source: Stream, target: Stream | None, pad: int, widths: tuple[int,
 
 
 def _append(symbols: Tensor, lengths: Tensor, token: int) -> Int[Tensor, "example pos_plus_1"]:
-    """`token` right after the last symbol of each sequence."""
+    """Append `token` to each sequence."""
     wider = torch.nn.functional.pad(symbols, (0, 1))
     return wider.scatter(1, lengths[:, None], token)
 
 
 def _join(first: Tensor, second: Tensor, lengths: Tensor, width: int) -> Int[Tensor, "example pos"]:
-    """The first `lengths` cells of `first`, then `second`."""
+    """Join the first `lengths` cells of `first` with `second`."""
     column = torch.arange(width, device=first.device).expand(len(first), width)  # [example, pos]
     in_second = column - lengths[:, None]
     left = first.gather(1, column.clamp(max=first.shape[1] - 1))
@@ -142,7 +142,7 @@ _STREAM: dict[Purpose, int] = {"train": 1, "held-out": 2, "test": 3, "init": 4, 
 
 
 def generator(seed: int, purpose: Purpose, chunk: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """An independent generator for each (seed, purpose, chunk). Each kind of device draws other numbers from the same seed."""
+    """Return an independent generator for each (seed, purpose, chunk). CPU and GPU draw different numbers from one seed."""
     state = np.random.SeedSequence([seed, _STREAM[purpose], chunk]).generate_state(1, np.uint64)
     return torch.Generator(device).manual_seed(int(state[0] >> np.uint64(1)))
 
@@ -150,9 +150,9 @@ def generator(seed: int, purpose: Purpose, chunk: int, device: torch.device | st
 def sequences(
     n: int, *, symbols: int, min_len: int, max_len: int, paired: bool, draw: torch.Generator
 ) -> tuple[Int[Tensor, "example pos"], Int[Tensor, " example"]]:
-    """n sequences of symbols 1 … `symbols` and their lengths, uniform on [min_len, max_len].
+    """Draw n sequences of symbols 1 … `symbols`, and their lengths, uniform on [min_len, max_len].
 
-    With `paired`, the lengths of two neighbours add up to min_len + max_len, so that they fill a row (n must be even).
+    With `paired`, the lengths of two neighbours sum to min_len + max_len, so that they fill a row (n must be even).
     """
     cells = torch.randint(1, symbols + 1, (n, max_len), generator=draw)
     if not paired:
@@ -162,6 +162,6 @@ def sequences(
 
 
 def each_once(n: int, size: int, *, draw: torch.Generator) -> Int[Tensor, " n"]:
-    """n of the numbers 0 … size − 1 in random order, without repetition until all were drawn."""
+    """Draw n of the numbers 0 … size − 1 in random order, without repetition until all have been drawn."""
     rounds = [torch.randperm(size, generator=draw) for _ in range(-(-n // size))]
     return torch.cat(rounds)[:n]

@@ -1,13 +1,13 @@
-"""Images of handwritten digits, and how they are laid out: pixels in, and the class asked at the class token.
+"""Images of handwritten digits and their layout: pixels as input, the class as the label of the class token.
 
     in   the ink of every pixel, row by row              [batch, pixel]
     out  the digit  – – – …                              [batch, 1 + patch]      – means “no label”
 
-Patches get logits too, as every position of an encoder, but no label. So traces have the usual axes, and the logit lens works.
+Patches get logits like every position of an encoder, but no label, so traces have the usual axes and the logit lens works.
 
-The 1,797 images, 8 × 8 pixels of 0–16, are included in scikit-learn: the test part of "Optical Recognition of Handwritten
-Digits" (Alpaydin & Kaynak 1998, UCI Machine Learning Repository). The split is fixed: of a permutation (seed 0) every fifth
-image is a test image (360), the others are for training (1,437). The same thirteen people wrote both.
+The 1,797 images, 8 × 8 pixels of 0–16, come with scikit-learn: the test part of "Optical Recognition of Handwritten Digits"
+(Alpaydin & Kaynak 1998, UCI Machine Learning Repository). The split is fixed: every fifth image of a permutation (seed 0) is a
+test image (360), the others are for training (1,437). The same thirteen people wrote both.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from xformer.layers.masks import Layout
 from xformer.tasks.batch import IGNORED, Batch
 
 CLASS = "class"
-"""The name of the first position."""
+"""The label of the first position."""
 
 
 def image_batch(source: Int[Tensor, "example pixel+1"], n_patches: int) -> Batch:
-    """The batch of sources: pixels, then the digit. Images have one size, so nothing is padded or packed."""
+    """Return a batch of sources (pixels, then the digit). All images have the same size, so nothing is padded or packed."""
     n, n_pos = len(source), 1 + n_patches
     labels = torch.full((n, n_pos), IGNORED, device=source.device)
     labels[:, 0] = source[:, -1]
@@ -40,7 +40,7 @@ def image_batch(source: Int[Tensor, "example pixel+1"], n_patches: int) -> Batch
 
 
 def patch_names(side: int) -> list[str]:
-    """The names of the positions: the class token, then rows and columns from 1."""
+    """Return the labels of the positions: the class token, then rows and columns from 1."""
     return [CLASS, *(f"r{row} c{column}" for row in range(1, side + 1) for column in range(1, side + 1))]
 
 
@@ -55,7 +55,7 @@ _EVERY = 5
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Images with their labels; a source is 64 pixels row by row and then the digit."""
+    """Images with their labels; a source is 64 pixels, row by row, then the digit."""
 
     sources: Int[Tensor, "image 65"]
 
@@ -73,16 +73,16 @@ class Images:
 
 @cache
 def digit_images() -> tuple[Images, Images]:
-    """The training images and the test images, cached."""
+    """Return the training images and the test images, cached."""
     sources = torch.from_numpy(np.loadtxt(_file(), delimiter=",").astype(np.int64))
-    order = np.random.RandomState(0).permutation(len(sources))  # this generator's numbers never change between versions
+    order = np.random.RandomState(0).permutation(len(sources))  # stable across NumPy versions
     is_test = torch.zeros(len(sources), dtype=torch.bool)
     is_test[torch.from_numpy(order[::_EVERY])] = True
     return Images(sources[~is_test]), Images(sources[is_test])
 
 
 def _file() -> Path:
-    """scikit-learn's file; reading it takes a tenth of a second, importing `load_digits` two."""
+    """Return the path of scikit-learn's file; reading it takes 0.1 s, importing `load_digits` 2 s."""
     found = find_spec("sklearn")
     if found is None or found.origin is None:
         raise MissingLibraryError("The images of the digits come with scikit-learn: pip install scikit-learn")

@@ -1,4 +1,4 @@
-"""Tasks: they sample batches, give the right answers, and lay out typed inputs. Also their vocabularies."""
+"""Tasks and their vocabularies: sample batches, compute right answers, and lay out typed inputs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from xformer.tasks.rules import Rule, rule
 from xformer.trace import Trace
 
 CHUNK = 64
-"""The number of batches drawn at once."""
+"""Number of batches that are drawn at once."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One input as a model reads it, or a padded batch of them, with the right answer.
+    """One input laid out for a model, or a padded batch of inputs, with the right answer.
 
-    `tokens` is the whole input of an encoder or an encoder-decoder, and the prompt of a decoder. In a batch `source` and
-    `answer` are those of the first input.
+    `tokens` is the input of an encoder, the source of an encoder-decoder, or the prompt of a decoder. In a batch, `source` and
+    `answer` belong to the first input.
     """
 
     source: tuple[int, ...]
@@ -39,11 +39,11 @@ class Example:
     target: Int[Tensor, "batch out"] | None
     """An encoder-decoder's target under teacher forcing."""
     stream: Int[Tensor, "batch pos"]
-    """The input of a recorded run: the tokens, and for a decoder the right answer after them."""
+    """The input of a recorded run: the tokens, for a decoder followed by the right answer."""
     labels: Int[Tensor, "batch out"]
     """The right token at each output of that run, −100 where there is none."""
     valid: Bool[Tensor, "batch pos"] | None = None
-    """Which positions of `stream` are no padding; None: all of them."""
+    """True where `stream` is not padding; None: there is no padding."""
     target_valid: Bool[Tensor, "batch out"] | None = None
     arguments: Mapping[str, Any] | None = None
     """Further arguments of an external model, by name."""
@@ -73,7 +73,7 @@ class Example:
         )
 
     def one(self, index: int) -> Example:
-        """One input of a batch, with its padding. Raises `InputError` if the index is out of range."""
+        """Return one input of a batch, with its padding. Raises `InputError` if the index is out of range."""
         n = len(self.stream)
         if not -n <= index < n:
             raise InputError(f"This batch has inputs 0 to {n - 1}, got {index}.")
@@ -96,7 +96,7 @@ class Example:
 
 
 def batch_rows(typed: Any) -> list[Any] | None:
-    """The inputs of a batch: texts in a list, or ids in rows; None for a single input."""
+    """Return the inputs of a batch (a list of texts, or rows of ids); None for a single input."""
     if isinstance(typed, Tensor):
         return typed.tolist() if typed.dim() == 2 and len(typed) > 1 else None
     if not isinstance(typed, list) or not all(isinstance(one, str | list | tuple | Tensor) for one in typed):
@@ -105,14 +105,14 @@ def batch_rows(typed: Any) -> list[Any] | None:
 
 
 def _rows(values: Sequence[Tensor], fill: int) -> Tensor:
-    """Tensors [1, n] of different lengths as one tensor [batch, longest], padded on the right."""
+    """Join tensors [1, n] of different lengths into one tensor [batch, longest], padded on the right."""
     longest = max(value.shape[1] for value in values)
     return torch.cat([F.pad(value, (0, longest - value.shape[1]), value=fill) for value in values])
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task as one architecture sees it: it draws examples, knows the right answers and scores them.
+    """A task for one architecture: draws examples, computes right answers and scores predictions.
 
     Attributes:
         config: The task's name and sizes.
@@ -129,7 +129,7 @@ class Task:
 
     @cached_property
     def rule(self) -> Rule:
-        """The rule of the task, which is the same for all architectures."""
+        """The rule of the task, the same for all architectures."""
         return rule(self.config)
 
     @cached_property
@@ -156,7 +156,7 @@ class Task:
             (theirs == f"{special.pad}, {special.end}, {special.start}",
              f"The task's special tokens are {own}, got {theirs}."),
             (model.causal or not self.rule.needs_causal,
-             f"In the task {self.config.name} each answer is about the past alone, so the model must be causal, got "
+             f"In the task {self.config.name} each answer depends only on the past, so the model must be causal, got "
              "causal=False; use causal=True."),
             ((model.image, model.patch) == (image, patch),
              f"The task {self.config.name} shows images of side {image} in patches of {patch} (0: none), got a model with "
@@ -170,7 +170,7 @@ class Task:
 
     @cached_property
     def longest(self) -> tuple[int, int]:
-        """The most tokens in training: of the source's stream, and of an encoder-decoder's target (else 0)."""
+        """The largest number of tokens in training: of the input stream, and of an encoder-decoder's target (else 0)."""
         if self.rule.is_image:
             return 1 + self.n_patches, 0
         source, target = self._of_sizes(self.config.max_len)
@@ -187,23 +187,23 @@ class Task:
         return (self.image_side // self.config.patch) ** 2 if self.rule.is_image else 0
 
     def position_names(self, tokens: list[int]) -> list[str]:
-        """The label of each position of a stream: tokens as text, or patches."""
+        """Return the label of each position of a stream: tokens as text, or patches."""
         if self.rule.is_image:
             return patch_names(self.image_side // self.config.patch)
         return [self.vocabulary.labels[token] for token in tokens]
 
     def head_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
-        """The task score of each head in [0, 1], by the path of its attention layer.
+        """Return the task score of each head, in [0, 1], by the path of its attention layer.
 
-        `trace` is the run of `example` (its `stream`, and its `target` if there is one) with patterns. In an encoder-decoder
-        only cross-attention is scored, as the answer meets the source there.
+        `trace` is a run of `example` (its `stream`, and its `target` if there is one) with patterns. In an encoder-decoder only
+        cross-attention is scored, because there the answer attends to the source.
         """
         queries = self.answer_queries(len(example.source))
         patterns = self._answer_patterns(trace).items()
         return {path: self.rule.head_score(one, example.source, queries).tolist() for path, one in patterns}
 
     def chance_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
-        """`head_scores` of heads that attend uniformly to all keys their mask allows."""
+        """Return the `head_scores` of heads that attend uniformly to all permitted keys."""
         queries = self.answer_queries(len(example.source))
         chances = {}
         for path, pattern in self._answer_patterns(trace).items():
@@ -215,18 +215,18 @@ class Task:
         return chances
 
     def _answer_patterns(self, trace: Trace) -> dict[str, Tensor]:
-        """The patterns [head, query, key] of the layers in which the answer meets the source."""
+        """Return the patterns [head, query, key] of the layers in which the answer attends to the source."""
         is_pair = self.config.architecture == "encoder-decoder"
         return {path: one[0] for path, one in trace.patterns().items() if not is_pair or Site.parse(path).is_cross}
 
     def answer(self, source: list[int]) -> list[int]:
-        """The right answer to one sequence of symbols."""
+        """Return the right answer to one sequence of symbols."""
         self.rule.check(source)
         answer, lengths = self.rule.answer(torch.tensor([source]), torch.tensor([len(source)]))
         return answer[0, : int(lengths[0])].tolist()
 
     def has_right_answer(self, source: Sequence[int]) -> bool:
-        """Whether a prediction can be right or wrong; not for text, nor for drawn images."""
+        """Return whether a prediction can be right or wrong; False for text and for drawn images."""
         return self.rule.has_right_answer(source)
 
     @property
@@ -235,17 +235,17 @@ class Task:
         return self.config.architecture != "encoder" and not self.rule.is_open_ended
 
     def answer_queries(self, n: int) -> range:
-        """The output positions of the answer to n symbols: after the source in a decoder, else all."""
+        """Return the output positions of the answer to n symbols: after the source in a decoder, else all."""
         return self.rule.answer_queries(n)
 
     def draw(self, seed: int, *, size: int | None = None) -> list[int]:
-        """A held-out source, of a `size` from `min_len` to `max_len` (random if None)."""
+        """Draw a held-out source, of a `size` from `min_len` to `max_len` (random if None)."""
         of = self.rule if size is None else rule(self.config.replace(min_len=size, max_len=size))
         source, lengths = of.sources(1, paired=False, draw=generator(seed, "held-out", 1), purpose="held-out")
         return source[0, : of.typed_length(int(lengths[0]))].tolist()
 
     def probe(self, seed: int) -> Example:
-        """An example of medium length, for tracking head scores during training."""
+        """Return an example of medium length, for tracking head scores during training."""
         return self.example(self.draw(seed, size=self.rule.probe_size))
 
     def sample(
@@ -259,12 +259,13 @@ class Task:
         packed: bool = False,
         device: torch.device | str = "cpu",
     ) -> Batch:
-        """`steps` batches of n examples each, concatenated, drawn from (seed, purpose, step): the same on every device.
+        """Draw `steps` batches of n examples each, concatenated, from (seed, purpose, step): the same on every device.
 
-        Packed rows hold two examples each; n must then be even. Images and windows of text fill their rows and are not packed.
+        Packed rows contain two examples each; n must then be even. Images and windows of text fill their rows and are not
+        packed.
         """
         if packed and n % 2:
-            raise InputError(f"Packed rows hold two examples, so their number must be even, got {n}; try {n + 1}.")
+            raise InputError(f"Packed rows contain two examples, so their number must be even, got {n}; try {n + 1}.")
         draw = generator(seed, purpose, step)
         drawn = self.rule.sources(n * steps, paired=packed, draw=draw, purpose=purpose)
         source, lengths = (one.to(device) for one in drawn)
@@ -276,7 +277,7 @@ class Task:
         return to_batch(*streams, pad=self.vocabulary.special.pad, widths=self.widths if packed else None)
 
     def edge_cases(self, device: torch.device | str = "cpu") -> Batch | None:
-        """All edge cases of the rule, one per row, or None."""
+        """Return all edge cases of the rule, one per row, or None."""
         found = self.rule.edge_cases()
         if found is None:
             return None
@@ -287,7 +288,7 @@ class Task:
     def example(self, source: list[int], *, max_len: int | None = None) -> Example:
         """Lay out one typed sequence for the model.
 
-        Raises `InputError` if it is empty, longer than the model reads, or of a length without an answer.
+        Raises `InputError` if it is empty, longer than the model's context, or of a length without an answer.
         """
         self.rule.check(source)
         tensor, lengths = torch.tensor([source]), torch.tensor([len(source)])
@@ -309,11 +310,11 @@ class Task:
         return Example(tuple(source), tuple(answer[0].tolist()), prompt, written, stream.tokens, labels)
 
     def for_architecture(self, architecture: str, *, end_token: bool = False) -> Task:
-        """The same task laid out for another architecture."""
+        """Return the same task for another architecture."""
         return Task(self.config.replace(architecture=architecture, end_token=end_token))
 
     def _of_sizes(self, *sizes: int) -> tuple[Stream, Stream | None]:
-        """Streams of sources of these sizes, made of the first symbol."""
+        """Return streams of sources of these sizes, consisting of the first symbol."""
         lengths = torch.tensor([self.rule.source_length(size) for size in sizes])
         source = torch.ones(len(sizes), int(lengths.max()), dtype=torch.long)
         return self.rule.frame(source, lengths, self.vocabulary.special)
@@ -321,7 +322,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """0 for padding, the task's own tokens from 1 on, then end and start tokens if the architecture uses them."""
+    """The tokens of a task: 0 for padding, the task's own from 1, then end and start tokens if the architecture uses them."""
 
     labels: tuple[str, ...]
     special: Specials
@@ -341,14 +342,14 @@ class Vocabulary:
         return len(self.labels)
 
     def read(self, text: str) -> list[int]:
-        """The symbols of a typed source: "3 7 12 9", "347+586", "(())", "1011".
+        """Parse a typed source: "3 7 12 9", "347+586", "(())", "1011".
 
-        Raises `InputError` with one plain sentence for other text.
+        Raises `InputError` for other text.
         """
         return self.rule.read(text)
 
     def text(self, tokens: list[int]) -> str:
-        """The inverse of `read`; special tokens are written as their labels."""
+        """Format tokens as text, the inverse of `read`; special tokens become their labels."""
         if (whole := self.rule.written(tokens)) is not None:
             return whole
         typed = dict(enumerate(self.rule.typed_labels, start=0 if self.rule.is_image else 1))

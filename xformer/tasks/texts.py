@@ -4,8 +4,8 @@
     shakespeare   tiny Shakespeare, if it was downloaded: data/tinyshakespeare.txt
     9f86d081…     an uploaded text, named by the first 16 digits of its SHA-256: data/9f86d081….txt
 
-A model's settings contain one of these names and never a path, so that settings from elsewhere cannot read files. The folder is
-`data/` beside `checkpoints/`; the variable XFORMER_DATA names another.
+A model's settings contain one of these names and never a path, so that untrusted settings cannot read files. The folder is
+`data/` next to `checkpoints/`, or XFORMER_DATA.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ from xformer.task_limits import MOST_DIFFERENT, PYTHON, SHAKESPEARE, is_sayable
 
 MOST_BYTES = 8 * 1024**2
 SHARE = 4
-"""Texts may take a quarter of the disk quota of runs and texts, so that there is room for runs."""
+"""Texts may use one quarter of the disk quota, so that there is room for runs."""
 FEWEST = 1_000
-"""In characters; a shorter text has too little to hold out."""
+"""Smallest number of characters of a text; the held-out part of a shorter one would be too small."""
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 
 
 def folder() -> Path:
-    """The folder of texts."""
+    """Return the folder of texts."""
     return texts_folder()
 
 
 def path_of(name: str) -> Path:
-    """The file of a text."""
+    """Return the file of a text."""
     return folder() / ("tinyshakespeare.txt" if name == SHAKESPEARE else f"{name}.txt")
 
 
 def is_here(name: str) -> bool:
-    """Whether a text exists on this machine."""
+    """Return whether a text exists on this machine."""
     return name == PYTHON or path_of(name).is_file()
 
 
 def title(name: str) -> str:
-    """The name of a text shown to people."""
+    """Return the human-readable name of a text."""
     titles = {PYTHON: "Python’s documentation", SHAKESPEARE: "tiny Shakespeare"}
     return titles.get(name, f"a text of your own ({name[:8]})")
 
 
 @lru_cache(maxsize=8)
 def read(name: str) -> str:
-    """A whole text. Raises `InputError` if it is not on this machine."""
+    """Read a text. Raises `InputError` if it is not on this machine."""
     if name == PYTHON:
         from pydoc_data.topics import topics
 
@@ -70,7 +70,7 @@ def read(name: str) -> str:
 
 
 def keep(content: bytes) -> str:
-    """Store an uploaded text and return its name. Raises `InputError` with one plain sentence if it cannot be used."""
+    """Store an uploaded text and return its name. Raises `InputError` if it cannot be used."""
     text = _checked(content).encode()
     name = hashlib.sha256(text).hexdigest()[:16]
     if not path_of(name).is_file():
@@ -83,7 +83,7 @@ def download_shakespeare(timeout: float = 10.0) -> None:
     try:
         with urllib.request.urlopen(SHAKESPEARE_URL, timeout=timeout) as answer:
             content = answer.read(MOST_BYTES + 1)
-    except OSError as error:  # no network, no such host, a refusal, a time-out
+    except OSError as error:  # no network, an unknown host, a refused connection, a timeout
         why = getattr(error, "reason", error)
         what = f"Tiny Shakespeare could not be downloaded ({str(why) or type(why).__name__:.80})"
         raise InputError(f"{what}; without a network, put it at {path_of(SHAKESPEARE)}.") from None
@@ -91,49 +91,49 @@ def download_shakespeare(timeout: float = 10.0) -> None:
 
 
 def _write(name: str, text: bytes) -> None:
-    """Raises `InputError` if the disk quota is exceeded, or writing fails."""
+    """Write a text. Raises `InputError` if that exceeds the disk quota or fails."""
     kept, most = disk_used(folder()), allowed() // SHARE
     if kept + len(text) > most:
         raise QuotaExceededError(
-            f"This text takes {megabytes(len(text))}. Texts that are kept on this server take {megabytes(kept)} already, and "
+            f"This text takes {megabytes(len(text))}. Texts on this server already take {megabytes(kept)}, and "
             f"{megabytes(most)} are allowed; the server's operator can allow more (XFORMER_MAX_DISK)."
         )
     Room().check(len(text), "This text")
     try:
         write_atomically(path_of(name), text)
     except OSError as error:
-        raise InputError(f"The text could not be kept: {error.strerror or 'the disk refuses'}.") from error
+        raise InputError(f"The text could not be saved: {error.strerror or 'the disk refused it'}.") from error
 
 
 def alphabet_of(text: str) -> str:
-    """The distinct characters of a text, sorted. Raises `InputError` if there are too many."""
+    """Return the distinct characters of a text, sorted. Raises `InputError` if there are too many."""
     found = "".join(sorted(set(text)))
     if len(found) > MOST_DIFFERENT:
         what = f"This text has {len(found):,} different characters, and at most {MOST_DIFFERENT:,} can be learned"
-        raise InputError(f"{what}; take one that is written with fewer.")
+        raise InputError(f"{what}; use a text with fewer.")
     return found
 
 
 @lru_cache(maxsize=4)
 def encoded(name: str, alphabet: str) -> Int[Tensor, " pos"]:
-    """A text as tokens: 1 + the index of each character in the alphabet. Other characters are dropped.
+    """Encode a text: each token is 1 + the index of the character in the alphabet. Other characters are dropped.
 
-    So a model can continue training where another Python version has a slightly different text.
+    So training can continue on a Python version whose documentation is slightly different.
     """
     token = {character: 1 + place for place, character in enumerate(alphabet)}
     return torch.tensor([token[character] for character in read(name) if character in token], dtype=torch.int16)
 
 
 def _checked(content: bytes) -> str:
-    """The text of a file: UTF-8, line ends as \\n, printable characters only."""
+    """Decode and validate the text of a file: UTF-8, newlines as \\n, printable characters only."""
     if len(content) > MOST_BYTES:
         raise InputError(
-            f"A text may have at most {MOST_BYTES // 1024**2} MB, and this one has more; take a part of it."
+            f"A text may have at most {MOST_BYTES // 1024**2} MB, and this one has more; use a part of it."
         )
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        what = f"This file is not UTF-8 text: byte {error.start:,} is none"
+        what = f"This file is not UTF-8 text: byte {error.start:,} is invalid"
         raise InputError(f"{what}; save it as UTF-8 plain text.") from None
     text = "".join(c for c in text.replace("\r\n", "\n").replace("\r", "\n") if is_sayable(c))
     if len(text) < FEWEST:

@@ -1,4 +1,4 @@
-"""The rules of the toy tasks, one module each. Every module of this package is imported, and its rules register themselves."""
+"""The rules of the toy tasks, one module each. All modules of this package are imported, and their rules registered."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from xformer.tasks.rules.rule import Rule
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
-RULES: dict[str, type[Rule]] = {of.name: of for of in Rule.__subclasses__()}
+RULES: dict[str, type[Rule]] = {kind.name: kind for kind in Rule.__subclasses__()}
 
 
 def rule(config: TaskConfig) -> Rule:
-    """The rule of a configuration."""
+    """Return the rule of a configuration."""
     return RULES[config.name](config)

@@ -2,9 +2,9 @@
 
     sum[i] = (a[i] + b[i] + carry[i]) mod 10,   carry[i + 1] = ⌊(a[i] + b[i] + carry[i]) / 10⌋      (i counts from the right)
 
-A causal model generates digits in order, and a digit needs the carry of all digits to its right. In the usual order the first
-digit needs the whole sum at once; in reverse each carry follows from the digits generated so far (Lee et al. 2023,
-arXiv:2307.03381, §3, “reverse” format).
+A causal model generates digits in order, and a digit depends on the carry from all digits to its right. In the usual order,
+the first digit requires the whole sum at once; in reverse order, each carry follows from the digits generated so far (Lee et
+al. 2023, arXiv:2307.03381, §3, “reverse” format).
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, shown
 PLUS = 11
 """The token of "+"; a digit d is the token 1 + d."""
 MOST_DIGITS = 18
-"""Sums of such numbers fit 64 bits."""
+"""Largest number of digits whose sums fit into 64 bits."""
 CARRYING = 0.25
-"""In this share of the sums most columns add up to 9, so that carries propagate; by chance they rarely do."""
+"""Fraction of sums in which most columns add up to 9, so that carries propagate, which is rare by chance."""
 RUNS = 0.3
-"""In this share of the training numbers one end repeats a digit, often 0 or 9: 5000, 0007, 1999; by chance that is rare."""
+"""Fraction of training numbers in which one end repeats a digit, often 0 or 9 (5000, 0007, 1999), which is rare by chance."""
 
 
 MOST_EDGES = 10_000
-"""The most values of x that are tried."""
+"""Largest number of values of x in the edge cases."""
 
 
 class Addition(Rule):
-    """k digits, “+”, k digits → k + 1 digits of the sum, the last one first. Eleven symbols; lengths count the digits k."""
+    """k digits, “+”, k digits → k + 1 digits of the sum, last digit first. Eleven symbols; lengths count the digits k."""
 
     name = "addition"
     verb = "adds"
-    instruction = "Type a sum; it works it out, the last digit first."
+    instruction = "Type a sum; the model adds it, last digit first."
     score_name = "own column"
     score_says = "is on the two digits of the column that it has to add"
     look_for = (
-        "Look at the rows of the answer: each digit has to look back at **its column**, the two digits to be added, "
-        "further to the left with every step, which makes two slanting lines."
+        "Look at the rows of the answer: each digit has to attend to **its column**, the two digits to be added, one step "
+        "further left each time, which makes two diagonals."
     )
     unit = "digits"
     separator = ""
@@ -70,8 +70,8 @@ class Addition(Rule):
             "… adds two numbers": self.typed_example,
             **carries,
             "… adds without any carry": f"{'1234512345'[:k]:0>{k}}+{'4321043210'[:k]:0>{k}}",
-            "… adds the largest it was trained on": f"{'9' * k}+{'9' * k}",
-            "… adds nothing": f"{'0' * k}+{'7052618394'[:k]:0>{k}}",
+            "… adds the largest numbers it was trained on": f"{'9' * k}+{'9' * k}",
+            "… adds zero": f"{'0' * k}+{'7052618394'[:k]:0>{k}}",
             "… fails on more digits than it was trained on": f"{'7' * min(k + 2, MOST_DIGITS)}+{'5' * min(k + 2, MOST_DIGITS)}",
         }
 
@@ -93,14 +93,17 @@ class Addition(Rule):
         if purpose == "train":
             a, b = (_with_run(x, digits, draw) for x in (a, b))
         place = torch.arange(2 * c.max_len + 1).expand(n, -1)  # [n, pos]
-        in_b = place - digits[:, None] - 1  # which digit of b stands there
+        in_b = place - digits[:, None] - 1  # the digit of b at this position
         left, right = (x.gather(1, at.clamp(0, c.max_len - 1)) for x, at in ((a, place), (b, in_b)))
         cells = torch.where(in_b < -1, left, torch.where(in_b == -1, PLUS, right))
         return cells, 2 * digits + 1
 
     def edge_cases(self) -> tuple[Sequences, Lengths]:
-        """For each number of digits k, over all x (or MOST_EDGES of them, evenly): x + 0, x + x, x + 9…9, x + 1, and what makes
-        x a power of ten; all sums of two round numbers; each also the other way round."""
+        """Return edge cases for each number of digits k.
+
+        These are, for all x (or MOST_EDGES evenly spaced ones), x + 0, x + x, x + 9…9, x + 1 and x plus its complements to 10ᵏ
+        and 10ᵏ − 1; all sums of two round numbers; and each sum with its terms swapped.
+        """
         sums = [(k, *pair) for k in range(self.config.min_len, self.config.max_len + 1) for pair in sorted(_edges(k))]
         width = self.source_length(self.config.max_len)
         cells = torch.ones(len(sums), width, dtype=torch.long)
@@ -145,7 +148,7 @@ class Addition(Rule):
 
 
 def _edges(k: int) -> set[tuple[int, int]]:
-    """Sums of two numbers of k digits that carry through all digits, or nowhere, or only at an edge."""
+    """Return sums of two numbers of k digits that carry through all digits, or nowhere, or only at one end."""
     top = 10**k
     every = max(1, top // MOST_EDGES)
     pairs = {
@@ -167,5 +170,5 @@ def _with_run(numbers: Sequences, digits: Lengths, draw: torch.Generator) -> Seq
     place = torch.arange(width).expand(n, -1)  # [n, place]
     in_run = torch.where(chance[:, 1:2] < 0.5, place < length[:, None], place >= (digits - length)[:, None])
     anything = 1 + (chance[:, 2] * 30).long() % 10
-    digit = torch.where(chance[:, 2] < 1 / 3, 1, torch.where(chance[:, 2] < 2 / 3, 10, anything))  # 0, 9, or any
+    digit = torch.where(chance[:, 2] < 1 / 3, 1, torch.where(chance[:, 2] < 2 / 3, 10, anything))  # 0, 9, or any digit
     return torch.where((chance[:, 3:] < RUNS) & in_run, digit[:, None], numbers)

@@ -1,4 +1,4 @@
-"""Brackets: the nesting depth at each position, and ✗ once the string can no longer be balanced.
+"""Brackets: the nesting depth at each position, or ✗ once the string can no longer be balanced.
 
     depth[i] = Σ (+1 for "(", −1 for ")") over 0 … i;    answer[i] = depth[i] unless some depth[j ≤ i] < 0, else ✗
 
@@ -21,7 +21,7 @@ from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, read_cha
 OPEN, CLOSE = 1, 2
 _BRACKETS = ("(", ")")
 NEVER = 10_000
-"""The end of a walk that need not return to 0."""
+"""The end of a walk that does not have to return to 0."""
 
 
 class Brackets(Rule):
@@ -29,11 +29,11 @@ class Brackets(Rule):
 
     name = "brackets"
     verb = "counts"
-    instruction = "Type brackets; it says how deep each one is, and ✗ once they can no longer be closed."
+    instruction = "Type brackets; the model gives the depth of each, and ✗ once they can no longer be closed."
     score_name = "even look back"
-    score_says = "is spread evenly over all that came before"
+    score_says = "is spread evenly over all earlier positions"
     look_for = (
-        "Look for a head whose rows **fade evenly**: to look at all brackets so far alike is to take their mean, and "
+        "Look for a head whose rows **fade evenly**: attending equally to all brackets so far takes their mean, and "
         "together with the position that gives the depth."
     )
     unit = "brackets"
@@ -53,21 +53,22 @@ class Brackets(Rule):
         return {
             "… follows a balanced string": "(()(()))",
             "… sees where it breaks": "(()))(()",
-            "… climbs as deep as it goes": "(" * longest,
-            "… goes all the way down again": "(" * half + ")" * half,
-            "… knows at once that it is lost": ")(" * min(4, half),
-            "… fails on more than it was trained on": "()" * half + "(((())))",
+            "… counts to the largest depth": "(" * longest,
+            "… counts up and down again": "(" * half + ")" * half,
+            "… rejects a closing bracket at the start": ")(" * min(4, half),
+            "… fails on longer input than it was trained on": "()" * half + "(((())))",
         }
 
     def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
-        """A third balanced (up to one bracket if the length is odd), a third open, a third broken at a uniform place.
+        """Draw one third balanced (up to one bracket if the length is odd), one third open, one third broken strings.
 
-        A walk that never goes below 0 and is back at 0 at its `end`; after `end` comes ")", then random brackets.
+        Each is a walk that never goes below 0 and returns to 0 at its `end`, followed by ")" and random brackets. The `end` of
+        broken strings is uniformly distributed.
         """
         c = self.config
         chance, lengths = sequences(n, symbols=1000, min_len=c.min_len, max_len=c.max_len, paired=paired, draw=draw)
         kind = torch.randint(0, 3, (n,), generator=draw)  # balanced, open, broken
-        climb = torch.randint(300, 1001, (n,), generator=draw)  # how readily a walk opens, in ‰
+        climb = torch.randint(300, 1001, (n,), generator=draw)  # probability of opening a bracket, in ‰
         broken_at = 2 * ((torch.rand(n, generator=draw) * ((lengths + 1) // 2)).long())
         end = torch.stack((lengths, torch.full_like(lengths, NEVER), broken_at)).gather(0, kind[None])[0]
         depth, cells = torch.zeros_like(lengths), torch.empty_like(chance)
@@ -104,9 +105,9 @@ class Brackets(Rule):
     def head_score(
         self, pattern: Float[Tensor, "head query key"], source: Sequence[int], queries: Sequence[int]
     ) -> Float[Tensor, " head"]:
-        """1 − ½ Σ |pattern − 1 / (number of keys so far)|, averaged over the queries after the first."""
+        """Return 1 − ½ Σ |pattern − 1 / (number of keys so far)|, averaged over the queries after the first."""
         seen = self.target_pattern(torch.tensor(list(source), device=pattern.device)).to(pattern.dtype)  # [query, key]
         even = seen / seen.sum(dim=-1, keepdim=True)
         rows = pattern[:, list(queries), : len(source)]  # [head, query, key]
-        apart = 0.5 * (rows - even).abs().sum(dim=-1)[:, 1:]  # [head, query]: the first has only itself to look at
+        apart = 0.5 * (rows - even).abs().sum(dim=-1)[:, 1:]  # [head, query]: the first can attend only to itself
         return 1 - apart.mean(dim=-1) if len(source) > 1 else apart.new_zeros(len(apart))

@@ -4,10 +4,10 @@
     encoder-decoder    input  c₁ … c_n  and  start c_{n+1} … c_{2n−1}       output  c_{n+1} … c_{2n}
 
 There are no separators and no end token. Windows of `max_len` characters start anywhere in the text, drawn from
-(seed, purpose, step). The last 10 % of the text are held out.
+(seed, purpose, step). The last 10 % of the text is held out.
 
-A typed text is read whole, and its own characters are the labels; the last one has none. An encoder-decoder reads the first
-half and generates the second.
+A typed text is read whole, and its own characters are the labels, except for the last position. An encoder-decoder reads the
+first half and generates the second.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from xformer.tasks.framing import Purpose, Specials, Stream
 from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, shown
 
 HELD_OUT = 0.1
-"""The share of a text, at its end, that training never reads."""
+"""Fraction of a text, at its end, that is not used in training."""
 SIGNS = {"\n": "↵", "\t": "⇥"}
-"""How control characters are typed and shown."""
+"""Symbols with which control characters are typed and shown."""
 SPACE = "·"
-"""How a space is shown."""
+"""Symbol with which a space is shown."""
 _PHRASES = {
     "… finishes a word": ("The function retur", "What is thy nam", "the"),
-    "… goes on after a full stop": ("This is an object. ", "I am sorry. ", "a. "),
-    "… says the same again": ("the list, the list, the li", "to the king, to the ki", "ab ab a"),
-    "… closes what was opened": ('The "class" statement and the "def', "(see section 3", "'tis true, 'ti"),
-    "… keeps a new line in order": ("   try:↵      f = open(", "KING RICHARD:↵What", "a↵a"),
-    "… has to guess at a new word": ("An ", "A ", "a "),
+    "… continues after a full stop": ("This is an object. ", "I am sorry. ", "a. "),
+    "… repeats a phrase": ("the list, the list, the li", "to the king, to the ki", "ab ab a"),
+    "… closes quotes and brackets": ('The "class" statement and the "def', "(see section 3", "'tis true, 'ti"),
+    "… handles a new line": ("   try:↵      f = open(", "KING RICHARD:↵What", "a↵a"),
+    "… has to guess a new word": ("An ", "A ", "a "),
 }
 
 
@@ -44,21 +44,20 @@ class Characters(Rule):
     """answer[i] = the character after i. Symbols 1 … are the alphabet's characters in order."""
 
     name = "characters"
-    verb = "goes on with"
-    instruction = "Type the beginning of a text; it goes on with it, character by character."
+    verb = "continues"
+    instruction = "Type the beginning of a text; the model continues it, character by character."
     score_name = "character before"
-    score_says = "is on the character just before"
+    score_says = "is on the previous character"
     look_for = (
-        "Look for a head whose weight lies **one step left of the diagonal**: it would tell every position which "
-        "character came before. Others may look back to the **beginning of the word**, or for the same letters further "
-        "back."
+        "Look for a head whose weight lies **one step left of the diagonal**: it gives every position the previous "
+        "character. Others may attend to the **beginning of the word**, or to earlier occurrences of the same letters."
     )
     unit = "characters"
     separator = ""
     has_numbers = False
     packs = False
     is_open_ended = True
-    stalled_above = 2.8  # knowing how often each character comes gives about 3.2, knowing the one before it 2.5
+    stalled_above = 2.8  # character frequencies give about 3.2, bigrams 2.5
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -75,7 +74,7 @@ class Characters(Rule):
 
     @property
     def typed(self) -> str:
-        return f"A text of up to {self.longest_typed} characters, spaces and all. ↵ stands for a new line."
+        return f"A text of up to {self.longest_typed} characters, including spaces. ↵ is a new line."
 
     @property
     def default(self) -> str:
@@ -94,7 +93,7 @@ class Characters(Rule):
             purpose: next((text for text in phrases if self._reads(text) and len(text) <= self.longest_typed), "")
             for purpose, phrases in _PHRASES.items()
         }
-        return {purpose: text for purpose, text in fits.items() if len(text) > 1} or {"… goes on": self.default}
+        return {purpose: text for purpose, text in fits.items() if len(text) > 1} or {"… continues": self.default}
 
     @property
     def is_pair(self) -> bool:
@@ -103,14 +102,14 @@ class Characters(Rule):
 
     @property
     def longest_typed(self) -> int:
-        """The most characters of a training window."""
+        """The length of a training window in characters."""
         return self.config.max_len * (2 if self.is_pair else 1)
 
     def special_names(self) -> tuple[str, ...]:
         return ("start",) if self.is_pair else ()
 
     def source_length(self, size: int) -> int:
-        return 2 * size if self.is_pair else size + 1  # with a right answer for the last character too
+        return 2 * size if self.is_pair else size + 1  # one more, as the label of the last character
 
     def typed_length(self, n: int) -> int:
         return n if self.is_pair else n - 1
@@ -119,7 +118,7 @@ class Characters(Rule):
         return size + 2
 
     def as_typed(self, tokens: Sequences, labels: Sequences, *, is_pair: bool) -> tuple[Sequences, Sequences]:
-        """A typed text has no label after its last character; an encoder-decoder gets both halves."""
+        """Remove the label of the last character; for an encoder-decoder, join both halves."""
         if is_pair:
             return torch.cat((tokens, labels), dim=1), labels
         labels = labels.clone()
@@ -131,31 +130,33 @@ class Characters(Rule):
         return min(self.config.max_len, 24)
 
     def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
-        """n windows of the part of the text for that purpose."""
+        """Draw n windows from the part of the text for this purpose."""
         length = self.source_length(self.config.max_len)
         text, (begin, end) = texts.encoded(self.config.text, self.config.alphabet), self.part(purpose)
         if end - begin < length:
             raise InputError(
                 f"The text {texts.title(self.config.text)} has {len(text):,} characters, of which {end - begin:,} are for this "
-                f"purpose, and a window of max_len={self.config.max_len} needs {length}; take a longer text or smaller windows."
+                f"purpose, and a window of max_len={self.config.max_len} needs {length}; use a longer text or smaller windows."
             )
         first = torch.randint(begin, end - length + 1, (n, 1), generator=draw)
         cells = text[first + torch.arange(length)].long()  # [batch, pos]
         return cells, torch.full((n,), length)
 
     def part(self, purpose: Purpose) -> tuple[int, int]:
-        """The start and end of the part of the text for a purpose, in characters."""
+        """Return the start and end of the part of the text for a purpose, in characters."""
         n = len(texts.encoded(self.config.text, self.config.alphabet))
         split = n - round(HELD_OUT * n)
         return (split, n) if purpose in ("held-out", "test") else (0, split)
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
-        first = (lengths + 1) // 2 if self.is_pair else torch.ones_like(lengths)  # what is only read
+        first = (
+            (lengths + 1) // 2 if self.is_pair else torch.ones_like(lengths)
+        )  # the number of characters without a label
         index = first[:, None] + torch.arange(source.shape[1], device=source.device)  # [batch, pos]
         return source.gather(1, index.clamp(max=source.shape[1] - 1)), lengths - first
 
     def frame(self, source: Sequences, lengths: Lengths, special: Specials) -> tuple[Stream, Stream | None]:
-        """Sampled windows: every position has a label."""
+        """Lay out sampled windows, in which every position has a label."""
         answer, n_answer = self.answer(source, lengths)
         if not self.is_pair:
             return Stream(source[:, :-1], answer[:, :-1], n_answer), None
@@ -166,14 +167,14 @@ class Characters(Rule):
         return Stream(source[:, :read], source[:, :read], lengths - n_answer), Stream(target, answer, n_answer)
 
     def frame_typed(self, source: Sequences, lengths: Lengths, special: Specials) -> tuple[Stream, Stream | None]:
-        """Typed texts: the last character has no label."""
+        """Lay out typed texts, in which the last character has no label."""
         if self.is_pair:
             return self.frame(source, lengths, special)
         labels = torch.nn.functional.pad(source[:, 1:], (0, 1), value=IGNORED)
         return Stream(source, labels, lengths), None
 
     def prompt_length(self, n: int) -> int:
-        """One character; all later ones are labels."""
+        """Return 1: the first character is the prompt, all others are labels."""
         return 1
 
     def answer_queries(self, n: int) -> range:
@@ -197,11 +198,11 @@ class Characters(Rule):
         if not self.is_pair or len(source) == self.longest_typed:
             return ""
         n = self.config.max_len
-        trained = f"It was trained to read {n} characters and to say the {n} after them"
+        trained = f"It was trained to read {n} characters and predict the next {n}"
         return f"{trained}; of these {len(source)} it reads the first half."
 
     def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
-        """The character before the query; in an encoder-decoder the last one of the source."""
+        """Return the character before the query; in an encoder-decoder, the last one of the source."""
         n = len(source)
         if self.is_pair:
             wanted = torch.zeros(n // 2, n - n // 2, dtype=torch.bool, device=source.device)
@@ -214,7 +215,7 @@ class Characters(Rule):
         return character if sign != character and sign in self.config.alphabet else sign
 
     def _places(self) -> dict[str, int]:
-        """The token of each character, and of the sign that it is shown as unless the alphabet contains that sign."""
+        """Return the token of each character, and of the symbol that represents it unless the alphabet has that symbol."""
         place = {character: 1 + index for index, character in enumerate(self.config.alphabet)}
         signs = {sign: place[character] for character, sign in {**SIGNS, " ": SPACE}.items() if character in place}
         return signs | place

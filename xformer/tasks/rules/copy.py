@@ -10,10 +10,10 @@ class Copy(Rule):
 
     name = "copy"
     verb = "copies"
-    instruction = "Type numbers; it says them again."
+    instruction = "Type numbers; the model copies them."
     score_name = "diagonal"
     score_says = "is on the token itself"
-    look_for = "Look for a **diagonal**: the output at position i has to say the token at i, so somewhere it has to look there."
+    look_for = "Look for a **diagonal**: the output at position i is the token at i, so some head has to attend there."
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
         return source, lengths

@@ -1,9 +1,9 @@
-"""Copying twice: the symbols, and then the same again.
+"""Copying twice: the symbols, and then the same symbols again.
 
     answer[i] = source[i mod n]
 
-In the second pass the model has to return to the start of the source, and then to stop, although it generated the same tokens
-after the same tokens before. The symbols are distinct, so the successor of a symbol is unambiguous.
+The model has to return to the start of the source for the second pass, and stop after it, although both passes generate the
+same tokens. The symbols are distinct, so the successor of a symbol is unambiguous.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
 
 
 class CopyTwice(Rule):
-    """answer = source, source; of distinct symbols 1 … `symbols`, at least `max_len` of them; lengths count symbols."""
+    """answer = source, source; distinct symbols 1 … `symbols`, at least `max_len` of them; lengths count symbols."""
 
     name = "copy-twice"
-    verb = "says twice"
-    instruction = "Type numbers, each only once; it says them twice."
+    verb = "copies twice"
+    instruction = "Type numbers, each only once; the model copies them twice."
     score_name = "two diagonals"
-    score_says = "is on the token that it has to say"
+    score_says = "is on the token that it has to copy"
     look_for = (
-        "Look for **two diagonals**, one below the other: the first time through the source and the second. Where the first "
+        "Look for **two diagonals**, one below the other: the first and the second pass through the source. Where the first "
         "ends, a head has to jump back to the beginning."
     )
 
@@ -38,10 +38,10 @@ class CopyTwice(Rule):
     def examples(self) -> dict[str, str]:
         longest = self.config.max_len
         return {
-            "… says six numbers twice": self.distinct(6),
-            "… says them in another order": " ".join(reversed(self.distinct(6).split())),
-            "… is in doubt when a number comes again": "3 7 3 12 3 9",
-            "… does the longest it was trained on": self.distinct(longest),
+            "… copies six numbers twice": self.distinct(6),
+            "… copies them in another order": " ".join(reversed(self.distinct(6).split())),
+            "… is unsure when a number repeats": "3 7 3 12 3 9",
+            "… copies the longest input it was trained on": self.distinct(longest),
             "… handles the shortest": self.distinct(self.config.min_len),
         }
 

@@ -1,7 +1,7 @@
 """Digits: classify images of handwriting with a vision transformer (Dosovitskiy et al. 2021).
 
-A source is the image's 64 pixels and its digit; only the pixels are input. As text it is "test 17", the 18th test image, or
-"drawn" and the pixels in base 17 without trailing blanks. A drawn image has no known digit, so no right answer.
+A source is the image's 64 pixels and its digit; only the pixels are input. Its text is "test 17" for the 18th test image, or
+"drawn" and the pixels in base 17 without trailing blanks. A drawn image has no known digit, so it has no right answer.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _TEST = re.compile(r"test ([0-9]{1,4})", re.ASCII)
 
 
 class Digits(Rule):
-    """answer = the digit. Ten symbols, the digits; `min_len` = `max_len` is the image's side in pixels."""
+    """answer = the digit. Ten symbols, the digits; `min_len` = `max_len` = the image's side in pixels."""
 
     name = "digits"
     verb = "reads"
-    instruction = "Draw a digit or choose an image of one; it says which digit it is."
+    instruction = "Draw a digit or choose an image of one; the model recognises it."
     score_name = "ink"
     score_says = "goes from the class token to patches with ink"
     look_for = (
-        "Look at the row of the **class** token: it alone has to say the digit, so it has to gather from the patches what"
-        " the answer needs. What stroke a patch is part of, patches can only learn from each other."
+        "Look at the row of the **class** token: the digit is predicted there, so it has to gather all information from the "
+        "patches. Patches can only learn from each other which stroke they belong to."
     )
     unit = "pixels per side"
     has_numbers = False
     sample = "test 0"
     opening = ""
-    accepts = f"A test image, “test 0” to “test {N_TEST - 1}”, or pixels that are drawn, “drawn 00d9…”."
+    accepts = f"A test image, “test 0” to “test {N_TEST - 1}”, or drawn pixels, “drawn 00d9…”."
     is_image = True
-    bytes_beside = 200 * 10**6  # of the library that brings the images
+    bytes_beside = 200 * 10**6  # scikit-learn, which provides the images
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -62,9 +62,9 @@ class Digits(Rule):
         return {
             "… reads a clear seven": f"test {firsts[7]}",
             "… tells an eight from a three": f"test {firsts[8]}",
-            "… stands a seven on its head": self.written([*upside_down[:-1][::-1], UNKNOWN]) or "",
-            "… makes of an empty page": "drawn",
-            "… makes of nothing but ink": "drawn " + _INK[MAX_INK] * N_PIXELS,
+            "… reads a seven upside down": self.written([*upside_down[:-1][::-1], UNKNOWN]) or "",
+            "… reads an empty page": "drawn",
+            "… reads a page full of ink": "drawn " + _INK[MAX_INK] * N_PIXELS,
         }
 
     def source_length(self, size: int) -> int:
@@ -77,15 +77,13 @@ class Digits(Rule):
         return 1 + (SIDE // self.config.patch) ** 2
 
     def about_causal_mask(self, source: Sequence[int]) -> str:
-        return (
-            "the class token comes first, so it may then look at nothing but itself, and learns nothing of the image."
-        )
+        return "the class token comes first, so it then sees only itself and nothing of the image."
 
     def answer_length(self, n: int) -> int:
         return 1
 
     def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
-        """For training, n images drawn with replacement; else test images, without repetition until all were drawn."""
+        """For training, draw n images with replacement; else test images, without repetition until all were drawn."""
         train, test = digit_images()
         lengths = torch.full((n,), N_PIXELS + 1)
         if purpose != "train":
@@ -112,12 +110,12 @@ class Digits(Rule):
         )
 
     def test_number(self, source: Sequence[int]) -> int | None:
-        """The number of a test image, or None."""
+        """Return the number of a test image, or None for another image."""
         same = (digit_images()[1].sources == torch.tensor(list(source))).all(dim=1).nonzero()
         return int(same[0, 0]) if len(same) else None
 
     def written(self, source: Sequence[int]) -> str | None:
-        """A test image by its number, any other by its pixels."""
+        """Return the text of an image: a test image by number, any other by its pixels."""
         if len(source) != N_PIXELS + 1:
             return None  # an answer
         if (number := self.test_number(source)) is not None:
@@ -125,7 +123,7 @@ class Digits(Rule):
         return f"drawn {''.join(_INK[ink] for ink in source[:-1]).rstrip('0')}".rstrip()
 
     def has_right_answer(self, source: Sequence[int]) -> bool:
-        """Only for test images."""
+        """Return whether the image is a test image."""
         return self.test_number(source) is not None
 
     def check(self, source: Sequence[int]) -> None:
@@ -139,10 +137,10 @@ class Digits(Rule):
 
     def remark(self, source: Sequence[int]) -> str:
         ink = sum(source[:-1]) / N_PIXELS
-        return "" if 2 <= ink <= 8 else f"{ink:.1f} of {MAX_INK} ink per pixel; the images of training have about 5."
+        return "" if 2 <= ink <= 8 else f"{ink:.1f} of {MAX_INK} ink per pixel; training images have about 5."
 
     def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "1 patch"]:
-        """The patches with ink."""
+        """Return True for the patches with ink."""
         side = SIDE // self.config.patch
         grid = source[:N_PIXELS].view(side, self.config.patch, side, self.config.patch)  # [row, y, column, x]
         return (grid > 0).any(dim=3).any(dim=1).flatten()[None]
@@ -150,6 +148,6 @@ class Digits(Rule):
     def head_score(
         self, pattern: Float[Tensor, "head query key"], source: Sequence[int], queries: Sequence[int]
     ) -> Float[Tensor, " head"]:
-        """The share of the class token's attention on patches with ink."""
+        """Return the fraction of the class token's attention on patches with ink."""
         inked = self.target_pattern(torch.tensor(list(source), device=pattern.device))[0]  # [patch]
         return pattern[:, 0, 1:][:, inked].sum(dim=-1)

@@ -1,9 +1,9 @@
 """Induction: repeat a random prefix. The next token is the one that followed the current token in the prefix.
 
-One layer cannot solve it by content. In layer 1 a previous-token head writes into every position which token came before; in
-layer 2 a head attends to the position whose previous token is the current one (Elhage et al. 2021, “A Mathematical Framework
-for Transformer Circuits”; Olsson et al. 2022, arXiv:2209.11895). Lengths vary, so the distance does not help. The symbols of a
-prefix are distinct, so the successor of a symbol is unambiguous.
+One layer cannot solve this by content. In layer 1, a previous-token head writes the previous token into every position; in
+layer 2, an induction head attends to the position whose previous token is the current one (Elhage et al. 2021, “A Mathematical
+Framework for Transformer Circuits”; Olsson et al. 2022, arXiv:2209.11895). Lengths vary, so a fixed distance does not help. The
+symbols of a prefix are distinct, so the successor of a symbol is unambiguous.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
 
 
 class Induction(Rule):
-    """answer = source, of distinct symbols. Symbols 1 … `symbols`, at least `max_len` of them; lengths count symbols."""
+    """answer = source; distinct symbols 1 … `symbols`, at least `max_len` of them; lengths count symbols."""
 
     name = "induction"
     verb = "repeats"
-    instruction = "Type numbers, each only once; it repeats them."
+    instruction = "Type numbers, each only once; the model repeats them."
     score_name = "induction"
     score_says = "is on the token after the earlier occurrence of the current token"
     look_for = (
-        "Look for an **induction head** in the second layer: to continue a token, it has to look at what "
-        "**followed** that token in the prefix. To find that place, the first layer has to tell every position which "
-        "token stands before it."
+        "Look for an **induction head** in the second layer: to predict the next token, it has to attend to what "
+        "**followed** the current token in the prefix. To find that position, the first layer has to give every position "
+        "its previous token."
     )
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
         return source, lengths
 
     def remark(self, source: Sequence[int]) -> str:
-        return super().remark(source).replace("expect mistakes", "see whether looking up still works")
+        return super().remark(source).replace("expect mistakes", "see whether the look-up still works")
 
     def examples(self) -> dict[str, str]:
         longest = self.config.max_len
         return {
             "… repeats six numbers": self.distinct(6),
             "… repeats them in another order": " ".join(reversed(self.distinct(6).split())),
-            "… is in doubt when a number comes again": "3 7 3 12 3 9",
-            "… repeats the longest it was trained on": self.distinct(longest),
-            "… manages on more than it was trained on": self.distinct(min(longest + 3, self.config.symbols)),
+            "… is unsure when a number repeats": "3 7 3 12 3 9",
+            "… repeats the longest input it was trained on": self.distinct(longest),
+            "… repeats longer input than it was trained on": self.distinct(min(longest + 3, self.config.symbols)),
             "… handles the shortest": self.distinct(self.config.min_len),
         }
 

@@ -1,8 +1,8 @@
-"""Modular addition: a + b mod p, scored on pairs that training never shows.
+"""Modular addition: a + b mod p, scored on pairs that are not used in training.
 
-Training draws from a fixed share of the pairs, scoring from the others; a + b and b + a are on the same side. Such a model
-first memorises its pairs and fails on the others; much later it generalises, suddenly (“grokking”: Power et al. 2022,
-arXiv:2201.02177). It represents numbers as angles on circles and adds by rotation (Nanda et al. 2023, arXiv:2301.05217).
+Training uses a fixed fraction of the pairs, scoring the others; a + b and b + a are on the same side. A model first memorises
+its pairs and fails on the others; much later it suddenly generalises (“grokking”: Power et al. 2022, arXiv:2201.02177). It
+represents numbers as angles on circles and adds by rotation (Nanda et al. 2023, arXiv:2301.05217).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, read_num
 
 @cache
 def pairs(p: int, *, share: float = 0.75, for_training: bool) -> Int[Tensor, "pair 2"]:
-    """All ordered pairs of 0 … p − 1 on one side of the split, with a + b beside b + a.
+    """Return all ordered pairs of 0 … p − 1 on one side of the split; a + b and b + a are on the same side.
 
-    The split is the same for every seed; a larger training share contains every smaller one.
+    The split does not depend on the seed, and a larger training share contains every smaller one.
     """
     unordered = torch.combinations(torch.arange(p), 2, with_replacement=True)  # [p (p + 1) / 2, 2]: a ≤ b
     order = torch.randperm(len(unordered), generator=torch.Generator().manual_seed(p))
@@ -33,16 +33,16 @@ def pairs(p: int, *, share: float = 0.75, for_training: bool) -> Int[Tensor, "pa
 
 
 class Modular(Rule):
-    """Two numbers → one, a + b mod p. `symbols` is p, its numbers are 0 … p − 1; `min_len` and `max_len` are 2."""
+    """Two numbers → one, a + b mod p. `symbols` is p, the numbers are 0 … p − 1; `min_len` and `max_len` are 2."""
 
     name = "modular"
     verb = "adds"
-    instruction = "Type two numbers; it adds them, going back to 0 where it has run out of numbers."
+    instruction = "Type two numbers; the model adds them, wrapping around to 0 after the largest number."
     score_name = "the two numbers"
     score_says = "is on the two numbers"
     look_for = (
-        "Look at the row of **start**, where the answer is predicted: it has to gather **the two numbers**. More is not to be "
-        "seen here: how they are added is a matter of the embeddings and the feed-forward layer."
+        "Look at the row of **start**, where the answer is predicted: it has to gather **the two numbers**. Attention shows no "
+        "more than that: they are added in the embeddings and the feed-forward layer."
     )
 
     opening = ""
@@ -63,12 +63,12 @@ class Modular(Rule):
         p = self.config.symbols
         (seen, unseen) = (self._pairs(for_training=side)[0].tolist() for side in (True, False))
         return {
-            "… adds without going round": f"{p // 4} {p // 3}",
-            "… goes round at p": f"{p - 1} {p - 2}",
+            "… adds without wrapping around": f"{p // 4} {p // 3}",
+            "… wraps around at p": f"{p - 1} {p - 2}",
             "… lands on zero": f"{p // 3} {p - p // 3}",
-            "… adds two numbers it was trained on": " ".join(map(str, seen)),
-            "… adds two numbers it never saw together": " ".join(map(str, unseen)),
-            "… finds b + a where it never saw a + b": " ".join(map(str, reversed(unseen))),
+            "… adds a pair it was trained on": " ".join(map(str, seen)),
+            "… adds a pair it never saw": " ".join(map(str, unseen)),
+            "… adds b + a when it never saw a + b": " ".join(map(str, reversed(unseen))),
         }
 
     def _pairs(self, *, for_training: bool) -> Int[Tensor, "pair 2"]:
@@ -82,7 +82,7 @@ class Modular(Rule):
         return len(self._pairs(for_training=False))
 
     def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
-        """For training, n pairs drawn with replacement; else unseen pairs, without repetition until all were drawn."""
+        """For training, draw n pairs with replacement; else unseen pairs, without repetition until all were drawn."""
         table = self._pairs(for_training=purpose == "train")
         if purpose == "train":
             chosen = torch.randint(0, len(table), (n,), generator=draw)
@@ -104,11 +104,9 @@ class Modular(Rule):
             raise InputError(f"This model adds two numbers, got {len(source)}; try {self.typed_example}.")
 
     def remark(self, source: Sequence[int]) -> str:
-        """Whether training shows this pair."""
+        """State whether the pair is used in training."""
         seen = (self._pairs(for_training=True) == torch.tensor(list(source)) - 1).all(dim=1).any()
-        return (
-            "Training showed it these two numbers." if seen else "Training never showed it these two numbers together."
-        )
+        return "This pair was used in training." if seen else "This pair was not used in training."
 
     def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
         return torch.ones(1, len(source), dtype=torch.bool, device=source.device)

@@ -1,8 +1,8 @@
-"""Running parity: after each bit, whether the number of ones so far is odd, computed from the answer before.
+"""Running parity: after each bit, whether the number of ones so far is odd, computed from the previous answer.
 
     answer[i] = bit[0] ⊕ … ⊕ bit[i] = answer[i − 1] ⊕ bit[i]
 
-The parity of all bits at once requires counting. Writing intermediate results turns it into steps that need two tokens each:
+Computing the parity of all bits at once requires counting. Intermediate results turn it into steps that need only two tokens:
 the bit and the previous answer (Wei et al. 2022, arXiv:2201.11903).
 """
 
@@ -14,16 +14,18 @@ _BITS = ("0", "1")
 
 
 class Parity(Rule):
-    """answer[i] = bits 0 … i xor-ed. Two symbols, the bits 0 and 1; lengths count bits."""
+    """answer[i] = XOR of bits 0 … i. Two symbols, the bits 0 and 1; lengths count bits."""
 
     name = "parity"
-    verb = "keeps the parity of"
-    instruction = "Type zeros and ones; after each it says whether the ones so far are even (0) or odd (1)."
+    verb = "tracks the parity of"
+    instruction = (
+        "Type zeros and ones; after each, the model outputs whether the number of ones so far is even (0) or odd (1)."
+    )
     score_name = "its own bit"
-    score_says = "is on the bit that is next"
+    score_says = "is on the next bit"
     look_for = (
-        "Look at the rows of the answer: each step has to look back at **one bit**, the next one, which makes a diagonal."
-        " What it wrote before it reads anyway, and two tokens suffice for a step."
+        "Look at the rows of the answer: each step has to attend to **one bit**, the next one, which makes a diagonal. "
+        "The previous answer is the current token, so these two tokens are enough for a step."
     )
     unit = "bits"
     separator = ""
@@ -36,12 +38,12 @@ class Parity(Rule):
     def examples(self) -> dict[str, str]:
         longest = self.config.max_len
         return {
-            "… keeps the parity of eight bits": self.default,
+            "… tracks the parity of eight bits": self.default,
             "… switches at every one": "1" * min(8, longest),
-            "… has nothing to do for zeros": "0" * min(8, longest),
+            "… stays the same for zeros": "0" * min(8, longest),
             "… carries a single one to the end": "1" + "0" * (min(8, longest) - 1),
-            "… does the longest it was trained on": ("110100101110010" * longest)[:longest],
-            "… fails on more than it was trained on": ("110100101110010" * longest)[: longest + 3],
+            "… handles the longest input it was trained on": ("110100101110010" * longest)[:longest],
+            "… fails on longer input than it was trained on": ("110100101110010" * longest)[: longest + 3],
         }
 
     def read(self, text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Reversal: position i needs the symbol at length − 1 − i, which requires the length."""
+"""Reversal: position i needs the symbol at length − 1 − i, so it must know the length."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Reverse(Rule):
 
     name = "reverse"
     verb = "reverses"
-    instruction = "Type numbers; it says them backwards."
+    instruction = "Type numbers; the model reverses them."
     score_name = "anti-diagonal"
     score_says = "is on the mirrored token"
     look_for = (
-        "Look for an **anti-diagonal**: the output at position i has to say the token at length − 1 − i, so somewhere it "
-        "has to look there. Unless the positions tell it, earlier layers must first work out the input’s length."
+        "Look for an **anti-diagonal**: the output at position i is the token at length − 1 − i, so some head has to attend "
+        "there. Unless the positions encode it, earlier layers must first determine the length of the input."
     )
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:

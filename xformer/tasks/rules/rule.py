@@ -3,8 +3,8 @@
 For a source with n tokens:
 
     answer            answer_length(n) tokens, a pure function of the source
-    target_pattern    [answer, source]: the source tokens that the output of each answer token has to attend to
-    head score        Σ pattern[query, target], averaged over answer tokens with targets: in [0, 1]
+    target_pattern    [answer, source]: the source tokens to which the output of each answer token has to attend
+    head score        Σ pattern[query, target], averaged over answer tokens with targets, in [0, 1]
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from xformer.tasks.framing import Purpose, Specials, Stream, frame, sequences
 Sequences = Int[Tensor, "batch pos"]
 Lengths = Int[Tensor, " batch"]
 Answers = tuple[Sequences, Lengths]
-"""Answers and their lengths; cells past a length are arbitrary."""
+"""Answers and their lengths; cells beyond a length are arbitrary."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Rule:
     config: TaskConfig
 
     name: ClassVar[str]
-    """Its name in a configuration; its limits have the same name in `xformer.task_limits`."""
+    """The name in a configuration; the limits have the same name in `xformer.task_limits`."""
     verb: ClassVar[str]
     """What the model does, as in “see how the model …”."""
     instruction: ClassVar[str]
@@ -44,15 +44,15 @@ class Rule:
     score_name: ClassVar[str]
     """The name of the head score."""
     score_says: ClassVar[str]
-    """What a score of w means, continuing “w of its attention …”."""
+    """The meaning of a score of w, continuing “w of its attention …”."""
     look_for: ClassVar[str]
-    """What to notice in a trained model's attention: one sentence of Markdown."""
+    """What to look for in a trained model's attention: a sentence or two of Markdown."""
     unit: ClassVar[str] = "numbers"
     """The unit of `min_len` and `max_len`."""
     separator: ClassVar[str] = " "
     """The text between typed symbols."""
     tokens: ClassVar[tuple[str, ...]] = ()
-    """The text of the tokens 1, 2, … where they do not depend on the sizes; empty: the numbers 1 … `symbols`."""
+    """The text of the tokens 1, 2, … if it does not depend on the sizes; empty: the numbers 1 … `symbols`."""
     has_numbers: ClassVar[bool] = True
     """Whether the tokens 1, 2, … are numbers in order."""
     sample: ClassVar[str] = ""
@@ -62,16 +62,16 @@ class Rule:
     accepts: ClassVar[str] = ""
     """The accepted text, in a few words; empty: numbers."""
     needs_causal: ClassVar[bool] = False
-    """Whether an encoder must be causal, as each answer depends on the past alone."""
+    """Whether an encoder must be causal, because each answer depends only on the past."""
     is_image: ClassVar[bool] = False
     """Whether a source is an image: its pixels, then its label."""
     packs: ClassVar[bool] = True
-    """Whether two examples share a row; not if all have one length."""
+    """Whether two examples can share a row; False if all have the same length."""
     is_open_ended: ClassVar[bool] = False
     """Whether the output is text without an end and without a right answer."""
 
     bytes_beside: ClassVar[int] = 0
-    """The memory of the library that provides its inputs."""
+    """The memory of the library that provides the inputs, in bytes."""
     stalled_above: ClassVar[float] = 1.0
     """A run has stalled if its training loss, in nats, is above this after most of its steps."""
 
@@ -82,12 +82,12 @@ class Rule:
 
     @property
     def typed_labels(self) -> tuple[str, ...]:
-        """The text of the same tokens as they are typed."""
+        """The text of the same tokens when typed."""
         return self.labels
 
     @property
     def n_numbers(self) -> int:
-        """How many of the tokens 1, 2, … are numbers in order; 0 if they are not numbers."""
+        """The number of tokens 1, 2, … that are numbers in order; 0 if they are not numbers."""
         return self.config.symbols if self.has_numbers else 0
 
     @property
@@ -117,31 +117,31 @@ class Rule:
         return ""
 
     def examples(self) -> dict[str, str]:
-        """Example inputs by their purpose, which continues “See how the model …”."""
+        """Return example inputs by their purpose, which continues “See how the model …”."""
         longest = self.config.max_len
         return {
             f"… {self.verb} six numbers": self.some(6),
-            "… tells equal numbers apart by their place": " ".join(["5"] * 4 + ["9"] * 4),
-            f"… {self.verb} the longest it was trained on": self.some(longest),
-            "… fails on more than it was trained on": self.some(longest + 3),
+            "… tells equal numbers apart by position": " ".join(["5"] * 4 + ["9"] * 4),
+            f"… {self.verb} the longest input it was trained on": self.some(longest),
+            "… fails on longer input than it was trained on": self.some(longest + 3),
             "… handles the shortest": self.some(self.config.min_len),
         }
 
     def some(self, count: int) -> str:
-        """`count` numbers as text: each is 7 more than the one before, modulo `symbols`."""
+        """Return `count` numbers as text, each 7 more than the previous, modulo `symbols`."""
         return " ".join(str(1 + (step * 7 + 2) % self.config.symbols) for step in range(count))
 
     def distinct(self, count: int) -> str:
-        """`count` distinct numbers as text."""
+        """Return `count` distinct numbers as text."""
         step = next(step for step in (7, 5, 3, 2, 1) if self.config.symbols % step)
         return " ".join(str(1 + (place * step + 2) % self.config.symbols) for place in range(count))
 
     def source_length(self, size: int) -> int:
-        """The number of tokens of a source of size `size`, between `min_len` and `max_len`."""
+        """Return the number of tokens of a source of this size, between `min_len` and `max_len`."""
         return size
 
     def typed_length(self, n: int) -> int:
-        """How many of the n tokens of a sampled source are typed."""
+        """Return how many of the n tokens of a sampled source are typed."""
         return n
 
     @property
@@ -150,57 +150,57 @@ class Rule:
         return (self.config.min_len + self.config.max_len) // 2
 
     def special_names(self) -> tuple[str, ...]:
-        """The special tokens besides padding."""
+        """Return the names of the special tokens besides padding."""
         if self.config.architecture == "encoder":
             return ("end",) if self.config.end_token else ()
         return ("end", "start")
 
     def frame(self, source: Sequences, lengths: Lengths, special: Specials) -> tuple[Stream, Stream | None]:
-        """Sampled sources and their answers as a model reads them; see `xformer.tasks.framing`."""
+        """Lay out sampled sources and their answers for a model; see `xformer.tasks.framing`."""
         answer, answer_lengths = self.answer(source, lengths)
         return frame(self.config.architecture, source, lengths, answer, answer_lengths, special)
 
     def frame_typed(self, source: Sequences, lengths: Lengths, special: Specials) -> tuple[Stream, Stream | None]:
-        """The same for typed sources."""
+        """Lay out typed sources and their answers for a model."""
         return self.frame(source, lengths, special)
 
     def prompt_length(self, n: int) -> int:
-        """The length of a decoder's prompt for n tokens."""
+        """Return the length of a decoder's prompt for n tokens."""
         return n + 1  # s₁ … s_L start
 
     def answer_queries(self, n: int) -> range:
-        """The output positions of the answer to n symbols: after the source in a decoder, else all."""
+        """Return the output positions of the answer to n symbols: after the source in a decoder, else all."""
         start = n if self.config.architecture == "decoder" else 0
         return range(start, start + self.answer_length(n))
 
     def stream_length(self, size: float) -> float:
-        """The approximate number of tokens of an example of that size."""
+        """Return the approximate number of tokens of an example of this size."""
         return size * (2 if self.config.architecture == "decoder" else 1) + 2
 
     def as_typed(self, tokens: Sequences, labels: Sequences, *, is_pair: bool) -> tuple[Sequences, Sequences]:
-        """The inputs of a batch as they would be typed, and their answers."""
+        """Return the inputs of a batch as they would be typed, and their answers."""
         return tokens, labels
 
     def about_causal_mask(self, source: Sequence[int]) -> str:
-        """The effect of the causal mask on a bidirectional model, continuing “Set the mask to Causal: …”."""
+        """Describe the effect of a causal mask on a bidirectional model, continuing “Set the mask to Causal: …”."""
         wanted = self.target_pattern(torch.tensor(list(source)))  # [answer, source]
         queries = torch.tensor(list(self.answer_queries(len(source))))[:, None]  # [answer, 1]
         ahead = int((wanted & (torch.arange(wanted.shape[1]) > queries)).any(dim=1).sum())
         if not ahead:
-            return "no output of this input needs a token that comes after it. Does the model know?"
-        need = f"{ahead} of {len(wanted)} outputs need a token that comes later"
-        return f"a position then sees only itself and what came before, and {need}."
+            return "no output for this input needs a later token. Has the model learned that?"
+        need = f"{ahead} of {len(wanted)} outputs need a later token"
+        return f"a position then sees only itself and earlier positions, but {need}."
 
     def size(self, source: Sequence[int]) -> int:
-        """The size of a source, in `unit`."""
+        """Return the size of a source, in `unit`."""
         return len(source)
 
     def answer_length(self, n: int) -> int:
-        """The number of tokens of the answer to n tokens; also for a tensor of lengths."""
+        """Return the number of tokens of the answer to n tokens; also works on a tensor of lengths."""
         return n
 
     def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
-        """n sources and their lengths in tokens; with `paired`, the lengths of two neighbours have a constant sum."""
+        """Draw n sources, and their lengths in tokens; with `paired`, the lengths of two neighbours have a constant sum."""
         c = self.config
         if TASK_LIMITS[self.name].is_distinct:
             chance = torch.rand(n, c.symbols, generator=draw)
@@ -210,41 +210,41 @@ class Rule:
         return sequences(n, symbols=c.symbols, min_len=c.min_len, max_len=c.max_len, paired=paired, draw=draw)
 
     def edge_cases(self) -> tuple[Sequences, Lengths] | None:
-        """Rarely sampled inputs that people try first, with their lengths in tokens, or None."""
+        """Return rarely sampled inputs that visitors often try, with their lengths in tokens, or None."""
         return None
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
-        """The right answers, as tensor algebra."""
+        """Compute the right answers, vectorised."""
         raise NotImplementedError
 
     def read(self, text: str) -> list[int]:
-        """The tokens of a typed text. Raises `InputError` with one plain sentence if it is no source."""
+        """Parse a typed text. Raises `InputError` if it is not a valid source."""
         return read_numbers(text, 1, self.config.symbols, self.typed_example)
 
     def written(self, source: Sequence[int]) -> str | None:
-        """The text of a source, if it is not simply token after token; else None."""
+        """Return the text of a source, or None if it is its tokens joined by `separator`."""
         return None
 
     def check(self, source: Sequence[int]) -> None:
-        """Raise `InputError` if tokens have no answer."""
+        """Raise `InputError` if a source has no answer."""
         if not source:
             raise InputError("An example needs at least one number, got none; for example [3, 1, 2].")
 
     def remark(self, source: Sequence[int]) -> str:
-        """One sentence on how a source differs from the training data; empty if it does not."""
+        """Return one sentence on how a source differs from the training data; empty if it does not."""
         c, size = self.config, self.size(source)
         if TASK_LIMITS[self.name].is_distinct and len(set(source)) < len(source):
-            return "A number comes twice, which it never saw in training: what followed it is in doubt."
+            return "A number occurs twice, which never happened in training, so its successor is ambiguous."
         if c.min_len <= size <= c.max_len:
             return ""
         return f"{size} {self.unit}: it was trained on {c.min_len} to {c.max_len}, so expect mistakes."
 
     def has_right_answer(self, source: Sequence[int]) -> bool:
-        """Whether a source has a known answer."""
+        """Return whether a source has a known answer."""
         return not self.is_open_ended
 
     def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
-        """The source tokens that the output of each answer token has to attend to; a row may be empty.
+        """Return the source tokens to which the output of each answer token has to attend; a row may be empty.
 
         By default, answer token i needs source token i.
         """
@@ -253,7 +253,7 @@ class Rule:
     def head_score(
         self, pattern: Float[Tensor, "head query key"], source: Sequence[int], queries: Sequence[int]
     ) -> Float[Tensor, " head"]:
-        """The share of each head's attention on the target pattern, in [0, 1].
+        """Return the fraction of each head's attention on the target pattern, in [0, 1].
 
         `queries` are the output positions of the answer; the keys 0 … n − 1 are the source.
         """
@@ -265,9 +265,9 @@ class Rule:
 
 
 def read_numbers(text: str, low: int, high: int, example: str) -> list[int]:
-    """The numbers in a text such as "3 7 12 9"; commas, semicolons and brackets are allowed.
+    """Parse the numbers in a text such as "3 7 12 9"; commas, semicolons and brackets are allowed.
 
-    Raises `InputError` with one plain sentence for other text, or for a number outside `low` … `high`.
+    Raises `InputError` for other text, or for a number outside `low` … `high`.
     """
     words = [word for word in re.split(r"[\s,;\[\]()]+", text) if word]
     if not words:
@@ -280,9 +280,9 @@ def read_numbers(text: str, low: int, high: int, example: str) -> list[int]:
 
 
 def read_characters(text: str, characters: Sequence[str], what: str, example: str) -> list[int]:
-    """The index in `characters` of each character of a text; spaces and commas are skipped.
+    """Return the index in `characters` of each character of a text; spaces and commas are skipped.
 
-    Raises `InputError` with one plain sentence for any other character, or for an empty text.
+    Raises `InputError` for any other character, or for an empty text.
     """
     found = [character for character in text if not (character.isspace() or character == ",")]
     if not found:
@@ -294,6 +294,6 @@ def read_characters(text: str, characters: Sequence[str], what: str, example: st
 
 
 def shown(word: str) -> str:
-    """Typed text, short and printable enough for a sentence."""
+    """Shorten typed text and replace unprintable characters, so that it fits into a sentence."""
     start = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in word[:20])
     return start if len(word) <= 20 else start + "…"

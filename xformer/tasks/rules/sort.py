@@ -1,4 +1,4 @@
-"""Sorting: the symbols in ascending order. The position of a symbol depends on all others, not on where it stands."""
+"""Sorting: the symbols in ascending order. A symbol's target position depends on all others, not on its own position."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xformer.tasks.framing import Purpose
 from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
 
 REPEATING = 0.25
-"""In this share of the training sequences all symbols are among a few, as repetitions are rare by chance."""
+"""Fraction of training sequences with only a few different symbols, because repetitions are rare by chance."""
 FEW = 6
 
 
@@ -19,12 +19,12 @@ class Sort(Rule):
 
     name = "sort"
     verb = "sorts"
-    instruction = "Type numbers; it puts them in order."
+    instruction = "Type numbers; the model sorts them."
     score_name = "right value"
-    score_says = "is on tokens with the value that it has to say"
+    score_says = "is on tokens with the value that it has to output"
     look_for = (
-        "No picture repeats from input to input: where a position has to look depends on **which numbers** stand there, "
-        "not on where they stand. Change one number and see which rows move."
+        "No pattern repeats from input to input: where a position has to attend depends on **which numbers** there are, not "
+        "on their positions. Change one number and see which rows move."
     )
 
     def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
