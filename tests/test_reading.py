@@ -28,11 +28,11 @@ def test_predictions_equal_those_of_a_direct_forward_pass(name: str) -> None:
     reading = read(checkpoint, TYPED[name])
     with torch.no_grad():
         logits = checkpoint.model(reading.example.stream, reading.example.target)[0]  # [out, vocab]
-    asked = reading.example.labels[0] != IGNORED
-    answer = reading.example.labels[0][asked]
-    assert reading.predicted == tuple(logits[asked].argmax(dim=-1).tolist())
+    labelled = reading.example.labels[0] != IGNORED
+    answer = reading.example.labels[0][labelled]
+    assert reading.predicted == tuple(logits[labelled].argmax(dim=-1).tolist())
     assert reading.answer == tuple(answer.tolist())
-    assert reading.loss == pytest.approx(F.cross_entropy(logits[asked], answer).item(), abs=1e-5)
+    assert reading.loss == pytest.approx(F.cross_entropy(logits[labelled], answer).item(), abs=1e-5)
     assert reading.loss == pytest.approx(-sum(map(math.log, reading.probability_of_answer)) / len(answer), rel=1e-4)
     assert reading.n_correct == sum(a == b for a, b in zip(reading.predicted, reading.answer, strict=True))
     assert reading.has_right_answer is (name != "characters")

@@ -132,7 +132,7 @@ MAX_IMAGE_SIDE = 256
 MAX_INK = 16
 """Largest value of a pixel (full ink); 0 is blank paper, as in scikit-learn's digits."""
 MAX_POSITION_CELLS = 2**24
-"""Largest position table, max_len × d_model, that a configuration may ask for."""
+"""Largest position table, max_len × d_model."""
 
 
 # fmt: off

@@ -207,7 +207,7 @@ def ablate_head(attention: str, head: int) -> AblateHead:
     """Set the output of one head to zero, before the output projection.
 
     Args:
-        attention: The path of an attention layer: "encoder.1.attn". A glob stands for several layers.
+        attention: The path of an attention layer, or a glob: "encoder.1.attn".
         head: The head, from 0.
 
     Returns:
@@ -334,16 +334,15 @@ def set_causal(on: bool, attention: str = "*attn") -> SetCausal:
 
 
 def replace(name: str, value: Tensor, *, heads: Iterable[int] | None = None) -> Replace:
-    """Put a tensor in place of an activation.
+    """Replace an activation by a tensor.
 
     Args:
-        name: The activation, or a glob of several.
-        value: A tensor of the activation's shape; without the batch axis, or with one of 1, it stands for the whole batch.
+        name: The activation, or a glob.
+        value: A tensor of the activation's shape; a missing batch axis, or one of size 1, is expanded to the batch.
         heads: Only these heads, from 0, of an activation [batch, head, ...].
 
     Returns:
-        The edit, for `edits=` of `xformer.read` and `xformer.record`. The run raises `EditError` where the shape does not
-        fit.
+        The edit, for `edits=` of `xformer.read` and `xformer.record`. The run raises `EditError` if the shape does not fit.
 
     Example:
         >>> import torch, xformer
@@ -356,11 +355,11 @@ def replace(name: str, value: Tensor, *, heads: Iterable[int] | None = None) -> 
 def replace_pattern(
     attention: str, pattern: Float[Tensor, "*batch query key"], heads: Iterable[int] | None = None
 ) -> Replace:
-    """Put attention weights in place of those of a layer.
+    """Replace the attention pattern of a layer.
 
     Args:
         attention: The path of an attention layer: "encoder.1.attn".
-        pattern: The weights, [query, key] for all heads, or [head, query, key], or with a batch axis before.
+        pattern: The weights, [query, key] for all heads, [head, query, key] or [batch, head, query, key].
         heads: The heads, from 0; all of them by default.
 
     Returns:
@@ -379,8 +378,8 @@ def scale(name: str, factor: float, *, heads: Iterable[int] | None = None) -> Sc
     """Multiply an activation by a factor; 0 ablates a whole layer's output.
 
     Args:
-        name: The activation, or a glob of several: "encoder.0.ffn.out".
-        factor: A finite number. A masked score of -inf stays as it is.
+        name: The activation, or a glob: "encoder.0.ffn.out".
+        factor: A finite number. Masked scores of -inf are not changed.
         heads: Only these heads, from 0, of an activation [batch, head, ...].
 
     Returns:

@@ -119,7 +119,7 @@ def _others(subject: Subject) -> tuple[dict[str, Subject], list[str]]:
     return others, failed
 
 
-@check("equations", "every step computes what its equation says")
+@check("equations", "every step computes its equation")
 def equations(exam: Exam) -> Finding:
     """Report the first finding of the step-by-step examination in `xformer.diagnosis`."""
     model = exam.subject.module
