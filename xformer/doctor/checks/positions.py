@@ -284,7 +284,7 @@ def _with_window(subject: Subject, old: int, new: int) -> Subject:
     return subject
 
 
-@check("precision", "in bfloat16, attention at far positions is as accurate as at near ones")
+@check("precision", "in bfloat16, far positions are as exact as near ones")
 def precision(exam: Exam) -> Finding:
     """Compare a bfloat16 copy with float32 at the same rounded weights, near the start and far from it."""
     subject = exam.subject

@@ -21,7 +21,7 @@ BACKENDS = ("eager", "sdpa", "flex_attention")
 """The attention implementations of Transformers that come with PyTorch."""
 
 
-@check("finite", "every activation is a finite number")
+@check("finite", "every activation is finite")
 def finite(exam: Exam) -> Finding:
     """Check the outputs; if they are not finite, locate the first activation that is not."""
     subject = exam.subject
@@ -38,7 +38,7 @@ def finite(exam: Exam) -> Finding:
     )
 
 
-@check("determinism", "repeating an input gives the same output")
+@check("determinism", "two runs on the same input give the same output")
 def determinism(exam: Exam) -> Finding:
     """Compare two calls in eval mode with different random seeds."""
     base, size = exam.subject.base, exam.change_when_repeated
@@ -119,7 +119,7 @@ def _others(subject: Subject) -> tuple[dict[str, Subject], list[str]]:
     return others, failed
 
 
-@check("equations", "every step computes its equation")
+@check("equations", "every step matches its equation")
 def equations(exam: Exam) -> Finding:
     """Report the first finding of the step-by-step examination in `xformer.diagnosis`."""
     model = exam.subject.module
