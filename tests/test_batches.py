@@ -94,7 +94,7 @@ def test_an_encoder_decoder_reads_a_source_alone_if_the_model_accepts_it() -> No
     pair = xformer.read(model, ([5, 6, 7], [8, 9, 2]))
     wanted = model(input_ids=torch.tensor([[5, 6, 7]]), decoder_input_ids=torch.tensor([[2, 8, 9]])).logits
     assert torch.allclose(pair.logits, wanted, **CLOSE)
-    with pytest.raises(InputError, match="give decoder_input_ids"):
+    with pytest.raises(InputError, match="pass decoder_input_ids"):
         xformer.read(FAMILIES["T5"].make(), {"input_ids": ids})
 
 

@@ -31,7 +31,7 @@ def test_a_sound_model_prints_what_was_and_was_not_checked(capsys: pytest.Captur
     lines = capsys.readouterr().out.splitlines()
     assert "holds   left_padding: Padding on the left changes no output (35 lengths)." in lines
     assert "No problems found." in lines
-    assert "  cache: The model is not causal, so it keeps no cache." in lines[lines.index("Not checked:") :]
+    assert "  cache: The model is not causal, so it has no cache." in lines[lines.index("Not checked:") :]
 
 
 def test_a_bug_in_a_saved_model_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

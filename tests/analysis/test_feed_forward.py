@@ -114,7 +114,7 @@ def test_a_survey_can_be_repeated_from_its_recipe(tmp_path: Path) -> None:
     again = eval(str(found.recipe), {"xformer": xformer})
     assert again.layers["encoder.0.ffn"].fired.equal(found.layers["encoder.0.ffn"].fired)
     assert again.inputs == found.inputs != survey(tmp_path, 30, 3).inputs
-    with pytest.raises(InputError, match="'model' is none"):
+    with pytest.raises(InputError, match="'model' has no task"):
         survey(BareModel(model), 30)  # pyright: ignore[reportArgumentType]
 
 

@@ -282,7 +282,7 @@ def test_the_parts_of_external_models_sum_to_the_logit(family: str) -> None:
 
 
 def test_a_logit_that_is_not_a_sum_is_refused() -> None:
-    with pytest.raises(UnavailableError, match="no sum"):
+    with pytest.raises(UnavailableError, match="not a sum"):
         attribution(reading_of("BERT"), position=POSITION, token=TOKEN)
 
 

@@ -88,6 +88,6 @@ def test_an_input_that_would_exceed_the_memory_budget_is_refused(
 ) -> None:
     monkeypatch.setenv("XFORMER_MAX_MEMORY", "1")  # MB
     app = open_page(ATTENTION, model="reverse", input=" ".join(["7"] * 60))
-    assert ["type a shorter input" in line for line in complaints(app)] == [True]
+    assert ["use a shorter input" in line for line in complaints(app)] == [True]
     monkeypatch.setenv("XFORMER_MAX_MEMORY", "0")
     assert any("of memory" in line for line in complaints(open_page(ATTENTION, model="reverse")))
