@@ -60,7 +60,7 @@ def _curve(view: View, original: Reading, job: Job[TableSoFar]) -> None:
     shown(view, call, "how_long")
     st.caption(
         f"{table['samples'].iloc[0]} new inputs of each length, measured just now for the unchanged model. The band is the "
-        "95 % interval of the exact match; the shaded lengths are those of its training."
+        "95% interval of the exact match; the shaded lengths are those of its training."
     )
     footer(view, "how_long", [call], lambda: table)
 

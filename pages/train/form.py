@@ -228,7 +228,7 @@ def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
         format_func=lambda name: texts.title(name) + ("" if texts.is_here(name) else " (not downloaded)"),
         key="text",
         on_change=lambda: follow(st.session_state["text"]),
-        help="The last 10 % of the text is held out: training never reads it.",
+        help="The last 10% of the text is held out: training never reads it.",
     )
     if not run_store.is_open():
         st.caption(

@@ -106,7 +106,7 @@ def test_no_result_is_seen_before_the_reveal(room: Room) -> None:
     see(page, "2 of 2 answered")
     assert page.locator(".st-key-room_question .cell").all_inner_texts() == [""] * 16, "votes are shown on demand"
     page.get_by_role("button", name="Show the votes").click()
-    expect(page.locator(".st-key-room_question [data-answer='0.3']")).to_have_text("50 %")
+    expect(page.locator(".st-key-room_question [data-answer='0.3']")).to_have_text("50%")
     expect(page.locator(".truth")).to_have_count(0)
 
     page.get_by_role("button", name="Discuss, then vote again").click()
@@ -115,7 +115,7 @@ def test_no_result_is_seen_before_the_reveal(room: Room) -> None:
     two.page.locator("[data-answer='0.0']").click()
     see(page, "2 of 2 answered")
     page.get_by_role("button", name="Reveal").click()
-    shares = "Before the discussion 50 % right (1 of 2), after it 100 % right (2 of 2)"
+    shares = "Before the discussion 50% right (1 of 2), after it 100% right (2 of 2)"
     for seen in (page, one.page, two.page):
         see(seen, shares)
         expect(seen.locator("[data-answer='0.0'].truth")).to_be_visible()
@@ -142,7 +142,7 @@ def test_vote_survives_a_server_that_is_killed(room: Room, server: Server) -> No
     see(two, "Your answer is in.")
     see(lecturer, "2 of 2 answered")
     lecturer.get_by_role("button", name="Reveal").click()
-    see(one, "50 % right (1 of 2)")
+    see(one, "50% right (1 of 2)")
     expect(one.locator(".card .bar.truth")).to_have_count(1)
     one.reload()
     see(one, "Your answer is right.")
@@ -164,7 +164,7 @@ def test_an_own_question_has_answers_to_choose_from(room: Room) -> None:
     student.page.locator(".card").get_by_text("yes").click()
     see(page, "1 of 2 answered")
     page.get_by_role("button", name="Reveal").click()
-    see(student.page, "100 % · 1")
+    see(student.page, "100% · 1")
     expect(student.page.get_by_text("right (")).to_have_count(0)  # a question of opinion has no right answer
     page.get_by_role("button", name="Back to the lecture").click()
 

@@ -32,7 +32,7 @@ def probe(step: int, loss: float = math.nan, **changed: Any) -> Probe:
 
 
 def state(*probes: Probe, losses: Any = None, **setting: Any) -> State:
-    """A state with these probes. By default, the loss falls from 4 by 1 % per step."""
+    """A state with these probes. By default, the loss falls from 4 by 1% per step."""
     known = losses if losses is not None else [(step, 4.0 * 0.99**step) for step in range(probes[-1].step + 1)]
     return State(probes, known, Setting(**{"is_causal": {PATH: True}, "d_head": {PATH: 25}, "n_outputs": 53} | setting))
 

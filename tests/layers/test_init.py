@@ -31,7 +31,7 @@ def test_xavier_bounds_apply_to_q_k_and_v_separately(gain: float) -> None:
         n = matrix.numel()  # at least 1281
         bound = gain * math.sqrt(6 / sum(matrix.shape))
         assert matrix.abs().max() <= bound
-        # The largest of n uniform numbers is more than 1 % below its bound with probability 0.99ⁿ < 3e-6.
+        # The largest of n uniform numbers is more than 1% below its bound with probability 0.99ⁿ < 3e-6.
         assert matrix.abs().max() > 0.99 * bound
         assert matrix.mean().abs() < 5 * bound / math.sqrt(3 * n)
         assert matrix.var() == pytest.approx(bound**2 / 3, rel=5 * math.sqrt(0.8 / n))  # uniform: kurtosis 9/5

@@ -115,7 +115,7 @@ def _fetch(name: str) -> None:
     for done, of, what in fetch(name):
         heading = what.partition(":")[0]
         if sys.stdout.isatty():
-            print(f"\r\033[K{100 * done / of:3.0f} %  {fit(what)}", end="", flush=True)
+            print(f"\r\033[K{100 * done / of:3.0f}%  {fit(what)}", end="", flush=True)
         elif heading != shown:
             say(what)
         shown = heading

@@ -183,7 +183,7 @@ def padding(state: State, limit: float) -> Iterator[Found]:
 @rule(
     1e-2,
     "scores / q·k is within this tolerance of 1, and the family has no scaling factor of its own",
-    "q·k grows with √d_head (Vaswani et al. 2017, §3.2.1); rounding of bfloat16 is below 1 %.",
+    "q·k grows with √d_head (Vaswani et al. 2017, §3.2.1); rounding of bfloat16 is below 1%.",
 )
 def unscaled(state: State, limit: float) -> Iterator[Found]:
     if state.setting.has_own_scale:
@@ -363,7 +363,7 @@ def stalled_attention(state: State, limit: float) -> Iterator[Found]:
 @rule(
     0.9,
     "more than this share of a layer's neurons is inactive, and less than half of this share was at first",
-    "Healthy ReLU layers here stay below 80 %.",
+    "Healthy ReLU layers here stay below 80%.",
 )
 def dead_neurons(state: State, limit: float) -> Iterator[Found]:
     for layer, measures in state.now.layers.items():
@@ -374,7 +374,7 @@ def dead_neurons(state: State, limit: float) -> Iterator[Found]:
 
 @rule(
     5.0,
-    "three losses in a row exceed the median of 50 by this many robust standard deviations and by 10 % of the first loss",
+    "three losses in a row exceed the median of 50 by this many robust standard deviations and by 10% of the first loss",
     "With three losses in a row, the noise of small batches stays below 3.",
 )
 def loss_spike(state: State, limit: float) -> Iterator[Found]:

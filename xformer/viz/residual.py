@@ -469,7 +469,7 @@ def answer_path(
 
 
 def _share(p: float) -> str:
-    return "<1 %" if p < 0.005 else ">99 %" if p > 0.995 else f"{p:.0%}".replace("%", " %")
+    return "<1%" if p < 0.005 else ">99%" if p > 0.995 else f"{p:.0%}"
 
 
 def _answer_size(answers: Sequence[str], limit: int, n: int) -> int:

@@ -34,7 +34,7 @@ def accuracy(
     *,
     dark: bool = False,
 ) -> Chart:
-    """Draw the accuracy of each model as a line from 0 to 1, with its 95 % confidence interval as a band.
+    """Draw the accuracy of each model as a line from 0 to 1, with its 95% confidence interval as a band.
 
     Args:
         counted: The counted answers, from `analysis.agreement`.
@@ -61,7 +61,7 @@ def accuracy(
     title = "position in the answer" if by == "position" else "length of the answer"
     x = alt.X(f"{by}:Q", title=title, axis=alt.Axis(tickMinStep=1, format="d"), scale=alt.Scale(nice=False, padding=12))
     name = _TITLES[by, measure]
-    hover = tips("model:N", (f"{by}:Q", title), ("share:Q", name, ".6f"), ("low:Q", "95 % interval from", ".6f"))
+    hover = tips("model:N", (f"{by}:Q", title), ("share:Q", name, ".6f"), ("low:Q", "95% interval from", ".6f"))
     hover += tips(("high:Q", "to", ".6f"), ("hits:Q", "number right"), ("trials:Q", "out of"))
     return layered(*_lines(data, x, ("share", name), hover, dark), height=280 + 15 * data["model"].nunique())
 
@@ -138,7 +138,7 @@ def accuracy_by_length(
     unit: str = "symbols",
     dark: bool = False,
 ) -> alt.TopLevelMixin:
-    """Draw `analysis.accuracy_by_length`: the accuracy of whole answers, with 95 % intervals, and of single tokens.
+    """Draw `analysis.accuracy_by_length`: the accuracy of whole answers, with 95% intervals, and of single tokens.
 
     The lengths seen in training are shaded.
 
@@ -191,7 +191,7 @@ def lengths_compared(
     unit: str = "symbols",
     dark: bool = False,
 ) -> Chart:
-    """Draw `analysis.lengths_compared`: the accuracy of each model by input length, with 95 % intervals.
+    """Draw `analysis.lengths_compared`: the accuracy of each model by input length, with 95% intervals.
 
     Points are filled at lengths that the model was trained on.
 

@@ -82,7 +82,7 @@ def training_fan(
         alt.Y(f"{name}:Q", title=title, scale=scale, axis=axis) for name in ("low", "lower", "value", "median")
     )
     hue, ink, shown = theme.head_hue(0, dark), theme.pick(theme.TEXT, dark), ".2%" if share else ".4g"
-    names = {"high": "90 %", "upper": "75 %", "median": "median", "lower": "25 %", "low": "10 %"}
+    names = {"high": "90%", "upper": "75%", "median": "median", "lower": "25%", "low": "10%"}
     quantile_tips = ((f"{name}:Q", quantile, shown) for name, quantile in names.items())
     hover = tips(("step:Q", "", ","), ("members:Q", "members"), *quantile_tips)
     base = alt.Chart(fan).encode(x)

@@ -4,7 +4,7 @@
     encoder-decoder    input  c₁ … c_n  and  start c_{n+1} … c_{2n−1}       output  c_{n+1} … c_{2n}
 
 There are no separators and no end token. Windows of `max_len` characters start anywhere in the text, drawn from
-(seed, purpose, step). The last 10 % of the text is held out.
+(seed, purpose, step). The last 10% of the text is held out.
 
 A typed text is read whole, and its own characters are the labels, except for the last position. An encoder-decoder reads the
 first half and generates the second.

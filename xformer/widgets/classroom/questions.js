@@ -4,7 +4,7 @@ import { button, element } from "../shared.js";
 import { visible } from "../live/pictures.js";
 
 const MANY = 48; // beyond this number of answers, they are a drop-down list
-const percent = (n, of) => `${Math.round((100 * n) / Math.max(1, of))} %`;
+const percent = (n, of) => `${Math.round((100 * n) / Math.max(1, of))}%`;
 export const total = (votes) => Object.values(votes ?? {}).reduce((sum, n) => sum + n, 0);
 export const share = (votes, truth) => {
   const n = total(votes), right = truth.reduce((sum, answer) => sum + (votes?.[answer] ?? 0), 0);

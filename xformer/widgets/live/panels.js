@@ -4,7 +4,7 @@ import { button, element, ink, palette, theme } from "../shared.js";
 import { visible } from "./pictures.js";
 import { argmax, softmax, tensor } from "./tensors.js";
 
-const share = (p) => `${p >= 0.9995 ? "100" : (100 * p).toFixed(p < 0.1 ? 1 : 0)} %`;
+const share = (p) => `${p >= 0.9995 ? "100" : (100 * p).toFixed(p < 0.1 ? 1 : 0)}%`;
 const FEW = 5;
 
 export function likeliest(p, n = FEW) { // [[token, probability]] of the likeliest tokens

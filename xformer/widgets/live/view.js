@@ -265,11 +265,11 @@ export class LivePage {
         const place = run.predicted.length - shown.length + i, isRight = run.right ? token === run.right[place] : null;
         const isOther = at > 0 && token !== this.original.predicted[place];
         const chip = element("span", `predicted${isRight === null ? "" : isRight ? " right" : " wrong"}${isOther ? " other" : ""}`, visible(this.live.model.labels[token]));
-        chip.title = `${(100 * run.probability(place)).toFixed(1)} %${isRight === false ? `; right: ${visible(this.live.model.labels[run.right[place]])}` : ""}`;
+        chip.title = `${(100 * run.probability(place)).toFixed(1)}%${isRight === false ? `; right: ${visible(this.live.model.labels[run.right[place]])}` : ""}`;
         chips.push(chip);
       });
       if (run.right && run.right.length > 1) chips.push(element("span", "score", `${judged} of ${run.right.length} right`));
-      else if (run.predicted.length === 1) chips.push(element("span", "score", `${(100 * run.probability(0)).toFixed(1)} %`));
+      else if (run.predicted.length === 1) chips.push(element("span", "score", `${(100 * run.probability(0)).toFixed(1)}%`));
       line.append(...row(this.runs.length === 1 ? "Prediction" : at ? "With your changes" : "As trained", chips));
       return line;
     });

@@ -492,7 +492,7 @@ function summary(scene) {
   if (!scene.answers.length) return "This model returns vectors, no predictions.";
   if (scene.continues) {
     const [token, p] = scene.answers.at(-1).said[0];
-    return `Likeliest next token: ${token} with ${(100 * p).toFixed(0)} %`;
+    return `Likeliest next token: ${token} with ${(100 * p).toFixed(0)}%`;
   }
   const judged = scene.answers.filter((answer) => answer.is_right !== null);
   if (!judged.length) return "The run is complete.";
