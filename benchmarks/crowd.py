@@ -30,7 +30,7 @@ from xformer.training.run_store import RunStore
 
 ROOT = Path(__file__).parents[1]
 SCREENS = ("attention", "residual", "feed_forward", "embeddings", "")
-CHANGE = "silence:encoder.0.attn.1"
+CHANGE = "ablate:encoder.0.attn.1"
 MB = 1024**2
 
 

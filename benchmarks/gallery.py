@@ -47,7 +47,7 @@ digit = xformer.read("checkpoints/digits", "test 3")
             "viz.attention(reading, layer=2, head=1)",
             "viz.attention_arcs(reading, layer=2, heads=[1])",
             "viz.attention_steps(reading, layer=2, head=1, query=0, key=4)",
-            "viz.why(reading, layer=2, head=1, query=0, key=4)",
+            "viz.score_attribution(reading, layer=2, head=1, query=0, key=4)",
             'viz.head_effects(reading, score="anti_diagonal")',
             "viz.attention_moved(ablated, before=reading)",
             "viz.rollout(reading)",
@@ -74,7 +74,7 @@ modular = xformer.read("checkpoints/modular", "7 12")
             "viz.position_values(reading)",
             "viz.position_curves(reading, dimensions=[0, 1, 6, 7])",
             "viz.position_offsets(reading)",
-            "viz.patch_places(digit)",
+            "viz.patch_cosines(digit)",
         ),
     ),
     "Feed-forward": (
@@ -117,7 +117,7 @@ outcomes = outcomes.assign(solved=outcomes.index.isin(won.index), steps_to_solve
 maps = np.rint(253 * reading["encoder.2.attn.pattern"][0].numpy()).astype("uint8")  # of a run of the app: its maps()
 """,
         (
-            'viz.film_still({card["step"]: reading})',
+            'viz.timeline_still({card["step"]: reading})',
             'viz.metric_curves(metrics, what="loss", steps=card["step"])',
             "viz.training_fan(rows)",
             'viz.sweep_outcome(outcomes, x="seed", y="rate", measure="steps_to_solve")',

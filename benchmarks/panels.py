@@ -51,7 +51,7 @@ def measured(browser: Browser, address: str, of_least: str, rounds: int) -> Iter
     line = opened(browser, of_least)
     for players, n_symbols in ((2, 6), (4, 31)):
         symbols = "+".join(str(1 + (7 * place) % 19) for place in range(n_symbols))
-        others = [f"&{name}=reverse-decoder~silence:{head}" for name, head in zip("bcd", HEADS, strict=True)]
+        others = [f"&{name}=reverse-decoder~ablate:{head}" for name, head in zip("bcd", HEADS, strict=True)]
         link = f"{address}/compare?input={symbols}&a=reverse-decoder{''.join(others[: players - 1])}&mode=forced&step=0"
         for panel, words in PANELS.items():
             page = opened(browser, f"{link}&panel={panel}")

@@ -18,8 +18,8 @@ import xformer
 from xformer.analysis.score_decomposition import (
     check,
     contributions,
-    deciding,
-    is_worth_a_word,
+    deciding_sources,
+    has_choice_to_explain,
     score_parts,
     without_source,
 )
@@ -53,8 +53,8 @@ def _of_model(model: str, n: int, draw: random.Random) -> str:
         head, query = draw.randrange(pattern.shape[0]), draw.randrange(1, pattern.shape[1])
         cell = {"layer": layer, "head": head, "query": query, "key": int(pattern[head, query].argmax())}
         parts = score_parts(reading, **cell)
-        worth += is_worth_a_word(parts)
-        deciding_parts, found = deciding(parts), contributions(parts)
+        worth += has_choice_to_explain(parts)
+        deciding_parts, found = deciding_sources(parts), contributions(parts)
         if not deciding_parts:
             continue
         named += len(deciding_parts) == 1

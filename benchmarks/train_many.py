@@ -27,7 +27,7 @@ def stacked(name: str, n: int, device: torch.device) -> Callable[[], object]:
 
     def step() -> None:
         for run, figures in zip(runs, many.train_step(runs), strict=True):
-            run.took_step(*figures)
+            run.finish_step(*figures)
 
     return step
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from xformer import disk_quota
-from xformer.disk_quota import SPARE, Room, disk_used, megabytes, runs_folder, texts_folder
+from xformer.disk_quota import SPARE, DiskQuota, disk_used, megabytes, runs_folder, texts_folder
 from xformer.errors import QuotaExceededError
 
 Usage = namedtuple("Usage", "total used free")
@@ -28,31 +28,31 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_runs_and_texts_count_together_and_each_file_once(runs: Path) -> None:
     assert (runs_folder(), texts_folder()) == (runs, runs.parent / "data")
     (runs / "gone").symlink_to(runs / "nowhere")
-    assert Room().taken() == Room(runs).taken() == disk_used(runs.parent) == 18
+    assert DiskQuota().taken() == DiskQuota(runs).taken() == disk_used(runs.parent) == 18
     assert disk_used(runs.parent, runs) == disk_used(runs, runs.parent) == 18
-    assert Room(runs.parent / "elsewhere").taken() == 11
+    assert DiskQuota(runs.parent / "elsewhere").taken() == 11
 
 
 def test_write_that_exceeds_the_quota_is_rejected(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Room(runs, 20).check(2, "This")
+    DiskQuota(runs, 20).check(2, "This")
     monkeypatch.setenv("XFORMER_MAX_DISK", "much")  # invalid, so the default applies
-    Room(runs).check(2, "This")
+    DiskQuota(runs).check(2, "This")
     monkeypatch.setenv("XFORMER_MAX_DISK", "19")
     with pytest.raises(QuotaExceededError):
-        Room(runs).check(2, "This")
+        DiskQuota(runs).check(2, "This")
     with pytest.raises(
         QuotaExceededError, match=r"^This takes 0\.1 MB\. .* already take 0\.1 MB, and 0\.1 MB are allowed"
     ):
-        Room(runs, 20).check(3, "This")
+        DiskQuota(runs, 20).check(3, "This")
     with pytest.raises(QuotaExceededError, match=r"\(0\.1 MB of it reserved for waiting and active runs\), and"):
-        Room(runs, 20).check(1, "This", promised=2)
+        DiskQuota(runs, 20).check(1, "This", promised=2)
 
 
 def test_write_that_exceeds_the_free_disk_space_is_rejected(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 0, SPARE + 5_000_000))
-    Room(runs / "not" / "there" / "yet").check(5_000_000, "This")
+    DiskQuota(runs / "not" / "there" / "yet").check(5_000_000, "This")
     with pytest.raises(QuotaExceededError, match=r"^This takes 6\.0 MB, and 5\.0 MB are free on the disk\.$"):
-        Room(runs).check(6_000_000, "This")
+        DiskQuota(runs).check(6_000_000, "This")
 
 
 def test_frequent_writes_do_not_measure_the_files_each_time(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_frequent_writes_do_not_measure_the_files_each_time(runs: Path, monkeypa
 
     monkeypatch.setattr(disk_quota, "disk_used", count)
     monkeypatch.setattr(disk_quota.time, "monotonic", lambda: now[0])
-    kept = Room(runs)
+    kept = DiskQuota(runs)
     assert kept.taken() == 100
     kept.wrote(5)
     now[0] = 50.0

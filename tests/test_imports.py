@@ -165,7 +165,7 @@ for fails in (
     lambda: xformer.viz.projection(reading, axes=3),
     lambda: event_files({{"a": [{{"step": 1}}]}}, {{"a": 0.0}}),
     xformer.tasks.images.digit_images,
-    xformer.adapters.load.library,
+    xformer.adapters.load.import_transformers,
 ):
     try:
         fails()

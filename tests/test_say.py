@@ -11,7 +11,7 @@ import pytest
 
 from tests.training.tiny import tiny_preset
 from xformer.__main__ import main
-from xformer.cli.output import fit, say_json
+from xformer.cli.output import say_json, to_printable
 from xformer.training.run_store import RunStore
 
 ROOT = Path(__file__).parents[1]
@@ -26,9 +26,9 @@ def assert_tame(text: str) -> None:
 
 
 def test_unprintable_characters_are_escaped() -> None:
-    assert fit("a\x1b[2J\n\u202e[/b]\ud800é") == r"a\x1b[2J\n\u202e[/b]\ud800é"
+    assert to_printable("a\x1b[2J\n\u202e[/b]\ud800é") == r"a\x1b[2J\n\u202e[/b]\ud800é"
     ascii_only = io.TextIOWrapper(io.BytesIO(), "ascii")
-    assert fit("“é” – 3 · 4 ≤ 5…", ascii_only) == r'"\xe9" - 3 - 4 <= 5...'
+    assert to_printable("“é” – 3 · 4 ≤ 5…", ascii_only) == r'"\xe9" - 3 - 4 <= 5...'
 
 
 def test_escaped_json_is_still_valid_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float
 
 
-def factor(cells: int, side: int) -> int:
+def block_size(cells: int, side: int) -> int:
     """Return the block size that reduces `cells` cells to at most `side`."""
     return -(-cells // side)
 

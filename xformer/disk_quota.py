@@ -39,7 +39,7 @@ def allowed() -> int:
     return int(text) if text.isascii() and text.isdecimal() else DEFAULT_MOST
 
 
-class Room:
+class DiskQuota:
     """The disk space that runs and texts use, and its quota. Usage is measured only from time to time; see `LOOK_SHARE`."""
 
     def __init__(self, runs: Path | None = None, most: int | None = None) -> None:

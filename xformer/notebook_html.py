@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from xformer.blocks import block_max, factor
+from xformer.blocks import block_max, block_size
 
 INK = bytes((62, 110, 228))
 """A colour that is legible on white and on black."""
@@ -98,7 +98,7 @@ def head_overview(layers: Sequence[np.ndarray], longest: int = 0) -> str:
     width = max(row.shape[1] for row in rows)
     pixels = np.concatenate([np.pad(row, ((0, 0), (0, width - row.shape[1]))) for row in rows])
     n_cells = max(max(layer.shape[1:]) for layer in layers)
-    block = factor(max(longest, n_cells), n_cells) * factor(n_cells, side)
+    block = block_size(max(longest, n_cells), n_cells) * block_size(n_cells, side)
     caption = f"attention of {sum(map(len, layers))} heads: one row per layer; within a head, one row per query"
     if block > 1:
         caption += f"; each pixel is the largest weight of up to {block} × {block}"
@@ -112,7 +112,7 @@ def head_overview(layers: Sequence[np.ndarray], longest: int = 0) -> str:
 def _fitted(weights: np.ndarray, side: int) -> np.ndarray:
     """Weights [query, key] as alpha from 0 to 255, on at most `side` pixels. A pixel shows the largest of its weights."""
     for axis in (0, 1):
-        weights = block_max(weights, factor(weights.shape[axis], side), axis)
+        weights = block_max(weights, block_size(weights.shape[axis], side), axis)
     times = max(1, side // max(weights.shape))
     grown = weights.repeat(times, axis=0).repeat(times, axis=1)
     return (20 + 235 * np.nan_to_num(grown).clip(0, 1)).astype(np.uint8)  # cells with weight 0 remain visible

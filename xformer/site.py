@@ -16,7 +16,7 @@ from xformer.errors import InputError
 Stack = Literal["encoder", "decoder"]
 Kind = Literal["attn", "self_attn", "cross_attn", "ffn"]
 PATH = r"(?P<stack>encoder|decoder)\.(?P<layer>\d{1,3})\.(?P<kind>attn|self_attn|cross_attn|ffn)"
-"""A regular expression that matches a path, also inside other text: "encoder.0.attn.pattern", "silence:encoder.0.attn.2"."""
+"""A regular expression that matches a path, also inside other text: "encoder.0.attn.pattern", "ablate:encoder.0.attn.2"."""
 _KIND_LABELS = {
     "attn": "attention",
     "self_attn": "self-attention",

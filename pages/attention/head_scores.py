@@ -12,7 +12,7 @@ import streamlit as st
 
 from pages.attention.heads import KEY
 from pages.components.attention_view import Selection, choose_attention
-from pages.shared.background_job import Job, begin_measuring, follow, how_far_to_trust, kept_job, measuring_bar
+from pages.shared.background_job import Job, begin_measuring, describe_estimates, follow, kept_job, measuring_bar
 from pages.shared.call import Call, heads_from_1
 from pages.shared.picture import footer, shown, table
 from pages.shared.text import escape_markdown
@@ -21,7 +21,7 @@ from pages.shared.widgets import choose
 from xformer import analysis, viz
 from xformer.adapters import Input
 from xformer.analysis import minimal_pairs
-from xformer.analysis.ablation import SilencedHeads, silenced_heads
+from xformer.analysis.ablation import HeadEffects, estimate_head_effects
 from xformer.analysis.attention_patterns import SCORES, TASK
 from xformer.formatting import at_most, percent
 from xformer.reading import Reading
@@ -142,29 +142,24 @@ def ask_effects(run: Reading) -> dict[str, Any] | None:
     return {"position": choose("at", names, outputs[-1], "Output", **look)}
 
 
-def effects_of(view: View, run: Reading, options: dict[str, Any], chosen: Selection) -> Job[SilencedHeads]:
+def effects_of(view: View, run: Reading, options: dict[str, Any], chosen: Selection) -> Job[HeadEffects]:
     """Return the job that measures the effects. The enlarged head is always measured."""
 
-    def work() -> Iterator[SilencedHeads]:  # a generator, so that an exception becomes the problem of the job
-        yield from silenced_heads(run, **options).silence_all()
+    def work() -> Iterator[HeadEffects]:  # a generator, so that an exception becomes the problem of the job
+        yield from estimate_head_effects(run, **options).measure_all()
 
     about = f"{view.model}|{run.recipe}|{options}"
     job = kept_job("head_effects_job", about, work, lambda job: begin_measuring(job, AT_ONCE))
     found, head = job.latest, (chosen.layer, chosen.head)
     if found is not None and head in found.estimated:
-        found.silence(head)
+        found.measure_heads(head)
     if job.problem:
         st.info(escape_markdown(job.problem), icon=":material/info:")
     return job
 
 
 def effects_part(
-    view: View,
-    run: Reading,
-    job: Job[SilencedHeads],
-    scores: pd.DataFrame,
-    options: dict[str, Any],
-    look: dict[str, Any],
+    view: View, run: Reading, job: Job[HeadEffects], scores: pd.DataFrame, options: dict[str, Any], look: dict[str, Any]
 ) -> pd.DataFrame:
     """Plot the effect of ablating each head against one of its scores, under a summary.
 
@@ -186,14 +181,14 @@ def effects_part(
     first = next(iter(kinds))
     kind = choose("score", kinds, first, "Plotted against the score", widget=st.selectbox, width=200, old=OLD_SCORES)
     best = scores.loc[scores[kind].astype(float).idxmax()]
-    found.silence(([site.path for site in run.attention].index(str(best["layer"])), int(best["head"])))
+    found.measure_heads(([site.path for site in run.attention].index(str(best["layer"])), int(best["head"])))
     goal = minimal_pairs.title(run, found.measure)
     table, exact = found.frame(), True if found.is_final else sorted(found.measured)
     frame = table.merge(scores[["layer", "head", kind]], on=["layer", "head"])
     cells = zip(frame["layer"], frame["head"], strict=True)
     names = [head_title(path, head, is_pair=run.is_pair) for path, head in cells]
     st.markdown(effect_summary(frame.assign(name=names), kind, escape_markdown(goal), found.before))
-    st.markdown(how_far_to_trust(table, "heads"))
+    st.markdown(describe_estimates(table, "heads"))
     follow(job, partial(measuring_bar, job, "head_effects_bar", "heads"), BUDGET)
     call = Call(viz.head_effects, (run,), {**options, **look, "score": kind, "exact": exact, "table": table})
     shown(view, call, "head_effects")

@@ -14,7 +14,7 @@ from pages.shared.layout import caption, what_to_notice
 from pages.shared.picture import of_each_run, picture, table
 from pages.shared.resources import mask_words
 from pages.shared.text import escape_markdown, signed
-from pages.shared.view import View, switched_on, toggle_intervention
+from pages.shared.view import View, requested_interventions, toggle_intervention
 from pages.shared.widgets import choose, find_tokens
 from xformer import analysis, viz
 from xformer.analysis.attention_patterns import MOST_TOKENS, REACH, TASK
@@ -87,7 +87,7 @@ def pattern_words(view: View, pattern: str) -> tuple[str, str]:
 def finding(view: View, run: Reading, found: pd.DataFrame, layer: AnyLayer, head: int) -> str:
     """Describe what the enlarged head attends to and the effect of ablating it, as Markdown."""
     name = f"**{layer.title} · head {head + 1}**"
-    if head in layer.silenced:
+    if head in layer.ablated:
         if not run.has_logits:
             return f"{name} is ablated."
         before, after = (one.logits[0].argmax(dim=-1) for one in (view.original(), run))
@@ -230,7 +230,7 @@ def _replace() -> None:
     if st.session_state["replace_token"] is None:
         return
     position, token = st.session_state["replace_position"], int(st.session_state["replace_token"])
-    kept = [word for word in switched_on() if not word.startswith(f"token:{position}.")]
+    kept = [word for word in requested_interventions() if not word.startswith(f"token:{position}.")]
     st.session_state["edits"] = ",".join([*kept, f"token:{position}.{token}"])
 
 
@@ -243,7 +243,7 @@ def follow_cutting_click(layer: AnyLayer, chosen: Selection) -> None:
     if st.session_state.get("click_cuts") and is_new:
         at = f"{layer.name}.{chosen.head}.{chosen.query}-{chosen.key}"
         opened = f"open:{at}"
-        toggle_intervention(opened if opened in switched_on() else f"cut:{at}")
+        toggle_intervention(opened if opened in requested_interventions() else f"cut:{at}")
         st.rerun()
 
 

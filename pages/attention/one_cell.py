@@ -15,7 +15,7 @@ from pages.components.players import matrices
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
 from pages.shared.layout import caption
-from pages.shared.link import asked
+from pages.shared.link import take_parameter
 from pages.shared.picture import footer, shown
 from pages.shared.text import escape_markdown, signed
 from pages.shared.view import View
@@ -25,9 +25,9 @@ from xformer.analysis.score_decomposition import (
     Contribution,
     check,
     contributions,
-    deciding,
-    is_worth_a_word,
-    opposing,
+    deciding_sources,
+    has_choice_to_explain,
+    opposing_source,
     score_parts,
     table_of,
     without_source,
@@ -52,7 +52,7 @@ class Cell(Selection):
 
 def trail_to(run: Reading) -> list[Cell]:
     """Return the cells that the visitor came from, without cells that this model does not have."""
-    if (text := asked("trail")) is not None:
+    if (text := take_parameter("trail")) is not None:
         st.session_state[_KEY] = [cell for step in text.split("_") if "-" in step and (cell := Cell.parse(step))]
     found: list[Cell] = st.session_state.get(_KEY, [])
     return [cell for cell in found if _is_there(run, cell)]
@@ -92,7 +92,7 @@ class Attribution:
     """The attribution of one cell's score to its sources."""
 
     options: dict[str, Any]
-    """The options of `viz.why`."""
+    """The options of `viz.score_attribution`."""
     table: pd.DataFrame
     total: float
     residue: float
@@ -120,7 +120,7 @@ def attribute(run: Reading, options: dict[str, Any]) -> Attribution:
     found, removed = contributions(parts), None
     table: pd.DataFrame = pd.DataFrame()
     is_moved: bool | None = False
-    if is_worth_a_word(parts):
+    if has_choice_to_explain(parts):
         removed = found[0]
         head = {"layer": options["layer"], "head": options["head"]}
         without = without_source(run, **head, side=removed.side, source=removed.writer.name, parts=parts)
@@ -129,7 +129,7 @@ def attribute(run: Reading, options: dict[str, Any]) -> Attribution:
             is_moved = not run.logits.argmax(dim=-1).equal(without.logits.argmax(dim=-1))
     return Attribution(
         options, table_of(parts), parts.total, parts.residue, parts.total_advantage, parts.weight, parts.n_allowed, found,
-        deciding(parts), opposing(parts), removed, table, is_moved,
+        deciding_sources(parts), opposing_source(parts), removed, table, is_moved,
     )  # fmt: skip
 
 
@@ -180,7 +180,7 @@ def score_attribution_panel(view: View, run: Reading, chosen: Selection) -> dict
     gives = f"{title_of(run, cell)} at {query_name} gives {key_name} {percent(found.weight)} of its attention."
     st.markdown(f"{gives} {sentence(found, over)}")
     opened = _opened(cell, found, is_pair=run.is_pair)
-    call = Call(viz.why, (run,), {**found.options, "opened": opened, "table": found.table})
+    call = Call(viz.score_attribution, (run,), {**found.options, "opened": opened, "table": found.table})
     shown(view, call, "why")
     footer(view, "why", [call])
     caption(
@@ -206,7 +206,7 @@ def _opened(cell: Cell, found: Attribution, *, is_pair: bool) -> list[str] | Non
     if len(found.contributions) <= FEW:
         return None
     layers, key = sorted(sizes, key=lambda layer: -sizes[layer])[:MOST_LAYERS], f"why_opened_{cell}"
-    wanted = asked("opened")
+    wanted = take_parameter("opened")
     if key not in st.session_state or wanted is not None:
         st.session_state[key] = layers[:1] if wanted is None else [name for name in wanted.split("_") if name in layers]
     return st.pills("Layers shown head by head", layers, selection_mode="multi", key=key)
@@ -226,7 +226,7 @@ def _against(run: Reading, cell: Cell, keys: tuple[str, ...]) -> int | None:
     """Ask for the key to compare with; None for the mean of the others."""
     scores = run[f"{run.attention_site(cell.layer).path}.scores"][0, cell.head, cell.query]
     allowed = [key for key in scores.isfinite().nonzero()[:, 0].tolist() if key != cell.key]
-    wanted = asked("against")
+    wanted = take_parameter("against")
     if wanted is not None and wanted.isdecimal() and int(wanted) in allowed:
         st.session_state["why_against"] = int(wanted)
     if st.session_state.get("why_against") not in allowed:

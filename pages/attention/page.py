@@ -39,12 +39,12 @@ from pages.components.attention_view import (
 from pages.shared import frame
 from pages.shared.call import Call
 from pages.shared.layout import headline
-from pages.shared.link import asked
+from pages.shared.link import take_parameter
 from pages.shared.live import live_menu
 from pages.shared.picture import footer, panel, toolbar
 from pages.shared.session import open_sidebar
 from pages.shared.view import View, prediction_panel
-from pages.shared.widgets import choose, not_here
+from pages.shared.widgets import choose, warn_unknown
 from xformer import viz
 from xformer.analysis.reactions import is_reaction
 from xformer.viz.packing import AnyLayer, pack, pattern_layers
@@ -146,11 +146,11 @@ def _look_of(wanted: dict[str, str | None]) -> Look:
     scale, shown, arcs = (wanted[name] or "" for name in ("scale", "view", "arcs"))
     scale = OLD_SCALES.get(scale, scale)
     if scale not in ("", *SCALES):
-        not_here("scale")
+        warn_unknown("scale")
     if shown not in ("", *SHOWN):
-        not_here("view")
+        warn_unknown("view")
     if arcs and not re.fullmatch(r"[1-9]\d{0,2}(\.[1-9]\d{0,2})*", arcs, re.ASCII):
-        not_here("arcs")
+        warn_unknown("arcs")
         arcs = ""
     heads = sorted({int(head) - 1 for head in arcs.split(".") if head})
     return Look(scale if scale in SCALES else SCALES[0], shown if shown in SHOWN else SHOWN[0], tuple(heads))
@@ -159,7 +159,7 @@ def _look_of(wanted: dict[str, str | None]) -> Look:
 def _follow_the_link(layers: list[AnyLayer], best: Selection) -> None:
     """Select the head of the link, else after a change of the model the one most worth seeing, else keep the selection."""
     heads = [item.shape[0] for item in layers]
-    in_link = {name: asked(name) for name in ("head", "scale", "view", "arcs")}
+    in_link = {name: take_parameter(name) for name in ("head", "scale", "view", "arcs")}
     is_link = any(value is not None for value in in_link.values())
     if not is_link and st.session_state.get("heads_shown") == heads:
         return
@@ -168,7 +168,7 @@ def _follow_the_link(layers: list[AnyLayer], best: Selection) -> None:
     if wanted is not None and 0 <= wanted.layer < len(heads) and 0 <= wanted.head < heads[wanted.layer]:
         best = wanted
     elif in_link["head"] is not None:
-        not_here("head")
+        warn_unknown("head")
     choose_attention(KEY, replace(best, look=_look_of(in_link)) if is_link else best)
 
 

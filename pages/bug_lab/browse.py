@@ -27,16 +27,16 @@ from pages.bug_lab.lab import (
 from pages.components.attention_view import Selection, attention_choice, attention_view, choose_attention
 from pages.components.controls import Lane, prediction_strip
 from pages.shared import frame, models
-from pages.shared.background_job import TICK, Job, patience
+from pages.shared.background_job import TICK, Job, interruptible_progress
 from pages.shared.call import Call
 from pages.shared.layout import headline, is_dark, what_to_notice
-from pages.shared.link import carry
+from pages.shared.link import keep_widget_value
 from pages.shared.models import card_of_model, shown_path
 from pages.shared.picture import footer, shown, toolbar
 from pages.shared.session import choose_model
 from pages.shared.text import escape_markdown
 from pages.shared.view import View, editing
-from pages.shared.widgets import choose, not_here, seed
+from pages.shared.widgets import choose, seed, warn_unknown
 from xformer import viz
 from xformer.bugs import BUGS, CRASHES, Bug
 from xformer.bugs.attention import MASK_BUGS, ROLE_BUGS, SOFTMAX_BUGS
@@ -127,10 +127,10 @@ def browse(chosen: View, wanted: str | None) -> None:
 def _ask_bug(wanted: str | None) -> Bug:
     """Ask for a bug; `wanted` is the one in the link."""
     if wanted is not None and wanted not in BUGS:
-        not_here("bug")
+        warn_unknown("bug")
     if wanted in BUGS or st.session_state.get(NAME) not in BUGS:
         st.session_state[NAME] = wanted if wanted in BUGS else FIRST_BUG
-    carry(NAME)
+    keep_widget_value(NAME)
     titles = {bug.name: f"{group}: {bug.title}" for group, bugs in GROUPS.items() for bug in bugs}
     look: dict[str, Any] = {"persist_state": "session", "label_visibility": "collapsed", "width": 380}
     return BUGS[st.selectbox("Bug", list(titles), format_func=titles.__getitem__, key=NAME, **look)]
@@ -170,7 +170,7 @@ def _both(view: View, bug: Bug) -> tuple[list[Reading], Decoded]:
         st.info("This bug needs padding, and this model’s input has none.", icon=":material/info:")
         return [], []
     try:
-        with patience("Both models decode") as step:
+        with interruptible_progress("Both models decode") as step:
             return readings(view, bug), decoded(view, bug, step)
     except XformerError as error:
         st.error(escape_markdown(f"The changes of this run do not fit the broken model. {error}"))

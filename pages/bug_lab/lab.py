@@ -13,7 +13,7 @@ import streamlit as st
 
 from pages.shared import models, resources
 from pages.shared.background_job import Job, Step
-from pages.shared.byte_cache import kept, shared
+from pages.shared.byte_cache import cached, shared
 from pages.shared.models import shown_path
 from pages.shared.text import escape_markdown
 from pages.shared.view import View
@@ -202,7 +202,7 @@ def _key(view: View, bug: Bug) -> tuple[str, tuple[int, ...], str, str, str]:
     return view.model, view.source, view.mask, join(view.interventions), bug.name
 
 
-@kept
+@cached
 def _models(name: str, bug: str) -> tuple[Transformer, Transformer]:
     return right_and_wrong(models.checkpoint(name).model, bug)
 

@@ -10,7 +10,7 @@ from pages.bug_lab.browse import browse
 from pages.bug_lab.game import game_panel, score
 from pages.bug_lab.lab import TAB
 from pages.bug_lab.your_model import your_model
-from pages.shared.link import asked, carry
+from pages.shared.link import keep_widget_value, take_parameter
 from pages.shared.picture import panel
 from pages.shared.session import open_sidebar
 
@@ -20,13 +20,13 @@ OWN_QUESTION = "Does your model compute what it should?"
 
 
 def page() -> None:
-    wanted = asked("bug")
-    if (tab := asked("tab")) in TABS:
+    wanted = take_parameter("bug")
+    if (tab := take_parameter("tab")) in TABS:
         st.session_state[TAB] = tab
     if wanted is not None or (TAB not in st.session_state and {"show", "own", "model"} & set(st.query_params)):
         st.session_state[TAB] = "browse"
     st.session_state.setdefault(TAB, "find")
-    carry(TAB)
+    keep_widget_value(TAB)
     if st.session_state[TAB] == "find":
         st.title(f"Bug lab :small[:gray[{QUESTION}]]", anchor=False)
         _ask_tab()

@@ -13,7 +13,7 @@ from pages.components.attention_view import Selection
 from pages.shared import link, models, resources
 from pages.shared.serving.classroom import hub, rooms
 from pages.shared.text import escape_markdown
-from xformer.analysis.ablation import silenced_heads
+from xformer.analysis.ablation import estimate_head_effects
 from xformer.classroom.rooms import MOST_CELLS, MOST_OPTIONS, Question, Room
 from xformer.errors import ClassroomError, XformerError
 from xformer.reading import Reading
@@ -51,7 +51,7 @@ def dialog(room: Room) -> None:
         _own_question(room)
         return
     try:
-        found = follow.looked_at(values)
+        found = follow.view_of_link(values)
     except XformerError:
         found = None
     if found is None:
@@ -70,7 +70,7 @@ def dialog(room: Room) -> None:
         mask = st.segmented_control("Attention mask", masks, default=mask, required=True, key="ask_mask") or mask
     asked: dict[str, str] = dict(values) | {"input": typed, "mask": mask}
     try:
-        found = follow.looked_at(asked)
+        found = follow.view_of_link(asked)
         assert found is not None
         view, at = found
         run = view.changed() or view.original()
@@ -181,10 +181,10 @@ def _head(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]:
     heads = [(layer, head) for layer, site in enumerate(sites) for head in range(run.subject.shape.heads[site.path])]
     if len(heads) > MOST_OPTIONS:
         raise ClassroomError(f"A question can have at most {MOST_OPTIONS} answers; this model has {len(heads)} heads.")
-    found = silenced_heads(run)
+    found = estimate_head_effects(run)
     effects = found.estimated
     if len(heads) <= MOST_MEASURED:
-        found.silence(*heads)
+        found.measure_heads(*heads)
         effects = found.measured
     best = max(heads, key=lambda head: effects[head])
     titles = tuple(head_title(sites[layer].path, head, is_pair=run.is_pair) for layer, head in heads)

@@ -59,7 +59,7 @@ def publish_again() -> None:
     st.session_state.pop(_LAST, None)
 
 
-def looked_at(values: Mapping[str, str]) -> tuple[View, Selection] | None:
+def view_of_link(values: Mapping[str, str]) -> tuple[View, Selection] | None:
     """Return the view of a link and the selected head; None if the link names no known model.
 
     Raises `XformerError` if the link does not fit the model.
@@ -78,7 +78,7 @@ def shown(screen: str, values: Mapping[str, str]) -> tuple[dict[str, Any], bytes
     Raises `XformerError` if the link does not fit the model.
     """
     title = screens.screens()[screen].title if screen in screens.screens() else screen
-    if not (screen in TABS or screens.screens()[screen].shows_a_model) or (found := looked_at(values)) is None:
+    if not (screen in TABS or screens.screens()[screen].shows_a_model) or (found := view_of_link(values)) is None:
         return {"screen": title, "note": f"The lecturer is showing “{title}”. Look at the lecturer's screen."}, None
     view, at = found
     if not _runs_in_browser(view):
@@ -108,7 +108,7 @@ def _picture(title: str, view: View, at: Selection) -> tuple[dict[str, Any], byt
     runs = [pattern_layers(run)[at.layer : at.layer + 1] for run in (original, changed) if run is not None]
     packed = pack(runs[0], runs[1] if changed is not None else None, selected=(0, at.head))
     planes = packed.message("view") + rider((0, at.head), (at.query, at.key))
-    lanes = view.kind.rows(original, changed, f"with {view.what_changed()}")
+    lanes = view.kind.rows(original, changed, f"with {view.change_summary()}")
     message = {
         "screen": title, "title": models.title_of(view.model), "picture": time.time_ns() // 1_000_000,
         "lanes": [[lane.name, list(lane.tokens)] for lane in lanes],

@@ -11,7 +11,7 @@ import streamlit as st
 from pages.classroom import follow
 from pages.classroom.ask import keep_the_link
 from pages.classroom.present import host_view, short_address, spaced
-from pages.components import whole
+from pages.components import parse_index
 from pages.shared import link
 from pages.shared.serving.access import visitor_id
 from pages.shared.serving.classroom import hub, lessons, rooms
@@ -94,7 +94,7 @@ def _exercises(room: Room, lesson: Mapping[str, Any]) -> None:
 
 
 def _go(room: Room, lesson: str) -> None:
-    step = whole(st.session_state["room_step"], len(lessons()[lesson].steps))
+    step = parse_index(st.session_state["room_step"], len(lessons()[lesson].steps))
     if step is not None:  # a forged value is no step
         _act(rooms().teach, room, room.id, lesson, step)
 

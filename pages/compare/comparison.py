@@ -21,7 +21,7 @@ from pages.shared.background_job import Step
 from pages.shared.byte_cache import shared
 from pages.shared.models import shown_path
 from pages.shared.resources import MASKS, mask_words
-from pages.shared.session import LookedAt, choose_model, follow_the_link, looked_at
+from pages.shared.session import ScreenSelection, apply_link, choose_model, last_selection
 from xformer import analysis
 from xformer.adapters import TaskModel, own_task_model
 from xformer.adapters.own_models import TaskInput
@@ -318,26 +318,26 @@ def symbols_of(task: Task) -> tuple[str, ...]:
     return task.vocabulary.labels[1 : 1 + task.vocabulary.symbols]
 
 
-def selection_of_other_screens() -> LookedAt:
+def selection_of_other_screens() -> ScreenSelection:
     """Return the model, input, mask and edits of the other screens.
 
     On a first visit they come from the link, else from its first variant, else they are the defaults.
     """
-    follow_the_link()
+    apply_link()
     visit = st.session_state
     known = [*models.shipped(), *models.external_titles(), *run_store.trained()]
     if visit.get("model") not in known and not _look_at_first(st.query_params.get("a", "")):
         choose_model(known[0])
     visit.setdefault("mask", MASKS[0])
-    found = looked_at()
+    found = last_selection()
     assert found is not None
     model = models.resolved(found.model) or found.model
     if not found.input:
         visit["input"] = _default_input(model)
-    return LookedAt(model, str(visit["input"]), found.mask, found.edits)
+    return ScreenSelection(model, str(visit["input"]), found.mask, found.edits)
 
 
-def in_link(selection: LookedAt) -> dict[str, str]:
+def in_link(selection: ScreenSelection) -> dict[str, str]:
     """Return the model, input, mask and edits as parameters of the link, like every screen."""
     text = selection.input
     if not models.usable(selection.model):
@@ -349,7 +349,7 @@ def in_link(selection: LookedAt) -> dict[str, str]:
     return replace(selection, input=text).link
 
 
-def first_variant(selection: LookedAt) -> ModelSettings | None:
+def first_variant(selection: ScreenSelection) -> ModelSettings | None:
     """Return the model of the other screens as a variant; None where it cannot be compared."""
     if incomparable_reason(selection.model) is not None:
         return None
@@ -399,7 +399,7 @@ class State:
     variants: list[ModelSettings] = field(default_factory=list)
     is_chosen: bool = False
     """Whether the visitor has chosen a variant on this screen."""
-    followed: LookedAt | None = None
+    followed: ScreenSelection | None = None
     """The selection of the other screens when the first variant was last taken from it."""
     refused: str = ""
     """Why the last choice on a card was refused."""

@@ -18,21 +18,21 @@ from pages.shared import models, resources
 from pages.shared.background_job import (
     Step,
     begin_measuring,
+    describe_estimates,
     follow,
-    how_far_to_trust,
+    interruptible_progress,
     kept_job,
     measuring_bar,
-    patience,
 )
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
 from pages.shared.inputs import MOST_TYPED
 from pages.shared.layout import caption, headline
-from pages.shared.link import asked, carry
+from pages.shared.link import keep_widget_value, take_parameter
 from pages.shared.picture import footer, shown, table, toolbar
-from pages.shared.session import LookedAt, ask_model, wait_until_open
+from pages.shared.session import ScreenSelection, ask_model, wait_until_open
 from pages.shared.text import escape_markdown, signed
-from pages.shared.widgets import ask_token, choose, seed, typed
+from pages.shared.widgets import ask_token, choose, seed, validate_text
 from xformer import analysis, viz
 from xformer.adapters import ModelAdapter, TaskModel
 from xformer.analysis.activation_patching import Measured, PartKind, cells, measured, measuring
@@ -84,7 +84,9 @@ Continuation = tuple[tuple[int, float], ...]
 """Tokens with their probabilities."""
 
 
-def one_model(selection: LookedAt, draw: Callable[[LookedAt, ModelAdapter, str, dict[str, str]], None]) -> None:
+def one_model(
+    selection: ScreenSelection, draw: Callable[[ScreenSelection, ModelAdapter, str, dict[str, str]], None]
+) -> None:
     """Draw a panel about one model, chosen in the sidebar.
 
     Args:
@@ -105,7 +107,7 @@ def one_model(selection: LookedAt, draw: Callable[[LookedAt, ModelAdapter, str, 
     link_of_screen.share(replace(selection, model=model, input=text).link | link)
 
 
-def pairs_panel(selection: LookedAt, subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
+def pairs_panel(selection: ScreenSelection, subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
     """Ask for the pair and draw its patching map."""
     try:
         sources = _ask_inputs(subject, model)
@@ -141,7 +143,7 @@ def _ask_inputs(subject: ModelAdapter, model: str) -> tuple[tuple[int, ...], tup
 
 def _begin(subject: ModelAdapter, model: str) -> None:
     """Fill the text fields from the link, else as typed, else with a second input that is proposed for the first."""
-    session, wanted, visit_state = st.session_state, asked("other"), state()
+    session, wanted, visit_state = st.session_state, take_parameter("other"), state()
     if model != visit_state.pair_model:  # it may not be able to read text typed for another model
         session.update({key: "" for key in (FIRST, SECOND) if not _fits(subject, str(session.get(key, "")))})
         visit_state.pair_model = model
@@ -150,8 +152,8 @@ def _begin(subject: ModelAdapter, model: str) -> None:
         session[SECOND] = wanted
     elif session.get(SECOND, "") in ("", visit_state.pair_proposed):
         session[SECOND] = visit_state.pair_proposed = propose(subject, model, str(session[FIRST]))
-    carry(FIRST)
-    carry(SECOND)
+    keep_widget_value(FIRST)
+    keep_widget_value(SECOND)
 
 
 def propose(subject: ModelAdapter, model: str, text: str) -> str:
@@ -185,7 +187,7 @@ def _examples(subject: ModelAdapter, model: str) -> None:
 
 def _read(subject: ModelAdapter, key: str) -> tuple[int, ...]:
     try:
-        return subject.input.read(typed(st.session_state[key], MOST_TYPED))
+        return subject.input.read(validate_text(st.session_state[key], MOST_TYPED))
     except InputError as error:
         raise InputError(f"The {'first' if key == FIRST else 'second'} input: {error}") from None
 
@@ -307,7 +309,7 @@ def _map(
             f"{CELLS[part]} One cell at a time is replaced by its value in the second run, and the rest of the model is "
             "recomputed. The estimates come from a few backward passes (integrated gradients)."
         )
-        st.markdown(how_far_to_trust(both, "cells"))
+        st.markdown(describe_estimates(both, "cells"))
     return {"cell": str(chosen)}
 
 
@@ -379,18 +381,20 @@ def _carrying(table: pd.DataFrame, position: int, *, first: bool) -> list[str]:
     return column["where"][carries].tolist() if carries == sorted(carries, reverse=first) else []
 
 
-def steering_panel(selection: LookedAt, subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
+def steering_panel(selection: ScreenSelection, subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
     """Ask for the text, the two texts of the direction, layer and scale; draw both continuations."""
     if not subject.input.goes_on or subject.shape.is_pair:
         raise InputError("This model does not continue texts; choose one that does, like characters.")
     texts = {name: _ask_text(subject, name) for name in LABELS}
-    readings = tuple(resources.run(model, subject.input.read(typed(text, MOST_TYPED))) for text in texts.values())
+    readings = tuple(
+        resources.run(model, subject.input.read(validate_text(text, MOST_TYPED))) for text in texts.values()
+    )
     finding = st.container()
     with toolbar():
         layer, scale = _ask_strength(subject)
     link |= texts | {"layer": str(layer), "scale": f"{scale:g}"}
     context, how = PictureContext(model), {"layer": layer - 1, "scale": scale}
-    with patience("Decoding with steering") as step:
+    with interruptible_progress("Decoding with steering") as step:
         scales = table(context, analysis.steering_by_scale, *readings, layer=layer - 1)
         by_scale = Call(viz.steering_by_scale, readings, {**how, "table": scales})
         shown(context, by_scale, "compare_steering")
@@ -419,11 +423,11 @@ def lane_of(subject: ModelAdapter, name: str, run: Continuation) -> Lane:
 
 
 def _ask_text(subject: ModelAdapter, name: str) -> str:
-    key, wanted = (name, None) if name == "input" else (f"steering_{name}", asked(name))
+    key, wanted = (name, None) if name == "input" else (f"steering_{name}", take_parameter(name))
     texts = TEXTS_OF_CHARACTERS if isinstance(subject, TaskModel) else TEXTS
     if wanted is not None or not st.session_state.get(key):
         st.session_state[key] = wanted or texts.get(name, subject.input.default)
-    carry(key)
+    keep_widget_value(key)
     return str(st.sidebar.text_input(LABELS[name], key=key, persist_state="session"))
 
 

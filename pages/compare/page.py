@@ -26,14 +26,14 @@ from pages.compare.texts import compares_texts, no_text_reason, texts_panel
 from pages.components.players import resting_step, step_ruler
 from pages.shared import frame, models, run_store
 from pages.shared import link as link_of_screen
-from pages.shared.background_job import patience
+from pages.shared.background_job import interruptible_progress
 from pages.shared.call import Call
 from pages.shared.layout import headline, what_to_notice
-from pages.shared.link import asked
+from pages.shared.link import take_parameter
 from pages.shared.picture import footer, table, toolbar
-from pages.shared.session import LookedAt
+from pages.shared.session import ScreenSelection
 from pages.shared.text import escape_markdown
-from pages.shared.widgets import choose, not_here, seed
+from pages.shared.widgets import choose, seed, warn_unknown
 from xformer import analysis, viz
 from xformer.errors import XformerError
 from xformer.widgets.page import comparison_page
@@ -82,7 +82,7 @@ def page() -> None:
         texts_panel(selection) if what == "texts" else one_model(selection, OF_ONE_MODEL[what])
 
 
-def _variants(selection: LookedAt) -> None:
+def _variants(selection: ScreenSelection) -> None:
     """Two to four models on one input."""
     if reason := incomparable_reason(selection.model):
         st.caption(f":material/info: {escape_markdown(reason)} It stays the model of the other screens.")
@@ -100,7 +100,7 @@ def _variants(selection: LookedAt) -> None:
         link["mode"] = "forced" if comparison.forced else "free"
     link_of_screen.share(link)
     try:
-        with patience("The models predict") as step:
+        with interruptible_progress("The models predict") as step:
             comparison.runs(step)
     except XformerError as error:
         st.error(escape_markdown(str(error)), icon=":material/error:")
@@ -168,13 +168,13 @@ def _ask_pair(comparison: Comparison) -> str:
 
 def _take_step_of_link(comparison: Comparison) -> None:
     """Start the ruler at the step in the link."""
-    if (wanted := asked("step")) is None:
+    if (wanted := take_parameter("step")) is None:
         return
     steps = [str(step) for step in range(max(map(len, comparison.runs())))]
     if wanted in steps:
         state().linked_step = (comparison.about, steps.index(wanted))
     else:
-        not_here("step")
+        warn_unknown("step")
 
 
 def _ask_step(comparison: Comparison, *, detail: bool) -> int:

@@ -21,10 +21,10 @@ from xformer.analysis.differences import ALL_ROWS, MEAN, deciding_layers, lens_d
 from xformer.analysis.scoring import (
     HIGH,
     Agreement,
-    comparing_lengths,
     count_agreement,
     has_mastered_its_training,
-    how_far,
+    iter_lengths_compared,
+    longest_mastered_length,
 )
 from xformer.errors import InputError
 from xformer.formatting import percent
@@ -262,7 +262,7 @@ def _accuracies(comparison: Comparison, counted: Agreement) -> str:
 def lengths_panel(comparison: Comparison) -> dict[str, str]:
     """Draw the accuracy by length of the input."""
     loaded = comparison.loaded()
-    job = _job("lengths", comparison.about_variants, lambda: comparing_lengths(loaded), "lengths")
+    job = _job("lengths", comparison.about_variants, lambda: iter_lengths_compared(loaded), "lengths")
     if job.latest is None:
         return {}
     frame = job.latest.table
@@ -281,7 +281,7 @@ def _longest_lengths(frame: pd.DataFrame) -> str:
     """Name the length up to which each model generalises; omit models that have not mastered their training lengths."""
     words = []
     for name, own in frame.groupby("model", sort=False):
-        length = how_far(own) if has_mastered_its_training(own) else None
+        length = longest_mastered_length(own) if has_mastered_its_training(own) else None
         if length is not None:
             words.append(f"**{letter_in(str(name))}** up to {length}")
     least = percent(HIGH, 0)

@@ -26,13 +26,13 @@ from pages.compare.comparison import (
     symbols_of,
 )
 from pages.shared import models, run_store
-from pages.shared.background_job import patience
+from pages.shared.background_job import interruptible_progress
 from pages.shared.layout import is_dark
-from pages.shared.link import asked
+from pages.shared.link import take_parameter
 from pages.shared.resources import MASKS
-from pages.shared.session import LookedAt
+from pages.shared.session import ScreenSelection
 from pages.shared.text import escape_markdown
-from pages.shared.widgets import choose, typed
+from pages.shared.widgets import choose, validate_text
 from xformer.adapters import Input, TaskModel
 from xformer.analysis.comparison import search
 from xformer.errors import InputError, XformerError
@@ -54,7 +54,7 @@ NUMBERS: tuple[tuple[str, str, float, float, float], ...] = (
 """The sampling settings: name, title, smallest and largest value, step."""
 
 
-def ask_variants(selection: LookedAt) -> tuple[ModelSettings, ...]:
+def ask_variants(selection: ScreenSelection) -> tuple[ModelSettings, ...]:
     """Draw the cards and return the variants: from the link, else as chosen here, else the model of the other screens."""
     visit_state = state()
     visit_state.variants = _begin_variants(selection)
@@ -80,9 +80,9 @@ def variants_in_link(variants: Sequence[ModelSettings]) -> dict[str, str]:
     return {letter.lower(): variant.text for letter, variant in zip(LETTERS, variants, strict=False)}
 
 
-def _begin_variants(selection: LookedAt) -> list[ModelSettings]:
+def _begin_variants(selection: ScreenSelection) -> list[ModelSettings]:
     visit_state = state()
-    wanted = [text for letter in LETTERS if (text := asked(letter.lower())) is not None]
+    wanted = [text for letter in LETTERS if (text := take_parameter(letter.lower())) is not None]
     before = [] if wanted else [variant.text for variant in visit_state.variants]
     visit_state.is_chosen = visit_state.is_chosen or bool(wanted)
     is_elsewhere_changed = replace(selection, input="") != replace(visit_state.followed or selection, input="")
@@ -238,7 +238,7 @@ def _ask_settings(index: int, variant: ModelSettings) -> None:
         )
 
 
-def ask_input(variants: Sequence[ModelSettings], selection: LookedAt) -> Comparison:
+def ask_input(variants: Sequence[ModelSettings], selection: ScreenSelection) -> Comparison:
     """Ask for the input and the decoding mode. An invalid input is replaced by the last valid one.
 
     The input is shared with the other screens where their model reads the same tokens.
@@ -265,7 +265,7 @@ def ask_input(variants: Sequence[ModelSettings], selection: LookedAt) -> Compari
     return comparison
 
 
-def is_shared(variants: Sequence[ModelSettings], selection: LookedAt) -> bool:
+def is_shared(variants: Sequence[ModelSettings], selection: ScreenSelection) -> bool:
     """Return whether the model of the other screens reads the same tokens, so that all screens share one input."""
     if models.usable(selection.model) is not None:
         return False
@@ -273,7 +273,7 @@ def is_shared(variants: Sequence[ModelSettings], selection: LookedAt) -> bool:
     return isinstance(subject, TaskModel) and symbols_of(subject.task) == symbols_of(variants[0].subject.task)
 
 
-def input_in_link(comparison: Comparison, selection: LookedAt) -> dict[str, str]:
+def input_in_link(comparison: Comparison, selection: ScreenSelection) -> dict[str, str]:
     """Return the input as a parameter of the link: `reads` where the other screens have another input."""
     if is_shared(comparison.variants, selection):
         return {"input": str(st.session_state["input"])}
@@ -299,7 +299,7 @@ def _source(variants: Sequence[ModelSettings], inputs: Input) -> tuple[tuple[int
         return source
 
     try:
-        source = read(typed(st.session_state[INPUT], MOST_TYPED))
+        source = read(validate_text(st.session_state[INPUT], MOST_TYPED))
     except InputError as error:
         st.error(escape_markdown(str(error)), icon=":material/edit:")
         for text in (state().good_input, inputs.default):
@@ -312,9 +312,9 @@ def _source(variants: Sequence[ModelSettings], inputs: Input) -> tuple[tuple[int
     return source, True
 
 
-def _begin_input(inputs: Input, selection: LookedAt | None) -> None:
+def _begin_input(inputs: Input, selection: ScreenSelection | None) -> None:
     """Fill the text field with the result of a search, the input of the other screens or of the link, or an example."""
-    visit_state, own, text = state(), asked("reads"), st.session_state.get(INPUT)
+    visit_state, own, text = state(), take_parameter("reads"), st.session_state.get(INPUT)
     if visit_state.found_input is not None:
         text, visit_state.found_input = visit_state.found_input, None
     elif selection is not None:
@@ -343,7 +343,7 @@ def _type(text: str) -> None:
 def _find_difference(comparison: Comparison) -> None:
     """Try new inputs of the task until two models predict different tokens, and enter that input."""
     work = search(comparison.loaded(), within=WITHIN, seed=random.getrandbits(31))  # another seed finds another input
-    with patience("Trying inputs") as step:
+    with interruptible_progress("Trying inputs") as step:
         for report in work:
             step(report.looked, report.within)
             if report.found is not None:

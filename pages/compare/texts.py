@@ -18,15 +18,15 @@ from pages.compare.panels import lens_panel, patterns_panel, rows_panel
 from pages.components.controls import Lane, prediction_strip
 from pages.shared import link as link_of_screen
 from pages.shared import models, resources
-from pages.shared.background_job import patience
+from pages.shared.background_job import interruptible_progress
 from pages.shared.call import Call
 from pages.shared.inputs import MOST_TYPED
 from pages.shared.layout import caption, headline
-from pages.shared.link import carry
+from pages.shared.link import keep_widget_value
 from pages.shared.picture import footer, panel, picture, table, toolbar
-from pages.shared.session import LookedAt
+from pages.shared.session import ScreenSelection
 from pages.shared.text import escape_markdown
-from pages.shared.widgets import choose, typed
+from pages.shared.widgets import choose, validate_text
 from xformer import analysis, viz
 from xformer.adapters import ModelAdapter
 from xformer.adapters.huggingface_opening import CLASSES
@@ -115,7 +115,7 @@ def no_text_reason(model: str) -> str:
     return ""
 
 
-def texts_panel(selection: LookedAt) -> None:
+def texts_panel(selection: ScreenSelection) -> None:
     """Ask for the other model and the text, and compare the predictions of both models."""
     a, link, others = TextVariant("A", selection.model), in_link(selection), _others(selection)
     st.sidebar.markdown(f"**A** · {escape_markdown(models.title_of(a.model))}")
@@ -129,7 +129,7 @@ def texts_panel(selection: LookedAt) -> None:
     with st.sidebar:
         other = choose("with", others, usual_other(a.model, list(others)), "B", key="compare_with", widget=st.selectbox)
     b = TextVariant("B", a.model, selection.mask, selection.edits) if other == CHANGED else TextVariant("B", other)
-    carry("input")
+    keep_widget_value("input")
     st.sidebar.text_input("Text", key="input", persist_state="session")
     link |= {"with": other, "input": str(st.session_state["input"])}
     link_of_screen.share(link)
@@ -139,7 +139,7 @@ def texts_panel(selection: LookedAt) -> None:
             raise InputError(reason)
         if _output(b.model) != _output(a.model):
             raise InputError(f"{models.title_of(b.model)} has another kind of output; choose another model.")
-        text = typed(st.session_state["input"], MOST_TYPED)
+        text = validate_text(st.session_state["input"], MOST_TYPED)
         sources = [variant.subject.input.read(variant.with_own_gaps(text, a)) for variant in both]
         below = (_continuations if a.subject.input.goes_on else _gaps)(both, sources)
         link |= _runs(both, sources)
@@ -150,7 +150,7 @@ def texts_panel(selection: LookedAt) -> None:
     link_of_screen.share(link)
 
 
-def _others(selection: LookedAt) -> dict[str, str]:
+def _others(selection: ScreenSelection) -> dict[str, str]:
     """Return the models to compare with: the same model with the changes of the other screens, and all with the same output."""
     found, output = {}, _output(selection.model)
     if selection.edits or selection.mask != resources.MASKS[0]:
@@ -181,7 +181,7 @@ def _output(model: str) -> str:
 
 def _continuations(both: Pair, sources: Sources) -> Callable[[], None]:
     """State where the continuations differ; return a function that draws them."""
-    with patience("Both models continue the text") as step:
+    with interruptible_progress("Both models continue the text") as step:
         runs = [
             resources.decoded(variant.model, source, variant.mask, variant.changes, step=step)
             for variant, source in zip(both, sources, strict=True)

@@ -7,12 +7,12 @@ from typing import Any
 import streamlit as st
 
 
-def sent(key: str, event: str) -> dict[str, Any]:
+def event_data(key: str, event: str) -> dict[str, Any]:
     """Return the data of an event that the browser sent from the component `key`; empty if it is not an object."""
     found = st.session_state[key].get(event)
     return found if isinstance(found, dict) else {}
 
 
-def whole(value: object, below: int = 10**9) -> int | None:
+def parse_index(value: object, below: int = 10**9) -> int | None:
     """Return a value from the browser if it is an integer with 0 ≤ value < `below`, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < below else None

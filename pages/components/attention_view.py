@@ -17,7 +17,7 @@ from typing import Any, Self
 import streamlit as st
 from streamlit.components.v2 import component
 
-from pages.components import sent, whole
+from pages.components import event_data, parse_index
 from xformer.viz.packing import AnyLayer, Packed, rider
 from xformer.widgets.scripts import script, style
 
@@ -91,7 +91,7 @@ def attention_view(packed: Packed, *, key: str) -> Selection:
     shapes = [(item["heads"], item["queries"], item["keys"]) for item in packed.layers]
 
     def remember() -> None:
-        if choice := sent(key, "choice"):
+        if choice := event_data(key, "choice"):
             st.session_state[_memory(key)] = _inside(_read(choice), shapes)
 
     chosen = _inside(st.session_state.get(_memory(key)), shapes)
@@ -125,9 +125,9 @@ def _send(key: str, selection: Selection) -> None:
 
 
 def _read(choice: dict[str, Any]) -> Selection:
-    layer, head, query, key = (whole(choice.get(name)) for name in ("layer", "head", "query", "key"))
+    layer, head, query, key = (parse_index(choice.get(name)) for name in ("layer", "head", "query", "key"))
     arcs, shown, scale = choice.get("arcs"), choice.get("shown"), choice.get("scale")
-    heads = [whole(head, MOST_HEADS) for head in arcs] if isinstance(arcs, list) else []
+    heads = [parse_index(head, MOST_HEADS) for head in arcs] if isinstance(arcs, list) else []
     scale = OLD_SCALES.get(str(scale), scale)
     drawn = tuple(sorted({head for head in heads if head is not None}))
     look = Look(scale if scale in SCALES else SCALES[0], shown if shown in SHOWN else SHOWN[0], drawn)
@@ -143,4 +143,4 @@ def _inside(selection: Any, shapes: Sequence[tuple[int, ...]]) -> Selection:
 
     head = min(max(selection.head, 0), heads - 1)
     look = replace(selection.looks, arcs=tuple(arc for arc in selection.looks.arcs if arc < min(heads, MOST_HEADS)))
-    return Selection(layer, head, whole(selection.query, queries), whole(selection.key, keys), look)
+    return Selection(layer, head, parse_index(selection.query, queries), parse_index(selection.key, keys), look)

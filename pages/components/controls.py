@@ -15,7 +15,7 @@ from typing import Any, Literal
 import streamlit as st
 from streamlit.components.v2 import component
 
-from pages.components import whole
+from pages.components import parse_index
 from xformer.widgets.scripts import script, style
 
 
@@ -83,7 +83,7 @@ def prediction_strip(
 
 def edit_sent(edit: object, n_places: int) -> tuple[int, str] | None:
     """Return the index and the text of an edit sent by the browser; None if the message is malformed."""
-    at, text = (whole(edit.get("at"), n_places), edit.get("text")) if isinstance(edit, dict) else (None, None)
+    at, text = (parse_index(edit.get("at"), n_places), edit.get("text")) if isinstance(edit, dict) else (None, None)
     return None if at is None or not isinstance(text, str) else (at, text)
 
 

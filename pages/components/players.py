@@ -13,7 +13,7 @@ from typing import Any
 import streamlit as st
 from streamlit.components.v2 import component
 
-from pages.components import sent, whole
+from pages.components import event_data, parse_index
 from pages.components.controls import Editing, edit_sent
 from pages.shared.text import escape_markdown
 from xformer.widgets.scripts import script, style
@@ -47,7 +47,7 @@ def scene(data: bytes, *, key: str, editing: Editing | None = None) -> Opened | 
     """
 
     def on_act() -> None:
-        edit = edit_sent(sent(key, "act").get("edit"), len(editing.texts)) if editing else None
+        edit = edit_sent(event_data(key, "act").get("edit"), len(editing.texts)) if editing else None
         if editing and edit and (problem := editing.take(*edit)):
             st.toast(escape_markdown(problem))
 
@@ -73,7 +73,7 @@ def matrices(data: Mapping[str, Any], *, key: str, changed: Callable[[Mapping[st
         changed: Called before the page reruns, with "row": r, "word": [r, text] or "number": [r, c, value] as sent by the
             browser, which must be validated.
     """
-    _matrices(key=key, data=data, on_act_change=lambda: changed(sent(key, "act")))
+    _matrices(key=key, data=data, on_act_change=lambda: changed(event_data(key, "act")))
 
 
 def step_ruler(data: dict[str, Any], *, order: str, start: int, key: str, detail: bool = True) -> int:
@@ -89,8 +89,8 @@ def step_ruler(data: dict[str, Any], *, order: str, start: int, key: str, detail
     last = max(len(model["predicted"]) for model in data["models"]) - 1
 
     def remember() -> None:
-        rest = sent(key, "rest")
-        if (step := whole(rest.get("step"))) is not None and rest.get("order") == order:
+        rest = event_data(key, "rest")
+        if (step := parse_index(rest.get("step"))) is not None and rest.get("order") == order:
             st.session_state[f"{key}:rest"] = (order, step)
 
     _step_ruler(key=key, data=data | {"order": order, "start": start, "detail": detail}, on_rest_change=remember)
@@ -113,13 +113,13 @@ class Rest:
 
 
 def training_player(packed: bytes, *, key: str) -> None:
-    """Draw the player of a timeline packed by `xformer.viz.timeline.pack_film`; `resting` returns its state."""
+    """Draw the player of a timeline packed by `xformer.viz.timeline.pack_timeline`; `resting` returns its state."""
 
     def remember() -> None:
-        rest = sent(key, "rest")
-        layer, head = whole(rest.get("layer")), whole(rest.get("head"))
+        rest = event_data(key, "rest")
+        layer, head = parse_index(rest.get("layer")), parse_index(rest.get("head"))
         chosen = None if layer is None or head is None else (layer, head)
-        st.session_state[_memory(key)] = Rest(whole(rest.get("step")), chosen)
+        st.session_state[_memory(key)] = Rest(parse_index(rest.get("step")), chosen)
 
     _training_player(key=key, data=packed, on_rest_change=remember)
 

@@ -94,7 +94,7 @@ def vectors_panel(view: View, parts: Mapping[str, Tensor], stack: str | None, sh
     if changed is not None:
         after = input_vectors(changed, stack)
         if all(after[name].equal(before) for name, before in parts.items()):
-            st.info(f"With {view.what_changed()} these vectors do not change.", icon=":material/equal:")
+            st.info(f"With {view.change_summary()} these vectors do not change.", icon=":material/equal:")
         else:
             runs[view.shown] = changed
     look = {"stack": stack, "positions": None if len(at) == n else at}

@@ -10,7 +10,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 from torch import Tensor
 
-from pages.shared.background_job import patience
+from pages.shared.background_job import interruptible_progress
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
 from pages.shared.picture import footer, heading, picture, shown
@@ -184,7 +184,7 @@ def number_waves_panel(view: View, stack: str | None, controls: DeltaGenerator) 
 
 def _spectrum(view: View, stack: str | None) -> Spectrum:
     """Return the spectrum of the numbers. With many numbers this takes seconds; it stops when the visitor moves on."""
-    with patience("Comparing with random orders") as step:
+    with interruptible_progress("Comparing with random orders") as step:
         key = ("number_spectrum", view.model, stack)
         return shared.get(key, lambda: number_spectrum(view.original(), stack, step=step))
 

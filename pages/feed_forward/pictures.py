@@ -17,12 +17,12 @@ from pages.components.controls import Lane, prediction_strip
 from pages.shared import models
 from pages.shared.call import Call
 from pages.shared.layout import headline, is_dark, what_to_notice
-from pages.shared.link import chose
+from pages.shared.link import set_parameter
 from pages.shared.models import shown_path
 from pages.shared.picture import footer, heading, of_each_run, picture, shown, table
 from pages.shared.text import escape_markdown
 from pages.shared.view import View, toggle_intervention
-from pages.shared.widgets import ask_window, choose, seed, shown_of
+from pages.shared.widgets import ask_window, choose, seed, window_caption
 from xformer import analysis, viz
 from xformer.adapters import TaskModel
 from xformer.analysis.feed_forward import Survey, activity, fitting
@@ -65,7 +65,7 @@ def ask_choice(view: View) -> tuple[str, Choice]:
         _ablate_button(view, f"ablate:{site.path}", title, "ablate_layer")
     mean = activity(run, layer=layer).mean(dim=0)  # [d_ff]
     seed("neuron", range(len(mean)), int(mean.argmax()), key=NEURON)
-    chose("neuron", str(st.session_state[NEURON]))
+    set_parameter("neuron", str(st.session_state[NEURON]))
     return picture, Choice(layer, site, title, int(st.session_state[NEURON]), more)
 
 
@@ -146,7 +146,7 @@ def ranked_panel(view: View, choice: Choice, headline_at: DeltaGenerator) -> Non
             "A cell is one neuron’s activation at one position; each row has its own colour scale. → lists the tokens whose "
             f"logits the neuron raises most on the direct path. Names come from {source}: at most three tokens or positions "
             f"hold half of the activation. {len(known[known['trigger'] == 'none']):,} of {len(known):,} neurons have no clear "
-            f"trigger.{shown_of(positions, window)}"
+            f"trigger.{window_caption(positions, window)}"
         )
     what_to_notice(["Click a neuron to see the inputs that activate it most, and to ablate it."])
 
@@ -195,7 +195,7 @@ def one_neuron_panel(view: View, choice: Choice, headline_at: DeltaGenerator) ->
     options = {"positions": window if len(window) < len(positions) else None, **before}
     calls = [Call(viz.neuron, (run,), {"layer": choice.layer, "neuron": choice.neuron, **options})]
     with left:
-        st.markdown(f"**#{choice.neuron} on this input**{shown_of(positions, window)}")
+        st.markdown(f"**#{choice.neuron} on this input**{window_caption(positions, window)}")
         shown(view, calls[0], "neuron")
     if "promotes" in row and row["activation"]:
         calls.append(Call(viz.promotion, (original,), {**one, "position": int(row["peak"])}))
@@ -323,7 +323,7 @@ def activations_panel(view: View, choice: Choice, _: DeltaGenerator) -> None:
     )
     st.caption(
         f"{choice.title.capitalize()}: {n:,} neurons, one column each. {what}{mark}{beyond}"
-        f"{shown_of(range(n), columns, 'columns')}{shown_of(positions, shown)}"
+        f"{window_caption(range(n), columns, 'columns')}{window_caption(positions, shown)}"
     )
     share = (view.original()[f"{path}.post"][0] > 0).double().mean().item()
     which = " in the original run" if view.is_changed else ""

@@ -18,10 +18,10 @@ from pages.components.players import matrices
 from pages.shared import models, resources, screens
 from pages.shared.call import Call
 from pages.shared.layout import headline
-from pages.shared.link import asked, carry, chose
+from pages.shared.link import keep_widget_value, set_parameter, take_parameter
 from pages.shared.picture import footer, shown, table, toolbar
 from pages.shared.text import escape_markdown
-from pages.shared.widgets import choose, not_here, seed, typed
+from pages.shared.widgets import choose, seed, validate_text, warn_unknown
 from xformer import Checkpoint, analysis, viz
 from xformer.analysis.principles import (
     AFTER,
@@ -65,16 +65,16 @@ def ask_sentence() -> Sentence:
     st.session_state.setdefault(OWN, None)
     seed("d", D_OF_WORDS, 4, key=WIDTH)
     seed("seed", SEEDS, 3, key=SEED)
-    if (wanted := asked("text")) is not None:
+    if (wanted := take_parameter("text")) is not None:
         _set_text(wanted[:MOST_TYPED])
-    if (wanted := asked("vector")) is not None:
+    if (wanted := take_parameter("vector")) is not None:
         word, _, numbers = wanted.rpartition(":")
         try:
             st.session_state[OWN] = (word, tuple(float(number) for number in numbers.split(",")))
         except ValueError:
             st.session_state[OWN] = None
         if _current().own is None:
-            not_here("vector")
+            warn_unknown("vector")
     if problem := st.session_state.pop(PROBLEM, ""):
         st.error(escape_markdown(problem), icon=":material/edit:")
     return _current()
@@ -110,7 +110,7 @@ def link_of(sentence: Sentence) -> dict[str, str]:
 def followed_row(names: Sequence[str], usual: int = 1) -> int:
     """Return the row that the headline and the animation follow."""
     seed("row", range(len(names)), min(usual, len(names) - 1), key=ROW)
-    chose("row", str(st.session_state[ROW]))
+    set_parameter("row", str(st.session_state[ROW]))
     return st.session_state[ROW]
 
 
@@ -138,7 +138,7 @@ def change(sent: Mapping[str, Any]) -> None:
 
 def _set_text(text: str) -> None:
     try:
-        st.session_state[TEXT] = " ".join(Sentence(typed(text, MOST_TYPED)).words)
+        st.session_state[TEXT] = " ".join(Sentence(validate_text(text, MOST_TYPED)).words)
     except InputError as error:
         st.session_state[PROBLEM] = str(error)
 
@@ -468,7 +468,7 @@ def model_panel() -> tuple[list[str], dict[str, str]]:
             for layer in range(config.n_layers)
             for head in range(config.n_heads)
         }
-        layer = asked("layer") or "0"  # older links have layer and head separately, counted from 0
+        layer = take_parameter("layer") or "0"  # older links have layer and head separately, counted from 0
         old = {str(head): f"{int(layer) + 1}.{head + 1}" for head in range(config.n_heads)} if layer.isdecimal() else {}
         look: dict[str, Any] = {"widget": st.selectbox, "width": 165, "label_visibility": "collapsed"}
         at = choose("head", heads, "1.1", "Head", key="principle_head", old=old, **look)
@@ -510,16 +510,16 @@ def _finding(mixed: Mixed, row: int) -> str:
 
 def _ask_source(checkpoint: Checkpoint) -> tuple[tuple[int, ...], str]:
     """Return the typed numbers, or the last valid ones with an error message."""
-    if (wanted := asked("input")) is not None:
+    if (wanted := take_parameter("input")) is not None:
         st.session_state["principle_input"] = wanted[:60]
     st.session_state.setdefault("principle_input", USUAL_INPUT)
-    carry("principle_input")
+    keep_widget_value("principle_input")
     label = f"Up to {MOST_NUMBERS} numbers"
     text = st.text_input(label, key="principle_input", persist_state="session", width=160, label_visibility="collapsed")
     task = checkpoint.task
     assert task is not None
     try:
-        source = task.vocabulary.read(typed(text, 60))
+        source = task.vocabulary.read(validate_text(text, 60))
         if len(source) > MOST_NUMBERS:
             raise InputError(f"This step reads at most {MOST_NUMBERS} numbers, got {len(source)}.")
         task.example(source, max_len=checkpoint.config.max_len)

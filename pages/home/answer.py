@@ -12,7 +12,7 @@ import streamlit as st
 from pages.components.controls import Lane, prediction_strip
 from pages.components.players import scene
 from pages.shared import resources, screens
-from pages.shared.background_job import patience
+from pages.shared.background_job import interruptible_progress
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
 from pages.shared.inputs import show_image, test_predictions
@@ -23,7 +23,7 @@ from pages.shared.picture import footer, heading, html, menu, shown
 from pages.shared.text import escape_markdown
 from pages.shared.view import View, editing
 from xformer import analysis, viz
-from xformer.analysis.images import wrong_ones
+from xformer.analysis.images import misclassified
 from xformer.formatting import percent
 from xformer.interventions import changed_source
 from xformer.reading import Reading
@@ -61,7 +61,7 @@ def answer_panel(view: View) -> None:
     edit = " Click a token in the picture to change it." if editing(view) else ""
     is_all_right = len(right) == len(answer) and all(right)
     verdict = "All tokens right" if is_all_right else f"{sum(right)} of {len(answer)} right"
-    under = f" with {view.what_changed()}" if view.is_changed else ""
+    under = f" with {view.change_summary()}" if view.is_changed else ""
     st.caption(f"{verdict}{under}, predicted {how}.{edit}")
 
 
@@ -71,10 +71,10 @@ def _typed_lane(view: View) -> Lane:
 
 def _predictions(view: View) -> dict[str, Predictions]:
     """Return the decoded tokens of the unchanged and, if any, the changed model, by the names of their lanes."""
-    with patience("Decoding") as step:
+    with interruptible_progress("Decoding") as step:
         runs = {"model": resources.decoded(view.model, view.source, step=step)}
         if view.is_changed:
-            changed = view.what_changed()
+            changed = view.change_summary()
             runs[f"model, {changed}"] = resources.decoded(*view.key(changed), step=step)
     return runs
 
@@ -114,7 +114,7 @@ def _sample(view: View) -> None:
     def show(tokens: Sequence[int]) -> None:
         text.code(view.input.plain([*view.original().ids(), *tokens]), language=None, wrap_lines=True)
 
-    with patience("Generating") as step:
+    with interruptible_progress("Generating") as step:
         seed = st.session_state.get("story_seed", 0)
         show(resources.continuation(view.model, view.source, n, temperature, seed, step=step, show=show))
     st.caption(_window(view))
@@ -137,7 +137,7 @@ def filled_panel(view: View) -> None:
     """Draw the predictions at the gaps of a text with the likeliest tokens at the first gaps, or the decoded target."""
     original, changed = view.original(), view.changed()
     run = changed or original
-    prediction_strip(view.kind.rows(original, changed, f"predicts, {view.what_changed()}"), key="prediction")
+    prediction_strip(view.kind.rows(original, changed, f"predicts, {view.change_summary()}"), key="prediction")
     if not run.target_positions:
         return
     if view.is_pair:
@@ -175,7 +175,7 @@ def class_panel(view: View) -> None:
 
 
 def _verdict(view: View, run: Reading) -> str:
-    with_changes = f" with {view.what_changed()} (the frames are the original)" if view.is_changed else ""
+    with_changes = f" with {view.change_summary()} (the frames are the original)" if view.is_changed else ""
     predicts = f"The model predicts **{run.predicted[0]}**{with_changes} with {percent(run.probability[0], 1)}"
     if not run.has_right_answer:
         return f"{predicts}. The digit of a drawn image is not known, so this is neither right nor wrong."
@@ -188,7 +188,7 @@ def _verdict(view: View, run: Reading) -> str:
 def mistakes_panel(view: View) -> None:
     """Draw the test images that the model gets wrong, with buttons to show one on all screens."""
     predictions = test_predictions(view.model)
-    wrong = wrong_ones(predictions)
+    wrong = misclassified(predictions)
     heading(f"{len(wrong)} of {len(predictions)} test images wrong")
     if wrong.empty:
         st.caption("The model gets all of them right.")

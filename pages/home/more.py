@@ -13,7 +13,7 @@ import torch
 
 from pages.components.attention_view import attention_choice, attention_view
 from pages.shared.background_job import Job, follow, kept_job, progress
-from pages.shared.byte_cache import kept
+from pages.shared.byte_cache import cached
 from pages.shared.call import Call
 from pages.shared.models import card_of_model
 from pages.shared.picture import footer, heading, shown
@@ -21,7 +21,7 @@ from pages.shared.text import escape_markdown
 from pages.shared.view import View
 from pages.shared.widgets import choose
 from xformer import ModelConfig, Transformer, record, viz
-from xformer.analysis.scoring import HIGH, asking_lengths, has_mastered_its_training, how_far
+from xformer.analysis.scoring import HIGH, has_mastered_its_training, iter_accuracy_by_length, longest_mastered_length
 from xformer.analysis.tables import TableSoFar
 from xformer.counting import Part, count_with_projections_to, n_parameters, parameters_by_part
 from xformer.formatting import percent
@@ -42,7 +42,9 @@ CONTEXT = 1024
 def how_long_panel(view: View) -> None:
     """Draw the accuracy by input length as it is measured, and how far the model generalises."""
     original = view.original()
-    job = kept_job("lengths", view.model, lambda: asking_lengths(original), lambda job: job.advance(FIRST_WORK))
+    job = kept_job(
+        "lengths", view.model, lambda: iter_accuracy_by_length(original), lambda job: job.advance(FIRST_WORK)
+    )
     follow(job, partial(_curve, view, original, job))
 
 
@@ -70,7 +72,7 @@ def _sentence(task: Task, table: pd.DataFrame) -> str:
     shortest, longest, least = task.config.min_len, task.config.max_len, percent(HIGH, 0)
     if not has_mastered_its_training(table):
         return f"Trained on {shortest} to {longest} {task.rule.unit}, it does not get {least} right at all of these lengths"
-    far = how_far(table)
+    far = longest_mastered_length(table)
     if far is None:
         return f"Trained on {shortest} to {longest} {task.rule.unit}, it already fails at {longest + 1}"
     return f"Trained on at most {longest} {task.rule.unit}, it gets {least} or more right at every length up to {far}"
@@ -156,7 +158,7 @@ def show_parts(parts: tuple[Part, ...]) -> None:
     st.dataframe(pd.DataFrame(rows), hide_index=True, column_config=columns)
 
 
-@kept
+@cached
 def forward(config: ModelConfig) -> tuple[list[AnyLayer], Trace, float, float]:
     """Run a new model on random tokens and return its patterns, trace, seconds, and loss on random targets in nats."""
     draw = torch.Generator().manual_seed(0)

@@ -13,12 +13,12 @@ from pages.shared import resources
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
 from pages.shared.layout import headline
-from pages.shared.link import asked, chose
+from pages.shared.link import set_parameter, take_parameter
 from pages.shared.models import card_of_model
 from pages.shared.picture import footer, heading, picture, shown, table
 from pages.shared.text import escape_markdown
 from pages.shared.view import ORIGINAL, View, toggle_intervention
-from pages.shared.widgets import ask_window, choose, not_here
+from pages.shared.widgets import ask_window, choose, warn_unknown
 from xformer import analysis, viz
 from xformer.analysis.attention_patterns import looks_back_only
 from xformer.analysis.embeddings import places_side_by_side
@@ -219,17 +219,17 @@ def positions_of(view: View, side: str | None) -> int:
 def ask_waves(d_model: int) -> list[int]:
     """Ask for dimensions, at first the fastest sine and cosine and a few slower ones."""
     kept = st.session_state.get("waves")
-    if (wanted := asked("waves")) is not None:
+    if (wanted := take_parameter("waves")) is not None:
         known = {str(dimension): dimension for dimension in range(d_model)}
         kept = list(dict.fromkeys(known[word] for word in wanted.split("-") if word in known))[:MOST_WAVES]
         if len(kept) != len(wanted.split("-")):
-            not_here("dimension")
+            warn_unknown("dimension")
     if not kept or max(kept) >= d_model:
         kept = sorted({0, 1, *(share * d_model // 8 * 2 for share in (1, 2, 3))} & set(range(d_model)))
     st.session_state["waves"] = kept
     look: dict[str, Any] = {"max_selections": MOST_WAVES, "label_visibility": "collapsed", "persist_state": "session"}
     waves = st.multiselect("Dimensions", list(range(d_model)), key="waves", **look) or [0]
-    chose("waves", "-".join(map(str, waves)))
+    set_parameter("waves", "-".join(map(str, waves)))
     return waves
 
 
@@ -288,7 +288,7 @@ def trial_sentence(found: OrderTest, what: str, *, is_causal: bool) -> str:
 def places_panel(view: View) -> None:
     """Draw the similarity of each patch's position to all others, and test whether neighbours are similar."""
     heading("Similarity of positions")
-    picture(view, "places", viz.patch_places, view.original())
+    picture(view, "places", viz.patch_cosines, view.original())
     cosine = place_cosines(view.original())
     found, side = places_side_by_side(cosine), math.isqrt(len(cosine))
     follows = f"the vectors form a map of the {side} × {side} patches (Dosovitskiy et al. 2021, fig. 7)"

@@ -13,19 +13,19 @@ from pages.shared import resources
 from pages.shared.call import Call
 from pages.shared.inputs import MOST_TYPED
 from pages.shared.layout import WIDE, caption, headline, run_title, what_to_notice
-from pages.shared.link import asked, carry, chose
+from pages.shared.link import keep_widget_value, set_parameter, take_parameter
 from pages.shared.picture import footer, of_each_run, picture, shown, side_by_side, table
 from pages.shared.text import escape_markdown, signed
 from pages.shared.view import ORIGINAL, View
-from pages.shared.widgets import ask_token, ask_window, choose, shown_of, typed
+from pages.shared.widgets import ask_token, ask_window, choose, validate_text, window_caption
 from xformer import analysis, viz
 from xformer.adapters.huggingface_opening import CLASSES
-from xformer.analysis.residual import decided, explained_pair, looked_at
+from xformer.analysis.residual import decision_depths, explained_pair, lens_positions
 from xformer.analysis.text_similarity import Pooling, default_pooling, stream_names
 from xformer.errors import InputError
 from xformer.formatting import percent
 from xformer.tasks.batch import IGNORED
-from xformer.viz.residual import MOST_POINTS, asked_for
+from xformer.viz.residual import MOST_POINTS, answer_kind
 
 MOST_NUMBERS = 100_000_000
 """Largest number of logits computed for the notes of a lens; more would take seconds."""
@@ -38,7 +38,7 @@ SURE_OF = 0.9
 def lens_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerator) -> None:
     """Draw the logit lens of the run and one answer followed through its steps. Clicking a cell selects its position."""
     original, (run, before) = view.original(), view.compared
-    positions = looked_at(original)
+    positions = lens_positions(original)
     with controls:
         position = _ask_position(view)
         with st.popover("More"):
@@ -119,7 +119,7 @@ def _reading_guide(view: View, frame: pd.DataFrame, positions: Sequence[int], sh
     moved = " Dashed frames: the token differs from the original." if view.is_changed else ""
     return (
         f"Logit lens: {which} after each step, decoded with {norm}; {outline}. The last row is the model’s actual "
-        f"output.{left_out}{_thin(frame)}{moved}{shown_of(positions, shown)}"
+        f"output.{left_out}{_thin(frame)}{moved}{window_caption(positions, shown)}"
     )
 
 
@@ -176,7 +176,7 @@ def _ask_position(view: View) -> int:
     if run.open_output is not None:
         positions.append(run.open_output)  # the prediction of the next token, whose target is unknown
     if not positions:
-        return looked_at(run)[0]
+        return lens_positions(run)[0]
     reads, token = run.tokens_of("decoder"), view.subject.labels
     verb = {"right answer": "should predict", "really comes next": "is followed by"}.get(run.answer_name, "predicts")
     names = {
@@ -194,7 +194,7 @@ def _ask_goal(view: View, position: int) -> tuple[str, int | None]:
     one = "class" if run.output in CLASSES else "token"
     lead = f"The lead is its logit minus that of the strongest other {one}. Only the lead decides which {one} is predicted."
     goal = choose(
-        "goal", GOALS, "logit", f"Explain the {asked_for(run, position)} {one}’s …", key="residual_goal", help=lead
+        "goal", GOALS, "logit", f"Explain the {answer_kind(run, position)} {one}’s …", key="residual_goal", help=lead
     )
     if view.task is not None:
         return goal, None
@@ -227,7 +227,7 @@ def norms_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerato
         "stream": f"‖x‖, the norm of {stream} after each step.{reset}",
         "added": "‖f(x)‖, the norm of the vector that each step adds.",
     }
-    caption(lengths[what] + _thin(frames[-1]) + shown_of(positions, shown))
+    caption(lengths[what] + _thin(frames[-1]) + window_caption(positions, shown))
     if notes := norm_notes(frames[-1], what, view.shape.norm):
         what_to_notice(notes)
 
@@ -294,7 +294,7 @@ def when_decided(frame: pd.DataFrame, n_tokens: int, prefix: str, *, judged: boo
         frame = frame.assign(right=frame["token"] == frame["position"].map(last["token"]))
     least = max(SURE, min(OVER_CHANCE / n_tokens, 0.9))
     sure = last.index[last["probability"] >= least]
-    settled = decided(frame)
+    settled = decision_depths(frame)
     n_correct, settled = len(settled), settled.loc[settled["position"].isin(sure)]
     total, unsure = len(last), n_correct - len(settled)
     what = "stay correct" if judged else "no longer change"
@@ -389,19 +389,19 @@ def similarity_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGen
 def _ask_texts(view: View) -> list[str]:
     """Ask for texts, one per line; where they cannot be read, show an error and return an empty list."""
     first = view.input.text(view.source)
-    if (wanted := asked("texts")) is not None:
+    if (wanted := take_parameter("texts")) is not None:
         st.session_state[_KEY] = wanted
     elif st.session_state.get("similar_input") != (view.model, first):  # a new input replaces the first line
         lines = str(st.session_state.get(_KEY, "\n".join(["", *MORE_TEXTS]))).splitlines()
         st.session_state[_KEY] = "\n".join([first, *lines[1:]])
     st.session_state["similar_input"] = (view.model, first)
-    carry(_KEY)
+    keep_widget_value(_KEY)
     written = st.text_area(
         "Texts, one per line", key=_KEY, persist_state="session", height=122, help=f"Two to {MOST_TEXTS} texts."
     )
-    chose("texts", written)
+    set_parameter("texts", written)
     try:
-        texts = [line.strip() for line in typed(written, MOST_TYPED).splitlines() if line.strip()]
+        texts = [line.strip() for line in validate_text(written, MOST_TYPED).splitlines() if line.strip()]
         if not 2 <= len(texts) <= MOST_TEXTS:
             raise InputError(f"Type 2 to {MOST_TEXTS} texts, one per line, got {len(texts)}.")
         for text in texts:

@@ -14,7 +14,7 @@ import streamlit as st
 
 from pages.shared import models, run_commands, run_store, screens
 from pages.shared.layout import chart_spec, is_dark
-from pages.shared.link import address, asked
+from pages.shared.link import address, take_parameter
 from pages.shared.picture import figure_files, menu
 from pages.shared.session import open_on
 from pages.shared.text import escape_markdown
@@ -150,7 +150,7 @@ def _drawn(entry: Entry, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ask_metrics() -> list[str]:
-    wanted = asked("curves")
+    wanted = take_parameter("curves")
     if wanted is not None or "runs_metrics" not in st.session_state:
         known = [name for name in (wanted or "").split(",") if name in METRICS]
         st.session_state["runs_metrics"] = known or list(FIRST)

@@ -12,10 +12,10 @@ import streamlit as st
 from pages.runs.chosen import MAX_DRAWN, TRAIN, Rows, alarms_words, curves_panel, run_notes, run_panel, runs_state
 from pages.shared import frame, run_commands, run_store, run_thumbnail
 from pages.shared.layout import headline, is_dark, what_to_notice
-from pages.shared.link import asked, begin_part, share
+from pages.shared.link import begin_part, share, take_parameter
 from pages.shared.session import upload
 from pages.shared.text import escape_markdown
-from pages.shared.widgets import typed
+from pages.shared.widgets import validate_text
 from xformer.errors import InputError, RunStoreError
 from xformer.formatting import percent
 from xformer.presets import PRESETS
@@ -150,8 +150,8 @@ def _undo(run: str) -> None:
 
 def _follow_the_link(entries: Sequence[Entry], latest: Mapping[str, Any]) -> None:
     """Choose the runs in the link, and show the table; at the start of a visit without them, the latest runs with metrics."""
-    state, link = runs_state(), asked("runs")
-    if asked("view") == TABLE or link is not None:
+    state, link = runs_state(), take_parameter("runs")
+    if take_parameter("view") == TABLE or link is not None:
         st.session_state["runs_view"] = TABLE
     if link is None:
         if state.has_begun:
@@ -177,7 +177,7 @@ def _ask_view() -> str:
 
 def _find(entries: Sequence[Entry]) -> list[Entry]:
     """Draw the filter if there are more than `FEW` runs or the link has a filter, and return the matching runs."""
-    wanted = " ".join(filter(None, map(asked, ("find", "state", "tag"))))  # older links have state and tag
+    wanted = " ".join(filter(None, map(take_parameter, ("find", "state", "tag"))))  # older links have state and tag
     if wanted or "runs_text" not in st.session_state:
         st.session_state["runs_text"] = wanted.replace(",", " ").strip()[:MAX_FIND]
     text = st.session_state["runs_text"]
@@ -187,7 +187,7 @@ def _find(entries: Sequence[Entry]) -> list[Entry]:
             "Find", key="runs_text", placeholder="name, tag, task, state …", persist_state="session", **look
         )
     try:
-        words = typed(text or "", MAX_FIND).lower().split()
+        words = validate_text(text or "", MAX_FIND).lower().split()
     except InputError as error:
         st.warning(escape_markdown(str(error)), icon=":material/search_off:")
         words = []

@@ -29,7 +29,7 @@ TICK = 0.4
 LONG = 10.0
 """Seconds; a measurement that takes longer runs only on request."""
 MOMENT, OFTEN = 0.5, 0.15
-"""Seconds until the progress bar of `patience` appears, and between two of its updates."""
+"""Seconds until the progress bar of `interruptible_progress` appears, and between two of its updates."""
 Step = Callable[[int, int], None]
 
 
@@ -162,7 +162,7 @@ def measuring_bar(job: Job[Any], key: str, many: str) -> None:
     progress(job, key, found.done / max(1, found.to_do), words, stopped)
 
 
-def how_far_to_trust(table: pd.DataFrame, many: str) -> str:
+def describe_estimates(table: pd.DataFrame, many: str) -> str:
     """Describe in Markdown how well estimates agree with measurements; `table` has the columns estimated and measured."""
     missing, found = table["measured"].isna().tolist().count(True), agreement(table)
     words = f"All {len(table)} {many} are measured."
@@ -183,7 +183,7 @@ def how_far_to_trust(table: pd.DataFrame, many: str) -> str:
 
 
 @contextmanager
-def patience(words: str) -> Iterator[Step]:
+def interruptible_progress(words: str) -> Iterator[Step]:
     """Yield `step(done, of)`, which updates a progress bar that appears after half a second. Any click ends the work.
 
     The placeholder of the bar is always present, so that nothing below it moves.

@@ -137,7 +137,7 @@ shared = ByteCache()
 """The cache of this server."""
 
 
-def kept(function: Callable[P, R]) -> Callable[P, R]:
+def cached(function: Callable[P, R]) -> Callable[P, R]:
     """Cache the return values of a function in `shared` by its arguments, which must be hashable."""
 
     @wraps(function)

@@ -18,14 +18,14 @@ import streamlit as st
 
 from pages.components.controls import Lane, digit_pad, drawn_on
 from pages.shared import frame, models, resources
-from pages.shared.byte_cache import kept
-from pages.shared.link import carry
+from pages.shared.byte_cache import cached
+from pages.shared.link import keep_widget_value
 from pages.shared.text import escape_markdown
-from pages.shared.widgets import file_box, typed
+from pages.shared.widgets import file_box, validate_text
 from xformer.adapters import Input, ModelAdapter, own_task_model
 from xformer.adapters.huggingface_opening import CLASSES
 from xformer.adapters.inputs import SAMPLES, keep_upload, picture
-from xformer.analysis.images import predict_test_images, wrong_ones
+from xformer.analysis.images import misclassified, predict_test_images
 from xformer.analysis.residual import WHOLE
 from xformer.errors import InputError
 from xformer.formatting import percent
@@ -65,7 +65,7 @@ class InputKind:
         """
         of = subject.input
         _begin(of)
-        carry("input")
+        keep_widget_value("input")
         st.text_input("Input", key="input", persist_state="session", help=of.typed)
         row = st.container(horizontal=True, gap="small")
         with row:
@@ -75,7 +75,7 @@ class InputKind:
             "Random", on_click=lambda: set_input(of.random(random.getrandbits(32))), help=of.missing or None, **how
         )
         try:
-            whole = of.read(typed(st.session_state["input"], MOST_TYPED))
+            whole = of.read(validate_text(st.session_state["input"], MOST_TYPED))
             source = of.fitted(whole)
             resources.check_memory(model, source)
         except InputError as error:
@@ -107,8 +107,8 @@ class InputKind:
         """Return the lanes of the input, of the predictions and of those of the changed run, aligned by position."""
         if not run.has_logits or run.output in WHOLE:  # the sentence below states the prediction instead
             return self.read_rows(run)
-        predicted = said_lane("says" if run.open_output is None else "says next", run)
-        more = [] if changed is None else [said_lane(name, changed, predicted)]
+        predicted = prediction_lane("says" if run.open_output is None else "says next", run)
+        more = [] if changed is None else [prediction_lane(name, changed, predicted)]
         return [*self.read_rows(run), predicted, *more]
 
     def pieces(self, run: Reading) -> Pieces:
@@ -158,7 +158,7 @@ def _begin(of: Input) -> None:
         set_input(of.default)
     elif before != of.name:
         try:
-            of.read(typed(st.session_state["input"], MOST_TYPED))
+            of.read(validate_text(st.session_state["input"], MOST_TYPED))
         except InputError:
             set_input(of.default)
 
@@ -175,7 +175,7 @@ def _last_good(subject: ModelAdapter) -> tuple[int, ...]:
     return subject.input.shortest()
 
 
-def said_lane(name: str, run: Reading, before: Lane | None = None) -> Lane:
+def prediction_lane(name: str, run: Reading, before: Lane | None = None) -> Lane:
     """Return a lane of the predicted tokens and their probabilities, marking right ones and those that differ from `before`."""
     predicted, probability = run.predicted, run.probability
     if run.open_output is not None:
@@ -280,7 +280,7 @@ def edited(pieces: Sequence[str], at: int, text: str) -> str:
 def follow_edit(subject: ModelAdapter, pieces: Sequence[str], at: int, text: str) -> str:
     """Apply the edit of one token to the input. A callback; returns why the new text cannot be read, else ""."""
     try:
-        whole = typed(edited(pieces, at, text), MOST_TYPED)
+        whole = validate_text(edited(pieces, at, text), MOST_TYPED)
         subject.input.read(whole)
     except InputError as error:
         return str(error)
@@ -370,7 +370,7 @@ def _take(content: bytes, file_name: str) -> str:
 PAD = "digit_pad"
 
 
-@kept
+@cached
 def test_predictions(model: str) -> pd.DataFrame:
     """Return the predictions of a model for all test images; see `predict_test_images`."""
     return predict_test_images(own_task_model(models.subject(model)).model)
@@ -404,7 +404,7 @@ class ImageKind(InputKind):
         )
         row = st.container(horizontal=True, gap="small")
         row.button("Random", on_click=lambda: show_image(random.randrange(N_TEST)), width="stretch", key="random_input")
-        wrong = wrong_ones(test_predictions(model))["image"].tolist()
+        wrong = misclassified(test_predictions(model))["image"].tolist()
         following = wrong[(wrong.index(number) + 1) % len(wrong)] if number in wrong else next(iter(wrong), 0)
         row.button(
             "Mistake",

@@ -81,7 +81,7 @@ def begin_part() -> None:
     _link().chosen = {}
 
 
-def asked(name: str) -> str | None:
+def take_parameter(name: str) -> str | None:
     """Return a link parameter the first time it is requested; None afterwards or if it is missing."""
     return _link().pending.pop(name, None)
 
@@ -94,7 +94,7 @@ def share(link: Mapping[str, str]) -> None:
         _write(ours)
 
 
-def chose(name: str, value: str) -> None:
+def set_parameter(name: str, value: str) -> None:
     """Record a widget's value for the link."""
     link = _link()
     link.chosen[name] = value
@@ -120,7 +120,7 @@ def reopen(values: Mapping[str, str]) -> None:
     st.query_params.from_dict(dict(values))
 
 
-def carry(key: str) -> None:
+def keep_widget_value(key: str) -> None:
     """Call before a widget that several screens have: keep its value from the last screen.
 
     Streamlit treats a widget with the same key on another screen as a new one, which would start with its default.

@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from pages.shared import run_store
-from pages.shared.byte_cache import kept, shared
+from pages.shared.byte_cache import cached, shared
 from pages.shared.run_store import steps_of
 from xformer import Checkpoint, load
 from xformer.adapters import ModelAdapter, TaskModel
 from xformer.adapters.huggingface import HuggingFaceModel
-from xformer.adapters.load import MEMORY_PREFIX, in_memory, open_model, rehearse, titles_in_memory
+from xformer.adapters.load import MEMORY_PREFIX, in_memory, open_model, titles_in_memory, try_in_subprocess
 from xformer.errors import ModelFileError, RunStoreError, UnavailableError, XformerError
 from xformer.files import snapshot_file
 from xformer.memory import free_bytes
 from xformer.model_files.models_here import PREFIX, catalogue, installed_model, models_folder, state_of
 from xformer.model_files.store import ModelStore, Step
-from xformer.training.card import believed, card_of
+from xformer.training.card import card_of, valid_fields
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "checkpoints"
@@ -59,7 +59,7 @@ def _rehearsed(path: Path, state: object) -> None:
     """Rehearse a model, once for each state of its files."""
     if path != installed_model():  # a model from an installed package is trusted
         with _rehearsals:
-            rehearse(path)
+            try_in_subprocess(path)
 
 
 def not_shown(model: HuggingFaceModel) -> str:
@@ -193,7 +193,7 @@ def path_of(name: str) -> Path:
     return file if step is not None and file.exists() else folder
 
 
-@kept
+@cached
 def checkpoint(name: str) -> Checkpoint:
     """Load a checkpoint by its name, with the step of a run made explicit. Raises `CheckpointError` if it is invalid."""
     return load(path_of(name))
@@ -251,7 +251,7 @@ def card_of_model(name: str) -> dict[str, Any]:
     """
     asked = run_and_step(name)
     if asked is None:
-        return believed(checkpoint(name).card) if name in shipped() else {}
+        return valid_fields(checkpoint(name).card) if name in shipped() else {}
     try:
         entry = run_store.entry(asked[0])
         step = entry.step if asked[1] is None else asked[1]
@@ -263,7 +263,7 @@ def card_of_model(name: str) -> dict[str, Any]:
         last = rows[-1]
         at = {} if last["step"] == step else {"at": f" at step {last['step']:,}"}
         found["reported"] = {name: last.get(f"held_out_{name}") for name in ("loss", "exact_match", "samples")} | at
-    return believed(found)
+    return valid_fields(found)
 
 
 def shown_path(name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import streamlit as st
 
-from pages.components import sent, whole
+from pages.components import event_data, parse_index
 from pages.components.controls import playlist
 from pages.shared import frame, link, screens
 from pages.shared.text import escape_markdown
@@ -56,14 +56,14 @@ def _open(wanted: str) -> None:
 
 def _remember() -> None:
     st.session_state.pop(_ANSWER, None)  # the browser has it; each rerun would send it again
-    wanted = sent(_KEY, "go")
+    wanted = event_data(_KEY, "go")
     if isinstance(wanted.get("link"), str):
-        st.session_state[_GO] = {"link": wanted["link"], "id": whole(wanted.get("id"), 2**32)}
+        st.session_state[_GO] = {"link": wanted["link"], "id": parse_index(wanted.get("id"), 2**32)}
 
 
 def _read() -> None:
     """Return the playlist of a file or of a lesson to the browser, or an error message."""
-    asked = sent(_KEY, "open")
+    asked = event_data(_KEY, "open")
     answer: dict[str, Any] = {"id": secrets.token_hex(8)}
     try:
         found = _offered().get(str(asked.get("shipped"))) or parse(str(asked.get("text", "")))

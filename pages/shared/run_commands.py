@@ -11,7 +11,7 @@ from typing import Any
 
 from pages.shared import run_store
 from pages.shared.serving import limits
-from pages.shared.widgets import typed
+from pages.shared.widgets import validate_text
 from xformer.errors import RunStoreError
 from xformer.integrations.health_archive import from_archive, is_archive
 from xformer.presets import Preset
@@ -31,7 +31,7 @@ def start(
     settings: Preset, *, name: str = "", device: str = "auto", sweep: Mapping[str, Sequence[Any]] | None = None
 ) -> str:
     """Queue a run for the visitor and return its id; with `sweep`, a sweep of many models."""
-    name = typed(name, MOST_NAME)
+    name = validate_text(name, MOST_NAME)
     return _submit(jobs.submit, run_store.store(), settings, name=name, device=device, sweep=sweep)
 
 
@@ -74,7 +74,7 @@ def change_rate(run: str, peak: float) -> None:
 
 def rename(run: str, name: str) -> None:
     """Rename a run."""
-    run_store.store().rename(_own(run).id, typed(name, MOST_NAME))
+    run_store.store().rename(_own(run).id, validate_text(name, MOST_NAME))
 
 
 def tag(run: str, tags: list[str]) -> None:

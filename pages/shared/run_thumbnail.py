@@ -26,7 +26,7 @@ from xformer.site import layer_title
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.training.entry import Entry
-from xformer.viz.timeline import FilmLayer, Frame, film_frame, head_to_enlarge, layers_of
+from xformer.viz.timeline import Frame, TimelineLayer, head_to_enlarge, layers_of, timeline_frame
 from xformer.viz.training_runs import THUMBNAIL_WIDE, thumbnail
 
 MOST_CELLS = 4_000_000
@@ -52,7 +52,9 @@ def check_size(config: ModelConfig, example: Example) -> None:
 def frame_of(model: Transformer, task: Task, example: Example, step: int) -> Frame:
     """Return the timeline frame of a snapshot on an input."""
     subject = TaskModel(model, task)
-    return film_frame(Reading(subject, example, subject.record(example, keep=["*.pattern", "*.mask", "logits"])), step)
+    return timeline_frame(
+        Reading(subject, example, subject.record(example, keep=["*.pattern", "*.mask", "logits"])), step
+    )
 
 
 def draw_shipped(name: str) -> None:
@@ -122,7 +124,7 @@ def _drawn_record(
             scores = {layer: list(of["induction"]) for layer, of in probe_of(found).heads.items()}
     except (OSError, KeyError, TypeError, ValueError, EOFError):
         return None
-    layers = [FilmLayer(path, layer_title(path), len(codes), (), ()) for path, codes in planes.items()]
+    layers = [TimelineLayer(path, layer_title(path), len(codes), (), ()) for path, codes in planes.items()]
     layer, head = head_to_enlarge(layers, Frame(0, planes, scores, (), (), ()))
     return thumbnail(planes[layers[layer].path][head], loss, dark=dark), _label(layers[layer].title, head)
 

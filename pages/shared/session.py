@@ -17,11 +17,11 @@ from streamlit.delta_generator import DeltaGenerator
 from pages.classroom import follow
 from pages.shared import link, models, picture, resources, run_commands, run_store, screens
 from pages.shared.inputs import kind_of
-from pages.shared.link import asked, carry
+from pages.shared.link import keep_widget_value, take_parameter
 from pages.shared.picture import panel
 from pages.shared.text import escape_markdown
 from pages.shared.view import View, ask_mask, interventions_on, show_chips
-from pages.shared.widgets import file_box, not_here
+from pages.shared.widgets import file_box, warn_unknown
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.adapters.opening import Verification
 from xformer.disk_quota import megabytes
@@ -44,7 +44,7 @@ def open_sidebar(title: str, question: str) -> Opened:
     if not (models.shipped() or models.external_titles() or run_store.trained()):
         st.info("There is no model here yet. Train the shipped ones with `make checkpoints`, then reload this page.")
         st.stop()
-    follow_the_link()
+    apply_link()
     with st.sidebar:
         model = ask_model()
     if problem := wait_until_open(model):  # the sidebar is already drawn, so that another model can be chosen
@@ -85,7 +85,7 @@ def _verification(verified: Verification, model: str) -> None:
 
 
 @dataclass(frozen=True)
-class LookedAt:
+class ScreenSelection:
     """The model, input, mask and changes on the last screen that showed a model."""
 
     model: str
@@ -101,33 +101,33 @@ class LookedAt:
         return shown | ({"edits": self.edits} if self.edits else {})
 
 
-def looked_at() -> LookedAt | None:
+def last_selection() -> ScreenSelection | None:
     """Return the selection on the last screen that showed a model; None before the first one."""
     state = st.session_state
     if "model" not in state or "mask" not in state:
         return None
     model = str(state["model"])
     step = f"@{state['model_step']}" if state.get("model_step_of") == model and "model_step" in state else ""
-    return LookedAt(model + step, str(state.get("input", "")), str(state["mask"]), str(state.get("edits", "")))
+    return ScreenSelection(model + step, str(state.get("input", "")), str(state["mask"]), str(state.get("edits", "")))
 
 
-def follow_the_link() -> None:
+def apply_link() -> None:
     """Apply the link; warn about unknown values. A link with a model and no edits clears the edits."""
-    if (model := asked("model")) is not None:
+    if (model := take_parameter("model")) is not None:
         st.session_state["edits"] = ""
         if not choose_model(model):
             if why := models.why_not(model):
                 st.warning(f"{escape_markdown(why)} The default model is shown.", icon=":material/link_off:")
             else:
-                not_here("model", models.shipped())
+                warn_unknown("model", models.shipped())
     for name in LINKED:
-        wanted = asked(name)
+        wanted = take_parameter(name)
         # The link has the input as shown; if more was typed than the model reads, the longer text is kept.
         is_known = name == "input" and wanted == st.session_state.get("window")
         if wanted is None or is_known:
             continue
         if name == "mask" and wanted not in resources.MASKS:
-            not_here(name, resources.MASKS)
+            warn_unknown(name, resources.MASKS)
         else:
             st.session_state[name] = wanted
 
@@ -186,7 +186,7 @@ def ask_model() -> str:
         st.session_state["model"] = models.first() or options[0]
         if isinstance(before, str) and (why := models.why_not(before)):  # it was removed during the visit
             st.warning(f"{escape_markdown(why)} The default model is shown.", icon=":material/link_off:")
-    carry("model")
+    keep_widget_value("model")
     chosen = st.selectbox(
         "Model",
         options,
@@ -234,7 +234,7 @@ def _ask_step(run: str) -> int:
     if st.session_state.get("model_step_of") != run or st.session_state.get("model_step") not in steps:
         st.session_state["model_step"] = steps[-1]
     st.session_state["model_step_of"] = run
-    carry("model_step")
+    keep_widget_value("model_step")
     return st.select_slider(
         "Step", steps, key="model_step", persist_state="session", help="The training step whose weights are shown."
     )

@@ -12,7 +12,7 @@ from pages.components.controls import Editing, prediction_strip
 from pages.shared import frame, resources
 from pages.shared import link as link_of_screen
 from pages.shared.inputs import InputKind, follow_edit, kind_of
-from pages.shared.link import carry
+from pages.shared.link import keep_widget_value
 from pages.shared.resources import RunKey
 from pages.shared.text import escape_markdown, explained
 from xformer.adapters import Input, ModelAdapter, TaskModel, own_model, own_task_model
@@ -89,7 +89,7 @@ class View:
 
     def changed(self) -> Reading | None:
         """Return the run under the chosen mask and interventions; None if there are none."""
-        return resources.run(*self.key(self.what_changed())) if self.is_changed else None
+        return resources.run(*self.key(self.change_summary())) if self.is_changed else None
 
     @property
     def compared(self) -> tuple[Reading, dict[str, Any]]:
@@ -104,7 +104,7 @@ class View:
     @property
     def shown(self) -> str:
         """The name of the changed run, if any, else of the original run."""
-        return self.what_changed() if self.is_changed else ORIGINAL
+        return self.change_summary() if self.is_changed else ORIGINAL
 
     def key(self, name: str) -> RunKey:
         """Return the arguments of `resources.run` for the run of that name."""
@@ -126,7 +126,7 @@ class View:
             return f"pixel y{position // side + 1} x{position % side + 1} becomes {token}"
         return f"position {position} reads {escape_markdown(token_labels(self.subject)[token])}"
 
-    def what_changed(self) -> str:
+    def change_summary(self) -> str:
         """Summarise the changes in a few words, for a lane or a legend."""
         n = len(self.interventions)
         return " + ".join(resources.mask_words(self.mask) + ([f"{n} change{'s' if n > 1 else ''}"] if n else []))
@@ -142,14 +142,14 @@ class View:
         link_of_screen.share({**self.link, **more})
 
 
-def switched_on() -> list[str]:
+def requested_interventions() -> list[str]:
     """Return the texts of the requested interventions, including those that do not fit the model."""
     return [word for word in st.session_state.get("edits", "").split(",") if word]
 
 
 def toggle_intervention(*texts: str) -> None:
     """Add interventions, or remove those that are active. A callback; elsewhere, call `st.rerun()` afterwards."""
-    active = switched_on()
+    active = requested_interventions()
     for text in texts:
         if text in active:
             active.remove(text)
@@ -161,7 +161,7 @@ def toggle_intervention(*texts: str) -> None:
 def interventions_on(shape: ModelShape) -> tuple[Intervention, ...]:
     """Return the active interventions; those that do not fit this model are ignored with a warning."""
     kept: list[str] = []
-    for word in switched_on():
+    for word in requested_interventions():
         try:
             parse(",".join([*kept, word]), shape)
         except EditError as error:
@@ -207,7 +207,7 @@ def ask_mask(shape: ModelShape) -> str:
     """Draw the mask selector and return one of `resources.MASKS`."""
     if shape.is_read_only or st.session_state.get("mask") not in resources.MASKS:
         st.session_state["mask"] = resources.MASKS[0]
-    carry("mask")
+    keep_widget_value("mask")
     mask = st.segmented_control(
         "Attention mask",
         resources.MASKS,
@@ -226,7 +226,7 @@ def prediction_panel(view: View) -> None:
     """Draw the lanes of tokens with the verdict at their right, or below them on a phone."""
     line = {"key": "prediction", "horizontal": True, "wrap": False, "vertical_alignment": "center", "gap": "medium"}
     with frame.picture("strip"), st.container(**line):
-        lanes = view.kind.rows(view.original(), view.changed(), f"with {view.what_changed()}")
+        lanes = view.kind.rows(view.original(), view.changed(), f"with {view.change_summary()}")
         prediction_strip(lanes, key="strip", width="content", editing=editing(view))
         _verdict(view)
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import streamlit as st
 
-from pages.shared.link import asked, carry, chose
+from pages.shared.link import keep_widget_value, set_parameter, take_parameter
 from pages.shared.text import escape_markdown
 from xformer.errors import InputError, XformerError
 
@@ -44,16 +44,16 @@ def seed(
     """
     key = key or name
     words = {str(option): option for option in options}
-    wanted = asked(name)
+    wanted = take_parameter(name)
     wanted = (old or {}).get(wanted or "", wanted)
     if wanted in words:
         st.session_state[key] = words[wanted]
         return
     if wanted is not None:
-        not_here(called or name)
+        warn_unknown(called or name)
     if st.session_state.get(key) not in options:
         st.session_state[key] = default
-    carry(key)
+    keep_widget_value(key)
 
 
 def choose(
@@ -88,7 +88,7 @@ def choose(
     look |= {"required": True} if widget is st.segmented_control else {}
     texts = options.__getitem__
     chosen = widget(label, list(options), format_func=texts, key=key or name, persist_state="session", **look)
-    chose(name, str(chosen))
+    set_parameter(name, str(chosen))
     return chosen
 
 
@@ -124,18 +124,18 @@ def ask_window(
         key=key,
         persist_state="session",
     )
-    chose(name, str(start))
+    set_parameter(name, str(start))
     return windows[start]
 
 
-def shown_of(positions: Sequence[int], shown: Sequence[int], what: str = "positions") -> str:
+def window_caption(positions: Sequence[int], shown: Sequence[int], what: str = "positions") -> str:
     """Return the end of a caption if not all positions are shown, else ""."""
     if len(shown) == len(positions):
         return ""
     return f" {len(shown)} of {len(positions):,} {what} are shown, {shown[0]} to {shown[-1]}; the slider moves this window."
 
 
-def not_here(what: str, there: Iterable[str] = ()) -> None:
+def warn_unknown(what: str, there: Iterable[str] = ()) -> None:
     """Warn about an unknown value in a link; `there` lists the valid values."""
     known = ", ".join(there)
     st.warning(
@@ -165,13 +165,13 @@ def find_tokens(labels: Sequence[str], text: str, most: int = MOST_FOUND) -> lis
 
 def ask_token(labels: Sequence[str], name: str, usual: int, label: str, *, help: str | None = None) -> int:
     """Draw a search field for a token and return the token; `usual` if nothing or no known token is typed."""
-    wanted = asked(name)
+    wanted = take_parameter(name)
     if wanted is not None and (not wanted or find_tokens(labels, wanted)):
         st.session_state[name] = wanted
     elif wanted is not None:
-        not_here("token")
+        warn_unknown("token")
     st.session_state.setdefault(name, "")
-    carry(name)
+    keep_widget_value(name)
     row = st.container(horizontal=True, vertical_alignment="bottom", gap="small")
     typed = row.text_input(label, key=name, persist_state="session", placeholder=labels[usual], help=help)
     found = find_tokens(labels, typed) if typed else [usual]
@@ -187,11 +187,11 @@ def ask_token(labels: Sequence[str], name: str, usual: int, label: str, *, help:
             key=f"{name}_among",
             label_visibility="collapsed",
         )
-    chose(name, labels[chosen] if typed else "")
+    set_parameter(name, labels[chosen] if typed else "")
     return chosen
 
 
-def typed(text: object, most: int) -> str:
+def validate_text(text: object, most: int) -> str:
     """Return the text of an input field as valid Unicode. Raises `InputError` for more than `most` characters."""
     whole = str(text).encode("utf-8", "replace").decode()  # a lone surrogate can be neither sent nor stored
     if len(whole) > most:

@@ -37,7 +37,7 @@ from xformer.integrations.health_alarms import Alarm
 from xformer.integrations.health_record import HealthRecord
 from xformer.site import layer_title
 from xformer.training.entry import Entry
-from xformer.viz.attention_health import health_film, health_map
+from xformer.viz.attention_health import health_map, health_timeline
 from xformer.viz.training_curves import metrics_frame
 
 TICK = 2.0
@@ -76,7 +76,7 @@ def _live(run: str, who: str, moves: bool) -> None:
         return
     st.markdown(_headline(record.alarms))
     with picture(), st.container(key="film_place"):
-        training_player(_film(entry, record, rows, live=moves), key=player_key(run))
+        training_player(_timeline(entry, record, rows, live=moves), key=player_key(run))
     _alarms(run, record.alarms)
     frame = metrics_frame(rows)
     look = {"what": "loss", "steps": entry.train.get("steps", 1), "shown": resting(player_key(run)).step, "height": 230}
@@ -115,12 +115,12 @@ def _record(entry: Entry, n_rows: int) -> HealthRecord:
     return record
 
 
-def _film(entry: Entry, record: HealthRecord, rows: Sequence[Mapping[str, Any]], *, live: bool) -> bytes:
+def _timeline(entry: Entry, record: HealthRecord, rows: Sequence[Mapping[str, Any]], *, live: bool) -> bytes:
     steps = record.steps
     size = sum(codes.size for codes in record.planes(steps[-1]).values())
     chosen = thinned(steps, max(2, MOST_BYTES // max(1, size)))
     marks = {alarm.step: alarm.rule.replace("_", " ") for alarm in reversed(record.alarms)}
-    return health_film(
+    return health_timeline(
         record.tokens,
         {step: record.planes(step) for step in chosen},
         scores={row["step"]: row.get("scores", {}) for row in rows},

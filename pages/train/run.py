@@ -27,7 +27,7 @@ from pages.shared.picture import csv, figure_files, html, menu, toolbar
 from pages.shared.run_thumbnail import check_size, frame_of
 from pages.shared.session import open_on
 from pages.shared.text import escape_markdown
-from pages.shared.widgets import typed
+from pages.shared.widgets import validate_text
 from pages.train.form import TRAIN, TRAINING, ask, is_filled, put
 from pages.train.form import settings as form_settings
 from pages.train.status import (
@@ -74,9 +74,17 @@ from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.training.entry import DAMAGED, ELSEWHERE, Entry
-from xformer.viz.timeline import FilmLayer, Frame, film_still, head_to_enlarge, layers_of, of_input, pack_film
+from xformer.viz.timeline import (
+    Frame,
+    TimelineLayer,
+    head_to_enlarge,
+    layers_of,
+    of_input,
+    pack_timeline,
+    timeline_still,
+)
 from xformer.viz.training_curves import CURVES, curve_chart, head_curves, head_frame, metrics_frame, with_marks
-from xformer.widgets.page import film_page
+from xformer.widgets.page import timeline_page
 
 HEIGHT = 230
 """The height of a chart in CSS pixels, including axes."""
@@ -97,7 +105,7 @@ class Timeline:
     """The snapshots of a run evaluated on one input so far."""
 
     frames: tuple[Frame, ...]
-    layers: tuple[FilmLayer, ...]
+    layers: tuple[TimelineLayer, ...]
     waiting: int
     """Number of snapshots not evaluated yet."""
 
@@ -164,7 +172,7 @@ class RunView:
 
     def packed(self, *, live: bool, target: tuple[int, int | None]) -> bytes:
         """Return the data of the player; `target` is explained at `player_target`."""
-        return pack_film(
+        return pack_timeline(
             self.timeline.layers,
             self.timeline.frames,
             **of_input(self.task, self.example),
@@ -275,7 +283,7 @@ def code_and_files(view: RunView, calls: Sequence[Call]) -> None:
         snapshot = snapshot_file(Path(run), step).as_posix()
         lines.append(f'r = xformer.read(f"{{runs}}/{snapshot}", {list(view.example.source)})')
         head = "" if (chosen := resting(view.key).head) is None else f", head={chosen}"
-        pictures.append(f"xformer.viz.film_still({{{step}: r}}{head}{', dark=True' if is_dark() else ''})")
+        pictures.append(f"xformer.viz.timeline_still({{{step}: r}}{head}{', dark=True' if is_dark() else ''})")
     lines.append("[" + ",\n ".join(pictures) + "]")
     with menu("training"):
         st.code(script(lines), language="python", width=900)
@@ -296,11 +304,11 @@ def _figures(view: RunView, calls: Sequence[Call]) -> None:
         return view.packed(live=False, target=(1, None))
 
     def charts(dark: bool) -> list[Any]:
-        still = [film_still(packed(), step=rest.step, head=rest.head, dark=dark)] if view.timeline.frames else []
+        still = [timeline_still(packed(), step=rest.step, head=rest.head, dark=dark)] if view.timeline.frames else []
         return [*still, *(call.in_theme(dark).make() for call in calls)]
 
     if view.timeline.frames:
-        html(lambda: film_page(packed(), caption()), "training", run)
+        html(lambda: timeline_page(packed(), caption()), "training", run)
         folder, text = run_store.store().folder_of(run), view.task.vocabulary.text(list(view.example.source))
         download(lambda: live_page(folder, text).encode(), "training", run)
     figure_files(charts, caption, "training", run)
@@ -432,7 +440,7 @@ def _ask_probe(entry: Entry, task: Task, max_len: int) -> Example:
         )
         st.button("", icon=":material/casino:", on_click=draw, key="probe_random", help="A random input")
     try:
-        example = task.example(task.vocabulary.read(typed(text, 400)), max_len=max_len)
+        example = task.example(task.vocabulary.read(validate_text(text, 400)), max_len=max_len)
     except InputError as error:
         st.error(escape_markdown(str(error)), icon=":material/edit:")
         return task.example(task.vocabulary.read(st.session_state.get(good_key, default)))

@@ -12,7 +12,7 @@ import streamlit as st
 
 from pages.shared import models, run_commands, run_store, run_thumbnail
 from pages.shared.text import escape_markdown
-from pages.shared.widgets import typed
+from pages.shared.widgets import validate_text
 from pages.train import form as form_of
 from pages.train.status import start_once, train_state
 from xformer.counting import n_parameters, parameters_by_part
@@ -212,7 +212,7 @@ def _ask_sweep() -> Plan:
             help="Numbers separated by commas; for whole numbers, also a range such as 0-15.",
         )  # fmt: skip
         try:
-            found[name] = read_values(name, typed(text, 400))
+            found[name] = read_values(name, validate_text(text, 400))
         except XformerError as error:
             problems.append(str(error))
     if problems:
@@ -317,7 +317,7 @@ def _summary(settings: Preset, device: str, plan: Plan) -> None:
     memory = memory_needed(settings, n_models=plan.n)
     disk = plan.n * disk_needed(settings if plan.settings is None else _with_few_snapshots(settings))
     st.caption(f"**Memory:** about {megabytes(memory)}. **Disk:** {megabytes(disk)}.")
-    waiting = len(jobs.in_turn(entries)) + sum(entry.is_active for entry in entries)
+    waiting = len(jobs.queue_order(entries)) + sum(entry.is_active for entry in entries)
     if waiting:
         st.caption(f"**Queue:** {waiting} {'run is' if waiting == 1 else 'runs are'} already waiting or in training.")
 

@@ -18,7 +18,7 @@ from pages.shared import link, run_commands, run_store
 from pages.shared.call import Call
 from pages.shared.layout import chart_spec
 from pages.shared.text import escape_markdown
-from pages.shared.widgets import not_here
+from pages.shared.widgets import warn_unknown
 from xformer.errors import RunStoreError, XformerError
 from xformer.files import snapshot_steps
 from xformer.formatting import duration, percent
@@ -126,7 +126,7 @@ def show_problem() -> None:
 def shown_run(who: str) -> Entry | None:
     """Return the run in the link, else the visitor's latest run; None if a new run is to be set up."""
     state = train_state()
-    if (run := link.asked("run")) is not None:
+    if (run := link.take_parameter("run")) is not None:
         _follow_the_link(run)
     try:
         if state.run is None and who:
@@ -147,15 +147,15 @@ def _follow_the_link(run: str) -> None:
     try:
         train_state().run = run if run == NEW else run_store.entry(run).id
     except RunStoreError:
-        not_here("run")
+        warn_unknown("run")
         return
-    step = link.asked("step")
+    step = link.take_parameter("step")
     if run == NEW or step is None:
         return
     if re.fullmatch(r"\d{1,9}", step, re.ASCII):
         go_to(run, int(step))
     else:
-        not_here("step")
+        warn_unknown("step")
 
 
 def rows_so_far(entry: Entry) -> list[dict[str, Any]]:
@@ -215,7 +215,7 @@ def visibility_sentence(entry: Entry, who: str) -> str:
 
 def queue_position(entry: Entry) -> str:
     """Return the position of a run in the queue, in words."""
-    place = jobs.place(entry.id, run_store.store().entries(), jobs.devices())
+    place = jobs.queue_position(entry.id, run_store.store().entries(), jobs.devices())
     return "it is next" if place == 0 else f"{place} {'run comes' if place == 1 else 'runs come'} before it"
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import xformer
 from tests.adapters.test_huggingface import folder_of
-from xformer.adapters.load import open_model, plain_sentence, rehearse, try_out
+from xformer.adapters.load import open_model, plain_sentence, try_in_subprocess, try_out
 from xformer.errors import CheckpointError, InputError, ModelFileError, XformerError
 from xformer.model_files.contents import check_sizes, inspect
 from xformer.model_files.models_here import catalogue
@@ -112,7 +112,7 @@ def test_a_tokenizer_rule_that_hangs_is_ended(folder: Path) -> None:
     rule = {"type": "Split", "pattern": {"Regex": r"(a|aa)+$|(a*)*b"}, "behavior": "Isolated", "invert": False}
     change(folder / "tokenizer.json", pre_tokenizer=rule)
     with pytest.raises(CheckpointError, match="cannot be opened"):
-        rehearse(folder)
+        try_in_subprocess(folder)
 
 
 def test_large_buffers_besides_the_weights_are_rejected(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import xformer
 from pages.attention.head_scores import effect_summary
 from tests.analysis.duel import of_family
 from xformer import analysis, edits, viz
-from xformer.analysis.ablation import NOTHING, Agreement, agreement, order_to_measure, silenced_heads
+from xformer.analysis.ablation import NOTHING, Agreement, agreement, estimate_head_effects, order_to_measure
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.reading import rerun
 
@@ -51,11 +51,11 @@ def test_an_estimate_is_the_slope_of_the_loss_towards_ablation() -> None:
 
 def test_the_head_with_the_largest_estimate_is_measured_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 12)
-    found = silenced_heads(xformer.read("checkpoints/reverse", "3 7 12 9"))
+    found = estimate_head_effects(xformer.read("checkpoints/reverse", "3 7 12 9"))
     largest = max(found.estimated, key=lambda head: abs(found.estimated[head]))
     seen = [
         (one.done, one.is_final, largest in one.measured, one.frame()["measured"].count())
-        for one in found.silence_all()
+        for one in found.measure_all()
     ]
     assert seen[:2] == [(0, False, False, 0), (1, False, True, 1)]  # first only estimated
     assert seen[-1] == (16, True, True, 16)
@@ -70,9 +70,9 @@ def test_effects_that_cannot_be_measured_are_refused(monkeypatch: pytest.MonkeyP
         viz.head_effects(reading, score="beauty", exact=False)
     monkeypatch.setattr("xformer.analysis.ablation.free_bytes", lambda: 1000)
     with pytest.raises(UnavailableError, match="type a shorter input"):
-        silenced_heads(reading)
+        estimate_head_effects(reading)
     with pytest.raises(UnavailableError, match="so none can be ablated"):
-        silenced_heads(xformer.read("checkpoints/reverse", "3 7 12 9", keep=("*.pattern",)))
+        estimate_head_effects(xformer.read("checkpoints/reverse", "3 7 12 9", keep=("*.pattern",)))
 
 
 def effects(*rows: tuple[float | None, float]) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from tests.training.tiny import random_model, tiny_model, tiny_task
 from xformer import edits
 from xformer.adapters import BareModel, TaskModel
 from xformer.analysis import feed_forward
-from xformer.analysis.ablation import each_logits_with
+from xformer.analysis.ablation import logits_with_replacements
 from xformer.analysis.feed_forward import (
     LayerSurvey,
     Survey,
@@ -25,10 +25,10 @@ from xformer.analysis.feed_forward import (
     fitting,
     neurons,
     promotion,
-    speaks_directly,
     survey,
     top_neurons,
     triggers,
+    writes_to_output_stream,
 )
 from xformer.errors import EditError, InputError
 from xformer.model import Transformer
@@ -149,7 +149,7 @@ def test_direct_logit_effects_match_finite_differences() -> None:
 def ablated(reading: Reading, path: str, neurons: list[int]) -> list[torch.Tensor]:
     """Return the logits without a change, and with each of the neurons ablated."""
     parts = [(f"{path}.post", (slice(0),)), *((f"{path}.post", (..., neuron)) for neuron in neurons)]
-    return list(each_logits_with(reading, parts))
+    return list(logits_with_replacements(reading, parts))
 
 
 PADDED = [
@@ -210,7 +210,7 @@ def test_the_neuron_table_matches_runs_of_the_model() -> None:
 def test_the_encoder_of_an_encoder_decoder_promotes_no_tokens() -> None:
     model, trace = ran("encoder-decoder")
     run = from_trace(model, trace, torch.tensor([1, 2, 3, 4, 5]))
-    assert [speaks_directly(run, layer) for layer in range(4)] == [False, False, True, True]
+    assert [writes_to_output_stream(run, layer) for layer in range(4)] == [False, False, True, True]
     table = neurons(run, layer=0, position=3, n=2, ablate=True)
     assert not {"promotes", "suppresses"} & set(table.columns)
     assert (table["loss_change"] != 0).any()

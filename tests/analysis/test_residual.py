@@ -17,7 +17,7 @@ from tests.training.tiny import random_model
 from xformer import edits
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.adapters.huggingface_opening import example_inputs
-from xformer.analysis.residual import answer_path, attribution, decided, lens, norms, stream, stream_steps
+from xformer.analysis.residual import answer_path, attribution, decision_depths, lens, norms, stream, stream_steps
 from xformer.errors import EditError, UnavailableError
 from xformer.model import Transformer
 from xformer.reading import Reading, from_trace
@@ -102,7 +102,11 @@ def test_decided_finds_the_depth_from_which_the_answer_stays_right() -> None:
         (position, depth, "abc"[depth], bool(ok)) for position, flags in right.items() for depth, ok in enumerate(flags)
     ]
     frame = pd.DataFrame(rows, columns=["position", "depth", "point", "right"])
-    assert decided(frame).to_dict("list") == {"position": [0, 1, 2], "depth": [1, 2, 0], "point": ["b", "c", "a"]}
+    assert decision_depths(frame).to_dict("list") == {
+        "position": [0, 1, 2],
+        "depth": [1, 2, 0],
+        "point": ["b", "c", "a"],
+    }
 
 
 def rounding(parts: pd.DataFrame) -> float:

@@ -21,11 +21,11 @@ from xformer.analysis.score_decomposition import (
     Writer,
     check,
     contributions,
-    deciding,
-    opposing,
+    deciding_sources,
+    opposing_source,
+    score_attribution,
     score_parts,
     stream_parts,
-    why,
     without_source,
 )
 from xformer.errors import InputError, UnavailableError
@@ -49,7 +49,7 @@ def check_sums(reading: Reading) -> None:
     """Check that the parts sum to the score, and their advantages to the difference from the mean of the other keys."""
     for layer, head, query, key in cells(reading):
         row = reading[f"{reading.attention[layer].path}.scores"][0, head, query]
-        frame = why(reading, layer=layer, head=head, query=query, key=key)
+        frame = score_attribution(reading, layer=layer, head=head, query=query, key=key)
         assert not {"rounding", "unattributed"} & {*frame["query_source"], *frame["key_source"]}
         largest = max(1.0, row[torch.isfinite(row)].abs().max().item())
         assert frame["score"].sum() == pytest.approx(row[key].item(), abs=1e-4 * largest)
@@ -74,7 +74,7 @@ def test_the_parts_sum_to_the_score_in_external_models(name: str) -> None:
 )
 def test_a_score_that_is_not_a_sum_is_refused(name: str, sentence: str) -> None:
     with pytest.raises(UnavailableError, match=sentence):
-        why(of_family(name), layer=1, head=0, query=4, key=2)
+        score_attribution(of_family(name), layer=1, head=0, query=4, key=2)
 
 
 def test_the_parts_of_the_first_layer_match_a_product_by_hand() -> None:
@@ -85,7 +85,7 @@ def test_the_parts_of_the_first_layer_match_a_product_by_hand() -> None:
     with torch.no_grad():
         token, place = reading["embed"][0], reading["pos_embed"]
         product = (place[0] @ attention.W_Q[0]) @ (token[3] @ attention.W_K[0]) / attention.d_head**0.5
-    frame = why(reading, layer=0, head=0, query=0, key=3).set_index(["query_source", "key_source"])
+    frame = score_attribution(reading, layer=0, head=0, query=0, key=3).set_index(["query_source", "key_source"])
     assert frame.loc[("position", "token"), "score"] == pytest.approx(product.item(), abs=1e-5)
 
 
@@ -119,7 +119,7 @@ def test_a_split_that_needs_too_much_memory_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setattr("xformer.analysis.score_decomposition.free_bytes", lambda: 20_000)
     stream_parts(reading, "encoder", reading.attention[0])
     with pytest.raises(UnavailableError, match="choose an earlier layer, or type a shorter input"):
-        why(reading, layer=3, head=0, query=0, key=0)
+        score_attribution(reading, layer=3, head=0, query=0, key=0)
 
 
 def test_the_advantage_over_another_key_is_the_difference_of_two_scores() -> None:
@@ -137,7 +137,7 @@ def test_masked_and_missing_cells_are_refused() -> None:
         (5, 1, 0, "head must be"),
     ):
         with pytest.raises(InputError, match=sentence):
-            why(reading, layer=1, head=head, query=query, key=key)
+            score_attribution(reading, layer=1, head=head, query=query, key=key)
 
 
 def test_a_vector_added_by_an_edit_is_an_unattributed_source() -> None:
@@ -163,7 +163,7 @@ def test_rounding_in_bfloat16_is_a_separate_source() -> None:
 def test_edited_queries_are_refused() -> None:
     changed = of_family("Llama", edits=[edits.scale("decoder.1.attn.q", 2.0)])
     with pytest.raises(UnavailableError, match=r"they miss \d+\.\d% of its largest number.*or an edit changed them"):
-        why(changed, layer=1, head=0, query=4, key=2)
+        score_attribution(changed, layer=1, head=0, query=4, key=2)
 
 
 def test_sublayers_that_rounding_hides_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def test_sublayers_that_rounding_hides_are_refused(monkeypatch: pytest.MonkeyPat
         "In layer 1 attention and feed-forward could not be separated, because what they add is rounded to bfloat16"
     )
     with pytest.raises(UnavailableError, match=reason):
-        why(reading, layer=1, head=0, query=4, key=2)
+        score_attribution(reading, layer=1, head=0, query=4, key=2)
     with pytest.raises(UnavailableError, match=reason):
         attribution(reading, position=3)
 
@@ -201,17 +201,17 @@ def made(
 
 
 def named(parts: ScoreParts) -> list[str]:
-    return [one.title for one in deciding(parts)]
+    return [one.title for one in deciding_sources(parts)]
 
 
 def test_a_source_may_add_more_than_the_advantage_if_another_one_opposes_it() -> None:
     assert named(made(query=[5.0, 2.0, -1.0])) == ["query 0 at the query"]
     parts = made(query=[15.7, -11.6])
     assert named(parts) == ["query 0 at the query"]
-    against = opposing(parts)
+    against = opposing_source(parts)
     assert against is not None
     assert (against.title, against.adds) == ("query 1 at the query", pytest.approx(-11.6))
-    assert opposing(made(query=[3.0, -0.09])) is None
+    assert opposing_source(made(query=[3.0, -0.09])) is None
 
 
 def test_no_source_is_reported_without_a_clear_reason() -> None:
@@ -247,7 +247,7 @@ def test_removing_a_reported_source_lowers_the_advantage_most() -> None:
         head, query = int(draw.integers(pattern.shape[0])), int(draw.integers(1, pattern.shape[1]))
         cell = {"layer": layer, "head": head, "query": query, "key": int(pattern[head, query].argmax())}
         parts = score_parts(reading, **cell)
-        sources, measured = deciding(parts), {}
+        sources, measured = deciding_sources(parts), {}
         for one in contributions(parts) if sources else ():
             removed = {"layer": layer, "head": head, "side": one.side, "source": one.writer.name}
             without = without_source(reading, **removed, parts=parts)

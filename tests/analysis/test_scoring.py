@@ -23,8 +23,8 @@ from xformer.analysis.scoring import (
     confusion,
     count_agreement,
     has_mastered_its_training,
-    how_far,
     lengths_compared,
+    longest_mastered_length,
     same_answers,
     wilson,
 )
@@ -158,9 +158,9 @@ def rows(trained: list[float], beyond: list[float]) -> pd.DataFrame:
 
 
 def test_how_far_ends_before_the_first_length_that_fails() -> None:
-    assert how_far(rows([1.0, 1.0], [1.0, 0.99, 0.98, 1.0])) == 6
-    assert how_far(rows([1.0, 1.0], [0.5, 1.0])) is None
-    assert how_far(rows([1.0, 1.0], [])) is None
+    assert longest_mastered_length(rows([1.0, 1.0], [1.0, 0.99, 0.98, 1.0])) == 6
+    assert longest_mastered_length(rows([1.0, 1.0], [0.5, 1.0])) is None
+    assert longest_mastered_length(rows([1.0, 1.0], [])) is None
     assert has_mastered_its_training(rows([1.0, 0.99], [0.0]))
     assert not has_mastered_its_training(rows([1.0, 0.98], [1.0]))
     assert not has_mastered_its_training(rows([], [1.0]))

@@ -28,7 +28,7 @@ from tests.model_files.small_files import tiny_gguf
 from tests.training.tiny import tiny_preset
 from tests.trials import Kind
 from xformer import load, record
-from xformer.adapters.load import library, limit_memory, limit_time, open_model, try_out
+from xformer.adapters.load import import_transformers, limit_memory, limit_time, open_model, try_out
 from xformer.checkpoints import from_bytes
 from xformer.errors import XformerError
 from xformer.reading import read
@@ -161,7 +161,7 @@ def original(name: str) -> Path:
         return where
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        library().logging.set_verbosity_error()
+        import_transformers().logging.set_verbosity_error()
         FAMILIES[name].make().save_pretrained(where)
         if name != "ViT":
             tokenizer().save_pretrained(where)

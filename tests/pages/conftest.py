@@ -39,7 +39,9 @@ def _once_for_all() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_store, "start_reconciler", lambda: None)
         patch.setattr(access, "visitor_id", lambda: "0" * 32)  # no server has set one
-        patch.setattr(models, "rehearse", lambda path: None)  # starts a process each time; tested in test_load.py
+        patch.setattr(
+            models, "try_in_subprocess", lambda path: None
+        )  # starts a process each time; tested in test_load.py
         rarely = SimpleNamespace(time=time.time, sleep=lambda seconds: time.sleep(10 * seconds))
         patch.setattr(local_script_runner, "time", rarely)  # AppTest polls every millisecond for the end of a run
         yield

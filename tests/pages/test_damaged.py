@@ -11,7 +11,7 @@ import pytest
 from tests.pages.conftest import Open, plain, text, with_weights
 from tests.pages.test_runs import table
 from xformer.training import jobs
-from xformer.training.card import believed
+from xformer.training.card import valid_fields
 from xformer.training.run_store import RunStore
 
 RUNS, TRAIN = "pages/runs/page.py", "pages/train/page.py"
@@ -79,9 +79,9 @@ GOOD: dict[str, Any] = {
 
 def test_undamaged_fields_of_a_damaged_card_are_kept() -> None:
     """The fields must support the formats that Home uses."""
-    assert believed(GOOD) | {"train": GOOD["train"]} == GOOD
+    assert valid_fields(GOOD) | {"train": GOOD["train"]} == GOOD
     for name, value in itertools.product(GOOD, [None, "x", [], {}, -1, 1e999, {"exact_match": "x"}, {"steps": "x"}]):
-        card = believed(GOOD | {name: value})
+        card = valid_fields(GOOD | {name: value})
         assert isinstance(card["about"], str)
         assert f"{card['step']:,} {card['seconds']:.1f} {card['device'].upper()}"
         assert ("train" in card) == (name != "train")
@@ -95,4 +95,4 @@ def test_undamaged_fields_of_a_damaged_card_are_kept() -> None:
 def test_edge_case_figures_of_a_card_are_validated_like_its_other_figures() -> None:
     sound = {"loss": 0.5, "exact_match": 0.5, "samples": 9}
     odd = sound | {"token_accuracy": "much", "evil": ["x"]}
-    assert believed(GOOD | {"figures": GOOD["figures"] | {"edge_cases": odd}})["figures"]["edge_cases"] == sound
+    assert valid_fields(GOOD | {"figures": GOOD["figures"] | {"edge_cases": odd}})["figures"]["edge_cases"] == sound

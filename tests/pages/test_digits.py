@@ -11,7 +11,7 @@ from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
 import xformer
 from pages.shared import inputs
 from tests.pages.conftest import ROOT, Open, text
-from xformer.analysis.images import predict_test_images, wrong_ones
+from xformer.analysis.images import misclassified, predict_test_images
 from xformer.formatting import percent
 from xformer.tasks.images import digit_images
 
@@ -36,7 +36,7 @@ def test_home_states_the_prediction_and_shows_the_mistakes(open_page: Open) -> N
     [caption] = [element.value for element in app.caption if "Test image 17 is" in element.value]
     assert f"is a {int(source[-1])}" in caption
     assert f"The model predicts **{int(p.argmax())}** with {percent(p.max().item(), 1)}" in caption
-    wrong = wrong_ones(predict_test_images(checkpoint().model))["image"].tolist()
+    wrong = misclassified(predict_test_images(checkpoint().model))["image"].tolist()
     keys = [str(button.key) for button in app.button if str(button.key).startswith("wrong_")]
     assert [key for key in keys if key != "wrong_input"] == [f"wrong_{image}" for image in wrong]
     app.button(key=f"wrong_{wrong[0]}").click().run()

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from pages.shared.background_job import how_far_to_trust
+from pages.shared.background_job import describe_estimates
 
 
 def shown_text(estimated: Sequence[float], measured: Sequence[float | None]) -> str:
     table = pd.DataFrame({"estimated": estimated, "measured": measured}).astype({"measured": float})
-    return how_far_to_trust(table, "heads")
+    return describe_estimates(table, "heads")
 
 
 VALUES = [0.1 * step for step in range(1, 21)]

@@ -20,7 +20,7 @@ FROM_ANYONE = set(
     re.findall(
         r"\w+",
         "error exception why reason problem wrong said words message text typed name title label labels token tokens symbol "
-        "asked file_name tag tags story about",
+        "take_parameter validate_text asked file_name tag tags story about",
     )
 )
 """Names of variables and attributes that may hold or quote the text of a visitor."""

@@ -33,7 +33,7 @@ from xformer.training import liveness
 from xformer.training.card import TAG
 from xformer.training.entry import ELSEWHERE
 from xformer.training.run_store import RunStore
-from xformer.viz.timeline import FilmLayer, Frame
+from xformer.viz.timeline import Frame, TimelineLayer
 from xformer.viz.training_curves import metrics_frame
 
 PAGE = "pages/train/page.py"
@@ -188,7 +188,7 @@ def test_code_of_the_pictures_draws_the_charts_on_screen(
     app.run()
     monkeypatch.chdir(runs.parent)
     (code,) = app.code
-    assert "viz.film_still(" in code.value
+    assert "viz.timeline_still(" in code.value
     assert str(runs) not in code.value  # the server's path stays private
     *curves, _ = left_by(code.value)["picture"]
     shown = [one for one in shown if "best" not in one["datasets"]["table_0"]]  # head scores are a separate file
@@ -282,7 +282,7 @@ def test_headline_states_only_what_the_run_shows(
     scores: list[float], shares: list[float], waiting: int, found: str
 ) -> None:
     task, preset, one = Task(PRESETS["reverse-small"].task), PRESETS["reverse-small"], Mock()
-    layer = FilmLayer("encoder.0.attn", "layer 1", 2, (), ())
+    layer = TimelineLayer("encoder.0.attn", "layer 1", 2, (), ())
     frames = [Frame(10 * i, {}, {layer.path: [0.05, score]}, (), (), ()) for i, score in enumerate(scores)]
     metrics = metrics_frame([{"step": 10 * i, "held_out_exact_match": share} for i, share in enumerate(shares)])
     assert finding(RunView(one, preset, task, one, Timeline(tuple(frames), (layer,), waiting), metrics, ())) == found

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pages.shared.widgets import typed
+from pages.shared.widgets import validate_text
 from tests.pages.conftest import Open, complaints
 from xformer.errors import InputError
 
 
 def test_a_text_that_is_too_long_is_refused_and_not_truncated() -> None:
-    assert typed("a" * 10, 10) == "a" * 10
+    assert validate_text("a" * 10, 10) == "a" * 10
     with pytest.raises(InputError, match="At most 10 characters can be read here, got 1,011; shorten the text"):
-        typed("a" * 1011, 10)
-    assert typed("3 \ud83d 7", 10) == "3 ? 7"
+        validate_text("a" * 1011, 10)
+    assert validate_text("3 \ud83d 7", 10) == "3 ? 7"
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_where_no_source_decides_the_sentence_names_none(found: Attribution) -> 
 def test_the_matrix_opens_a_layer_to_its_heads_and_sums_to_the_same(open_page: Open) -> None:
     reading, names, sums = xformer.read("checkpoints/reverse", "3 7 12 9"), [], []
     for opened in ([], ["layer 2"], None):
-        spec = viz.why(reading, layer=3, head=1, query=0, key=2, opened=opened).to_dict()
+        spec = viz.score_attribution(reading, layer=3, head=1, query=0, key=2, opened=opened).to_dict()
         cells = spec["datasets"][spec["hconcat"][1]["data"]["name"]]
         names.append({row["key_source"] for row in cells})
         sums.append(sum(row["advantage"] for row in cells))

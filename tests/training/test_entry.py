@@ -51,7 +51,7 @@ def test_garbled_cells_hide_no_other_run(store: RunStore, sound: str) -> None:
     assert list(overview(store.entries(), latest_rows(store)).index) == list(found)
     damaged = [entry for entry in store.entries() if entry.state == DAMAGED]
     assert differing([*damaged, found[sound]]).empty, "one run alone differs from none"
-    jobs.in_turn(store.entries())
+    jobs.queue_order(store.entries())
     jobs.reconcile(store)
     for run in garbled:
         jobs.stop(store, run)

@@ -150,15 +150,15 @@ def test_deleting_finished_runs_does_not_move_an_owner_to_the_front(office: Offi
 def test_owner_with_a_running_run_waits_behind_an_owner_without() -> None:
     running = waiting(1, "ada", state="running", worker="w", device="cpu", turn=1)
     entries = [running, waiting(2, "ada"), waiting(3, "ada"), waiting(4, "bob")]
-    assert [entry.owner for entry in jobs.in_turn(entries)] == ["bob", "ada", "ada"]
+    assert [entry.owner for entry in jobs.queue_order(entries)] == ["bob", "ada", "ada"]
 
 
 def test_queue_position_counts_only_runs_for_the_same_device() -> None:
     people = (("ada", "auto"), ("bob", "cpu"), ("cy", "auto"), ("ada", "auto"), ("dee", "cpu"))
     entries = [waiting(number, owner, wanted=wanted) for number, (owner, wanted) in enumerate(people, start=1)]
-    assert [jobs.place(f"run{number}", entries, TWO) for number in range(1, 6)] == [0, 0, 1, 2, 1]
-    assert [jobs.place(f"run{number}", entries, ONE) for number in range(1, 6)] == [0, 1, 2, 4, 3]
-    assert jobs.place("unknown", entries, TWO) == 0
+    assert [jobs.queue_position(f"run{number}", entries, TWO) for number in range(1, 6)] == [0, 0, 1, 2, 1]
+    assert [jobs.queue_position(f"run{number}", entries, ONE) for number in range(1, 6)] == [0, 1, 2, 4, 3]
+    assert jobs.queue_position("unknown", entries, TWO) == 0
 
 
 def test_rejected_run_leaves_nothing(office: Office) -> None:

@@ -18,7 +18,7 @@ from xformer.files import STATE
 from xformer.presets import PRESETS, Preset
 from xformer.training import limits
 from xformer.training.entry import Entry
-from xformer.training.limits import PROCESS, Limits, disk_needed, memory_needed, promised, weights_on_disk
+from xformer.training.limits import PROCESS, Limits, disk_needed, memory_needed, reserved_bytes, weights_on_disk
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
 
@@ -54,14 +54,14 @@ def test_disk_space_reserved_by_other_runs_counts(tmp_path: Path) -> None:
     preset = tiny_preset(steps=1000, snapshot_every=1)
     others = [waiting(number, "ada", **settings_of(preset)) for number in range(3)]
     one = disk_needed(preset)
-    assert promised(others, tmp_path) == 3 * one
+    assert reserved_bytes(others, tmp_path) == 3 * one
     Limits(disk=4 * one + 1000).check_queue(preset, "ada", others, tmp_path)
     with pytest.raises(QuotaExceededError, match="of it reserved for waiting and active runs"):
         Limits(disk=4 * one - 1000).check_queue(preset, "ada", others, tmp_path)
     (tmp_path / others[0].id).mkdir()
     (tmp_path / others[0].id / "snapshot").write_bytes(bytes(1000))  # existing files are not counted twice
-    assert promised(others, tmp_path) == 3 * one - 1000
-    assert promised([waiting(1, "ada", state="finished", **settings_of(preset))], tmp_path) == 0
+    assert reserved_bytes(others, tmp_path) == 3 * one - 1000
+    assert reserved_bytes([waiting(1, "ada", state="finished", **settings_of(preset))], tmp_path) == 0
 
 
 def settings_of(preset: Preset) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from benchmarks.health import GPT
 from tests.viz.drawn_file import ends_of
 from xformer.errors import InputError
 from xformer.integrations import AttentionHealth
-from xformer.viz.attention_health import health_film, health_map
+from xformer.viz.attention_health import health_map, health_timeline
 from xformer.viz.packing import header_of
 from xformer.viz.timeline import MAGIC
 
@@ -43,7 +43,7 @@ def test_unknown_measures_and_empty_tables_raise(health: AttentionHealth) -> Non
     with pytest.raises(InputError, match="no probe to draw yet"):
         health_map(health.table().iloc[:0], "moved")
     with pytest.raises(InputError, match="at least one step"):
-        health_film((), {}, scores={}, steps=1)
+        health_timeline((), {}, scores={}, steps=1)
 
 
 def test_the_report_shows_alarms_and_charts(health: AttentionHealth) -> None:
@@ -59,7 +59,7 @@ def test_encoder_decoder_timeline_has_the_tokens_of_both_stacks() -> None:
     health = AttentionHealth(([3, 7, 12, 9], [3, 4, 5]), every=1)
     health.step(model, 1)
     record = health.record
-    film = health_film(record.tokens, {1: record.planes(1)}, scores={}, steps=1, target_tokens=record.target)
+    film = health_timeline(record.tokens, {1: record.planes(1)}, scores={}, steps=1, target_tokens=record.target)
     header = header_of(film, MAGIC)
     assert [len(tokens) for _, tokens in header["reads"]] == [4, 3]
     sides = {layer["path"]: (layer["rows"], layer["cols"]) for layer in header["layers"]}
@@ -69,4 +69,4 @@ def test_encoder_decoder_timeline_has_the_tokens_of_both_stacks() -> None:
     [rows] = health_map(health.table(), "moved").to_dict(validate=False)["datasets"].values()
     assert len({row["name"] for row in rows}) == len(rows)
     with pytest.raises(InputError, match="in this timeline"):
-        health_film(record.tokens, {1: record.planes(1)}, scores={}, steps=1)
+        health_timeline(record.tokens, {1: record.planes(1)}, scores={}, steps=1)

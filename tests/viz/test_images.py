@@ -114,6 +114,6 @@ def test_patch_cosines_exclude_the_class_token() -> None:
     for one, other in ((0, 0), (0, 5), (15, 3)):
         a, b = vectors[1 + one], vectors[1 + other]
         assert found[one, other].item() == pytest.approx((a @ b / (a.norm() * b.norm())).item())
-    assert analysis.patch_places(run)["cosine"].tolist() == found.flatten().tolist()
+    assert analysis.patch_cosines(run)["cosine"].tolist() == found.flatten().tolist()
     with pytest.raises(InputError, match="add no vectors"):
         place_cosines(read_test_image(positions="none"))

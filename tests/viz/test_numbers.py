@@ -81,7 +81,7 @@ CASES = {
     "classes": of("classes", "digit", "probability", run=DIGIT, ends=(0, 1)),
     "patch_filters": of("patch_filters", "filter", "pixel_x", "pixel_y", "weight", run=DIGIT),
     "filter_components": of("filter_components", "filter", "pixel_x", "pixel_y", "weight", run=DIGIT),
-    "patch_places": of("patch_places", "patch", "other", "itself", "cosine", run=DIGIT, ends=(-1, 1)),
+    "patch_cosines": of("patch_cosines", "patch", "other", "itself", "cosine", run=DIGIT, ends=(-1, 1)),
     "patching_map": of("patching_map", "layer", "position", "value", run=(REVERSE, OTHER))._replace(
         table=lambda: analysis.patching_map(REVERSE, OTHER).rename(columns={"estimated": "value"})
     ),

@@ -21,15 +21,15 @@ from xformer.reading import Reading
 from xformer.viz import timeline
 from xformer.viz.export import svg
 from xformer.viz.packing import LEVELS, MASKED, NAN, header_of
-from xformer.viz.timeline import MAGIC, FilmLayer, Frame, film_frame, layers_of, of_input, pack_film, plane
+from xformer.viz.timeline import MAGIC, Frame, TimelineLayer, layers_of, of_input, pack_timeline, plane, timeline_frame
 
 
-def film(frames: Sequence[Frame], layers: Sequence[FilmLayer], **changes: Any) -> bytes:
+def film(frames: Sequence[Frame], layers: Sequence[TimelineLayer], **changes: Any) -> bytes:
     values: dict[str, Any] = {
         "reads": {"reads": ["3", " "]}, "offset": 0, "score": "anti-diagonal", "steps": 70, "exact": [(20, 0.5)],
         "marks": [(40, "here")], "best": (0, 1), "live": False, "target": (2, 40),
     }  # fmt: skip
-    return pack_film(layers, frames, **(values | changes))
+    return pack_timeline(layers, frames, **(values | changes))
 
 
 def test_packed_timeline_contains_every_weight() -> None:
@@ -39,7 +39,8 @@ def test_packed_timeline_contains_every_weight() -> None:
         {path: random.dirichlet(np.ones(shape[2]), shape[:2]) for path, shape in shapes.items()} for _ in range(3)
     ]
     layers = [
-        FilmLayer(path, path, shape[0], tuple("abcdefg"[: shape[1]]), tuple("abcde")) for path, shape in shapes.items()
+        TimelineLayer(path, path, shape[0], tuple("abcdefg"[: shape[1]]), tuple("abcde"))
+        for path, shape in shapes.items()
     ]
     frames = [
         Frame(20 * i, {path: plane(w, np.ones((1, 1, 1), bool)) for path, w in step.items()},
@@ -68,7 +69,7 @@ def test_masked_and_nan_cells_have_their_own_codes() -> None:
 
 
 def test_frame_of_another_shape_raises() -> None:
-    layer = FilmLayer("a", "a", 1, ("1", "2"), ("1", "2"))
+    layer = TimelineLayer("a", "a", 1, ("1", "2"), ("1", "2"))
     frame = Frame(0, {"a": np.zeros((1, 3, 2), np.uint8)}, {}, (), (), ())
     with pytest.raises(ValueError, match=r"are \(1, 2, 2\) in this timeline, got \(1, 3, 2\)"):
         film([frame], [layer])
@@ -83,7 +84,7 @@ def test_frame_has_the_predictions_patterns_and_scores_of_the_model(architecture
     example = task.example([3, 1, 4, 1])
     subject = TaskModel(model, task)
     reading = Reading(subject, example, subject.record(example))
-    seen = film_frame(reading, 40)
+    seen = timeline_frame(reading, 40)
     inputs = [example.stream] if example.target is None else [example.stream, example.target]
     with torch.no_grad():
         logits = model(*inputs)[0]
@@ -115,13 +116,13 @@ def trained() -> Reading:
 
 @pytest.fixture(scope="module")
 def still(untrained: Reading, trained: Reading) -> dict[str, Any]:
-    return spec_of(viz.film_still({0: untrained, 700: trained}, head=(1, 0)))
+    return spec_of(viz.timeline_still({0: untrained, 700: trained}, head=(1, 0)))
 
 
 def test_still_shows_the_last_frame_at_or_before_its_step(
     untrained: Reading, trained: Reading, still: dict[str, Any]
 ) -> None:
-    earlier = spec_of(viz.film_still({0: untrained, 700: trained}, step=699, head=(1, 0)))
+    earlier = spec_of(viz.timeline_still({0: untrained, 700: trained}, step=699, head=(1, 0)))
     for chart, reading in ((earlier, untrained), (still, trained)):
         patterns = [pattern[0].numpy(force=True) for pattern in reading.trace.patterns().values()]  # [head, query, key]
         large = np.reshape([row["weight"] for row in rows_of(chart, "weight")], patterns[1].shape[1:])
@@ -138,29 +139,29 @@ def test_still_shows_the_last_frame_at_or_before_its_step(
 
 def test_still_of_an_empty_timeline_or_unknown_head_raises(trained: Reading) -> None:
     with pytest.raises(InputError, match=r"at least one frame, got none; for example \{700: reading\}"):
-        viz.film_still({})
+        viz.timeline_still({})
     with pytest.raises(InputError, match=r"got head 9 of layer 0; for example head=\(0, 0\)"):
-        viz.film_still({700: trained}, head=(0, 9))
+        viz.timeline_still({700: trained}, head=(0, 9))
 
 
 def test_title_has_the_scores_of_the_head_and_of_the_best_one(trained: Reading, still: dict[str, Any]) -> None:
-    scores = [[round(score, 4) for score in heads] for heads in film_frame(trained, 0).scores.values()]
+    scores = [[round(score, 4) for score in heads] for heads in timeline_frame(trained, 0).scores.values()]
     score, layer, head = max(
         ((score, -at, -head) for at, heads in enumerate(scores) for head, score in enumerate(heads))
     )
     assert score > timeline.STANDS_OUT
     title = f"layer 2 · head 1 · anti-diagonal: {scores[1][0]:.2f} · ★ layer {1 - layer} · head {1 - head}, {score:.2f}"
     assert title in str(still)
-    assert "★ best of all heads" in str(spec_of(viz.film_still({700: trained})))
+    assert "★ best of all heads" in str(spec_of(viz.timeline_still({700: trained})))
 
 
 def test_still_has_both_curves_the_marks_and_the_shown_step(untrained: Reading, trained: Reading) -> None:
     runs, task = {0: untrained, 500: untrained, 1000: trained}, trained.subject.task  # type: ignore[attr-defined]
-    frames = [film_frame(reading, step) for step, reading in runs.items()]
+    frames = [timeline_frame(reading, step) for step, reading in runs.items()]
     layers = layers_of(task, trained.example, frames)
     curve, read = [(0, 0.0), (400, 0.25), (1000, 1.0)], of_input(task, trained.example)
     chart = spec_of(
-        viz.film_still(film(frames, layers, steps=1000, exact=curve, marks=[(500, "here")], **read), step=500)
+        viz.timeline_still(film(frames, layers, steps=1000, exact=curve, marks=[(500, "here")], **read), step=500)
     )
     rows = rows_of(chart, "exact")
     best = [max(max(of) for of in frame.scores.values()) for frame in frames]

@@ -5,7 +5,7 @@ model is rejected unless that weight does not affect the output.
 
 A server first tries an untrusted model in a process with resource limits:
 
-    rehearse(path)                            raises the problem as one sentence
+    try_in_subprocess(path)                            raises the problem as one sentence
     python -m xformer.adapters.load PATH      the process that it runs
 
 That process reads no weights. It builds the model's class on PyTorch's meta device and compares the number of parameters with
@@ -62,7 +62,7 @@ def open_model(path: str | Path, *, step: Step | None = None) -> HuggingFaceMode
     name = path.stem if path.suffix == ".gguf" else path.name
     try:
         with redirect_stderr(io.StringIO()):  # the library's progress bars
-            transformers = library()
+            transformers = import_transformers()
             progress(1, 3, "reading the weights")
             model, report = _loaded(transformers, contents)
             _check_numbers(model)
@@ -80,7 +80,7 @@ def open_model(path: str | Path, *, step: Step | None = None) -> HuggingFaceMode
     return replace(opened, verification=verification, pooling=_pooling(contents.folder))
 
 
-def library() -> Any:
+def import_transformers() -> Any:
     """The Transformers library. Raises `MissingLibraryError` if it is not installed."""
     with needed("transformers", "A Hugging Face model", "xformer[models]"):
         import transformers
@@ -306,7 +306,7 @@ MOST_TOKENS = 4
 """The largest plausible number of tokens per byte of text."""
 
 
-def rehearse(path: str | Path) -> None:
+def try_in_subprocess(path: str | Path) -> None:
     """Raise `CheckpointError` with one plain sentence if a model cannot be opened within the limits."""
     path = Path(path)
     try:
@@ -336,7 +336,7 @@ def try_out(path: Path, limit: Callable[[float], object] = lambda seconds: None)
     `limit` is called before each step with the seconds of CPU time that it may take; see `limit_time`.
     """
     contents = inspect(path)
-    transformers = library()
+    transformers = import_transformers()
     tokens = contents.config.get("tokenizer.ggml.tokens", 0)
     seconds = STEP_SECONDS + (tokens / TOKENS_A_SECOND if isinstance(tokens, int) else 0)
     limit(seconds)

@@ -233,7 +233,7 @@ class Reduced:
     """[head, query, key] of the pattern."""
     small: Thumbnail
     z_size: tuple[float, ...]
-    silenced: tuple[int, ...]
+    ablated: tuple[int, ...]
     is_masked: bool
 
 
@@ -260,8 +260,8 @@ def reduced(path: str, seen: dict[str, Tensor], most: int) -> Reduced:
     size = seen["z"][0].float().norm(dim=-1).mean(dim=-1).tolist()
     planes, first = _codes(high, allowed, peaks[:, None, None]), _codes(column, column_allowed, peaks[:, None])
     thumbnail = Thumbnail(planes, peaks.numpy(force=True), first, rest.numpy(force=True))
-    silenced = tuple(head for head, one in enumerate(size) if one == 0 and peaks[head] > 0)
-    return Reduced(tuple(pattern.shape), thumbnail, tuple(size), silenced, not bool(mask.all()))
+    ablated = tuple(head for head, one in enumerate(size) if one == 0 and peaks[head] > 0)
+    return Reduced(tuple(pattern.shape), thumbnail, tuple(size), ablated, not bool(mask.all()))
 
 
 def _codes(weights: Tensor, allowed: Tensor, peaks: Tensor) -> UInt8[np.ndarray, "..."]:

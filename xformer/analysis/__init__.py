@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from xformer.analysis.images import filter_components as filter_components
     from xformer.analysis.images import mistakes as mistakes
     from xformer.analysis.images import over_image as over_image
+    from xformer.analysis.images import patch_cosines as patch_cosines
     from xformer.analysis.images import patch_filters as patch_filters
-    from xformer.analysis.images import patch_places as patch_places
     from xformer.analysis.number_waves import circle as circle
     from xformer.analysis.number_waves import spectrum as spectrum
     from xformer.analysis.positions import position_curves as position_curves
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from xformer.analysis.residual import attribution as attribution
     from xformer.analysis.residual import lens as lens
     from xformer.analysis.residual import norms as norms
-    from xformer.analysis.score_decomposition import why as why
+    from xformer.analysis.score_decomposition import score_attribution as score_attribution
     from xformer.analysis.scoring import accuracy as accuracy
     from xformer.analysis.scoring import accuracy_by_length as accuracy_by_length
     from xformer.analysis.scoring import agreement as agreement

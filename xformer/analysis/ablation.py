@@ -38,7 +38,7 @@ Head = tuple[int, int]
 
 
 @dataclass(eq=False)
-class SilencedHeads:
+class HeadEffects:
     """The effects of ablating the heads of a run: estimated for all of them, measured for some."""
 
     reading: Reading
@@ -62,23 +62,23 @@ class SilencedHeads:
         """Whether every head is measured."""
         return self.done == self.to_do
 
-    def silence(self, *heads: Head) -> None:
+    def measure_heads(self, *heads: Head) -> None:
         """Measure the given heads. Raises `EditError` if a head does not exist."""
         if wrong := [head for head in heads if head not in self.estimated]:
             raise EditError(f"There is no head {wrong[0][1]} in attention layer {wrong[0][0]}; for example (0, 0).")
         for _ in self._measuring(heads):
             pass
 
-    def silence_all(self) -> Iterator[SilencedHeads]:
+    def measure_all(self) -> Iterator[HeadEffects]:
         """Measure all heads in the order of `order_to_measure`; yield `self` before the first head and after each one."""
         yield self
         heads = list(self.estimated)
         yield from self._measuring([heads[at] for at in order_to_measure(list(self.estimated.values()))])
 
-    def _measuring(self, heads: Sequence[Head]) -> Iterator[SilencedHeads]:
+    def _measuring(self, heads: Sequence[Head]) -> Iterator[HeadEffects]:
         left = [head for head in heads if head not in self.measured]
         parts = [(f"{self.reading.attention[layer].path}.z", (head,)) for layer, head in left]
-        for head, logits in zip(left, each_logits_with(self.reading, parts), strict=True):
+        for head, logits in zip(left, logits_with_replacements(self.reading, parts), strict=True):
             self.measured[head] = float(self.measure(logits[None])) - self.before
             yield self
 
@@ -91,9 +91,9 @@ class SilencedHeads:
         return pd.DataFrame(rows, columns=["layer", "head", "estimated", "measured"]).astype({"measured": float})
 
 
-def silenced_heads(
+def estimate_head_effects(
     reading: Reading, *, position: int | None = None, token: int | None = None, against: int | None = None
-) -> SilencedHeads:
+) -> HeadEffects:
     """Estimate all heads. Raises `UnavailableError` if none can be ablated, or if the backward pass needs too much memory."""
     measure = minimal_pairs.of_run(reading, position, token, against)
     names = [name for site in reading.attention if (name := f"{site.path}.z") in reading]
@@ -113,7 +113,7 @@ def silenced_heads(
         if (name := f"{site.path}.z") in found:
             of_heads = -(found.activations[name][0] * found[name][0]).sum(dim=(1, 2))  # [head]
             estimated |= {(layer, head): effect for head, effect in enumerate(of_heads.tolist())}
-    return SilencedHeads(reading, measure, float(measure(reading.logits)), estimated)
+    return HeadEffects(reading, measure, float(measure(reading.logits)), estimated)
 
 
 def head_effects(
@@ -149,8 +149,8 @@ def head_effects(
         >>> list(table.columns)
         ['layer', 'head', 'estimated', 'measured']
     """
-    found = silenced_heads(reading, position=position, token=token, against=against)
-    found.silence(*(found.estimated if exact is True else exact or ()))
+    found = estimate_head_effects(reading, position=position, token=token, against=against)
+    found.measure_heads(*(found.estimated if exact is True else exact or ()))
     return found.frame()
 
 
@@ -186,7 +186,7 @@ def heads_worth_seeing(reading: Reading, n: int = 5) -> pd.DataFrame:
     measure, at = minimal_pairs.of_run(reading), list(reading.target_positions)
     before, labels = float(measure(reading.logits)), reading.example.labels[0, at]
     rows = []
-    runs = each_logits_with(reading, [(f"{path}.z", (head,)) for path, head in heads])
+    runs = logits_with_replacements(reading, [(f"{path}.z", (head,)) for path, head in heads])
     for (layer, head), logits in zip(heads, runs, strict=True):
         right = int((logits[at].argmax(dim=-1) == labels).sum()) if reading.has_right_answer else math.nan
         rows.append((layer, head, float(measure(logits[None])) - before, right))
@@ -223,7 +223,7 @@ def rows_at_once(reading: Reading) -> int:
     return max(1, min(AT_ONCE // n_pos, LAYER_BYTES // (BYTES_PER_FLOAT * widest)))
 
 
-def each_logits_with(
+def logits_with_replacements(
     reading: Reading, parts: Sequence[tuple[str, Where]], by: Mapping[str, Tensor] | None = None
 ) -> Iterator[Float[Tensor, "pos vocab"]]:
     """Yield the logits of a reading's first input with one part replaced at a time; the reading's own edits stay in place.

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from xformer import edits
 from xformer.adapters import own_model
 from xformer.adapters.adapter import gradients
-from xformer.analysis.ablation import Where, each_logits_with, order_to_measure
+from xformer.analysis.ablation import Where, logits_with_replacements, order_to_measure
 from xformer.analysis.minimal_pairs import LEAST, MinimalPair, Token, stacks_of
 from xformer.analysis.tables import TableSoFar
 from xformer.edits import AnyEdit, patch_from
@@ -393,7 +393,7 @@ def measuring(
     if estimates is not None:
         left = [left[at] for at in order_to_measure([estimates[at] for at in left])]
     yield Measured(dict(shares), 0, len(left))
-    runs = each_logits_with(pair.reading, [(selection[at].name, selection[at].where) for at in left], there)
+    runs = logits_with_replacements(pair.reading, [(selection[at].name, selection[at].where) for at in left], there)
     for done, (at, logits) in enumerate(zip(left, runs, strict=True), start=1):
         shares[at] = (pair.measure(logits[None]).item() - start) / gap
         yield Measured(dict(shares), done, len(left))

@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from xformer.adapters import ModelAdapter, TaskModel, own_task_model
-from xformer.analysis.ablation import each_logits_with
+from xformer.analysis.ablation import logits_with_replacements
 from xformer.analysis.tables import array_table
 from xformer.checkpoints import Checkpoint
 from xformer.errors import EditError, UnavailableError
@@ -132,7 +132,7 @@ def top_neurons(reading: Reading, *, layer: int, position: int, n: int = 10) -> 
     return here.topk(min(n, len(here))).indices.tolist()
 
 
-def speaks_directly(reading: Reading, layer: int) -> bool:
+def writes_to_output_stream(reading: Reading, layer: int) -> bool:
     """Return whether the layer writes to the stream that is unembedded; an encoder-decoder's encoder does not."""
     return reading.feed_forward_site(layer).stack == reading.output_stack
 
@@ -187,7 +187,7 @@ def promotion(
         >>> list(table.columns)
         ['neuron', 'token', 'adds']
     """
-    if not speaks_directly(reading, layer):
+    if not writes_to_output_stream(reading, layer):
         raise EditError(f"{reading.feed_forward_site(layer).path} writes to a stream that is not unembedded.")
     chosen = top_neurons(reading, layer=layer, position=position, n=n) if only is None else list(only)
     labels = reading.subject.labels
@@ -253,7 +253,7 @@ def neurons(
     numbers = {"peak": peak, "activation": at, "activity": rank[chosen]}
     table = pd.DataFrame({"neuron": chosen} | {name: values.tolist() for name, values in numbers.items()})
     table = table.merge(known, on="neuron")
-    if speaks_directly(reading, layer):
+    if writes_to_output_stream(reading, layer):
         with suppress(UnavailableError):  # the matrices are not accessible
             effect = direct_logit_effect(reading, layer, chosen) * torch.where(at < 0, -1.0, 1.0)[:, None]
             for column, end in (("promotes", effect), ("suppresses", -effect)):
@@ -268,7 +268,7 @@ def neurons(
     parts = [
         (name, where) for where in ((slice(0),), *((..., neuron) for neuron in chosen))
     ]  # the first ablates nothing
-    for logits in each_logits_with(reading, parts):
+    for logits in logits_with_replacements(reading, parts):
         losses.append(F.cross_entropy(logits[answers >= 0], answers[answers >= 0]).item())
         predicted.append(logits[answers >= 0].argmax(dim=-1))
     changes = [loss - losses[0] for loss in losses[1:]]

@@ -35,7 +35,7 @@ def predict_test_images(model: Transformer) -> pd.DataFrame:
     return table.assign(probability=p.amax(dim=-1).tolist(), of_digit=of_digit)
 
 
-def wrong_ones(predictions: pd.DataFrame) -> pd.DataFrame:
+def misclassified(predictions: pd.DataFrame) -> pd.DataFrame:
     """Return the wrong rows of `predict_test_images`, the most confident first."""
     return predictions.loc[predictions["predicted"] != predictions["digit"]].sort_values("probability", ascending=False)
 
@@ -57,7 +57,7 @@ def mistakes(reading: Reading) -> pd.DataFrame:
         >>> list(table.columns)
         ['image', 'digit', 'predicted', 'probability', 'of_digit']
     """
-    return wrong_ones(predict_test_images(own_model(reading.subject)))
+    return misclassified(predict_test_images(own_model(reading.subject)))
 
 
 def classes(reading: Reading) -> pd.DataFrame:
@@ -224,7 +224,7 @@ def place_cosines(reading: Reading) -> Float[Tensor, "patch patch"]:
     return cosine_matrix(added_positions(reading)[1:])  # without the class token
 
 
-def patch_places(reading: Reading) -> pd.DataFrame:
+def patch_cosines(reading: Reading) -> pd.DataFrame:
     """Compare the position vectors of every pair of patches.
 
     Args:
@@ -239,7 +239,7 @@ def patch_places(reading: Reading) -> pd.DataFrame:
     Example:
         >>> import xformer
         >>> digit = xformer.read("checkpoints/digits", "test 3")
-        >>> table = xformer.analysis.patch_places(digit)
+        >>> table = xformer.analysis.patch_cosines(digit)
         >>> list(table.columns)
         ['patch', 'other', 'cosine', 'itself']
     """

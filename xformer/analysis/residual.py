@@ -373,7 +373,7 @@ def lens(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFra
         >>> list(table.columns)
         ['depth', 'point', 'position', 'token', 'probability', 'answer', 'answer_probability', 'right']
     """
-    names, counted = reading.subject.labels, looked_at(reading, positions)
+    names, counted = reading.subject.labels, lens_positions(reading, positions)
     answer = torch.tensor([reading.explained(at) for at in counted], dtype=torch.long)  # [position]
     frames = []
     for depth, (point, p) in enumerate(_probabilities(reading, counted)):
@@ -444,13 +444,13 @@ def answer_path(reading: Reading, *, position: int) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["depth", "point", "token", "answer", "answer_probability", "rank", "adds"])
 
 
-def looked_at(reading: Reading, positions: Sequence[int] | None = None) -> list[int]:
+def lens_positions(reading: Reading, positions: Sequence[int] | None = None) -> list[int]:
     """Return the output positions that a lens shows: the targets and the one after a text, or all if there are no targets."""
     targets = {*reading.target_positions, *([] if reading.open_output is None else [reading.open_output])}
     return [at for at in positions_of(reading, positions) if not reading.target_positions or at in targets]
 
 
-def decided(frame: pd.DataFrame) -> pd.DataFrame:
+def decision_depths(frame: pd.DataFrame) -> pd.DataFrame:
     """Find for each position of a `lens` frame with answers the `depth` and `point` from which the likeliest token stays right.
 
     Positions whose final prediction is wrong have no row.

@@ -200,7 +200,9 @@ class ScoreParts:
         return self.total - float(self.score.sum())
 
 
-def why(reading: Reading, *, layer: int, head: int, query: int, key: int, against: int | None = None) -> pd.DataFrame:
+def score_attribution(
+    reading: Reading, *, layer: int, head: int, query: int, key: int, against: int | None = None
+) -> pd.DataFrame:
     """Attribute the score of (query, key) to pairs of sources that wrote the query's input and the key's input.
 
     Args:
@@ -224,13 +226,13 @@ def why(reading: Reading, *, layer: int, head: int, query: int, key: int, agains
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/induction", "3 7 12 5 3 7 12")
-        >>> table = xformer.analysis.why(reading, layer=1, head=0, query=4, key=1)
+        >>> table = xformer.analysis.score_attribution(reading, layer=1, head=0, query=4, key=1)
     """
     return table_of(score_parts(reading, layer=layer, head=head, query=query, key=key, against=against))
 
 
 def table_of(parts: ScoreParts) -> pd.DataFrame:
-    """Tabulate the parts of a score; see `why`."""
+    """Tabulate the parts of a score; see `score_attribution`."""
     axes = []
     for side, writers in (("query", (*parts.query.writers, DISTANCE)), ("key", (*parts.key.writers, DISTANCE))):
         layers = [-1 if one.site is None else one.site.layer for one in writers]
@@ -246,7 +248,7 @@ def table_of(parts: ScoreParts) -> pd.DataFrame:
 def score_parts(
     reading: Reading, *, layer: int, head: int, query: int, key: int, against: int | None = None
 ) -> ScoreParts:
-    """Compute the parts of a score as matrices, and the advantage that remains after removing each source; see `why`."""
+    """Compute the parts of a score as matrices, and the advantage left without each source; see `score_attribution`."""
     site = reading.attention_site(layer)
     scores = reading[f"{site.path}.scores"][0]  # [head, query, key]
     _check_cell(scores, head, query, key, against)
@@ -407,20 +409,20 @@ def contributions(parts: ScoreParts) -> list[Contribution]:
     return sorted(found, key=lambda one: -one.adds)
 
 
-def is_worth_a_word(parts: ScoreParts) -> bool:
+def has_choice_to_explain(parts: ScoreParts) -> bool:
     """Return whether there is a choice to explain: the key has at least a uniform share of attention, and is preferred."""
     return parts.weight * parts.n_allowed >= 1.0 and parts.total_advantage >= LEAST
 
 
-def deciding(parts: ScoreParts) -> tuple[Contribution, ...]:
+def deciding_sources(parts: ScoreParts) -> tuple[Contribution, ...]:
     """Return the source that decides why a key is preferred, or one at the query and one at the key if they are comparable.
 
     No source is returned if another one on the same side has `NEAR` as much, if removing it does not change the advantage most
-    or takes away less than `MOST` of it, or if there is no choice to explain (see `is_worth_a_word`).
+    or takes away less than `MOST` of it, or if there is no choice to explain (see `has_choice_to_explain`).
     """
     found = contributions(parts)
     named = [one for one in found if one.adds > NEAR * found[0].adds]
-    if not is_worth_a_word(parts) or len({one.side for one in named}) < len(named):
+    if not has_choice_to_explain(parts) or len({one.side for one in named}) < len(named):
         return ()
     if any(one.writer.kind in ("rounding", "unattributed") for one in named):
         return ()
@@ -430,7 +432,7 @@ def deciding(parts: ScoreParts) -> tuple[Contribution, ...]:
     return tuple(named)
 
 
-def opposing(parts: ScoreParts) -> Contribution | None:
+def opposing_source(parts: ScoreParts) -> Contribution | None:
     """Return the source that reduces the advantage most; None if none reduces it by `LEAST`."""
     last = contributions(parts)[-1]
     return last if last.adds <= -LEAST else None
@@ -445,7 +447,8 @@ def without_source(
         reading: The run.
         layer: The attention layer, from 0.
         head: The head, from 0.
-        source: The name of the source, as in the tables of `analysis.why`; "distance" removes the bias from this head's scores.
+        source: The name of the source, as in the tables of `analysis.score_attribution`; "distance" removes the bias from this
+            head's scores.
         side: Whether to remove it from the queries or from the keys; None for "distance".
         parts: The parts of any cell of that head, if they are known.
 

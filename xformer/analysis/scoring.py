@@ -296,11 +296,11 @@ def accuracy_by_length(
         >>> list(table.columns)
         ['length', 'exact_match', 'low', 'high', 'token_accuracy', 'samples', 'trained']
     """
-    *_, last = asking_lengths(reading, lengths=lengths, samples=samples, seed=seed)
+    *_, last = iter_accuracy_by_length(reading, lengths=lengths, samples=samples, seed=seed)
     return last.table
 
 
-def asking_lengths(
+def iter_accuracy_by_length(
     reading: Reading, *, lengths: Sequence[int] | None = None, samples: int = SAMPLES, seed: int = 1
 ) -> Iterator[TableSoFar]:
     """Compute `accuracy_by_length` with a report after each length."""
@@ -335,7 +335,7 @@ def has_mastered_its_training(table: pd.DataFrame) -> bool:
     return bool(trained) and min(trained) >= HIGH
 
 
-def how_far(table: pd.DataFrame) -> int | None:
+def longest_mastered_length(table: pd.DataFrame) -> int | None:
     """Return the length up to which all lengths beyond the training are mastered; None if the first of them is not.
 
     The table must have all lengths from the trained ones on.
@@ -378,11 +378,11 @@ def lengths_compared(
         >>> list(table.columns)
         ['model', 'length', 'exact_match', 'low', 'high', 'token_accuracy', 'samples', 'trained']
     """
-    *_, last = comparing_lengths(variants, lengths=lengths, samples=samples, seed=seed)
+    *_, last = iter_lengths_compared(variants, lengths=lengths, samples=samples, seed=seed)
     return last.table
 
 
-def comparing_lengths(
+def iter_lengths_compared(
     variants: Sequence[Variant], *, lengths: Sequence[int] | None = None, samples: int = COMPARED_SAMPLES, seed: int = 0
 ) -> Iterator[TableSoFar]:
     """Compute `lengths_compared` with a report after each length."""

@@ -10,7 +10,7 @@ from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
 
-from xformer.cli.output import fit, say, say_table
+from xformer.cli.output import print_line, say_table, to_printable
 from xformer.disk_quota import megabytes, runs_folder
 from xformer.errors import InputError, MissingLibraryError
 from xformer.installed import APP, IS_INSTALLED
@@ -43,12 +43,12 @@ def run_app(options: Namespace) -> None:
             address = _address_in_network() if options.host in ("0.0.0.0", "::") else options.host
             command += ["--browser.serverAddress", address]
             url = f"http://{f'[{address}]' if ':' in address else address}:{options.port or 8501}"
-            say(f"Others on this network can open {url}")
+            print_line(f"Others on this network can open {url}")
             _print_code(url)
     if options.port is not None:
         command += ["--server.port", str(options.port)]
     if IS_INSTALLED:  # a checkout stores runs in its own folder
-        say(f"Runs are stored in {runs_folder()}; set XFORMER_RUNS to use another folder.")
+        print_line(f"Runs are stored in {runs_folder()}; set XFORMER_RUNS to use another folder.")
     sys.stdout.flush()
     os.execv(command[0], command)
 
@@ -65,7 +65,7 @@ def _address_in_network() -> str:
 
 def _print_code(url: str) -> None:
     """Print the address as a QR code if the terminal can display it."""
-    if sys.stdout.isatty() and fit("█") == "█" and find_spec("segno"):
+    if sys.stdout.isatty() and to_printable("█") == "█" and find_spec("segno"):
         print(_code(url))
 
 
@@ -106,7 +106,7 @@ def _list() -> None:
     where = (
         "XFORMER_MODELS is empty, so there are no models." if folder is None else f"There are no models in {folder}."
     )
-    say(f"{where} To fetch one: python -m xformer models fetch {next(iter(PACKAGES))}")
+    print_line(f"{where} To fetch one: python -m xformer models fetch {next(iter(PACKAGES))}")
 
 
 def _fetch(name: str) -> None:
@@ -115,9 +115,9 @@ def _fetch(name: str) -> None:
     for done, of, what in fetch(name):
         heading = what.partition(":")[0]
         if sys.stdout.isatty():
-            print(f"\r\033[K{100 * done / of:3.0f}%  {fit(what)}", end="", flush=True)
+            print(f"\r\033[K{100 * done / of:3.0f}%  {to_printable(what)}", end="", flush=True)
         elif heading != shown:
-            say(what)
+            print_line(what)
         shown = heading
     if sys.stdout.isatty():
         print()

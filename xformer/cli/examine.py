@@ -13,10 +13,10 @@ from xformer.cli.output import (
     check_samples,
     check_seed,
     checked_page,
-    complain,
     figure,
     lengths_in,
-    say,
+    print_error,
+    print_line,
     say_json,
     say_table,
     score_of,
@@ -45,10 +45,10 @@ def run_trace(options: Namespace) -> None:
         reading.trace.save_npz(out)
     else:
         save_trace(reading.trace, out)
-    say(f"input      {reading.subject.input.text(reading.example.source)}")
+    print_line(f"input      {reading.subject.input.text(reading.example.source)}")
     if reading.has_logits:
-        say(f"predicted  {_predicted(reading)}")
-    say(f"{len(reading)} activations, {out.stat().st_size:,} bytes, written to {out}")
+        print_line(f"predicted  {_predicted(reading)}")
+    print_line(f"{len(reading)} activations, {out.stat().st_size:,} bytes, written to {out}")
 
 
 def _predicted(reading: Reading) -> str:
@@ -98,7 +98,7 @@ def run_export(options: Namespace) -> None:
     if not (0 <= layer < len(heads) and 0 <= head < heads[layer]):
         raise InputError(f"--head must be one of the model's heads, got {options.head}; for example 1.1.")
     write_atomically(out, view_page(original, changed, layer=layer, head=head, changes=options.changes).encode())
-    say(f"{out.stat().st_size:,} bytes, written to {out}")
+    print_line(f"{out.stat().st_size:,} bytes, written to {out}")
 
 
 def _export_live(options: Namespace) -> None:
@@ -111,7 +111,7 @@ def _export_live(options: Namespace) -> None:
     from xformer.live.export import save_live  # imported after the options have been checked
 
     save_live(out, model, options.input)
-    say(f"{out.stat().st_size:,} bytes, written to {out}")
+    print_line(f"{out.stat().st_size:,} bytes, written to {out}")
 
 
 def run_lesson(options: Namespace) -> None:
@@ -120,7 +120,7 @@ def run_lesson(options: Namespace) -> None:
     from xformer.live.lesson import build  # imported after the options have been checked
 
     build(options.file, out)
-    say(f"{out.stat().st_size:,} bytes, written to {out}")
+    print_line(f"{out.stat().st_size:,} bytes, written to {out}")
 
 
 def run_doctor(options: Namespace) -> int:
@@ -139,10 +139,10 @@ def run_doctor(options: Namespace) -> int:
             return _doctor_of_trace(options)
         return _doctor_of_model(options)
     except (XformerError, OSError) as error:
-        complain(error)
+        print_error(error)
         return 2
     except (RuntimeError, IndexError):  # a trace file with inconsistent arrays
-        complain(f"The activations in {options.path} are inconsistent with each other or with their configuration.")
+        print_error(f"The activations in {options.path} are inconsistent with each other or with their configuration.")
         return 2
 
 
@@ -154,21 +154,21 @@ def _doctor_of_model(options: Namespace) -> int:
     for finding in iter_findings(subject_of(options.path, options.text)):
         found.append(finding)
         if not options.json and finding.verdict in ("holds", "broken"):
-            say(f"{finding.verdict:7} {finding.check}: {finding.whole_sentence}")
+            print_line(f"{finding.verdict:7} {finding.check}: {finding.whole_sentence}")
     diagnosis = Diagnosis(tuple(found))
     if options.json:
         rows = [finding.row() for finding in diagnosis.findings]
         say_json([{name: None if value == float("inf") else value for name, value in row.items()} for row in rows])
         return int(not diagnosis.ok)
-    say()
+    print_line()
     n = len(diagnosis.broken)
-    say("No problems found." if diagnosis.ok else f"{n} check{'s' if n > 1 else ''} found a problem.")
+    print_line("No problems found." if diagnosis.ok else f"{n} check{'s' if n > 1 else ''} found a problem.")
     for finding in diagnosis.broken:
-        say(f"  {finding.check}: {finding.remedy}")
-    say()
-    say("Not checked:")
+        print_line(f"  {finding.check}: {finding.remedy}")
+    print_line()
+    print_line("Not checked:")
     for line in diagnosis.not_checked:
-        say(f"  {line}")
+        print_line(f"  {line}")
     return int(not diagnosis.ok)
 
 
@@ -186,19 +186,19 @@ def _doctor_of_trace(options: Namespace) -> int:
         rows = findings_frame(report.findings).itertuples(index=False)
         say_table(("severity", "kind", "where", "finding", "numbers"), rows, apart=True, whole=2)
     else:
-        say("No problems found.")
+        print_line("No problems found.")
     if too_few_rows(recorded):
-        say("The trace has too few tokens to determine where queries, keys and values come from.")
+        print_line("The trace has too few tokens to determine where queries, keys and values come from.")
     for heading, lines in (
         ("Checked", report.checked),
         ("Not checked (not part of this model, or the trace shows too little)", report.left_open),
         ("Impossible to check in any trace", report.out_of_sight),
     ):
         if lines:
-            say()
-            say(f"{heading}:")
+            print_line()
+            print_line(f"{heading}:")
             for line in lines:
-                say(f"  {line}")
+                print_line(f"  {line}")
     return int(any(finding.severity != "note" for finding in report.findings))
 
 

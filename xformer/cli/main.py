@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from xformer.cli.output import complain, fit
+from xformer.cli.output import print_error, to_printable
 from xformer.disk_quota import runs_folder
 from xformer.errors import XformerError
 
@@ -37,10 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python reports an error at exit
         return 141
     except XformerError as error:
-        complain(str(error))
+        print_error(str(error))
         return 1
     except OSError as error:
-        complain(f"{error.filename}: {error.strerror}." if error.filename and error.strerror else str(error))
+        print_error(f"{error.filename}: {error.strerror}." if error.filename and error.strerror else str(error))
         return 1
     except KeyboardInterrupt:
         return 130
@@ -54,7 +54,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        print(f"{self.prog}: error: {fit(message, sys.stderr)}", file=sys.stderr)
+        print(f"{self.prog}: error: {to_printable(message, sys.stderr)}", file=sys.stderr)
         raise SystemExit(2)
 
 

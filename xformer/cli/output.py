@@ -28,7 +28,7 @@ _IN_ASCII = str.maketrans(
 """ASCII replacements for terminals without Unicode."""
 
 
-def fit(text: object, stream: TextIO | None = None) -> str:
+def to_printable(text: object, stream: TextIO | None = None) -> str:
     """Return a text on one line that the stream can encode; unprintable characters are escaped: "\\x1b", "\\n"."""
     shown = "".join(letter if letter.isprintable() else _escaped(letter) for letter in str(text))
     encoding = getattr(stream or sys.stdout, "encoding", None) or "utf-8"
@@ -39,20 +39,20 @@ def fit(text: object, stream: TextIO | None = None) -> str:
     return shown
 
 
-def say(text: object = "") -> None:
+def print_line(text: object = "") -> None:
     """Print one line to stdout."""
-    print(fit(text))
+    print(to_printable(text))
 
 
-def complain(text: object) -> None:
+def print_error(text: object) -> None:
     """Print one line to stderr."""
-    print(f"xformer: {fit(text, sys.stderr)}", file=sys.stderr)
+    print(f"xformer: {to_printable(text, sys.stderr)}", file=sys.stderr)
 
 
 def say_json(value: Any, *, indent: int | None = None) -> None:
     """Print a JSON value with unprintable characters escaped."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
-    if any(fit(line) != line for line in text.split("\n")):
+    if any(to_printable(line) != line for line in text.split("\n")):
         text = json.dumps(value, indent=indent).replace("\x7f", "\\u007f")
     print(text)
 
@@ -66,10 +66,10 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, apart
     table = Table(show_lines=apart)
     for number, column in enumerate(columns):
         table.add_column(
-            Text(fit(column)), no_wrap=number < whole, overflow="fold"
+            Text(to_printable(column)), no_wrap=number < whole, overflow="fold"
         )  # not "ellipsis", which is not ASCII
     for row in rows:
-        table.add_row(*(Text(fit(cell)) for cell in row))
+        table.add_row(*(Text(to_printable(cell)) for cell in row))
     Console(markup=False, highlight=False, emoji=False).print(table)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from xformer.cli.output import complain, say, say_json, say_table
+from xformer.cli.output import print_error, print_line, say_json, say_table
 from xformer.errors import InputError, RunStoreError, XformerError
 from xformer.files import FILE, STATE
 from xformer.formatting import percent
@@ -53,7 +53,7 @@ def run_runs(options: Namespace) -> int:
 
 def _act_on_entry(action: str, entry: Entry, store: RunStore) -> None:
     if action != "show":
-        say(_send_command(action, entry, store))
+        print_line(_send_command(action, entry, store))
         return
     rows = store.rows(entry.id)
     words = {"id": entry.id, "tags": entry.tags, "state": entry.state, "model": entry.model, "task": entry.task}
@@ -69,7 +69,7 @@ def _act_on_folder(action: str, found: _Found) -> None:
         say_json(found.card, indent=2)
     elif action == "delete":
         found.delete()
-        say(f"Deleted {found.path}.")
+        print_line(f"Deleted {found.path}.")
     else:
         raise InputError(
             f"The run {found.name!r:.100} was started on the command line, so it cannot {action} from here; press Ctrl-C "
@@ -92,9 +92,9 @@ def _list(found: dict[str, _Found], entries: dict[str, Entry], store: RunStore, 
         say_table(_COLUMNS, lines)
     elif not trouble:
         start = "python -m xformer train --preset reverse --out …"
-        say(f"Nothing has been trained in {store.folder} yet; start with: {start}")
+        print_line(f"Nothing has been trained in {store.folder} yet; start with: {start}")
     if trouble:
-        complain(trouble)
+        print_error(trouble)
     return int(bool(trouble))
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from xformer.cli.output import check_samples, fit, how_good, say, say_table, score_of
+from xformer.cli.output import check_samples, how_good, print_line, say_table, score_of, to_printable
 from xformer.counting import n_parameters
 from xformer.errors import ConfigError, InputError, TrainingError
 from xformer.files import STATE, guarded
@@ -74,7 +74,7 @@ def _train(chosen: Preset, options: Namespace) -> None:
     from xformer.training.loop import iter_train, prepare_process
 
     prepare_process()
-    say(f"{chosen.title}: {n_parameters(chosen.model):,} parameters, {chosen.train.steps:,} steps")
+    print_line(f"{chosen.title}: {n_parameters(chosen.model):,} parameters, {chosen.train.steps:,} steps")
     cropped = Column(no_wrap=True, overflow="crop", ratio=1)  # not "ellipsis", which is not ASCII
     columns = (
         BarColumn(bar_width=20),
@@ -86,16 +86,16 @@ def _train(chosen: Preset, options: Namespace) -> None:
     reports = iter_train(chosen, out=options.out, device=options.device, resume=options.resume)
     console = Console(markup=False, highlight=False, emoji=False)
     with Progress(*columns, console=console, expand=True) as bar, closing(reports):
-        shown = bar.add_task("training", total=chosen.train.steps, loss=fit("–"), how="")
+        shown = bar.add_task("training", total=chosen.train.steps, loss=to_printable("–"), how="")
         for last in reports:
-            how = fit(how_good(last.held_out, chosen.task.name))
+            how = to_printable(how_good(last.held_out, chosen.task.name))
             bar.update(shown, completed=last.step, loss=f"{last.loss:.4f}", how=how)
             if last.note:
-                console.print(fit(last.note))
+                console.print(to_printable(last.note))
     if options.score:
         _score(chosen, options)
     if last is not None:
-        say(f"{last.seconds:.1f} s of training; saved to {options.out}")
+        print_line(f"{last.seconds:.1f} s of training; saved to {options.out}")
 
 
 RUNS = ".ray"
@@ -131,7 +131,7 @@ def _train_on_ray(chosen: Preset, settings: dict[str, Sequence[Any]], options: N
         store.add(chosen, run=runs[0], sweep=column, device=options.device)
     run = runs[0]
     found = members_of(store.entry(run)) or [None]
-    say(
+    print_line(
         f"{chosen.title}: {len(found)} {'models' if settings else 'model'} on Ray at {ray_address()}, into {options.out}"
     )
     with Progress(console=Console(markup=False, highlight=False, emoji=False)) as bar:
@@ -144,7 +144,7 @@ def _train_on_ray(chosen: Preset, settings: dict[str, Sequence[Any]], options: N
                 status = Status.read(store.folder)
                 words = (status.problem if status else "") or entry.message
                 if words and words != last:
-                    bar.console.print(fit(words))
+                    bar.console.print(to_printable(words))
                 last = words or last
                 time.sleep(LOOK_SECONDS)
             except KeyboardInterrupt:
@@ -164,7 +164,7 @@ def _train_on_ray(chosen: Preset, settings: dict[str, Sequence[Any]], options: N
         raise TrainingError(f"The run is {entry.state} at step {entry.step:,}. {entry.message}".rstrip())
     if options.score and not settings:
         _score(chosen, options)
-    say(f"{entry.seconds:.1f} s of training; saved to {options.out}")
+    print_line(f"{entry.seconds:.1f} s of training; saved to {options.out}")
 
 
 def _move_state(out: Path, folder: Path, n_models: int) -> None:
@@ -189,10 +189,10 @@ def _score(chosen: Preset, options: Namespace) -> None:
     from xformer.training.evaluate import put_figures_on_card
 
     figures = put_figures_on_card(options.out, options.score, edge_cases=True)
-    say(f"{how_good(score_of(figures), chosen.task.name)} on {figures['samples']:,} unseen inputs")
+    print_line(f"{how_good(score_of(figures), chosen.task.name)} on {figures['samples']:,} unseen inputs")
     if "edge_cases" in figures:
         edges = figures["edge_cases"]
-        say(f"{how_good(score_of(edges), chosen.task.name)} on {edges['samples']:,} edge cases")
+        print_line(f"{how_good(score_of(edges), chosen.task.name)} on {edges['samples']:,} edge cases")
     sys.stdout.flush()
 
 
@@ -228,7 +228,7 @@ def _train_many(chosen: Preset, settings: dict[str, Sequence[Any]], options: Nam
     reports = iter_train_many(
         [one.preset for one in found], out=options.out, device=options.device, resume=options.resume
     )
-    say(f"{chosen.title}: {len(found)} models at once, into {options.out}/000, …")
+    print_line(f"{chosen.title}: {len(found)} models at once, into {options.out}/000, …")
     ended = 0
     with Progress(console=Console(markup=False, highlight=False, emoji=False)) as bar, closing(reports):
         shown = bar.add_task("training", total=sum(one.preset.train.steps for one in found))
@@ -246,8 +246,8 @@ def _train_many(chosen: Preset, settings: dict[str, Sequence[Any]], options: Nam
                 words = f"{how_good(report.progress.held_out, chosen.task.name)} at step {report.progress.step:,}"
                 if options.score:
                     put_figures_on_card(Path(options.out) / f"{one.number:03d}", options.score)
-            bar.console.print(fit(f"{one.number:03d}  {one.name}: {words}"))
-    say(f"{ended} of {len(found)} models have ended; saved to {options.out}")
+            bar.console.print(to_printable(f"{one.number:03d}  {one.name}: {words}"))
+    print_line(f"{ended} of {len(found)} models have ended; saved to {options.out}")
 
 
 def run_presets(options: Namespace) -> None:

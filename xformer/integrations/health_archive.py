@@ -25,7 +25,7 @@ import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
 from xformer.config import ModelConfig, TaskConfig
-from xformer.disk_quota import Room
+from xformer.disk_quota import DiskQuota
 from xformer.errors import CheckpointError, ConfigError, InputError
 from xformer.files import CARD, strict_json, write_atomically
 from xformer.integrations.health_alarms import Alarm, Probe
@@ -53,7 +53,7 @@ from xformer.training.card import (
     read_card,
 )
 from xformer.training.entry import AT_WORK, ELSEWHERE, EXTERNAL, FIGURES, MOVES, is_number, metrics_row
-from xformer.training.limits import Limits, promised
+from xformer.training.limits import Limits, reserved_bytes
 from xformer.training.run_store import RunStore, new_id, one_line
 
 MOST_PACKED = 60 * 1024**2
@@ -152,8 +152,8 @@ def from_archive(
         raise CheckpointError(f"The archive's {CARD} has no valid model or task: {error}") from None
     except ValidationError as error:
         raise CheckpointError(f"The archive's {FILE} is invalid{first_problem(error)}.") from None
-    Room(store.folder, (limits or Limits()).disk).check(
-        2 * len(content), "This record", promised=promised(store.entries(), store.folder)
+    DiskQuota(store.folder, (limits or Limits()).disk).check(
+        2 * len(content), "This record", promised=reserved_bytes(store.entries(), store.folder)
     )
     run = new_id()
     alarms = [Alarm(**alarm.model_dump()) for alarm in found.alarms]
@@ -251,10 +251,10 @@ def _checked(arrays: dict[str, np.ndarray], name: str) -> tuple[Probe, Planes]:
 
 def _drawable(record: HealthRecord, planes: Planes) -> dict[str, tuple[int, ...]]:
     """The shapes of the patterns. Raises `CheckpointError` if the app could not draw them."""
-    from xformer.viz.attention_health import health_film  # imported here because it needs altair
+    from xformer.viz.attention_health import health_timeline  # imported here because it needs altair
 
     try:
-        health_film(record.tokens, {0: planes}, scores={}, steps=1, target_tokens=record.target)
+        health_timeline(record.tokens, {0: planes}, scores={}, steps=1, target_tokens=record.target)
     except InputError as error:
         raise CheckpointError(f"The archive's patterns cannot be drawn. {error}") from None
     return {layer: codes.shape for layer, codes in planes.items()}

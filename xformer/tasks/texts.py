@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from xformer.disk_quota import Room, allowed, disk_used, megabytes, texts_folder
+from xformer.disk_quota import DiskQuota, allowed, disk_used, megabytes, texts_folder
 from xformer.errors import InputError, QuotaExceededError
 from xformer.files import write_atomically
 from xformer.task_limits import MOST_DIFFERENT, PYTHON, SHAKESPEARE, is_sayable
@@ -98,7 +98,7 @@ def _write(name: str, text: bytes) -> None:
             f"This text takes {megabytes(len(text))}. Texts on this server already take {megabytes(kept)}, and "
             f"{megabytes(most)} are allowed; the server's operator can allow more (XFORMER_MAX_DISK)."
         )
-    Room().check(len(text), "This text")
+    DiskQuota().check(len(text), "This text")
     try:
         write_atomically(path_of(name), text)
     except OSError as error:

@@ -20,12 +20,12 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, Validati
 
 from xformer.config import TrainConfig
 from xformer.counting import n_parameters
-from xformer.disk_quota import Room
+from xformer.disk_quota import DiskQuota
 from xformer.errors import CheckpointError, ConfigError, RunStoreError
 from xformer.files import FILE, MAX_HEADER, STATE, guarded, parse_header, snapshot_file, snapshot_steps, strict_json
 from xformer.presets import Preset
 from xformer.training.entry import Entry, without_damage
-from xformer.training.limits import Limits, promised
+from xformer.training.limits import Limits, reserved_bytes
 from xformer.training.run_store import RunStore, new_id, one_line
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def read_card(card: dict[str, Any]) -> ImportedCard:
     )
 
 
-def believed(card: dict[str, Any]) -> dict[str, Any]:
+def valid_fields(card: dict[str, Any]) -> dict[str, Any]:
     """Return the valid fields of a card for display, without the curve."""
     read = read_card({name: value for name, value in card.items() if name != "curve"})
     kept = read.model_dump(include=set(ScalarFields.model_fields)) | {"device": read.device or "cpu"}
@@ -302,8 +302,8 @@ def from_file(
     weights = to_bytes(clean)
     if (existing := _existing(filter(sees, store.entries()), store, clean, weights, card.step)) is not None:
         return existing
-    Room(store.folder, limits.disk).check(
-        2 * len(content), "This model", promised=promised(store.entries(), store.folder)
+    DiskQuota(store.folder, limits.disk).check(
+        2 * len(content), "This model", promised=reserved_bytes(store.entries(), store.folder)
     )
     run, name = new_id(), card.name or one_line(Path(file_name).stem, 80) or "imported"
     folder = store.folder_of(run)

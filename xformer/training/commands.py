@@ -87,7 +87,7 @@ class CommandLoop:
         now = time.monotonic()
         if now - self.written >= WRITE_SECONDS:
             if self.unwritten:
-                self.runs[self.unwritten[0][0]].take_room(len(json.dumps(self.unwritten)), "A report of this run")
+                self.runs[self.unwritten[0][0]].reserve_disk(len(json.dumps(self.unwritten)), "A report of this run")
             self.flush()
         if now - self.commands_checked >= LOOK_SECONDS or self.paused:
             self.commands_checked = now

@@ -262,7 +262,7 @@ def devices() -> list[str]:
     return [*(f"cuda:{index}" for index in range(torch.cuda.device_count())), CPU]
 
 
-def suits(entry: Entry, device: str, available: Sequence[str]) -> bool:
+def can_run_on(entry: Entry, device: str, available: Sequence[str]) -> bool:
     """Return whether a run may be trained on a device: the one in `wanted`, or for "auto" and "cuda" any GPU if there is one.
 
     A run that requests a GPU that does not exist is trained on the CPU, with a message.
@@ -273,7 +273,7 @@ def suits(entry: Entry, device: str, available: Sequence[str]) -> bool:
     return device == entry.wanted if entry.wanted in available else device == CPU
 
 
-def in_turn(entries: Sequence[Entry]) -> list[Entry]:
+def queue_order(entries: Sequence[Entry]) -> list[Entry]:
     """Return the waiting runs among all entries in the order in which they will be trained."""
     last_turn: dict[str, int] = {}
     for entry in entries:
@@ -291,12 +291,12 @@ def next_for(device: str, entries: Sequence[Entry], available: Sequence[str]) ->
     """Return the waiting runs for a device, the next one first; empty while the device is in use."""
     if any(entry.is_active and entry.device == device and entry.node is None for entry in entries):
         return []
-    return [entry for entry in in_turn(entries) if suits(entry, device, available)]
+    return [entry for entry in queue_order(entries) if can_run_on(entry, device, available)]
 
 
-def place(run: str, entries: Sequence[Entry], available: Sequence[str]) -> int:
+def queue_position(run: str, entries: Sequence[Entry], available: Sequence[str]) -> int:
     """Return the number of waiting runs ahead of this one on its devices; 0 if it is next."""
-    waiting = in_turn(entries)
+    waiting = queue_order(entries)
     index = next((index for index, entry in enumerate(waiting) if entry.id == run), 0)
-    mine = [device for device in available if waiting and suits(waiting[index], device, available)]
-    return sum(any(suits(entry, device, available) for device in mine) for entry in waiting[:index])
+    mine = [device for device in available if waiting and can_run_on(waiting[index], device, available)]
+    return sum(any(can_run_on(entry, device, available) for device in mine) for entry in waiting[:index])

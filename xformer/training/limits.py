@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from xformer.counting import n_parameters
-from xformer.disk_quota import DEFAULT_MOST, Room, disk_used, megabytes
+from xformer.disk_quota import DEFAULT_MOST, DiskQuota, disk_used, megabytes
 from xformer.errors import ConfigError, RunStoreError
 from xformer.memory import free_bytes, machine_bytes, peak_bytes
 from xformer.presets import Preset
@@ -72,7 +72,7 @@ class Limits:
         if (n := len(unfinished)) >= self.waiting_in_all:
             raise RunStoreError(f"{n} runs are already waiting on this server; try again when some have finished.")
         needed = n_models * disk_needed(settings)
-        Room(folder, self.disk).check(needed, "This run", promised=promised(entries, folder))
+        DiskQuota(folder, self.disk).check(needed, "This run", promised=reserved_bytes(entries, folder))
 
     def check_size(self, settings: Preset, *, n_models: int = 1, together: int | None = None) -> None:
         """Raise `RunStoreError` if the run is too large. `together` of its models share a process, by default all."""
@@ -109,7 +109,7 @@ def check_memory(settings: Preset, device: str = "cpu", *, n_models: int = 1) ->
         raise ConfigError(f"{what}; {_smaller(n_models)}")
 
 
-def promised(entries: Sequence[Entry], folder: Path) -> int:
+def reserved_bytes(entries: Sequence[Entry], folder: Path) -> int:
     """Return the bytes that waiting and active runs will still write."""
     total = 0
     for entry in entries:

@@ -26,7 +26,7 @@ from torch import Tensor
 from xformer.checkpoints import Checkpoint, save
 from xformer.config import Config, TrainConfig
 from xformer.decoding import reads_ahead
-from xformer.disk_quota import Room
+from xformer.disk_quota import DiskQuota
 from xformer.errors import CheckpointError, ConfigError, QuotaExceededError, TrainingError
 from xformer.files import STATE, parse_header, snapshot_file, snapshot_steps, strict_json, write_atomically
 from xformer.formatting import percent
@@ -178,7 +178,7 @@ class Run:
     """One model in training. With `out`, snapshots and the state to resume from are written to that folder."""
 
     def __init__(
-        self, preset: Preset, task: Task, device: torch.device, out: Path | None, room: Room | None = None
+        self, preset: Preset, task: Task, device: torch.device, out: Path | None, room: DiskQuota | None = None
     ) -> None:
         self.preset, self.task, self.device = preset, task, device
         self.out, self.room = out, room
@@ -229,7 +229,7 @@ class Run:
         self.updating = True
         update(self.optimiser, lr)
         loss, norm = loss_and_norm.tolist()
-        self.took_step(loss, norm, batch.tokens.numel())
+        self.finish_step(loss, norm, batch.tokens.numel())
 
     def find_gradient(self, batch: Batch) -> Float[Tensor, "2"]:
         """Store the clipped gradient of the batch in the parameters. Returns the loss, and the norm before clipping."""
@@ -241,7 +241,7 @@ class Run:
         loss.backward()
         return torch.stack((loss.detach(), clip(self.model, self.config.clip_norm)))
 
-    def took_step(self, loss: float, gradient_norm: float, n_tokens: int) -> None:
+    def finish_step(self, loss: float, gradient_norm: float, n_tokens: int) -> None:
         """Count a completed update. Raises `TrainingError` if its loss or gradient is not finite."""
         self.step += 1
         self.window.gradient_norm = self._finite("gradient norm", gradient_norm)
@@ -367,7 +367,7 @@ class Run:
         if self.out is None or not self.config.snapshot_every:
             return
         if not snapshot_file(self.out, self.step).exists():
-            self.take_room(weights_on_disk(self.preset), f"A snapshot of step {self.step:,}")
+            self.reserve_disk(weights_on_disk(self.preset), f"A snapshot of step {self.step:,}")
         self._write_snapshot(self.out)
         single = [step for step in snapshot_steps(self.out) if step % self.config.snapshot_every]
         for step in single[:-MOST_ODD]:
@@ -379,7 +379,7 @@ class Run:
         except CheckpointError as error:
             raise TrainingError(f"The run stops at step {self.step}. {error}") from None
 
-    def take_room(self, n: int, what: str) -> None:
+    def reserve_disk(self, n: int, what: str) -> None:
         """Reserve `n` bytes of the disk quota. Raises `QuotaExceededError` if they exceed it."""
         if self.room is not None:
             self.room.check(n, what)
@@ -401,7 +401,7 @@ class Run:
         if self.out is None:
             return
         if not (self.out / STATE).exists():
-            self.take_room(3 * weights_on_disk(self.preset), "The state of this run")
+            self.reserve_disk(3 * weights_on_disk(self.preset), "The state of this run")
         values: dict[str, Any] = {"preset": self.preset.name, "step": self.step, "seconds": self.seconds}
         values |= {name: config.to_json() for name, config in self._settings().items()}
         values |= {"window": vars(self.window), "rows": self.rows}

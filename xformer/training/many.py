@@ -157,7 +157,7 @@ def reports(runs: Mapping[int, Run], between: Callable[[], None] = lambda: None)
             results = train_step(list(active.values()))
             for (number, run), result in zip(list(active.items()), results, strict=True):
                 try:
-                    run.took_step(*result)
+                    run.finish_step(*result)
                 except TrainingError as error:
                     del active[number]
                     yield ReportOfOne(number, None, str(error))
@@ -169,7 +169,7 @@ def reports(runs: Mapping[int, Run], between: Callable[[], None] = lambda: None)
 
 
 def train_step(runs: Sequence[Run]) -> list[tuple[float, float, int]]:
-    """Take one training step of every run. Returns the arguments of `Run.took_step` for each: loss, gradient norm, tokens."""
+    """Take one training step of every run. Returns the arguments of `Run.finish_step` for each: loss, gradient norm, tokens."""
     clock = time.perf_counter()
     batches = [run.batch(run.step) for run in runs]
     losses, norms = find_gradients(runs, batches)

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from xformer.checkpoints import load
-from xformer.disk_quota import Room
+from xformer.disk_quota import DiskQuota
 from xformer.errors import ConfigError, QuotaExceededError, RunStoreError, TrainingError
 from xformer.files import STATE, is_finished
 from xformer.tasks import Task
@@ -132,7 +132,7 @@ def _train(store: RunStore, entry: Entry, command_loop: CommandLoop) -> tuple[st
     task.check_fits(settings.model)
     device = _device(store, entry)
     check_memory(settings, device.type)
-    run = Run(settings, task, device, folder, Room(store.folder))
+    run = Run(settings, task, device, folder, DiskQuota(store.folder))
     if (folder / STATE).exists():
         run.restore()
     elif (folder / START).exists():
@@ -266,7 +266,7 @@ def _keep_snapshot(run: Run) -> str:
 def _begin(store: RunStore, entry: Entry, member: Member, device: torch.device) -> Run:
     """Return the run of a model of a sweep, restored from its saved state if there is one."""
     folder = member.folder(store, entry.id)
-    run = Run(member.preset, Task(member.preset.task), device, folder, Room(store.folder))
+    run = Run(member.preset, Task(member.preset.task), device, folder, DiskQuota(store.folder))
     if is_finished(folder):
         card = load(folder).card
         run.step, run.seconds, run.rows = card["step"], card["seconds"], card["curve"]

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from xformer.viz.images import classes as classes
     from xformer.viz.images import filter_components as filter_components
     from xformer.viz.images import over_image as over_image
+    from xformer.viz.images import patch_cosines as patch_cosines
     from xformer.viz.images import patch_filters as patch_filters
-    from xformer.viz.images import patch_places as patch_places
     from xformer.viz.positions import attention_moved as attention_moved
     from xformer.viz.positions import position_curves as position_curves
     from xformer.viz.positions import position_offsets as position_offsets
@@ -65,12 +65,12 @@ if TYPE_CHECKING:
     from xformer.viz.residual import attribution as attribution
     from xformer.viz.residual import lens as lens
     from xformer.viz.residual import norms as norms
-    from xformer.viz.residual import why as why
+    from xformer.viz.residual import score_attribution as score_attribution
     from xformer.viz.scoring import accuracy as accuracy
     from xformer.viz.scoring import accuracy_by_length as accuracy_by_length
     from xformer.viz.scoring import confusion as confusion
     from xformer.viz.scoring import lengths_compared as lengths_compared
-    from xformer.viz.timeline import film_still as film_still
+    from xformer.viz.timeline import timeline_still as timeline_still
     from xformer.viz.training_curves import lesson_curves as lesson_curves
     from xformer.viz.training_curves import metric_curves as metric_curves
     from xformer.viz.training_runs import map_grid as map_grid

@@ -1,7 +1,7 @@
 """Draw the records of `AttentionHealth`: a measure as a map of heads over steps, the patterns as a timeline, and a report.
 
 chart = health_map(health.table(), "entropy_p50")
-film = health_film(record.tokens, planes, scores=scores, steps=steps)        # bytes for the training player
+timeline = health_timeline(record.tokens, planes, scores=scores, steps=steps)        # bytes for the training player
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from xformer.errors import InputError
 from xformer.site import Site, layer_title
 from xformer.viz import theme
 from xformer.viz.charts import heat, layered, tips
-from xformer.viz.timeline import Frame, film_layers, head_to_enlarge, pack_film
+from xformer.viz.timeline import Frame, head_to_enlarge, pack_timeline, timeline_layers
 from xformer.viz.training_curves import Curves, curve_chart
 
 MOST_STEPS = 60
@@ -88,7 +88,7 @@ def health_map(table: pd.DataFrame, measure: str, *, dark: bool = False) -> alt.
 Planes = Mapping[str, UInt8[np.ndarray, "head row col"]]
 
 
-def health_film(
+def health_timeline(
     tokens: Sequence[str], planes: Mapping[int, Planes], *, scores: Mapping[int, Mapping[str, Sequence[float]]], steps: int,
     marks: Sequence[tuple[int, str]] = (), live: bool = False, target: tuple[int, int | None] = (1, None),
     target_tokens: Sequence[str] = (),
@@ -102,7 +102,7 @@ def health_film(
         steps: The length of the training run, in steps.
         marks: Annotated steps, such as alarms.
         live: Whether more frames will follow.
-        target: The number of the seek command and the step to go to; see `pack_film`.
+        target: The number of the seek command and the step to go to; see `pack_timeline`.
         target_tokens: The labels of the decoder's input, for an encoder-decoder.
 
     Returns:
@@ -114,14 +114,14 @@ def health_film(
     if not planes:
         raise InputError("A timeline has at least one step, got none; call health.step first.")
     first = next(iter(planes.values()))
-    layers = film_layers(first, tuple(tokens), tuple(target_tokens))
+    layers = timeline_layers(first, tuple(tokens), tuple(target_tokens))
     lanes = {"source": tokens, "decoder reads": target_tokens} if target_tokens else {"reads": tokens}
     frames = [
         Frame(step, dict(codes), {path: list(values) for path, values in scores.get(step, {}).items()}, (), (), ())
         for step, codes in sorted(planes.items())
         if [plane.shape for plane in codes.values()] == [plane.shape for plane in first.values()]
     ]
-    return pack_film(
+    return pack_timeline(
         layers, frames, reads=lanes, offset=0, score="induction", steps=max(steps, max(planes)), exact=(),
         marks=marks, best=head_to_enlarge(layers, frames[-1]), live=live, target=target, judged=False,
     )  # fmt: skip

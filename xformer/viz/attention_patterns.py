@@ -18,7 +18,7 @@ from xformer.analysis.attention_patterns import pattern_cells
 from xformer.analysis.attention_patterns import rollout as rollout_table
 from xformer.analysis.reactions import ARROW
 from xformer.analysis.reactions import atom_mapping as mapping_table
-from xformer.blocks import block_max, factor
+from xformer.blocks import block_max, block_size
 from xformer.errors import EditError
 from xformer.reading import Reading
 from xformer.viz.charts import (
@@ -150,7 +150,7 @@ def pooled(frame: pd.DataFrame, most: int, *, signed: bool = False) -> pd.DataFr
     queries, keys = frame["query"].unique().tolist(), frame["key"].unique().tolist()
     if max(len(queries), len(keys)) <= most:
         return frame
-    tall, wide = factor(len(queries), most), factor(len(keys), most)
+    tall, wide = block_size(len(queries), most), block_size(len(keys), most)
 
     def blocks(values: np.ndarray) -> np.ndarray:
         return block_max(block_max(values.reshape(len(queries), len(keys)), tall, axis=0), wide, axis=1)
@@ -310,7 +310,7 @@ def attention_grid(
     own = "relative to the head’s largest weight"
     titles = {"own": own, "without_first_token": f"{own}, without the first key"}
     log = {"labelExpr": f"format(pow(10, {DECADES} * (datum.value - 1)), '~g')"} if scale == "log" else {}
-    crossed = [(number, head) for number, layer in enumerate(runs[0]) for head in layer.silenced]
+    crossed = [(number, head) for number, layer in enumerate(runs[0]) for head in layer.ablated]
     names = [layer.title for layer in runs[0]]
     look = {"title": titles.get(scale, "weight"), "titleLimit": 400, **log}
     return heads_grid(names, shares, moved=moved, crossed=crossed, dark=dark, **look)

@@ -12,7 +12,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from xformer.blocks import block_max, factor
+from xformer.blocks import block_max, block_size
 from xformer.reading import Reading
 from xformer.site import head_title
 from xformer.viz import theme
@@ -248,7 +248,7 @@ def pool_maps(maps: Float[np.ndarray, "map row col"], side: int) -> Float[np.nda
     """Max-pool maps to at most `side` cells on either axis; a block is NaN only if all of it is."""
     maps = np.where(np.isnan(maps), -np.inf, maps)
     for axis in (1, 2):
-        maps = block_max(maps, factor(maps.shape[axis], side), axis)
+        maps = block_max(maps, block_size(maps.shape[axis], side), axis)
     return np.where(np.isneginf(maps), np.nan, maps)
 
 

@@ -21,9 +21,9 @@ from xformer.adapters.inputs import PatchedImage
 from xformer.analysis.images import classes as classes_table
 from xformer.analysis.images import filter_components as components_table
 from xformer.analysis.images import over_image as overlay_table
+from xformer.analysis.images import patch_cosines as places_table
 from xformer.analysis.images import patch_filters as filters_table
 from xformer.analysis.images import patch_grid
-from xformer.analysis.images import patch_places as places_table
 from xformer.formatting import percent
 from xformer.reading import Reading
 from xformer.viz import theme
@@ -292,8 +292,8 @@ PLACE_MAPS_GAP = 0.6
 """Space between two maps, in tiles."""
 
 
-def patch_places(reading: Reading, *, unit: float = 20.0, dark: bool = False) -> Chart:
-    """Draw `analysis.patch_places`, one map per patch, on a fixed scale from −1 to 1; the patch itself is framed.
+def patch_cosines(reading: Reading, *, unit: float = 20.0, dark: bool = False) -> Chart:
+    """Draw `analysis.patch_cosines`, one map per patch, on a fixed scale from −1 to 1; the patch itself is framed.
 
     Args:
         reading: The run.
@@ -306,7 +306,7 @@ def patch_places(reading: Reading, *, unit: float = 20.0, dark: bool = False) ->
     Example:
         >>> import xformer
         >>> digit = xformer.read("checkpoints/digits", "test 3")
-        >>> chart = xformer.viz.patch_places(digit)
+        >>> chart = xformer.viz.patch_cosines(digit)
     """
     table = places_table(reading)
     side = math.isqrt(math.isqrt(len(table)))

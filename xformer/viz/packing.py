@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, UInt8
 
 from xformer.adapters.on_demand import LEVELS, MASKED, NAN, OnDemand, Thumbnail
 from xformer.analysis.attention_patterns import relative_change, token_names
-from xformer.blocks import block_max, factor
+from xformer.blocks import block_max, block_size
 from xformer.reading import Reading
 from xformer.site import Site, layer_title
 from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL
@@ -55,7 +55,7 @@ class PatternLayer:
     stream: Float[np.ndarray, "query d_model"] | None = None
 
     @property
-    def silenced(self) -> tuple[int, ...]:
+    def ablated(self) -> tuple[int, ...]:
         """The ablated heads, from 0: their z is 0 although their pattern is not."""
         zero = (head for head, size in enumerate(self.z_size) if size == 0)
         return tuple(head for head in zero if np.nan_to_num(self.pattern[head]).any())
@@ -73,7 +73,7 @@ class PatternLayer:
 
     def pool(self, side: int) -> tuple[int, int]:
         """Return how many queries and keys are pooled into one cell for planes of at most `side` cells on a side."""
-        return factor(self.shape[1], side), factor(self.shape[2], side)
+        return block_size(self.shape[1], side), block_size(self.shape[2], side)
 
     def reduced(self, side: int) -> Thumbnail:
         """Return the planes of all heads, with at most `side` cells on a side."""
@@ -96,7 +96,7 @@ class LaterLayer:
     shape: tuple[int, ...]
     small: Thumbnail
     z_size: tuple[float, ...]
-    silenced: tuple[int, ...]
+    ablated: tuple[int, ...]
     is_masked: bool
     stream: None = None
 
@@ -111,7 +111,7 @@ class LaterLayer:
     def pool(self, side: int) -> tuple[int, int]:
         """Return the pooling of the stored planes; `side` is ignored."""
         rows, cols = self.small.planes.shape[1:]
-        return factor(self.shape[1], rows), factor(self.shape[2], cols)
+        return block_size(self.shape[1], rows), block_size(self.shape[2], cols)
 
     def reduced(self, side: int) -> Thumbnail:
         return self.small
@@ -145,7 +145,7 @@ def small(
 
     A cell is round(253 · √(weight / peak)) of the largest weight in its block, where peak is the head's largest finite weight.
     """
-    tall, wide = (factor(cells, side) for cells in pattern.shape[1:])
+    tall, wide = (block_size(cells, side) for cells in pattern.shape[1:])
     # Masked cells are −inf, so that a block is masked only if all of it is; NaN propagates through the maximum.
     seen = np.where(allowed, pattern, np.float32(-np.inf))  # [head, query, key]
     blocks = block_max(block_max(seen, tall, axis=1), wide, axis=2)  # [head, row, col]
@@ -174,7 +174,7 @@ def plane(
     """Encode the weights of a layer on the fixed scale from 0 to 1, round(253 w), with at most `SIDE` cells on either axis."""
     weights = np.where(allowed, pattern, -np.inf)
     for axis in (1, 2):
-        weights = block_max(weights, factor(weights.shape[axis], SIDE), axis)
+        weights = block_max(weights, block_size(weights.shape[axis], SIDE), axis)
     return codes_of(weights, np.ones((1, 1, 1)), 1)
 
 
@@ -308,7 +308,7 @@ def _run(layers: Sequence[AnyLayer], side: int) -> tuple[list[dict[str, Any]], b
         small = layer.reduced(side)
         sizes = [size if np.isfinite(size) else None for size in layer.z_size]  # JSON has no infinity
         peaks = {"peaks": small.peaks.tolist(), "restPeaks": small.rest_peaks.tolist()}
-        records.append({"offset": offset, **peaks, "z": sizes, "silenced": list(layer.silenced)})
+        records.append({"offset": offset, **peaks, "z": sizes, "silenced": list(layer.ablated)})
         blocks += [small.planes.tobytes(), small.rest.tobytes()]
         offset += small.planes.size + small.rest.size
     return records, b"".join(blocks)
@@ -387,7 +387,7 @@ def pattern_layers(reading: Reading) -> list[AnyLayer]:
         path, title = site.path, layer_title(site.path, is_pair=reading.is_pair)
         if isinstance(run, OnDemand) and (kept := run.reduced(path)) is not None:
             names, cells = token_names(reading, site, kept.shape), (kept.shape, kept.small)
-            layers.append(LaterLayer(path, title, run, *names, *cells, kept.z_size, kept.silenced, kept.is_masked))
+            layers.append(LaterLayer(path, title, run, *names, *cells, kept.z_size, kept.ablated, kept.is_masked))
             continue
         pattern = reading[f"{path}.pattern"][0].float().numpy(force=True)  # [head, query, key]
         queries, keys = token_names(reading, site, pattern.shape)

@@ -13,7 +13,7 @@ from xformer.analysis.residual import attribution as parts_table
 from xformer.analysis.residual import lens as lens_table
 from xformer.analysis.residual import norms as norms_table
 from xformer.analysis.residual import strongest
-from xformer.analysis.score_decomposition import why as why_table
+from xformer.analysis.score_decomposition import score_attribution as score_table
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED
 from xformer.viz import theme
@@ -139,7 +139,7 @@ def attribution(
     target = {"position": position, "token": token, "lead": lead}
     frames = strongest({name: parts_table(run, **target) for name, run in runs.items()}, most)
     tokens = {run.explained(position) if token is None else token for run in runs.values()}
-    name = reading.subject.labels[tokens.pop()] if len(tokens) == 1 else f"the {asked_for(reading, position)} token"
+    name = reading.subject.labels[tokens.pop()] if len(tokens) == 1 else f"the {answer_kind(reading, position)} token"
     axis_title = f"contribution to the {'lead' if lead else 'logit'} of {name}"
     first, two = next(iter(frames.values())), len(frames) > 1
     data = pd.concat([frame.assign(run=name) for name, frame in frames.items()])
@@ -170,7 +170,7 @@ def attribution(
     return layered(*bars, *labels, zero, height=(30 if two else 24) * len(parts) + _AROUND)
 
 
-def asked_for(reading: Reading, position: int) -> str:
+def answer_kind(reading: Reading, position: int) -> str:
     """Return a one-word description of the target token at a position."""
     if reading.example.labels[0, position] == IGNORED or reading.answer_name == "unchanged prediction":
         return "predicted"
@@ -213,7 +213,7 @@ OTHERS, HEADS = "all others", "all heads"
 _SHORT = {"feed-forward": "ffn"}
 
 
-def why(
+def score_attribution(
     reading: Reading,
     *,
     layer: int,
@@ -225,7 +225,7 @@ def why(
     table: pd.DataFrame | None = None,
     dark: bool = False,
 ) -> alt.HConcatChart:
-    """Draw `analysis.why`: the pairs of sources that contribute most to a key's score advantage, and all pairs as a matrix.
+    """Draw `analysis.score_attribution`: the pairs of sources that contribute most to a key's score advantage, and all pairs.
 
     The advantage is in nats, over the second key or the mean of the others.
 
@@ -246,10 +246,10 @@ def why(
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
-        >>> chart = xformer.viz.why(reading, layer=2, head=1, query=0, key=4)
+        >>> chart = xformer.viz.score_attribution(reading, layer=2, head=1, query=0, key=4)
     """
     if table is None:
-        table = why_table(reading, layer=layer, head=head, query=query, key=key, against=against)
+        table = score_table(reading, layer=layer, head=head, query=query, key=key, against=against)
     frame = table.replace({"query_source": _SHORT, "key_source": _SHORT}, regex=True)
     ranked = frame.head(RANKED).assign(pair=lambda f: f["query_source"] + "  ×  " + f["key_source"])
     cells, orders = _gathered(frame if opened is None else _closed(frame, opened))

@@ -20,7 +20,7 @@ from jaxtyping import Float, UInt8
 
 from xformer.adapters import own_task_model
 from xformer.analysis.attention_patterns import pattern_cells
-from xformer.blocks import factor
+from xformer.blocks import block_size
 from xformer.errors import InputError
 from xformer.reading import Reading
 from xformer.site import Site, layer_title
@@ -36,7 +36,7 @@ MAGIC = b"XFLM"
 
 
 @dataclass(frozen=True, eq=False)
-class FilmLayer:
+class TimelineLayer:
     """One attention layer, the same in all frames: its path, its display name, and the tokens on its axes."""
 
     path: str
@@ -58,7 +58,7 @@ class Frame:
     probability: tuple[float, ...]
 
 
-def film_frame(reading: Reading, step: int) -> Frame:
+def timeline_frame(reading: Reading, step: int) -> Frame:
     """Convert the reading of a snapshot to a frame: its encoded patterns, the scores of its heads, and its predictions."""
     subject = own_task_model(reading.subject)
     planes = {
@@ -70,15 +70,15 @@ def film_frame(reading: Reading, step: int) -> Frame:
     return Frame(step, planes, scores, predicted, reading.right, reading.probability)
 
 
-def film_of(readings: Mapping[int, Reading]) -> bytes:
+def timeline_of(readings: Mapping[int, Reading]) -> bytes:
     """Pack the timeline of one input from its readings by training step."""
-    frames = [film_frame(reading, step) for step, reading in sorted(readings.items())]
+    frames = [timeline_frame(reading, step) for step, reading in sorted(readings.items())]
     first = next(iter(readings.values()), None)
     if first is None:
         raise InputError("A timeline has at least one frame, got none; for example {700: reading}.")
     task = own_task_model(first.subject).task
     layers = layers_of(task, first.example, frames)
-    return pack_film(
+    return pack_timeline(
         layers, frames, **of_input(task, first.example), steps=max(readings), exact=(), marks=(),
         best=head_to_enlarge(layers, frames[-1]), live=False, target=(1, None),
     )  # fmt: skip
@@ -99,34 +99,34 @@ def of_input(task: Task, example: Example) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def layers_of(task: Task, example: Example, frames: Sequence[Frame]) -> tuple[FilmLayer, ...]:
+def layers_of(task: Task, example: Example, frames: Sequence[Frame]) -> tuple[TimelineLayer, ...]:
     """Return the attention layers of a timeline with the labels of their axes; none if there are no frames yet."""
     if not frames:
         return ()
     source = tuple(task.position_names(example.stream[0].tolist()))
     target = () if example.target is None else tuple(task.position_names(example.target[0].tolist()))
-    return film_layers(frames[0].planes, source, target)
+    return timeline_layers(frames[0].planes, source, target)
 
 
-def film_layers(
+def timeline_layers(
     planes: Mapping[str, UInt8[np.ndarray, "head row col"]], tokens: tuple[str, ...], target: tuple[str, ...] = ()
-) -> tuple[FilmLayer, ...]:
+) -> tuple[TimelineLayer, ...]:
     """Return the attention layers of planes over these tokens; `target` is the decoder's input, for an encoder-decoder."""
     inputs, layers = {"encoder": tokens, "decoder": target or tokens}, []
     for path, codes in planes.items():
         site, title = Site.parse(path), layer_title(path, is_pair=bool(target))
-        layers.append(FilmLayer(path, title, len(codes), inputs[site.query_stack], inputs[site.key_stack]))
+        layers.append(TimelineLayer(path, title, len(codes), inputs[site.query_stack], inputs[site.key_stack]))
     return tuple(layers)
 
 
-def head_to_enlarge(layers: Sequence[FilmLayer], frame: Frame) -> tuple[int, int]:
+def head_to_enlarge(layers: Sequence[TimelineLayer], frame: Frame) -> tuple[int, int]:
     """Return the (layer, head) with the best score if it stands out, otherwise the first head of the last layer."""
     score, layer, head = _best_head([frame.scores.get(layer.path, ()) for layer in layers])
     return (layer, head) if score >= 0.3 else (len(layers) - 1, 0)
 
 
-def pack_film(
-    layers: Sequence[FilmLayer],
+def pack_timeline(
+    layers: Sequence[TimelineLayer],
     frames: Sequence[Frame],
     *,
     reads: Mapping[str, Sequence[str]],
@@ -161,7 +161,7 @@ def pack_film(
     """
     sides = [(len(layer.query_labels), len(layer.key_labels)) for layer in layers]
     shapes = [
-        (layer.heads, *(-(-n // factor(n, SIDE)) for n in side)) for layer, side in zip(layers, sides, strict=True)
+        (layer.heads, *(-(-n // block_size(n, SIDE)) for n in side)) for layer, side in zip(layers, sides, strict=True)
     ]
     blocks = []
     for frame in frames:
@@ -195,8 +195,8 @@ STANDS_OUT = 0.5
 """Score from which a head is marked as the best; lower scores can be chance."""
 
 
-def film_still(
-    film: bytes | Mapping[int, Reading],
+def timeline_still(
+    snapshots: bytes | Mapping[int, Reading],
     *,
     step: int | None = None,
     head: tuple[int, int] | None = None,
@@ -207,7 +207,7 @@ def film_still(
     Weights are on a fixed scale from 0 to 1.
 
     Args:
-        film: The readings of one input by training step, or a timeline packed for the player.
+        snapshots: The readings of one input by training step, or a timeline packed for the player.
         step: The training step, of which the last frame at or before it is drawn; the last one by default.
         head: The (layer, head) to enlarge, from 0; the one with the best score by default.
         dark: Whether to draw on a dark background.
@@ -218,9 +218,9 @@ def film_still(
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
-        >>> chart = xformer.viz.film_still({800: reading})
+        >>> chart = xformer.viz.timeline_still({800: reading})
     """
-    packed = film if isinstance(film, bytes) else film_of(film)
+    packed = snapshots if isinstance(snapshots, bytes) else timeline_of(snapshots)
     header = header_of(packed, MAGIC)
     layers, frames = header["layers"], header["frames"]
     steps = [frame["step"] for frame in frames]

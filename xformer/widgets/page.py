@@ -89,8 +89,8 @@ def view_page_of(
     return stand_alone_page("attention_view", "view", data, caption)
 
 
-def film_page(packed: bytes, caption: Sequence[str] = ()) -> str:
-    """Return the training player for a timeline packed by `xformer.viz.timeline.pack_film`."""
+def timeline_page(packed: bytes, caption: Sequence[str] = ()) -> str:
+    """Return the training player for a timeline packed by `xformer.viz.timeline.pack_timeline`."""
     return stand_alone_page("training_player", "player", {"data": packed}, caption)
 
 

@@ -143,7 +143,7 @@ class Guard:
         raise NotImplementedError
 
 
-def is_of_a_room(scope: Scope) -> bool:
+def is_classroom_websocket(scope: Scope) -> bool:
     """Whether a websocket belongs to classroom mode, which has its own messages and limits."""
     return scope.get("path", "").startswith("/room/")
 
@@ -254,7 +254,7 @@ class MessageGuard(Guard):
     kinds = ("websocket",)
 
     async def guard(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if is_of_a_room(scope):
+        if is_classroom_websocket(scope):
             await self.app(scope, receive, send)
             return
         is_closed = False

@@ -27,7 +27,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from pages.components import whole
+from pages.components import parse_index
 from pages.shared.serving.access import visitor_id_in
 from pages.shared.serving.limits import client_address
 from xformer.classroom.rooms import Room, Rooms, normalised
@@ -445,7 +445,7 @@ async def _write(act: Callable[[], T]) -> T:
 
 
 def _whole(value: object, least: int = 0, most: int = 10**9) -> int:
-    found = whole(value, most + 1)
+    found = parse_index(value, most + 1)
     if found is None or found < least:
         raise ClassroomError(NOT_UNDERSTOOD)
     return found

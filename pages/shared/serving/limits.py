@@ -24,7 +24,7 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pages.shared.serving.access import Guard, is_of_a_room
+from pages.shared.serving.access import Guard, is_classroom_websocket
 from pages.shared.streamlit_compat import uploaded_sizes
 from xformer.errors import RunStoreError
 from xformer.training.entry import Entry
@@ -103,7 +103,7 @@ class ConnectionGuard(Guard):
         self.open: Counter[str] = Counter()
 
     async def guard(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if is_of_a_room(scope):  # a whole class may share one address; rooms have their own limit
+        if is_classroom_websocket(scope):  # a whole class may share one address; rooms have their own limit
             await self.app(scope, receive, send)
             return
         address = client_address(scope)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from xformer.disk_quota import Room
+from xformer.disk_quota import DiskQuota
 from xformer.errors import CheckpointError, InputError, RunStoreError
 from xformer.files import FILE, STATE, write_atomically
 from xformer.tasks import texts
@@ -100,7 +100,7 @@ class RayExecutor(Executor):
 
     def __init__(self, store: RunStore, cluster: RayCluster) -> None:
         self.store, self.cluster = store, cluster
-        self.room, self.limits = Room(store.folder), Limits.from_environment()
+        self.room, self.limits = DiskQuota(store.folder), Limits.from_environment()
         self.nodes = cluster.nodes()
         self.seen: dict[str, Seen] = {}
 
@@ -130,7 +130,7 @@ class RayExecutor(Executor):
     def _start_waiting(self) -> None:
         """Assign waiting runs to the cluster in turn, as far as it has CPUs."""
         n = sum(len(self._left(entry)) for entry in self._active())
-        for waiting in jobs.in_turn(self.store.entries()):
+        for waiting in jobs.queue_order(self.store.entries()):
             if n >= self._total("CPU") + AHEAD:
                 break
             with self.store.database.writing() as db:
