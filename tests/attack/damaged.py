@@ -6,6 +6,7 @@ real. Only the second step must never raise another error, hang, abort or take m
 
 from __future__ import annotations
 
+import copy
 import json
 import multiprocessing
 import os
@@ -79,9 +80,9 @@ def put_odd(where: Any, draw: random.Random) -> None:
     if isinstance(value, dict | list) and value and draw.random() < 0.8:
         put_odd(value, draw)
     elif isinstance(where, dict) and (key is None or draw.random() < 0.2):
-        where[draw.choice(["", "\ud800", "=1", "d_model", "__metadata__", "x" * 999])] = draw.choice(ODD)
+        where[draw.choice(["", "\ud800", "=1", "d_model", "__metadata__", "x" * 999])] = copy.deepcopy(draw.choice(ODD))
     elif key is not None:
-        where[key] = draw.choice(ODD)
+        where[key] = copy.deepcopy(draw.choice(ODD))
 
 
 def mutant(good: bytes, draw: random.Random) -> bytes:

@@ -49,6 +49,7 @@ def key(name: str, kind: int, value: bytes) -> bytes:
 
 
 ARCHITECTURE = key("general.architecture", 8, text("llama"))
+LAYERS = key("llama.block_count", 4, struct.pack("<I", 1))
 TOKENS = key("tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 2) + text("a") + text("b"))
 
 
@@ -58,7 +59,7 @@ def tensor(name: str = "w", shape: tuple[int, ...] = (32, 2), kind: int = 3, off
 
 
 def gguf(
-    keys: tuple[bytes, ...] = (ARCHITECTURE, TOKENS),
+    keys: tuple[bytes, ...] = (ARCHITECTURE, LAYERS, TOKENS),
     tensors: tuple[bytes, ...] = (tensor(),),
     *,
     data: int = 40,

@@ -54,6 +54,8 @@ def test_a_gguf_header_is_read(tmp_path: Path) -> None:
         (gguf(tensors=(tensor(shape=(32, 1, 1, 1, 1)),)), "claims 5 dimensions"),
         (gguf(tensors=(tensor(offset=8),)), "one is misaligned"),
         (gguf((TOKENS,)), "has no key general.architecture"),
+        (gguf((ARCHITECTURE,)), "needs a key llama.block_count of at most its 1 tensors, got None"),
+        (gguf((ARCHITECTURE, key("llama.block_count", 4, struct.pack("<I", 2)))), "its 1 tensors, got 2"),
         (gguf(tensors=()), "has no weights, only a vocabulary"),
     ],
 )

@@ -101,6 +101,11 @@ def _gguf(file: Path, config: dict[str, Any], names: list[str]) -> Contents:
         raise ModelFileError(f"{file.name} has no key general.architecture; convert the model again.")
     if not header.n_parameters:
         raise ModelFileError(f"{file.name} has no weights, only a vocabulary; use the file with the model's weights.")
+    # Transformers guesses a missing number of layers, and takes many seconds to build layers without weights.
+    key, limit = f"{header.architecture}.block_count", header.n_tensors
+    if type(layers := header.values.get(key)) is not int or layers > limit:
+        got = f"got {layers!r:.40}; convert the model again"
+        raise ModelFileError(f"{file.name} needs a key {key} of at most its {limit:,} tensors, {got}.")
     has_tokenizer = "tokenizer.ggml.tokens" in header.values or _has_tokenizer(names)
     sizes = header.n_parameters, header.n_bytes
     return Contents(file.parent, (file,), header.architecture, has_tokenizer, *sizes, config or header.values)

@@ -58,6 +58,7 @@ class GgufHeader:
 
     values: dict[str, str | int | float | bool]
     """Scalar keys, and the lengths of arrays."""
+    n_tensors: int
     n_parameters: int
     n_bytes: int
 
@@ -101,7 +102,7 @@ class _Reader:
         tensors = [self._tensor() for _ in range(n_tensors)]
         start = -(-self.file.tell() // alignment) * alignment
         self._check_layout([(begin, n_bytes) for _, begin, n_bytes in tensors], start, alignment)
-        return GgufHeader(values, sum(numbers for numbers, _, _ in tensors), self.size)
+        return GgufHeader(values, n_tensors, sum(numbers for numbers, _, _ in tensors), self.size)
 
     def _tensor(self) -> tuple[int, int, int]:
         """Number of elements, offset, and size in bytes."""
