@@ -90,6 +90,22 @@ def test_an_invalid_decoder_start_token_is_rejected() -> None:
             xformer.read(model, "the cat sat", tokenizer=tokenizer())
 
 
+def test_a_translator_may_have_a_smaller_target_vocabulary() -> None:
+    from transformers import FSMTConfig, FSMTForConditionalGeneration
+
+    config = FSMTConfig(
+        langs=["en", "de"], src_vocab_size=61, tgt_vocab_size=13, d_model=16, encoder_layers=1, decoder_layers=1,
+        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=8, decoder_ffn_dim=8,
+    )  # fmt: skip
+    model = FSMTForConditionalGeneration(config).eval()
+    assert xformer.read(model, ([50, 60, 4], [2, 5, 12])).logits.shape == (1, 3, 13)
+    tokens = torch.tensor([[50, 60, 4]])
+    for typed in (([50, 60, 4], [2, 13]), {"input_ids": tokens, "decoder_input_ids": torch.tensor([[2, 13]])}):
+        with pytest.raises(InputError, match="range from 0 to 12, got 13"):
+            xformer.read(model, typed)
+    assert xformer.diagnose(model, checks=["determinism"]).ok
+
+
 def test_an_empty_or_too_long_text_is_rejected() -> None:
     model = FAMILIES["GPT-2"].make()
     for typed, sentence in (("", "got none"), ("the " * 65, "reads 1 to 64 tokens, got 65")):

@@ -235,10 +235,7 @@ def _ids(model: HuggingFaceInputs, typed: str | Sequence[int]) -> list[int]:
         raise InputError(f"{model.name} reads 1 to {most} tokens, got none; type a word.")
     if len(ids) > most:
         raise InputError(f"{model.name} reads 1 to {most} tokens, got {len(ids)}; remove some.")
-    if not all(0 <= token < n for token in ids):
-        raise InputError(
-            f"Token ids of {model.name} range from 0 to {n - 1}, got {max(ids, key=lambda token: abs(token))}."
-        )
+    _check_range(model, ids, n)
     return ids
 
 
@@ -263,6 +260,16 @@ def _filled(model: HuggingFaceInputs, example: Example) -> Int[Tensor, "batch po
     return labels
 
 
+def _check_range(model: HuggingFaceInputs, ids: Sequence[int], n_tokens: float) -> None:
+    if not all(0 <= token < n_tokens for token in ids):
+        raise InputError(f"Token ids of {model.name} range from 0 to {n_tokens - 1}, got {max(ids, key=abs)}.")
+
+
+def _n_target_tokens(model: HuggingFaceInputs) -> float:
+    """The size of the decoder's vocabulary, which may differ from the encoder's."""
+    return n_tokens_of(cast(Any, model.opened.module).get_decoder()) or math.inf
+
+
 def _pair(model: HuggingFaceInputs, typed: Any) -> Example:
     """Source and target of an encoder-decoder."""
     parts: Any = [typed]
@@ -279,6 +286,7 @@ def _pair(model: HuggingFaceInputs, typed: Any) -> Example:
         target_ids = list(model.tokenizer(text_target=target.strip())["input_ids"])
     else:
         target_ids = [int(token) for token in target]
+    _check_range(model, target_ids, _n_target_tokens(model))
     labels, read = torch.tensor([target_ids]), torch.tensor([[start, *target_ids[:-1]]])
     if model.output == "vectors":
         labels = torch.full_like(read, IGNORED)
@@ -290,7 +298,7 @@ def _start(model: HuggingFaceInputs) -> int:
     start = getattr(model.opened.module.config, "decoder_start_token_id", None)
     bos = getattr(text_config(model.opened.module), "bos_token_id", None)
     token = (bos or 0) if start is None else start
-    n_tokens = n_tokens_of(cast(Any, model.opened.module).get_decoder()) or math.inf
+    n_tokens = _n_target_tokens(model)
     if not isinstance(token, int) or not 0 <= token < n_tokens:
         raise InputError(
             f"decoder_start_token_id must be a token id from 0 to {n_tokens - 1}, like 0, got {token!r:.40}."
@@ -332,6 +340,7 @@ def _of_arguments(model: HuggingFaceInputs, given: Mapping[str, Any]) -> Example
         stream = torch.arange(n)[None].expand(next(sizes, 1), -1)
     if target is not None:
         target = (target[None] if target.dim() == 1 else target).cpu()
+        _check_range(model, target.flatten().tolist(), _n_target_tokens(model))
     example = Example(
         tuple(stream[0].tolist()), (), stream, target, stream, torch.full_like(stream, IGNORED),
         valid=masks[0], target_valid=masks[1], arguments=arguments or None,

@@ -188,11 +188,12 @@ def ids_of(inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def n_tokens_of(model: nn.Module) -> int:
-    """The size of the input vocabulary; 0 for models of images or sounds."""
+    """The size of the vocabulary that a model, or its decoder, reads; 0 for models of images or sounds."""
+    table = getattr(model, "embed_tokens", None)  # some decoders, as FSMT's, are plain modules
     with suppress(NotImplementedError, AttributeError):
-        table = cast(Any, model).get_input_embeddings()
-        if isinstance(table, nn.Embedding):
-            return table.num_embeddings
+        table = table or cast(Any, model).get_input_embeddings()
+    if isinstance(table, nn.Embedding):
+        return table.num_embeddings
     return int(getattr(text_config(model), "vocab_size", 0) or 0)
 
 
@@ -218,8 +219,8 @@ def example_inputs(model: nn.Module, seed: int = 0) -> Inputs:
     usual = torch.tensor([token for token in range(n_tokens) if token not in special], dtype=torch.long)
     dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.float32)
 
-    def tokens(n: int) -> Tensor:
-        return usual[torch.randint(len(usual), (1, n), generator=draw)]
+    def tokens(n: int, vocabulary: Tensor = usual) -> Tensor:
+        return vocabulary[torch.randint(len(vocabulary), (1, n), generator=draw)]
 
     def image() -> Tensor:
         vision = getattr(config, "vision_config", config)
@@ -245,7 +246,10 @@ def example_inputs(model: nn.Module, seed: int = 0) -> Inputs:
     if "pixel_values" in takes and main == "input_ids" and hasattr(config, "vision_config") and _is_dual(model):
         inputs["pixel_values"] = image()
     if is_pair(model) and not type(model).__name__.endswith(("ForSequenceClassification", "ForQuestionAnswering")):
-        inputs["decoder_input_ids"] = tokens(N_TARGET)
+        n_target_tokens = (
+            n_tokens_of(cast(Any, model).get_decoder()) or n_tokens
+        )  # a translator may have two vocabularies
+        inputs["decoder_input_ids"] = tokens(N_TARGET, usual[usual < n_target_tokens])
     if "use_cache" in takes or getattr(text, "use_cache", None) is not None:
         inputs["use_cache"] = False
     return inputs

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -500,9 +500,10 @@ def _n_tokens(model: nn.Module) -> int:
     if isinstance(model, Transformer):
         return model.config.n_inputs
     if hasattr(model, "main_input_name"):
-        from xformer.adapters.huggingface_opening import n_tokens_of
+        from xformer.adapters.huggingface_opening import is_pair, n_tokens_of
 
-        return n_tokens_of(model)
+        n_tokens = n_tokens_of(model)  # of two vocabularies, tokens of the smaller one can be read by both stacks
+        return min(n_tokens, n_tokens_of(cast(Any, model).get_decoder()) or n_tokens) if is_pair(model) else n_tokens
     return next((one.num_embeddings for one in model.modules() if isinstance(one, nn.Embedding)), 0)
 
 
