@@ -24,6 +24,15 @@ from typing import Any
 
 import torch
 
+REMARKS = (
+    "The other findings are properties of the stock models: `bert-generation` is not a decoder in its default configuration, "
+    "and CPM-Ant attends to its whole prompt. Padding reaches the outputs of ConvBERT and RecurrentGemma (convolutions), "
+    "MobileBERT (embeddings of neighbouring tokens), Nyströmformer (landmarks), ImageGPT (averages) and YOSO. SqueezeBERT "
+    "returns scores in place of weights. JetMoE repeats key/value heads as a block, one block per expert. Jamba's Mamba layers "
+    "and FSMT continue from a cache with one token at a time only. Parameters of Pop2Piano, RoCBert and TrOCR get no gradient, "
+    "because token ids alone do not reach them; the loss of TrOCR and the tied weights of Pop2Piano were not investigated."
+)
+"""What the findings of the doctor come from, as investigated by hand; `make families` keeps it."""
 SECONDS = 120
 """Time limit for one family."""
 MANY_LAYERS = 8
@@ -275,7 +284,8 @@ def document(found: list[Outcome], version: str) -> str:
         f"Ablation changes the output of {changed}; the contributions of attention and feed-forward layers to the residual "
         f"stream were found in {stream}. "
         f"Of their {len(classes)} classes other than causal language models, {classes.count('')} open with their own output. "
-        f"{examined(ran)}",
+        "",
+        f"{examined(ran)} {REMARKS}",
         "",
         "| type | model | backend | off by | changed | stream | doctor | other classes |",
         "|---|---|---|---|---|---|---|---|",
