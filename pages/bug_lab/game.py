@@ -154,8 +154,8 @@ def _patterns(
 def _predictions(view: View, runs: list[Reading], number: int, *, marked: bool) -> None:
     """Draw the editable input and the predictions of both models; after the first guess, marked as right or wrong."""
     tokens, texts = tuple(view.input.text(view.source).split()), view.kind.pieces(view.original()).texts
-    predictions = view.kind.rows(runs[0], runs[1], "B predicts")[-2:]
-    lanes = [Lane("input", tokens), replace(predictions[0], name="A predicts"), predictions[1]]
+    predictions = view.kind.rows(runs[0], runs[1], "B")[-2:]
+    lanes = [Lane("input", tokens), replace(predictions[0], name="A"), predictions[1]]
     for at, run in zip((-2, -1), runs, strict=True):
         if not math.isfinite(run.loss):
             lanes[at] = replace(lanes[at], tokens=("NaN",) * len(lanes[at].tokens), probability=())

@@ -47,10 +47,9 @@ def lens_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerator
     window = {"positions": shown_positions} if len(shown_positions) < len(positions) else {}
     is_followed = position in original.target_positions or position == original.open_output
     path = table(view, analysis.answer_path, run, position=position) if is_followed else None
-    one = "answer" if original.has_right_answer else "prediction"
     if path is not None:
         with headline_at:
-            headline(when_ahead(path, position, len(view.subject.labels), one))
+            headline(when_ahead(path, position, len(view.subject.labels)))
     framed = {"position": position} if is_followed else {}
     calls = [Call(viz.lens, (run,), {**window, **before, **framed, "legend": False})]
     if path is not None:
@@ -84,7 +83,7 @@ def _follow_click() -> None:
         st.session_state["residual_pos"] = int(cells[0]["position"])
 
 
-def when_ahead(path: pd.DataFrame, position: int, n_tokens: int, one: str = "answer") -> str:
+def when_ahead(path: pd.DataFrame, position: int, n_tokens: int) -> str:
     """Describe after which step the answer of `analysis.answer_path` keeps the lead, and after which it stays certain.
 
     Returns "" where it does not lead in the end, or hardly more likely than chance.
@@ -98,13 +97,13 @@ def when_ahead(path: pd.DataFrame, position: int, n_tokens: int, one: str = "ans
         return str(path["point"].iloc[max((at + 1 for at, ok in enumerate(holds) if not ok), default=0)])
 
     answer, ahead = escape_markdown(str(last["answer"])), since([rank == 1 for rank in path["rank"]])
-    leads = f"Position {position}: the {one} **{answer}** takes the lead for good"
+    leads = f"At position {position}, **{answer}** stays ahead"
     if last["answer_probability"] < SURE_OF:
-        return f"{leads} after **{ahead}**, and ends at {percent(last['answer_probability'], 0)}."
+        return f"{leads} after **{ahead}**, ending at {percent(last['answer_probability'], 0)}."
     sure = since([p >= SURE_OF for p in path["answer_probability"]])
     if sure == ahead:
-        return f"{leads} and is certain (≥ {SURE_OF:.0%}) after **{ahead}**."
-    return f"{leads} after **{ahead}**, and is certain (≥ {SURE_OF:.0%}) after **{sure}**."
+        return f"{leads} and certain (≥ {SURE_OF:.0%}) after **{ahead}**."
+    return f"{leads} after **{ahead}** and certain (≥ {SURE_OF:.0%}) after **{sure}**."
 
 
 def _reading_guide(view: View, frame: pd.DataFrame, positions: Sequence[int], shown: Sequence[int]) -> str:

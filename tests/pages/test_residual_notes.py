@@ -87,12 +87,12 @@ def path(*steps: tuple[int, float]) -> pd.DataFrame:
 
 def test_the_headline_states_where_an_answer_takes_the_lead_or_is_empty() -> None:
     assert when_ahead(path((1, 0.3), (2, 0.2), (1, 0.95)), 3, 20) == (
-        "Position 3: the answer **12** takes the lead for good and is certain (≥ 90%) after **c**."
+        "At position 3, **12** stays ahead and certain (≥ 90%) after **c**."
     )
-    assert "for good after **b**, and is certain (≥ 90%) after **c**" in when_ahead(
+    assert "stays ahead after **b** and certain (≥ 90%) after **c**" in when_ahead(
         path((2, 0.3), (1, 0.6), (1, 0.95)), 3, 20
     )
-    assert "after **a**, and ends at 60%" in when_ahead(path((1, 0.3), (1, 0.4), (1, 0.6)), 3, 20)
+    assert "after **a**, ending at 60%" in when_ahead(path((1, 0.3), (1, 0.4), (1, 0.6)), 3, 20)
     assert when_ahead(path((1, 0.9), (1, 0.9), (2, 0.4)), 3, 20) == ""
     assert when_ahead(path((1, 0.1), (1, 0.1), (1, 0.1)), 3, 20) == ""  # hardly above chance
     assert when_ahead(path((1, 0.5), (1, 0.5), (1, 0.55)), 3, 2) == ""
