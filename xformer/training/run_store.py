@@ -19,7 +19,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -257,35 +257,20 @@ class Database:
     def __init__(self, file: Path) -> None:
         self.file = file
 
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
         """Open a connection that reads a consistent snapshot of the run store."""
-        with self._connection() as db:
-            db.execute("BEGIN")
-            yield db
-            db.execute("COMMIT")
+        return self._transaction("BEGIN")
 
-    @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
+    def writing(self) -> AbstractContextManager[sqlite3.Connection]:
         """Open a connection in a transaction, which is rolled back on any exception."""
-        with self._connection() as db:
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                yield db
-            except BaseException:
-                if db.in_transaction:  # on a full disk, SQLite has already rolled back
-                    db.execute("ROLLBACK")
-                raise
-            db.execute("COMMIT")
+        return self._transaction("BEGIN IMMEDIATE")
 
     @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
         try:
-            db = self.connect()
-            try:
+            with closing(self.connect()) as db, db:  # the connection itself commits, or rolls back on an exception
+                db.execute(begin)
                 yield db
-            finally:
-                db.close()
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # SQLite's message quotes a damaged table name
             why = "its tables are damaged" if isinstance(error, UnicodeDecodeError) else error
             raise RunStoreError(f"The run store ({self.file.name}) cannot be used: {why}.") from error
