@@ -15,10 +15,9 @@ from typing import Any
 
 from xformer.cli.output import check_samples, how_good, print_line, say_table, score_of, to_printable
 from xformer.counting import n_parameters
-from xformer.errors import ConfigError, InputError, TrainingError
+from xformer.errors import InputError, TrainingError
 from xformer.files import STATE, guarded
 from xformer.presets import PRESETS, Preset, preset
-from xformer.task_limits import TASK_LIMITS
 from xformer.training import executors, liveness
 from xformer.training.executors.relay import RELAY_LOCK, Status, ray_address
 from xformer.training.limits import Limits
@@ -55,12 +54,9 @@ def _check_out(out: str) -> None:
 def _with_text(chosen: Preset, path: str) -> Preset:
     """Return the preset with the text of a file. The file is checked, and stored only if a model can be trained on it."""
     from xformer.tasks import texts  # imported after the options have been checked, because it imports torch
-    from xformer.training.jobs import with_text
+    from xformer.training.jobs import check_reads_text, with_text
 
-    if not TASK_LIMITS[chosen.task.name].is_text:
-        raise ConfigError(
-            f"Only presets of the task characters read a text, got {chosen.name!r}; for example 'characters'."
-        )
+    check_reads_text(chosen)
     with guarded(path, texts.MOST_BYTES, InputError) as (file, _):
         content = file.read(texts.MOST_BYTES + 1)
     return with_text(chosen, texts.keep(content))
@@ -119,9 +115,7 @@ def _train_on_ray(chosen: Preset, settings: dict[str, Sequence[Any]], options: N
     store = RunStore(out / RUNS)
     runs = [one.id for one in store.entries() if not one.sweep_of]
     if runs and not options.resume:
-        raise InputError(
-            f"{options.out!r:.200} has an unfinished run on Ray; continue it with --resume, or give another --out."
-        )
+        raise InputError(f"{options.out!r:.200} has an unfinished run on Ray; use --resume, or give another --out.")
     if not runs:
         runs, column = [new_id()], spec(settings) if settings else None
         if settings:
@@ -131,9 +125,8 @@ def _train_on_ray(chosen: Preset, settings: dict[str, Sequence[Any]], options: N
         store.add(chosen, run=runs[0], sweep=column, device=options.device)
     run = runs[0]
     found = members_of(store.entry(run)) or [None]
-    print_line(
-        f"{chosen.title}: {len(found)} {'models' if settings else 'model'} on Ray at {ray_address()}, into {options.out}"
-    )
+    what = f"{len(found)} {'models' if settings else 'model'}"
+    print_line(f"{chosen.title}: {what} on Ray at {ray_address()}, into {options.out}")
     with Progress(console=Console(markup=False, highlight=False, emoji=False)) as bar:
         shown = bar.add_task("training", total=chosen.train.steps)
         last = ""
@@ -225,9 +218,8 @@ def _train_many(chosen: Preset, settings: dict[str, Sequence[Any]], options: Nam
 
     found = members(sweep(chosen, **settings), settings)
     prepare_process()
-    reports = iter_train_many(
-        [one.preset for one in found], out=options.out, device=options.device, resume=options.resume
-    )
+    presets = [one.preset for one in found]
+    reports = iter_train_many(presets, out=options.out, device=options.device, resume=options.resume)
     print_line(f"{chosen.title}: {len(found)} models at once, into {options.out}/000, …")
     ended = 0
     with Progress(console=Console(markup=False, highlight=False, emoji=False)) as bar, closing(reports):

@@ -25,7 +25,6 @@ import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
 from xformer.config import ModelConfig, TaskConfig
-from xformer.disk_quota import DiskQuota
 from xformer.errors import CheckpointError, ConfigError, InputError
 from xformer.files import CARD, strict_json, write_atomically
 from xformer.integrations.health_alarms import Alarm, Probe
@@ -53,7 +52,7 @@ from xformer.training.card import (
     read_card,
 )
 from xformer.training.entry import AT_WORK, ELSEWHERE, EXTERNAL, FIGURES, MOVES, is_number, metrics_row
-from xformer.training.limits import Limits, reserved_bytes
+from xformer.training.limits import Limits
 from xformer.training.run_store import RunStore, new_id, one_line
 
 MOST_PACKED = 60 * 1024**2
@@ -63,16 +62,7 @@ MOST_BYTES = 512 * 1024**2
 MOST_FILES = 4_096
 """The limit on the files of an archive, and on the arrays of a file."""
 _WANTED = re.compile(rf"(?P<folder>(?:[^/]+/)*)(?P<file>{CARD}|{FOLDER}/{FILE}|{FOLDER}/\d{{6,8}}\.npz)", re.ASCII)
-_DAMAGED = (
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    RuntimeError,
-    NotImplementedError,
-    EOFError,
-    OSError,
-    ValueError,
-)
+_DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, EOFError, OSError, ValueError)
 """The errors that zipfile raises for damaged, encrypted and unsupported archives."""
 _Step = Annotated[int, Field(ge=0, le=MAX_STEPS)]
 _Labels = tuple[Annotated[str, Field(max_length=200)], ...]
@@ -152,9 +142,7 @@ def from_archive(
         raise CheckpointError(f"The archive's {CARD} has no valid model or task: {error}") from None
     except ValidationError as error:
         raise CheckpointError(f"The archive's {FILE} is invalid{first_problem(error)}.") from None
-    DiskQuota(store.folder, (limits or Limits()).disk).check(
-        2 * len(content), "This record", promised=reserved_bytes(store.entries(), store.folder)
-    )
+    (limits or Limits()).check_disk(2 * len(content), "This record", store.entries(), store.folder)
     run = new_id()
     alarms = [Alarm(**alarm.model_dump()) for alarm in found.alarms]
     record = HealthRecord(found.tokens, alarms=alarms, folder=store.folder_of(run), target=found.target)
@@ -189,9 +177,8 @@ def _files_of_run(content: bytes) -> dict[str, bytes]:
     matches = [match for name in found if (match := _WANTED.fullmatch(name))]
     folders = {match["folder"] for match in matches if match["file"] == f"{FOLDER}/{FILE}"}
     if len(folders) != 1:
-        raise CheckpointError(
-            f"An archive must hold one recorded run, with {CARD} and {FOLDER}/{FILE}; this one holds {len(folders)}."
-        )
+        what = f"An archive must hold one recorded run, with {CARD} and {FOLDER}/{FILE}"
+        raise CheckpointError(f"{what}; this one holds {len(folders)}.")
     return {match["file"]: found[match[0]] for match in matches if match["folder"] in folders}
 
 
@@ -204,9 +191,8 @@ def _unpacked(content: bytes, most: int, what: str) -> tuple[dict[str, bytes], i
             members = [one for one in archive.infolist() if what != "The archive" or _WANTED.fullmatch(one.filename)]
             size = sum(one.file_size for one in members)
             if len(members) > MOST_FILES or size > most:
-                raise CheckpointError(
-                    f"{what} has {len(members):,} files with {size:,} bytes; at most {MOST_FILES:,} with {most:,} are read."
-                )
+                found = f"{len(members):,} files with {size:,} bytes"
+                raise CheckpointError(f"{what} has {found}; at most {MOST_FILES:,} with {most:,} are read.")
             found = {}
             for one in members:
                 with archive.open(one) as file:  # without a size, a read would inflate all data

@@ -20,12 +20,11 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, Validati
 
 from xformer.config import TrainConfig
 from xformer.counting import n_parameters
-from xformer.disk_quota import DiskQuota
 from xformer.errors import CheckpointError, ConfigError, RunStoreError
 from xformer.files import FILE, MAX_HEADER, STATE, guarded, parse_header, snapshot_file, snapshot_steps, strict_json
 from xformer.presets import Preset
 from xformer.training.entry import Entry, without_damage
-from xformer.training.limits import Limits, reserved_bytes
+from xformer.training.limits import Limits
 from xformer.training.run_store import RunStore, new_id, one_line
 
 if TYPE_CHECKING:
@@ -225,13 +224,9 @@ def read_metadata(folder: Path) -> dict[str, Any]:
 
     Loads neither torch nor the weights. Raises `CheckpointError` if the file is damaged.
     """
-    if (folder / STATE).exists():
-        return _metadata_of(folder / STATE, "state", MAX_STATE_HEADER)
-    return _metadata_of(folder / FILE, "card", MAX_HEADER)
-
-
-def _metadata_of(path: Path, key: str, most: int) -> dict[str, Any]:
-    with guarded(path, MAX_BYTES, CheckpointError) as (file, size):
+    is_unfinished = (folder / STATE).exists()
+    file_name, key, most = (STATE, "state", MAX_STATE_HEADER) if is_unfinished else (FILE, "card", MAX_HEADER)
+    with guarded(folder / file_name, MAX_BYTES, CheckpointError) as (file, size):
         length = file.read(8)
         start = length + file.read(min(most, int.from_bytes(length, "little")))
     value = strict_json(parse_header(start, most, size=size).metadata.get(key, "{}"), key)
@@ -295,16 +290,12 @@ def from_file(
     n, card = n_parameters(checkpoint.config), read_card(checkpoint.card)
     limits = limits or Limits()
     if n > limits.parameters:
-        raise RunStoreError(
-            f"The model in the file has {n:,} parameters, and this server allows {limits.parameters:,}."
-        )
+        raise RunStoreError(f"The file's model has {n:,} parameters, and this server allows {limits.parameters:,}.")
     clean = Checkpoint(checkpoint.model, checkpoint.task)
     weights = to_bytes(clean)
     if (existing := _existing(filter(sees, store.entries()), store, clean, weights, card.step)) is not None:
         return existing
-    DiskQuota(store.folder, limits.disk).check(
-        2 * len(content), "This model", promised=reserved_bytes(store.entries(), store.folder)
-    )
+    limits.check_disk(2 * len(content), "This model", store.entries(), store.folder)
     run, name = new_id(), card.name or one_line(Path(file_name).stem, 80) or "imported"
     folder = store.folder_of(run)
     kept = card.model_dump(include={"preset", "title", "about", "step", "seconds"})

@@ -50,13 +50,16 @@ def _watched(model: Transformer, batches: Iterator[Batch], samples: int, watch: 
     done = 0
     watch(done, samples)
     for batch in batches:
-        n = rows_at_once(model, batch)
-        for begin in range(0, len(batch.tokens), n):
-            part = batch.rows(begin, begin + n)
+        for part in _parts(batch, rows_at_once(model, batch)):
             yield part
             done += len(part.tokens)
             if not watch(done, samples):
                 return
+
+
+def _parts(batch: Batch, n: int) -> Iterator[Batch]:
+    """Yield the rows of a batch in parts of `n` rows."""
+    return (batch.rows(begin, begin + n) for begin in range(0, len(batch.tokens), n))
 
 
 def rows_at_once(model: Transformer, batch: Batch) -> int:
@@ -68,10 +71,7 @@ def rows_at_once(model: Transformer, batch: Batch) -> int:
 def evaluate_edge_cases(model: Transformer, task: Task) -> Score | None:
     """Score each edge case of a task once. Returns None for a task without edge cases."""
     batch = task.edge_cases(model.device)
-    if batch is None:
-        return None
-    rows = range(0, len(batch.tokens), BATCH)
-    return score_batches(model, task, (batch.rows(row, min(row + BATCH, len(batch.tokens))) for row in rows))
+    return None if batch is None else score_batches(model, task, _parts(batch, BATCH))
 
 
 @torch.no_grad()
@@ -99,8 +99,7 @@ def score_batches(model: Transformer, task: Task, batches: Iterator[Batch]) -> S
 def _batches(task: Task, samples: int, seed: int, device: torch.device) -> Iterator[Batch]:
     """Yield fresh examples in batches, one per row. A finite set is drawn in one call, so that no example repeats."""
     if task.rule.unseen:
-        whole = task.sample(samples, seed=seed, purpose="test", device=device)
-        yield from (whole.rows(done, min(done + BATCH, samples)) for done in range(0, samples, BATCH))
+        yield from _parts(task.sample(samples, seed=seed, purpose="test", device=device), BATCH)
         return
     for step, done in enumerate(range(0, samples, BATCH)):
         yield task.sample(min(BATCH, samples - done), seed=seed, step=step, purpose="test", device=device)
@@ -127,9 +126,7 @@ def scores_by_length(
     for length in lengths:
         if not _fits(model.config, task, length):
             known = lengths_of(model.config, task)
-            some = (
-                f"lengths from {known[0]} to {known[-1]}" if known else f"only inputs of length {task.config.max_len}"
-            )
+            some = f"lengths from {known[0]} to {known[-1]}" if known else f"only the length {task.config.max_len}"
             raise InputError(f"This model and task take {some}, got {length}.")
         yield length, evaluate(model, of_length(task, length), samples=samples, seed=seed)
 

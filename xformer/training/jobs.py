@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -161,6 +162,13 @@ def change_rate(store: RunStore, run: str, peak: float) -> None:
             change_peak(db, run, entry.step, peak)
 
 
+def check_reads_text(preset: Preset) -> None:
+    """Raise `ConfigError` if the task of a preset is not to continue a text."""
+    if not TASK_LIMITS[preset.task.name].is_text:
+        what = f"Only presets of the task characters read a text, got {preset.name!r}"
+        raise ConfigError(f"{what}; for example 'characters'.")
+
+
 def with_text(preset: Preset, name: str) -> Preset:
     """Return a preset of the task `characters` with the same model and recipe but another text (see `xformer.tasks.texts`).
 
@@ -172,9 +180,7 @@ def with_text(preset: Preset, name: str) -> Preset:
     """
     from xformer.tasks import Task, texts
 
-    if not TASK_LIMITS[preset.task.name].is_text:
-        what = f"Only presets of the task characters read a text, got {preset.name!r}"
-        raise ConfigError(f"{what}; for example 'characters'.")
+    check_reads_text(preset)
     if name == preset.task.text:
         return preset
     alphabet = texts.alphabet_of(texts.read(name))
@@ -214,8 +220,7 @@ def _start_next(store: RunStore, device: str, available: Sequence[str]) -> None:
     if not next_for(device, store.entries(), available):
         return
     with store.database.writing() as db:
-        entries = all_entries(db)
-        for entry in next_for(device, entries, available):
+        for entry in next_for(device, all_entries(db), available):
             try:
                 lock = liveness.take(store.folder_of(entry.id) / LOCK)
             except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:  # damaged by hand
@@ -224,16 +229,20 @@ def _start_next(store: RunStore, device: str, available: Sequence[str]) -> None:
             if lock is None:  # its previous process is still exiting
                 continue
             try:
-                token = secrets.token_hex(8)
-                turn = 1 + max(other.turn for other in entries)
-                values: dict[str, Any] = {"message": RESTARTED} if entry.unreported_starts else {}
-                values |= {"unreported_starts": entry.unreported_starts + 1, "pid": None}
-                move(db, entry, "running", device=device, node=None, turn=turn, worker=token, **values)
-                db.execute("DELETE FROM commands WHERE run = ?", (entry.id,))
+                message = {"message": RESTARTED} if entry.unreported_starts else {}
+                assign(db, entry, device=device, node=None, **message)
                 ProcessExecutor(store, lock).submit(entry_of(db, entry.id), Resources())
             finally:
                 os.close(lock)
             return
+
+
+def assign(db: sqlite3.Connection, entry: Entry, **values: Any) -> None:
+    """Mark a waiting run as running, with the next turn and a new token, and delete its old commands."""
+    turn = 1 + max(other.turn for other in all_entries(db))
+    values |= {"worker": secrets.token_hex(8), "pid": None, "unreported_starts": entry.unreported_starts + 1}
+    move(db, entry, "running", turn=turn, **values)
+    db.execute("DELETE FROM commands WHERE run = ?", (entry.id,))
 
 
 def empty_bin(store: RunStore, older_than: float = UNDELETE_SECONDS) -> None:
@@ -242,9 +251,8 @@ def empty_bin(store: RunStore, older_than: float = UNDELETE_SECONDS) -> None:
         with store.database.writing() as db:
             condition, key = where(entry.id)
             query = f"SELECT 1 FROM runs WHERE {condition} AND deleted < ?"
-            if (
-                db.execute(query, (key, time.time() - older_than)).fetchone() is None
-            ):  # too recent, or restored meanwhile
+            found = db.execute(query, (key, time.time() - older_than)).fetchone()
+            if found is None:  # too recent, or restored meanwhile
                 continue
             shutil.rmtree(store.folder_of(entry.id), ignore_errors=True)
             db.execute(f"DELETE FROM runs WHERE {condition}", (key,))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Self
@@ -71,8 +72,11 @@ class Limits:
             raise RunStoreError(f"{what}; stop one, or wait until one has finished.")
         if (n := len(unfinished)) >= self.waiting_in_all:
             raise RunStoreError(f"{n} runs are already waiting on this server; try again when some have finished.")
-        needed = n_models * disk_needed(settings)
-        DiskQuota(folder, self.disk).check(needed, "This run", promised=reserved_bytes(entries, folder))
+        self.check_disk(n_models * disk_needed(settings), "This run", entries, folder)
+
+    def check_disk(self, n: int, what: str, entries: Sequence[Entry], folder: Path) -> None:
+        """Raise `QuotaExceededError` if `n` more bytes exceed the disk quota, of which other runs may have reserved a part."""
+        DiskQuota(folder, self.disk).check(n, what, promised=reserved_bytes(entries, folder))
 
     def check_size(self, settings: Preset, *, n_models: int = 1, together: int | None = None) -> None:
         """Raise `RunStoreError` if the run is too large. `together` of its models share a process, by default all."""
@@ -114,11 +118,9 @@ def reserved_bytes(entries: Sequence[Entry], folder: Path) -> int:
     total = 0
     for entry in entries:
         if entry.state == "queued" or entry.is_active:
-            try:
+            with suppress(ConfigError):  # the settings are damaged, so the run writes nothing
                 needed = disk_needed(entry.settings()) * n_models(entry)
-            except ConfigError:  # the settings are damaged, so the run writes nothing
-                continue
-            total += max(0, needed - disk_used(folder / entry.id))
+                total += max(0, needed - disk_used(folder / entry.id))
     return total
 
 

@@ -125,12 +125,24 @@ def map_steps(folder: Path) -> list[int]:
     return sorted(int(file.stem) for file in (folder / "maps").glob("*.npy") if file.stem.isdecimal())
 
 
+def maps_file(folder: Path, step: int) -> Path:
+    """Return the path of the maps of a step."""
+    return folder / "maps" / f"{step:06d}.npy"
+
+
 def read_maps(folder: Path, step: int) -> Maps:
     """Read the maps of a step, uint8 [member, query, key]. Raises `OSError` or `ValueError` if there are none."""
-    maps = np.load(folder / "maps" / f"{step:06d}.npy", allow_pickle=False)
+    maps = np.load(maps_file(folder, step), allow_pickle=False)
     if maps.dtype != np.uint8 or maps.ndim != 3:
         raise ValueError(f"maps/{step:06d}.npy does not contain maps.")
     return maps
+
+
+def write_maps(folder: Path, step: int, maps: Maps) -> None:
+    """Write the maps of a step."""
+    content = io.BytesIO()
+    np.save(content, maps, allow_pickle=False)
+    write_atomically(maps_file(folder, step), content.getvalue())
 
 
 class MapMaker:
@@ -144,7 +156,7 @@ class MapMaker:
         self.maps: np.ndarray | None = None
         for step in map_steps(folder):  # after a resume, members that have ended keep their last map
             if step > self.step:
-                (folder / "maps" / f"{step:06d}.npy").unlink(missing_ok=True)
+                maps_file(folder, step).unlink(missing_ok=True)
             else:
                 self.maps = read_maps(folder, step)
         self.made_at = -1
@@ -157,9 +169,7 @@ class MapMaker:
         for number, run in self.runs.items():
             self._draw(number, run)
         if self.maps is not None:
-            content = io.BytesIO()
-            np.save(content, self.maps, allow_pickle=False)
-            write_atomically(self.folder / "maps" / f"{self.step:06d}.npy", content.getvalue())
+            write_maps(self.folder, self.step, self.maps)
         self.made_at = self.step
 
     def leave(self, number: int) -> None:
@@ -179,9 +189,8 @@ class MapMaker:
     @torch.no_grad()
     def _best_head(self, run: Run) -> UInt8[np.ndarray, "query key"]:
         """Return the pattern of the head with the highest task score."""
-        inputs = [one.to(run.device) for one in (self.probe.stream, self.probe.target) if one is not None]
         run.model.eval()
-        trace = record(run.model, *inputs, keep=["*.pattern", "*.mask"])
+        trace = record(run.model, self.probe.stream, self.probe.target, keep=["*.pattern", "*.mask"])
         run.model.train()
         scores = run.task.head_scores(trace, self.probe)
         _, path, head = max((score, path, head) for path, heads in scores.items() for head, score in enumerate(heads))

@@ -133,10 +133,9 @@ def words(name: str) -> str:
 def spec(settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """Return the `sweep` column for these settings, with new ids. Raises `ConfigError` if settings or values are missing."""
     if not 1 <= len(settings) <= MOST_SETTINGS or not all(settings.values()):
+        what = "A sweep needs one or two settings with at least one value each"
         got = f"got {len(settings)}: {', '.join(settings) or 'none'}"
-        raise ConfigError(
-            f"A sweep needs one or two settings with at least one value each, {got}; for example seed=range(16)."
-        )
+        raise ConfigError(f"{what}, {got}; for example seed=range(16).")
     n = math.prod(len(values) for values in settings.values())
     return {"settings": {name: list(values) for name, values in settings.items()}, "ids": [new_id() for _ in range(n)]}
 

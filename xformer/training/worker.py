@@ -50,9 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("run")
     parser.add_argument("--folder", required=True)
     parser.add_argument("--token", required=True, help="the token that assigns the run to this process")
-    parser.add_argument(
-        "--lock", type=int, required=True, help="descriptor of the lock file, held until this process ends"
-    )
+    parser.add_argument("--lock", type=int, required=True, help="descriptor of the lock file, held until the end")
     options = parser.parse_args(arguments)
     prepare_process()
     store = RunStore(options.folder)

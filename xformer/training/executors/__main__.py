@@ -35,9 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Synchronise the run store with the cluster until nothing is left to do."""
     parser = argparse.ArgumentParser(prog="python -m xformer.training.executors")
     parser.add_argument("--folder", required=True, help="the folder of the run store")
-    parser.add_argument(
-        "--lock", type=int, required=True, help="descriptor of the lock file, held until this process ends"
-    )
+    parser.add_argument("--lock", type=int, required=True, help="descriptor of the lock file, held until the end")
     parser.add_argument("--server", type=int, default=os.getppid(), help="the id of the process that started this one")
     options = parser.parse_args(arguments)
     os.set_inheritable(options.lock, True)
@@ -77,9 +75,7 @@ def attend(store: RunStore, server: int, restart: Callable[[str], None]) -> str:
         executor = RayExecutor(store, cluster)
         while store.database.file.exists():  # until the store is removed
             faulthandler.dump_traceback_later(HANGING_SECONDS, exit=True)
-            with suppress(
-                RunStoreError, OSError
-            ):  # such as a full disk, which the pages report and which may be temporary
+            with suppress(RunStoreError, OSError):  # such as a full disk, which the pages report
                 executor.round(starts=executors.chosen() == executors.RAY)
                 cluster.status(address, executor.nodes).write(store.folder)
                 if _is_done(store, server):

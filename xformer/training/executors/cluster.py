@@ -44,13 +44,8 @@ class RayCluster:
 
     def start(self, name: str, job: Job, needs: Resources) -> None:
         """Create the actor of this name unless it exists."""
-        options = {
-            "name": name,
-            "namespace": NAMESPACE,
-            "lifetime": "detached",
-            "get_if_exists": True,
-            "max_restarts": 0,
-        }
+        options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
+        options["max_restarts"] = 0
         resources = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "memory": needs.memory}
         actor = self.ray.remote(**resources, **options, runtime_env={"env_vars": KEEP_MEMORY})(RemoteRun)
         self._handles[name] = actor.remote(job)

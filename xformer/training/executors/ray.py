@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ import numpy as np
 
 from xformer.disk_quota import DiskQuota
 from xformer.errors import CheckpointError, InputError, RunStoreError
-from xformer.files import FILE, STATE, write_atomically
+from xformer.files import FILE, STATE
 from xformer.tasks import texts
 from xformer.training import jobs
 from xformer.training.card import read_metadata
@@ -34,17 +33,8 @@ from xformer.training.executors.relay import is_on_ray
 from xformer.training.executors.remote import Files, Job, Report, Stamp, stamp_of, stamps, write_copy
 from xformer.training.limits import Limits, memory_needed
 from xformer.training.loop import forget_after, forget_unfinished
-from xformer.training.run_store import (
-    RunStore,
-    all_entries,
-    entry_of,
-    insert_rows,
-    insert_run,
-    move,
-    owned_entry,
-    set_columns,
-)
-from xformer.training.stored_sweep import read_maps
+from xformer.training.run_store import RunStore, entry_of, insert_rows, insert_run, move, owned_entry, set_columns
+from xformer.training.stored_sweep import read_maps, write_maps
 from xformer.training.sweeps import Member, members_of
 from xformer.training.worker import gather, leave, sweep_message
 
@@ -137,13 +127,8 @@ class RayExecutor(Executor):
                 entry = entry_of(db, waiting.id)
                 if entry.state != "queued" or entry.deleted is not None:
                     continue
-                turn = 1 + max(other.turn for other in all_entries(db))
-                values: dict[str, Any] = {"worker": secrets.token_hex(8), "pid": None, "device": None, "node": ""}
-                values |= {"turn": turn, "unreported_starts": entry.unreported_starts + 1}
-                if entry.sweep is not None:
-                    values["sweep"] = json.dumps(entry.sweep | {"batch": self._batch_size(entry)})
-                move(db, entry, "running", **values)
-                db.execute("DELETE FROM commands WHERE run = ?", (entry.id,))
+                sweep = None if entry.sweep is None else json.dumps(entry.sweep | {"batch": self._batch_size(entry)})
+                jobs.assign(db, entry, device=None, node="", sweep=sweep)
             entry = self.store.entry(entry.id)
             if entry.sweep is not None:
                 gather(self.store, entry, members_of(entry))  # for all batches, before any of them counts as finished
@@ -290,29 +275,27 @@ class RayExecutor(Executor):
     def _take_files(self, entry: Entry, batch: Batch, seen: Seen, report: Report) -> None:
         maps = f"{entry.id}/maps/"
         for path, (stamp, content) in report.files.items():
-            if path.startswith(maps):
-                self._take_maps(entry, batch, path, content)
-                seen.maps[path] = stamp
-                continue
             if ".." in Path(path).parts or Path(path).parts[0] not in {entry.id, *(one.id for one in batch.members)}:
                 raise RunStoreError(f"The node sent a file that does not belong to this run: {path!r:.100}.")
+            if path.startswith(maps) and Path(path).stem.isdecimal():
+                self._take_maps(self.store.folder_of(entry.id), batch, int(Path(path).stem), content)
+                seen.maps[path] = stamp
+                continue
             if not (self.store.folder / path).exists():
                 self.room.check(len(content), "A file of this run")
                 self.room.wrote(len(content))
             write_copy(self.store.folder, path, stamp, content)
 
-    def _take_maps(self, entry: Entry, batch: Batch, path: str, content: bytes) -> None:
+    def _take_maps(self, folder: Path, batch: Batch, step: int, content: bytes) -> None:
         """Merge the maps of this batch into those of the other batches."""
         maps = np.load(io.BytesIO(content), allow_pickle=False)
         with suppress(OSError, ValueError):  # no other batch has sent maps of this step
-            merged = read_maps(self.store.folder_of(entry.id), int(Path(path).stem))
+            merged = read_maps(folder, step)
             for member in batch.members:
                 if maps[member.number].any():
                     merged[member.number] = maps[member.number]
             maps = merged
-        file = io.BytesIO()
-        np.save(file, maps, allow_pickle=False)
-        write_atomically(self.store.folder / path, file.getvalue())
+        write_maps(folder, step, maps)
 
     def _take_columns(self, db: Any, now: Entry, batch: Batch, seen: Seen, report: Report) -> None:
         row = report.row
