@@ -166,11 +166,9 @@ def _check(start: bytes, size: int) -> tuple[ModelConfig, Task | None, dict[str,
     """Validate the header of a file of `size` bytes and return its content. `start` must contain the whole header."""
     header = parse_header(start, size=size)
     config, task, card = _metadata(header.metadata)
-    n_bytes = 4 * n_parameters(config)
-    if n_bytes != size - header.data_start:
-        raise CheckpointError(
-            f"The configuration needs {n_bytes:,} bytes of weights, but the file has {size - header.data_start:,}."
-        )
+    n_bytes, found = 4 * n_parameters(config), size - header.data_start
+    if n_bytes != found:
+        raise CheckpointError(f"The configuration needs {n_bytes:,} bytes of weights, but the file has {found:,}.")
     with torch.device("meta"):
         shapes = {name: list(value.shape) for name, value in Transformer(config).named_parameters()}
     if missing := sorted(set(shapes) - set(header.tensors)):
@@ -179,9 +177,8 @@ def _check(start: bytes, size: int) -> tuple[ModelConfig, Task | None, dict[str,
         if name not in shapes:
             raise CheckpointError(f"The file has weights {name!r:.100} that its configuration does not have.")
         if tensor.dtype != "F32" or tensor.shape != shapes[name]:
-            raise CheckpointError(
-                f"The weights {name!r} must be F32 with shape {shapes[name]}, got {tensor.dtype} {tensor.shape}."
-            )
+            what = f"The weights {name!r} must be F32 with shape {shapes[name]}"
+            raise CheckpointError(f"{what}, got {tensor.dtype} {tensor.shape}.")
     return config, task, card
 
 

@@ -1,6 +1,6 @@
 """The disk quota that runs and stored texts share.
 
-room = Room(runs)                     # the folder of runs, and the texts; XFORMER_MAX_DISK bytes in total
+room = DiskQuota(runs)                # the folder of runs, and the texts; XFORMER_MAX_DISK bytes in total
 room.taken()                          # bytes in use
 room.check(n, "This text")            # raises QuotaExceededError if n more bytes exceed the quota
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from xformer.errors import QuotaExceededError
@@ -78,10 +79,8 @@ class DiskQuota:
                 f"{what} takes {megabytes(n)}. Runs and texts on this server already take {megabytes(taken)}{reserved}, and "
                 f"{megabytes(self.most)} are allowed; delete some runs (this frees their space after an hour)."
             )
-        if n + SPARE > (free := free_on_disk(self.runs)):
-            raise QuotaExceededError(
-                f"{what} takes {megabytes(n)}, and {megabytes(max(0, free - SPARE))} are free on the disk."
-            )
+        if n > (free := free_on_disk(self.runs) - SPARE):
+            raise QuotaExceededError(f"{what} takes {megabytes(n)}, and {megabytes(free)} are free on the disk.")
 
 
 def free_on_disk(folder: Path) -> int:
@@ -102,10 +101,8 @@ def _sizes(folder: Path) -> int:
     total = 0
     for root, _, files in os.walk(folder):
         for name in files:
-            try:
+            with suppress(OSError):  # deleted meanwhile
                 total += os.stat(os.path.join(root, name)).st_size
-            except OSError:  # deleted meanwhile
-                continue
     return total
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from xformer.errors import CheckpointError, XformerError
+from xformer.errors import CheckpointError, InputError, XformerError
 
 
 def write_atomically(path: str | Path, content: bytes) -> None:
@@ -63,6 +63,16 @@ def guarded(path: str | Path, max_bytes: int, error: type[XformerError]) -> Iter
         raise error(f"{_shown(path)} cannot be read: {getattr(problem, 'strerror', None) or problem}.") from None
 
 
+def read_text(path: str | Path, max_bytes: int) -> str:
+    """Return the content of an untrusted UTF-8 file. Raises `InputError` with one sentence if it is rejected."""
+    with guarded(path, max_bytes, InputError) as (file, _):
+        content = file.read(max_bytes + 1)
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{Path(path).name} must be UTF-8 text; byte {error.start} is not.") from None
+
+
 def _shown(path: str | Path) -> str:
     return f"The file {Path(path).name[:200]!r}"
 
@@ -72,7 +82,6 @@ MAX_HEADER = 1_000_000
 MAX_TENSORS = 10_000
 
 _WIDTH = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "BOOL": 1}
-
 _WIDTH |= {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1}
 
 
@@ -124,7 +133,9 @@ def parse_header(content: bytes, max_header: int = MAX_HEADER, *, size: int | No
     entries = strict_json(text, "header")
     if not isinstance(entries, dict):
         raise CheckpointError("The file's header must be a JSON object.")
-    metadata = _checked_metadata(entries.pop("__metadata__", {}))
+    metadata = entries.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise CheckpointError("The file's metadata must map names to strings.")
     if len(entries) > MAX_TENSORS:
         raise CheckpointError(f"The file contains {len(entries):,} tensors; the limit is {MAX_TENSORS:,}.")
     tensors = {name: _entry(name, value) for name, value in entries.items()}
@@ -155,18 +166,10 @@ def strict_json(text: str, what: str) -> Any:
         raise CheckpointError(f"The file's {what} is not valid JSON.") from None
 
 
-def _checked_metadata(metadata: Any) -> dict[str, str]:
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise CheckpointError("The file's metadata must map names to strings.")
-    return metadata
-
-
 def _entry(name: str, value: Any) -> TensorEntry:
     shown = f"{name!r:.100}"
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
-        raise CheckpointError(
-            f"The file's entry {shown} must have a dtype, a shape and data_offsets, and no other keys."
-        )
+        raise CheckpointError(f"The file's entry {shown} must have dtype, shape and data_offsets, and no other keys.")
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _WIDTH:
         raise CheckpointError(f"The file's tensor {shown} has an unknown dtype {dtype!r:.40}.")

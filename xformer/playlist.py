@@ -18,7 +18,7 @@ from pydantic import AfterValidator, field_validator
 
 from xformer.config import Config, setting
 from xformer.errors import ConfigError, InputError
-from xformer.files import guarded
+from xformer.files import read_text
 
 if TYPE_CHECKING:
     from xformer.live.lesson import Lesson
@@ -171,12 +171,7 @@ def load(path: str | Path) -> Playlist:
     Raises:
         InputError: The file breaks a rule, or cannot be read.
     """
-    with guarded(path, MOST_BYTES, InputError) as (file, _):
-        content = file.read(MOST_BYTES + 1)
-    try:
-        return parse(content.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise InputError(f"{Path(path).name} must be UTF-8 text; byte {error.start} is not.") from None
+    return parse(read_text(path, MOST_BYTES))
 
 
 def shipped() -> dict[str, Playlist]:
@@ -249,10 +244,8 @@ _AT = ("site", "head", "query", "key")
 
 def _link_of(lesson: Lesson, state: Mapping[str, Any], sites: Sequence[str]) -> str:
     """Return the link that shows a state of a lesson."""
-    if unknown := set(state) - _IN_LINKS - {"site"}:
-        raise InputError(
-            f"A link cannot express {', '.join(sorted(unknown))}; it supports {', '.join(sorted(_IN_LINKS))}."
-        )
+    if unknown := sorted(set(state) - _IN_LINKS - {"site"}):
+        raise InputError(f"A link cannot express {', '.join(unknown)}; it supports {', '.join(sorted(_IN_LINKS))}.")
     if "step" in state:
         return "/train"  # the lesson's model is trained on the spot, and the speaker does the same
     edits = [f"ablate:{head}" for head in state.get("ablate", ())]

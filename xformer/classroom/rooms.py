@@ -90,16 +90,12 @@ class Question:
             raise ClassroomError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}; for example 'cell'.")
         if not self.text.strip():
             raise ClassroomError("A question needs a text, got none; for example “Where will it look?”.")
-        n_options = len(self.options)
-        if self.kind != "cell" and not 2 <= n_options <= MOST_OPTIONS:
-            raise ClassroomError(
-                f"A question needs 2 to {MOST_OPTIONS} answers, got {n_options}; for example yes and no."
-            )
+        n = len(self.options)
+        if self.kind != "cell" and not 2 <= n <= MOST_OPTIONS:
+            raise ClassroomError(f"A question needs 2 to {MOST_OPTIONS} answers, got {n}; for example yes and no.")
         if self.kind == "cell" and not all(1 <= len(side) <= MOST_CELLS for side in (self.queries, self.keys)):
-            size = f"{len(self.queries)} × {len(self.keys)}"
-            raise ClassroomError(
-                f"A question about a cell needs a map of at most {MOST_CELLS} × {MOST_CELLS}, got {size}; use a shorter input."
-            )
+            what = f"A question about a cell needs a map of at most {MOST_CELLS} × {MOST_CELLS}"
+            raise ClassroomError(f"{what}, got {len(self.queries)} × {len(self.keys)}; use a shorter input.")
 
     def accepts(self, answer: object) -> bool:
         """Return whether an answer is valid: "2.0" for query 2 and key 0, or the index of an option."""
@@ -192,14 +188,9 @@ class Rooms:
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """Yield the connection in a transaction, which is rolled back on an error."""
-        with self._connection() as db:
+        with self._connection() as db, db:  # the connection itself commits, or rolls back on an exception
             db.execute("BEGIN IMMEDIATE")
-            try:
-                yield db
-            except BaseException:
-                db.execute("ROLLBACK")
-                raise
-            db.execute("COMMIT")
+            yield db
 
     def _run(self, query: str, *values: object) -> list[sqlite3.Row]:
         """Run one statement and return its rows. Returns no rows, and creates no file, if there has been no room yet."""
@@ -341,9 +332,8 @@ class Rooms:
         with self._writing() as db:
             db.execute("UPDATE questions SET phase = 'over' WHERE room = ?", (room,))
             values = (room, json.dumps(asdict(question)), json.dumps(right))
-            return int(
-                db.execute("INSERT INTO questions (room, content, truth) VALUES (?, ?, ?)", values).lastrowid or 0
-            )
+            added = db.execute("INSERT INTO questions (room, content, truth) VALUES (?, ?, ?)", values)
+            return int(added.lastrowid or 0)
 
     def ask_again(self, question: int) -> None:
         """Start the second round of a vote, after the discussion."""
@@ -363,20 +353,16 @@ class Rooms:
     def vote(self, member: str, question: int, round: int, answer: str) -> None:
         """Record a vote; a later vote in the same round replaces it. Raises `ClassroomError` if the vote has ended."""
         with self._writing() as db:
-            row = db.execute(
-                "SELECT questions.* FROM questions JOIN members ON members.room = questions.room "
-                "WHERE questions.id = ? AND members.id = ?",
-                (question, member),
-            ).fetchone()
+            query = (
+                "SELECT questions.* FROM questions JOIN members USING (room) WHERE questions.id = ? AND members.id = ?"
+            )
+            row = db.execute(query, (question, member)).fetchone()
             if row is None or row["phase"] != "voting" or row["round"] != round:
                 raise ClassroomError("This vote has ended.")
             if not _asked(row).question.accepts(answer):
                 raise ClassroomError("This is not one of the answers.")
-            db.execute(
-                "INSERT INTO votes (question, round, member, answer) VALUES (?, ?, ?, ?) "
-                "ON CONFLICT (question, round, member) DO UPDATE SET answer = excluded.answer",
-                (question, round, member, answer),
-            )
+            query = "INSERT OR REPLACE INTO votes (question, round, member, answer) VALUES (?, ?, ?, ?)"
+            db.execute(query, (question, round, member, answer))
 
     def vote_of(self, member: str, question: int, round: int) -> str | None:
         """Return the answer that a student chose in a round, or None."""

@@ -29,9 +29,7 @@ def run_app(options: Namespace) -> None:
         os.environ[FIRST] = str(Path(options.model).resolve())
     if options.runs is not None:
         if not Path(options.runs).is_dir():
-            raise InputError(
-                f"--runs must be a folder of runs, and there is none at {options.runs}; for example checkpoints/runs."
-            )
+            raise InputError(f"--runs must be a folder of runs, got {options.runs}; for example checkpoints/runs.")
         os.environ["XFORMER_RUNS"] = str(Path(options.runs).resolve())
     if options.playlist is not None:
         load(options.playlist)  # so that an error appears here and not on a screen
@@ -103,9 +101,7 @@ def _list() -> None:
         say_table(_COLUMNS, rows)
         return
     folder = models_folder()
-    where = (
-        "XFORMER_MODELS is empty, so there are no models." if folder is None else f"There are no models in {folder}."
-    )
+    where = f"There are no models in {folder}." if folder else "XFORMER_MODELS is empty, so there are no models."
     print_line(f"{where} To fetch one: python -m xformer models fetch {next(iter(PACKAGES))}")
 
 

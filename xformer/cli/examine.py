@@ -64,9 +64,7 @@ def _checked_out(out: str, model: str) -> Path:
     path = Path(out)
     is_folder = out.endswith((os.sep, "/")) or path.is_dir()
     if path.suffix not in (".safetensors", ".npz") or is_folder or (path.exists() and not path.is_file()):
-        raise InputError(
-            f"--out must name a file ending in .safetensors or .npz, got {out!r:.200}; for example trace.npz."
-        )
+        raise InputError(f"--out must name a .safetensors or .npz file, got {out!r:.200}; for example trace.npz.")
     read = Path(model) / "model.safetensors" if os.path.isdir(model) else Path(model)
     if path.exists() and read.exists() and path.samefile(read):
         raise InputError(f"--out would overwrite the model itself, got {out!r:.200}; for example trace.safetensors.")
@@ -85,9 +83,7 @@ def run_export(options: Namespace) -> None:
     out = checked_page(options.out, "--out")
     found = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", options.head, re.ASCII)
     if not found:
-        raise InputError(
-            f"--head must be a layer and a head, both counted from 1, got {options.head!r:.40}; for example 1.1."
-        )
+        raise InputError(f"--head must be a layer and head, counted from 1, got {options.head!r:.40}; for example 1.1.")
     layer, head = int(found[1]) - 1, int(found[2]) - 1
     from xformer.reading import read  # imported after the options have been checked
     from xformer.widgets.page import view_page
@@ -103,9 +99,7 @@ def run_export(options: Namespace) -> None:
 
 def _export_live(options: Namespace) -> None:
     if len(options.live) + bool(options.out) != 2:
-        raise InputError(
-            "export live takes a model and a file; for example export live checkpoints/reverse reverse.html."
-        )
+        raise InputError("export live takes a model and a file; for example export live checkpoints/sort sort.html.")
     model, name = options.live if len(options.live) == 2 else (options.live[0], options.out)
     out = checked_page(name, "export live")
     from xformer.live.export import save_live  # imported after the options have been checked
@@ -130,9 +124,7 @@ def run_doctor(options: Namespace) -> int:
         if options.path.endswith(".npz"):
             raise InputError("doctor cannot read NumPy archives; write the trace with --out trace.safetensors.")
         if not where.exists():
-            raise InputError(
-                f"There is nothing at {options.path[:200]!r}; give the folder of a model, or a file written by trace."
-            )
+            raise InputError(f"There is nothing at {options.path[:200]!r}; give a model or a file written by trace.")
         from xformer.trace import is_trace  # imported after the path has been checked
 
         if where.is_file() and where.suffix != ".gguf" and is_trace(options.path):

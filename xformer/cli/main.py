@@ -69,14 +69,10 @@ def parser() -> _Parser:
     train.add_argument("--steps", type=int, help="the number of steps, instead of the preset's")
     train.add_argument("--seed", type=int, help="the seed, instead of the preset's")
     train.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:NUMBER")
-    where = (
-        "process: on this machine; ray: on the cluster at XFORMER_RAY_ADDRESS. Default: XFORMER_EXECUTOR, else process"
-    )
+    where = "process: this machine; ray: the cluster at XFORMER_RAY_ADDRESS. Default: XFORMER_EXECUTOR, else process"
     train.add_argument("--executor", choices=["process", "ray"], help=where)
     train.add_argument("--resume", action="store_true", help="continue the run in --out where it stopped")
-    train.add_argument(
-        "--score", type=int, default=10_000, help="the number of unseen inputs to score it on; 0 for none"
-    )
+    train.add_argument("--score", type=int, default=10_000, help="the number of unseen inputs to score on; 0 for none")
     train.add_argument("--text", help="a UTF-8 text file to train on, instead of the preset's text")
     train.add_argument("--no-snapshots", action="store_true", help="write only the final checkpoint")
     train.add_argument("--seeds", type=int, help="train this many models at once, with seeds 0, 1, …, in OUT/000, …")
@@ -91,9 +87,7 @@ def parser() -> _Parser:
     evaluate.add_argument("--seed", type=int, default=1, help="the seed of the inputs")
     evaluate.add_argument("--lengths", help="score each of these input lengths, e.g. 3-60")
     evaluate.add_argument("--edge-cases", action="store_true", help="also score the edge cases of its task")
-    evaluate.add_argument(
-        "--card", action="store_true", help="write all scores to its card, with its training seed + 1"
-    )
+    evaluate.add_argument("--card", action="store_true", help="write all scores to its card, for its training seed + 1")
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
 
     trace = commands.add_parser("trace", help="record every activation of a model on one input")
@@ -107,9 +101,7 @@ def parser() -> _Parser:
         usage="%(prog)s MODEL --input INPUT --out FILE [--head L.H] [--changes CHANGES]\n"
         "       %(prog)s live MODEL FILE [--input INPUT]",
     )
-    export.add_argument(
-        "model", help="a checkpoint folder, a .safetensors file, or a Hugging Face model; or the word live"
-    )
+    export.add_argument("model", help="a checkpoint folder, .safetensors file or Hugging Face model; or the word live")
     live = "after live: a checkpoint folder or a training run with its snapshots, and the file to write"
     export.add_argument("live", nargs="*", metavar="MODEL FILE", help=live)
     export.add_argument("--input", help='the input of the model, e.g. "3 7 12 9"')

@@ -65,9 +65,8 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, apart
 
     table = Table(show_lines=apart)
     for number, column in enumerate(columns):
-        table.add_column(
-            Text(to_printable(column)), no_wrap=number < whole, overflow="fold"
-        )  # not "ellipsis", which is not ASCII
+        # not "ellipsis", which is not ASCII
+        table.add_column(Text(to_printable(column)), no_wrap=number < whole, overflow="fold")
     for row in rows:
         table.add_row(*(Text(to_printable(cell)) for cell in row))
     Console(markup=False, highlight=False, emoji=False).print(table)
@@ -105,9 +104,7 @@ def lengths_in(text: str) -> range:
     found = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", text, re.ASCII)
     first, last = (0, 0) if found is None else (int(found[1]), int(found[2] or found[1]))
     if not 1 <= first <= last:
-        raise InputError(
-            f"--lengths must be a length or a range of lengths, each at least 1, got {text!r:.40}; for example 3-60."
-        )
+        raise InputError(f"--lengths must be a length or a range, each at least 1, got {text!r:.40}; for example 3-60.")
     return range(first, last + 1)
 
 

@@ -16,7 +16,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -289,11 +289,9 @@ class AttentionHealth:
                 raise
         found = []
         for glob in KEEP:
-            try:
+            with suppress(EditError):
                 read(model, inputs, keep=(glob,))
                 found.append(glob)
-            except EditError:
-                continue
         self._keep = tuple(found)
         return read(model, inputs, keep=self._keep)
 
@@ -314,13 +312,8 @@ class AttentionHealth:
         has_own_scale |= not getattr(config, "scale_attn_weights", True)
         logits = trace.activations.get("logits")
         is_text = any(causal.values()) and logits is not None and logits.shape[:2] == trace.read_by(last).shape
-        self._setting = Setting(
-            causal,
-            d_head,
-            logits.shape[-1] if is_text and logits is not None else 0,
-            has_own_scale,
-            hasattr(model, "peft_config"),
-        )
+        n_outputs = logits.shape[-1] if is_text and logits is not None else 0
+        self._setting = Setting(causal, d_head, n_outputs, has_own_scale, hasattr(model, "peft_config"))
         modules = attention_modules(model, () if opened is None else tuple(opened.layout.owners))
         self._modules = modules if len(modules) == len(heads) else []
         if is_text and trace.target is None:
@@ -328,9 +321,8 @@ class AttentionHealth:
         self.record.tokens = tuple(reading.tokens)
         self.record.target = () if trace.target is None else tuple(reading.tokens_of("decoder"))
         if self.out is not None:
-            settings = settings_of(
-                reading.subject.shape, model, self.task, name=self.name, steps=self.steps, every=self.every
-            )
+            shape = reading.subject.shape
+            settings = settings_of(shape, model, self.task, name=self.name, steps=self.steps, every=self.every)
             self._run = OutsideRun(RunStore(self.out), settings)
             self.record.folder = self._run.folder
             self.record.write_words()  # before the run is listed, so that the app recognizes it as one with a record
@@ -440,13 +432,8 @@ class AttentionHealth:
 
 def _callback_classes() -> tuple[type, ...]:
     """The callback classes of Transformers and Lightning, for the libraries that are imported."""
-    found: list[type] = []
-    if (transformers := _imported("transformers")) is not None:
-        found.append(transformers.TrainerCallback)
-    for name in ("lightning.pytorch", "pytorch_lightning"):
-        if (library := _imported(name)) is not None:
-            found.append(library.Callback)
-    return tuple(found)
+    names = {"transformers": "TrainerCallback", "lightning.pytorch": "Callback", "pytorch_lightning": "Callback"}
+    return tuple(getattr(library, of) for name, of in names.items() if (library := _imported(name)) is not None)
 
 
 def _imported(name: str) -> Any:
@@ -490,9 +477,7 @@ def _prepared(probe: Any, model: nn.Module, tokenizer: Any) -> Any:
     texts = [probe] if isinstance(probe, str) else list(probe) if isinstance(probe, list | tuple) else []
     if texts and all(isinstance(text, str) for text in texts) and not is_own:
         if tokenizer is None:
-            raise InputError(
-                "A text probe needs a tokenizer; pass tokenizer=AutoTokenizer.from_pretrained(…), or token ids."
-            )
+            raise InputError("A text probe needs a tokenizer; pass tokenizer=AutoTokenizer.from_pretrained(…) or ids.")
         probe = dict(tokenizer(texts, return_tensors="pt", padding=len(texts) > 1))
         probe = probe if is_transformers else probe["input_ids"]
     if is_own and isinstance(probe, tuple):  # source and target

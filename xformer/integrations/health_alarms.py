@@ -144,6 +144,11 @@ def _above(state: State, measure: str, limit: float) -> Iterator[tuple[str, int,
             yield layer, int(np.nanargmax(values)), float(np.nanmax(values))
 
 
+def _median(values: Float[np.ndarray, " head"]) -> float:
+    """The median of the known values; 0 if there are none."""
+    return float(np.nanmedian(values)) if np.isfinite(values).any() else 0.0
+
+
 def _with_gradients(state: State) -> list[Probe]:
     """The probes at which gradients are known."""
     return [one for one in state.probes if any(not math.isnan(measures["grad_q"]) for measures in one.layers.values())]
@@ -167,11 +172,8 @@ def nan(state: State, limit: float) -> Iterator[Found]:
 def leak(state: State, limit: float) -> Iterator[Found]:
     for layer, head, value in _above(state, "future", limit):
         if state.setting.is_causal.get(layer):
-            yield (
-                layer,
-                head,
-                f"{value:.2g} of its attention is on later tokens, which a causal model must not attend to.",
-            )
+            what = f"{value:.2g} of its attention is on later tokens"
+            yield layer, head, f"{what}, which a causal model must not attend to."
 
 
 @rule(1e-3, "real tokens put more than this share of attention on padding", "A masked weight is exactly 0.")
@@ -204,7 +206,7 @@ def sharp_start(state: State, limit: float) -> Iterator[Found]:
     if len(state.probes) > 1 or not state.now.loss > 0.9 * math.log(max(2, state.setting.n_outputs)):
         return
     for layer, measures in state.now.heads.items():
-        spread = float(np.nanmedian(measures["score_spread"])) if np.isfinite(measures["score_spread"]).any() else 0.0
+        spread = _median(measures["score_spread"])
         if spread > limit:
             what = f"The scores of a query have a standard deviation of {spread:.2g} before training (limit {limit:g})"
             yield layer, None, f"{what}: is the factor 1/√d_head missing, or are the weights too large?"
@@ -218,11 +220,8 @@ def sharp_start(state: State, limit: float) -> Iterator[Found]:
 def score_explosion(state: State, limit: float) -> Iterator[Found]:
     for layer, head, value in _above(state, "score_max", limit):
         if math.isfinite(value):
-            yield (
-                layer,
-                head,
-                f"Its largest score is {value:.4g}, above {limit:g}; softmax has almost no gradient there.",
-            )
+            what = f"Its largest score is {value:.4g}, above {limit:g}"
+            yield layer, head, f"{what}; softmax has almost no gradient there."
 
 
 @rule(
@@ -253,7 +252,7 @@ def entropy_collapse(state: State, limit: float) -> Iterator[Found]:
 def dead_head(state: State, limit: float) -> Iterator[Found]:
     for layer, measures in state.now.heads.items():
         now = measures["output_norm"]
-        usual = float(np.nanmedian(now)) if np.isfinite(now).any() else 0.0
+        usual = _median(now)
         for head in np.flatnonzero(now <= limit * usual) if usual > 0 else ():
             alive = [one for one in state.probes[:-1] if _share(one, layer, int(head)) > 100 * limit]
             if alive:
@@ -265,7 +264,7 @@ def dead_head(state: State, limit: float) -> Iterator[Found]:
 def _share(probe: Probe, layer: str, head: int) -> float:
     """The norm of a head's output as a multiple of its layer's median."""
     norms = probe.heads[layer]["output_norm"]
-    usual = float(np.nanmedian(norms)) if np.isfinite(norms).any() else 0.0
+    usual = _median(norms)
     return float(norms[head]) / usual if usual > 0 else 0.0
 
 
@@ -331,9 +330,7 @@ def lurching_attention(state: State, limit: float) -> Iterator[Found]:
     recent = state.probes[-3:]
     if len(recent) < 3:
         return
-    moved = [
-        float(np.mean(np.concatenate([measures["moved"] for measures in one.heads.values()]))) for one in recent[1:]
-    ]
+    moved = [float(np.mean(np.concatenate([of["moved"] for of in one.heads.values()]))) for one in recent[1:]]
     then, loss = state.loss_at(recent[0].step), state.loss_at(state.now.step)
     if min(moved) > limit and loss > 0.98 * then:
         what = f"{moved[-1]:.0%} of all attention moved between two probes, twice in a row"

@@ -198,10 +198,7 @@ def check_exportable(checkpoint: Checkpoint) -> None:
     model, task = checkpoint.model, checkpoint.task
     changed = [module for module in model.modules() if isinstance(module, Attention) and type(module) is not Attention]
     if type(model) is not Transformer or changed:
-        raise InputError(
-            f"Only xformer's own models can run in a live page, got {type((changed or [model])[0]).__name__}; "
-            "save a picture of it with xformer.save_html."
-        )
+        raise _external(type((changed or [model])[0]).__name__)
     for setting, known in KNOWN.items():
         if (value := getattr(model.config, setting)) not in known:
             raise InputError(f"A live page cannot compute {setting}={value!r} yet; it supports {', '.join(known)}.")
@@ -210,6 +207,12 @@ def check_exportable(checkpoint: Checkpoint) -> None:
             f"A live page cannot read the inputs of the task {task.config.name!r} yet; export the model without its task: "
             "xformer.save_live(path, checkpoint.model)."
         )
+
+
+def _external(name: str) -> InputError:
+    """Return the exception for a model that is not one of xformer's own."""
+    what = f"Only xformer's own models can run in a live page, got {name:.60}"
+    return InputError(f"{what}; save a picture of it with xformer.save_html.")
 
 
 def _opening(subject: BareModel) -> Any:
@@ -229,10 +232,7 @@ def opened(what: Readable) -> tuple[str, Checkpoint, list[tuple[int, Checkpoint]
     if isinstance(what, TaskModel | BareModel):
         return what.name, Checkpoint(what.model, getattr(what, "task", None)), []
     if not isinstance(what, str | Path) or is_external(Path(what)):
-        name = Path(what).name if isinstance(what, str | Path) else type(what).__name__
-        raise InputError(
-            f"Only xformer's own models can run in a live page, got {name:.60}; save a picture of it with xformer.save_html."
-        )
+        raise _external(Path(what).name if isinstance(what, str | Path) else type(what).__name__)
     path = Path(what)
     steps = snapshot_steps(path)
     if not steps:

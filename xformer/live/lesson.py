@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from xformer.errors import InputError
-from xformer.files import guarded, write_atomically
+from xformer.files import read_text, write_atomically
 from xformer.site import PATH
 
 Table = Mapping[str, Any]
@@ -262,11 +262,8 @@ def parse(text: str, name: str = "the lesson") -> Lesson:
     required = ("title", "summary", "minutes", "input")
     front = _table("\n".join(lines[1:end]), where.at(2), "front matter", _FRONT, required)
     if ("checkpoint" in front) == ("preset" in front):
-        where.fail(
-            "The front matter must name either a checkpoint or a preset to train",
-            _names(front),
-            'checkpoint = "reverse"',
-        )
+        rule = "The front matter must name either a checkpoint or a preset to train"
+        where.fail(rule, _names(front), 'checkpoint = "reverse"')
     train = {name: front.pop(name) for name in ("seed", "steps", "snapshot_every") if name in front}
     if train and "preset" not in front:
         where.fail("Training settings need a preset", _names(train), 'preset = "reverse-small"')
@@ -291,12 +288,7 @@ def load(path: str | Path) -> Lesson:
         >>> lesson.load("docs/lessons/masks.md").title
         'Masks'
     """
-    with guarded(path, MOST_BYTES, InputError) as (file, _):
-        content = file.read(MOST_BYTES + 1)
-    try:
-        return parse(content.decode("utf-8"), Path(path).name)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{Path(path).name} must be UTF-8 text; byte {error.start} is not.") from None
+    return parse(read_text(path, MOST_BYTES), Path(path).name)
 
 
 def build(path: str | Path, out: str | Path) -> None:
@@ -372,12 +364,11 @@ def check(lesson: Lesson, model: Any, name: str = "the lesson") -> None:
                 site, _, number = head.rpartition(".")
                 if site not in heads or (number != "*" and int(number) >= heads[site]):
                     where.fail(f"The model has the heads {heads}", head, f"{next(iter(heads))}.0")
+            text = state.get("input", lesson.input)
             try:
-                read(model, state.get("input", lesson.input), keep=["logits"])
+                read(model, text, keep=["logits"])
             except InputError as error:
-                where.fail(
-                    "The model must be able to read each input", f"{state.get('input')!r} ({error})", lesson.input
-                )
+                where.fail("The model must be able to read each input", f"{text!r} ({error})", lesson.input)
 
 
 class _Place(NamedTuple):
@@ -461,7 +452,9 @@ def _predict(text: str, where: _Place) -> Predict:
         bounds = [one.get("at_least", n) for n, one in enumerate(details["choices"])]
         if bounds != sorted(set(bounds)):
             where.fail("The at_least values of the choices must increase", bounds, [0, 0.5, 1])
-    return Predict(ask, given["question"], _html(given["reveal"]), _state(given.get("state", {}), where), details)
+    return Predict(
+        ask, given["question"], _markdown().render(given["reveal"]), _state(given.get("state", {}), where), details
+    )
 
 
 def _exercise(text: str, where: _Place) -> Exercise:
@@ -472,10 +465,8 @@ def _exercise(text: str, where: _Place) -> Exercise:
     given, details = _fields_of(text, where, f"exercise {goal}", _EXERCISE, (*first, *needs), optional)
     allow = tuple(given.get("allow", allowed))
     start = _state(given.get("start", {}), where)
-    if missing := [kind for kind in EDITS if kind in start and kind not in (*allow, *details.get("keep", ()))]:
-        where.fail(
-            "An exercise may only start with changes that it allows or keeps", _names(missing), f"keep = {missing}"
-        )
+    if more := [kind for kind in EDITS if kind in start and kind not in (*allow, *details.get("keep", ()))]:
+        where.fail("An exercise may only start with changes that it allows or keeps", _names(more), f"keep = {more}")
     return Exercise(goal, given["task"], given["hint"], start, allow, details)
 
 
@@ -483,10 +474,6 @@ def _markdown() -> Any:
     from markdown_it import MarkdownIt
 
     return MarkdownIt("commonmark", {"html": False}).disable("image").enable("table")
-
-
-def _html(text: str) -> str:
-    return _markdown().render(text)
 
 
 def _steps(text: str, where: _Place) -> tuple[Step, ...]:
@@ -507,9 +494,7 @@ def _steps(text: str, where: _Place) -> tuple[Step, ...]:
             found.append((title, line, []))
             continue
         if not found:
-            where.at(line).fail(
-                "The text must begin with the title of a step", token.content or token.type, "## A step"
-            )
+            where.at(line).fail("The text must begin with a step's title", token.content or token.type, "## A step")
         parts = found[-1][2]
         kind = token.info.strip() if token.type == "fence" else ""
         if kind in blocks:

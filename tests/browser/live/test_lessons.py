@@ -45,7 +45,7 @@ WRONG = {
     "no model": (FRONT.replace('checkpoint = "reverse-small"\n', ""), "either a checkpoint or a preset to train, got title"),
     "an unknown field": (FRONT.replace("checkpoint", "summary2"), "line 5: The front matter may have the fields title, sum"),
     "no steps": (FRONT, "line 8: A lesson needs at least one step, got none; for example ## A step."),
-    "text before the first step": (FRONT + "Text.\n", "line 8: The text must begin with the title of a step"),
+    "text before the first step": (FRONT + "Text.\n", "line 8: The text must begin with a step's title"),
     "two exercises": (block("exercise", *EXERCISE, "```", "```exercise", *EXERCISE), "line 8: A step may have at most one"),
     "a head without number": (block("show", 'ablate = ["encoder.0.attn"]'), "line 10: The field ablate must be a list of"),
     "TOML of a block": (block("show", 'mask = "full"', "layer = = 1"), "line 11: The state must be valid TOML"),
