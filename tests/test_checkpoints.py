@@ -47,9 +47,7 @@ def assert_same(one: Checkpoint, other: Checkpoint) -> None:
         ("encoder-decoder", "single.safetensors", {"positions": "rotary", "dropout": 0.1, "output_bias": False}),
     ],
 )
-def test_saved_checkpoint_is_loaded_bit_for_bit(
-    tmp_path: Path, name: str, architecture: str, options: dict[str, Any]
-) -> None:
+def test_checkpoint_is_saved_bit_for_bit(tmp_path: Path, name: str, architecture: str, options: dict[str, Any]) -> None:
     saved = checkpoint_of(architecture, **options)
     save(saved, tmp_path / name)
     loaded = load(tmp_path / name)

@@ -18,9 +18,7 @@ TEXT = {"Llama": "the cat sat on the", "BERT": "the cat [MASK] on"}
 
 
 @pytest.mark.parametrize("family", TEXT)
-def test_trace_matches_the_outputs_of_the_transformers_model(
-    family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_trace_matches_the_transformers_model(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, out = folder_of(family, tmp_path / "tiny"), tmp_path / "trace.npz"
     assert main(["trace", str(folder), "--input", TEXT[family], "--out", str(out)]) == 0
     arrays = np.load(out, allow_pickle=False)
@@ -39,9 +37,7 @@ def test_trace_matches_the_outputs_of_the_transformers_model(
     assert written.endswith(f"written to {out}")
 
 
-def test_trace_of_an_external_model_cannot_be_written_as_safetensors(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_trace_of_an_external_model_cannot_be_safetensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, out = folder_of("Llama", tmp_path / "tiny"), tmp_path / "trace.safetensors"
     capsys.readouterr()  # the library's progress bar
     assert main(["trace", str(folder), "--input", "the cat", "--out", str(out)]) == 1
@@ -65,9 +61,7 @@ def test_doctor_finds_weights_that_cause_non_finite_outputs(tmp_path: Path, caps
 
 
 @pytest.mark.parametrize("command", ["trace", "doctor"])
-def test_error_for_a_damaged_folder_does_not_show_its_path(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_error_of_a_damaged_folder_hides_path(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = folder_of("Llama", tmp_path / "ti\x1b[2Jny")
     (folder / "model.safetensors").write_bytes(b"\x00" * 100)
     capsys.readouterr()  # the library's progress bar

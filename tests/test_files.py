@@ -17,18 +17,11 @@ import pytest
 import safetensors.torch
 import torch
 
+from tests.training.at_work import failing_with
 from xformer.errors import CheckpointError
 from xformer.files import MAX_HEADER, MAX_TENSORS, TensorEntry, parse_header, strict_json, write_atomically
 
 NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def fail(*_: Any, **__: Any) -> Any:
-    raise NO_SPACE
-
-
-def interrupt(*_: Any) -> Any:
-    raise KeyboardInterrupt
 
 
 class FullFile(io.FileIO):
@@ -52,9 +45,9 @@ def test_content_is_written_and_the_folder_created(tmp_path: Path) -> None:
     ("name", "fake"),
     [
         pytest.param("fdopen", FullFile, id="writing"),
-        pytest.param("fsync", fail, id="flushing"),
-        pytest.param("replace", fail, id="renaming"),
-        pytest.param("replace", interrupt, id="interrupted"),
+        pytest.param("fsync", failing_with(NO_SPACE), id="flushing"),
+        pytest.param("replace", failing_with(NO_SPACE), id="renaming"),
+        pytest.param("replace", failing_with(KeyboardInterrupt()), id="interrupted"),
     ],
 )
 def test_failed_write_raises_and_leaves_the_old_file(
@@ -81,9 +74,7 @@ def test_process_that_ends_before_the_rename_leaves_the_old_file(tmp_path: Path)
     assert [half.suffix for half in tmp_path.iterdir() if half != path] == [".part"]  # the next worker removes it
 
 
-def test_file_is_synced_before_the_rename_and_the_folder_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_is_synced_before_the_rename_and_the_folder_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     fsync, replace = os.fsync, os.replace
 
@@ -119,9 +110,8 @@ def refused(content: bytes) -> str:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
 def test_header_written_by_safetensors_is_parsed(dtype: torch.dtype) -> None:
-    tensors = {
-        name: torch.zeros(shape, dtype=dtype) for name, shape in {"b": (2, 3), "a": (5,), "none": (0, 7)}.items()
-    }
+    shapes = {"b": (2, 3), "a": (5,), "none": (0, 7)}
+    tensors = {name: torch.zeros(shape, dtype=dtype) for name, shape in shapes.items()}
     content = safetensors.torch.save(tensors, {"made by": "a test"})
     header = parse_header(content)
     assert header.metadata == {"made by": "a test"}
@@ -175,9 +165,8 @@ def test_invalid_header_is_rejected(entries: Any, n_bytes: int, words: str) -> N
 
 def test_truncated_oversized_and_non_utf8_headers_are_rejected() -> None:
     assert refused(bytes(7)) == "The file is not a safetensors file: it has only 7 bytes."
-    assert refused((100).to_bytes(8, "little") + b"{}") == (
-        "The file is truncated: its header claims 100 bytes, but 2 follow."
-    )
+    truncated = "The file is truncated: its header claims 100 bytes, but 2 follow."
+    assert refused((100).to_bytes(8, "little") + b"{}") == truncated
     assert "the limit is 1,000,000" in refused((2**64 - 1).to_bytes(8, "little") + b"{}")
     assert "not UTF-8" in refused((4).to_bytes(8, "little") + b"\x80abc")
 

@@ -27,9 +27,7 @@ def test_train_eval_trace_and_runs_work_together(
         return capsys.readouterr().out
 
     out = tmp_path / "runs" / "mine"
-    output = run(
-        "train", "--preset", "reverse-mirror", "--out", str(out), "--steps", "20", "--seed", "3", "--score", "50"
-    )
+    output = run(*f"train --preset reverse-mirror --out {out} --steps 20 --seed 3 --score 50".split())
     assert "exact match on 50 unseen inputs" in output
     card = xformer.load(out).card
     assert (card["seed"], card["step"]) == (3, 20)
@@ -55,10 +53,8 @@ def test_train_with_seeds_and_sweep_trains_many_models(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("xformer.training.loop.prepare_process", lambda: None)
-    command = (
-        f"train --preset reverse-mirror --out {tmp_path} --steps 20 --score 20 --sweep peak_lr=0.001,0.01 --seeds 2"
-    )
-    assert main(command.split()) == 0
+    many = "--sweep peak_lr=0.001,0.01 --seeds 2"
+    assert main(f"train --preset reverse-mirror --out {tmp_path} --steps 20 --score 20 {many}".split()) == 0
     output = capsys.readouterr().out
     assert "003  learning rate 0.01, seed 1: " in output
     assert "4 of 4 models have ended" in output

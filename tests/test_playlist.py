@@ -34,9 +34,7 @@ def test_playlist_survives_a_round_trip_through_a_file(tmp_path: Path) -> None:
 
 
 def test_item_has_the_screen_and_the_parameters_of_its_link_without_embedding() -> None:
-    item = Item(
-        link="/attention?model=reverse&input=3+7&edits=cut%3Aa&other=&embed=true&embed_options=dark_theme", title=""
-    )
+    item = Item(link="/attention?model=reverse&input=3+7&edits=cut%3Aa&other=&embed=true&embed_options=dark", title="")
     assert item.screen == "attention"
     assert item.values == {"model": "reverse", "input": "3 7", "edits": "cut:a", "other": ""}
     assert Item(link="/", title="").screen == ""

@@ -77,10 +77,8 @@ def show(
     typed, base = _typed(adapter, inputs), _served()
     if isinstance(adapter, HuggingFaceModel) and (why := import_module("pages.shared.models").not_shown(adapter)):
         raise InputError(why)
-    if isinstance(adapter, TaskModel):
-        usual = adapter.task.config.name
-    else:
-        usual = type(model).__name__ if isinstance(model, nn.Module) else adapter.name
+    usual = type(model).__name__ if isinstance(model, nn.Module) else adapter.name
+    usual = adapter.task.config.name if isinstance(adapter, TaskModel) else usual
     title = re.sub(r"[^\w.-]+", "-", name or usual)[:80] or "model"  # safe in a link
     kept = keep_in_memory(adapter, title)
     url = f"{base}/{screen}?{urlencode({'model': kept, 'input': typed})}"

@@ -75,9 +75,7 @@ def test_later_vote_of_a_round_replaces_the_earlier_one(rooms: Rooms, room: Room
     assert rooms.vote_of(two, question, 2) == "1"
 
 
-def test_vote_is_rejected_from_another_room_for_an_invalid_answer_and_after_the_reveal(
-    rooms: Rooms, room: Room
-) -> None:
+def test_vote_from_another_room_or_invalid_or_after_the_reveal_is_rejected(rooms: Rooms, room: Room) -> None:
     question = rooms.ask(room.id, YES_NO, ["0"])
     one, stranger = rooms.join(room.id, "one").id, rooms.join(rooms.open("another").id, "stranger").id
     for member, round, answer in ((stranger, 1, "0"), (one, 2, "0"), (one, 1, "2"), (one, 1, "x"), (one, 1, "")):

@@ -51,9 +51,8 @@ def wait(store: RunStore, run: str, what: str, holds: Callable[[Entry], bool], *
     """Wait until something holds of a run, tending the run store as a server does."""
     deadline = time.monotonic() + PATIENCE
     while not holds(entry := store.entry(run)):
-        assert time.monotonic() < deadline, (
-            f"{what} did not happen: {entry.state}, step {entry.step}, “{entry.message}”"
-        )
+        found = f"{entry.state}, step {entry.step}, “{entry.message}”"
+        assert time.monotonic() < deadline, f"{what} did not happen: {found}"
         if tends:
             jobs.reconcile(store)
         time.sleep(0.1)

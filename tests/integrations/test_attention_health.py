@@ -26,12 +26,8 @@ from xformer.training import jobs, liveness
 from xformer.training.run_store import RunStore
 from xformer.training.tables import scalars
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::Warning:lightning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*pin_memory.*"),
-]
+IGNORED = ("ignore::Warning:lightning", "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore:.*pin_memory.*")
+pytestmark = [pytest.mark.filterwarnings(warning) for warning in IGNORED]
 VOCAB, POS, STEPS = 19, 11, 6
 
 
@@ -116,9 +112,7 @@ def test_a_plain_loop_is_bit_identical_with_and_without_it(name: str, device: st
 
 
 def llama(**options: Any) -> Any:
-    transformers = pytest.importorskip(
-        "transformers", reason="transformers is not installed: its Trainer was NOT tested"
-    )
+    transformers = pytest.importorskip("transformers", reason="not installed: Transformers' Trainer was NOT tested")
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=VOCAB, hidden_size=24, intermediate_size=29, num_hidden_layers=2, num_attention_heads=4,

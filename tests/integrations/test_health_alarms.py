@@ -147,10 +147,8 @@ def test_unknown_measures_raise_nothing() -> None:
 
 def test_the_reason_of_a_loss_spike_names_the_largest_change_before_it() -> None:
     [alarm] = raised(CASES["a spike"][1], {"loss_spike": 5.0}, set())
-    assert alarm.reason == (
-        "The loss rose from 2 to 2.48 at step 92. The largest change before it is score_max of decoder.2.attn, head 1: "
-        "2 → 20."
-    )
+    change = "The largest change before it is score_max of decoder.2.attn, head 1: 2 → 20."
+    assert alarm.reason == f"The loss rose from 2 to 2.48 at step 92. {change}"
 
 
 def test_thresholds_can_be_changed_and_rules_turned_off() -> None:

@@ -30,6 +30,7 @@ PRESET = tiny_preset(steps=20, log_every=5, snapshot_every=10, model={"dropout":
 TIMES = ("seconds", "tokens_per_second")
 Happening = Callable[[], Any] | str
 """An event for a run: a callable, or words such as "pause", "rate=0.02", "SIGTERM" and "dies"; see `LocalRun.happens`."""
+Happenings = Mapping[int, Happening]
 
 
 def claim(store: RunStore, run: str, device: str = "cpu") -> str:
@@ -154,9 +155,7 @@ class LocalRun:
                 self.store.send(self.id, kind, float(value) if value else None)
         return None
 
-    def train(
-        self, at: Mapping[int, Happening] | None = None, pauses: Sequence[Happening] = (), device: str = "cpu"
-    ) -> Entry:
+    def train(self, at: Happenings | None = None, pauses: Sequence[Happening] = (), device: str = "cpu") -> Entry:
         """Train the run. `at[step]` is applied before the next step; each poll of a paused worker applies one of `pauses`."""
         train_step, waiting = loop.Run.train_step, list(pauses)
 
@@ -182,13 +181,13 @@ class LocalRun:
         assert not waiting, "the worker polled less often than the test expects"
         return self.entry
 
-    def dies(self, at: Mapping[int, Happening]) -> None:
+    def dies(self, at: Happenings) -> None:
         """Train until the process is killed, and record that."""
         with pytest.raises(SystemExit):
             self.train(at)
         self.store.change(self.id, worker=None, state="interrupted")
 
-    def resume(self, at: Mapping[int, Happening] | None = None, pauses: Sequence[Happening] = ()) -> Entry:
+    def resume(self, at: Happenings | None = None, pauses: Sequence[Happening] = ()) -> Entry:
         """Resume the run and train it here."""
         with self.monkeypatch.context() as patch:
             patch.setattr(jobs, "reconcile", lambda _: None)

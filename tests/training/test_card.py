@@ -160,9 +160,7 @@ def test_rejected_file_gives_one_sentence_and_leaves_nothing(store: RunStore) ->
 
 
 @pytest.mark.parametrize("fails", ["xformer.checkpoints.save", "xformer.training.run_store.insert_rows"])
-def test_disk_error_during_import_leaves_neither_a_row_nor_a_folder(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch, fails: str
-) -> None:
+def test_disk_error_during_import_leaves_nothing(store: RunStore, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
     monkeypatch.setattr(fails, failing_with(OSError(28, "No space left on device")))
     with pytest.raises(RunStoreError, match=r"The run could not be saved|cannot be used"):
         from_file(store, file_of({}), owner="ben")

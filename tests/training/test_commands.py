@@ -161,9 +161,7 @@ def test_worker_releases_a_run_that_was_assigned_to_another_process(run: LocalRu
     ],
     ids=["complete", "ended by a stop", "ended by the time limit"],
 )
-def test_progress_of_scoring_is_in_the_run_store(
-    run: LocalRun, during: Any, seconds: float, samples: int, message: str
-) -> None:
+def test_progress_of_scoring_is_stored(run: LocalRun, during: Any, seconds: float, samples: int, message: str) -> None:
     seen, score = [], evaluate.score
 
     def part(*args: Any) -> Any:

@@ -114,9 +114,7 @@ def test_metrics_row_keeps_only_valid_values(text: str, kept: dict[str, Any] | N
 
 
 @pytest.mark.parametrize("hurts", ["folder", "worker.lock", "the lock of a dead run"])
-def test_run_with_an_unusable_folder_does_not_block_other_runs(
-    store: RunStore, hurts: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_folder_blocks_no_other_run(store: RunStore, hurts: str, monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
     monkeypatch.setattr(processes, "spawn", lambda store, run, *_: started.append(run))
     monkeypatch.setattr(jobs, "devices", lambda: ["cpu"])

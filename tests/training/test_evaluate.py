@@ -13,9 +13,7 @@ from xformer.training.evaluate import evaluate
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_score_does_not_depend_on_the_batch_size(
-    float64: None, monkeypatch: pytest.MonkeyPatch, architecture: str
-) -> None:
+def test_score_is_independent_of_batch_size(float64: None, monkeypatch: pytest.MonkeyPatch, architecture: str) -> None:
     """Score the same 23 examples in batches of 7, 7, 7 and 2, and in one batch."""
     monkeypatch.setattr(module, "BATCH", 7)
     task = tiny_task(architecture)

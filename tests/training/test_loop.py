@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -113,11 +114,12 @@ def test_every_step_draws_its_own_dropout(monkeypatch: pytest.MonkeyPatch) -> No
     assert drawn == [(6, "init", 0), *((6, "dropout", step) for step in (1, 2, 3, 4, 5))]
 
 
+LEARNS: dict[str, Any] = {"task": {"name": "copy"}, "model": {"d_model": 16}, "batch_size": 32, "peak_lr": 2e-2}
+"""Settings with which the model solves its task in some hundred steps."""
+
+
 def test_target_ends_the_run_early(tmp_path: Path) -> None:
-    preset = tiny_preset(
-        task={"name": "copy"}, model={"d_model": 16}, steps=600, batch_size=32, peak_lr=2e-2, log_every=10, target=0.9
-    )
-    reports = list(iter_train(preset, out=tmp_path))
+    reports = list(iter_train(tiny_preset(**LEARNS, steps=600, log_every=10, target=0.9), out=tmp_path))
     assert reports[-1].step < 600
     assert reports[-1].done
     assert reports[-1].held_out.exact_match >= 0.9
@@ -132,12 +134,9 @@ def test_stalled_run_has_a_note_once() -> None:
     reports = list(iter_train(tiny_preset(steps=20, log_every=2, peak_lr=1e-9)))
     noted = [report for report in reports if report.note]
     assert [report.step for report in noted] == [12]
-    assert noted[0].note == (
-        f"This run has stalled: at step 12 of 20 its loss is still {noted[0].loss:.2f}. "
-        "Another seed or a longer warm-up usually helps."
-    )
-    learning = tiny_preset(task={"name": "copy"}, model={"d_model": 16}, steps=120, batch_size=32, peak_lr=2e-2)
-    assert not any(report.note for report in iter_train(learning))
+    what = f"This run has stalled: at step 12 of 20 its loss is still {noted[0].loss:.2f}."
+    assert noted[0].note == f"{what} Another seed or a longer warm-up usually helps."
+    assert not any(report.note for report in iter_train(tiny_preset(**LEARNS, steps=120)))
 
 
 def test_divergence_is_reported_in_one_sentence_and_the_last_snapshot_is_finite(tmp_path: Path) -> None:

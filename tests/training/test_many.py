@@ -86,12 +86,8 @@ def test_models_with_other_positions_and_norms_train_together(architecture: str,
 
 def test_models_trained_together_have_their_own_recipes() -> None:
     base = tiny_preset()
-    changes = (
-        {"weight_decay": 0.5},
-        {"clip_norm": 0.0},
-        {"beta2": 0.9, "adam_eps": 1e-6},
-        {"lr_changes": ((3, 0.01),)},
-    )
+    changes: list[dict[str, Any]] = [{"weight_decay": 0.5}, {"clip_norm": 0.0}, {"lr_changes": ((3, 0.01),)}]
+    changes.append({"beta2": 0.9, "adam_eps": 1e-6})
     runs, _ = trained_together([replace(base, train=base.train.replace(**change)) for change in changes])
     for run in runs:
         assert_as_alone(run)

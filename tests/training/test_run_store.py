@@ -112,9 +112,8 @@ def test_deleted_run_can_be_restored(store: RunStore) -> None:
     run = store.add(PRESET)
     store.delete(run)
     assert store.entries() == []
-    assert [entry.state for entry in store.entries(deleted=True)] == [
-        "stopped"
-    ]  # restored, it does not start by itself
+    # Restored, it does not start by itself.
+    assert [entry.state for entry in store.entries(deleted=True)] == ["stopped"]
     store.undelete(run)
     assert [entry.id for entry in store.entries()] == [run]
     edit(store, run, worker="w", state="running")

@@ -100,17 +100,13 @@ PLACES: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_run_interrupted_outside_an_update_resumes_at_its_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_run_interrupted_outside_an_update_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     out, after = tmp_path / "run", place == "state"
     interrupted(PRESET, out, monkeypatch, PLACES[place], 3 if after else 2, after=after)
     assert_ends_like_an_undisturbed_run(resumed(PRESET, out), out)
 
 
-def test_run_interrupted_during_an_update_resumes_from_the_last_snapshot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_interrupted_in_an_update_resumes_from_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "run"
     interrupted(PRESET, out, monkeypatch, (torch.optim.AdamW, "step"), 7, after=True)
     run = resumed(PRESET, out)
@@ -143,7 +139,7 @@ def test_run_stopped_repeatedly_ends_like_an_undisturbed_run(tmp_path: Path, mon
 def test_run_is_not_resumed_with_different_settings(tmp_path: Path, kind: str, other: Preset) -> None:
     next(iter_train(PRESET, out=tmp_path)).row()
     before = (tmp_path / STATE).read_bytes()
-    with pytest.raises(TrainingError, match=f"had different {kind} settings, so it cannot be resumed with these"):
+    with pytest.raises(TrainingError, match=f"had different {kind} settings, so these cannot resume it"):
         iter_train(other, out=tmp_path, resume=True)
     assert (tmp_path / STATE).read_bytes() == before
 

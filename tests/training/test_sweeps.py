@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,9 +35,7 @@ def submit(store: RunStore, preset: Any = PRESET, **settings: Any) -> str:
     return jobs.submit(store, preset, owner="ada", name="Many", sweep=settings or {"seed": [0, 1, 2]})
 
 
-def train(
-    store: RunStore, run: str, monkeypatch: pytest.MonkeyPatch, at: dict[int, Callable[[], Any]] | None = None
-) -> Entry:
+def train(store: RunStore, run: str, monkeypatch: pytest.MonkeyPatch, at: dict[int, Any] | None = None) -> Entry:
     """Train a queued sweep in this process; `at[step]` is called before the next step."""
     step_of_all = many.train_step
 
@@ -133,9 +131,7 @@ def test_stored_sweep_has_metrics_outcomes_and_maps(store: RunStore, monkeypatch
         StoredSweep(store, one.id)
 
 
-def test_sweep_on_a_text_has_no_outcome_and_marks_masked_cells(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sweep_on_text_has_no_outcome_and_marks_masked_cells(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     alphabet = "".join(sorted(set(texts.read("python"))))
     words = {"name": "characters", "symbols": len(alphabet), "alphabet": alphabet, "text": "python"}
     preset = tiny_preset("decoder", task=words | {"min_len": 8, "max_len": 8}, steps=5, log_every=5)
@@ -148,9 +144,7 @@ def test_sweep_on_a_text_has_no_outcome_and_marks_masked_cells(
     assert (sweep.maps()[0][:, ~above] <= 253).all()
 
 
-def test_finished_model_becomes_a_run_even_if_its_process_was_killed_before(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finished_model_of_a_killed_process_becomes_a_run(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     run = submit(store)
     train(store, run, monkeypatch)
     for number, moved in ((1, False), (2, True)):
@@ -167,16 +161,12 @@ def test_finished_model_becomes_a_run_even_if_its_process_was_killed_before(
         assert again.seconds == pytest.approx(lost.seconds, abs=0.01)
 
 
-def test_failed_model_becomes_a_failed_run_and_the_sweep_reports_it(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_model_becomes_a_run_and_the_sweep_reports_it(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     preset = tiny_preset(model={"norm": "none"}, clip_norm=0.0, adam_eps=1.0, warmup=0.0)
     run = submit(store, preset, peak_lr=[0.001, 1e12])
     entry = train(store, run, monkeypatch)
-    assert (entry.state, entry.message) == (
-        "finished",
-        "1 of its 2 models failed because the loss was no longer finite.",
-    )
+    assert entry.state == "finished"
+    assert entry.message == "1 of its 2 models failed because the loss was no longer finite."
     good, bad = members(store, run)
     assert (good.state, bad.state) == ("finished", "failed")
     assert "became" in bad.message
@@ -211,9 +201,7 @@ def test_sweep_with_a_damaged_list_of_models_is_damaged(store: RunStore) -> None
         assert "sweep" in store.entry(run).message
 
 
-def test_last_maps_are_written_before_the_last_model_becomes_a_run(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_last_maps_are_written_before_all_models_are_runs(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     run, become_run, found = submit(store, seed=[0, 1, 2]), worker.become_run, []
 
     def record_maps(*args: Any, **kwargs: Any) -> None:  # readers look for no more maps once all models are runs

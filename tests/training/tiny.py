@@ -27,13 +27,8 @@ def tiny_model(task: Task, **options: Any) -> ModelConfig:
     """Return the configuration of a one-layer model that fits the task."""
     special = task.vocabulary.special
     sizes: dict[str, Any] = {"d_model": 8, "n_layers": 1, "n_heads": 2, "d_ff": 8, "max_len": 17}
-    return ModelConfig(
-        architecture=task.config.architecture,
-        vocab_size=len(task.vocabulary),
-        end_token=special.end,
-        start_token=special.start,
-        **(sizes | options),
-    )
+    sizes |= {"vocab_size": len(task.vocabulary), "end_token": special.end, "start_token": special.start}
+    return ModelConfig(architecture=task.config.architecture, **(sizes | options))
 
 
 def tiny_preset(
@@ -46,9 +41,8 @@ def tiny_preset(
     """Return a preset whose run takes milliseconds; any of its settings can be overridden."""
     tiny = tiny_task(architecture, **(task or {}))
     recipe: dict[str, Any] = {"steps": 12, "batch_size": 4, "log_every": 5, "snapshot_every": 4, "held_out": 8}
-    return Preset(
-        "tiny", "Tiny", "For tests.", tiny_model(tiny, **(model or {})), tiny.config, TrainConfig(**(recipe | train))
-    )
+    config = tiny_model(tiny, **(model or {}))
+    return Preset("tiny", "Tiny", "For tests.", config, tiny.config, TrainConfig(**(recipe | train)))
 
 
 def run_of(preset: Preset, out: Path | None = None, device: str = "cpu") -> Run:

@@ -42,7 +42,8 @@ def run_app(options: Namespace) -> None:
             command += ["--browser.serverAddress", address]
             url = f"http://{f'[{address}]' if ':' in address else address}:{options.port or 8501}"
             print_line(f"Others on this network can open {url}")
-            _print_code(url)
+            if sys.stdout.isatty() and to_printable("█") == "█" and find_spec("segno"):  # it can display a QR code
+                print(_code(url))
     if options.port is not None:
         command += ["--server.port", str(options.port)]
     if IS_INSTALLED:  # a checkout stores runs in its own folder
@@ -61,13 +62,8 @@ def _address_in_network() -> str:
             return socket.gethostname()
 
 
-def _print_code(url: str) -> None:
-    """Print the address as a QR code if the terminal can display it."""
-    if sys.stdout.isatty() and to_printable("█") == "█" and find_spec("segno"):
-        print(_code(url))
-
-
 def _code(url: str) -> str:
+    """Return an address as a QR code for a terminal."""
     import segno  # imported here because it is rarely needed
 
     code = io.StringIO()

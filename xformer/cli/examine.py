@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,11 +158,17 @@ def _doctor_of_model(options: Namespace) -> int:
     print_line("No problems found." if diagnosis.ok else f"{n} check{'s' if n > 1 else ''} found a problem.")
     for finding in diagnosis.broken:
         print_line(f"  {finding.check}: {finding.remedy}")
-    print_line()
-    print_line("Not checked:")
-    for line in diagnosis.not_checked:
-        print_line(f"  {line}")
+    _print_section("Not checked", diagnosis.not_checked)
     return int(not diagnosis.ok)
+
+
+def _print_section(heading: str, lines: Sequence[str]) -> None:
+    """Print a heading and indented lines, if there are any."""
+    if lines:
+        print_line()
+        print_line(f"{heading}:")
+    for line in lines:
+        print_line(f"  {line}")
 
 
 def _doctor_of_trace(options: Namespace) -> int:
@@ -181,16 +188,9 @@ def _doctor_of_trace(options: Namespace) -> int:
         print_line("No problems found.")
     if too_few_rows(recorded):
         print_line("The trace has too few tokens to determine where queries, keys and values come from.")
-    for heading, lines in (
-        ("Checked", report.checked),
-        ("Not checked (not part of this model, or the trace shows too little)", report.left_open),
-        ("Impossible to check in any trace", report.out_of_sight),
-    ):
-        if lines:
-            print_line()
-            print_line(f"{heading}:")
-            for line in lines:
-                print_line(f"  {line}")
+    _print_section("Checked", report.checked)
+    _print_section("Not checked (not part of this model, or the trace shows too little)", report.left_open)
+    _print_section("Impossible to check in any trace", report.out_of_sight)
     return int(any(finding.severity != "note" for finding in report.findings))
 
 

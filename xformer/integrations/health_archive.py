@@ -51,7 +51,7 @@ from xformer.training.card import (
     first_problem,
     read_card,
 )
-from xformer.training.entry import AT_WORK, ELSEWHERE, EXTERNAL, FIGURES, MOVES, is_number, metrics_row
+from xformer.training.entry import ELSEWHERE, EXTERNAL, FIGURES, is_number, metrics_row
 from xformer.training.limits import Limits
 from xformer.training.run_store import RunStore, new_id, one_line
 
@@ -64,6 +64,8 @@ MOST_FILES = 4_096
 _WANTED = re.compile(rf"(?P<folder>(?:[^/]+/)*)(?P<file>{CARD}|{FOLDER}/{FILE}|{FOLDER}/\d{{6,8}}\.npz)", re.ASCII)
 _DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, EOFError, OSError, ValueError)
 """The errors that zipfile raises for damaged, encrypted and unsupported archives."""
+_ENDS = ("finished", "failed", "stopped", "interrupted")
+"""The states of a run that has ended."""
 _Step = Annotated[int, Field(ge=0, le=MAX_STEPS)]
 _Labels = tuple[Annotated[str, Field(max_length=200)], ...]
 
@@ -160,8 +162,7 @@ def from_archive(
         record.write_words()
         rows = _rows(card.get("curve"), record, about.train.steps)
         last, name = record.probes[-1].step, about.name or "imported"
-        state = card.get("state")
-        state = state if state in MOVES and state not in (*AT_WORK, "queued") else "interrupted"
+        state = card["state"] if card.get("state") in _ENDS else "interrupted"
         columns = {"tags": json.dumps([TAG]), "device": ELSEWHERE, "step": last, "seconds": about.seconds}
         settings = Preset(EXTERNAL, about.title or name, about.about, model, task, about.train)
         store.put_rows(run, rows)

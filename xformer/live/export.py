@@ -89,11 +89,9 @@ def live_page(
     from xformer.widgets import matrices_data, scene_data  # imported here because they import the analyses
 
     name, checkpoint, snapshots = opened(checkpoint_or_run)
-    colours = matrices_data.COLOURS | scene_data.COLOURS
-    data = {"model": pack_model(checkpoint, snapshots, input, name=name), "colours": json.dumps(colours).encode()}
-    data |= {
-        part: json.dumps(value).encode() for part, value in (("lesson", lesson), ("state", state)) if value is not None
-    }
+    values = {"colours": matrices_data.COLOURS | scene_data.COLOURS, "lesson": lesson, "state": state}
+    data = {"model": pack_model(checkpoint, snapshots, input, name=name)}
+    data |= {part: json.dumps(value).encode() for part, value in values.items() if value is not None}
     title = str((lesson or {}).get("title") or checkpoint.card.get("title") or name)
     return stand_alone_page("live", "live", data, title=title, styles=INSIDE)
 
@@ -123,12 +121,12 @@ def save_live(path: str | Path, checkpoint_or_run: Readable, input: str | None =
     write_atomically(path, live_page(checkpoint_or_run, input).encode())
 
 
+Snapshots = Sequence[tuple[int, Checkpoint]]
+"""The step and the model of each snapshot of a training, in order."""
+
+
 def pack_model(
-    checkpoint: Checkpoint,
-    snapshots: Sequence[tuple[int, Checkpoint]] = (),
-    input: str | None = None,
-    *,
-    name: str = "model",
+    checkpoint: Checkpoint, snapshots: Snapshots = (), input: str | None = None, *, name: str = "model"
 ) -> bytes:
     """Pack a model for the page's script, in the layout that the module docstring describes.
 
@@ -250,7 +248,7 @@ def _spread(items: Sequence[Any], most: int) -> list[Any]:
 
 
 def _put_snapshots(
-    body: Blocks, snapshots: Sequence[tuple[int, Checkpoint]], trained: Float[np.ndarray, " weight"], kind: str
+    body: Blocks, snapshots: Snapshots, trained: Float[np.ndarray, " weight"], kind: str
 ) -> list[dict[str, Any]]:
     """Pack the snapshots that precede the trained weights, as float16 or as differences from them, and return their headers."""
     placed = []

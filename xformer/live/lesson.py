@@ -34,6 +34,9 @@ class _Rule(NamedTuple):
     example: str
 
 
+_Fields = Mapping[str, _Rule]
+
+
 def _one_of(*values: str) -> _Rule:
     return _Rule(lambda value: value in values, f"one of {', '.join(values)}", f'"{values[0]}"')
 
@@ -392,7 +395,7 @@ def _table(
     given: str | Table,
     where: _Place,
     what: str,
-    fields: Mapping[str, _Rule],
+    fields: _Fields,
     required: Sequence[str] = (),
     known: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -428,7 +431,7 @@ def _state(table: Any, where: _Place) -> dict[str, Any]:
 
 
 def _fields_of(
-    text: str, where: _Place, what: str, fields: Mapping[str, _Rule], needs: Sequence[str], optional: Sequence[str]
+    text: str, where: _Place, what: str, fields: _Fields, needs: Sequence[str], optional: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the fields of a prediction or an exercise, and the subset that is specific to its kind."""
     given = _table(text, where, what, fields, needs, tuple(dict.fromkeys((*needs, *optional))))

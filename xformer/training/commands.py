@@ -254,8 +254,7 @@ def failure(store: RunStore, entry: Entry, error: Exception) -> tuple[str, str]:
     if isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError | GpuGoneError) and entry.device != "cpu":
         store.change(entry.id, wanted="cpu")
         why = "ran out of memory" if isinstance(error, torch.OutOfMemoryError) else "was lost"
-        then = "so this run continues on the CPU from its last saved state"
-        return "queued", f"The GPU ({entry.device}) {why}, {then}."
+        return "queued", f"The GPU ({entry.device}) {why}, so this run continues on the CPU from its last saved state."
     if isinstance(error, OSError):
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         what = "The disk is full" if is_full else f"A file could not be written ({error.strerror or error})"

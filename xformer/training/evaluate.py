@@ -164,8 +164,7 @@ def put_figures_on_card(
     checkpoint = load(folder)
     seed = checkpoint.card.get("seed")
     if type(seed) is not int:
-        what = f"The card of {folder} does not name its training seed"
-        raise InputError(f"{what}, so no other seed can be chosen for scoring.")
+        raise InputError(f"The card of {folder} has no training seed, so no other seed can be chosen for scoring.")
     figures = measure(checkpoint, samples, (seed + 1) % 2**63, watch, edge_cases=edge_cases)
     save(replace(checkpoint, card=checkpoint.card | {"figures": figures}), folder)
     return figures

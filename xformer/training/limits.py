@@ -52,12 +52,11 @@ class Limits:
         """Return the limits with the overrides of the environment. Raises `ConfigError` for a value that is not a number."""
         changed = {}
         for field in fields(cls):
-            variable = f"XFORMER_MAX_{field.name.upper()}"
-            if variable in environment:
-                text = environment[variable]
+            name = f"XFORMER_MAX_{field.name.upper()}"
+            if name in environment:
+                text = environment[name]
                 if not (text.isascii() and text.isdigit()):
-                    what = f"{variable} must be a whole number, got {text!r:.40}"
-                    raise ConfigError(f"{what}; for example {field.default}.")
+                    raise ConfigError(f"{name} must be a whole number, got {text!r:.40}; for example {field.default}.")
                 changed[field.name] = int(text)
         return cls(**changed)
 

@@ -425,8 +425,7 @@ class Run:
             except ConfigError:
                 had = None
             if _until(step, had) != _until(step, config):
-                what = f"The run in {self.out} had different {name} settings"
-                raise TrainingError(f"{what}, so it cannot be resumed with these.")
+                raise TrainingError(f"The run in {self.out} had different {name} settings, so these cannot resume it.")
         try:
             restore_training_state(self.model, self.optimiser, state.tensors)
             self.step = state.values["step"]

@@ -225,12 +225,13 @@ def stack_batches(batches: Sequence[Batch], pad: int) -> tuple[Batch, list[Tenso
     """Stack the tensors of batches of one kind.
 
     Returns a template batch, whose `map` rebuilds a batch from its tensors, and the stacked tensors [model, batch, pos] in the
-    order of `Batch.tensors`. Shorter rows are padded to the longest.
+    order of `Batch.tensors`. Shorter rows are padded to the longest: with the pad token, the ignored label, or 0 for positions
+    and segments.
     """
     template, stacked, is_padded = batches[0], [], False
-    fillers = iter(_fillers(template, pad))
+    fillers = {id(template.labels): IGNORED, id(template.tokens): pad, id(template.target): pad}
     for of_all in zip(*(batch.tensors() for batch in batches), strict=True):
-        width, filler = max(one.shape[-1] for one in of_all), next(fillers)
+        width, filler = max(one.shape[-1] for one in of_all), fillers.get(id(of_all[0]), 0)
         is_padded |= any(one.shape[-1] < width for one in of_all)
         stacked.append(torch.stack([F.pad(one, (0, width - one.shape[-1]), value=filler) for one in of_all]))
 
@@ -241,9 +242,3 @@ def stack_batches(batches: Sequence[Batch], pad: int) -> tuple[Batch, list[Tenso
         return replace(layouts[0], padded=is_padded or any(layout.padded for layout in layouts))
 
     return replace(template, layout=layout("layout"), target_layout=layout("target_layout")), stacked
-
-
-def _fillers(batch: Batch, pad: int) -> list[int]:
-    """Return the padding value of each tensor of a batch: the pad token, the ignored label, or 0 for positions and segments."""
-    values = {id(batch.labels): IGNORED, id(batch.tokens): pad, id(batch.target): pad}
-    return [values.get(id(one), 0) for one in batch.tensors()]

@@ -67,9 +67,7 @@ class Engine:
     def calls(self, models: Sequence[bytes], requests: Sequence[tuple[int, str, Any]]) -> list[Any]:
         """What each call returns; `{"error": sentence}` where it refuses."""
         packed = [base64.b64encode(model).decode() for model in models]
-        return json.loads(
-            self.page.evaluate(SCRIPT, json.dumps([packed, requests]))
-        )  # as text: far faster than as objects
+        return json.loads(self.page.evaluate(SCRIPT, json.dumps([packed, requests])))  # text is faster than objects
 
 
 def arrays(trace: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -90,9 +88,8 @@ def pages_from_disk(browser: Browser) -> Iterator[Callable[..., Page]]:
             route.abort()
 
     def open_file(file: Path, state: str = "", *, width: int = 1280, touch: bool = False, theme: Any = "light") -> Page:
-        context = browser.new_context(
-            viewport={"width": width, "height": 844}, has_touch=touch, is_mobile=touch, color_scheme=theme
-        )
+        look: dict[str, Any] = {"has_touch": touch, "is_mobile": touch, "color_scheme": theme}
+        context = browser.new_context(viewport={"width": width, "height": 844}, **look)
         contexts.append(context)
         page = context.new_page()
         page.route("**/*", refuse)

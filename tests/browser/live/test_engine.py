@@ -156,10 +156,8 @@ def requests_for(subject: BareModel, inputs: Sequence[str], seed: int) -> list[R
             {"mask": "full", "ablate": ablate[:1], "cut": [cell()]},
         ]  # fmt: skip
         if subject.shape.can_drop_positions:
-            changes += [
-                {"positions": False},
-                {"positions": False, "mask": drawn, "ablate": ablate[:1], "cut": [everywhere]},
-            ]
+            nowhere: Request = {"positions": False}
+            changes += [nowhere, nowhere | {"mask": drawn, "ablate": ablate[:1], "cut": [everywhere]}]
         if isinstance(subject, TaskModel):
             n = 64 if subject.shape.image else len(subject.frame(text).source)
             symbols = 16 if subject.shape.image else subject.task.config.symbols
@@ -181,9 +179,8 @@ def test_a_shipped_model_computes_what_pytorch_computes(engine: Engine, name: st
     texts = [subject.input.text(subject.input.shortest()), subject.input.random(0)]
     requests = requests_for(subject, list(dict.fromkeys(texts)), seed=1)
     requests = [{**request, "keep": ["logits", "pattern", "scores", "resid_post"]} for request in requests]
-    for request, made in zip(
-        requests, engine.calls([packed(name)], [(0, "trace", one) for one in requests]), strict=True
-    ):
+    answers = engine.calls([packed(name)], [(0, "trace", one) for one in requests])
+    for request, made in zip(requests, answers, strict=True):
         assert_same(subject, request, made)
 
 
@@ -249,10 +246,8 @@ def random_model(config: ModelConfig, seed: int) -> Transformer:
     generator = torch.Generator().manual_seed(seed)
     model = Transformer(config, generator).eval().requires_grad_(False)
     for name, parameter in model.named_parameters():
-        around, width = (
-            (1.0 if name.endswith("norm.weight") else 0.0),
-            parameter.shape[1] if parameter.dim() == 2 else 6,
-        )
+        around = 1.0 if name.endswith("norm.weight") else 0.0
+        width = parameter.shape[1] if parameter.dim() == 2 else 6
         parameter.copy_(around + 0.8 / width**0.5 * torch.randn(parameter.shape, generator=generator))
     return model
 
@@ -271,15 +266,13 @@ def test_generated_models_of_every_kind_compute_what_pytorch_computes(engine: En
 
         if config.image:
             pixels = [draw.randrange(17) for _ in range(36)]
-            requests += [
-                (index, {"input": pixels, **more})
-                for more in ({}, {"mask": "causal"}, {"ablate": [["encoder.1.attn", 5]]})
-            ]
+            changes: list[Request] = [{}, {"mask": "causal"}, {"ablate": [["encoder.1.attn", 5]]}]
+            requests += [(index, {"input": pixels, **more}) for more in changes]
             continue
         for n in (1, 7, 19)[:: 1 if index % 2 else 2]:
-            text = numbers(n, 13) + (
-                f" > {numbers(max(1, n - 2), 13)}" if config.architecture == "encoder-decoder" else ""
-            )
+            text = numbers(n, 13)
+            if config.architecture == "encoder-decoder":
+                text += f" > {numbers(max(1, n - 2), 13)}"
             requests += [(index, one) for one in draw.sample(requests_for(subject, [text], seed=n), 2)]
     calls = [(index, "trace", request) for index, request in requests]
     for (index, request), made in zip(requests, engine.calls(models, calls), strict=True):
@@ -290,10 +283,8 @@ def test_the_logit_lens_reads_the_stream_as_pytorch_does(engine: Engine) -> None
     models = [random_model(config, seed) for seed, config in enumerate(covering_array()[:8]) if not config.image]
     for model in models:
         stack = "encoder" if model.config.architecture == "encoder" else "decoder"
-        name, text = (
-            f"{stack}.0.resid_post",
-            "3 7 > 1 2" if model.config.architecture == "encoder-decoder" else "3 7 12",
-        )
+        name = f"{stack}.0.resid_post"
+        text = "3 7 > 1 2" if model.config.architecture == "encoder-decoder" else "3 7 12"
         trace, _ = run_of(BareModel(model), {"input": text})
         [made] = engine.calls([pack_model(Checkpoint(model))], [(0, "unembed", {"input": text, "of": name})])
         np.testing.assert_allclose(arrays(made)["logits"], model.unembed(trace[name])[0].numpy(), atol=TOLERANCE)
@@ -316,18 +307,8 @@ def test_erf_and_float16_are_exact(engine: Engine) -> None:
 
 # ── decoding
 
-OF_EACH_TASK = [
-    "reverse-seq2seq",
-    "sort",
-    "addition",
-    "parity",
-    "brackets",
-    "modular",
-    "characters",
-    "digits",
-    "induction",
-]
 DECODED = ["reverse", "reverse-decoder", "reverse-seq2seq", "addition", "parity", "digits"]
+OF_EACH_TASK = [*DECODED[2:], "sort", "brackets", "modular", "characters", "induction"]
 
 
 @pytest.mark.parametrize("name", DECODED)
@@ -338,9 +319,8 @@ def test_decoding_goes_step_by_step_as_in_python(engine: Engine, name: str) -> N
     requests: list[Request] = [{"input": subject.input.random(seed), "most": most} for seed in range(2)]
     requests += [{**requests[0], "ablate": [[path, 0]]}, {**requests[0], "positions": False}]
     requests += [{**requests[0], "cut": [[path, None, 1, 0]]}, {**requests[0], "mask": "full"}]
-    for request, made in zip(
-        requests, engine.calls([packed(name)], [(0, "decode", one) for one in requests]), strict=True
-    ):
+    answers = engine.calls([packed(name)], [(0, "decode", one) for one in requests])
+    for request, made in zip(requests, answers, strict=True):
         example = subject.frame(request["input"])
         steps = list(subject.steps(example, request["most"], edits=edits_of(subject, request)))
         assert [step["token"] for step in made] == [step.token for step in steps]
@@ -392,10 +372,8 @@ def test_a_text_means_what_it_means_in_python(engine: Engine, name: str) -> None
     texts += ["".join(draw.choice(letters) for _ in range(draw.randrange(1, 12))) for _ in range(60)]
     texts += [" ".join(str(draw.randrange(22)) for _ in range(draw.randrange(1, 70))) for _ in range(30)]
     texts += ["".join(draw.choice("()01") for _ in range(draw.randrange(1, 30))) for _ in range(20)]
-    texts += [
-        f"{draw.randrange(10 ** draw.randrange(1, 18))}+{draw.randrange(10 ** draw.randrange(1, 18))}"
-        for _ in range(20)
-    ]
+    long = [draw.randrange(10 ** draw.randrange(1, 18)) for _ in range(40)]
+    texts += [f"{one}+{other}" for one, other in zip(long[::2], long[1::2], strict=True)]
     assert_texts_mean_the_same(engine, subject, [*TEXTS, *texts], packed(name))
 
 
@@ -407,9 +385,7 @@ UNSHIPPED = [
 
 
 @pytest.mark.parametrize(("name", "architecture", "sizes"), UNSHIPPED)
-def test_a_task_without_a_shipped_model_is_read_too(
-    engine: Engine, name: str, architecture: Any, sizes: dict[str, Any]
-) -> None:
+def test_an_unshipped_task_is_read_too(engine: Engine, name: str, architecture: Any, sizes: dict[str, Any]) -> None:
     task = Task(TaskConfig(name=name, architecture=architecture, **sizes))
     special = task.vocabulary.special
     config = ModelConfig(
@@ -472,9 +448,8 @@ def test_snapshots_without_room_are_differences_and_the_trained_weights_stay_exa
     for step, run in zip(steps, made, strict=True):
         trace, _ = run_of(TaskModel(snapshots[step][1].model, subject.task), text)
         found = arrays(run["trace"])
-        apart.append(
-            max(float(np.abs(found[f"{path}.pattern"] - one.numpy()).max()) for path, one in trace.patterns().items())
-        )
+        gaps = [np.abs(found[f"{path}.pattern"] - one.numpy()).max() for path, one in trace.patterns().items()]
+        apart.append(float(max(gaps)))
     assert apart[-1] <= TOLERANCE
     assert max(apart) < 0.1
 
@@ -492,9 +467,7 @@ def test_the_export_knows_what_the_script_computes_and_every_registered_componen
     )
     assert found == [sorted(names) for names in (*KNOWN.values(), KNOWN_TASKS)]
     registered = (POSITION_KINDS, NORMS, FEED_FORWARDS, MASKS, TASK_LIMITS)
-    assert found == [sorted(names) for names in registered], (
-        "a new component needs its equation in the live page's script"
-    )
+    assert found == [sorted(names) for names in registered], "a new component needs an equation in the live script"
 
 
 def test_what_cannot_run_in_a_page_is_refused_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

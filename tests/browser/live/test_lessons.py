@@ -85,13 +85,8 @@ def test_a_lesson_is_parsed_into_its_parts() -> None:
 
 
 def test_no_html_of_the_text_and_no_image_reaches_the_page() -> None:
-    markup = [
-        "<script>alert(1)</script>",
-        "<img src=x onerror=alert(1)>",
-        "[a](javascript:alert(1))",
-        "![a](http://b.test/a)",
-    ]
-    for markdown in markup:
+    markup = ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "[a](javascript:alert(1))"]
+    for markdown in [*markup, "![a](http://b.test/a)"]:
         [part] = lessons.parse(f"{STEP}Before {markdown} after.\n\n{markdown}\n").steps[0].parts
         assert isinstance(part, lessons.Text)
         assert not re.search(r"<(script|img)|href=\"javascript", part.html)
@@ -100,10 +95,7 @@ def test_no_html_of_the_text_and_no_image_reaches_the_page() -> None:
 MODELS = (
     (block("show", 'ablate = ["encoder.7.attn.0"]'), "line 8: The model has the heads {'encoder.0.attn': 1, 'encod"),
     (block("predict", *PREDICT).replace("head = 0", "head = 3"), "got encoder.0.attn, head 3; for example encoder.0"),
-    (
-        block("exercise", 'goal = "predicts"', *EXERCISE[1:], "output = 0", 'token = "99"'),
-        "in the model's vocabulary, got 99",
-    ),
+    (block("exercise", 'goal = "predicts"', *EXERCISE[1:], "output = 0", 'token = "99"'), "model's vocabulary, got 99"),
     (block("show", 'input = "3 99"'), "The model must be able to read each input, got '3 99' ("),
 )
 
@@ -256,10 +248,8 @@ def test_an_exercise_is_solved_by_its_solution_alone_and_a_lesson_says_what_is_s
     for exercise, changes in zip(lesson.exercises, SOLUTIONS[name], strict=True):
         start = begun(lesson, exercise)
         solved = start | changes
-        is_step = exercise.goal == "first_step"
-        states.append(
-            [start | {"step": step} for step in steps] if is_step else [solved, *wrong(exercise, start, solved)]
-        )
+        at_steps = [start | {"step": step} for step in steps]
+        states.append(at_steps if exercise.goal == "first_step" else [solved, *wrong(exercise, start, solved)])
     packed = base64.b64encode(pack_model(model, snapshots, lesson.input)).decode()
     found = engine.page.evaluate(JUDGE, [packed, asked, list(zip(exercises, states, strict=True))])
     for exercise, own, verdicts in zip(lesson.exercises, states, found["verdicts"], strict=True):
@@ -344,9 +334,8 @@ def test_a_lesson_fits_a_phone(opened: Callable[..., Page]) -> None:
 
 def test_the_links_of_the_documentation_lead_to_live_pages_in_the_site() -> None:
     text = "[a](lessons/masks.md), [b](../checkpoints/reverse-small), [c](lessons.md), [d](models.md#a)"
-    assert live_site.linked(text) == (
-        "[a](lessons/masks.html), [b](live/reverse-small.html), [c](lessons.md), [d](models.md#a)"
-    )
+    linked = "[a](lessons/masks.html), [b](live/reverse-small.html), [c](lessons.md), [d](models.md#a)"
+    assert live_site.linked(text) == linked
     paths = [path for path, _ in live_site.pages()]
     assert len(paths) == len(set(paths)) == 15 + 8
     for page in ("lessons.md", "models.md"):

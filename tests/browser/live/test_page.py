@@ -46,11 +46,10 @@ def timeline_page() -> str:
     """The smallest model with two earlier steps, as if it had been trained from weights of other seeds."""
     trained = xformer.load(f"checkpoints/{MIRROR}")
     early = [Transformer(trained.model.config, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
-    snapshots = [
-        (step, Checkpoint(model, trained.task, trained.card)) for step, model in zip((0, 10), early, strict=True)
-    ]
+    earlier = [Checkpoint(model, trained.task, trained.card) for model in early]
+    snapshots = list(zip((0, 10, 20), [*earlier, trained], strict=True))
     whole = live_page(trained)
-    model = base64.b64encode(pack_model(trained, [*snapshots, (20, trained)])).decode()
+    model = base64.b64encode(pack_model(trained, snapshots)).decode()
     return re.sub(r'(id="model">)[^<]*', rf"\g<1>{model}", whole, count=1)
 
 

@@ -30,15 +30,8 @@ def cluster_of(store: RunStore) -> Iterator[Callable[[Callable[[], object]], Non
     """Run a cluster and a server for this run store, and yield a function that waits until a condition holds."""
     folder = store.folder.parent
     with open(folder / "out", "wb") as out:  # a pipe would stay open while any child process is left
-        command = [
-            sys.executable,
-            "-m",
-            "tests.loopback",
-            sys.executable,
-            "-m",
-            "tests.training.executors.ray_site",
-            str(folder),
-        ]
+        python = [sys.executable, "-m"]
+        command = [*python, "tests.loopback", *python, "tests.training.executors.ray_site", str(folder)]
         site = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=out, stderr=out)
 
     def wait_until(holds: Callable[[], object]) -> None:
@@ -58,9 +51,8 @@ def cluster_of(store: RunStore) -> Iterator[Callable[[Callable[[], object]], Non
 
 
 def test_run_is_trained_on_a_node_and_stopped_there() -> None:
-    with tempfile.TemporaryDirectory(
-        prefix="xf-", dir="/tmp", ignore_cleanup_errors=True
-    ) as folder:  # Ray's limit is 107
+    # Ray limits the paths of sockets to 107 characters.
+    with tempfile.TemporaryDirectory(prefix="xf-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         store = RunStore(Path(folder) / "runs")
         run = store.add(ENDLESS, device="cpu")
         with cluster_of(store) as wait_until:

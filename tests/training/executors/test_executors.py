@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.training.tiny import tiny_preset
-from xformer.errors import ConfigError
+from xformer.errors import ConfigError, RunStoreError
 from xformer.training import executors, jobs, liveness
 from xformer.training.executors import __main__, relay
 from xformer.training.executors.relay import Status
@@ -33,9 +33,7 @@ def test_no_training_module_imports_ray_at_the_top_level() -> None:
         assert not re.search(r"^(import|from) ray\b", file.read_text(), re.MULTILINE), file
 
 
-def test_repeated_reconcile_starts_one_relay_for_runs_on_a_cluster(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repeated_reconcile_starts_one_relay_for_cluster_runs(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[str, list[str]]] = []
     held: list[int] = []
 
@@ -56,20 +54,17 @@ def test_repeated_reconcile_starts_one_relay_for_runs_on_a_cluster(
 
 
 def test_sweep_too_large_for_one_process_is_allowed_on_ray(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = Limits(models=500, run_memory=400, disk=10**12)
+    how: dict[str, Any] = {"sweep": {"seed": range(500)}, "limits": Limits(models=500, run_memory=400, disk=10**12)}
     settings = tiny_preset(batch_size=256)
-    with pytest.raises(Exception, match="choose a smaller batch, shorter inputs, or fewer models"):
-        jobs.submit(store, settings, sweep={"seed": range(500)}, limits=limits)
+    with pytest.raises(RunStoreError, match="choose a smaller batch, shorter inputs, or fewer models"):
+        jobs.submit(store, settings, **how)
     monkeypatch.setenv("XFORMER_EXECUTOR", "ray")
     monkeypatch.setattr(jobs, "start_relay", lambda store: None)
-    assert len(
-        (store.entry(jobs.submit(store, settings, sweep={"seed": range(500)}, limits=limits)).sweep or {})["ids"]
-    )
+    entry = store.entry(jobs.submit(store, settings, **how))
+    assert entry.sweep is not None
 
 
-def test_runs_report_an_unreachable_cluster_and_can_be_stopped(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_report_an_unreachable_cluster_and_can_stop(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     monkeypatch.setenv("XFORMER_RAY_ADDRESS", address)

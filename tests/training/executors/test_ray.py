@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.training.at_work import LocalRun, bits, failing_with, outcome
@@ -138,9 +140,7 @@ def has_saved(entry: Entry) -> bool:
     return entry.pid is not None and entry.step > 20
 
 
-def test_run_ends_in_the_same_bits_as_in_a_process_even_if_reports_are_lost(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_ends_in_the_bits_of_a_process_if_reports_are_lost(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     run = office.store.add(PRESET)
     for _ in range(3):
         office.cluster.loses_answers = not office.cluster.loses_answers
@@ -156,9 +156,7 @@ def test_run_ends_in_the_same_bits_as_in_a_process_even_if_reports_are_lost(
     assert not office.cluster.actors
 
 
-def test_run_of_a_lost_node_has_a_message_and_continues_elsewhere(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_of_a_lost_node_reports_it_and_goes_on_elsewhere(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = tiny_preset(steps=150, log_every=20, snapshot_every=20, model={"dropout": 0.2})
     run = office.store.add(settings)
     office.wait(run, has_saved)
@@ -229,9 +227,7 @@ def test_commands_reach_the_node_and_their_effect_comes_back(office: Office) -> 
     assert not office.cluster.actors
 
 
-def test_run_without_a_node_stops_immediately_and_unresponsive_run_is_killed(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_without_node_stops_and_unresponsive_run_is_killed(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     run = office.store.add(ENDLESS)
     office.cluster.loses_answers = True
     office.executor.round(starts=True)
@@ -317,14 +313,16 @@ def test_exceeded_local_quota_fails_the_run_with_a_message(office: Office, monke
     assert not office.cluster.actors
 
 
-def test_node_cannot_write_outside_the_folder_of_its_run(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, ask = office.store.add(ENDLESS), office.cluster.ask
-    files = {"../../outside": ((1, 1), b"x")}
+@pytest.mark.parametrize("path", ["../../7.npy", "{run}/maps/../../../7.npy"])
+def test_node_cannot_write_outside_its_run(office: Office, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    run, ask, maps = office.store.add(ENDLESS), office.cluster.ask, io.BytesIO()
+    np.save(maps, np.zeros((1, 2, 2), np.uint8))
+    files = {path.format(run=run): ((1, 1), maps.getvalue())}
     monkeypatch.setattr(office.cluster, "ask", lambda *args: (one := ask(*args)) and replace(one, files=files))
     entry = office.wait_for_end(run)
     assert entry.state == "failed"
     assert "a file that does not belong to this run" in entry.message
-    assert not (office.store.folder.parent / "outside").exists()
+    assert not list(office.store.folder.parent.rglob("7.npy")) + list(office.store.folder.parents[1].glob("7.npy"))
 
 
 def test_text_is_sent_to_the_node(store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
@@ -358,9 +356,7 @@ def test_sweep_is_trained_in_batches(office: Office, monkeypatch: pytest.MonkeyP
         assert [row["loss"] for row in mine] == pytest.approx([row["loss"] for row in other], rel=1e-3)
 
 
-def test_lost_batch_continues_from_the_saved_states_of_its_models(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_batch_continues_from_the_states_of_its_models(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "FEW", 1)
     settings = tiny_preset(steps=10_000, log_every=20, snapshot_every=20)
     column = {"settings": {"seed": [0, 1]}, "ids": ["00000000", "00000001"]}
@@ -408,9 +404,7 @@ def test_command_line_gives_the_same_weights_on_a_cluster(tmp_path: Path, monkey
     assert len(offices) == 1
 
 
-def test_report_between_the_end_of_a_run_and_of_its_thread_has_all_rows(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_report_before_the_end_of_the_thread_has_all_rows(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     run = office.store.add(PRESET)
     office.executor.round(starts=True)
     (actor,) = office.cluster.actors.values()
