@@ -1,7 +1,7 @@
 """Runs whose worker or server is disturbed at random moments, resumed, and compared bit for bit with an undisturbed run.
 
-Workers are processes as the app starts them. A full disk is the kernel's limit on the size of a file, set on a running worker:
-each write beyond it fails, whether of a snapshot, the state, the log or the run store.
+Workers are processes, as in the app. A full disk is simulated by limiting the size of the files that a worker can write: every
+write beyond the limit fails, whether of a snapshot, the state, the log or the run store.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from xformer.training.loop import read_state
 from xformer.training.run_store import RunStore
 from xformer.training.sweeps import members_of
 
-# With dropout and weight decay, and an end that falls on a snapshot, so that the state of the last step is written too.
-# A worker has the lowest priority after its first report, so that comes late: the machine may be busy.
+# The last step has a snapshot, so that its state is written too. The first report is late, because the worker has the lowest
+# priority after it, and the machine may be busy.
 SETTINGS = tiny_preset(steps=450, log_every=225, snapshot_every=30, model={"dropout": 0.2}, weight_decay=0.1)
 SWEPT = tiny_preset(steps=300, log_every=10, snapshot_every=20, weight_decay=0.1)
 SEEDS = {"seed": [0, 1, 2]}
 START_SECONDS, TRAINING_SECONDS = 4.0, 0.3
-"""How long a worker may take before and after its first step until something happens to it."""
+"""Largest delay in seconds before a fault: while a worker starts, and after its first step."""
 PATIENCE = 240.0
-"""Seconds after which something that was waited for is taken as not happening."""
+"""Timeout in seconds of each wait."""
 
 
 def wait(store: RunStore, run: str, what: str, holds: Callable[[Entry], bool], *, tends: bool = True) -> Entry:
-    """Wait until something holds of a run, tending the run store as a server does."""
+    """Wait until a condition holds for a run, and reconcile the run store as a server does."""
     deadline = time.monotonic() + PATIENCE
     while not holds(entry := store.entry(run)):
         found = f"{entry.state}, step {entry.step}, “{entry.message}”"
@@ -66,7 +66,7 @@ def is_at_rest(entry: Entry) -> bool:
 def later(
     store: RunStore, run: str, draw: random.Random, *, has_reported: bool = True, may_be_starting: bool = False
 ) -> int | None:
-    """Wait until any moment of a run's training, or of the start of its worker. Returns the process, if it is still there."""
+    """Wait for a random moment of a run's training or of its worker's start. Returns the worker's id if it is alive."""
 
     def is_training(entry: Entry) -> bool:
         return entry.pid is not None and not (has_reported and entry.unreported_starts)
@@ -81,14 +81,14 @@ def later(
 
 
 def send(pid: int | None, number: int) -> None:
-    """Send a signal to a worker, if it is there."""
+    """Send a signal to a worker if it is alive."""
     if pid is not None:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def kill(store: RunStore, run: str, draw: random.Random) -> None:
-    """kill -9"""
+    """Kill the worker with SIGKILL."""
     if (pid := later(store, run, draw, may_be_starting=True)) is not None:
         assert os.getsid(pid) == pid != os.getsid(0), "it would end with the server"
     send(pid, signal.SIGKILL)
@@ -97,7 +97,7 @@ def kill(store: RunStore, run: str, draw: random.Random) -> None:
 
 
 def end(store: RunStore, run: str, draw: random.Random) -> None:
-    """SIGTERM, as the system sends it before it shuts down: the worker keeps the very step."""
+    """Send SIGTERM, as the system does before it shuts down: the worker must save its current step."""
     send(later(store, run, draw, has_reported=False), signal.SIGTERM)
     entry = wait(store, run, "an end", is_at_rest)
     assert entry.state in ("interrupted", "finished"), entry.state
@@ -106,7 +106,7 @@ def end(store: RunStore, run: str, draw: random.Random) -> None:
 
 
 def fill_disk(store: RunStore, run: str, draw: random.Random) -> None:
-    """From now on the worker cannot write beyond some size of a file; it may be asked to end, too, and to write its state."""
+    """Limit the size of the files that the worker can write, and possibly send SIGTERM, so that it saves its state."""
     most, is_to_end = draw.choice((0, 2_000, 10_000)), draw.random() < 0.5
     if (pid := later(store, run, draw)) is not None:
         with suppress(ProcessLookupError):
@@ -117,14 +117,14 @@ def fill_disk(store: RunStore, run: str, draw: random.Random) -> None:
 
 
 def stop(store: RunStore, run: str, draw: random.Random) -> None:
-    """A visitor presses Stop; the worker obeys, or is halted and cannot. No process is left."""
+    """Stop the run as a visitor does. The worker stops, or is suspended and cannot. No process may remain."""
     pid = later(store, run, draw, has_reported=False)
     if draw.random() < 0.5:
         send(pid, signal.SIGSTOP)
     jobs.stop(store, run)
     entry = wait(store, run, "an end", is_at_rest)
     assert entry.state in ("stopped", "finished"), entry.state
-    if entry.state == "finished":  # halted after its last word to the store
+    if entry.state == "finished":  # suspended after its last write to the store
         send(pid, signal.SIGCONT)
     wait(store, run, "the end of the process", lambda _: not liveness.is_held(store.folder_of(run) / liveness.LOCK))
 
@@ -133,7 +133,7 @@ FAULTS = (end, kill, fill_disk, stop)
 
 
 def check_whole(store: RunStore, run: str) -> None:
-    """The store and each file of a run at rest can be read, and its state says why it ended in plain words."""
+    """Assert that the store and all files of an ended run can be read, and that a failed run has a message."""
     entry, folder = store.entry(run), store.folder_of(run)
     with store.database.reading() as db:
         assert db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
@@ -146,7 +146,7 @@ def check_whole(store: RunStore, run: str) -> None:
 
 
 def check_outcome(store: RunStore, run: str, settings: Preset) -> None:
-    """It ended as if nothing had happened. Each stop leaves a snapshot more."""
+    """Assert that a run ended like an undisturbed run. Each stop adds a snapshot."""
     entry, folder = store.entry(run), store.folder_of(run)
     assert entry.state == "finished", f"{entry.state}: {entry.message}"
     assert is_finished(folder)
@@ -163,7 +163,7 @@ def check_outcome(store: RunStore, run: str, settings: Preset) -> None:
 
 @cache
 def undisturbed(settings: Preset) -> dict[str, Any]:
-    """What a run ends in when nothing happens to it; trained once."""
+    """Return the outcome of an undisturbed run, which is trained once."""
     with tempfile.TemporaryDirectory() as folder:
         store = RunStore(folder)
         run = store.add(settings)
@@ -172,10 +172,10 @@ def undisturbed(settings: Preset) -> dict[str, Any]:
 
 
 def train_here(store: RunStore, run: str) -> None:
-    """Train a run that waits in a thread of this process, to its end."""
+    """Train a queued run to its end in a thread of this process."""
 
     def train() -> None:
-        torch.set_flush_denormal(True)  # as in a worker; it holds for this thread
+        torch.set_flush_denormal(True)  # as in a worker; affects only this thread
         worker.work(store, run, claim(store, run))
 
     torch.set_num_threads(1)
@@ -185,7 +185,7 @@ def train_here(store: RunStore, run: str) -> None:
 
 
 def disturb(faults: Sequence[Callable[..., None]], draw: random.Random) -> list[str]:
-    """One run that all of this happens to, one after the other; it is resumed each time. Returns its states in between."""
+    """Disturb one run with these faults in turn, and resume it after each. Returns its state after each fault."""
     states = []
     with tempfile.TemporaryDirectory(prefix="xformer-fault-") as folder:
         store = RunStore(folder)
@@ -200,13 +200,13 @@ def disturb(faults: Sequence[Callable[..., None]], draw: random.Random) -> list[
                 break
         else:
             store.change(run, state="queued")
-            train_here(store, run)  # the last time no process is needed
+            train_here(store, run)  # the last resume needs no process
         check_outcome(store, run, SETTINGS)
     return states
 
 
 def runs(n: int, draw: random.Random) -> Iterator[str]:
-    """Each trial is a run with one to three faults."""
+    """Disturb each run with one to three random faults."""
     for _ in range(n):
         faults = draw.choices(FAULTS, k=draw.choice((1, 1, 2, 3)))
         states = disturb(faults, draw)
@@ -214,7 +214,7 @@ def runs(n: int, draw: random.Random) -> Iterator[str]:
 
 
 def servers(n: int, draw: random.Random) -> Iterator[str]:
-    """The server is killed while it starts two runs or tends them, and another one comes: no run is lost or trained twice."""
+    """Kill the server while it starts or manages two runs, and start another: no run may be lost or trained twice."""
     for _ in range(n):
         with tempfile.TemporaryDirectory(prefix="xformer-fault-") as folder:
             store = RunStore(folder)
@@ -235,13 +235,13 @@ def servers(n: int, draw: random.Random) -> Iterator[str]:
 
 
 def server(store: RunStore, n: int) -> subprocess.Popen[bytes]:
-    """A server that starts n runs."""
+    """Start a server that submits `n` runs."""
     command = [sys.executable, "-m", "tests.faults.server", str(store.folder), str(n)]
     return subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE)
 
 
 def sweeps(n: int, draw: random.Random) -> Iterator[str]:
-    """The process of a sweep is killed once or twice: after a resume all its models become finished runs."""
+    """Kill the process of a sweep once or twice: after a resume, all its models must become finished runs."""
     whole: list[Any] = []
     for number in range(n + 1):
         with tempfile.TemporaryDirectory(prefix="xformer-fault-") as folder:
@@ -257,14 +257,14 @@ def sweeps(n: int, draw: random.Random) -> Iterator[str]:
         whole = whole or found
         for (steps, losses), (their_steps, their_losses) in zip(found, whole, strict=True):
             assert steps == their_steps
-            # A model that is a step ahead when all are killed ends in another stack, which rounds in another order.
+            # A model that is a step ahead when all are killed continues in another stack, which rounds in another order.
             assert losses == pytest.approx(their_losses, rel=1e-3)
         if number:
             yield f"{kills} kills"
 
 
 def _models_of(store: RunStore, sweep: str) -> list[tuple[Any, ...]]:
-    """The steps and losses of each model of a finished sweep, which is a run of its own."""
+    """Return the steps and losses of each model of a finished sweep."""
     found = []
     for member in members_of(store.entry(sweep)):
         entry, folder = store.entry(member.id), store.folder_of(member.id)
@@ -280,6 +280,6 @@ def _models_of(store: RunStore, sweep: str) -> list[tuple[Any, ...]]:
 
 KINDS = [
     Kind("runs: kill, SIGTERM, full disk, stop", runs, 2, 100),
-    Kind("server: killed, another one comes", servers, 1, 20),
-    Kind("sweep: its process killed", sweeps, 1, 20),
+    Kind("server: killed and replaced", servers, 1, 20),
+    Kind("sweep: process killed", sweeps, 1, 20),
 ]

@@ -68,7 +68,9 @@ def _act_on_folder(action: str, found: _Found) -> None:
             raise InputError(f"The run {found.name!r:.100} is damaged. {found.trouble}")
         say_json(found.card, indent=2)
     elif action == "delete":
-        found.delete()
+        if found.path.is_symlink():
+            raise InputError(f"{str(found.path)!r:.200} is a link to another folder; delete that folder, or the link.")
+        shutil.rmtree(found.path)
         print_line(f"Deleted {found.path}.")
     else:
         raise InputError(
@@ -122,12 +124,6 @@ class _Found:
         state = DAMAGED if self.trouble else "stopped" if (self.path / STATE).exists() else "finished"
         preset, seed = card.get("preset", ""), (train or {}).get("seed", "")
         return self.name, "", preset, seed, f"{step:,}", state, exact, f"{seconds:.1f}"
-
-    def delete(self) -> None:
-        """Delete the folder. Raises `InputError` for a symbolic link."""
-        if self.path.is_symlink():
-            raise InputError(f"{str(self.path)!r:.200} is a link to another folder; delete that folder, or the link.")
-        shutil.rmtree(self.path)
 
 
 def _found_in(folder: Path) -> Iterator[_Found]:

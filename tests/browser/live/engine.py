@@ -1,4 +1,4 @@
-"""A tab of Chromium that computes with the scripts of a live page: its modules as they are, from the disk, with no network."""
+"""A tab of Chromium that runs the modules of a live page, read from the disk, without a network."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SCRIPT = """async (given) => {
 
 
 class Engine:
-    """The engine in a tab. `calls` are (model, function, request); all of them are made at once."""
+    """The engine in a tab. Each call is a tuple (model, function, request); all calls are made at once."""
 
     def __init__(self, browser: Browser) -> None:
         self.page: Page = browser.new_page()
@@ -65,19 +65,19 @@ class Engine:
             route.fulfill(path=SOURCES / path.lstrip("/"), content_type="text/javascript")
 
     def calls(self, models: Sequence[bytes], requests: Sequence[tuple[int, str, Any]]) -> list[Any]:
-        """What each call returns; `{"error": sentence}` where it refuses."""
+        """Return the result of each call, or `{"error": sentence}` if it is rejected."""
         packed = [base64.b64encode(model).decode() for model in models]
         return json.loads(self.page.evaluate(SCRIPT, json.dumps([packed, requests])))  # text is faster than objects
 
 
 def arrays(trace: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The activations of a trace from the browser."""
+    """Return the activations of a trace from the browser."""
     return {name: np.frombuffer(base64.b64decode(data), "<f4").reshape(shape) for name, (shape, data) in trace.items()}
 
 
 @contextmanager
 def pages_from_disk(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """`open(file, "mask=causal", width=390)` opens an HTML file without a network; at the end nothing may have failed in it."""
+    """Yield a function that opens an HTML file without a network, and assert at the end that no page had an error."""
     contexts, problems = [], list[str]()
 
     def refuse(route: Route) -> None:

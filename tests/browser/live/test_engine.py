@@ -1,4 +1,4 @@
-"""The engine of live pages in Chromium: every number of a run is PyTorch's, texts mean the same, and decoding says the same."""
+"""The engine of live pages in Chromium equals PyTorch: activations, decoding, and the parsing of inputs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def engine(browser: Browser) -> Iterator[Engine]:
 
 @cache
 def shipped(name: str) -> TaskModel:
-    """A shipped model with the weights that its page has."""
+    """Return a shipped model with the weights that its page contains."""
     checkpoint = xformer.load(f"checkpoints/{name}")
     assert checkpoint.task is not None
     model = checkpoint.model
@@ -74,7 +74,7 @@ def in_double(subject: BareModel) -> BareModel:
 
 
 def edits_of(subject: BareModel, request: Request) -> list[AnyEdit]:
-    """The edits that a request stands for."""
+    """Return the edits of a request."""
     mask, attention = request.get("mask", "trained"), subject.shape.attention
     made: list[AnyEdit] = []
     if isinstance(mask, list):
@@ -91,7 +91,7 @@ def edits_of(subject: BareModel, request: Request) -> list[AnyEdit]:
 
 
 def run_of(subject: BareModel, request: Request) -> tuple[Trace, list[int]]:
-    """The run in PyTorch, and the label of each output."""
+    """Return the trace of PyTorch, and the label of each output."""
     if subject.shape.image and not isinstance(subject, TaskModel):
         return record(subject.model, torch.tensor([request["input"]]), edits=edits_of(subject, request)), []
     changes = ",".join(f"token:{at}.{token}" for at, token in request.get("replace", ()))
@@ -102,7 +102,7 @@ def run_of(subject: BareModel, request: Request) -> tuple[Trace, list[int]]:
 
 
 def assert_same(subject: BareModel, request: Request, made: Mapping[str, Any]) -> None:
-    """Every activation of the run in the browser is PyTorch's; `keep` in a request names the ends of those that are sent."""
+    """Assert that each activation from the browser equals PyTorch's. `keep` in a request names the activations to send."""
     assert "error" not in made, made["error"]
     expected, labels = run_of(subject, request)
     found = arrays(made["trace"])
@@ -136,7 +136,7 @@ def random_cell(sites: Sequence[Any], draw: random.Random) -> list[Any]:
 
 
 def requests_for(subject: BareModel, inputs: Sequence[str], seed: int) -> list[Request]:
-    """Each input as it is, and under every kind of change."""
+    """Return a request for each input as it is, and for each kind of change."""
     draw = random.Random(seed)
     requests: list[Request] = []
     for text in inputs:
@@ -149,7 +149,7 @@ def requests_for(subject: BareModel, inputs: Sequence[str], seed: int) -> list[R
         everywhere[1] = None
         own = [site for site in sites if not site[0].endswith("cross_attn")][-1]
         drawn = [[draw.random() < 0.6 for _ in range(own[3])] for _ in range(own[2])]
-        drawn[draw.randrange(own[2])] = [False] * own[3]  # a query that may look at nothing
+        drawn[draw.randrange(own[2])] = [False] * own[3]  # a query that attends to no key
         ablate = [[path, draw.randrange(heads)] for path, heads, _, _ in sites[:2]]
         changes: list[Request] = [
             {"mask": "causal"}, {"mask": "full"}, {"mask": drawn}, {"ablate": ablate}, {"cut": [cell(), cell(), everywhere]},
@@ -206,7 +206,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 
 
 def config_of(choice: Mapping[str, Any]) -> ModelConfig | None:
-    """The configuration of a choice; None where it breaks a rule."""
+    """Return the configuration of a choice; None if it breaks a rule."""
     of = dict(choice)
     kind, activation = of.pop("architecture"), of.pop("activation")
     is_image = kind == "image"
@@ -225,7 +225,7 @@ def config_of(choice: Mapping[str, Any]) -> ModelConfig | None:
 
 @cache
 def covering_array() -> list[ModelConfig]:
-    """Configurations in which every two choices that may stand together do."""
+    """Return configurations in which each compatible pair of choices occurs."""
     draw = random.Random(0)
     candidates: list[tuple[ModelConfig, set[Any]]] = []
     while len(candidates) < 600:
@@ -242,7 +242,7 @@ def covering_array() -> list[ModelConfig]:
 
 
 def random_model(config: ModelConfig, seed: int) -> Transformer:
-    """A model whose weights, norms and biases are all different from what they start with."""
+    """Return a model in which all weights, norms and biases differ from their initial values."""
     generator = torch.Generator().manual_seed(seed)
     model = Transformer(config, generator).eval().requires_grad_(False)
     for name, parameter in model.named_parameters():
@@ -342,7 +342,7 @@ TEXTS = (
 
 
 def meaning(subject: TaskModel, text: str) -> dict[str, Any]:
-    """What a text means to a model in Python, as `live.parse` says it."""
+    """Return what Python parses from a text, in the form of `live.parse`."""
     try:
         example = subject.frame(text)
     except XformerError as error:

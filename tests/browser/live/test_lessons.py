@@ -1,4 +1,4 @@
-"""Lessons: their format, that what they say is true, and that each verdict of the page is what Python computes."""
+"""Lessons: their format, the truth of their texts, and that each verdict of the page equals Python's result."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def shipped(name: str) -> Lesson:
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The folder of each lesson's model; the one that is trained in seconds is trained here."""
+    """The folder of each lesson's model; one model is trained here, in seconds."""
     docs = Path("docs/lessons")
     return {name: lessons.model_of(shipped(name), docs, tmp_path_factory.mktemp(name)) for name in NAMES}
 
@@ -161,7 +161,7 @@ def begun(lesson: Lesson, exercise: Exercise) -> State:
 
 
 def wrong(exercise: Exercise, state: State, solved: State) -> list[State]:
-    """States near a solution that are none: the start, a change too few or too many, or one that is not allowed."""
+    """Return states near a solution that do not solve it: the start, one change too few or too many, or one not allowed."""
     found = [state, solved | {"mask": "full" if solved["mask"] == "causal" else "causal"}]
     found += [solved | {"positions": not solved["positions"]}, solved | {"input": "99"}, solved | {"step": 5}]
     if "at_most" in exercise.details:
@@ -174,7 +174,7 @@ TRUTHS = {
     "attention": [3, 2], "cross-attention": [2, 1], "heads": [2, 1], "induction": [1, 1, 1], "masks": [1, 0],
     "positions": [3, 1], "scores": [2, 1, 1], "training": [1, 1],
 }  # fmt: skip
-"""What the text after each prediction says."""
+"""The right answer to each prediction, according to the text after it."""
 
 
 def test_the_numbers_in_the_texts_are_those_of_the_models(folders: dict[str, Path]) -> None:
@@ -286,7 +286,7 @@ def test_a_lesson_asks_before_it_shows_and_checks_each_change(opened: Callable[.
     page.keyboard.press("ArrowLeft")
     expect(progress).to_have_text("1 / 7")
     page.get_by_label("Input", exact=True).click()
-    page.keyboard.press("ArrowRight")  # that is typed
+    page.keyboard.press("ArrowRight")  # moves the cursor in the input
     expect(progress).to_have_text("1 / 7")
 
     page.get_by_role("button", name="Next").click()

@@ -43,7 +43,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 def timeline_page() -> str:
-    """The smallest model with two earlier steps, as if it had been trained from weights of other seeds."""
+    """Return the page of the smallest model with two earlier snapshots, which have random weights."""
     trained = xformer.load(f"checkpoints/{MIRROR}")
     early = [Transformer(trained.model.config, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
     earlier = [Checkpoint(model, trained.task, trained.card) for model in early]
@@ -84,13 +84,13 @@ def state(page: Page) -> dict[str, str]:
 
 
 def shown(page: Page, line: int = -1) -> list[str]:
-    """The predicted tokens of a line: the original, and below it the changed run."""
+    """Return the predicted tokens of a line: the first is the original run, the second the changed one."""
     chips = page.locator(".answer").all()[line].locator(".predicted")
     return [text.removesuffix(" ✗") for text in chips.all_inner_texts()]
 
 
 def expected(name: str, text: str, *changes: Any) -> list[str]:
-    """What PyTorch predicts."""
+    """Return the predictions of PyTorch."""
     reading = xformer.read(f"checkpoints/{name}", text, edits=list(changes))
     best = reading.logits[0].argmax(dim=-1)
     return [reading.subject.labels[int(best[at])] for at in reading.target_positions]
