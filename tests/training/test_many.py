@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from tests.training.at_work import assert_same_weights
-from tests.training.tiny import ARCHITECTURES, tiny_preset, weights_of
+from tests.training.tiny import ARCHITECTURES, tiny_preset, tiny_task, weights_of
 from xformer import load
 from xformer.errors import ConfigError
 from xformer.presets import Preset
 from xformer.tasks import Task
+from xformer.tasks.batch import IGNORED
 from xformer.training.loop import Run
-from xformer.training.many import ReportOfOne, iter_train_many, reports, train_many
+from xformer.training.many import ReportOfOne, iter_train_many, reports, stack_batches, train_many
 from xformer.training.sweeps import sweep
 
 CLOSE: dict[str, Any] = {"rtol": 2e-4, "atol": 2e-5}
@@ -158,6 +159,18 @@ def test_presets_that_cannot_be_trained_together_are_rejected() -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             sweep(base, **{name: [value]})
+
+
+def test_shorter_rows_of_a_stack_are_padded_without_labels() -> None:
+    short, long = (tiny_task(min_len=n, max_len=n).sample(2, seed=1) for n in (2, 5))
+    template, tensors = stack_batches([short, long], pad=6)
+    cells = iter(tensors)
+    padded = template.map(lambda _: next(cells)[0])
+    for found, own, filler in zip(padded.tensors(), short.tensors(), (6, 0, 0, 0, IGNORED), strict=True):
+        width = own.shape[1]
+        assert torch.equal(found[:, :width], own)
+        assert found[:, width:].unique().tolist() == [filler]
+    assert template.layout.padded
 
 
 def test_train_share_can_differ_between_models() -> None:
