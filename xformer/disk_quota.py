@@ -75,9 +75,10 @@ class DiskQuota:
         taken = self.taken() + promised
         if taken + n > self.most:
             reserved = f" ({megabytes(promised)} of it reserved for waiting and active runs)" if promised else ""
+            used = f"Runs and texts on this server already take {megabytes(taken)}{reserved}"
+            how = "delete some runs (this frees their space after an hour)"
             raise QuotaExceededError(
-                f"{what} takes {megabytes(n)}. Runs and texts on this server already take {megabytes(taken)}{reserved}, and "
-                f"{megabytes(self.most)} are allowed; delete some runs (this frees their space after an hour)."
+                f"{what} takes {megabytes(n)}. {used}, and {megabytes(self.most)} are allowed; {how}."
             )
         if n > (free := free_on_disk(self.runs) - SPARE):
             raise QuotaExceededError(f"{what} takes {megabytes(n)}, and {megabytes(free)} are free on the disk.")

@@ -120,9 +120,8 @@ def parse_header(content: bytes, max_header: int = MAX_HEADER, *, size: int | No
         raise CheckpointError(f"The file is not a safetensors file: it has only {len(content)} bytes.")
     length = int.from_bytes(content[:8], "little")
     if length > max_header:
-        raise CheckpointError(
-            f"The file's header claims {length:,} bytes; the limit is {max_header:,}. Is it a safetensors file?"
-        )
+        what = f"The file's header claims {length:,} bytes"
+        raise CheckpointError(f"{what}; the limit is {max_header:,}. Is it a safetensors file?")
     if 8 + length > size:
         raise CheckpointError(f"The file is truncated: its header claims {length:,} bytes, but {size - 8:,} follow.")
     raw = content[8 : 8 + length]

@@ -67,10 +67,8 @@ class Item(Config, frozen=True):
     @classmethod
     def _check_link(cls, link: str) -> str:
         if _LINK.fullmatch(link) is None:
-            example = "/attention?model=reverse&head=3.2"
-            raise ConfigError(
-                f"link must be a screen of the app with its query, got {link!r:.80}; for example {example}."
-            )
+            what = f"link must be a screen of the app with its query, got {link!r:.80}"
+            raise ConfigError(f"{what}; for example /attention?model=reverse&head=3.2.")
         return link
 
     @property

@@ -353,9 +353,7 @@ class Rooms:
     def vote(self, member: str, question: int, round: int, answer: str) -> None:
         """Record a vote; a later vote in the same round replaces it. Raises `ClassroomError` if the vote has ended."""
         with self._writing() as db:
-            query = (
-                "SELECT questions.* FROM questions JOIN members USING (room) WHERE questions.id = ? AND members.id = ?"
-            )
+            query = "SELECT q.* FROM questions q JOIN members m USING (room) WHERE q.id = ? AND m.id = ?"
             row = db.execute(query, (question, member)).fetchone()
             if row is None or row["phase"] != "voting" or row["round"] != round:
                 raise ClassroomError("This vote has ended.")

@@ -78,9 +78,8 @@ def run_export(options: Namespace) -> None:
         _export_live(options)
         return
     if options.live:
-        raise InputError(
-            f"export takes one model, also got {options.live[0]!r:.200}; for a live page: export live {options.model}."
-        )
+        what = f"export takes one model, also got {options.live[0]!r:.200}"
+        raise InputError(f"{what}; for a live page: export live {options.model}.")
     out = checked_page(options.out, "--out")
     found = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", options.head, re.ASCII)
     if not found:

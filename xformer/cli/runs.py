@@ -73,10 +73,8 @@ def _act_on_folder(action: str, found: _Found) -> None:
         shutil.rmtree(found.path)
         print_line(f"Deleted {found.path}.")
     else:
-        raise InputError(
-            f"The run {found.name!r:.100} was started on the command line, so it cannot {action} from here; press Ctrl-C "
-            "there, and continue with train --resume."
-        )
+        what = f"The run {found.name!r:.100} was started on the command line, so it cannot {action} from here"
+        raise InputError(f"{what}; press Ctrl-C there, and continue with train --resume.")
 
 
 def _list(found: dict[str, _Found], entries: dict[str, Entry], store: RunStore, trouble: str) -> int:

@@ -252,10 +252,8 @@ def _rows(curve: Any, record: HealthRecord, steps: int) -> list[dict[str, Any]]:
     rows: dict[int, dict[str, Any]] = {}
     for one in curve if isinstance(curve, list) else []:
         if isinstance(one, dict) and (row := metrics_row(one.get("step"), one)) and row["step"] <= MAX_STEPS:
-            rows[row["step"]] = {
-                name: row[name] for name in (*FIGURES, *SUMMARY) if name in row and is_number(row[name])
-            }
-            rows[row["step"]]["note"] = one_line(row.get("note"), 300)
+            kept = {name: row[name] for name in (*FIGURES, *SUMMARY) if is_number(row.get(name))}
+            rows[row["step"]] = kept | {"note": one_line(row.get("note"), 300)}
     for probe in record.probes:
         row = rows.setdefault(probe.step, {"step": probe.step, "steps": steps})
         if math.isfinite(probe.loss):

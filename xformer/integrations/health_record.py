@@ -125,11 +125,7 @@ class HealthRecord:
 
     def layer_table(self) -> pd.DataFrame:
         """One row per step and layer, with the columns of `LAYER_MEASURES`."""
-        rows = [
-            {"step": one.step, "layer": layer} | measures
-            for one in self.probes
-            for layer, measures in one.layers.items()
-        ]
+        rows = [{"step": one.step, "layer": at} | found for one in self.probes for at, found in one.layers.items()]
         return pd.DataFrame(rows, columns=["step", "layer", *LAYER_MEASURES])
 
     def loss_table(self) -> pd.DataFrame:

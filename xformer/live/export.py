@@ -201,10 +201,8 @@ def check_exportable(checkpoint: Checkpoint) -> None:
         if (value := getattr(model.config, setting)) not in known:
             raise InputError(f"A live page cannot compute {setting}={value!r} yet; it supports {', '.join(known)}.")
     if task is not None and task.config.name not in KNOWN_TASKS:
-        raise InputError(
-            f"A live page cannot read the inputs of the task {task.config.name!r} yet; export the model without its task: "
-            "xformer.save_live(path, checkpoint.model)."
-        )
+        what = f"A live page cannot read the inputs of the task {task.config.name!r} yet"
+        raise InputError(f"{what}; export the model without its task: xformer.save_live(path, checkpoint.model).")
 
 
 def _external(name: str) -> InputError:

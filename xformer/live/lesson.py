@@ -392,16 +392,11 @@ def _names(values: Sequence[str] | Table) -> str:
 
 
 def _table(
-    given: str | Table,
-    where: _Place,
-    what: str,
-    fields: _Fields,
-    required: Sequence[str] = (),
-    known: Sequence[str] = (),
+    given: str | Table, where: _Place, what: str, fields: _Fields, needs: Sequence[str] = (), known: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return a table, given as such or as TOML, after checking its fields.
 
-    All `required` fields must be present, no others than the `known` ones (default: all) are allowed, and each value must
+    All fields in `needs` must be present, no others than the `known` ones (default: all) are allowed, and each value must
     satisfy the rule of its field.
     """
     lines = given.splitlines() if isinstance(given, str) else []
@@ -411,9 +406,9 @@ def _table(
         found = re.search(r"line (\d+)", str(error))
         at = where.at(where.line + int(found[1]) - 1) if found else where
         at.fail(f"The {what} must be valid TOML ({error})", next(iter(lines), "nothing"), "a = 1")
-    for name in required:
+    for name in needs:
         if name not in table:
-            where.fail(f"The {what} needs {_names(required)}", _names(table), f"{name} = {fields[name].example}")
+            where.fail(f"The {what} needs {_names(needs)}", _names(table), f"{name} = {fields[name].example}")
     known = known or tuple(fields)
     for name, value in table.items():
         line = next((n for n, one in enumerate(lines) if re.match(rf"\s*{re.escape(name)}\s*[=.]", one)), 0)

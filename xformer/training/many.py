@@ -122,9 +122,8 @@ def _runs_of(
     Task(chosen[0].task).check_fits(chosen[0].model)
     check_memory(chosen[0], torch_device.type, n_models=len(chosen))
     folders = [None if out is None else Path(out) / f"{number:03d}" for number in range(len(chosen))]
-    runs = {
-        number: Run(preset, Task(preset.task), torch_device, folders[number]) for number, preset in enumerate(chosen)
-    }
+    made = [Run(one, Task(one.task), torch_device, folder) for one, folder in zip(chosen, folders, strict=True)]
+    runs = dict(enumerate(made))
     if resume:
         runs = {number: run for number, run in runs.items() if run.out is None or not is_finished(run.out)}
         for run in runs.values():

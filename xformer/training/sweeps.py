@@ -81,9 +81,8 @@ def check_alike(presets: Sequence[Preset]) -> None:
             how = "vary the training settings, for example sweep('reverse-small', seed=range(16))"
             raise ConfigError(f"Models that are trained together {what}; {how}.")
         if one.train.batch_size != first.train.batch_size:
-            got = f"got {first.train.batch_size} and {one.train.batch_size}"
-            how = "train each batch_size separately"
-            raise ConfigError(f"Models that are trained together must have the same batch_size, {got}; {how}.")
+            got = f"got {first.train.batch_size} and {one.train.batch_size}; train each batch_size separately"
+            raise ConfigError(f"Models that are trained together must have the same batch_size, {got}.")
     if first.model.dropout:
         what = "Models with dropout must be trained one by one, because each draws its own dropout masks"
         raise ConfigError(f"{what}; got dropout={first.model.dropout:g}, use dropout=0.")
