@@ -212,12 +212,9 @@ class Lesson:
         """Return the lesson in the form that the page reads."""
 
         def part_of(part: Part) -> dict[str, Any]:
-            if isinstance(part, Text):
-                return {"kind": "text", "html": part.html}
-            if isinstance(part, Show):
-                return {"kind": "show", "state": dict(part.state)}
-            values = {name: value for name, value in vars(part).items() if name != "details"} | dict(part.details)
-            return {"kind": type(part).__name__.lower()} | values
+            values = dict(vars(part))
+            details = values.pop("details", {})
+            return {"kind": type(part).__name__.lower()} | values | details
 
         steps = [{"title": step.title, "parts": [part_of(part) for part in step.parts]} for step in self.steps]
         return {

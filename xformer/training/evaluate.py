@@ -7,6 +7,7 @@ prompt, so a model that leaks later tokens into its outputs does not score well.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -132,11 +133,10 @@ def scores_by_length(
 
 
 def _fits(config: ModelConfig, task: Task, length: int) -> bool:
-    try:
+    with suppress(ConfigError):
         of_length(task, length).check_fits(config)
-    except ConfigError:
-        return False
-    return True
+        return True
+    return False
 
 
 def measure(

@@ -90,9 +90,6 @@ def check_alike(presets: Sequence[Preset]) -> None:
 
 WORDS = {"peak_lr": "learning rate", "train_share": "share of pairs"}
 """Short display names of settings with long titles."""
-MOST_SETTINGS = 2
-SHORT = 10
-"""A member's full name serves as its label if it is shorter than this many characters."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +111,9 @@ class Member:
 
     @property
     def label(self) -> str:
-        """A short name: “seed 3”, or only the values if there are two settings or the name is long."""
+        """A short name: “seed 3”, or only the values if there are two settings or the name has ten characters or more."""
         values = [f"{value:g}" for value in self.values.values()]
-        return self.name if len(values) == 1 and len(self.name) < SHORT else " · ".join(values)
+        return self.name if len(values) == 1 and len(self.name) < 10 else " · ".join(values)
 
     def folder(self, store: RunStore, sweep: str) -> Path:
         """Return the folder that holds its files until it becomes a run."""
@@ -131,7 +128,7 @@ def words(name: str) -> str:
 
 def spec(settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """Return the `sweep` column for these settings, with new ids. Raises `ConfigError` if settings or values are missing."""
-    if not 1 <= len(settings) <= MOST_SETTINGS or not all(settings.values()):
+    if not 1 <= len(settings) <= 2 or not all(settings.values()):
         what = "A sweep needs one or two settings with at least one value each"
         got = f"got {len(settings)}: {', '.join(settings) or 'none'}"
         raise ConfigError(f"{what}, {got}; for example seed=range(16).")

@@ -44,11 +44,10 @@ def uses_ray(entries: Iterable[Entry]) -> bool:
 def answers(address: str) -> bool:
     """Return whether an address like "10.0.0.5:6379" accepts connections. Ray's own calls would wait for a minute."""
     host, _, port = address.rpartition(":")
-    try:
+    with suppress(OSError, ValueError):
         socket.create_connection((host, int(port)), timeout=2).close()
-    except (OSError, ValueError):
-        return False
-    return True
+        return True
+    return False
 
 
 @dataclass(frozen=True)
