@@ -167,6 +167,10 @@ class Visit:
             self.problems.append(f"request to another host: {url}")
 
 
+Visiting = Callable[..., Visit]
+"""The type of the fixture `visit`."""
+
+
 @pytest.fixture(scope="session")
 def tabs() -> list[Page]:
     """Tabs for reuse, each in its own browser context, because opening one takes longer than most tests."""
@@ -174,7 +178,7 @@ def tabs() -> list[Page]:
 
 
 @contextmanager
-def visiting(browser: Browser, tabs: list[Page]) -> Iterator[Callable[..., Visit]]:
+def visiting(browser: Browser, tabs: list[Page]) -> Iterator[Visiting]:
     """Yield a function that opens a link as a new visitor: `visit(address, "/attention?model=reverse", theme="dark")`.
 
     With the path "" no page is opened yet.
@@ -198,7 +202,7 @@ def visiting(browser: Browser, tabs: list[Page]) -> Iterator[Callable[..., Visit
 
 
 @pytest.fixture
-def visit(browser: Browser, tabs: list[Page]) -> Iterator[Callable[..., Visit]]:
+def visit(browser: Browser, tabs: list[Page]) -> Iterator[Visiting]:
     with visiting(browser, tabs) as visit:
         yield visit
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import WebSocket, expect
 
-from tests.browser.conftest import Visit, click, click_in_scene, quiet, see, until
+from tests.browser.conftest import Visit, Visiting, click, click_in_scene, quiet, see, until
 
 pytestmark = pytest.mark.browser
-Visiting = Callable[..., Visit]
 
 
 def pixels(visit: Visit) -> bytes:
@@ -20,9 +18,7 @@ def pixels(visit: Visit) -> bytes:
     return visit.page.locator(".st-key-attention").screenshot()
 
 
-def test_hovering_sends_nothing_and_a_toggle_reruns_neither_heading_nor_model_selector(
-    app: str, visit: Visiting
-) -> None:
+def test_hovering_sends_nothing_and_a_toggle_reruns_neither_title_nor_model_selector(app: str, visit: Visiting) -> None:
     visitor = visit(app, "")
     page, came, sent = visitor.page, list[str](), list[object]()
 

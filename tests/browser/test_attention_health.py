@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks.health import GPT
-from tests.browser.conftest import Visit, see, until
+from tests.browser.conftest import Visiting, see, until
 from xformer.integrations import AttentionHealth
 
 pytestmark = pytest.mark.browser
-Visiting = Callable[..., Visit]
 
 
-def test_a_training_in_progress_is_followed_and_an_alarm_links_to_its_step(
-    app_runs: Path, app: str, visit: Visiting
-) -> None:
+def test_a_training_is_followed_and_an_alarm_links_to_its_step(app_runs: Path, app: str, visit: Visiting) -> None:
     torch.manual_seed(0)
     model = GPT(19, d_model=12, n_heads=3, max_len=11, fault="leaking mask")
     health = AttentionHealth(torch.arange(14).reshape(2, 7), every=2, out=app_runs, causal=True, steps=6, name="theirs")

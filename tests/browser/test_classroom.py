@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import Server, Visit, see, visiting
+from tests.browser.conftest import Server, Visit, Visiting, see, visiting
 
 SCREEN = "/attention?model=reverse&input=3+7+12+9&mask=as+trained&head=3.1"
-Come = Callable[..., Visit]
 
 
-def open_room(visit: Come, address: str) -> tuple[Visit, str]:
+def open_room(visit: Visiting, address: str) -> tuple[Visit, str]:
     """Open a room as a lecturer on Attention; return the visit and the room's code."""
     lecturer = visit(address, SCREEN)
     page = lecturer.page
@@ -25,7 +24,7 @@ def open_room(visit: Come, address: str) -> tuple[Visit, str]:
     return lecturer, code
 
 
-def join(visit: Come, address: str, code: str, **how: object) -> Visit:
+def join(visit: Visiting, address: str, code: str, **how: object) -> Visit:
     """Join a room as a student with a phone."""
     student = visit(address, "/join", width=390, **how)
     student.page.get_by_role("textbox").fill(f"{code[:3]} {code[3:].lower()}")

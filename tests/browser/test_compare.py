@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from pages.compare.comparison import Comparison, ModelSettings
-from tests.browser.conftest import Visit, see
+from tests.browser.conftest import Visiting, see
 
 pytestmark = pytest.mark.browser
-Visiting = Callable[..., Visit]
 INPUT = [3, 7, 12, 9, 4, 11]
 LINK = "/compare?input=" + "+".join(map(str, INPUT))
 SILENCED = "decoder.1.attn.0"
@@ -41,9 +39,8 @@ def test_ruler_opens_at_the_first_difference_and_the_server_follows_when_it_stop
     page = visitor.page
     at(page, divergence)
     shown = ruler(page).get_attribute("aria-valuetext") or ""
-    assert shown.startswith(
-        f"step {divergence} of {len(own) - 1}, the first difference: A predicts {own[divergence]}, "
-    )
+    last, predicted = len(own) - 1, own[divergence]
+    assert shown.startswith(f"step {divergence} of {last}, the first difference: A predicts {predicted}, ")
     assert f"; B predicts {changed[divergence]}, " in shown
     expect(page.get_by_role("button", name=f"First difference: {divergence}")).to_be_visible()
     see(page, f"They first differ at step {divergence}.")

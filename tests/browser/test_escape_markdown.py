@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser
 
 from pages.shared.text import WORD_JOINER
 from tests.browser.cases import TYPED
-from tests.browser.conftest import Visit
+from tests.browser.conftest import Visiting
 from tests.browser.serving import launch, stop
 
 MADE_OF_IT = (
@@ -28,7 +28,7 @@ def literal(browser: Browser) -> Iterator[str]:
 
 
 @pytest.mark.browser
-def test_escaped_text_is_shown_literally(literal: str, visit: Callable[..., Visit]) -> None:
+def test_escaped_text_is_shown_literally(literal: str, visit: Visiting) -> None:
     page = visit(literal).page
     page.wait_for_selector(f".st-key-button{len(TYPED) - 1} button")
     for index, text in enumerate(TYPED):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from playwright.sync_api import expect
 
 from pages.shared.serving.access import COOKIE
 from tests.attack.visitor import Visitor
-from tests.browser.conftest import PATIENCE, Visit
+from tests.browser.conftest import PATIENCE, Visiting
 from xformer.presets import preset
 from xformer.training.run_store import RunStore
 
@@ -45,7 +44,7 @@ def test_the_cookie_is_set_with_a_page_but_not_with_a_picture_for_slides(app: st
 
 @pytest.mark.browser
 def test_in_a_browser_only_a_frame_of_the_same_site_has_the_cookie(
-    visit: Callable[..., Visit], app: str, slides_server: int, app_runs: Path, run: str
+    visit: Visiting, app: str, slides_server: int, app_runs: Path, run: str
 ) -> None:
     """The visitor has the app open in a tab, too. The framed page is a whole one, without `embed=true`."""
     page = visit(app, f"/runs?runs={run}").page.context.new_page()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import FrameLocator, Page, expect
 
-from tests.browser.conftest import PATIENCE, Visit, click_in_scene
+from tests.browser.conftest import PATIENCE, Visiting, click_in_scene
 
 pytestmark = pytest.mark.browser
 LINK = "/attention?model=reverse&input=3+7+12+9&mask=causal&head=3.2"
@@ -24,12 +23,11 @@ def fits(slide: Page, frame: FrameLocator) -> None:
         if not main.evaluate(SCROLLS):
             return
         slide.wait_for_timeout(100)
-    pytest.fail(
-        f"heights of the content and of the frame: {main.evaluate('main => [main.scrollHeight, main.clientHeight]')}"
-    )
+    heights = main.evaluate("main => [main.scrollHeight, main.clientHeight]")
+    pytest.fail(f"heights of the content and of the frame: {heights}")
 
 
-def test_copied_iframe_shows_only_the_picture(app: str, visit: Callable[..., Visit], tmp_path: Path) -> None:
+def test_copied_iframe_shows_only_the_picture(app: str, visit: Visiting, tmp_path: Path) -> None:
     page = visit(app, LINK).page
     page.wait_for_function("location.search.includes('panel=')")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])

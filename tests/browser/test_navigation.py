@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from urllib.parse import parse_qs, urlparse
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import Visit, click, quiet, until
+from tests.browser.conftest import Visiting, click, quiet, until
 
 pytestmark = pytest.mark.browser
-Visiting = Callable[..., Visit]
 WANTED = {"model": "reverse", "mask": "causal", "input": "1 2 3 4"}
 
 
@@ -95,9 +93,7 @@ def test_late_or_early_addresses_from_streamlit_do_not_damage_the_history(app: s
     page.locator("body").click()
     told("/attention?head=1.1", "/residual?pos=0")
     leave("back")
-    told(
-        "/positions?late", "/attention?head=1.1"
-    )  # Back was pressed twice, and the screen in between sends its address
+    told("/positions?late", "/attention?head=1.1")  # Back was pressed twice; the screen in between sends its address
     leave("forward")
     assert shown() == "/residual?pos=0"
     page.locator("body").click()

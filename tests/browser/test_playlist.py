@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.conftest import Visit, click, quiet, see, until
+from tests.browser.conftest import Visiting, click, quiet, see, until
 from xformer import playlist
 
 pytestmark = pytest.mark.browser
-Visiting = Callable[..., Visit]
 LINK = "/attention?model=reverse&input=4+9+2+11&mask=causal&head=3.2"
 
 
@@ -33,9 +31,8 @@ def view(page: Page, at: int) -> Locator:
 def shown(page: Page, count: str, path: str, value: str) -> None:
     """Wait until the bar shows `count` and the address is that of the view."""
     expect(page.locator(".playlist .count")).to_have_text(count)
-    page.wait_for_function(
-        "([path, value]) => location.pathname === path && location.search.includes(value)", arg=[path, value]
-    )
+    there = "([path, value]) => location.pathname === path && location.search.includes(value)"
+    page.wait_for_function(there, arg=[path, value])
     quiet(page)
 
 

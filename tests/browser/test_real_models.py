@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser.conftest import Visit, see
+from tests.browser.conftest import Visiting, see
 from tests.browser.serving import launch, stop
 from tests.real_models import real_model
 
@@ -26,9 +26,7 @@ def served(browser: Browser) -> Iterator[str]:
     stop(server)
 
 
-def test_ablating_the_induction_head_of_smollm2_raises_the_loss_on_a_repeat(
-    served: str, visit: Callable[..., Visit]
-) -> None:
+def test_ablating_the_induction_head_raises_the_loss_on_a_repeat(served: str, visit: Visiting) -> None:
     visitor = visit(served, f"/attention?model=hf:{NAME}&input={(ONCE + ONCE).replace(' ', '+')}&head=19.7&scale=rest")
     page = visitor.page
     grid = page.locator(".st-key-attention .grid canvas").first

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.conftest import Visit, drawn, see, until
+from tests.browser.conftest import Visiting, drawn, see, until
 from tests.pages.test_runs import add
 from xformer.training import jobs
 from xformer.training.run_store import RunStore
 
 pytestmark = pytest.mark.browser
-Visiting = Callable[..., Visit]
 ROW = 36
 
 
@@ -40,9 +38,7 @@ def tick(page: Page, row: int) -> None:
     expect(canvas).to_be_visible()
     box = canvas.bounding_box()
     assert box is not None
-    page.mouse.click(
-        box["x"] + 16, box["y"] + ROW * (row + 1.5)
-    )  # by position, because a scrolling layer covers the canvas
+    page.mouse.click(box["x"] + 16, box["y"] + ROW * (row + 1.5))  # by position: a scrolling layer covers the canvas
 
 
 def curve(page: Page) -> Locator:
@@ -54,9 +50,7 @@ def chosen(page: Page, runs: list[str]) -> None:
     page.wait_for_function("(runs) => (new URL(location).searchParams.get('runs') || '') === runs", arg=",".join(runs))
 
 
-def test_ticking_a_row_adds_its_curve_and_the_link_reproduces_the_choice(
-    store: RunStore, app: str, visit: Visiting
-) -> None:
+def test_ticking_a_row_adds_its_curve_and_the_link_keeps_the_choice(store: RunStore, app: str, visit: Visiting) -> None:
     add(store, "older", last=2.0)  # chosen by default, but not by the link
     one, two = add(store, "one", last=0.5, peak_lr=1e-4), add(store, "two", last=1.0)
     visitor = visit(app, f"/runs?runs={one}", "dark")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Visit
+from tests.browser.conftest import Visiting
 
 pytestmark = pytest.mark.browser
 SCRIPT = """
@@ -44,7 +44,7 @@ def script(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_the_link_of_a_script_opens_its_model(script: subprocess.Popen[str], visit: Callable[..., Visit]) -> None:
+def test_the_link_of_a_script_opens_its_model(script: subprocess.Popen[str], visit: Visiting) -> None:
     assert script.stdin is not None
     assert script.stdout is not None
     address, _, query = script.stdout.readline().removeprefix("Open ").strip().partition("/attention")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.conftest import Visit, see
+from tests.browser.conftest import Visiting, see
 
 pytestmark = pytest.mark.browser
-Visiting = Callable[..., Visit]
 
 
 def button(page: Page, key: str) -> Locator:

@@ -20,17 +20,13 @@ def offline(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
     page, wrong = browser.new_page(viewport={"width": 1280, "height": 720}), []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-    page.on(
-        "request", lambda request: None if request.url.startswith(("file:", "data:")) else wrong.append(request.url)
-    )
+    page.on("request", lambda sent: None if sent.url.startswith(("file:", "data:")) else wrong.append(sent.url))
     page.context.set_offline(True)
     yield page, wrong
     page.close()
 
 
-def test_saved_view_is_exact_in_every_head_and_follows_the_theme(
-    offline: tuple[Page, list[str]], tmp_path: Path
-) -> None:
+def test_saved_view_is_exact_and_follows_the_theme(offline: tuple[Page, list[str]], tmp_path: Path) -> None:
     page, wrong = offline
     reading = xformer.read("checkpoints/reverse", INPUT)
     xformer.save_html(reading, tmp_path / "view.html", layer=2, head=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import chdir
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ def assert_code_draws_what_is_shown(
     """Open a screen, run the code of all its pictures in `folder`, and assert that it draws exactly the charts on screen."""
     shown = charts_shown(monkeypatch)
     app = open_page(page, **link)
-    assert_code_draws(app, shown, monkeypatch, folder)
+    assert_code_draws(app, shown, folder)
     return app
 
 
@@ -32,12 +33,17 @@ def charts_shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Return a list that records all charts shown from now on."""
     shown: list[dict[str, Any]] = []
     show_chart, show_figure = st.vega_lite_chart, st.plotly_chart
-    monkeypatch.setattr(  # a copy, because Streamlit replaces an empty title with a space in the given specification
-        st, "vega_lite_chart", lambda spec, **more: shown.append(deepcopy(spec)) or show_chart(spec, **more)
-    )
-    monkeypatch.setattr(
-        st, "plotly_chart", lambda figure, **more: shown.append(_numbers(figure)) or show_figure(figure, **more)
-    )
+
+    def chart(spec: dict[str, Any], **more: Any) -> Any:
+        shown.append(deepcopy(spec))  # Streamlit replaces an empty title in the given specification with a space
+        return show_chart(spec, **more)
+
+    def figure(figure: go.Figure, **more: Any) -> Any:
+        shown.append(_numbers(figure))
+        return show_figure(figure, **more)
+
+    monkeypatch.setattr(st, "vega_lite_chart", chart)
+    monkeypatch.setattr(st, "plotly_chart", figure)
     return shown
 
 
@@ -54,15 +60,12 @@ def files_offered(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[], byt
     return offered
 
 
-def assert_code_draws(
-    app: AppTest, shown: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, folder: Path = ROOT
-) -> None:
+def assert_code_draws(app: AppTest, shown: list[dict[str, Any]], folder: Path = ROOT) -> None:
     """Run the code of all pictures in `folder` and assert that it draws the charts that were shown."""
-    monkeypatch.chdir(folder)
     assert not app.exception
     made: list[Any] = []
     for element in app.code:
-        picture = left_by(element.value)["picture"]
+        picture = left_by(element.value, folder)["picture"]
         made += picture if isinstance(picture, list) else [picture]
     again = [without_names(chart.to_dict()) for chart in made if isinstance(chart, alt.TopLevelMixin)]
     again += [without_names(_numbers(figure)) for figure in made if isinstance(figure, go.Figure)]
@@ -71,10 +74,11 @@ def assert_code_draws(
         assert spec in again
 
 
-def left_by(code: str) -> dict[str, Any]:
-    """Run the code of a picture without showing it, and return its variables."""
+def left_by(code: str, folder: Path = ROOT) -> dict[str, Any]:
+    """Run the code of a picture in `folder` without showing it, and return its variables."""
     names: dict[str, Any] = {}
-    exec(compile(code.replace("show(picture)", ""), "footer", "exec"), names)
+    with chdir(folder):
+        exec(compile(code.replace("show(picture)", ""), "footer", "exec"), names)
     return names
 
 

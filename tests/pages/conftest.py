@@ -39,9 +39,7 @@ def _once_for_all() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_store, "start_reconciler", lambda: None)
         patch.setattr(access, "visitor_id", lambda: "0" * 32)  # no server has set one
-        patch.setattr(
-            models, "try_in_subprocess", lambda path: None
-        )  # starts a process each time; tested in test_load.py
+        patch.setattr(models, "try_in_subprocess", lambda path: None)  # starts a process; tested in test_load.py
         rarely = SimpleNamespace(time=time.time, sleep=lambda seconds: time.sleep(10 * seconds))
         patch.setattr(local_script_runner, "time", rarely)  # AppTest polls every millisecond for the end of a run
         yield
@@ -104,10 +102,15 @@ def ship(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
     forget()
 
 
+def components(app: AppTest, name: str) -> list[Any]:
+    """Return the messages to the components whose name ends like this."""
+    protos = [element.proto for element in app.get("bidi_component")]  # type: ignore[attr-defined]
+    return [proto for proto in protos if proto.component_name.endswith(name)]
+
+
 def strip_lanes(app: AppTest) -> list[dict[str, Any]]:
     """Return the lanes of the prediction strip as sent to the browser."""
-    components = [element.proto for element in app.get("bidi_component")]  # type: ignore[attr-defined]
-    [strip] = [proto for proto in components if proto.component_name == "xformer_prediction_strip"]
+    [strip] = components(app, "prediction_strip")
     return json.loads(strip.json)["lanes"]
 
 

@@ -6,34 +6,30 @@ import json
 import struct
 
 import numpy as np
-import pytest
+from streamlit.testing.v1 import AppTest
 
 import xformer
 from pages.components.attention_view import Selection
 from tests.pages.code_and_picture import left_by
-from tests.pages.conftest import ROOT, Open
+from tests.pages.conftest import ROOT, Open, components
 
 PAGE = "pages/attention/page.py"
 
 
-def sent(app: object, magic: bytes) -> bytes:
+def sent(app: AppTest, magic: bytes) -> bytes:
     """Return one message of the attention view: original run (XATO), everything else (XATT) or the exact head (XATH)."""
-    [proto] = [
-        element.proto
-        for element in app.get("bidi_component")  # type: ignore[attr-defined]
-        if getattr(element.proto, "bytes", b"")[:4] == magic
-    ]
-    return proto.bytes
+    [message] = [proto.bytes for proto in components(app, "") if proto.bytes[:4] == magic]
+    return message
 
 
-def original_of(app: object) -> tuple[dict, bytes]:
+def original_of(app: AppTest) -> tuple[dict, bytes]:
     """Return the header and the planes of the original run."""
     message = sent(app, b"XATO")
     (length,) = struct.unpack_from("<I", message, 4)
     return json.loads(message[8 : 8 + length]), message[8 + length :]
 
 
-def exact_head(app: object) -> np.ndarray:
+def exact_head(app: AppTest) -> np.ndarray:
     """Return the weights of the chosen head; masked cells are +inf."""
     message = sent(app, b"XATH")
     (length,) = struct.unpack_from("<I", message, 4)
@@ -69,11 +65,8 @@ def switches(app: object, text: str) -> list:
 
 def test_each_rerun_sends_only_changed_messages(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", input="4 9 2 9 5", head="2.1")
-    messages = [one.proto for one in app.get("bidi_component") if one.proto.component_name.endswith("message")]
-    assert [len(one.js_content + one.css_content) < 1000 for one in messages] == [
-        True,
-        True,
-    ]  # not the code of the whole view
+    sizes = [len(one.js_content + one.css_content) for one in components(app, "message")]
+    assert [size < 1000 for size in sizes] == [True, True]  # not the code of the whole view
     original, alone, head = (sent(app, magic) for magic in (b"XATO", b"XATT", b"XATH"))
     app.session_state["attention:choice"] = Selection(0, 2)
     app.run()
@@ -91,13 +84,11 @@ def test_each_rerun_sends_only_changed_messages(open_page: Open) -> None:
     assert sent(app, b"XATO") != original
 
 
-def test_the_code_reproduces_the_comparison_on_screen(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_reproduces_the_comparison_on_screen(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", input="4 9 2", head="3.2", mask="causal")
     [code] = [block.value for block in app.code if "viz.attention(" in block.value]
     assert "xformer.viz.attention(changed, layer=2, head=1, before=original)" in code
-    monkeypatch.chdir(ROOT)
-    scope = left_by(code)
-    drawn = scope["picture"].to_dict()
+    drawn = left_by(code)["picture"].to_dict()
     sets = [drawn["datasets"][one["data"]["name"]] for one in drawn["hconcat"]]
     for found, edits in zip(sets[:2], ([], [xformer.edits.set_causal(True)]), strict=True):
         expected = xformer.read("checkpoints/reverse", "4 9 2", edits=edits)["encoder.2.attn.pattern"][0, 1]

@@ -81,9 +81,8 @@ def test_home_continues_the_text_and_shows_bits(open_page: Open) -> None:
     assert "There is no right answer" in text(app)
     story = app.code[0].value
     assert story.startswith("def f(x):")
-    assert (
-        70 < len(story) <= len("def f(x):") + 100
-    )  # untrained weights sometimes predict padding, which is not a character
+    # Untrained weights sometimes predict padding, which is not a character.
+    assert 70 < len(story) <= len("def f(x):") + 100
     app.button(key="story_again").click().run()
     assert app.code[0].value != story
     assert app.code[0].value.startswith("def f(x):")

@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 from pages.compare.comparison import ModelSettings, incompatibility_reason, names_of, read_variant
 from pages.compare.texts import usual_other
 from tests.pages.code_and_picture import left_by
-from tests.pages.conftest import ROOT, Open, complaints, in_link, text, with_weights
+from tests.pages.conftest import ROOT, Open, complaints, components, in_link, text, with_weights
 from xformer import Checkpoint, Transformer, load
 from xformer.checkpoints import to_bytes
 from xformer.config import ModelConfig, TaskConfig
@@ -32,7 +32,7 @@ INPUT = "3 7 12 9 4 11"
 
 def ruler(app: AppTest) -> dict[str, Any]:
     """Return the data sent to the ruler."""
-    [sent] = [one.proto for one in app.get("bidi_component") if one.proto.component_name.endswith("step_ruler")]
+    [sent] = components(app, "step_ruler")
     return json.loads(sent.json) if sent.json else json.loads(sent.mixed.json)
 
 
@@ -50,9 +50,7 @@ def _no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
         ("characters", "characters~positions:off", "attention"),
     ],
 )
-def test_a_pair_opens_at_its_first_divergence(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch, a: str, b: str, panel: str
-) -> None:
+def test_a_pair_opens_at_its_first_divergence(open_page: Open, a: str, b: str, panel: str) -> None:
     app = open_page(COMPARE, a=a, b=b, panel=panel, **({} if a == "characters" else {"input": INPUT}))
     assert complaints(app) == []
     assert (in_link(app, "a"), in_link(app, "b")) == (a, b)
@@ -62,7 +60,6 @@ def test_a_pair_opens_at_its_first_divergence(
     assert sent["divergence"] == (differences[0] if differences else None)
     assert sent["start"] == (differences[0] if differences else 0)
     if panel == "steps":  # the code reproduces the predictions
-        monkeypatch.chdir(ROOT)
         [code] = app.code
         scope = left_by(code.value)
         assert len(scope["picture"]) == 4
@@ -148,9 +145,8 @@ def test_models_are_added_changed_and_removed(open_page: Open) -> None:
 def test_only_a_model_that_generalises_beyond_its_training_lengths_is_named(open_page: Open) -> None:
     app = open_page(COMPARE, a="reverse-mirror", b="reverse-long~causal", c="reverse-long", panel="lengths")
     [sentence] = [one.value for one in app.markdown if "right at every length" in one.value]
-    found = re.fullmatch(
-        r"At least 99% right at every length from its training lengths on: \*\*C\*\* up to (\d+)\.", sentence
-    )
+    pattern = r"At least 99% right at every length from its training lengths on: \*\*C\*\* up to (\d+)\."
+    found = re.fullmatch(pattern, sentence)
     assert found is not None, sentence  # B fails at its training lengths, A beyond them
     assert int(found[1]) > 15
 
@@ -197,9 +193,8 @@ def test_a_variant_that_cannot_be_read_is_refused(text: str, message: str) -> No
 
 def test_the_headline_counts_right_tokens_and_names_the_first_difference(open_page: Open) -> None:
     app = open_page(COMPARE, a="reverse-small", b="reverse-small~causal", input=INPUT)
-    right = [
-        sum(a == b for a, b in zip(model["predicted"], model["answer"], strict=True)) for model in ruler(app)["models"]
-    ]
+    pairs = [zip(model["predicted"], model["answer"], strict=True) for model in ruler(app)["models"]]
+    right = [sum(a == b for a, b in pair) for pair in pairs]
     assert right[0] == 7 > right[1]
     assert f"A · as trained: **7 of 7** right; B · causal mask: **{right[1]} of 7** right." in text(app)
     assert f"They first differ at position **{ruler(app)['divergence']}**." in text(app)
@@ -245,11 +240,10 @@ def test_a_search_enters_an_input_on_which_models_differ(open_page: Open) -> Non
     assert ruler(app)["reads"] == ["5", "6", "7"]
 
 
-def test_accuracy_is_counted_over_many_inputs_and_by_the_code(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accuracy_is_counted_over_many_inputs_and_by_the_code(open_page: Open) -> None:
     app = open_page(COMPARE, a="reverse-mirror", b="reverse-mirror~causal", panel="many")
     assert "Exact match on 1,000 new inputs: **A** 100%" in text(app)
     assert len(app.get("vega_lite_chart")) == 5
-    monkeypatch.chdir(ROOT)
     [code] = app.code
     assert len(left_by(re.sub(r"samples=\d+", "samples=20", code.value))["picture"]) == 5
     app = open_page(COMPARE, a="modular", b="modular~ablate:decoder.0.attn.0", panel="lengths")

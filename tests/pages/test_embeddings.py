@@ -10,7 +10,7 @@ import torch
 
 import xformer
 from pages.embeddings.vocabulary import _verdict, about_lengths, about_order
-from tests.pages.conftest import ROOT, Open, complaints, text
+from tests.pages.conftest import ROOT, Open, complaints, components, text
 from xformer.analysis.embeddings import Nearness, neighbours
 from xformer.analysis.number_waves import Spectrum
 
@@ -36,9 +36,7 @@ def test_the_neighbours_on_screen_are_those_of_the_library(open_page: Open) -> N
 
 def sums(app: Any) -> list[Any]:
     """Return the data of the animations on screen."""
-    return [
-        json.loads(one.proto.bytes) for one in app.get("bidi_component") if one.proto.component_name.endswith("sum")
-    ]
+    return [json.loads(proto.bytes) for proto in components(app, "embedding_sum")]
 
 
 def test_changed_vectors_are_drawn_below_the_original(open_page: Open) -> None:

@@ -19,9 +19,8 @@ VALUES = [0.1 * step for step in range(1, 21)]
 
 def test_text_states_how_many_parts_are_not_measured() -> None:
     assert shown_text(VALUES, VALUES).startswith("All 20 heads are measured.")
-    assert shown_text(VALUES, [None, *VALUES[1:]]).startswith(
-        "**1 of 20 heads are not measured**; they have only an estimate."
-    )
+    missing = shown_text(VALUES, [None, *VALUES[1:]])
+    assert missing.startswith("**1 of 20 heads are not measured**; they have only an estimate.")
     assert "Too few are measured" in shown_text(VALUES, [*[None] * 15, *VALUES[15:]])
     assert shown_text(VALUES[:5], VALUES[:5]) == "All 5 heads are measured."
 

@@ -61,9 +61,7 @@ def test_code_of_each_picture_draws_it(
         ("train", {"run": "nonsense"}, 1),
     ],
 )
-def test_each_unknown_value_in_a_link_gets_a_warning(
-    open_page: Open, screen: str, link: dict[str, str], n: int
-) -> None:
+def test_each_unknown_value_in_a_link_is_reported(open_page: Open, screen: str, link: dict[str, str], n: int) -> None:
     app = open_page(f"pages/{screen}/page.py", **({"model": "reverse-small"} | link))
     assert len(complaints(app)) == n
     assert all("does not exist here" in warning for warning in complaints(app))

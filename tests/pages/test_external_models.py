@@ -11,7 +11,7 @@ from pages.shared import models
 from pages.shared.byte_cache import shared
 from tests.adapters.test_huggingface import folder_of
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
-from tests.pages.conftest import Open, complaints, plain
+from tests.pages.conftest import Open, complaints, components, plain
 from xformer.adapters import huggingface
 from xformer.errors import ModelFileError
 from xformer.model_files import PACKAGES
@@ -41,9 +41,7 @@ def served(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_model_is_opened_by_a_link_and_its_code_hides_the_server_path(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch, served: Path
-) -> None:
+def test_link_opens_model_and_code_hides_paths(open_page: Open, monkeypatch: pytest.MonkeyPatch, served: Path) -> None:
     link = {"model": TINY, "input": "the cat sat on the cat", "panel": "rollout"}
     app = assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, link, folder=served.parent)
     assert any("xformer.read('models/tiny-llama', 'the cat sat on the cat')" in block.value for block in app.code)
@@ -65,9 +63,7 @@ def test_a_model_that_cannot_be_opened_is_replaced_with_a_warning(open_page: Ope
     assert "This server has no model 'hf:../../etc'" in plain(app.warning[0].value)
 
 
-def test_lack_of_memory_shows_an_error_in_place_of_the_page(
-    open_page: Open, served: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lack_of_memory_is_shown_as_an_error(open_page: Open, served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def load(id: str, step: object) -> object:
         raise ModelFileError("tiny-llama needs 9.0 GB of memory, but 1.0 GB are free.")
 
@@ -85,17 +81,13 @@ def test_open_menu_lists_models_and_why_some_cannot_be_opened(open_page: Open, s
     app = open_page(PAGE, model="reverse-small")
     assert [button.key for button in app.button if str(button.key).startswith("open_hf")] == [f"open_{TINY}"]
     assert any("pickle" in plain(caption.value) for caption in app.caption)
-    assert not [
-        button for button in app.button if str(button.key).startswith("fetch_")
-    ]  # the operator has chosen the models
+    assert not any(str(button.key).startswith("fetch_") for button in app.button)  # the operator has chosen the models
     app.button(key=f"open_{TINY}").click().run()
     assert complaints(app) == []
     assert app.selectbox(key="model").value == TINY
 
 
-def test_a_fetch_is_offered_if_the_operator_has_not_chosen_models(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_fetch_is_offered_if_no_models_are_chosen(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XFORMER_MODELS", raising=False)
     monkeypatch.setattr("pages.shared.session.catalogue", lambda: models.catalogue({"XFORMER_MODELS": ""}))
     monkeypatch.setattr("pages.shared.session.offered", lambda: [PACKAGES["SmolLM2-135M-Instruct"]])
@@ -112,9 +104,7 @@ def test_cached_results_of_a_closed_model_are_evicted(served: Path) -> None:
     assert shared.peek(("run", "reverse", (1,), "", "")) == "kept"
 
 
-def test_a_scale_without_the_first_token_is_in_the_link_and_in_the_code(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch, served: Path
-) -> None:
+def test_a_scale_without_the_first_token_is_in_the_link_and_in_the_code(open_page: Open, served: Path) -> None:
     link = {"model": TINY, "input": "the cat sat on the cat sat", "sink": "out", "head": "2.5"}
     app = open_page(PAGE, **link, scale="rest")  # as in older links
     assert not app.warning
@@ -141,10 +131,9 @@ def test_a_large_vocabulary_has_a_search_field(open_page: Open, served: Path, mo
 def test_a_large_run_is_shown_as_thumbnails(open_page: Open, monkeypatch: pytest.MonkeyPatch, served: Path) -> None:
     monkeypatch.setattr(huggingface, "LARGE_BYTES", 0)
     link = {"model": TINY, "input": "the cat sat on the cat", "edits": "ablate:decoder.0.attn.2", "head": "1.3"}
-    app = assert_code_draws_what_is_shown(
-        open_page, monkeypatch, PAGE, {**link, "panel": "step by step"}, folder=served.parent
-    )
-    header = header_of(next(one.proto.bytes for one in app.get("bidi_component") if one.proto.bytes[:4] == b"XATT"))
+    link["panel"] = "step by step"
+    app = assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, link, folder=served.parent)
+    header = header_of(next(proto.bytes for proto in components(app, "") if proto.bytes[:4] == b"XATT"))
     assert header["layers"][0]["runs"][-1]["silenced"] == [2]  # the last is the changed one
     assert header["layers"][0]["moved"] == [0] * 6  # its pattern is unchanged
     assert max(header["layers"][1]["moved"]) > 0

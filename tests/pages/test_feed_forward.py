@@ -45,9 +45,8 @@ def test_layer_headline_is_empty_where_nothing_is_clear() -> None:
 
     even = [1.0] * 10
     assert layer_headline(known(*["none"] * 9, "says"), even, "layer 2") == ""
-    assert "**3 of 10** neurons fire on a particular **predicted token**" in layer_headline(
-        known(*["none"] * 7, *["says"] * 3), even, "layer 2"
-    )
+    three = layer_headline(known(*["none"] * 7, *["says"] * 3), even, "layer 2")
+    assert "**3 of 10** neurons fire on a particular **predicted token**" in three
     assert "**1 of 10** neurons holds half" in layer_headline(known(*["none"] * 10), [20.0, *even[1:]], "layer 2")
     assert layer_headline(known(*["none"] * 10), [0.0] * 10, "layer 2") == ""
 
@@ -75,9 +74,7 @@ def test_a_neuron_and_a_layer_are_ablated_and_restored(open_page: Open) -> None:
 
 
 @pytest.mark.parametrize("is_unknown", [False, True])
-def test_the_measure_of_activity_is_explained(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch, is_unknown: bool
-) -> None:
+def test_measure_of_activity_is_explained(open_page: Open, monkeypatch: pytest.MonkeyPatch, is_unknown: bool) -> None:
     def unavailable(self: object, path: str) -> None:
         raise UnavailableError("unknown")
 

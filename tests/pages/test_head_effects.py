@@ -13,9 +13,7 @@ PAGE = "pages/attention/page.py"
 LINK = {"model": "reverse", "input": "3 7 12 9", "panel": "scores of all heads"}
 
 
-def test_one_press_ranks_all_heads_by_what_silencing_them_does(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_press_ranks_all_heads_by_the_effect_of_ablation(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(PAGE, **LINK)
     assert "measured" not in app.dataframe[0].value
     monkeypatch.setattr("pages.attention.head_scores.AT_ONCE", 60.0)  # on a busy machine too
@@ -26,7 +24,7 @@ def test_one_press_ranks_all_heads_by_what_silencing_them_does(
     assert "the loss goes from" in text(app)
     assert "All 16 heads are measured." in text(app)
     assert app.query_params["without"] == "loss"
-    assert_code_draws(app, shown, monkeypatch)
+    assert_code_draws(app, shown)
 
 
 def test_a_link_restores_what_it_is_judged_by(open_page: Open) -> None:
@@ -38,9 +36,7 @@ def test_a_link_restores_what_it_is_judged_by(open_page: Open) -> None:
     assert ["asks for a position" in line for line in complaints(app)] == [True]
 
 
-def test_what_takes_long_stops_after_a_moment_and_goes_on_when_asked(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_measurement_stops_early_and_can_be_resumed(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pages.attention.head_scores.AT_ONCE", 0.0)
     monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 12)
     monkeypatch.setattr("pages.shared.background_job.LONG", 0.0)
@@ -61,10 +57,8 @@ def test_what_takes_long_stops_after_a_moment_and_goes_on_when_asked(
 
 def test_the_measured_heads_come_first_and_no_estimate_among_them() -> None:
     scores = pd.DataFrame({"layer": ["a"] * 4, "head": range(4), "previous": 0.0})
-    effects = pd.DataFrame(
-        {"layer": ["a"] * 4, "head": range(4), "estimated": [9.0, 0.1, -5.0, 0.0], "measured": [None, 0.2, None, -0.3]}
-    )
-    assert _ranked(scores, effects)["head"].tolist() == [3, 1, 0, 2]
+    effects = {"layer": "a", "head": range(4), "estimated": [9.0, 0.1, -5.0, 0.0], "measured": [None, 0.2, None, -0.3]}
+    assert _ranked(scores, pd.DataFrame(effects))["head"].tolist() == [3, 1, 0, 2]
 
 
 def test_where_it_cannot_be_had_the_scores_stay(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pages.home.more import _sentence
 from pages.shared.background_job import follow
 from tests.analysis.test_scoring import rows
-from tests.pages.conftest import ROOT, Open, complaints, strip_lanes, text
+from tests.pages.conftest import ROOT, Open, complaints, components, strip_lanes, text
 from xformer import load, read
 from xformer.edits import set_causal
 
@@ -26,7 +26,7 @@ def test_accuracy_by_input_length_is_measured(open_page: Open, monkeypatch: pyte
 
 def test_answer_strip_is_drawn_only_if_the_scene_does_not_show_the_answer(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", input="3 7 12 9")
-    assert "xformer_prediction_strip" not in [one.proto.component_name for one in app.get("bidi_component")]  # type: ignore[attr-defined]
+    assert not components(app, "prediction_strip")
     assert "All tokens right, predicted all at once. Click a token" in text(app)
     changed = strip_lanes(open_page(PAGE, model="reverse", input="3 7 12 9", mask="causal"))
     assert [lane["name"] for lane in changed][:2] == ["you type", "model"]

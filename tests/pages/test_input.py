@@ -83,9 +83,7 @@ def test_editing_a_token_keeps_the_spaces_of_a_text() -> None:
     assert edit_sent({"at": 2, "text": "5"}, 3) == (2, "5")
 
 
-def test_an_input_that_would_exceed_the_memory_budget_is_refused(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_input_that_exceeds_the_memory_budget_is_refused(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_MAX_MEMORY", "1")  # MB
     app = open_page(ATTENTION, model="reverse", input=" ".join(["7"] * 60))
     assert ["use a shorter input" in line for line in complaints(app)] == [True]

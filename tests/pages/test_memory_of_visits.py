@@ -70,9 +70,8 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
 
 
 def test_a_visit_holds_no_activations(kept: Kept, open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "xformer.viz.packing.pack", partial(pack, max_thumbnail=8, budget=100_000)
-    )  # as for a long input
+    # as for a long input
+    monkeypatch.setattr("xformer.viz.packing.pack", partial(pack, max_thumbnail=8, budget=100_000))
     open_page("pages/attention/page.py", model=add_model(runs, 2, 50), **CHANGED)
     assert kept.computed
     assert max(n_bytes(one) for _, given in kept.fragments for one in given if not isinstance(one, bytes)) < 9_999
@@ -114,9 +113,7 @@ def test_a_script_run_waits_until_its_bytes_fit_into_the_budget(monkeypatch: pyt
     others = [resources._ScriptRun()]
     resources._admit(others[0], 1_000_000, seconds=0.0)
     resources._admit(resources._ScriptRun(), 20_000, seconds=60.0)
-    resources._admit(
-        resources._ScriptRun(), 100_000, seconds=0.1
-    )  # exceeds the budget, but is admitted after the timeout
+    resources._admit(resources._ScriptRun(), 100_000, seconds=0.1)  # exceeds the budget; admitted after the timeout
     waiting = threading.Thread(target=resources._admit, args=(resources._ScriptRun(), 900_000, 60.0))
     waiting.start()
     waiting.join(0.2)

@@ -63,9 +63,7 @@ def test_an_invalid_file_returns_an_error_message(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("offered")
-def test_a_file_a_lesson_and_the_playlist_of_the_server_can_be_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_a_lesson_and_the_server_playlist_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     talk = Playlist(title="Talk", items=(Item(link="/train", title="x"),))
     (tmp_path / "talk.json").write_text(talk.replace(title="Of the server").to_text())
     monkeypatch.setenv(FIRST, str(tmp_path / "talk.json"))

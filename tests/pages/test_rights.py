@@ -14,9 +14,8 @@ from pages.shared.serving import access
 @pytest.fixture
 def context(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The request context of a visitor on a local server; tests modify it."""
-    given = SimpleNamespace(
-        is_embedded=False, headers={"Host": "localhost:8501"}, cookies={"xformer_visitor": "a" * 32}
-    )
+    cookies = {"xformer_visitor": "a" * 32}
+    given = SimpleNamespace(is_embedded=False, headers={"Host": "localhost:8501"}, cookies=cookies)
     monkeypatch.setattr(st, "context", given)
     monkeypatch.setattr(access, "visitor_id", lambda: access.visitor_id_in(st.context.cookies))
     monkeypatch.setattr(run_store, "is_script_thread", lambda: True)
@@ -42,13 +41,7 @@ def test_a_visitor_in_a_frame_or_without_the_cookie_can_only_watch(
 ) -> None:
     monkeypatch.setenv("XFORMER_OPEN", is_open)
     assert run_store.is_open() == (is_open == "1")
-    for embedded, number in (
-        (True, "a" * 32),
-        (False, ""),
-        (False, "A" * 32),
-        (False, "a" * 31),
-        (False, "a" * 32 + "\n"),
-    ):
+    for embedded, number in [(True, "a" * 32), *((False, bad) for bad in ("", "A" * 32, "a" * 31, "a" * 32 + "\n"))]:
         context.is_embedded, context.cookies["xformer_visitor"] = embedded, number
         assert not run_store.is_open()
         assert run_store.who() == ""

@@ -73,9 +73,7 @@ def test_every_command_is_listed_in_this_test() -> None:
     assert {name for name in public if not name.startswith("_")} == {*ON_A_RUN, *NEW} - {"pause", "step"} | {"send"}
 
 
-def test_a_visitor_without_identity_can_give_no_command(
-    be: Be, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_visitors_have_no_commands(be: Be, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_DATA", str(tmp_path / "data"))
     store = RunStore(runs)
     run = add(store, "one", owner="", state="stopped")

@@ -29,9 +29,8 @@ def add(
 ) -> str:
     """Add a run with two reports but no weights, and return its id."""
     run = store.add(tiny_preset(**recipe), name=name, owner=owner, state=state)
-    numbers = dict.fromkeys(
-        ("loss", "held_out_loss", "held_out_token_accuracy", "gradient_norm", "learning_rate"), 0.25
-    )
+    names = ("loss", "held_out_loss", "held_out_token_accuracy", "gradient_norm", "learning_rate")
+    numbers = dict.fromkeys(names, 0.25)
     rows = [
         {"step": step, "steps": 12, "seconds": step / 10, "held_out_exact_match": last * step / 12, **numbers}
         for step in (6, 12)
@@ -105,9 +104,7 @@ def test_a_link_restores_the_chosen_runs_and_the_filter(open_page: Open, runs: P
     assert table(app)["name"].tolist() == ["zz low"]
 
 
-def test_unknown_values_in_a_link_get_a_warning_and_an_unmatched_filter_can_be_cleared(
-    open_page: Open, runs: Path
-) -> None:
+def test_unknown_values_in_a_link_get_a_warning_and_an_unmatched_filter_is_cleared(open_page: Open, runs: Path) -> None:
     run = add(RunStore(runs), "only")
     assert [line.count("not exist here") for line in complaints(open_page(RUNS, runs="../x"))] == [1]
     app = open_page(RUNS, runs=run, find="zzz", x="gas")
@@ -130,9 +127,8 @@ def test_curves_are_the_reports_of_the_chosen_runs(open_page: Open, runs: Path) 
     found = {(row["run"], row["step"]): row["value"] for row in lines}
     names = {run: f"same name · {run[:4]}" for run in (one, two)}
     assert found == {(names[one], 6): 0.25, (names[one], 12): 0.5, (names[two], 6): 0.5, (names[two], 12): 1.0}
-    assert "needs the fewest steps to get 99% of unseen sequences right: it does so at step 12, after 1.2 s" in text(
-        app
-    )
+    fewest = "needs the fewest steps to get 99% of unseen sequences right: it does so at step 12, after 1.2 s"
+    assert fewest in text(app)
     assert "The two runs have the same settings, and the losses of all 2 reports that they share are equal" in text(app)
 
 
@@ -201,9 +197,7 @@ def test_a_run_can_be_renamed_untagged_deleted_and_restored(open_page: Open, run
     assert not app.exception
 
 
-def test_the_ray_cluster_has_a_status_line_and_the_menu_names_the_node(
-    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_of_the_ray_cluster_and_its_nodes(open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = RunStore(runs)
     run = add(store, "far away")
     store.change(run, device="cpu", node="node_*7*")

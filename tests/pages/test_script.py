@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from pages.shared.call import script
 from tests.pages.code_and_picture import left_by
 from tests.pages.conftest import Open, with_weights
@@ -23,13 +21,10 @@ def test_last_expression_is_shown_unless_the_code_prints() -> None:
         assert script(alone) == "\n".join(alone)
 
 
-def test_code_of_a_run_hides_the_server_path_and_runs_next_to_the_runs_folder(
-    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_of_a_run_hides_the_server_path_and_runs_next_to_the_runs_folder(open_page: Open, runs: Path) -> None:
     run = with_weights(RunStore(runs), "mine")
     code = open_page("pages/residual/page.py", model=f"{run}@8", input="4 9 2", picture="norms").code[0].value
     assert str(runs.parent) not in code
     assert "runs folder" in code
     assert code.endswith("show(picture)")
-    monkeypatch.chdir(runs.parent)
-    assert left_by(code)["picture"].to_dict()["datasets"]
+    assert left_by(code, runs.parent)["picture"].to_dict()["datasets"]

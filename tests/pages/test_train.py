@@ -177,20 +177,17 @@ def test_a_finished_run_shows_its_timeline_and_curves(open_page: Open, runs: Pat
     assert (again.id != first.id, again.settings()) == (True, first.settings())
 
 
-def test_code_of_the_pictures_draws_the_charts_on_screen(
-    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_code_draws_the_charts_on_screen(open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = with_weights(RunStore(runs), "Tiny", "encoder-decoder")
     shown = charts_shown(monkeypatch)
     app = open_page(PAGE, run=run, step="4")
     shown.clear()
     app.session_state["train_more"] = True
     app.run()
-    monkeypatch.chdir(runs.parent)
     (code,) = app.code
     assert "viz.timeline_still(" in code.value
     assert str(runs) not in code.value  # the server's path stays private
-    *curves, _ = left_by(code.value)["picture"]
+    *curves, _ = left_by(code.value, runs.parent)["picture"]
     shown = [one for one in shown if "best" not in one["datasets"]["table_0"]]  # head scores are a separate file
     assert len(curves) == len(shown) == 4
     for chart, spec in zip(curves, shown, strict=True):
@@ -230,9 +227,8 @@ def test_live_figures_are_used_only_for_the_latest_step(runs: Path) -> None:
 
 def test_each_state_has_its_sentence_and_buttons(open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, store = finished(runs, owner="0" * 32), RunStore(runs)
-    monkeypatch.setattr(
-        "pages.train.run.timeline_of", lambda *_: Timeline((), (), 0)
-    )  # the picture does not depend on the state
+    # The picture does not depend on the state.
+    monkeypatch.setattr("pages.train.run.timeline_of", lambda *_: Timeline((), (), 0))
     for state, message, phrase, there in (
         ("queued", "", "Waiting in the queue", {"run_stop"}),
         ("finished", liveness.RESTARTED, f". {liveness.RESTARTED}", set()),
@@ -278,9 +274,7 @@ def test_scoring_shows_progress_and_can_be_ended(open_page: Open, runs: Path) ->
         ([0.1, 0.6, 0.9], [0.0, 0.995, 1.0], 5, "At least 99.5% of held-out answers are right from step 10."),
     ],
 )  # fmt: skip
-def test_headline_states_only_what_the_run_shows(
-    scores: list[float], shares: list[float], waiting: int, found: str
-) -> None:
+def test_headline_is_true_of_the_run(scores: list[float], shares: list[float], waiting: int, found: str) -> None:
     task, preset, one = Task(PRESETS["reverse-small"].task), PRESETS["reverse-small"], Mock()
     layer = TimelineLayer("encoder.0.attn", "layer 1", 2, (), ())
     frames = [Frame(10 * i, {}, {layer.path: [0.05, score]}, (), (), ()) for i, score in enumerate(scores)]
@@ -288,9 +282,7 @@ def test_headline_states_only_what_the_run_shows(
     assert finding(RunView(one, preset, task, one, Timeline(tuple(frames), (layer,), waiting), metrics, ())) == found
 
 
-def test_an_input_that_is_too_large_for_a_timeline_shows_an_error(
-    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_large_an_input_shows_an_error(open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise an imported model with very many heads would exhaust the server's memory."""
     run, frame_of = finished(runs), Mock()
     monkeypatch.setattr("pages.train.run.frame_of", frame_of)
@@ -315,9 +307,7 @@ def test_settings_that_need_too_much_memory_cannot_be_started(open_page: Open, m
     assert RunStore(os.environ["XFORMER_RUNS"]).entries() == []
 
 
-def test_two_simultaneous_clicks_start_one_run_and_an_interrupted_click_can_be_repeated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_two_clicks_start_one_run_and_an_interrupted_click_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     visit, started = status.TrainState(), list[str]()
     monkeypatch.setattr(status, "train_state", lambda: visit)
     with pytest.raises(StopException):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from streamlit.testing.v1 import AppTest
 
 import xformer
 from benchmarks.health import GPT
 from tests.pages.conftest import Open, everything, n_charts
+from tests.pages.test_runs import RUNS, with_menu
 from xformer.integrations import AttentionHealth
 from xformer.integrations.health_archive import to_archive
 from xformer.training.run_store import RunStore
@@ -26,9 +26,7 @@ def recorded(runs: Path) -> AttentionHealth:
     return health
 
 
-def test_an_archive_is_imported_and_shown_and_a_damaged_one_refused(
-    open_page: Open, runs: Path, tmp_path: Path
-) -> None:
+def test_an_archive_is_imported_and_a_damaged_one_refused(open_page: Open, runs: Path, tmp_path: Path) -> None:
     health = recorded(tmp_path / "there")
     content = to_archive(RunStore(tmp_path / "there"), health.run)
     app = open_page("pages/runs/page.py")
@@ -43,16 +41,9 @@ def test_an_archive_is_imported_and_shown_and_a_damaged_one_refused(
     assert len(RunStore(runs).entries()) == 1
 
 
-def menu_of(open_page: Open, run: str) -> AppTest:
-    """Open the Runs screen with the menu of a run's card."""
-    app = open_page("pages/runs/page.py")
-    app.session_state[f"runs_menu_{run}"] = True
-    return app.run()
-
-
 def test_card_has_a_picture_and_alarms_but_no_actions_that_need_weights(open_page: Open, runs: Path) -> None:
     health = recorded(runs)
-    app = menu_of(open_page, health.run)
+    app = with_menu(open_page(RUNS), health.run)
     assert not app.exception
     [picture] = app.image
     assert picture.proto.imgs[0].alt.startswith("Attention of layer")
@@ -80,7 +71,7 @@ def own(runs: Path, *, with_task: bool) -> str:
 
 def test_recorded_weights_of_an_own_model_open_on_other_screens(open_page: Open, runs: Path) -> None:
     run = own(runs, with_task=True)
-    app = menu_of(open_page, run)
+    app = with_menu(open_page(RUNS), run)
     app.button(key=f"runs_open_{run}_Attention").click().run()
     assert not app.exception
     assert app.query_params["model"] == f"{run}@5"
@@ -91,7 +82,7 @@ def test_recorded_weights_of_an_own_model_open_on_other_screens(open_page: Open,
 
 def test_recorded_weights_without_a_task_cannot_be_opened(open_page: Open, runs: Path) -> None:
     run = own(runs, with_task=False)
-    for app in (menu_of(open_page, run), open_page("pages/train/page.py", run=run)):
+    for app in (with_menu(open_page(RUNS), run), open_page("pages/train/page.py", run=run)):
         assert not app.exception
         assert "names no task, so it has no input" in everything(app)
         assert not [button.key for button in app.button if "open_Home" in str(button.key)]

@@ -17,14 +17,10 @@ PAGE = "pages/attention/page.py"
 LINK = {"model": "induction", "input": "3 7 12 5 3 7 12", "head": "2.1.4-1", "panel": "why here?"}
 
 
-def test_an_induction_head_is_explained_by_the_head_before_it_in_nats(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_induction_head_is_explained_by_the_head_before_it(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     app = assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, LINK)
-    assert (
-        "The two largest contributions are **layer 1 · head 1** at the key (+2.42) and **token** at the query"
-        in text(app)
-    )
+    two = "The two largest contributions are **layer 1 · head 1** at the key (+2.42) and **token** at the query"
+    assert two in text(app)
     assert "**Measured** by removing layer 1 · head 1 from this head’s keys:" in text(app)
     table = app.dataframe[-1].value.set_index("what")
     assert table.index.tolist() == ["weight", "advantage", "score", "loss"]
@@ -33,9 +29,8 @@ def test_an_induction_head_is_explained_by_the_head_before_it_in_nats(
 
 
 def test_a_source_leads_back_to_the_head_that_wrote_it_and_back_again(open_page: Open) -> None:
-    app = open_page(
-        PAGE, **LINK, trail="9.9.99-99", against="5"
-    )  # a cell that is not there, and one that is no key of this query
+    # a cell that is not there, and one that is no key of this query
+    app = open_page(PAGE, **LINK, trail="9.9.99-99", against="5")
     assert app.selectbox(key="why_against").value == -1
     app.button(key="why_back_key_0_0").click().run()
     assert "Layer 1 · head 1 at **1 “7”**" in text(app)
@@ -60,9 +55,8 @@ def test_the_sentence_names_deciding_and_opposing_sources(found: Attribution) ->
     assert "opposing" not in sentence(found, "the mean of the others")
     assert found.contributions[-1].adds > -0.1
     against = replace(found.contributions[-1], adds=-1.2)
-    assert f"the largest opposing one is {against.title} (−1.20)" in sentence(
-        replace(found, opposing=against), "the mean"
-    )
+    opposed = sentence(replace(found, opposing=against), "the mean")
+    assert f"the largest opposing one is {against.title} (−1.20)" in opposed
     one = sentence(replace(found, deciding=found.deciding[:1]), "the mean")
     assert "The largest contribution is **layer 1 · head 1** at the key (+2.42)." in one
 

@@ -40,9 +40,7 @@ async def visit(counted: Attendance, leave: asyncio.Event, kind: str = "websocke
     await counted({"type": kind}, nothing, nothing)
 
 
-def test_shared_cache_is_emptied_after_the_last_visitor_has_left(
-    cache: ByteCache, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_cache_is_emptied_after_the_last_visitor_has_left(cache: ByteCache, caplog: pytest.LogCaptureFixture) -> None:
     async def day() -> None:
         counted = Attendance(lambda *_: None)  # type: ignore[arg-type, return-value]
         first, second = asyncio.Event(), asyncio.Event()

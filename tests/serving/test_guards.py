@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from pages.shared.serving.access import (
     visitor_id_in,
 )
 from pages.shared.serving.limits import MB, ConnectionGuard, UploadGuard
+from tests.serving.test_attendance import run_alone
 
 
 class Inner:
@@ -53,9 +53,13 @@ def ask(app: Any, kind: str = "http", *, incoming: list[Message] | None = None, 
         sent.append(message)
 
     base = {"type": kind, "method": "GET", "path": "/", "query_string": b"", "headers": []}
-    with ThreadPoolExecutor(1) as thread:  # an earlier browser test may have left its event loop running in this thread
-        thread.submit(asyncio.run, app(base | scope, receive, send)).result()
+    run_alone(app(base | scope, receive, send))
     return sent
+
+
+def received(*data: bytes) -> list[Message]:
+    """Return these messages as a websocket receives them."""
+    return [{"type": "websocket.receive", "bytes": one} for one in data]
 
 
 def host(name: str) -> dict[str, Any]:
@@ -101,9 +105,7 @@ def test_a_request_to_a_foreign_host_name_is_refused(address: Any) -> None:
     assert bad[0]["status"] == 421
     assert b"evil.example" in bad[1]["body"]
     inner = Inner()
-    closed = ask(
-        HostGuard(inner), "websocket", incoming=[{"type": "websocket.receive", "bytes": b"x"}], **host("evil.example")
-    )
+    closed = ask(HostGuard(inner), "websocket", incoming=received(b"x"), **host("evil.example"))
     assert closed[0]["type"] == "websocket.close"
     assert not inner.heard
 
@@ -126,9 +128,8 @@ def test_pages_may_be_framed_by_their_own_server_and_pictures_by_anyone(monkeypa
 
 
 def test_every_response_has_the_policy_and_a_picture_may_be_framed_by_a_local_file() -> None:
-    page, picture = (
-        dict(ask(SecurityHeaders(Inner()), query_string=query)[0]["headers"]) for query in (b"", b"embed=true")
-    )
+    queries = (b"", b"embed=true")
+    page, picture = (dict(ask(SecurityHeaders(Inner()), query_string=one)[0]["headers"]) for one in queries)
     assert page[b"x-content-type-options"] == b"nosniff"
     assert b"frame-ancestors 'self'" in page[b"content-security-policy"]
     assert b"object-src 'none'" in picture[b"content-security-policy"]
@@ -139,7 +140,7 @@ def passed(message: BackMsg | bytes) -> list[bytes]:
     """Return what the guard passes on of one message."""
     data = message if isinstance(message, bytes) else message.SerializeToString()
     inner = Inner()
-    ask(MessageGuard(inner), "websocket", incoming=[{"type": "websocket.receive", "bytes": data}])
+    ask(MessageGuard(inner), "websocket", incoming=received(data))
     return inner.heard
 
 
@@ -177,11 +178,7 @@ def test_a_lone_surrogate_becomes_the_replacement_character() -> None:
     state.id, state.string_value = "input", "3 \ufffd 7"
     whole, half = rerun.SerializeToString(), rerun.SerializeToString().replace(b"\xef\xbf\xbd", b"\xed\xa0\xbd")
     inner = Inner()
-    ask(
-        MessageGuard(inner),
-        "websocket",
-        incoming=[{"type": "websocket.receive", "bytes": data} for data in (whole, half)],
-    )
+    ask(MessageGuard(inner), "websocket", incoming=received(whole, half))
     assert inner.heard == [whole, whole]
 
 
@@ -236,9 +233,7 @@ def test_a_text_message_closes_the_connection_and_nothing_is_sent_after_it() -> 
             await send({"type": "websocket.close", "code": 1000})
 
     inner, allowed = Talking(), of_kind("stop_script").SerializeToString()
-    frames: list[Message] = [
-        {"type": "websocket.receive", **content} for content in ({"bytes": allowed}, {"text": "{}"}, {"bytes": allowed})
-    ]
+    frames = [*received(allowed), {"type": "websocket.receive", "text": "{}"}, *received(allowed)]
     sent = ask(MessageGuard(inner), "websocket", incoming=frames)
     assert inner.heard == [allowed]
     assert [(one["type"], one.get("code")) for one in sent] == [("websocket.send", None), ("websocket.close", 1008)]
@@ -272,8 +267,7 @@ def test_simultaneous_connections_from_one_address_are_limited(monkeypatch: pyte
         monkeypatch.setenv("XFORMER_MAX_CONNECTIONS_BY_ADDRESS", "many")  # invalid, so the default applies
         await connect("203.0.113.9")
 
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, day()).result()
+    run_alone(day())
     assert refused == ["203.0.113.9"] * 2
 
 
