@@ -59,12 +59,8 @@ def dialog(room: Room) -> None:
         return
     typed, mask, view = values["input"], values["mask"], found[0]
     if view.kind.is_typed:
-        typed = st.text_input(
-            "Input",
-            typed,
-            key="ask_input",
-            help="Use an input other than the one on screen, which the students have seen.",
-        )
+        help = "Use an input other than the one on screen, which the students have seen."
+        typed = st.text_input("Input", typed, key="ask_input", help=help)
     if not view.shape.is_read_only:
         masks = resources.MASKS
         mask = st.segmented_control("Attention mask", masks, default=mask, required=True, key="ask_mask") or mask
@@ -126,11 +122,10 @@ def _heads(layers: Sequence[AnyLayer]) -> dict[tuple[int, int], str]:
 def _cell(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]:
     layers = pattern_layers(run)
     heads = _heads(layers)
-    chosen = (at.layer, at.head) if (at.layer, at.head) in heads else next(iter(heads))
+    options = list(heads)
+    first = options.index((at.layer, at.head)) if (at.layer, at.head) in heads else 0
     with st.container(horizontal=True):
-        layer, head = st.selectbox(
-            "Head", list(heads), list(heads).index(chosen), format_func=heads.__getitem__, key="ask_head"
-        )
+        layer, head = st.selectbox("Head", options, first, format_func=heads.__getitem__, key="ask_head")
         site = layers[layer]
         queries: list[int | None] = [None, *range(len(site.query_labels))]
         query = st.selectbox(
@@ -158,12 +153,9 @@ def _token(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]
     if not run.has_logits or not outputs:
         raise ClassroomError("This model predicts no tokens for this input.")
     names = {output: f"output {output + 1}" for output in outputs}
+    output = outputs[0]
     if len(outputs) > 1:
-        output = st.selectbox(
-            "Which answer", outputs, len(outputs) - 1, format_func=names.__getitem__, key="ask_output"
-        )
-    else:
-        output = outputs[0]
+        output = st.selectbox("Answer", outputs, len(outputs) - 1, format_func=names.__getitem__, key="ask_output")
     logits, labels = run.logits[0, output].float(), run.subject.labels
     best = int(logits.argmax())
     tokens = list(range(logits.shape[0]))

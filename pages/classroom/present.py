@@ -10,7 +10,7 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from pages.classroom import ask, follow
-from pages.shared.serving.access import is_local_only, visitor_id
+from pages.shared.serving.access import LOOPBACK, is_local_only, visitor_id
 from pages.shared.serving.classroom import base_path, hub, lessons, rooms
 from pages.shared.text import escape_markdown
 from xformer.classroom.rooms import Room
@@ -18,7 +18,6 @@ from xformer.errors import ClassroomError
 from xformer.widgets.scripts import script, style
 
 _host_view = component("xformer_classroom", css=style("classroom"), js=script("classroom", "streamlit"))
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def host_view(room: Room, view: str, *, key: str, more: Mapping[str, object] | None = None) -> None:
@@ -46,9 +45,7 @@ def _offer() -> None:
         "You can ask what they expect, and give them exercises. Everything is deleted after a day."
     )
     if is_local_only():
-        st.caption(
-            "This server is reachable only from this machine. For a class, start it with `xformer app --host 0.0.0.0`."
-        )
+        st.caption("Only this machine can reach this server. For a class, start it with `xformer app --host 0.0.0.0`.")
     st.button("Open a room", type="primary", on_click=_begin, key="open_room")
 
 
@@ -78,14 +75,8 @@ def _open_room(room: Room) -> None:
             _large(address, room.code)
     names = {"": "none: students follow the screen"} | {name: lesson.title for name, lesson in lessons().items()}
     st.session_state["room_lesson"] = "" if room.lesson is None else room.lesson["name"]
-    st.selectbox(
-        "Lesson with exercises",
-        list(names),
-        format_func=lambda name: names[name],
-        key="room_lesson",
-        on_change=_teach,
-        args=(room.id,),
-    )
+    teach = {"key": "room_lesson", "on_change": _teach, "args": (room.id,)}
+    st.selectbox("Lesson with exercises", list(names), format_func=names.__getitem__, **teach)
     st.session_state["room_follows"] = not room.is_paused
     st.toggle("Students follow this screen", key="room_follows", on_change=_pause, args=(room.id,),
               help="Switch this off to prepare something that students do not see yet.")  # fmt: skip
@@ -133,7 +124,7 @@ def short_address() -> str:
     """Return the address where students enter the code: the lecturer's own, or this machine's address in its network."""
     parts = urlsplit(_here())
     host, port = parts.hostname or "localhost", f":{parts.port}" if parts.port else ""
-    if host in _LOOPBACK and not is_local_only():
+    if host in LOOPBACK and not is_local_only():
         host = st.get_option("browser.serverAddress") or host
     return f"{f'[{host}]' if ':' in host else host}{port}{base_path()}/join"
 

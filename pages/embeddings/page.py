@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -39,19 +39,13 @@ VECTORS, COSINES, VOCABULARY, WAVES, FILTERS = "vectors", "cosines", "vocabulary
 NAMES = {"tokens": "Tokens", "positions": "Positions", "sum": "Sum"}
 
 
-def page() -> None:
-    open_sidebar("Embeddings", "What vector does each token become?").on_each_change(_embeddings)
-
-
 def _embeddings(view: View) -> None:
     above, controls = st.container(), toolbar()
     with controls:
         show = choose("show", _panels(view), VECTORS, "Show", key="embeddings_show", label_visibility="collapsed")
         stack = ask_side() if view.is_pair else None
     if view.input.kind == "picture" and "embed" not in view.original():
-        raise UnavailableError(
-            "The patches of a picture become vectors by a convolution, whose output was not found in this model."
-        )
+        raise UnavailableError("A picture’s patches become vectors by a convolution, whose output was not found here.")
     parts = input_vectors(view.original(), stack)
     with above:
         panel(_headline, view, parts, stack)
@@ -115,10 +109,11 @@ def vectors_panel(view: View, parts: Mapping[str, Tensor], stack: str | None, sh
                         shown(view, call, f"cosines_{part}_{len(calls)}")
         calls += of_run
     last = list(runs.values())[-1]
-    page = (
-        (lambda text: sum_page(embedding_sum_data(last, stack=stack, positions=at), text)) if show == VECTORS else None
-    )
-    footer(view, show, calls, page=page)
+
+    def page(caption: Sequence[str]) -> str:
+        return sum_page(embedding_sum_data(last, stack=stack, positions=at), caption)
+
+    footer(view, show, calls, page=page if show == VECTORS else None)
 
 
 def embedding_notes(view: View, parts: Mapping[str, Tensor], stack: str | None, show: str) -> None:
@@ -185,4 +180,4 @@ def about_blank_patches(view: View) -> str:
     return f"Of the {n} patches of this image {blank} are blank; only their **positions** tell blank patches apart."
 
 
-page()
+open_sidebar("Embeddings", "What vector does each token become?").on_each_change(_embeddings)

@@ -131,8 +131,7 @@ def about_order(n: int, found: Nearness) -> str:
     return (
         f"For {percent(found.share, 1)} {of} the nearest other number is one more or one less (chance: "
         f"{percent(found.chance, 1)}, and never more than {percent_at_most(found.most_by_chance, 1)} in {N_SHUFFLES} "
-        "shuffles). "
-        "Nothing in the input says that 7 comes before 8: training **put the numbers in order**."
+        "shuffles). Nothing in the input says that 7 comes before 8: training **put the numbers in order**."
     )
 
 
@@ -177,9 +176,7 @@ def number_waves_panel(view: View, stack: str | None, controls: DeltaGenerator) 
         heading(f"Frequency {k}")
         picture(view, "circle", viz.circle, view.original(), frequency=k, stack=stack)
         circle = circle_of(once_per_model(view, stack, number_vectors), k)
-        st.caption(
-            f"{percent(circle.explained, 1)} of the variance; the radii vary by {circle.uneven:.0%} (a circle: 0%)."
-        )
+        st.caption(f"{percent(circle.explained, 1)} of the variance; radii vary by {circle.uneven:.0%} (a circle: 0%).")
 
 
 def _spectrum(view: View, stack: str | None) -> Spectrum:

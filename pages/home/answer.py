@@ -125,11 +125,9 @@ def _window(view: View) -> str:
     if view.task is None:
         return f"It reads at most {view.shape.max_len:,} {view.input.many}, including its own, and then stops."
     read, title = view.task.config.max_len, escape_markdown(texts.title(view.task.config.text))
-    how = (
-        f"its encoder reads the last {read}, its decoder writes {read} more, and so on"
-        if view.is_pair
-        else "beyond that, each new one replaces the first one, and the model reads the rest again"
-    )
+    how = "beyond that, each new one replaces the first one, and the model reads the rest again"
+    if view.is_pair:
+        how = f"its encoder reads the last {read}, its decoder writes {read} more, and so on"
     return f"It was trained on {title} and reads at most {read} {view.input.many} at once: {how}."
 
 
@@ -194,9 +192,7 @@ def mistakes_panel(view: View) -> None:
         st.caption("The model gets all of them right.")
         return
     first = f"; the first {MOST_MISTAKES} are shown" if len(wrong) > MOST_MISTAKES else ""
-    st.caption(
-        f"For the unchanged model, highest probability first{first}. “Show” makes an image the input of all screens."
-    )
+    st.caption(f"For the unchanged model, highest probability first{first}. “Show” makes one the input of all screens.")
     pixels = digit_images()[1].pixels.numpy()
     columns = st.columns(min(MOST_MISTAKES, max(6, len(wrong))), gap="small")
     for column, row in zip(columns, wrong.head(MOST_MISTAKES).to_dict("records"), strict=False):

@@ -35,10 +35,10 @@ def page() -> None:
     left_out = {"wrong"} if not view.shape.image else set()
     left_out |= {"training", "numbers"} if view.task is None else set()
     left_out |= {"length"} if view.task is None or not lengths_of(view.config, view.own.task) else set()
-    more = {name: words for name, words in MORE.items() if name not in left_out}
+    more = {name: words for name, (words, _) in MORE.items() if name not in left_out}
     shown = choose("more", more, "inside", "More about this model", label_visibility="collapsed")
     view.share()
-    panel(SHOW[shown], view)
+    panel(MORE[shown][1], view)
     with answer:  # last, because a large model is slow
         panel(ANSWERS.get(view.input.kind, _answer(view)), view)
 
@@ -80,22 +80,14 @@ def _parameters(view: View) -> None:
 
 ANSWERS = {"symbols": answer_panel, "image": class_panel}
 """The panel for the predictions of a model, by the kind of its input; for all others see `_answer`."""
-MORE = {
-    "inside": "What is inside",
-    "wrong": "What it gets wrong",
-    "length": "How long it can go",
-    "training": "How it was trained",
-    "numbers": "Its learned numbers",
-    "paper": "The paper’s sizes",
+MORE: dict[str, tuple[str, Callable[[View], None]]] = {
+    "inside": ("What is inside", _inside),
+    "wrong": ("What it gets wrong", mistakes_panel),
+    "length": ("How long it can go", how_long_panel),
+    "training": ("How it was trained", training_panel),
+    "numbers": ("Its learned numbers", _parameters),
+    "paper": ("The paper’s sizes", lambda _: published_panel()),
 }
 """The other panels, by their values in the link."""
-SHOW: dict[str, Callable[[View], None]] = {
-    "inside": _inside,
-    "wrong": mistakes_panel,
-    "length": how_long_panel,
-    "training": training_panel,
-    "numbers": _parameters,
-    "paper": lambda _: published_panel(),
-}
 
 page()

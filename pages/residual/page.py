@@ -18,10 +18,6 @@ WITHOUT_LOGITS = {"similarity": "Similarity of texts", "norms": PICTURES["norms"
 PANELS = {"lens": lens_panel, "parts": attribution_panel, "norms": norms_panel, "similarity": similarity_panel}
 
 
-def page() -> None:
-    open_sidebar("Residual", "When is the answer decided?").on_each_change(_residual)
-
-
 def _residual(view: View) -> None:
     prediction_panel(view)
     # Only the chosen picture is computed.
@@ -35,11 +31,9 @@ def _residual(view: View) -> None:
         with st.container(gap=None):
             headline_at, controls = st.container(), toolbar()
         with controls:
-            picture = choose(
-                "picture", pictures, first, "Picture", key="residual_picture", label_visibility="collapsed"
-            )
-        panel(PANELS[picture], view, controls, headline_at)
+            shown = choose("picture", pictures, first, "Picture", key="residual_picture", label_visibility="collapsed")
+        panel(PANELS[shown], view, controls, headline_at)
     view.share()
 
 
-page()
+open_sidebar("Residual", "When is the answer decided?").on_each_change(_residual)

@@ -66,9 +66,7 @@ def lens_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerator
         for name, one_run in view.runs().items()
     }
     with st.expander("How to read this"):
-        margin = (
-            " Bars: the change that each step makes to the logit of the answer minus that of the strongest other token."
-        )
+        margin = " Bars: the change that each step makes to the logit of the answer minus the strongest other token’s."
         st.markdown(_reading_guide(view, frames[ORIGINAL], positions, shown_positions) + margin * (path is not None))
         if is_large and window:
             st.markdown("The notes cover these positions only.")
@@ -161,9 +159,7 @@ def attribution_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGe
     few = f" The {MOST} largest of {n_parts} parts have their own bar; the CSV lists all." if n_parts > MOST + 1 else ""
     norm = "none" if view.shape.norm == "pre" and unembedding.norm is None else view.shape.norm
     cap = "" if unembedding.softcap is None else " The logit soft-cap is treated as a constant factor."
-    caption(
-        f"{_NORMS[norm]}{cap} A head’s part is z·W_O; its effect through later queries and keys is not included.{few}"
-    )
+    caption(f"{_NORMS[norm]}{cap} A head’s part is z·W_O; its effect through later queries and keys is excluded.{few}")
     what_to_notice(who_adds(frames[view.shown], position))
 
 
@@ -192,9 +188,8 @@ def _ask_goal(view: View, position: int) -> tuple[str, int | None]:
     run = view.original()
     one = "class" if run.output in CLASSES else "token"
     lead = f"The lead is its logit minus that of the strongest other {one}. Only the lead decides which {one} is predicted."
-    goal = choose(
-        "goal", GOALS, "logit", f"Explain the {answer_kind(run, position)} {one}’s …", key="residual_goal", help=lead
-    )
+    label = f"Explain the {answer_kind(run, position)} {one}’s …"
+    goal = choose("goal", GOALS, "logit", label, key="residual_goal", help=lead)
     if view.task is not None:
         return goal, None
     explained = run.explained(position)
@@ -212,14 +207,9 @@ def norms_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerato
     with controls:
         what = choose("length", _WHAT, "stream", "Norm of", key="residual_length", label_visibility="collapsed")
         shown = ask_window(positions, "residual_from")
-    of_each_run(
-        view,
-        "norms",
-        viz.norms,
-        what=what,
-        limit=max(float(frame.loc[frame["what"] == what, "length"].max()) for frame in frames),
-        positions=shown if len(shown) < len(positions) else None,
-    )
+    limit = max(float(frame.loc[frame["what"] == what, "length"].max()) for frame in frames)
+    window = shown if len(shown) < len(positions) else None
+    of_each_run(view, "norms", viz.norms, what=what, limit=limit, positions=window)
     stream = "the decoder’s stream" if view.is_pair else "the residual stream"
     reset = " Each layer norm of this model resets it." if view.shape.norm == "post" else ""
     lengths = {
@@ -274,12 +264,8 @@ _BLIND = (
 
 def lens_notes(frames: Mapping[str, pd.DataFrame], n_tokens: int, *, judged: bool, one: str = "token") -> None:
     """Draw what to notice in the lens of each run. `one` is the word for one of the `n_tokens` options: token or class."""
-    notes = [
-        when_decided(
-            frame, n_tokens, "" if len(frames) == 1 else f"{escape_markdown(run_title(name))}: ", judged=judged, one=one
-        )
-        for name, frame in frames.items()
-    ]
+    names = {name: f"{escape_markdown(run_title(name))}: " if len(frames) > 1 else "" for name in frames}
+    notes = [when_decided(frame, n_tokens, names[name], judged=judged, one=one) for name, frame in frames.items()]
     what_to_notice([*notes, _BLIND.replace("token", one)])
 
 

@@ -71,9 +71,7 @@ class InputKind:
         with row:
             _offer_examples(of.examples(), "See how the model …")
         how: dict[str, Any] = {"width": "stretch", "key": "random_input", "disabled": bool(of.missing)}
-        row.button(
-            "Random", on_click=lambda: set_input(of.random(random.getrandbits(32))), help=of.missing or None, **how
-        )
+        row.button("Random", on_click=lambda: set_input(of.random(random.getrandbits(32))), help=of.missing, **how)
         try:
             whole = of.read(validate_text(st.session_state["input"], MOST_TYPED))
             source = of.fitted(whole)
@@ -311,14 +309,8 @@ class PictureKind(InputKind):
             st.image(picture(source), caption="Your picture" if name not in SAMPLES else name.capitalize(), width=130)
             with st.container(gap="small", width="stretch"):
                 for sample in SAMPLES:
-                    st.button(
-                        sample.capitalize(),
-                        on_click=set_input,
-                        args=(sample,),
-                        disabled=sample == name,
-                        width="stretch",
-                        key=f"picture_{sample}",
-                    )
+                    take: dict[str, Any] = {"on_click": set_input, "args": (sample,), "disabled": sample == name}
+                    st.button(sample.capitalize(), width="stretch", key=f"picture_{sample}", **take)
         with st.expander("Upload a picture", icon=":material/upload:"):
             file_box("Your own picture", _PICTURE_TYPES, _MAX_MEGABYTES, _take, key="picture_file")
         resources.check_memory(model, source)
@@ -334,11 +326,8 @@ class PictureKind(InputKind):
         if not run.has_logits:
             return self.read_rows(run)
         likeliest = _likeliest_classes(run, "says")
-        return [
-            *self.read_rows(run),
-            likeliest,
-            *([] if changed is None else [_likeliest_classes(changed, name, likeliest)]),
-        ]
+        more = [] if changed is None else [_likeliest_classes(changed, name, likeliest)]
+        return [*self.read_rows(run), likeliest, *more]
 
 
 def _likeliest_classes(run: Reading, name: str, before: Lane | None = None) -> Lane:
@@ -395,13 +384,8 @@ class ImageKind(InputKind):
             st.session_state["test_number"] = number
             st.caption(f"Test image {number}: a **{source[-1]}**. Draw on it, or clear it and draw your own digit.")
         st.session_state.setdefault("test_number", 0)
-        st.number_input(
-            "Test image",
-            0,
-            N_TEST - 1,
-            key="test_number",
-            on_change=lambda: show_image(st.session_state["test_number"]),
-        )
+        take: dict[str, Any] = {"on_change": lambda: show_image(st.session_state["test_number"])}
+        st.number_input("Test image", 0, N_TEST - 1, key="test_number", **take)
         row = st.container(horizontal=True, gap="small")
         row.button("Random", on_click=lambda: show_image(random.randrange(N_TEST)), width="stretch", key="random_input")
         wrong = misclassified(test_predictions(model))["image"].tolist()

@@ -19,9 +19,7 @@ from xformer.live.export import check_exportable, live_page
 
 def download(make: Callable[[], bytes], name: str, file: str) -> None:
     """Draw the download button; `make` is called when the file is requested."""
-    about = (
-        "One file in which the model runs offline: type an input, change its mask, ablate heads, follow a single head."
-    )
+    about = "One file in which the model runs offline: type an input, change its mask, ablate heads, follow one head."
     widgets.download("Live page", make, f"{file}-live.html", key=f"live_{name}", help=about)
 
 

@@ -80,9 +80,7 @@ def _free() -> int:
     return free_bytes()
 
 
-external_store: ModelStore[ModelAdapter] = ModelStore(
-    _load, lambda id: catalogue().entry(id).needed, free=_free, check=_check
-)
+external_store = ModelStore(_load, lambda id: catalogue().entry(id).needed, free=_free, check=_check)
 """The open external models of this server."""
 
 

@@ -12,6 +12,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -201,9 +202,8 @@ def menu(name: str) -> DeltaGenerator:
     """Return the “⋯” menu of a picture."""
     place = st.session_state.pop(_PLACE, None)
     with place or st.container(horizontal=True, horizontal_alignment="right", key=f"below_{name}"):
-        return st.popover(
-            ":material/more_horiz:", help="Code and data of this picture", type="tertiary", key=f"footer_{name}"
-        )
+        help = "Code and data of this picture"
+        return st.popover(":material/more_horiz:", help=help, type="tertiary", key=f"footer_{name}")
 
 
 def csv(table: Table, name: str, file: str, words: str = "Data as CSV") -> None:
@@ -248,26 +248,19 @@ def figure_files(
     """
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom", key=f"figure_{name}"):
         size = st.selectbox("Figure", list(_SIZES), key=f"figure_size_{name}", width=170)
-        sizes = {None: "usual"} | {points: f"{points} pt" for points in _FONT_SIZES}
-        points = st.selectbox(
-            "Labels", list(sizes), format_func=sizes.__getitem__, key=f"figure_points_{name}", width=100
-        )
+        sizes = {None: "usual", **{points: f"{points} pt" for points in _FONT_SIZES}}
+        look: dict[str, Any] = {"format_func": sizes.get, "width": 100}
+        points = st.selectbox("Labels", list(sizes), key=f"figure_points_{name}", **look)
         colours = st.selectbox("Colours", _COLOURS, index=int(is_dark()), key=f"figure_colours_{name}", width=100)
         is_titled = st.checkbox("Title and source", value=True, key=f"figure_title_{name}", width=150)
 
-        def drawn() -> str:
+        def drawn(convert: Callable[[str], bytes]) -> bytes:
             width, usual = _SIZES[size]
             words = {"title": title, "caption": "\n".join(caption())} if is_titled else {}
             style = {"width": width, "font_size": points or usual, "grey": colours == "Grey"}
-            return svg(charts(colours == "Dark"), **words, **style, dark=colours == "Dark")
+            return convert(svg(charts(colours == "Dark"), **words, **style, dark=colours == "Dark"))
 
-        made: dict[str, Callable[[str], bytes]] = {"SVG": str.encode, "PDF": pdf_of, "PNG": png_of}
-        for kind, convert in made.items():
-            about, ending = "This picture for a paper or a slide.", kind.lower()
-            download(
-                kind,
-                lambda convert=convert: convert(drawn()),
-                f"{file}-{name}.{ending}",
-                key=f"{ending}_{name}",
-                help=about,
-            )
+        about = "This picture for a paper or a slide."
+        for ending, convert in {"svg": str.encode, "pdf": pdf_of, "png": png_of}.items():
+            make = partial(drawn, convert)
+            download(ending.upper(), make, f"{file}-{name}.{ending}", key=f"{ending}_{name}", help=about)

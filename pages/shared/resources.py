@@ -43,7 +43,7 @@ def mask_words(mask: str) -> list[str]:
 
 def check_memory(name: str, source: tuple[int, ...]) -> None:
     """Raise `InputError` if a model cannot read an input, or if recording the run would take too much memory."""
-    _prepare(name, source, MASKS[0], "")
+    _inputs(name, source, MASKS[0], "")
 
 
 def run(name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str = "") -> Reading:
@@ -89,7 +89,8 @@ def _computed(key: RunKey) -> Reading:
     found = run.readings.pop(key, None)
     if found is None:
         if shared.peek(at) is None:
-            n_bytes = _peak_bytes(*key)
+            of, example, _ = _inputs(*key)
+            n_bytes = of.recording_bytes(example)
             if not run.n_bytes:
                 _admit(run, 2 * n_bytes if is_script_thread() else n_bytes)  # an original and a changed run
             elif len(run.readings) > 1:
@@ -128,14 +129,8 @@ def _admit(run: _ScriptRun, n_bytes: int, seconds: float = PATIENCE_SECONDS) -> 
         time.sleep(0.05)
 
 
-def _peak_bytes(name: str, source: tuple[int, ...], mask: str, changes: str) -> int:
-    """Estimate the bytes that computing a reading takes."""
-    of, example, _ = _prepare(name, source, mask, changes)
-    return of.recording_bytes(example)
-
-
 def _run(name: str, source: tuple[int, ...], mask: str, changes: str) -> Reading:
-    of, *_ = _prepare(name, source, mask, changes)
+    of, *_ = _inputs(name, source, mask, changes)
     reading = read(of, source, edits=mask_edits(mask), changes=changes)
     typed = of.input.text(source)
     causal = None if mask == MASKS[0] else mask == "causal"
@@ -151,7 +146,7 @@ def decoded(
     """
 
     def make() -> tuple[tuple[int, float], ...]:
-        of, example, changed = _prepare(name, source, mask, changes)
+        of, example, changed = _inputs(name, source, mask, changes)
         n = of.input.continues if of.input.goes_on else None
         return _all(of.steps(example, n, edits=changed), n or len(example.answer), step)
 
@@ -165,8 +160,8 @@ def continuation(
     temperature: float,
     seed: int,
     *,
-    step: Step | None = None,
-    show: Callable[[Sequence[int]], object] = lambda tokens: None,
+    step: Step,
+    show: Callable[[Sequence[int]], object],
 ) -> tuple[int, ...]:
     """Return `n` tokens sampled after a text at a temperature (0: the likeliest each time).
 
@@ -174,7 +169,7 @@ def continuation(
     """
 
     def make() -> tuple[tuple[int, float], ...]:
-        of, example, _ = _prepare(name, source, MASKS[0], "")
+        of, example, _ = _inputs(name, source, MASKS[0], "")
         sampling, draw = Sampling(temperature=temperature), torch.Generator().manual_seed(seed)
         return _all(of.steps(example, n, sampling=sampling, generator=draw), n, step, show)
 
@@ -200,9 +195,7 @@ def _all(
     return tuple(generated)
 
 
-def _prepare(
-    name: str, source: tuple[int, ...], mask: str, changes: str
-) -> tuple[ModelAdapter, Example, list[AnyEdit]]:
+def _inputs(name: str, source: tuple[int, ...], mask: str, changes: str) -> tuple[ModelAdapter, Example, list[AnyEdit]]:
     """Return the model, the example it reads after token replacements, and the edits of its run."""
     of = subject(name)
     _, example, changed = framed(of, source, changes)

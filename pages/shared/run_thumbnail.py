@@ -35,6 +35,8 @@ CARD = THUMBNAIL_WIDE + 32
 """Width of a card with a thumbnail in CSS pixels; three fit side by side at 1280 px."""
 MOST_POINTS = 80
 """Approximate number of points of the loss curve; more cannot be seen."""
+Curve = tuple[tuple[float, float], ...]
+"""Losses by step."""
 
 
 def check_size(config: ModelConfig, example: Example) -> None:
@@ -52,9 +54,8 @@ def check_size(config: ModelConfig, example: Example) -> None:
 def frame_of(model: Transformer, task: Task, example: Example, step: int) -> Frame:
     """Return the timeline frame of a snapshot on an input."""
     subject = TaskModel(model, task)
-    return timeline_frame(
-        Reading(subject, example, subject.record(example, keep=["*.pattern", "*.mask", "logits"])), step
-    )
+    trace = subject.record(example, keep=["*.pattern", "*.mask", "logits"])
+    return timeline_frame(Reading(subject, example, trace), step)
 
 
 def draw_shipped(name: str) -> None:
@@ -87,16 +88,14 @@ def _show(found: tuple[str, str] | None) -> bool:
     return found is not None
 
 
-def _loss(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[float, float], ...]:
+def _loss(rows: Sequence[Mapping[str, Any]]) -> Curve:
     losses = {row["step"]: row.get("held_out_loss") or row.get("loss") for row in rows}
     known = {step: loss for step, loss in losses.items() if isinstance(loss, float)}
     return tuple((float(step), known[step]) for step in thinned(list(known), MOST_POINTS))
 
 
 @st.cache_data(max_entries=256, show_spinner=False)
-def _drawn(
-    path: Path, written: int, dark: bool, loss: tuple[tuple[float, float], ...] | None
-) -> tuple[str, str] | None:
+def _drawn(path: Path, written: int, dark: bool, loss: Curve | None) -> tuple[str, str] | None:
     """Return the thumbnail of a weights file as SVG and its description. `written`, the file's time, is part of the key."""
     try:
         checkpoint = load(path)
@@ -114,9 +113,7 @@ def _drawn(
 
 
 @st.cache_data(max_entries=256, show_spinner=False)
-def _drawn_record(
-    path: Path, written: int, dark: bool, loss: tuple[tuple[float, float], ...]
-) -> tuple[str, str] | None:
+def _drawn_record(path: Path, written: int, dark: bool, loss: Curve) -> tuple[str, str] | None:
     """Return the thumbnail of an `AttentionHealth` file, showing the head with the most induction, and its description."""
     try:
         with np.load(path, allow_pickle=False) as found:

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pages.shared.streamlit_compat import message_kind
 
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 """The headers that a reverse proxy adds to a request that it passes on."""
 _HEADERS = {
@@ -74,7 +74,7 @@ _ORIGIN = re.compile(r"https?://[a-z0-9.*:\[\]-]+|\*", re.ASCII | re.IGNORECASE)
 
 def is_local_only() -> bool:
     """Whether the server listens on the loopback interface only."""
-    return st.get_option("server.address") in _LOOPBACK
+    return st.get_option("server.address") in LOOPBACK
 
 
 def is_forwarded(headers: Iterable[str]) -> bool:
@@ -105,7 +105,7 @@ def is_own(host: str | None) -> bool:
     name = _name_in(host)
     if name is None:
         return False
-    if name in _LOOPBACK or _is_listed(name):
+    if name in LOOPBACK or _is_listed(name):
         return True
     return not is_local_only() and (_is_address(name) or name in _machine_names())
 
@@ -159,10 +159,8 @@ class HostGuard(Guard):
             await send({**_REFUSED, "reason": "Host not allowed"})
         else:
             shown = _name_in(host) or "(none)"
-            sentence = (
-                f"This server does not answer to the name {shown[:200]}. Its operator can add it to XFORMER_HOSTS.\n"
-            )
-            await PlainTextResponse(sentence, status_code=421)(scope, receive, send)
+            text = f"This server does not answer to the name {shown[:200]}. Its operator can add it to XFORMER_HOSTS.\n"
+            await PlainTextResponse(text, status_code=421)(scope, receive, send)
 
 
 def framers(query: bytes) -> str | None:
@@ -175,10 +173,8 @@ def framers(query: bytes) -> str | None:
     """
     if parse_qs(query.decode("latin-1")).get("embed") == ["true"]:
         return None
-    listed = [
-        word for word in os.environ.get("XFORMER_FRAMES", "").replace(",", " ").split() if _ORIGIN.fullmatch(word)
-    ]
-    return " ".join(["'self'", *listed])
+    words = os.environ.get("XFORMER_FRAMES", "").replace(",", " ").split()
+    return " ".join(["'self'", *filter(_ORIGIN.fullmatch, words)])
 
 
 class SecurityHeaders(Guard):
