@@ -92,15 +92,13 @@ def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
         name, target = task.rule.score_name.capitalize(), task.rule.score_says
         helps[TASK] = f"{name}: how much of its attention {target}. The task requires this pattern."
     look: dict[str, Any] = {"width": 95, "min_value": 0.0, "max_value": 1.0, "format": "%.3f"}
-    share = {
-        name: st.column_config.ProgressColumn(score_title(name), help=text, **look) for name, text in helps.items()
-    }
+    bars = {name: st.column_config.ProgressColumn(score_title(name), help=text, **look) for name, text in helps.items()}
     entropy = st.column_config.NumberColumn("entropy (bits)", width=95, format="%.2f", help=_ENTROPY)
     without = st.column_config.NumberColumn(width=95, format="%+.3f", help=_WITHOUT)
     event = st.dataframe(
         shown,
         hide_index=True,
-        column_config=share | {"entropy": entropy} | dict.fromkeys(("estimated", "measured"), without),
+        column_config=bars | {"entropy": entropy} | dict.fromkeys(("estimated", "measured"), without),
         on_select="rerun",
         selection_mode="single-row",
         # a new order is a new table, without the old selection
@@ -149,7 +147,7 @@ def effects_of(view: View, run: Reading, options: dict[str, Any], chosen: Select
         yield from estimate_head_effects(run, **options).measure_all()
 
     about = f"{view.model}|{run.recipe}|{options}"
-    job = kept_job("head_effects_job", about, work, lambda job: begin_measuring(job, AT_ONCE))
+    job = kept_job("head_effects_job", about, work, AT_ONCE, begin_measuring)
     found, head = job.latest, (chosen.layer, chosen.head)
     if found is not None and head in found.estimated:
         found.measure_heads(head)
@@ -223,10 +221,8 @@ def effect_summary(frame: pd.DataFrame, kind: str, goal: str, before: float) -> 
         most = at_most(abs(best["measured"]), 3)
         text = f"No single head{among} is needed: ablating any one changes the {goal} by {most} at most."
     else:
-        after = before + best["measured"]
-        text = (
-            f"Without **{best['name']}** the {goal} goes from {before:.3f} to {after:.3f}, the largest effect{among}."
-        )
+        now = before + best["measured"]
+        text = f"Without **{best['name']}** the {goal} goes from {before:.3f} to {now:.3f}, the largest effect{among}."
     highest = frame.loc[frame[kind].astype(float).idxmax()]
     share, moved, name = float(highest[kind]), float(highest["measured"]), f"**{highest['name'].capitalize()}**"
     if share < CLEAR:

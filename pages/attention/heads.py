@@ -14,7 +14,7 @@ from pages.shared.layout import caption, what_to_notice
 from pages.shared.picture import of_each_run, picture, table
 from pages.shared.resources import mask_words
 from pages.shared.text import escape_markdown, signed
-from pages.shared.view import View, requested_interventions, toggle_intervention
+from pages.shared.view import OFF, View, requested_interventions, switch, toggle_intervention
 from pages.shared.widgets import choose, find_tokens
 from xformer import analysis, viz
 from xformer.analysis.attention_patterns import MOST_TOKENS, REACH, TASK
@@ -157,9 +157,9 @@ def head_tools(view: View, layer: AnyLayer, chosen: Selection) -> None:
         return
     title, ablated = f"{chosen.layer + 1}.{head + 1}", f"ablate:{path}.{head}"
     words = f"Ablated: {title}" if ablated in on else f"Ablate {title}"
-    switch(words, ablated, on, "Sets its output z to zero.", width="content")
+    switch(words, ablated, ablated in on, help="Sets its output z to zero.")
     if chosen.query is not None and chosen.key is not None:
-        edge_button(layer, chosen, str(head), on, width="content")
+        edge_button(layer, chosen, str(head), on)
 
 
 def change_panel(view: View, layer: AnyLayer, chosen: Selection) -> None:
@@ -175,17 +175,17 @@ def change_panel(view: View, layer: AnyLayer, chosen: Selection) -> None:
         st.markdown("**Heads and positions**")
         solo, is_only = f"solo:{layer.name}.{chosen.head}", view.shape.heads[layer.name] == 1
         words = f"Only head {chosen.head + 1}" if solo in on else f"Solo head {chosen.head + 1}"
-        switch(words, solo, on, "Ablates all other heads of its layer.", disabled=is_only)
-        words = "Positions are off" if "positions:off" in on else "Positions off"
-        switch(
-            words, "positions:off", on, "Removes all position information.", disabled=not view.shape.can_drop_positions
-        )
+        look: dict[str, Any] = {"help": "Ablates all other heads of its layer.", "disabled": is_only}
+        switch(words, solo, solo in on, width="stretch", **look)
+        words = "Positions are off" if OFF in on else "Positions off"
+        look = {"help": "Removes all position information.", "disabled": not view.shape.can_drop_positions}
+        switch(words, OFF, OFF in on, width="stretch", **look)
     with second:
         st.markdown("**One edge**")
         if chosen.query is None or chosen.key is None:
             st.caption("Click a cell of the matrix to cut that edge.")
         else:
-            edge_button(layer, chosen, "*", on)
+            edge_button(layer, chosen, "*", on, width="stretch")
         explained = "Clicking a cell then cuts that edge in this head, or restores it."
         st.toggle("Click to cut a connection", key="click_cuts", persist_state="session", help=explained)
     with third:
@@ -247,7 +247,7 @@ def follow_cutting_click(layer: AnyLayer, chosen: Selection) -> None:
         st.rerun()
 
 
-def edge_button(layer: AnyLayer, chosen: Selection, heads: str, on: frozenset[str], width: Any = "stretch") -> None:
+def edge_button(layer: AnyLayer, chosen: Selection, heads: str, on: frozenset[str], **look: Any) -> None:
     """Draw a button that cuts or opens the locked edge in one head, or in all heads of its layer (`"*"`)."""
     query, key = chosen.query, chosen.key
     assert query is not None
@@ -255,23 +255,15 @@ def edge_button(layer: AnyLayer, chosen: Selection, heads: str, on: frozenset[st
     edge = f"{query} “{escape_markdown(layer.query_labels[query])}” → {key} “{escape_markdown(layer.key_labels[key])}”"
     masked = not bool(layer.allowed[min(chosen.head, layer.allowed.shape[0] - 1), query, key])
     at = f"{layer.name}.{heads}.{query}-{key}"
-    if f"cut:{at}" in on:
-        kind, verb = "cut", "Restore"
-    elif f"open:{at}" in on:
-        kind, verb = "open", "Close again"
+    cut, opened = f"cut:{at}", f"open:{at}"
+    if cut in on:
+        text, verb = cut, "Restore"
+    elif opened in on:
+        text, verb = opened, "Close again"
     else:
-        kind, verb = ("open", "Open") if masked else ("cut", "Cut")
+        text, verb = (opened, "Open") if masked else (cut, "Cut")
     which, help = (" in all heads", "In every head of this layer.") if heads == "*" else ("", "In this head only.")
-    switch(f"{verb} {edge}{which}", f"{kind}:{at}", on, help, width=width)
-
-
-def switch(
-    label: str, text: str, on: frozenset[str], help: str, *, disabled: bool = False, width: Any = "stretch"
-) -> None:
-    """Draw a button that switches one intervention on and off."""
-    is_on = text in on
-    look: dict[str, Any] = {"type": "primary" if is_on else "secondary", "disabled": disabled and not is_on}
-    st.button(label, on_click=toggle_intervention, args=(text,), width=width, help=help, key=f"switch_{text}", **look)
+    switch(f"{verb} {edge}{which}", text, text in on, help=help, **look)
 
 
 LAID = {"heads": "attention of every head", "rollout": "rollout"}
@@ -295,10 +287,8 @@ def over_image_panel(view: View, chosen: Selection | None = None) -> None:
         options = {"layer": chosen.layer} | ({"head": chosen.head} if laid == "head" else {})
     options["query"] = names.index(who)
     if chosen is not None and view.is_changed:  # both runs on one scale
-        both = [table(view, analysis.over_image, run, **options) for run in view.runs().values()]
-        options["top"] = max(
-            frame.loc[frame["place"].str.startswith("r"), "weight"].to_numpy().max().item() for frame in both
-        )
+        both = pd.concat([table(view, analysis.over_image, run, **options) for run in view.runs().values()])
+        options["top"] = both.loc[both["place"].str.startswith("r"), "weight"].to_numpy().max().item()
     of_each_run(view, "over-image", viz.over_image, **options)
     if laid == "rollout":
         st.caption(f"How much of each patch could have reached **{who}** after each layer. {ROLLOUT}")

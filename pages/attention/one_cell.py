@@ -20,7 +20,7 @@ from pages.shared.picture import footer, shown
 from pages.shared.text import escape_markdown, signed
 from pages.shared.view import View
 from xformer import viz
-from xformer.analysis.principles import AttentionCell, attention_cell, softmax_of_cell
+from xformer.analysis.principles import attention_cell, softmax_of_cell
 from xformer.analysis.score_decomposition import (
     Contribution,
     check,
@@ -173,9 +173,8 @@ def score_attribution_panel(view: View, run: Reading, chosen: Selection) -> dict
     against = _against(run, cell, keys)
     options = {"layer": cell.layer, "head": cell.head, "query": cell.query, "key": cell.key, "against": against}
     found = shared.get(("attribution", view.model, str(run.recipe), repr(options)), lambda: attribute(run, options))
-    query_name, key_name = (
-        f"**{at} “{escape_markdown(names[at])}”**" for at, names in ((cell.query, queries), (cell.key, keys))
-    )
+    query_name = f"**{cell.query} “{escape_markdown(queries[cell.query])}”**"
+    key_name = f"**{cell.key} “{escape_markdown(keys[cell.key])}”**"
     over = "the mean of the others" if against is None else f"that of {against} “{escape_markdown(keys[against])}”"
     gives = f"{title_of(run, cell)} at {query_name} gives {key_name} {percent(found.weight)} of its attention."
     st.markdown(f"{gives} {sentence(found, over)}")
@@ -272,8 +271,10 @@ def steps_panel(view: View, run: Reading, layer: AnyLayer, chosen: Selection) ->
     calls = {step: Call(viz.attention_steps, (run,), {**at, "step": step}) for step in STEPS}
     cell = attention_cell(run, **at)
     name_q, name_k = (escape_markdown(text) for text in (layer.query_labels[query], layer.key_labels[key]))
+    heads = cell.shared_by  # grouped-query attention, Ainslie et al. 2023
+    sharing = f"; heads {heads[0] + 1} to {heads[-1] + 1} share these keys and values" if len(heads) > 1 else ""
     st.caption(
-        f"Query {query} “{name_q}” and key {key} “{name_k}” in {layer.title} · head {head + 1}{_shared_sentence(cell)}. "
+        f"Query {query} “{name_q}” and key {key} “{name_k}” in {layer.title} · head {head + 1}{sharing}. "
         "Click a cell of the matrix above for its numbers."
     )
     if is_followed(cell):
@@ -291,9 +292,3 @@ def cell_of(chosen: Selection, layer: AnyLayer) -> tuple[int, int]:
     if chosen.key is not None:
         return query, chosen.key
     return query, int(layer.pattern[chosen.head, query].argmax())
-
-
-def _shared_sentence(cell: AttentionCell) -> str:
-    """Describe which heads share keys and values (grouped-query attention, Ainslie et al. 2023)."""
-    heads = cell.shared_by
-    return f"; heads {heads[0] + 1} to {heads[-1] + 1} share these keys and values" if len(heads) > 1 else ""

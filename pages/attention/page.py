@@ -62,10 +62,6 @@ OLD_PANELS = {text: name for name, text in (PANELS | ATOM_MAPPING).items()}
 MORE = "# All heads: xformer.viz.attention_grid; arcs: xformer.viz.attention_arcs, with heads= instead of head=."
 
 
-def page() -> None:
-    open_sidebar("Attention", "Which token attends to which, in every layer and head?").on_each_change(_attention)
-
-
 def _attention(view: View) -> None:
     original, changed = view.original(), view.changed()
     prediction_panel(view)
@@ -172,4 +168,4 @@ def _follow_the_link(layers: list[AnyLayer], best: Selection) -> None:
     choose_attention(KEY, replace(best, look=_look_of(in_link)) if is_link else best)
 
 
-page()
+open_sidebar("Attention", "Which token attends to which, in every layer and head?").on_each_change(_attention)

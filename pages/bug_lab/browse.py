@@ -36,7 +36,7 @@ from pages.shared.picture import footer, shown, toolbar
 from pages.shared.session import choose_model
 from pages.shared.text import escape_markdown
 from pages.shared.view import View, editing
-from pages.shared.widgets import choose, seed, warn_unknown
+from pages.shared.widgets import choose, choose_here, seed, warn_unknown
 from xformer import viz
 from xformer.bugs import BUGS, CRASHES, Bug
 from xformer.bugs.attention import MASK_BUGS, ROLE_BUGS, SOFTMAX_BUGS
@@ -218,11 +218,9 @@ def diagnosis_panel(bug: Bug, right: list[Finding], wrong: list[Finding]) -> Non
     """Draw the findings of the diagnosis for the broken model, beginning with the one that identifies the bug."""
     with st.container(border=True, key="bug_verdict"):
         if not wrong:
-            why = (
-                "a bug in the training loop does not change what the model computes"
-                if bug.shows == "in training"
-                else "on this model the checks cannot tell its trace from that of a correct model"
-            )
+            why = "on this model the checks cannot tell its trace from that of a correct model"
+            if bug.shows == "in training":
+                why = "a bug in the training loop does not change what the model computes"
             st.markdown(f":material/troubleshoot: **The diagnosis finds nothing**: {why}.")
             return
         is_named = any(finding.kind == bug.name for finding in wrong)
@@ -352,14 +350,12 @@ def training_panel(view: View, bug: Bug) -> dict[str, str]:
     """Draw the button, the progress and the curves; return what the link keeps."""
     seed("rate", list(RATES), 10 if bug.name == "no-clipping" else 1, key=_rate_key(bug))
     seed("steps", STEPS, STEPS[0], key="bug_steps")
-    look: dict[str, Any] = {"required": True, "persist_state": "session", "width": "content"}
-    look["label_visibility"] = "collapsed"
     job: Job[Lesson] | None = state().lessons.get(_about(view, bug))
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bug_train_bar"):
         start = {"on_click": _start, "args": (view, bug), "disabled": job is not None and job.is_running}
         st.button("Train both", type="primary", icon=":material/play_arrow:", key="bug_train", **start)
-        st.segmented_control("Steps", STEPS, format_func="{} steps".format, key="bug_steps", **look)
-        st.segmented_control("Rate", list(RATES), format_func=RATES.__getitem__, key=_rate_key(bug), **look)
+        choose_here("Steps", {steps: f"{steps} steps" for steps in STEPS}, "bug_steps")
+        choose_here("Rate", RATES, _rate_key(bug))
         if job is not None and job.is_running:
             job.advance(BUDGET)
         if job is not None and job.latest is not None:
@@ -371,9 +367,7 @@ def training_panel(view: View, bug: Bug) -> dict[str, str]:
     elif job is not None and job.problem:
         st.info(escape_markdown(job.problem), icon=":material/error:")
     else:
-        st.caption(
-            "Two new models of this size, with the same initial weights and batches: one correct, one with the bug."
-        )
+        st.caption("Two new models of this size, with the same initial weights and batches: one correct, one broken.")
     return {"rate": str(st.session_state[_rate_key(bug)]), "steps": str(st.session_state["bug_steps"])}
 
 

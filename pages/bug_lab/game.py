@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from pages.bug_lab.browse import bug_card, diagnosis_panel, hints
-from pages.bug_lab.lab import FITTING, FITTING_OTHERS, NAME, TAB, example_of, findings, moved, readings, state
+from pages.bug_lab.lab import NAME, TAB, example_of, findings, fitting_model, moved, readings, state
 from pages.components.controls import Editing, Lane, prediction_strip
 from pages.shared import frame, models
 from pages.shared.call import Call
@@ -45,11 +45,6 @@ class Round:
     choices: tuple[str, ...]
     """The bugs to choose from, including the right one."""
 
-    @property
-    def model(self) -> str:
-        """The shipped model on which the bug has an effect."""
-        return FITTING.get(self.bug, FITTING_OTHERS)
-
 
 @dataclass(frozen=True)
 class Guess:
@@ -65,7 +60,7 @@ def round_of(number: int) -> Round:
     order = random.Random(f"order {cycle}").sample(PLAYED, len(PLAYED))
     bug = sorted(order, key=lambda name: BUGS[name].shows != "at once")[at]  # untrained models come last
     draw = random.Random(f"round {number}")
-    config = models.checkpoint(FITTING.get(bug, FITTING_OTHERS)).config
+    config = models.checkpoint(fitting_model(bug)).config
     others = [name for name in PLAYED if name != bug and BUGS[name].applies_to(config)]
     choices = [bug, *draw.sample(others, N_CHOICES - 1)]
     draw.shuffle(choices)
@@ -78,7 +73,7 @@ def game_panel() -> None:
     number = st.session_state[ROUND]
     this_round, guess = round_of(number), state().guesses.get(number)
     share({"round": str(number)})
-    view, bug = example_of(this_round.model), BUGS[this_round.bug]
+    view, bug = example_of(fitting_model(this_round.bug)), BUGS[this_round.bug]
     view = replace(view, source=state().inputs.get(number, view.source))
     right, wrong = readings(view, bug)
     runs = [wrong, right] if this_round.broken == 0 else [right, wrong]
@@ -164,9 +159,8 @@ def _predictions(view: View, runs: list[Reading], number: int, *, marked: bool) 
         lanes = [replace(lane, right=(), probability=()) for lane in lanes]
     take = partial(_take_input, view, number, texts)
     fields = (*(text.strip() for text in texts[:-1]), "")
-    prediction_strip(
-        lanes, key="bug_strip", editing=Editing(fields, 0, take) if len(texts) == len(tokens) + 1 else None
-    )
+    editing = Editing(fields, 0, take) if len(texts) == len(tokens) + 1 else None
+    prediction_strip(lanes, key="bug_strip", editing=editing)
 
 
 def _take_input(view: View, number: int, texts: tuple[str, ...], at: int, text: str) -> str:

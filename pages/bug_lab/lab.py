@@ -52,9 +52,7 @@ FITTING = {
     "gate-and-up-swapped": "reverse-modern",
     "kv-heads-tiled": "reverse-modern",
 }
-"""A shipped model on which each bug has an effect; a test checks all of them."""
-FITTING_OTHERS = "reverse-small"
-"""The model for bugs that are not in `FITTING`."""
+"""The shipped models on which bugs have an effect, see `fitting_model`; a test checks all of them."""
 WORSE = 0.5
 """Rise of the loss, in nats, from which a bug has an effect: probabilities fall by a factor of e^-0.5 = 0.61."""
 MOVED = 0.05
@@ -84,9 +82,14 @@ def state() -> State:
     return st.session_state.setdefault("bug_lab", State())
 
 
+def fitting_model(bug: str) -> str:
+    """Return a shipped model on which a bug has an effect."""
+    return FITTING.get(bug, "reverse-small")
+
+
 def fitting(view: View, bug: Bug) -> tuple[View, str]:
     """Return the view to show the bug on, and why that is not the chosen model; "" where it is."""
-    reason, name = no_effect_reason(view, bug), FITTING.get(bug.name, FITTING_OTHERS)
+    reason, name = no_effect_reason(view, bug), fitting_model(bug.name)
     if not reason or name == view.model or name not in models.shipped() or models.usable(name) is not None:
         return view, ""
     other = _view_of(name, view)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import streamlit as st
 
 from pages.bug_lab.browse import browse
@@ -13,6 +11,7 @@ from pages.bug_lab.your_model import your_model
 from pages.shared.link import keep_widget_value, take_parameter
 from pages.shared.picture import panel
 from pages.shared.session import open_sidebar
+from pages.shared.widgets import choose_here
 
 TABS = {"find": "Find the bug", "browse": "Browse all bugs", "yours": "Your model"}
 QUESTION = "What does a broken transformer look like?"
@@ -42,8 +41,7 @@ def page() -> None:
 
 def _ask_tab() -> None:
     with st.container(horizontal=True, gap="medium", vertical_alignment="center"):
-        look: dict[str, Any] = {"required": True, "persist_state": "session", "label_visibility": "collapsed"}
-        st.segmented_control("Tab", list(TABS), format_func=TABS.__getitem__, key=TAB, width="content", **look)
+        choose_here("Tab", TABS, TAB)
         if st.session_state[TAB] == "find" and (score_text := score()):
             st.markdown(score_text)
 

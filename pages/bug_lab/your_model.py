@@ -159,13 +159,8 @@ def _follow(examination: Examination, ticks: bool) -> None:
         if not examination.is_done:
             n, total = len(examination.findings), len(CHECKS)
             check = list(CHECKS)[n].replace("_", " ")
-            progress(
-                examination,
-                "doctor",
-                n / total,
-                f"Check {n + 1} of {total}: {check}",
-                f"Stopped after {n} of {total} checks.",
-            )
+            words, stopped = f"Check {n + 1} of {total}: {check}", f"Stopped after {n} of {total} checks."
+            progress(examination, "doctor", n / total, words, stopped)
         elif examination.n_tokens < FEW_TOKENS:
             few = f"{examination.n_tokens} token" + "s" * (examination.n_tokens != 1)
             st.info(f"The input has only {few}. Many checks need ten or more.", icon=":material/short_text:")
@@ -230,12 +225,9 @@ def _finding(examination: Examination, finding: Finding, model: ModelAdapter) ->
         st.markdown(f"**{_title(finding)}** · {_sentence(finding, model)}")
         st.markdown(f":material/search: {escape_markdown(finding.remedy)}")
         if place is not None and (head := _link(examination, finding, place, model)):
-            st.page_link(
-                screens.file_of("attention"),
-                label=f"See this {'layer' if place.head is None else 'head'} on Attention",
-                icon=":material/grid_on:",
-                query_params={"model": examination.model, "input": model.input.text(examination.source), "head": head},
-            )
+            label = f"See this {'layer' if place.head is None else 'head'} on Attention"
+            shown = {"model": examination.model, "input": model.input.text(examination.source), "head": head}
+            screens.link("attention", label, "grid_on", **shown)
     if place is not None and drawn:
         with picture:
             st.html(drawn)
@@ -251,9 +243,8 @@ def _title(finding: Finding) -> str:
 def _sentence(finding: Finding, model: ModelAdapter) -> str:
     """Describe a finding and its place; layers and heads count from 1, as on all screens."""
     found = re.sub(r"\b(layer|head) (\d+)", lambda match: f"{match[1]} {int(match[2]) + 1}", finding.sentence)
-    return (
-        escape_markdown(found) if finding.place is None else f"{escape_markdown(found)} {_seen(finding.place, model)}"
-    )
+    place = "" if finding.place is None else f" {_seen(finding.place, model)}"
+    return escape_markdown(found) + place
 
 
 def _seen(place: Place, model: ModelAdapter) -> str:

@@ -16,6 +16,7 @@ from pages.shared import link
 from pages.shared.serving.access import visitor_id
 from pages.shared.serving.classroom import hub, lessons, rooms
 from pages.shared.text import escape_markdown
+from pages.shared.view import OFF
 from pages.shared.widgets import download
 from xformer.classroom.rooms import Asked, Member, Room
 from xformer.live.lesson import Exercise
@@ -151,7 +152,7 @@ def link_of_state(state: Mapping[str, Any], model: str) -> dict[str, str]:
         before, _, key = cell.rpartition(".")
         edits.append(f"cut:{before}-{key}")
     if state.get("positions") is False:
-        edits.append("positions:off")
+        edits.append(OFF)
     mask, layer, head = state.get("mask"), state.get("layer"), state.get("head")
     values = {"model": model, "input": str(state.get("input", ""))[:2000]}
     values["mask"] = mask if isinstance(mask, str) and mask in ("causal", "full") else "as trained"

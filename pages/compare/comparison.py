@@ -111,14 +111,15 @@ class ModelSettings:
             words.append(f"seed {self.seed}")
         return words
 
-    def with_number(self, name: str, text: str) -> ModelSettings:
+    def with_number(self, name: str, value: str | float) -> ModelSettings:
         """Return a copy with another seed or sampling setting. Raises `InputError` for a value out of range."""
+        text = str(value)[:40]
         try:
-            number = _NUMBERS[name](text)
+            number = _NUMBERS[name](value)
         except ValueError:
-            raise InputError(f"{name} must be a number, got “{text[:40]}”; for example {name}-1.") from None
+            raise InputError(f"{name} must be a number, got “{text}”; for example {name}-1.") from None
         if not 0 <= number <= LARGEST_NUMBER:
-            raise InputError(f"{name} must be from 0 to {LARGEST_NUMBER:,}, got {text[:40]}; for example {name}-1.")
+            raise InputError(f"{name} must be from 0 to {LARGEST_NUMBER:,}, got {text}; for example {name}-1.")
         if name == "seed":
             return replace(self, seed=int(number))
         return replace(self, sampling=replace(self.sampling, **{name: number}))
@@ -158,22 +159,10 @@ def incomparable_reason(model: str) -> str | None:
         return reason
     subject = models.subject(model)
     if not isinstance(subject, TaskModel):
-        return (
-            f"The model {models.title_of(model)} was not trained here, and this screen compares only models that were."
-        )
+        return f"The model {models.title_of(model)} was not trained here, and only models that were can be compared."
     if subject.shape.image:
         return f"The model {models.title_of(model)} reads images, but this screen steps through tokens; choose another one."
     return None
-
-
-@dataclass(frozen=True)
-class PictureContext:
-    """The attributes of a comparison that a picture uses."""
-
-    model: str = "compare"
-    """Prefix of the names of downloaded files."""
-    unit: str = "position"
-    """The word for one step of the comparison."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +173,8 @@ class Comparison:
     source: tuple[int, ...]
     forced: bool
     """Whether decoding is teacher-forced: each step is given the right answer so far."""
-    model = PictureContext.model
+    model = "compare"
+    """The prefix of the names of downloaded files."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pages.compare.comparison import PictureContext, state
+from pages.compare.comparison import state
 from pages.components.controls import Lane, prediction_strip
 from pages.shared import link as link_of_screen
 from pages.shared import models, resources
@@ -25,7 +25,7 @@ from pages.shared.background_job import (
     measuring_bar,
 )
 from pages.shared.byte_cache import shared
-from pages.shared.call import Call
+from pages.shared.call import Call, PictureContext
 from pages.shared.inputs import MOST_TYPED
 from pages.shared.layout import caption, headline
 from pages.shared.link import keep_widget_value, take_parameter
@@ -84,9 +84,7 @@ Continuation = tuple[tuple[int, float], ...]
 """Tokens with their probabilities."""
 
 
-def one_model(
-    selection: ScreenSelection, draw: Callable[[ScreenSelection, ModelAdapter, str, dict[str, str]], None]
-) -> None:
+def one_model(selection: ScreenSelection, draw: Callable[..., None]) -> None:
     """Draw a panel about one model, chosen in the sidebar.
 
     Args:
@@ -275,7 +273,7 @@ def _map(
     def work() -> Iterator[Measured]:
         return measuring(pair, all_cells, estimated["estimated"].tolist()) if known is None else iter([known])
 
-    job = kept_job("pair_job", about, work, lambda job: begin_measuring(job, AT_ONCE))
+    job = kept_job("pair_job", about, work, AT_ONCE, begin_measuring)
     shares = {} if job.latest is None else job.latest.shares
     both = estimated.assign(measured=pd.Series(shares, dtype=float))
     with finding:
@@ -386,9 +384,7 @@ def steering_panel(selection: ScreenSelection, subject: ModelAdapter, model: str
     if not subject.input.goes_on or subject.shape.is_pair:
         raise InputError("This model does not continue texts; choose one that does, like characters.")
     texts = {name: _ask_text(subject, name) for name in LABELS}
-    readings = tuple(
-        resources.run(model, subject.input.read(validate_text(text, MOST_TYPED))) for text in texts.values()
-    )
+    readings = tuple(resources.run(model, subject.input.read(validate_text(one, MOST_TYPED))) for one in texts.values())
     finding = st.container()
     with toolbar():
         layer, scale = _ask_strength(subject)
@@ -399,9 +395,7 @@ def steering_panel(selection: ScreenSelection, subject: ModelAdapter, model: str
         by_scale = Call(viz.steering_by_scale, readings, {**how, "table": scales})
         shown(context, by_scale, "compare_steering")
         own = resources.decoded(model, tuple(readings[0].example.source))[:N]
-        steered: Continuation = shared.get(
-            ("steered", model, repr(link)), partial(_decode, *readings, step=step, **how)
-        )
+        steered = shared.get(("steered", model, repr(link)), partial(_decode, *readings, step=step, **how))
     runs = {"unsteered": own, "steered": steered}
     at = first_difference(*(GeneratedText.of(subject.input.plain, run) for run in runs.values()))
     what = "the continuation is the same" if at is None else f"the continuation differs from character **{at + 1}** on"

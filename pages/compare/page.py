@@ -243,9 +243,7 @@ def _divergence(comparison: Comparison, pairs: pd.DataFrame) -> str:
     if most["kl"] <= ROUNDING:
         return f"Their probabilities are equal to within {ROUNDING:g} nats at every {comparison.unit} that two of them share."
     pair = f"{letter_in(most['one'])} and {letter_in(most['other'])}"
-    return (
-        f"The distributions of {pair} differ most at {comparison.unit} {most['step']}, by {most['kl']:.3g} nats (KL)."
-    )
+    return f"The predictions of {pair} differ most at {comparison.unit} {most['step']}, by {most['kl']:.3g} nats (KL)."
 
 
 page()

@@ -9,9 +9,9 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pages.compare.comparison import Comparison, PictureContext, letter_in
+from pages.compare.comparison import Comparison, letter_in
 from pages.shared.background_job import Job, Report, follow, kept_job, progress
-from pages.shared.call import Call, heads_from_1
+from pages.shared.call import Call, PictureContext, heads_from_1
 from pages.shared.picture import footer, shown, side_by_side, table
 from pages.shared.text import escape_markdown
 from pages.shared.widgets import choose
@@ -56,9 +56,7 @@ ACCURACIES = (("position", "token"), ("position", "exact"), ("length", "exact"))
 def patterns_panel(context: Context, step: int, two: Sequence[Reading], bar: DeltaGenerator) -> dict[str, str]:
     """Draw the attention patterns of a layer and their difference, chosen in `bar`; return what the link keeps."""
     if reason := pattern_incompatibility(*two):
-        st.info(
-            f"{escape_markdown(reason)} “Heads” shows the patterns of each model.", icon=":material/compare_arrows:"
-        )
+        st.info(f"{escape_markdown(reason)} “Heads” shows each model’s patterns.", icon=":material/compare_arrows:")
         return {}
     one = two[0]
     layers = {path: layer_title(path, is_pair=one.is_pair) for path in deciding_layers(one)}
@@ -158,7 +156,7 @@ def _lens_divergence(context: Context, step: int, two: Sequence[Reading]) -> tup
 
 def _job(kind: str, about: str, work: Callable[[], Iterator[Report]], what: str) -> Job[Any]:
     """Return the job of a panel, with a progress bar while it runs. `what` is the plural noun for the counted items."""
-    job: Job[Any] = kept_job(f"compare_{kind}_job", about, work, lambda job: job.advance(AT_ONCE))
+    job: Job[Any] = kept_job(f"compare_{kind}_job", about, work, AT_ONCE)
 
     def bar() -> None:
         if (found := job.latest) is not None and not found.is_final:
@@ -186,9 +184,7 @@ def patching_panel(comparison: Comparison, step: int, two: Sequence[Reading], ba
     options = {"everywhere": everywhere, "table": report.table}
     calls = [Call(viz.patching, (two,), {**options, "out_of": out_of}) for out_of in (0, 1)]
     side_by_side(comparison, calls, "compare_patch")
-    st.caption(
-        "The restored share of the logit difference: 0 changes nothing, 1 gives the other model’s. ⇒: the prediction changes."
-    )
+    st.caption("Restored share of the logit difference: 0 is none, 1 is the other model’s. ⇒: the prediction changes.")
     footer(comparison, "patching", calls, heads_from_1(report.table, 1))
     return {"copied": where}
 
@@ -225,16 +221,13 @@ def _show_counts(comparison: Comparison, counted: Agreement) -> None:
     confusions = [Call(viz.confusion, (counted,), {"model": name}) for name in comparison.names]
     titles = [f"{name}: predicted vs. correct tokens" for name in comparison.names]
     side_by_side(comparison, confusions, "compare_confusion", titles=titles)
-    st.caption(
-        "Predictions: the most likely tokens under teacher forcing. Bands: 95% confidence intervals (Wilson 1927)."
-    )
+    st.caption("Predictions: most likely tokens under teacher forcing. Bands: 95% confidence intervals (Wilson 1927).")
     footer(comparison, "accuracy", [*accuracies, *confusions], lambda: _every_accuracy(counted))
 
 
 def _every_accuracy(counted: Agreement) -> pd.DataFrame:
-    frames = [
-        analysis.accuracy(counted, by).rename(columns={by: "at"}).assign(by=by) for by in ("all", "position", "length")
-    ]
+    kinds = ("all", "position", "length")
+    frames = [analysis.accuracy(counted, by).rename(columns={by: "at"}).assign(by=by) for by in kinds]
     return pd.concat(frames, ignore_index=True)
 
 
@@ -250,12 +243,9 @@ def _accuracies(comparison: Comparison, counted: Agreement) -> str:
         for row in figures
     ]
     agree = [f"{letter_in(row['one'])} and {letter_in(row['other'])} {percent(row['share'], 1)}" for row in pairs]
-    what = (
-        f"Exact match on {counted.done:,} new inputs"
-        if is_judged
-        else f"Top-1 accuracy in {counted.done:,} windows of text"
-    )
-    same = "Same answer" if is_judged else "Same token"
+    what, same = f"Top-1 accuracy in {counted.done:,} windows of text", "Same token"
+    if is_judged:
+        what, same = f"Exact match on {counted.done:,} new inputs", "Same answer"
     return f"{what}: {', '.join(shares)}. {same}: {', '.join(agree)}."
 
 
@@ -270,9 +260,8 @@ def lengths_panel(comparison: Comparison) -> dict[str, str]:
         st.markdown(_longest_lengths(frame))
     call = Call(viz.lengths_compared, (loaded,), {"unit": comparison.input.task.rule.unit, "table": frame})
     shown(comparison, call, "compare_lengths")
-    st.caption(
-        f"{frame['samples'].iloc[0]} new inputs per length. Bands: 95% confidence intervals. Filled: lengths of the training."
-    )
+    n = frame["samples"].iloc[0]
+    st.caption(f"{n} new inputs per length. Bands: 95% confidence intervals. Filled: lengths of the training.")
     footer(comparison, "lengths", [call], lambda: frame)
     return {}
 

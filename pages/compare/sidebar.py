@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -32,6 +33,7 @@ from pages.shared.link import take_parameter
 from pages.shared.resources import MASKS
 from pages.shared.session import ScreenSelection
 from pages.shared.text import escape_markdown
+from pages.shared.view import OFF
 from pages.shared.widgets import choose, validate_text
 from xformer.adapters import Input, TaskModel
 from xformer.analysis.comparison import search
@@ -113,12 +115,6 @@ def _remove(index: int) -> None:
     state().is_chosen = True
 
 
-def _show(key: str, value: Any) -> None:
-    """Set a widget to a value that is stored elsewhere."""
-    if st.session_state.get(key) != value:
-        st.session_state[key] = value
-
-
 def _change(index: int, key: str, changed: Callable[[Any], ModelSettings]) -> None:
     """Apply a choice to a variant, or store the reason why it is refused. A callback."""
     try:
@@ -127,25 +123,29 @@ def _change(index: int, key: str, changed: Callable[[Any], ModelSettings]) -> No
         state().refused = str(error)
 
 
+def _bound(index: int, key: str, value: Any, changed: Callable[[Any], ModelSettings]) -> dict[str, Any]:
+    """Set a widget to a value of a variant; return the arguments with which a choice in it changes the variant."""
+    if st.session_state.get(key) != value:
+        st.session_state[key] = value
+    return {"key": key, "on_change": _change, "args": (index, key, changed)}
+
+
 def _card(index: int, variant: ModelSettings, n: int) -> None:
     """Draw the card of one of n variants."""
     runs, of_run = run_store.trained(), models.run_and_step(variant.model)
     chosen = variant.model if of_run is None else of_run[0]
     options = [*filter(lambda name: incomparable_reason(name) is None, models.shipped()), *runs, chosen]
     line: dict[str, Any] = {"horizontal": True, "wrap": False, "gap": "xsmall", "vertical_alignment": "center"}
-    key = f"compare_model_{index}"
     with st.container(border=True, key=f"compare_seat_{index}", gap="xsmall"):
         row = st.container(**line)
         row.markdown(f"**{LETTERS[index]}**", width="content")
-        _show(key, chosen)
+        bound = _bound(index, f"compare_model_{index}", chosen, lambda name: _with_model(variant, name))
         row.selectbox(
             f"Model {LETTERS[index]}",
             list(dict.fromkeys(options)),
             format_func=lambda name: f"▸ {runs[name]}" if name in runs else name,
-            key=key,
-            on_change=_change,
-            args=(index, key, lambda name: _with_model(variant, name)),
             label_visibility="collapsed",
+            **bound,
         )
         second = st.container(**line)
         if of_run is not None:
@@ -164,18 +164,10 @@ def _card(index: int, variant: ModelSettings, n: int) -> None:
 
 
 def _ask_step(index: int, variant: ModelSettings, run: str, step: int | None) -> None:
-    key = f"compare_step_{index}"
-    _show(key, step)
-    st.selectbox(
-        f"Step of model {LETTERS[index]}",
-        list(dict.fromkeys([*run_store.steps_of(run), step])),
-        format_func="step {:,}".format,
-        key=key,
-        on_change=_change,
-        args=(index, key, lambda chosen: replace(variant, model=f"{run}@{chosen}")),
-        label_visibility="collapsed",
-        width=116,
-    )
+    bound = _bound(index, f"compare_step_{index}", step, lambda chosen: replace(variant, model=f"{run}@{chosen}"))
+    steps = list(dict.fromkeys([*run_store.steps_of(run), step]))
+    look: dict[str, Any] = {"format_func": "step {:,}".format, "label_visibility": "collapsed", "width": 116}
+    st.selectbox(f"Step of model {LETTERS[index]}", steps, **look, **bound)
 
 
 def _with_model(before: ModelSettings, name: str) -> ModelSettings:
@@ -195,26 +187,20 @@ def _with_model(before: ModelSettings, name: str) -> ModelSettings:
 def _ask_settings(index: int, variant: ModelSettings) -> None:
     """Ask for the mask, the changes and the sampling of a variant."""
     shape, key = variant.shape, f"compare_{index}"
-    _show(f"{key}_mask", variant.mask)
-    st.segmented_control(
-        "Attention mask",
-        MASKS,
-        required=True,
-        key=f"{key}_mask",
-        on_change=_change,
-        args=(index, f"{key}_mask", lambda mask: replace(variant, mask=mask)),
-    )
-    _show(f"{key}_changes", list(variant.changes))
-    usual = ["positions:off"] * shape.can_drop_positions
+    bound = _bound(index, f"{key}_mask", variant.mask, lambda mask: replace(variant, mask=mask))
+    st.segmented_control("Attention mask", MASKS, required=True, **bound)
+    usual = [OFF] * shape.can_drop_positions
     usual += [f"ablate:{site.path}" for site in shape.feed_forward]
     usual += [f"ablate:{path}.{head}" for path, n_heads in shape.heads.items() for head in range(n_heads)]
+
+    def with_changes(texts: list[str]) -> ModelSettings:
+        return read_variant(replace(variant, changes=tuple(texts)).text)
+
     st.multiselect(
         "Changes",
         list(dict.fromkeys([*usual, *variant.changes])),
         format_func=lambda text: variant.label(parse(text, shape)[0]),
-        key=f"{key}_changes",
-        on_change=_change,
-        args=(index, f"{key}_changes", lambda texts: read_variant(replace(variant, changes=tuple(texts)).text)),
+        **_bound(index, f"{key}_changes", list(variant.changes), with_changes),
         accept_new_options=True,
         placeholder="as trained",
         help="Choose what to ablate (set to zero), or type a change in the format of links: `cut:PATH.HEAD.QUERY-KEY`, "
@@ -223,18 +209,14 @@ def _ask_settings(index: int, variant: ModelSettings) -> None:
     )
     columns = st.columns(2)
     for place, (name, title, low, high, step) in zip([*columns, *columns], NUMBERS, strict=True):
-        number_key = f"{key}_{name}"
-        _show(number_key, variant.numbers[name])
         place.number_input(
             title,
             low,
             variant.shape.vocab_size if name == "top_k" else high,
             step=step,
             format="%.2f" if isinstance(low, float) else None,
-            key=number_key,
-            on_change=_change,
-            args=(index, number_key, lambda number, name=name: variant.with_number(name, str(number))),
             help="0: always the most likely token; above 0, tokens are sampled." if name == "temperature" else None,
+            **_bound(index, f"{key}_{name}", variant.numbers[name], partial(variant.with_number, name)),
         )
 
 
@@ -284,9 +266,7 @@ def _ask_forced(variants: Sequence[ModelSettings]) -> bool:
     """Ask whether decoding is teacher-forced; not for encoders, which predict all positions at once."""
     if all(variant.shape.architecture == "encoder" for variant in variants):
         return False
-    help = (
-        "Free-running: each step is given the model’s own tokens. Teacher-forced: each step is given the correct ones."
-    )
+    help = "Free-running: each step is given the model’s own tokens. Teacher-forced: the correct ones."
     return choose("mode", DECODING, "free", "Decoding", key="compare_mode", help=help) == "forced"
 
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import streamlit as st
 
-from pages.compare.comparison import PictureContext, in_link
+from pages.compare.comparison import in_link
 from pages.compare.one_model import lane_of
 from pages.compare.panels import lens_panel, patterns_panel, rows_panel
 from pages.components.controls import Lane, prediction_strip
 from pages.shared import link as link_of_screen
 from pages.shared import models, resources
 from pages.shared.background_job import interruptible_progress
-from pages.shared.call import Call
+from pages.shared.call import Call, PictureContext
 from pages.shared.inputs import MOST_TYPED
 from pages.shared.layout import caption, headline
 from pages.shared.link import keep_widget_value
@@ -57,7 +57,7 @@ ROUNDING = 1e-6
 """Divergences in nats below this are float32 rounding errors."""
 MOST_GAPS = 4
 SHARE = st.column_config.ProgressColumn(min_value=0.0, max_value=1.0, format="percent")
-CONTEXT = PictureContext()
+CONTEXT = PictureContext("compare")
 
 
 @dataclass(frozen=True)
@@ -310,9 +310,7 @@ def _alternatives(runs: Sequence[Reading], letters: Sequence[str]) -> None:
             st.markdown(f"**{_gap_name(runs[0], number)}**")
             one = one.sort_values(letters[0], ascending=False)
             st.dataframe(one, column_config=dict.fromkeys(letters, SHARE), key=f"compare_gap_{number}")
-    caption(
-        "The most likely options of each model, with their probabilities in both. Empty: not an option of the model."
-    )
+    caption("The most likely options of each model, with their probabilities in both. Empty: not an option there.")
     footer(CONTEXT, "gaps", [Call(analysis.gap_fillings, (runs,))])
 
 

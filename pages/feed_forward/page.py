@@ -21,10 +21,6 @@ from pages.shared.view import View, prediction_panel
 PANELS = {"ranked": ranked_panel, "neuron": one_neuron_panel, "map": activations_panel, "firing": firing_panel}
 
 
-def page() -> None:
-    open_sidebar("Feed-forward", "What do the neurons do?").on_each_change(_feed_forward)
-
-
 def _feed_forward(view: View) -> None:
     prediction_panel(view)
     if view.shape.experts:
@@ -47,4 +43,4 @@ def _feed_forward(view: View) -> None:
     view.share()
 
 
-page()
+open_sidebar("Feed-forward", "What do the neurons do?").on_each_change(_feed_forward)

@@ -21,7 +21,7 @@ from pages.shared.link import set_parameter
 from pages.shared.models import shown_path
 from pages.shared.picture import footer, heading, of_each_run, picture, shown, table
 from pages.shared.text import escape_markdown
-from pages.shared.view import View, toggle_intervention
+from pages.shared.view import View, switch
 from pages.shared.widgets import ask_window, choose, seed, window_caption
 from xformer import analysis, viz
 from xformer.adapters import TaskModel
@@ -71,15 +71,9 @@ def ask_choice(view: View) -> tuple[str, Choice]:
 
 def _ablate_button(view: View, change: str, title: str, key: str) -> None:
     """Draw a button that ablates a layer or a neuron, or restores it."""
-    is_on = change in view.on
-    st.button(
-        f"Ablated: {title}" if is_on else f"Ablate {title} (set to zero)",
-        type="primary" if is_on else "secondary",
-        on_click=toggle_intervention,
-        args=(change,),
-        key=key,
-        help="Sets its output to 0 at every position and runs the model again. A second click restores it.",
-    )
+    label = f"Ablated: {title}" if change in view.on else f"Ablate {title} (set to zero)"
+    help = "Sets its output to 0 at every position and runs the model again. A second click restores it."
+    switch(label, change, change in view.on, key=key, help=help)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
@@ -224,10 +218,7 @@ def exciting_inputs(view: View, choice: Choice, found: Survey) -> None:
     call = Call(analysis.exciting_inputs, (found,), {"layer": choice.layer, "neuron": choice.neuron})
     rows = call.make().to_dict("records")
     if not rows:
-        sample = "them" if view.shape.image else "the sample"
-        st.info(
-            f"This neuron writes nothing on any {view.input.sampled}; it is dead on {sample}.", icon=":material/block:"
-        )
+        st.info(f"This neuron writes nothing on any {view.input.sampled}: it is dead there.", icon=":material/block:")
         return
     if view.shape.image:
         _images(view, found, rows)
@@ -246,9 +237,7 @@ def _texts(choice: Choice, found: Survey, rows: list[dict[str, Any]]) -> None:
         lanes.append(Lane(f"{row['activation']:.3f}", tokens, moved=tuple(at == row["position"] for at in piece)))
     prediction_strip(lanes, key="exciting")
     stack = "; the tokens are those of the decoder" if texts is found.targets else ""
-    st.caption(
-        f"Searched {found.n_inputs:,} inputs of the task (seed {found.seed}); each is listed at most once{stack}."
-    )
+    st.caption(f"Searched {found.n_inputs:,} inputs of the task (seed {found.seed}), each listed at most once{stack}.")
 
 
 def _images(view: View, found: Survey, rows: list[dict[str, Any]]) -> None:
@@ -301,26 +290,17 @@ def activations_panel(view: View, choice: Choice, _: DeltaGenerator) -> None:
     runs = view.runs().values()
     values = torch.cat([run[f"{path}.{stage}"][0] for run in runs]).numpy(force=True)  # [pos of all runs, d_ff]
     limit, largest = clear_limit(values), signed_limit(values)
-    of_each_run(
-        view,
-        "activations",
-        viz.activations,
-        layer=choice.layer,
-        stage=stage,
-        order=order,
-        positions=shown if len(shown) < len(positions) else None,
-        columns=columns if len(columns) < n else None,
-        neuron=choice.neuron,
-        limit=limit if len(runs) > 1 else None,
-    )
+    options: dict[str, Any] = {"layer": choice.layer, "stage": stage, "order": order, "neuron": choice.neuron}
+    options["positions"] = shown if len(shown) < len(positions) else None
+    options["columns"] = columns if len(columns) < n else None
+    options["limit"] = limit if len(runs) > 1 else None
+    of_each_run(view, "activations", viz.activations, **options)
     of_relu = {"pre": "The input of ReLU: blue fires, orange is set to 0.", "post": "The output of ReLU."}
     what = f"The {'output' if stage == 'post' else 'input'} of {function}: blue is above 0, orange below."
     what = _OF_A_GATE[stage] if is_gated else of_relu[stage] if relu else what
     drawn = ranking_of(view.original(), layer=choice.layer, order=order)[columns]
     mark = f" ▲ is neuron #{choice.neuron}." if choice.neuron in drawn else ""
-    beyond = (
-        f" The colour scale ends at {limit:.3g}; the largest activation is {largest:.3g}." if limit < largest else ""
-    )
+    beyond = f" The colour scale ends at {limit:.3g}; the maximum is {largest:.3g}." if limit < largest else ""
     st.caption(
         f"{choice.title.capitalize()}: {n:,} neurons, one column each. {what}{mark}{beyond}"
         f"{window_caption(range(n), columns, 'columns')}{window_caption(positions, shown)}"
@@ -382,10 +362,8 @@ def experts_panel(view: View) -> None:
         for at, site in enumerate(sites)
         if site.path in view.shape.experts
     }
-    wanted = choose(
-        "mixture", layers, next(reversed(layers)), "Layer", key="ff_mixture", widget=st.selectbox, width=180
-    )
-    layer = int(wanted) - 1
+    name = choose("mixture", layers, next(reversed(layers)), "Layer", key="ff_mixture", widget=st.selectbox, width=180)
+    layer = int(name) - 1
     of_each_run(view, "experts", viz.expert_weights, layer=layer)
     found = table(view, analysis.expert_weights, view.changed() or view.original(), layer=layer)
     n, n_experts = len(set(found["position"])), view.shape.experts[sites[layer].path]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import streamlit as st
 
 from pages.first_principles import steps
 from pages.shared import frame
 from pages.shared.layout import what_to_notice
 from pages.shared.link import share
-from pages.shared.widgets import seed
+from pages.shared.widgets import choose_here, seed
 
 PANELS = {
     "average": steps.average_panel,
@@ -20,8 +22,9 @@ PANELS = {
 }
 ALONE = {"model": steps.model_panel, "parts": steps.parts_panel}
 """Steps that do not use the sentence."""
-TITLES = ("Average", "q, k, v", "Scale", "Mask", "Heads", "Position", "Model", "Parts")
 NAMES = [*PANELS, *ALONE]
+TITLES = ("Average", "q, k, v", "Scale", "Mask", "Heads", "Position", "Model", "Parts")
+STEPS = {name: f"{number} {title}" for number, (name, title) in enumerate(zip(NAMES, TITLES, strict=True), 1)}
 
 
 def page() -> None:
@@ -30,19 +33,10 @@ def page() -> None:
     step = st.session_state["principle_step"]
     sentence = steps.ask_sentence() if step in PANELS else None
     with frame.picture("steps"), st.container(horizontal=True, gap="xsmall", vertical_alignment="center"):
-        st.segmented_control(
-            "Step",
-            NAMES,
-            format_func=lambda name: f"{NAMES.index(name) + 1} {TITLES[NAMES.index(name)]}",
-            required=True,
-            key="principle_step",
-            persist_state="session",
-            label_visibility="collapsed",
-            width="content",
-        )
-        at = NAMES.index(step)
-        st.button("", icon=":material/arrow_forward:", help="The next step", type="primary", disabled=step == NAMES[-1],
-                  on_click=_go, args=(at + 1,), key="principle_next", shortcut="N")  # fmt: skip
+        choose_here("Step", STEPS, "principle_step")
+        following = {"on_click": _go, "args": (NAMES.index(step) + 1,), "disabled": step == NAMES[-1], "shortcut": "N"}
+        look: dict[str, Any] = {"icon": ":material/arrow_forward:", "help": "The next step", "type": "primary"}
+        st.button("", key="principle_next", **look, **following)
         if sentence is not None:
             with st.popover("More", type="tertiary"):
                 steps.ask_more(sentence)

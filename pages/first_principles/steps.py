@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -16,7 +16,7 @@ import torch
 
 from pages.components.players import matrices
 from pages.shared import models, resources, screens
-from pages.shared.call import Call
+from pages.shared.call import Call, PictureContext
 from pages.shared.layout import headline
 from pages.shared.link import keep_widget_value, set_parameter, take_parameter
 from pages.shared.picture import footer, shown, table, toolbar
@@ -143,13 +143,7 @@ def _set_text(text: str) -> None:
         st.session_state[PROBLEM] = str(error)
 
 
-class NoModel(NamedTuple):
-    """Takes the place of a `View` for the pictures of this screen, which show no model."""
-
-    model: str = "first-principles"
-
-
-CONTEXT = NoModel()
+CONTEXT = PictureContext("first-principles")
 
 
 def show_matrices(shown: Sequence[Shown], step: str, row: int, **more: Any) -> list[Call]:
@@ -228,24 +222,22 @@ def qkv_panel(sentence: Sentence) -> list[str]:
     own = sum(int(weights.argmax()) == k for k, weights in enumerate(mixed.weights))
     return [
         "Three matrices turn each word into a query, a key and a value. In a model they are learned; here they are random. "
-        "A word can now look for something different from itself: "
-        f"{own} of {len(names)} words attend most to themselves.",
+        f"A word can now look for something different from itself: {own} of {len(names)} words attend most to themselves.",
         f"The three matrices hold 3 · {sentence.d} · {sentence.d} = {3 * sentence.d**2} numbers for a sentence of any "
         "length: the same matrices serve every word.",
     ]
 
 
-def _attention(
-    mixed: Mixed, d: int, *, about: str = "rows: queries, columns: keys", has_sums: bool = False
-) -> list[Shown]:
-    """Return S, A and Y, computed from Q, K and V."""
+def _attention(mixed: Mixed, d: int, hidden: str = "") -> list[Shown]:
+    """Return S, A and Y, computed from Q, K and V; `hidden` describes how later words are masked."""
     scores = product("Q", "K", divide=math.sqrt(d))
+    about = f"later words: {hidden}" if hidden else "rows: queries, columns: keys"
+    sums = "sum of each row: Σ" if hidden else "each row sums to 1"
     return [
         Shown("S", "S = Q Kᵀ / √d", mixed, "scores", about, scores, breaks=True),
-        Shown("A", "A = softmax(S)", mixed, "weights", "sum of each row: Σ" if has_sums else "each row sums to 1",
-              softmax("S"), has_sums=has_sums),
+        Shown("A", "A = softmax(S)", mixed, "weights", sums, softmax("S"), has_sums=bool(hidden)),
         Shown("Y", "Y = A V", mixed, "out", "the mixed values", mix("A", "V")),
-    ]  # fmt: skip
+    ]
 
 
 def _roles(mixed: Mixed, suffix: str = "") -> list[Shown]:
@@ -309,7 +301,7 @@ def mask_panel(sentence: Sentence) -> list[str]:
     row = followed_row(mixed.names)
     with place:
         headline(_mask_finding(sentence, mixed, row))
-    pictures = [*_roles(mixed), *_attention(mixed, sentence.d, about=f"later words: {_HIDDEN[way]}", has_sums=True)]
+    pictures = [*_roles(mixed), *_attention(mixed, sentence.d, _HIDDEN[way])]
     footer(CONTEXT, "mask", show_matrices(pictures, "mask", row, words=sentence.words))
     return [
         "A model that generates word by word must not see later words. With −∞ before the softmax, e^−∞ = 0: a masked word "
@@ -402,12 +394,11 @@ def position_panel(sentence: Sentence) -> list[str]:
     error = order_error(sentence, order, add_positions=adds)
     before, after = (one.attention(add_positions=adds) for one in (sentence, sentence.in_order(order)))
     row = followed_row(before.names)
+    finding = f"In another order, no word’s output changes by more than {error:.1g}: the sentence is a bag of words."
+    if adds:
+        finding = f"In another order, outputs change by up to {error:.2g}: the order matters."
     with place:
-        headline(
-            f"In another order, outputs change by up to {error:.2g}: the order matters."
-            if adds
-            else f"In another order, no word’s output changes by more than {error:.1g}: the sentence is a bag of words."
-        )
+        headline(finding)
     pictures = []
     for mixed, mark in ((before, ""), (after, "′")):
         x, a, v = (f"{name}{mark}" for name in "XAV")
@@ -472,12 +463,7 @@ def model_panel() -> tuple[list[str], dict[str, str]]:
         old = {str(head): f"{int(layer) + 1}.{head + 1}" for head in range(config.n_heads)} if layer.isdecimal() else {}
         look: dict[str, Any] = {"widget": st.selectbox, "width": 165, "label_visibility": "collapsed"}
         at = choose("head", heads, "1.1", "Head", key="principle_head", old=old, **look)
-        st.page_link(
-            screens.file_of("attention"),
-            label="Open on Attention",
-            icon=":material/grid_view:",
-            query_params={"model": MODEL, "input": _written(source), "head": at},
-        )
+        screens.link("attention", "Open on Attention", "grid_view", model=MODEL, input=_written(source), head=at)
     run = resources.run(MODEL, source)
     layer, head = (int(number) - 1 for number in at.split("."))
     mixed = head_of(run, layer=layer, head=head)
@@ -489,7 +475,7 @@ def model_panel() -> tuple[list[str], dict[str, str]]:
     width, d = mixed.v.shape[1], config.d_head
     drawn = min(COLUMNS_OF_Z, width)
     pictures = [
-        *(Shown(name, name, mixed, name.lower(), drawn=False) for name in "QKV"),
+        *_roles(mixed),
         Shown("S", f"S = Q Kᵀ / √{d}", mixed, "scores", "later tokens −∞", product("Q", "K", divide=math.sqrt(d))),
         Shown("A", "A = softmax(S)", mixed, "weights", "each row sums to 1", softmax("S")),
         Shown("Z", "Z = A V", mixed, "out", f"{drawn} of {width} columns", mix("A", "V"), drawn),

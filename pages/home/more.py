@@ -42,9 +42,7 @@ CONTEXT = 1024
 def how_long_panel(view: View) -> None:
     """Draw the accuracy by input length as it is measured, and how far the model generalises."""
     original = view.original()
-    job = kept_job(
-        "lengths", view.model, lambda: iter_accuracy_by_length(original), lambda job: job.advance(FIRST_WORK)
-    )
+    job = kept_job("lengths", view.model, lambda: iter_accuracy_by_length(original), FIRST_WORK)
     follow(job, partial(_curve, view, original, job))
 
 
@@ -87,15 +85,10 @@ def training_panel(view: View) -> None:
         st.caption(of)
     figures, recipe = card.get("figures") or card.get("reported"), card.get("train")
     if not isinstance(figures, dict) or not isinstance(recipe, dict):
-        st.caption(
-            "The model had not been scored at this step." if recipe else "This model has no record of its training."
-        )
+        st.caption("The model had not been scored at this step." if recipe else "It has no record of its training.")
         return
-    measure, value, meaning = (
-        "Exact match",
-        percent(figures["exact_match"]),
-        "The share of answers that are right in full.",
-    )
+    measure, value = "Exact match", percent(figures["exact_match"])
+    meaning = "The share of answers that are right in full."
     if view.input.goes_on:
         measure, value = f"Bits per {view.input.one}", f"{figures['loss'] / math.log(2):.3f}"
         meaning = f"Guessing at random would need {math.log2(len(view.input.replacements)):.2f}."

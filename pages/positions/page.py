@@ -27,10 +27,6 @@ from pages.shared.widgets import ask_side, choose
 BY_SIDE = {"own": own_panel, "offsets": offsets_panel, "kinds": position_kinds_panel}
 
 
-def page() -> None:
-    open_sidebar("Positions", "How does the model know where a token is?").on_each_change(_positions)
-
-
 def _positions(view: View) -> None:
     prediction_panel(view)
     panels, show, side = _panels(view), "", None
@@ -68,10 +64,8 @@ def _panels(view: View) -> dict[str, str]:
     panels = {"attention": "On/off"} if view.shape.can_drop_positions else {}
     if view.task is None:
         how = found_kind(view)
-        own = (
-            {"offsets": TITLES[how]} if how == "biased" else {"own": TITLES[how], "offsets": "Distance"} if how else {}
-        )
-        return panels | own
+        own = {"own": TITLES[how], "offsets": "Distance"} if how else {}
+        return panels | ({"offsets": TITLES[how]} if how == "biased" else own)
     kind = view.config.position_kind
     if kind.acts_on != "nothing":
         panels |= {"offsets": kind.title} if kind.is_drawn_by_offset else {"own": kind.title, "offsets": "Distance"}
@@ -81,14 +75,9 @@ def _panels(view: View) -> dict[str, str]:
 
 
 def _switch(is_off: bool) -> None:
-    st.button(
-        "Switch positions on" if is_off else "Switch positions off",
-        icon=":material/location_on:" if is_off else ":material/location_off:",
-        type="secondary" if is_off else "primary",
-        on_click=toggle_intervention,
-        args=(OFF,),
-        key="positions_off",
-    )
+    to, kind = ("on", "secondary") if is_off else ("off", "primary")
+    toggle: dict[str, Any] = {"type": kind, "on_click": toggle_intervention, "args": (OFF,)}
+    st.button(f"Switch positions {to}", icon=f":material/location_{to}:", key="positions_off", **toggle)
 
 
-page()
+open_sidebar("Positions", "How does the model know where a token is?").on_each_change(_positions)

@@ -17,7 +17,7 @@ from pages.shared.link import set_parameter, take_parameter
 from pages.shared.models import card_of_model
 from pages.shared.picture import footer, heading, picture, shown, table
 from pages.shared.text import escape_markdown
-from pages.shared.view import ORIGINAL, View, toggle_intervention
+from pages.shared.view import OFF, ORIGINAL, View, toggle_intervention
 from pages.shared.widgets import ask_window, choose, warn_unknown
 from xformer import analysis, viz
 from xformer.analysis.attention_patterns import looks_back_only
@@ -34,7 +34,6 @@ from xformer.viz.attention_patterns import MOST_CELLS, pooled
 from xformer.viz.embeddings import every
 from xformer.viz.positions import attention_guess
 
-OFF = "positions:off"
 MOST_MOVED = "most"
 """The value in the link for the head whose attention moves most."""
 GUESS, GUESS_MAP, HEAD_MAP = "positions_guess", "positions_guess_map", "moved"
@@ -66,9 +65,8 @@ def positions_off_panel(view: View, headline_at: DeltaGenerator, controls: Delta
                 shown(view, calls[2], HEAD_MAP, on_select=_take_head, selection_mode="head")
         else:
             query, name = question(on, off, layer, head)
-            finding = (
-                name and f"What will **{escape_markdown(name)}** attend to without positions? Click a cell in its row."
-            )
+            asked = f"What will **{escape_markdown(name)}** attend to without positions? Click a cell in its row."
+            finding = asked if name else ""
             empty = Call(attention_guess, (on,), {**at, "query": query, "title": "Without positions: your guess"})
             shown(view, empty, GUESS_MAP, on_select=lambda: _take_guess(about), selection_mode="cell")
     with headline_at:
@@ -187,11 +185,9 @@ def own_panel(view: View, side: str | None) -> None:
             heading("Selected dimensions")
             options = {"dimensions": ask_waves(width), "positions": rows, "stack": side}
             longest = n if view.task is None or not view.config.position_kind.keeps_keys else view.longest_trained(side)
-            is_shaded = longest <= rows[-1]
-            picture(
-                view, "curves", viz.position_curves, view.original(), trained=longest if is_shaded else None, **options
-            )
-            if is_shaded:
+            trained = longest if longest <= rows[-1] else None
+            picture(view, "curves", viz.position_curves, view.original(), trained=trained, **options)
+            if trained is not None:
                 st.caption(f"Shaded: positions from {longest} on, beyond the longest input of its task.")
     with right:
         if how == "added":
@@ -268,9 +264,7 @@ def order_trial(view: View) -> None:
     """Run the input in reverse order with positions off; show the largest difference of the outputs and its meaning."""
     found = shared.get(("order", *view.key(ORIGINAL)), lambda: order_test(view.original()))
     if found is None:
-        st.caption(
-            "Without positions an encoder sees a bag of tokens; in a decoder the causal mask still encodes the order."
-        )
+        st.caption("Without positions an encoder sees a bag of tokens; in a decoder the causal mask encodes the order.")
         return
     st.metric("Largest difference", f"{found.difference:.1e}", help="Of any logit, between the two runs.", border=True)
     st.caption(trial_sentence(found, "patches" if view.shape.image else "tokens", is_causal=view.shape.is_causal))
@@ -340,7 +334,5 @@ def _about_waves(view: View, side: str | None) -> str:
     waves, longest = wavelengths(view.config), view.longest_trained(side)
     slow = int((waves > 4 * longest).sum())
     note = f"The fastest wave has a period of {waves[0]:.2f} positions, the slowest one of {waves[-1]:,.0f}."
-    unfinished = (
-        f" {slow} of {len(waves)} waves turn by less than a quarter in its longest input ({longest} positions)."
-    )
-    return note + unfinished if slow else note
+    more = f" {slow} of {len(waves)} waves turn by less than a quarter in its longest input ({longest} positions)."
+    return note + more if slow else note

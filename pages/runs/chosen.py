@@ -48,7 +48,6 @@ FIRST = ("held_out_exact_match", "held_out_loss")
 SMOOTHING = {weight: f"{weight:g}" for weight in (0.0, 0.3, 0.6, 0.8, 0.9, 0.95)}
 SCALES = {"linear": "linear", "log": "log"}
 AXES = {"step": "steps", "seconds": "seconds"}
-TRAIN = screens.file_of("train")
 MAX_DRAWN = 12
 """The number of run colours, and so the maximum number of runs that are drawn."""
 MOST_ALARMS = 3
@@ -169,21 +168,15 @@ def _ask_metrics() -> list[str]:
 def run_panel(entry: Entry, entries: Sequence[Entry], all_entries: Sequence[Entry], who: str) -> None:
     """Draw the name, tags and status of a run, and the actions on it; metrics can be downloaded for all `entries`."""
     mine = run_store.may_control(entry, who)
-    st.page_link(TRAIN, label="Watch it train", icon=":material/movie:", query_params={"run": entry.id})
+    screens.link("train", "Watch it train", "movie", run=entry.id)
     _name_and_tags(entry, mine, sorted({tag for run in all_entries for tag in run.tags}))
     _status(entry, mine)
     _actions(entry, entries, run_store.labels(entries), mine, who)
     _open_on(entry) if entry.sweep is None else _sweep(entry, all_entries)
-    st.button(
-        "Delete",
-        icon=":material/delete:",
-        disabled=entry.is_active or not mine,
-        help="Only the owner can delete a run, and not during training. It can be restored for an hour.",
-        on_click=_delete,
-        args=(entry.id, entry.name),
-        key=f"runs_delete_{entry.id}",
-        type="tertiary",
-    )
+    help = "Only the owner can delete a run, and not during training. It can be restored for an hour."
+    look: dict[str, Any] = {"icon": ":material/delete:", "type": "tertiary", "disabled": entry.is_active or not mine}
+    delete = partial(_delete, entry.id, entry.name)
+    st.button("Delete", on_click=delete, help=help, key=f"runs_delete_{entry.id}", **look)
 
 
 def _name_and_tags(entry: Entry, mine: bool, every_tag: Sequence[str]) -> None:
@@ -260,12 +253,10 @@ def _open_on(entry: Entry) -> None:
     """Draw buttons that open the latest step of the run on other screens; the Train screen can open any step."""
     steps, is_ours = run_store.steps_of(entry.id), entry.wanted != ELSEWHERE
     if not steps:
-        theirs = (
-            "Its weights are not on this server, so no other screen can run it; Train shows the recorded attention."
-        )
+        note = "Its weights are not on this server, so no other screen can run it; Train shows the recorded attention."
         if (run_store.store().folder_of(entry.id) / "weights").is_dir():
-            theirs = "Its weights are in the Transformers format; in Python, xformer.read(folder, inputs) reads them."
-        st.caption("It has no weights yet." if is_ours else theirs)
+            note = "Its weights are in the Transformers format; in Python, xformer.read(folder, inputs) reads them."
+        st.caption("It has no weights yet." if is_ours else note)
     elif not is_ours and (reason := models.usable(f"{entry.id}@{steps[-1]}")):
         st.caption(escape_markdown(reason))
     else:
@@ -297,8 +288,7 @@ def _recorded(entry: Entry) -> bool:
     alarms = _alarms(entry)
     for alarm in alarms[:MOST_ALARMS]:
         label = f"Step {alarm.frame:,}: {alarm.rule.replace('_', ' ')}"
-        link = {"run": entry.id, "step": str(alarm.frame)}
-        st.page_link(TRAIN, label=label, icon=":material/warning:", query_params=link)
+        screens.link("train", label, "warning", run=entry.id, step=str(alarm.frame))
     if len(alarms) > MOST_ALARMS:
         st.caption(f"and {len(alarms) - MOST_ALARMS} more on the Train screen.")
     return bool(alarms)
@@ -349,9 +339,8 @@ def _downloads(entry: Entry, entries: Sequence[Entry], names: dict[str, str]) ->
         offer("record", "Recorded attention", f"{file}.zip", lambda: to_archive(store, entry.id), help)
     if steps := run_store.steps_of(entry.id):
         help = "Weights, settings, loss curve and scores as one safetensors file for Import."
-        offer(
-            "weights", f"Weights of step {steps[-1]:,}", f"{file}.safetensors", lambda: to_file(store, entry.id), help
-        )
+        title = f"Weights of step {steps[-1]:,}"
+        offer("weights", title, f"{file}.safetensors", lambda: to_file(store, entry.id), help)
     offer("csv", f"Metrics, CSV{which}", f"{prefix}.csv", lambda: metrics_csv(rows()))
     help = "tensorboard --logdir FOLDER"
     offer("events", f"Metrics for TensorBoard{which}", f"{prefix}-tensorboard.zip", events, help)

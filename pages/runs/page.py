@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from pages.runs.chosen import MAX_DRAWN, TRAIN, Rows, alarms_words, curves_panel, run_notes, run_panel, runs_state
-from pages.shared import frame, run_commands, run_store, run_thumbnail
+from pages.runs.chosen import MAX_DRAWN, Rows, alarms_words, curves_panel, run_notes, run_panel, runs_state
+from pages.shared import frame, run_commands, run_store, run_thumbnail, screens
 from pages.shared.layout import headline, is_dark, what_to_notice
 from pages.shared.link import begin_part, share, take_parameter
 from pages.shared.session import upload
 from pages.shared.text import escape_markdown
-from pages.shared.widgets import validate_text
+from pages.shared.widgets import choose_here, validate_text
 from xformer.errors import InputError, RunStoreError
 from xformer.formatting import percent
 from xformer.presets import PRESETS
@@ -170,9 +170,7 @@ def _follow_the_link(entries: Sequence[Entry], latest: Mapping[str, Any]) -> Non
 def _ask_view() -> str:
     """Draw the choice between cards and the table, and return it."""
     st.session_state.setdefault("runs_view", CARDS)
-    look: dict[str, Any] = {"required": True, "persist_state": "session", "label_visibility": "collapsed"}
-    st.segmented_control("View", list(VIEWS), format_func=VIEWS.__getitem__, key="runs_view", **look)
-    return st.session_state["runs_view"]
+    return choose_here("View", VIEWS, "runs_view")
 
 
 def _find(entries: Sequence[Entry]) -> list[Entry]:
@@ -210,18 +208,14 @@ def _fold(found: list[Entry], ticked: Sequence[str]) -> list[Entry]:
 
 def _import(who: str) -> None:
     with st.popover("Import", icon=":material/upload_file:", key="runs_import_open"):
-        upload(
-            who, lambda result: runs_state().choose(*runs_state().chosen, result.run), key="runs_import", records=True
-        )
+        upload(who, lambda taken: runs_state().choose(*runs_state().chosen, taken.run), key="runs_import", records=True)
 
 
 def _nothing_yet(who: str) -> None:
-    st.markdown(
-        "Nothing has been trained here yet. A small model learns to reverse numbers in seconds. It will look like this:"
-    )
+    st.markdown("Nothing has been trained here yet. A small model learns to reverse numbers in seconds, like this one:")
     with st.container(horizontal=True, gap="small"):
         if st.button("Train the first model", icon=":material/school:", type="primary", key="runs_first"):
-            st.switch_page(TRAIN)
+            st.switch_page(screens.file_of("train"))
         _import(who)
     with st.container(border=True, width=run_thumbnail.CARD, gap="xsmall", key="card_shipped"):
         run_thumbnail.draw_shipped(SHIPPED)
@@ -245,9 +239,7 @@ def _cards(
 def _card(entry: Entry, rows: Rows, settings: pd.Series, all_entries: Sequence[Entry]) -> Any:
     """Draw the card of a run with its thumbnail, state and settings; return its menu."""
     score = exact_match(entry, rows[-1] if rows else {})
-    status = (
-        entry.state + alarms_words(entry) if score is None else f"{entry.state} · **{percent(score, 1)}** exact match"
-    )
+    status = entry.state + (alarms_words(entry) if score is None else f" · **{percent(score, 1)}** exact match")
     shown, shown_rows = entry, rows
     if entry.sweep is not None:
         status = f"{entry.state} · {n_models(entry)} models, one in the picture"

@@ -92,19 +92,26 @@ class Job(Generic[R]):
         self.cancelled = False
 
 
-def kept_job(key: str, about: str, work: Callable[[], Iterator[R]], begin: Callable[[Job[R]], None]) -> Job[R]:
+def kept_job(
+    key: str,
+    about: str,
+    work: Callable[[], Iterator[R]],
+    at_once: float,
+    begin: Callable[[Job[R], float], None] = Job.advance,
+) -> Job[R]:
     """Return the visitor's job under a key; create it if there is none or if it is about something else.
 
     Args:
         key: The session-state key.
         about: Identifies the input of the job.
         work: Creates the generator of a new job.
-        begin: Called with a new job, to work briefly before the page is drawn.
+        at_once: Seconds for which a new job works before the page is drawn.
+        begin: Called with a new job and `at_once`.
     """
     job: Job[R] | None = st.session_state.get(key)
     if job is None or job.about != about:
         job = st.session_state[key] = Job(work(), about)
-        begin(job)
+        begin(job, at_once)
     return job
 
 

@@ -35,6 +35,16 @@ class Shown(Protocol):
     def model(self) -> str: ...
 
 
+@dataclass(frozen=True)
+class PictureContext:
+    """The context of pictures on a screen without a `View`."""
+
+    model: str
+    """Prefix of the names of downloaded files."""
+    unit: str = "position"
+    """The word for one step of a comparison."""
+
+
 @dataclass(frozen=True, eq=False)
 class Call:
     """One call of `xformer.viz`, or of `xformer.analysis` for a table on screen."""
@@ -121,9 +131,7 @@ def tables(calls: Sequence[Call]) -> pd.DataFrame:
     last = calls[-1].table()
     if len(calls) == 1 or "before" in calls[-1].options:
         return pd.DataFrame() if last is None else last
-    return pd.concat(
-        [table.assign(picture=index) for index, call in enumerate(calls) if (table := call.table()) is not None]
-    )
+    return pd.concat([table.assign(picture=at) for at, call in enumerate(calls) if (table := call.table()) is not None])
 
 
 def _known(values: Sequence[Any]) -> list[Source]:

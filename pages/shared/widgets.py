@@ -92,6 +92,22 @@ def choose(
     return chosen
 
 
+def choose_here(label: str, options: Mapping[T, str], key: str, **look: Any) -> Any:
+    """Draw buttons for one of several options, which is kept for the session but not written to the link.
+
+    Args:
+        label: The hidden label.
+        options: The options with their texts on screen.
+        key: The widget's key.
+        **look: Further arguments of `st.segmented_control`.
+
+    Returns:
+        The chosen option.
+    """
+    look |= {"required": True, "persist_state": "session", "label_visibility": "collapsed"}
+    return st.segmented_control(label, list(options), format_func=options.__getitem__, key=key, **look)
+
+
 def ask_side() -> str:
     """Draw the choice between the stacks of an encoder-decoder; return "encoder" or "decoder"."""
     return choose("side", SIDES, "encoder", "Which side")
@@ -117,13 +133,9 @@ def ask_window(
     seed(name, positions, positions[0], key=key, called=f"window of {what}")
     windows = {start: positions[at : at + most] for at, start in enumerate(positions) if at % most == 0}
     st.session_state[key] = positions[positions.index(st.session_state[key]) // most * most]
-    start = st.select_slider(
-        f"{what.capitalize()} shown",
-        list(windows),
-        format_func=lambda start: f"{windows[start][0]} to {windows[start][-1]}",
-        key=key,
-        persist_state="session",
-    )
+    words = {start: f"{window[0]} to {window[-1]}" for start, window in windows.items()}
+    look: dict[str, Any] = {"format_func": words.__getitem__, "persist_state": "session"}
+    start = st.select_slider(f"{what.capitalize()} shown", list(windows), key=key, **look)
     set_parameter(name, str(start))
     return windows[start]
 
@@ -180,13 +192,8 @@ def ask_token(labels: Sequence[str], name: str, usual: int, label: str, *, help:
         return usual
     chosen = found[0]
     if len(found) > 1 and labels[chosen] != typed:
-        chosen = row.selectbox(
-            "Token",
-            found,
-            format_func=lambda token: str(labels[token]),
-            key=f"{name}_among",
-            label_visibility="collapsed",
-        )
+        look: dict[str, Any] = {"format_func": labels.__getitem__, "label_visibility": "collapsed"}
+        chosen = row.selectbox("Token", found, key=f"{name}_among", **look)
     set_parameter(name, labels[chosen] if typed else "")
     return chosen
 

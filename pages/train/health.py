@@ -58,9 +58,8 @@ def _live(run: str, who: str, moves: bool) -> None:
         st.rerun()
     heading(entry)
     show_problem()
-    st.caption(
-        escape_markdown(status_sentence(entry.but(message=""), entry.settings(), who))
-    )  # alarms are listed below
+    without_alarms = entry.but(message="")  # they are listed below
+    st.caption(escape_markdown(status_sentence(without_alarms, entry.settings(), who)))
     with st.container(horizontal=True, key="health_row"):
         controls(entry, who)
         new_run()

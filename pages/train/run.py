@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from pages.components.players import resting, training_player
 from pages.shared import run_commands, run_store, widgets
 from pages.shared.byte_cache import shared
-from pages.shared.call import Call, heads_from_1, script
+from pages.shared.call import Call, heads_from_1
 from pages.shared.frame import picture
 from pages.shared.layout import headline, is_dark, what_to_notice
 from pages.shared.link import address
@@ -46,8 +46,9 @@ from pages.train.status import (
     progress,
     rows_so_far,
     share,
+    show_code,
     show_problem,
-    start_once,
+    start_button,
     tiles,
     train_state,
 )
@@ -257,12 +258,9 @@ def head_panel(view: RunView) -> None:
         paths = {*table["layer"]}
         names = {(layer.path, 0): f"{layer.title}, best head" for layer in timeline.layers if layer.path in paths}
     heads = [head for _, head in names]
+    hues = heads if len(set(heads)) > 1 else range(len(names))
     wide, columns = head_frame(table)
-    curves = head_curves(
-        title,
-        {columns[pair]: name for pair, name in names.items()},
-        heads if len(set(heads)) > 1 else range(len(names)),
-    )
+    curves = head_curves(title, {columns[pair]: name for pair, name in names.items()}, hues)
     look = {"curves": curves, "steps": view.settings.train.steps, "height": HEIGHT}
     call = Call(curve_chart, (with_marks(wide, view.step, view.marks.items()),), look)
     live_chart(call, (view.entry.id, len(table), view.step, *view.marks), "chart_heads")
@@ -272,21 +270,14 @@ def code_and_files(view: RunView, calls: Sequence[Call]) -> None:
     """Draw the menu with the code of the pictures, their numbers, and the player as figures and as a page."""
     (frame,), run, step = calls[0].readings, view.entry.id, view.step
     pictures = [call.written({id(frame): "frame"}) for call in calls]
-    lines = [
-        "import os, xformer",
-        "from xformer.training.run_store import RunStore",
-        "from xformer.viz.training_curves import metrics_frame",
-        'runs = os.environ.get("XFORMER_RUNS", "checkpoints/runs")  # where this app keeps its runs',
-        f'frame = metrics_frame(RunStore(runs).rows("{run}"))',
-    ]
+    lines = [f'frame = metrics_frame(RunStore(runs).rows("{run}"))']
     if step is not None:
         snapshot = snapshot_file(Path(run), step).as_posix()
         lines.append(f'r = xformer.read(f"{{runs}}/{snapshot}", {list(view.example.source)})')
         head = "" if (chosen := resting(view.key).head) is None else f", head={chosen}"
         pictures.append(f"xformer.viz.timeline_still({{{step}: r}}{head}{', dark=True' if is_dark() else ''})")
-    lines.append("[" + ",\n ".join(pictures) + "]")
     with menu("training"):
-        st.code(script(lines), language="python", width=900)
+        show_code("from xformer.viz.training_curves import metrics_frame", lines, pictures)
         csv(frame, "metrics", run, "Metrics as CSV")
         csv(lambda: heads_from_1(view.timeline.table), "heads", run, "Head scores as CSV")
         _figures(view, calls)
@@ -509,14 +500,9 @@ def _fork(entry: Entry, settings: Preset, step: int, who: str) -> None:
         changed = form_settings(settings, form, TRAINING)
     except ConfigError as error:
         st.error(escape_markdown(str(error)), icon=":material/edit:")
-    ticket = train_state().next_ticket()
-
-    def fork() -> None:
-        name = f"{entry.name}, from step {step:,}"[:80]
-        start_once(ticket, lambda: run_commands.fork(entry.id, step, changed or settings, name))
-
-    is_disabled = changed is None or not who
-    st.button("Start the fork", type="primary", on_click=fork, disabled=is_disabled, key="fork_start")
+    name, is_possible = f"{entry.name}, from step {step:,}"[:80], changed is not None and bool(who)
+    fork = partial(run_commands.fork, entry.id, step, changed or settings, name)
+    start_button("Start the fork", fork, is_possible=is_possible, type="primary", key="fork_start")
 
 
 def _sample(view: RunView) -> None:

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import streamlit as st
 
 from pages.shared import models, run_commands, run_store, run_thumbnail
+from pages.shared.run_commands import Settings
 from pages.shared.text import escape_markdown
-from pages.shared.widgets import validate_text
+from pages.shared.widgets import choose_here, validate_text
 from pages.train import form as form_of
 from pages.train.status import start_once, train_state
 from xformer.counting import n_parameters, parameters_by_part
@@ -43,7 +44,6 @@ FRAMES = 40
 """Approximate number of snapshots of a run started on this screen."""
 FRAMES_OF_MEMBER = 8
 """Approximate number of snapshots of each model of a sweep."""
-Settings = Mapping[str, Sequence[Any]] | None
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,11 @@ def setup(who: str) -> None:
         _fill(FIRST[0])
     if not run_store.is_open():
         st.caption(":material/group: Everyone on this server can watch your runs and open their weights.")
-    look: dict[str, Any] = {"required": True, "persist_state": "session", "label_visibility": "collapsed"}
     with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="train_what"):
-        which: dict[str, Any] = {"format_func": GROUPS.__getitem__, "key": "train_group"}
-        group = st.segmented_control("What to train", list(GROUPS), default=QUICK, **which, **look)
+        group = choose_here("What to train", GROUPS, "train_group", default=QUICK)
         kind = group if group in PLANS else ONE
         if group == OWN:
-            way: dict[str, Any] = {"format_func": PLANS.__getitem__, "key": "train_way"}
-            kind = st.segmented_control("How many", list(PLANS), default=ONE, **way, **look)
+            kind = choose_here("How many", PLANS, "train_way", default=ONE)
         plan = _ask_plan(kind)
     if plan.is_valid and kind != ONE:
         st.caption(f"{plan.n} models of the same shape train as one stacked computation; each becomes its own run.")
@@ -251,14 +248,10 @@ def _own(who: str, ticket: int, plan: Plan) -> None:
     base = _base()
     form, summary = st.columns([2.4, 1], gap="large")
     with form:
-        st.selectbox(
-            "Start from",
-            list(PRESETS),
-            index=list(PRESETS).index(train_state().form_preset),
-            format_func=lambda name: PRESETS[name].title,
-            on_change=lambda: _fill(st.session_state["own_base"]),
-            key="own_base",
-        )
+        titles = {name: preset.title for name, preset in PRESETS.items()}
+        index = list(PRESETS).index(train_state().form_preset)
+        fill: dict[str, Any] = {"key": "own_base", "on_change": lambda: _fill(st.session_state["own_base"])}
+        st.selectbox("Start from", list(titles), index, format_func=titles.__getitem__, **fill)
         if TASK_LIMITS[base.task.name].is_text:
             form_of.text_choice(base, _take_text)
         for fields in (form_of.TASK, form_of.MODEL, form_of.TRAIN):
@@ -270,13 +263,8 @@ def _own(who: str, ticket: int, plan: Plan) -> None:
     with summary:
         name = st.text_input("Name", key="own_name", placeholder="from the settings", persist_state="session")
         names = {name: f"GPU {name.removeprefix('cuda:')}" for name in jobs.devices()} | {"cpu": "CPU", "auto": "auto"}
-        device = st.selectbox(
-            "Device",
-            ["auto", *jobs.devices()],
-            format_func=names.__getitem__,
-            key="own_device",
-            help="Auto uses a GPU if there is one.",
-        )
+        look: dict[str, Any] = {"format_func": names.__getitem__, "help": "Auto uses a GPU if there is one."}
+        device = st.selectbox("Device", ["auto", *jobs.devices()], key="own_device", **look)
         settings = _checked(base, plan.n)
         if settings is not None:
             _summary(settings, device, plan)

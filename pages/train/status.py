@@ -15,7 +15,7 @@ import streamlit as st
 
 from pages.components.players import put_at
 from pages.shared import link, run_commands, run_store
-from pages.shared.call import Call
+from pages.shared.call import Call, script
 from pages.shared.layout import chart_spec
 from pages.shared.text import escape_markdown
 from pages.shared.widgets import warn_unknown
@@ -232,9 +232,7 @@ def _status(entry: Entry, settings: Preset) -> str:
         left = f", about {duration(seconds * (total - done) / done)} left" if done else ""
         return f"Trained. Scoring it on unseen examples: {done:,} of {total:,}{left}."
     if entry.state == "running":
-        rate = (
-            entry.step / entry.seconds if entry.seconds > 0 else 0.0
-        )  # over the whole run: the latest rate fluctuates
+        rate = entry.step / entry.seconds if entry.seconds > 0 else 0.0  # of the whole run: the latest rate fluctuates
         left = f", about {duration((steps - entry.step) / rate)} left" if rate > 0 and entry.step < steps else ""
         return f"Training on {device_name(entry)}: {far}{left}."
     if entry.state == "paused" and not entry.is_active:
@@ -388,15 +386,7 @@ def controls(entry: Entry, who: str) -> None:
         button("End scoring" if is_scored else "Stop", "stop", lambda: run_commands.stop(run), key="run_stop")
 
 
-def button(
-    words: str,
-    icon: str,
-    do: Callable[[], object],
-    *,
-    key: str | None = None,
-    disabled: bool = False,
-    type: Literal["primary", "secondary"] = "secondary",
-) -> None:
+def button(words: str, icon: str, do: Callable[[], object], *, key: str | None = None, **look: Any) -> None:
     """Draw a button that sends a command to a run; if the command is refused, the page shows why."""
 
     def press() -> None:
@@ -405,8 +395,7 @@ def button(
         except (XformerError, OSError) as error:
             report_problem(error)
 
-    key = key or f"run_{words.lower()}"
-    st.button(words, icon=f":material/{icon}:", on_click=press, key=key, disabled=disabled, type=type)
+    st.button(words, icon=f":material/{icon}:", on_click=press, key=key or f"run_{words.lower()}", **look)
 
 
 def change_rate(entry: Entry, settings: Preset) -> None:
@@ -421,17 +410,30 @@ def change_rate(entry: Entry, settings: Preset) -> None:
     button("Use it from the next step", "check", lambda: run_commands.change_rate(entry.id, float(new)))
 
 
+def start_button(label: str, start: Callable[[], str], *, is_possible: bool, **look: Any) -> None:
+    """Draw a button that starts a run; the second press of a double click is ignored."""
+    ticket = train_state().next_ticket()
+    st.button(label, on_click=lambda: start_once(ticket, start), disabled=not is_possible, **look)
+
+
 def again_button(entry: Entry, *, is_possible: bool) -> None:
     """Draw a button that starts a new run with the same settings."""
-    ticket = train_state().next_ticket()
-    st.button(
-        "Train the same again",
-        icon=":material/replay:",
-        on_click=lambda: start_once(ticket, lambda: run_commands.again(entry.id, f"{entry.name} again"[:80])),
-        disabled=not is_possible,
-        help="The same settings and the same seed. On a CPU the new run is identical, bit for bit.",
-        key="run_again",
-    )
+    help = "The same settings and the same seed. On a CPU the new run is identical, bit for bit."
+    look = {"icon": ":material/replay:", "help": help, "key": "run_again", "is_possible": is_possible}
+    start_button("Train the same again", lambda: run_commands.again(entry.id, f"{entry.name} again"[:80]), **look)
+
+
+def show_code(load: str, lines: Sequence[str], pictures: Sequence[str]) -> None:
+    """Draw the code of pictures of a run: the import `load`, `lines` that read the run, and the calls that draw it."""
+    lines = [
+        "import os, xformer",
+        "from xformer.training.run_store import RunStore",
+        load,
+        'runs = os.environ.get("XFORMER_RUNS", "checkpoints/runs")  # where this app keeps its runs',
+        *lines,
+        "[" + ",\n ".join(pictures) + "]",
+    ]
+    st.code(script(lines), language="python", width=900)
 
 
 def live_chart(call: Call, state: tuple, key: str, *, on_select: Callable[[], None] | None = None) -> None:

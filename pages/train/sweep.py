@@ -12,13 +12,14 @@ import pandas as pd
 import streamlit as st
 
 from pages.shared import run_store
-from pages.shared.call import Call, script
+from pages.shared.call import Call
 from pages.shared.frame import picture
 from pages.shared.layout import headline, what_to_notice
 from pages.shared.link import address
 from pages.shared.picture import csv, figure_files, menu, toolbar
 from pages.shared.session import open_on
 from pages.shared.text import escape_markdown
+from pages.shared.widgets import choose_here
 from pages.train.status import (
     ACTIVE,
     BADGES,
@@ -30,6 +31,7 @@ from pages.train.status import (
     new_run,
     queue_position,
     share,
+    show_code,
     show_problem,
     show_run,
     train_state,
@@ -159,10 +161,7 @@ def _fan(sweep: StoredSweep) -> list[Drawn]:
     metrics = dict(list(METRICS.items())[0 if sweep.is_judged else 1 :])
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="fan_row"):
         st.markdown("**All curves**", width="stretch", help="The median of all models, and a band with half of them.")
-        metric = st.segmented_control(
-            "Curve", list(metrics), default=next(iter(metrics)), required=True, format_func=metrics.__getitem__,
-            key="sweep_metric", persist_state="session", label_visibility="collapsed",
-        )  # fmt: skip
+        metric = choose_here("Curve", metrics, "sweep_metric", default=next(iter(metrics)))
     steps = max(member.preset.train.steps for member in sweep.members)
     log, rows = metric != "held_out_exact_match", sweep.rows()
     call = Call(viz.training_fan, (rows,), {"metric": metric, "steps": steps, "log": log, "height": HEIGHT})
@@ -177,8 +176,7 @@ def _about_maps(sweep: StoredSweep) -> str:
     source = Task(sweep.members[0].preset.task).vocabulary.text(list(probe(sweep.members).source))
     return (
         f"Above each map: {' · '.join(map(words, sweep.members[0].values))}. A map shows the head with the best score on the "
-        f"input {escape_markdown(source)}; rows are queries, columns are keys. A check mark means that the model has solved "
-        "its task."
+        f"input {escape_markdown(source)}; rows are queries, columns are keys. ✓: the model has solved its task."
     )
 
 
@@ -225,10 +223,9 @@ def _outcome(sweep: StoredSweep, outcomes: pd.DataFrame, chosen: int | None) -> 
     is_of_seeds = names == ["seed"]  # one model per value, so a share solved would be meaningless
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="outcome_row"):
         st.markdown("**Steps to solve**" if is_of_seeds else "**Outcome**", width="stretch")
-        measure = "steps_to_solve" if is_of_seeds else st.segmented_control(
-            "Outcome", list(MEASURES), default="share_solved", required=True, format_func=MEASURES.__getitem__,
-            key="sweep_measure", persist_state="session", label_visibility="collapsed",
-        )  # fmt: skip
+        measure = "steps_to_solve"
+        if not is_of_seeds:
+            measure = choose_here("Outcome", MEASURES, "sweep_measure", default="share_solved")
     axes = {"x": names[-1], "x_title": words(names[-1])}
     if len(names) == 2:
         axes |= {"y": names[0], "y_title": words(names[0])}
@@ -250,19 +247,11 @@ def _follow_outcome(sweep: StoredSweep) -> None:
 def _files(sweep: StoredSweep, outcomes: pd.DataFrame, drawn: Sequence[Drawn]) -> None:
     """Draw the menu with the code of the pictures and their numbers."""
     run = sweep.entry.id
-    pictures = [
-        replace(call, readings=call.readings[:1]).written({id(call.readings[0]): source}) for call, source in drawn
-    ]
-    lines = [
-        "import os, xformer",
-        "from xformer.training.run_store import RunStore",
-        "from xformer.training.stored_sweep import StoredSweep",
-        'runs = os.environ.get("XFORMER_RUNS", "checkpoints/runs")  # where this app keeps its runs',
-        f'sweep = StoredSweep(RunStore(runs), "{run}")',
-        "[" + ",\n ".join(pictures) + "]",
-    ]
+    first = [(replace(call, readings=call.readings[:1]), source) for call, source in drawn]
+    pictures = [call.written({id(call.readings[0]): source}) for call, source in first]
+    lines = [f'sweep = StoredSweep(RunStore(runs), "{run}")']
     with menu("sweep"):
-        st.code(script(lines), language="python", width=900)
+        show_code("from xformer.training.stored_sweep import StoredSweep", lines, pictures)
         csv(outcomes, "outcome", run, "Outcome as CSV")
         csv(sweep.rows, "metrics", run, "All curves as CSV")
         charts = [call for call, _ in drawn]
@@ -283,11 +272,9 @@ def _members(sweep: StoredSweep, outcomes: pd.DataFrame) -> None:
         rows = st.session_state[key].selection.rows
         _choose_member(sweep.entry.id, rows[0] if rows else None)
 
-    scored = "The last report on held-out inputs; for a finished model, the score on 2,000 other inputs."
+    about = "The last report on held-out inputs; for a finished model, the score on 2,000 other inputs."
     columns = {
-        "exact_match": column.ProgressColumn(
-            "exact match", format="percent", min_value=0.0, max_value=1.0, help=scored
-        ),
+        "exact_match": column.ProgressColumn("exact match", format="percent", min_value=0.0, max_value=1.0, help=about),
         "loss": column.NumberColumn(format="%.3g"),
         "steps_to_solve": column.NumberColumn("solved at step", format="localized"),
         "step": column.NumberColumn(format="localized"),

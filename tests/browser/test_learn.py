@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.conftest import Visit, see
+from tests.browser.conftest import Visiting, see
 from xformer.analysis.principles import Sentence
 
 pytestmark = pytest.mark.browser
-Visiting = Callable[..., Visit]
 
 
 def cell(page: Page, name: str, row: int, column: int) -> Locator:

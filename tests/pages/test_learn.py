@@ -12,7 +12,7 @@ import torch
 import xformer
 from pages.bug_lab import browse
 from pages.bug_lab.game import PLAYED, round_of
-from pages.bug_lab.lab import example_of, has_effect, readings
+from pages.bug_lab.lab import example_of, fitting_model, has_effect, readings
 from pages.first_principles import steps
 from pages.shared import resources
 from pages.shared.text import escape_markdown
@@ -28,12 +28,6 @@ PRINCIPLES, BUG_LAB = "pages/first_principles/page.py", "pages/bug_lab/page.py"
 STEPS = ("average", "qkv", "scale", "mask", "heads", "position", "model", "parts")
 MATRICES = ("average", "qkv", "mask", "heads", "position", "model")
 """The steps that draw matrices."""
-
-
-def run_codes(app: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Run each code on the screen in the project's folder; return the variables that each left."""
-    monkeypatch.chdir(ROOT)
-    return [left_by(element.value) for element in app.code]
 
 
 @pytest.fixture
@@ -76,9 +70,8 @@ def test_every_step_opens_and_its_matrices_follow_from_each_other(
         for matrix in data["matrices"]:
             if matrix["made"] is None:
                 continue
-            values = torch.tensor(
-                [[float("nan") if value is None else value for value in row] for row in matrix["values"]]
-            )
+            rows = [[float("nan") if value is None else value for value in row] for row in matrix["values"]]
+            values = torch.tensor(rows)
             found = computed(data, matrix)[:, : values.shape[1]]
             is_changed = found.new_ones(found.shape).triu(1).bool() if step == "mask" else values.isnan()
             assert torch.allclose(found[~is_changed], values[~is_changed], rtol=1e-4, atol=1e-5), matrix["name"]
@@ -106,9 +99,7 @@ def test_the_headline_follows_the_row_and_is_empty_near_uniform_attention(open_p
     assert "of its new vector" not in text(app)
 
 
-def test_edits_of_the_matrices_are_in_the_link_and_forged_ones_are_ignored(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_edits_are_in_the_link_and_forged_ones_are_ignored(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(PRINCIPLES, text="a b c", d="2")
     before = dict(app.query_params)
     forged = ({"word": [9, "x"]}, {"word": ["0", "x"]}, {"number": [0, 7, 1.0]}, {"number": [0, 0, "x"]}, {"row": 9})
@@ -142,12 +133,13 @@ def test_a_vector_set_by_hand_is_used_and_can_be_reset(open_page: Open, drawn: l
     assert drawn[-1]["matrices"][0]["values"][1] == pytest.approx(Sentence("a b", 2, 3).x[1].tolist())
 
 
-def test_the_model_step_shows_a_head_of_a_trained_model(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_step_shows_a_head_of_a_trained_model(open_page: Open) -> None:
     app = open_page(PRINCIPLES, step="model", input="5 2", head="2.1", row="2")
     assert complaints(app) == []
-    [space] = run_codes(app, monkeypatch)
+    [code] = app.code
     own = xformer.read(ROOT / "checkpoints/reverse-decoder", "5 2")["decoder.1.attn.pattern"][0, 0]
-    assert torch.allclose(space["mixed"].weights, own, rtol=0, atol=1e-5)  # the order of scaling differs
+    weights = left_by(code.value)["mixed"].weights
+    assert torch.allclose(weights, own, rtol=0, atol=1e-5)  # the order of scaling differs
     assert f"{percent(own[2].max().item(), 0)} of its attention" in text(app)
     [link] = app.get("page_link")
     assert "head=2.1" in link.proto.query_string
@@ -170,9 +162,7 @@ def test_an_invalid_sentence_shows_an_error_and_keeps_the_last_one(open_page: Op
     assert app.query_params["text"] == "the cat saw the dog"
 
 
-def test_the_variance_on_screen_is_measured_and_its_code_draws_it(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_variance_is_measured_and_its_code_draws_it(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     link = {"step": "scale", "dk": "128", "seed": "4"}
     app = assert_code_draws_what_is_shown(open_page, monkeypatch, PRINCIPLES, link)
     shown = re.search(r"At d = 128 the variance of q · k over 2,000 pairs is ([\d.]+);", text(app))
@@ -201,7 +191,7 @@ def test_a_round_reveals_its_bug_only_when_it_is_over(open_page: Open, monkeypat
     assert dict(app.query_params) == {"round": str(number)}
     assert f"this bug: **{escape_markdown(BUGS[now.bug].title)}**" in text(app)
     assert "identified from its trace and weights" in text(app)
-    assert_code_draws(app, shown, monkeypatch)
+    assert_code_draws(app, shown)
 
 
 def test_rounds_cover_each_bug() -> None:
@@ -210,7 +200,8 @@ def test_rounds_cover_each_bug() -> None:
     assert {one.broken for one in rounds} == {0, 1}
     assert all(one.bug in one.choices and len(set(one.choices)) == 4 for one in rounds)
     assert len({one.choices.index(one.bug) for one in rounds}) == 4
-    assert all(has_effect(readings(example_of(one.model), BUGS[one.bug]), BUGS[one.bug]) for one in rounds)
+    for bug in PLAYED:
+        assert has_effect(readings(example_of(fitting_model(bug)), BUGS[bug]), BUGS[bug]), bug
 
 
 def test_the_score_counts_identified_bugs_across_rounds(open_page: Open) -> None:
@@ -249,9 +240,8 @@ def test_bugs_open_and_are_diagnosed(open_page: Open) -> None:
 
 def test_equal_rows_have_no_note() -> None:
     both = readings(example_of("reverse-small"), BUGS["init-too-large"])
-    assert re.search(
-        r"largest weight of a row is [\d.]+ on average with the bug and [\d.]+ without", browse.row_note(both)
-    )
+    note = browse.row_note(both)
+    assert re.search(r"largest weight of a row is [\d.]+ on average with the bug and [\d.]+ without", note)
     assert browse.row_note([both[0], both[0]]) == ""
 
 
@@ -268,12 +258,10 @@ def test_a_low_loss_is_pointed_out_only_where_it_is_low() -> None:
 @pytest.mark.parametrize(
     ("bug", "change"), [("cross-roles-swapped", {"edits": "positions:off"}), ("softmax-of-nothing", {})]
 )
-def test_the_losses_on_screen_are_those_that_the_code_computes(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch, bug: str, change: dict[str, str]
-) -> None:
+def test_the_losses_on_screen_are_those_of_the_code(open_page: Open, bug: str, change: dict[str, str]) -> None:
     app = open_page(BUG_LAB, model="reverse-seq2seq", bug=bug, show="attention", own="1", **change)
     assert complaints(app) == []
-    space = run_codes(app, monkeypatch)[0]
+    space = left_by(app.code[0].value)
     losses = [space[run].loss for run in ("r1", "r2")]
     if losses[1] != losses[1]:
         assert "not a number with it" in text(app)
@@ -313,7 +301,7 @@ def test_both_models_train_and_a_diverging_one_is_reported(open_page: Open, monk
     drawn.clear()
     app.button(key="bug_train").click().run()
     assert complaints(app) == []
-    assert_code_draws(app, drawn, monkeypatch)
+    assert_code_draws(app, drawn)
     shown = re.search(r"After 5 steps of training the loss is ([\d.]+) without the bug and ([\d.]+) with", text(app))
     assert shown is not None
     assert shown[1] != shown[2]

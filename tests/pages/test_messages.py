@@ -8,27 +8,28 @@ from collections.abc import Iterator
 
 from tests.pages.conftest import ROOT, Open, parsed
 
-MARKDOWN = set(
-    re.findall(
-        r"\w+",
-        "error warning info success exception caption markdown toast title header subheader badge metric write button "
-        "download_button link_button popover expander checkbox toggle status spinner heading",
-    )
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text))
+
+
+MARKDOWN = words(
+    "error warning info success exception caption markdown toast title header subheader badge metric write button "
+    "download_button link_button popover expander checkbox toggle status spinner heading switch start_button"
 )
 """Functions that render their first argument as Markdown; `text`, `code` and table cells show it literally."""
-FROM_ANYONE = set(
-    re.findall(
-        r"\w+",
-        "error exception why reason problem wrong said words message text typed name title label labels token tokens symbol "
-        "take_parameter validate_text asked file_name tag tags story about",
-    )
+FROM_ANYONE = words(
+    "error exception why reason problem wrong said words message text typed name title label labels token tokens symbol "
+    "take_parameter validate_text asked file_name tag tags story about"
 )
 """Names of variables and attributes that may hold or quote the text of a visitor."""
+UNESCAPED = {*FROM_ANYONE, "title_of", "why_not"}
+"""Calls that may return such a text."""
 SAFE = {"escape_markdown", "len", "int", "float", "duration", "percent", "megabytes", "join_words"}
 """Calls that return escaped text or a number."""
 OURS = {
     "attention/head_scores.py": {"name"},
-    "attention/heads.py": {"label"},
+    "attention/heads.py": {"words"},
     "attention/one_cell.py": {"found.removed.writer.name", "layer.title", "one.title", "title_of(run, cell)"},
     "bug_lab/browse.py": {"curves.title", "title", "why", "words"},  # escaped where it is created
     "classroom/present.py": {"label"},  # a code of letters
@@ -36,7 +37,7 @@ OURS = {
     "compare/panels.py": {"name"},  # escaped where it is created
     "compare/sidebar.py": {"words"},
     "embeddings/page.py": {"name"},
-    "feed_forward/pictures.py": {"choice.title", "title", "words"},  # of a layer, or escaped where it is created
+    "feed_forward/pictures.py": {"choice.title", "label", "words"},  # of a layer, or escaped where it is created
     "home/more.py": {"label", "published.title"},
     "positions/panels.py": {"kind.title"},
     "runs/chosen.py": {"title", "words"},
@@ -44,11 +45,12 @@ OURS = {
     "shared/layout.py": {"text"},  # passed by callers, which are checked here too
     "shared/picture.py": {"text"},
     "shared/session.py": {"name", "title", "words"},  # of a known package, and of screens
+    "shared/view.py": {"label"},  # of buttons that change the run, escaped where it is created
     "shared/widgets.py": {"label"},
     "train/form.py": {"field.label", "words"},
     "train/run.py": {"CURVES[what].title", "title"},
     "train/setup.py": {"about", "title", "words"},  # of presets and sweeps
-    "train/status.py": {"words"},
+    "train/status.py": {"label", "words"},  # of buttons, or escaped where it is created
 }
 """By file, expressions that hold only text of this program despite their names; each was checked by hand."""
 
@@ -59,11 +61,8 @@ def calls(tree: ast.Module) -> Iterator[tuple[ast.Call, list[ast.expr]]]:
         if isinstance(node, ast.Call) and isinstance(node.func, (ast.Attribute, ast.Name)):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
             if name in MARKDOWN and not ast.unparse(node.func).startswith("texts."):  # these name a text
-                read = [
-                    *node.args[:1],
-                    *(word.value for word in node.keywords if word.arg in ("help", "body", "label")),
-                ]
-                yield node, read
+                named = [word.value for word in node.keywords if word.arg in ("help", "body", "label")]
+                yield node, [*node.args[:1], *named]
 
 
 def unescaped(expression: ast.expr) -> Iterator[str]:
@@ -72,11 +71,7 @@ def unescaped(expression: ast.expr) -> Iterator[str]:
     match expression:
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in SAFE:
             return
-        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in {
-            *FROM_ANYONE,
-            "title_of",
-            "why_not",
-        }:
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in UNESCAPED:
             yield ast.unparse(expression)
         case ast.Call(func=func, args=args, keywords=keywords):
             parts = [*args, *(word.value for word in keywords)]

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import xformer
-from pages.positions.panels import OFF, moved_sentence, question
+from pages.positions.panels import moved_sentence, question
+from pages.shared.view import OFF
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open, complaints, in_link, text
 from tests.training.tiny import tiny_model, tiny_task
@@ -145,9 +146,7 @@ def test_a_long_input_is_drawn_in_blocks(open_page: Open) -> None:
 
 
 @pytest.mark.usefixtures("kinds")
-def test_learned_biases_are_drawn_and_the_code_draws_the_same_picture(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_learned_biases_are_drawn_by_screen_and_code(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     link = {"model": "decoder-t5", "input": "3 1 2", "show": "offsets"}
     app = assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, link)
     assert complaints(app) == []
