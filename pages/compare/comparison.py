@@ -39,6 +39,10 @@ LETTERS = ("A", "B", "C", "D")
 LINK_LENGTH = 4000
 """Maximum characters of one variant in a link."""
 LARGEST_NUMBER = 2**31 - 1
+SMALLEST_SHARE = 0.1
+"""A component that carries a smaller share of the logit difference is not named."""
+ROUNDING = 1e-6
+"""Divergences in nats below this are float32 rounding errors."""
 EARLIER_STEP = 200
 """A run is compared with its snapshot nearest to this step."""
 _NUMBERS = {"temperature": float, "top_k": int, "top_p": float, "seed": int}

@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pages.compare.comparison import state
+from pages.compare.comparison import SMALLEST_SHARE, state
 from pages.components.controls import Lane, prediction_strip
 from pages.shared import link as link_of_screen
 from pages.shared import models, resources
@@ -26,7 +26,7 @@ from pages.shared.background_job import (
 )
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call, PictureContext
-from pages.shared.inputs import MOST_TYPED
+from pages.shared.inputs import MOST_TYPED, lane_of
 from pages.shared.layout import caption, headline
 from pages.shared.link import keep_widget_value, take_parameter
 from pages.shared.picture import footer, shown, table, toolbar
@@ -67,8 +67,6 @@ AT_ONCE = 1.5
 """Seconds of measuring before the page shows a progress bar."""
 BUDGET = 0.6
 """Seconds spent measuring in one run of the page."""
-SMALLEST_SHARE = 0.1
-"""A component that carries a smaller share of the difference is not named."""
 STANDS_OUT = 1.5
 """A component stands out where it carries this many times as much as the next."""
 HALF = 0.5
@@ -80,8 +78,6 @@ DEFAULT_DEPTH = 0.7
 TEXTS = {"towards": "It was terrible", "away": "It was wonderful"}
 TEXTS_OF_CHARACTERS = {"towards": "THE CLASS OF", "away": "the class of"}
 LABELS = {"input": "Text", "towards": "Towards", "away": "Away from"}
-Continuation = tuple[tuple[int, float], ...]
-"""Tokens with their probabilities."""
 
 
 def one_model(selection: ScreenSelection, draw: Callable[..., None]) -> None:
@@ -411,11 +407,6 @@ def steering_panel(selection: ScreenSelection, subject: ModelAdapter, model: str
         )
 
 
-def lane_of(subject: ModelAdapter, name: str, run: Continuation) -> Lane:
-    """Return a lane of predicted tokens with their probabilities."""
-    return Lane(name, tuple(subject.labels[token] for token, _ in run), probability=tuple(p for _, p in run))
-
-
 def _ask_text(subject: ModelAdapter, name: str) -> str:
     key, wanted = (name, None) if name == "input" else (f"steering_{name}", take_parameter(name))
     texts = TEXTS_OF_CHARACTERS if isinstance(subject, TaskModel) else TEXTS
@@ -436,7 +427,7 @@ def _ask_strength(subject: ModelAdapter) -> tuple[int, float]:
     return layer, scale
 
 
-def _decode(reading: Reading, towards: Reading, away: Reading, *, step: Step, **how: Any) -> Continuation:
+def _decode(reading: Reading, towards: Reading, away: Reading, *, step: Step, **how: Any) -> resources.Predictions:
     tokens = []
     for one in steering_steps(reading, towards, away, n=N, **how):
         tokens.append((one.token, one.probabilities[one.token].item()))

@@ -10,6 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from pages.compare.comparison import (
+    ROUNDING,
     Comparison,
     in_link,
     incomparable_reason,
@@ -57,8 +58,6 @@ OF_ONE_MODEL = {"pairs": pairs_panel, "steering": steering_panel}
 OF_A_PAIR = {"attention": patterns_panel, "patching": patching_panel}
 """Panels of two models at one step; the other panels show all models."""
 RULER = "compare_ruler"
-ROUNDING = 1e-6
-"""Divergences in nats below this are float32 rounding errors."""
 
 
 def page() -> None:

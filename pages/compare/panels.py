@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pages.compare.comparison import Comparison, letter_in
+from pages.compare.comparison import SMALLEST_SHARE, Comparison, letter_in
 from pages.shared.background_job import Job, Report, follow, kept_job, progress
 from pages.shared.call import Call, PictureContext, heads_from_1
 from pages.shared.picture import footer, shown, side_by_side, table
@@ -42,8 +42,6 @@ MAX_KEYS = 48
 """Longer rows are pooled into at most this many blocks of keys."""
 CLEAREST_HEADS = 12
 """Number of heads drawn of models with more than `ALL_ROWS` heads."""
-SMALLEST_SHARE = 0.1
-"""A component that restores a smaller share of the logit difference is not named."""
 AT_ONCE = 1.2
 """Seconds of work before the page shows a progress bar."""
 WHERE = {"here": "at the predicting position", "everywhere": "at all positions"}

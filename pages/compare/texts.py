@@ -12,21 +12,20 @@ from typing import Any
 
 import streamlit as st
 
-from pages.compare.comparison import in_link
-from pages.compare.one_model import lane_of
+from pages.compare.comparison import ROUNDING, in_link
 from pages.compare.panels import lens_panel, patterns_panel, rows_panel
 from pages.components.controls import Lane, prediction_strip
 from pages.shared import link as link_of_screen
 from pages.shared import models, resources
 from pages.shared.background_job import interruptible_progress
 from pages.shared.call import Call, PictureContext
-from pages.shared.inputs import MOST_TYPED
+from pages.shared.inputs import MOST_TYPED, lane_of
 from pages.shared.layout import caption, headline
 from pages.shared.link import keep_widget_value
 from pages.shared.picture import footer, panel, picture, table, toolbar
 from pages.shared.session import ScreenSelection
 from pages.shared.text import escape_markdown
-from pages.shared.widgets import choose, validate_text
+from pages.shared.widgets import SHARE, choose, validate_text
 from xformer import analysis, viz
 from xformer.adapters import ModelAdapter
 from xformer.adapters.huggingface_opening import CLASSES
@@ -53,10 +52,7 @@ PANELS = {
     "rows": "Heads",
     "lens": "Logit lens",
 }
-ROUNDING = 1e-6
-"""Divergences in nats below this are float32 rounding errors."""
 MOST_GAPS = 4
-SHARE = st.column_config.ProgressColumn(min_value=0.0, max_value=1.0, format="percent")
 CONTEXT = PictureContext("compare")
 
 

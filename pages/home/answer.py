@@ -15,13 +15,15 @@ from pages.shared import resources, screens
 from pages.shared.background_job import interruptible_progress
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
-from pages.shared.inputs import show_image, test_predictions
+from pages.shared.inputs import lane_of, show_image, test_predictions
 from pages.shared.layout import caption, is_dark
 from pages.shared.link import address
 from pages.shared.live import live_menu
 from pages.shared.picture import footer, heading, html, menu, shown
+from pages.shared.resources import Predictions
 from pages.shared.text import escape_markdown
 from pages.shared.view import View, editing
+from pages.shared.widgets import SHARE
 from xformer import analysis, viz
 from xformer.analysis.images import misclassified
 from xformer.formatting import percent
@@ -35,8 +37,6 @@ from xformer.widgets.page import scene_page
 from xformer.widgets.scene_data import MOST_TOKENS as SCENE_TOKENS
 from xformer.widgets.scene_data import scene_data
 
-Predictions = tuple[tuple[int, float], ...]
-"""Tokens with their probabilities."""
 LENGTHS = (100, 200, 400, 800)
 TEMPERATURES = {0.0: "greedy", 0.5: "careful", 0.8: "usual", 1.2: "daring"}
 MOST_GAPS, MOST_TOKENS = 4, 8
@@ -46,14 +46,14 @@ MOST_MISTAKES = 12
 
 def answer_panel(view: View) -> None:
     """Draw the input and the answer of a task model, and the number of right tokens."""
-    task, label = view.own.task, view.subject.labels
+    task = view.own.task
     end = task.vocabulary.special.end
     lanes, sources = [_typed_lane(view)], (view.source, changed_source(view.interventions, view.source))
     answer, right = [], ()
     for (name, predictions), source in zip(_predictions(view).items(), sources, strict=False):
         answer = [*task.answer(list(source)), *([] if end is None else [end])]
         right = tuple(i < len(answer) and token == answer[i] for i, (token, _) in enumerate(predictions))
-        lanes.append(Lane(name, tuple(label[t] for t, _ in predictions), right, tuple(p for _, p in predictions)))
+        lanes.append(lane_of(view.subject, name, predictions, right))
     is_encoder = view.shape.architecture == "encoder"
     if view.is_changed or not is_encoder or len(view.source) >= SCENE_TOKENS:  # otherwise the scene shows this answer
         prediction_strip(lanes, key="prediction")
@@ -81,10 +81,8 @@ def _predictions(view: View) -> dict[str, Predictions]:
 
 def continuation_panel(view: View) -> None:
     """Draw the likeliest continuation of a text as a strip, and a longer sampled one."""
-    label, lanes = view.subject.labels, [_typed_lane(view)]
-    for name, predictions in _predictions(view).items():
-        lanes.append(Lane(name, tuple(label[t] for t, _ in predictions), probability=tuple(p for _, p in predictions)))
-    prediction_strip(lanes, key="prediction")
+    lanes = [lane_of(view.subject, name, predictions) for name, predictions in _predictions(view).items()]
+    prediction_strip([_typed_lane(view), *lanes], key="prediction")
     unit = view.input.one
     caption(f"Greedy decoding: the likeliest {unit} each time; a bar is its probability. There is no right answer.")
     st.fragment(_sample)(view)
@@ -145,14 +143,13 @@ def filled_panel(view: View) -> None:
         caption("This text has no gaps: each position shows the token that the model finds likeliest there.")
         return
     shown = run.target_positions[:MOST_GAPS]
-    share = st.column_config.ProgressColumn(min_value=0.0, max_value=1.0, format="percent")
     for column, position in zip(st.columns(max(2, len(shown))), shown, strict=False):
         p = run.logits[0, position].softmax(dim=-1).topk(min(MOST_TOKENS, view.shape.vocab_size))
         names = [view.subject.labels[token] for token in p.indices.tolist()]
         frame = pd.DataFrame({"token": names, "probability": p.values.tolist()})
         with column:
             st.markdown(f"**Position {position}**: {escape_markdown(run.tokens[position])}")
-            st.dataframe(frame, hide_index=True, column_config={"probability": share}, key=f"gap_{position}")
+            st.dataframe(frame, hide_index=True, column_config={"probability": SHARE}, key=f"gap_{position}")
     left = len(run.target_positions) - len(shown)
     more = f" {left} more gaps are not shown." if left else ""
     caption(f"The likeliest tokens at each gap; there is no right answer.{more}")

@@ -19,7 +19,7 @@ from pages.shared.models import card_of_model
 from pages.shared.picture import footer, heading, shown
 from pages.shared.text import escape_markdown
 from pages.shared.view import View
-from pages.shared.widgets import choose
+from pages.shared.widgets import SHARE, choose
 from xformer import ModelConfig, Transformer, record, viz
 from xformer.analysis.scoring import HIGH, has_mastered_its_training, iter_accuracy_by_length, longest_mastered_length
 from xformer.analysis.tables import TableSoFar
@@ -144,10 +144,7 @@ def show_parts(parts: tuple[Part, ...]) -> None:
         {"part": part.name, "how it is counted": part.formula, "numbers": part.count, "share": part.count / total}
         for part in parts
     ]
-    columns = {
-        "numbers": st.column_config.NumberColumn(format="localized"),
-        "share": st.column_config.ProgressColumn(min_value=0.0, max_value=1.0, format="percent"),
-    }
+    columns = {"numbers": st.column_config.NumberColumn(format="localized"), "share": SHARE}
     st.dataframe(pd.DataFrame(rows), hide_index=True, column_config=columns)
 
 

@@ -190,6 +190,11 @@ def prediction_lane(name: str, run: Reading, before: Lane | None = None) -> Lane
     )
 
 
+def lane_of(subject: ModelAdapter, name: str, run: resources.Predictions, right: tuple[bool, ...] = ()) -> Lane:
+    """Return a lane of predicted tokens with their probabilities."""
+    return Lane(name, tuple(subject.labels[token] for token, _ in run), right, tuple(p for _, p in run))
+
+
 def class_sentence(original: Reading, changed: Reading | None) -> str:
     """Describe the predicted class, or the number of tokens in each class, without a verdict."""
     run = changed or original

@@ -32,6 +32,10 @@ PATIENCE_SECONDS = 60.0
 """Maximum seconds that a script run waits for memory, so that one that hangs does not block all others."""
 RunKey = tuple[str, tuple[int, ...], str, str]
 """Model, source, mask and changes."""
+Predictions = tuple[tuple[int, float], ...]
+"""Tokens with their probabilities."""
+Show = Callable[[Sequence[int]], object]
+"""Shows the tokens that have been generated so far."""
 SHOWN_EVERY = 0.3
 """Seconds between two updates of a text that is being generated."""
 
@@ -139,13 +143,13 @@ def _run(name: str, source: tuple[int, ...], mask: str, changes: str) -> Reading
 
 def decoded(
     name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str = "", *, step: Step | None = None
-) -> tuple[tuple[int, float], ...]:
+) -> Predictions:
     """Return the greedy output of a model under a mask and interventions: each token with its probability.
 
     For open-ended text it generates `Input.continues` tokens. `step(done, of)` is called to report progress.
     """
 
-    def make() -> tuple[tuple[int, float], ...]:
+    def make() -> Predictions:
         of, example, changed = _inputs(name, source, mask, changes)
         n = of.input.continues if of.input.goes_on else None
         return _all(of.steps(example, n, edits=changed), n or len(example.answer), step)
@@ -154,21 +158,14 @@ def decoded(
 
 
 def continuation(
-    name: str,
-    source: tuple[int, ...],
-    n: int,
-    temperature: float,
-    seed: int,
-    *,
-    step: Step,
-    show: Callable[[Sequence[int]], object],
+    name: str, source: tuple[int, ...], n: int, temperature: float, seed: int, *, step: Step, show: Show
 ) -> tuple[int, ...]:
     """Return `n` tokens sampled after a text at a temperature (0: the likeliest each time).
 
     `show` is called repeatedly with the tokens generated so far, `step(done, of)` to report progress.
     """
 
-    def make() -> tuple[tuple[int, float], ...]:
+    def make() -> Predictions:
         of, example, _ = _inputs(name, source, MASKS[0], "")
         sampling, draw = Sampling(temperature=temperature), torch.Generator().manual_seed(seed)
         return _all(of.steps(example, n, sampling=sampling, generator=draw), n, step, show)
@@ -176,12 +173,7 @@ def continuation(
     return tuple(token for token, _ in shared.get(("continued", name, source, n, temperature, seed), make))
 
 
-def _all(
-    steps: Iterable[decoding.Step],
-    n: int,
-    step: Step | None,
-    show: Callable[[Sequence[int]], object] = lambda tokens: None,
-) -> tuple[tuple[int, float], ...]:
+def _all(steps: Iterable[decoding.Step], n: int, step: Step | None, show: Show = lambda tokens: None) -> Predictions:
     """Return the generated tokens, each with its probability."""
     generated: list[tuple[int, float]] = []
     shown = time.monotonic()

@@ -21,6 +21,8 @@ MOST_SHOWN = 24
 """Maximum columns of a picture; more do not fit a screen legibly."""
 T = TypeVar("T")
 SIDES = {"encoder": "source", "decoder": "target"}
+SHARE = st.column_config.ProgressColumn(min_value=0.0, max_value=1.0, format="percent")
+"""The column of a table for shares and probabilities."""
 
 
 def seed(

@@ -1,4 +1,4 @@
-"""“What silencing each head does” on the Attention screen: one press ranks all heads, beside what they look like."""
+"""The effect of ablating each head on the Attention screen: one click ranks all heads, next to their scores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = "pages/attention/page.py"
 LINK = {"model": "reverse", "input": "3 7 12 9", "panel": "scores of all heads"}
 
 
-def test_one_press_ranks_all_heads_by_the_effect_of_ablation(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_click_ranks_all_heads_by_the_effect_of_ablation(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(PAGE, **LINK)
     assert "measured" not in app.dataframe[0].value
     monkeypatch.setattr("pages.attention.head_scores.AT_ONCE", 60.0)  # on a busy machine too
@@ -27,7 +27,7 @@ def test_one_press_ranks_all_heads_by_the_effect_of_ablation(open_page: Open, mo
     assert_code_draws(app, shown)
 
 
-def test_a_link_restores_what_it_is_judged_by(open_page: Open) -> None:
+def test_a_link_restores_the_measure(open_page: Open) -> None:
     app = open_page(PAGE, **LINK, without="lead", at="1")
     assert complaints(app) == []
     assert app.selectbox(key="effects_at").value == 1
@@ -46,7 +46,7 @@ def test_a_long_measurement_stops_early_and_can_be_resumed(open_page: Open, monk
     assert table["measured"].isna().any()
     layer, head = (int(number) for number in app.query_params["head"].split("."))
     row = table[(table["where"] == f"layer {layer}") & (table["head"] == head)]
-    assert row["measured"].notna().all()  # what one looks at is measured
+    assert row["measured"].notna().all()  # the enlarged head is measured
     app.button(key="head_effects_bar_on").click().run()
     for _ in range(20):
         if not app.dataframe[0].value["measured"].isna().any():
@@ -61,7 +61,7 @@ def test_the_measured_heads_come_first_and_no_estimate_among_them() -> None:
     assert _ranked(scores, pd.DataFrame(effects))["head"].tolist() == [3, 1, 0, 2]
 
 
-def test_where_it_cannot_be_had_the_scores_stay(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_stay_where_effects_cannot_be_measured(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xformer.analysis.ablation.free_bytes", lambda: 1000)
     app = open_page(PAGE, **LINK, without="loss")
     assert "type a shorter input" in text(app)

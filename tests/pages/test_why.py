@@ -1,4 +1,4 @@
-"""“Why here?” on the Attention screen: the sentence, the way back, the measurement, and silence where no source decides."""
+"""“Why here?” on the Attention screen: the sentence, the way back, the measurement, and no claim where no source decides."""
 
 from __future__ import annotations
 
