@@ -13,13 +13,13 @@ from xformer.analysis.ablation import Head
 from xformer.analysis.ablation import head_effects as effects_table
 from xformer.analysis.activation_patching import GROUPS, PartKind
 from xformer.analysis.activation_patching import patching as patching_table
-from xformer.analysis.activation_patching import patching_map as patching_map_table
+from xformer.analysis.activation_patching import patching_map as map_table
 from xformer.analysis.attention_patterns import SCORES, TASK, head_scores
 from xformer.analysis.minimal_pairs import Token
 from xformer.errors import InputError
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import Chart, head_titles, heat, inks, label_layers, layered, place_labels, tips, written
+from xformer.viz.charts import Chart, head_titles, heat, inks, label_layers, layered, numbers, place_labels, tips
 from xformer.viz.generation import short_names
 from xformer.viz.residual import TIGHT, around, row_height
 
@@ -63,13 +63,11 @@ def patching(
     names = short_names(full_names)
     source, into = (names[name] for name in full_names)
     shown = table.loc[table["source"] == full_names[0]].head(MOST_PARTS)
+    kinds = shown["component"].map({"residual": "sum", "feed-forward": "feed_forward"}).fillna("attention")
     data = shown.assign(
-        hue=[_hue(row, dark) for row in shown.to_dict("records")],
-        text=[
-            f"{share:+.2f}  ⇒ {token}" if turns else f"{share:+.2f}"
-            for share, token, turns in zip(shown["restored"], shown["says"], shown["turns"], strict=True)
-        ],
-        turned=["yes" if turns else "no" for turns in shown["turns"]],
+        hue=[theme.part_hue(kind, head - 1, dark) for kind, head in zip(kinds, shown["head"], strict=True)],
+        text=shown["restored"].map("{:+.2f}".format) + ("  ⇒ " + shown["says"]).where(shown["turns"], ""),
+        turned=shown["turns"].map({True: "yes", False: "no"}),
     )
     shares = data["restored"].tolist()
     low, high = min(0.0, *shares), max(1.0, *shares)
@@ -93,14 +91,6 @@ def patching(
         height=24 * len(data) + 144,
         title=f"Activations of {source} patched into {into}",
     )
-
-
-def _hue(row: dict[str, object], dark: bool) -> str:
-    head, component = row["head"], str(row["component"])
-    if isinstance(head, int) and head:
-        return theme.head_hue(head - 1, dark)
-    kind = {"residual": "sum", "feed-forward": "feed_forward"}.get(component, "attention")
-    return theme.pick(theme.PART_HUES[kind], dark)
 
 
 FAINT = 0.1
@@ -154,9 +144,7 @@ def patching_map(
         >>> chart = xformer.viz.patching_map(reading, other)
     """
     if table is None:
-        table = patching_map_table(
-            reading, source, part=part, answers=answers, position=position, exact=exact, groups=groups
-        )
+        table = map_table(reading, source, part=part, answers=answers, position=position, exact=exact, groups=groups)
     kind = show or ("estimated" if exact is False else "measured")
     values = table[kind].to_numpy(dtype=float)
     limit = max(FAINT, theme.signed_limit(values))
@@ -185,15 +173,13 @@ def patching_map(
     base = alt.Chart(data).encode(x, y)
     click = alt.selection_point(name="cell", fields=["cell"], on="click", clear=False)
     frame = base.transform_filter(alt.datum.cell == (-1 if chosen is None else chosen))
-    layers: list[alt.Chart] = [
-        base.mark_rect(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=1, cursor="pointer")
-        .encode(color=shade, tooltip=hover)
-        .add_params(click),
+    cells = base.mark_rect(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=1, cursor="pointer")
+    return layered(
+        cells.encode(color=shade, tooltip=hover).add_params(click),
         frame.mark_rect(filled=False, stroke=theme.pick(theme.TEXT, dark), strokeWidth=2.5),
-    ]
-    if n <= TIGHT:
-        layers.append(base.mark_text(fontSize=11).encode(color=written(), text="share:N"))
-    return layered(*layers, height=high * len(rows) + around(""))
+        *numbers(base, "share:N", shown=n <= TIGHT),
+        height=high * len(rows) + around(""),
+    )
 
 
 def _columns(table: pd.DataFrame, part: PartKind, *, is_pair: bool) -> list[str]:
@@ -205,13 +191,9 @@ def _columns(table: pd.DataFrame, part: PartKind, *, is_pair: bool) -> list[str]
         ranges = [f"{first}–{last}" for first, last in zip(table["first_neuron"], table["last_neuron"], strict=True)]
         is_same_width = len(set(ranges)) == len(set(groups))
         return ranges if is_same_width else [f"group {group + 1}" for group in groups]
-    names = []
-    for stack, position, token, other in zip(
-        table["stack"], table["position"], table["token"], table["source_token"], strict=True
-    ):
-        tokens = token if token == other else f"{token} → {other}"
-        names.append(f"{f'{stack} ' if is_pair else ''}{position} · {tokens}")
-    return names
+    changed = (" → " + table["source_token"]).mask(table["token"] == table["source_token"], "")
+    places = table["position"].astype(str) + " · " + table["token"] + changed
+    return (table["stack"] + " " + places if is_pair else places).tolist()
 
 
 NAMED = 5

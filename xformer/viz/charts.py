@@ -55,6 +55,13 @@ def written() -> Any:
     return alt.condition(alt.datum.ink == "#ffffff", alt.value("#ffffff"), alt.value(theme.TEXT[0]))
 
 
+def numbers(
+    base: alt.Chart, text: str | alt.Text, *, shown: bool = True, size: float = 11, **look: Any
+) -> list[alt.Chart]:
+    """Write the text of a heatmap into its cells, if it is `shown`, in the colours of the column `ink` (see `inks`)."""
+    return [base.mark_text(fontSize=size, **look).encode(text=text, color=written())] if shown else []
+
+
 def inline(frame: pd.DataFrame) -> dict[str, Any]:
     """Return the rows of a table as inline data. Streamlit sends tables as Arrow, from which Vega cannot read lists."""
     return {"values": json.loads(str(frame.round(4).to_json(orient="records")))}
@@ -135,10 +142,8 @@ def label_layers(base: alt.Chart, text: str, *, size: float = 12.0, gap: float =
         "below": {"dy": gap, "baseline": "top"},
         "left": {"dx": -gap, "align": "right", "baseline": "middle"},
     }
-    return [
-        base.transform_filter(alt.datum.side == side).mark_text(fontSize=size, **beside[side], **look).encode(text=text)
-        for side in SIDES
-    ]
+    sides = ((base.transform_filter(alt.datum.side == side), look | beside[side]) for side in SIDES)
+    return [there.mark_text(fontSize=size, **style).encode(text=text) for there, style in sides]
 
 
 def _box(point: Float[np.ndarray, "2"], letters: int, side: str, size: float, gap: float) -> Float[np.ndarray, "4"]:

@@ -17,8 +17,8 @@ from xformer.analysis.differences import surprise_by_character as surprise_table
 from xformer.reading import Reading
 from xformer.site import Site, layer_title
 from xformer.viz import theme
-from xformer.viz.charts import Chart, heat, inks, layered, tips, written
-from xformer.viz.generation import RIGHT_SHARE, model_hues, short_names
+from xformer.viz.charts import Chart, heat, inks, layered, numbers, tips
+from xformer.viz.generation import RIGHT_SHARE, model_hues, short_names, verdicts
 
 DECIDES = "▶"
 """Marks the query whose output decides the answer."""
@@ -70,13 +70,11 @@ def pattern_difference(
     allowed = frame["one_allowed"] | frame["other_allowed"] if is_signed else frame[f"{show}_allowed"]
     places = _position_labels(frame, "query", "query_token")
     queries = [f"{DECIDES} {at}" if decides else at for at, decides in zip(places, frame["decides"], strict=True)]
-    n = len(dict.fromkeys(queries))
-    data = frame[["one", "other", "difference"]].assign(
-        row=queries, key=_position_labels(frame, "key", "key_token"), allowed=allowed
-    )
+    keys = _position_labels(frame, "key", "key_token")
+    data = frame[["one", "other", "difference"]].assign(row=queries, key=keys, allowed=allowed)
     hover = tips(("row:N", "query"), "key:N", ("one:Q", "first", ".6f"), ("other:Q", "second", ".6f"))
     hover += tips(("difference:Q", "second − first", "+.6f"), ("allowed:N", "allowed by the mask"))
-    x, y = "key: position attended to", f"query ({DECIDES} decides)" if n > 6 else "query"
+    x, y = "key: position attended to", f"query ({DECIDES} decides)" if len(set(queries)) > 6 else "query"
     return _heatmap(data, "difference" if is_signed else show, (x, y), hover, is_signed, dark)
 
 
@@ -165,24 +163,23 @@ def decision_lens(readings: Sequence[Reading], *, pair: tuple[int, int] | None =
     right = data["right"].fillna(False).astype(bool).tolist() if is_known else [False] * len(data)
     data = data.assign(
         says=[f"{t} {theme.RIGHT.mark}" if ok else t for t, ok in zip(data["token"], right, strict=True)],
-        share=[f"{p:.2f}" for p in data["probability"]],
+        share=data["probability"].map("{:.2f}".format),
         ink=inks(stops, data["probability"], 0, 1),
-        verdict=[theme.RIGHT.word if ok else theme.WRONG.word for ok in right],
+        verdict=verdicts(right),
     )
     hover = tips("model:N", ("point:N", "after"), ("token:N", "likeliest token"), ("probability:Q", "", ".6f"))
     if is_known:
         hover += tips(("verdict:N", "prediction is"), ("answer:N", "right token"), RIGHT_SHARE)
     y = alt.Y("point:N", sort=points, title="after …", axis=alt.Axis(labelLimit=240, labelOverlap=False))
     axis = alt.Axis(labelAngle=0, orient="top", labelFontSize=13, labelLimit=220, labelOverlap=False)
-    base = alt.Chart(data).encode(
-        alt.X("model:N", sort=list(names.values()), title="model", axis=axis), y, tooltip=hover
-    )
+    x = alt.X("model:N", sort=list(names.values()), title="model", axis=axis)
+    base = alt.Chart(data).encode(x, y, tooltip=hover)
     legend = alt.Legend(title="probability", orient="bottom", gradientLength=140, format=".1f")
     colour = heat("probability:Q", stops, 0, 1, legend=legend)
     layers: list[Any] = [
         base.mark_rect(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=2).encode(colour),
-        base.mark_text(fontSize=15, fontWeight="bold", dy=-6).encode(color=written(), text="says:N"),
-        base.mark_text(fontSize=11, dy=11).encode(color=written(), text="share:N"),
+        *numbers(base, "says:N", size=15, fontWeight="bold", dy=-6),
+        *numbers(base, "share:N", dy=11),
     ]
     if divergence is not None:
         here = alt.Chart(pd.DataFrame({"point": [divergence[1]], "note": ["differs from here on"]}))
@@ -212,11 +209,8 @@ def _heatmap(
 
 def _position_labels(frame: pd.DataFrame, at: str, token: str) -> list[str]:
     """Label each position, "3 · 12", or block of positions, "0–10"."""
-    ends = frame[f"{at}_end"] if f"{at}_end" in frame else frame[at]
-    return [
-        f"{first} · {text}" if first == last else f"{first}–{last}"
-        for first, last, text in zip(frame[at], ends, frame[token], strict=True)
-    ]
+    cells = zip(frame[at], frame[f"{at}_end"], frame[token], strict=True)
+    return [f"{first} · {text}" if first == last else f"{first}–{last}" for first, last, text in cells]
 
 
 def _row_title(path: str, head: int) -> str:
@@ -286,13 +280,11 @@ def surprise_by_character(readings: Sequence[Reading], *, dark: bool = False) ->
     table = surprise_table(readings)
     models = list(dict.fromkeys(table["model"]))
     sign = [1 if name == models[0] else -1 for name in table["model"]]
+    has_room = (table["to"] > table["from"] + 1) | (len(table) <= _MOST_WORDS)
     table = table.assign(
         bits_up=table["bits_per_character"] * sign,
         middle=(table["from"] + table["to"]) / 2,
-        shown=[
-            token if to > start + 1 or len(table) <= _MOST_WORDS else ""
-            for token, start, to in zip(table["token"], table["from"], table["to"], strict=True)
-        ],
+        shown=table["token"].where(has_room, ""),
     )
     axis = alt.Axis(labelExpr="abs(datum.value)", tickCount=6)
     bits = alt.Y("bits_up:Q", title="bits per character", axis=axis, scale=alt.Scale(padding=16))

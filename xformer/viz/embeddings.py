@@ -33,10 +33,10 @@ from xformer.viz.charts import (
     label_layers,
     layered,
     numbered,
+    numbers,
     place_labels,
     squares,
     tips,
-    written,
 )
 
 if TYPE_CHECKING:
@@ -151,8 +151,8 @@ def cosines(
         positions = range(0, n, -(-n // math.isqrt(MOST_CELLS)))
     table = cosines_table(reading, part=part, stack=stack, positions=positions)
     labelled = table.assign(
-        one=[f"{p} {t}" for p, t in zip(table["position"], table["token"], strict=True)],
-        other=[f"{p} {t}" for p, t in zip(table["other_position"], table["other_token"], strict=True)],
+        one=table["position"].astype(str) + " " + table["token"],
+        other=table["other_position"].astype(str) + " " + table["other_token"],
     )
     order = list(dict.fromkeys(labelled["one"]))
     size: dict[str, Any] = dict(squares(len(order), len(order), 34, height))
@@ -224,9 +224,8 @@ def projection(
 def _in_the_plane(table: pd.DataFrame, shares: Sequence[str], near: int | None, dark: bool) -> Chart:
     x = alt.X("pc1:Q", title=f"PC1 ({shares[0]} of the variance)", scale=alt.Scale(padding=22))
     y = alt.Y("pc2:Q", title=f"PC2 ({shares[1]} of the variance)", scale=alt.Scale(padding=16))
-    tooltip = tips(
-        "token:N", ("positions:N", "positions in the input"), ("pc1:Q", "PC1", ".7g"), ("pc2:Q", "PC2", ".7g")
-    )
+    tooltip = tips("token:N", ("positions:N", "positions in the input"))
+    tooltip += tips(("pc1:Q", "PC1", ".7g"), ("pc2:Q", "PC2", ".7g"))
     quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
     is_large, where = "named" in table, table[["pc1", "pc2"]]
     named = table.loc[table["named"]].sort_values("shown", ascending=False) if is_large else table
@@ -257,10 +256,8 @@ def _in_space(table: pd.DataFrame, shares: Sequence[str], dark: bool) -> go.Figu
     with needed("plotly", "The vocabulary in space"):
         import plotly.graph_objects as go
     figure = go.Figure()
-    for shown, name, colour, size, font in (
-        (False, "rest of the vocabulary", quiet, 4, 11),
-        (True, "in the input", loud, 8, 16),
-    ):
+    groups = ((False, "rest of the vocabulary", quiet, 4, 11), (True, "in the input", loud, 8, 16))
+    for shown, name, colour, size, font in groups:
         part = table[table["shown"] == shown]
         figure.add_scatter3d(
             x=np.asarray(part["pc1"]),
@@ -356,15 +353,13 @@ def circle(reading: Reading, *, frequency: int, stack: str | None = None, dark: 
     scale = alt.Scale(domain=[-limit, limit], nice=False)
     inside = SIDE_OF_CIRCLE * float(max(points.max(axis=0) - points.min(axis=0))) / (2 * limit)
     sides = place_labels(points, table["number"].tolist(), width=inside, height=inside)
-    hue, ink = theme.pick(theme.PRIMARY, dark), theme.pick(theme.TEXT, dark)
-    hover = tips("number:N", ("radius:Q", "radius", ".4g"), ("phase:Q", "phase (cycles)", ".3f"))
     base = alt.Chart(table.assign(side=sides)).encode(
         x=alt.X(f"{x}:Q", title=f"cosine component, frequency {frequency}", scale=scale),
         y=alt.Y(f"{y}:Q", title=f"sine component, frequency {frequency}", scale=scale),
-        tooltip=hover,
+        tooltip=tips("number:N", ("radius:Q", "radius", ".4g"), ("phase:Q", "phase (cycles)", ".3f")),
     )
-    dots = base.mark_circle(size=50, color=hue, opacity=0.8)
-    names = label_layers(base, "number:N", color=ink)
+    dots = base.mark_circle(size=50, color=theme.pick(theme.PRIMARY, dark), opacity=0.8)
+    names = label_layers(base, "number:N", color=theme.pick(theme.TEXT, dark))
     return layered(dots, *names, width=SIDE_OF_CIRCLE, height=SIDE_OF_CIRCLE)
 
 
@@ -425,18 +420,17 @@ def _heat_map(table: pd.DataFrame, texts: Sequence[str], dark: bool) -> Chart:
         shown=[f"{value + 0.0:.2f}".replace("-0.00", "0.00").replace("-", "−") for value in table["cosine"]],
         ink=inks(stops, table["cosine"], -1, 1),
     )
-    is_numbered = len(texts) <= MOST_NUMBERED
+    has_room = len(texts) <= MOST_NUMBERED
     axis = {"ticks": False, "domain": False, "title": None}
-    legend = None if is_numbered else alt.Legend(title="cosine", gradientLength=120, format=".2~g")
+    legend = None if has_room else alt.Legend(title="cosine", gradientLength=120, format=".2~g")
     base = alt.Chart(data).encode(
         alt.X("other:N", sort=columns, axis=alt.Axis(orient="top", labelAngle=0, labelOverlap="parity", **axis)),
         alt.Y("one:N", sort=rows, axis=alt.Axis(labelLimit=150, labelOverlap="parity", **axis)),
         tooltip=tips(("one:N", "text"), ("other_text:N", "other text"), ("cosine:Q", "", ".6f")),
     )
     cells = base.mark_rect().encode(heat("cosine:Q", stops, -1.0, 1.0, legend=legend))
-    numbers = base.mark_text(fontSize=12 if len(texts) <= 5 else 10).encode(text="shown:N", color=written())
-    layers = [cells, numbers] if is_numbered else [cells]
-    return layered(*layers, height=max(4, min(_ROW, 600 // len(texts))) * len(texts) + _AROUND)
+    text = numbers(base, "shown:N", shown=has_room, size=12 if len(texts) <= 5 else 10)
+    return layered(cells, *text, height=max(4, min(_ROW, 600 // len(texts))) * len(texts) + _AROUND)
 
 
 def _lines(table: pd.DataFrame, layer: int, dark: bool) -> Chart:

@@ -27,9 +27,9 @@ from xformer.analysis.feed_forward import promotion as promotion_table
 from xformer.reading import Reading
 from xformer.site import layer_title
 from xformer.viz import theme
-from xformer.viz.charts import Chart, above, heat, hues, inks, layered, numbered, tips, written
+from xformer.viz.charts import Chart, above, heat, hues, inks, layered, numbered, numbers, tips
 from xformer.viz.embeddings import rows_height
-from xformer.viz.residual import flat_axis, place_labels
+from xformer.viz.residual import flat_axis, with_places
 
 ROWS_HEIGHT = 380
 """Pixels of the rows of a chart, so that it fits on a screen with its controls."""
@@ -263,9 +263,8 @@ def neurons(
     hover = tips("name:N", ("place:N", "position"), ("activation:Q", "", ".4f"))
     base = alt.Chart(pd.DataFrame(data)).encode(x, y)
     paper, ink = theme.pick(theme.BACKGROUND, dark), theme.pick(theme.TEXT, dark)
-    layers = [base.mark_rect(stroke=paper, cursor="pointer").encode(colour, tooltip=hover).add_params(click)]
-    if wide:
-        layers.append(base.mark_text(fontSize=11).encode(color=written(), text="shown:N"))
+    cells = base.mark_rect(stroke=paper, cursor="pointer").encode(colour, tooltip=hover).add_params(click)
+    layers = [cells, *numbers(base, "shown:N", shown=wide)]
     if "promotes" in table:
         promoted = alt.Chart(pd.DataFrame({"name": rows, "promotes": [f"→ {text}" for text in table["promotes"]]}))
         look = {"align": "left", "dx": 8, "fontSize": 12, "color": ink, "limit": PROMOTES_WIDTH - 12}
@@ -318,9 +317,9 @@ def promotion(
     y = alt.Y("neuron:N", sort=names, title=None, axis=alt.Axis(labelOverlap=False))
     legend = alt.Legend(title="contribution to the logit", orient="top", gradientLength=160, format="+.2~f")
     cells = alt.Chart(data).mark_rect().encode(x, y, heat("adds:Q", stops, -limit, limit, legend=legend), tooltip=hover)
-    top = alt.Chart(best.assign(ink=inks(stops, best["adds"], -limit, limit))).mark_text(fontSize=12, fontWeight="bold")
-    top = top.encode(x, y, color=written(), text="token:N", tooltip=hover)
-    return layered(cells, top, height=28 * len(names) + 110)
+    top = alt.Chart(best.assign(ink=inks(stops, best["adds"], -limit, limit))).encode(x, y, tooltip=hover)
+    text = numbers(top, "token:N", size=12, fontWeight="bold")
+    return layered(cells, *text, height=28 * len(names) + 110)
 
 
 def neuron(
@@ -388,13 +387,11 @@ def expert_weights(reading: Reading, *, layer: int, title: str = "", dark: bool 
         >>> chart = xformer.viz.expert_weights(reading, layer=1)
     """
     table = weights_table(reading, layer=layer)
-    stack = reading.feed_forward_site(layer).stack
-    places = place_labels(reading.tokens_of(stack), sorted(table["position"].unique().tolist()))
-    table = table.assign(place=[places[position] for position in table["position"]])
+    table, places = with_places(table, reading.tokens_of(reading.feed_forward_site(layer).stack))
     n_experts = max(table["expert"].tolist()) + 1
     colour = heat("weight:Q", theme.sequential(dark), 0, max(1.0, *table["weight"].tolist()), title="weight")
     base = alt.Chart(table).encode(
-        alt.X("place:N", sort=list(places.values()), title="position · input token", axis=flat_axis(len(places))),
+        alt.X("place:N", sort=places, title="position · input token", axis=flat_axis(len(places))),
         alt.Y("expert:O", title="expert", axis=alt.Axis(labelOverlap=True)),
         tooltip=tips(("place:N", "position"), "expert:O", ("weight:Q", "", ".4f")),
     )

@@ -80,7 +80,7 @@ def likeliest_tokens(
     data = data.assign(
         place=[f"{token} {theme.RIGHT.mark}" if token in right else token for token in data["token"]],
         shown=[_shown(p, is_predicted) for p, is_predicted in zip(data[what], data["predicted"], strict=True)],
-        verdict=_verdicts(data["right"]),
+        verdict=verdicts(data["right"]),
     )
     order = list(dict.fromkeys(data["place"]))
     # The space beyond 1 is for the text.
@@ -99,7 +99,8 @@ def likeliest_tokens(
     return layered(bars, text, height=height)
 
 
-def _verdicts(right: Sequence[bool | None]) -> list[str]:
+def verdicts(right: Sequence[bool | None]) -> list[str]:
+    """Return the word for each prediction, right or wrong."""
     return [theme.RIGHT.word if is_right else theme.WRONG.word for is_right in right]
 
 
@@ -137,7 +138,7 @@ def predictions_by_step(
     places = _step_labels(frame)
     data = frame.assign(
         place=frame["step"].map(places),
-        verdict=_verdicts(frame["right"]),
+        verdict=verdicts(frame["right"]),
         context=frame["same_context"].map({True: "the same", False: "different"}),
         width=[WIDTHS[models.index(name) % len(WIDTHS)] for name in frame["model"]],
         size=[_SIZES[models.index(name) % len(_SIZES)] for name in frame["model"]],
@@ -148,12 +149,11 @@ def predictions_by_step(
         alt.Y(f"{what}:Q", title=STEPS[what], scale=alt.Scale(domain=[0, top])),
     )
     hover = tips("step:O", "model:N", ("token:N", "predicted token"), ("verdict:N", "prediction is"))
-    hover += tips(
-        ("probability:Q", "predicted with probability", ".6f"), DRAWN, ("answer:N", "right token"), RIGHT_SHARE
-    )
+    hover += tips(("probability:Q", "predicted with probability", ".6f"), DRAWN)
+    hover += tips(("answer:N", "right token"), RIGHT_SHARE)
     hover += tips(("entropy:Q", "entropy (bits)", ".6f"), ("context:N", "context of the models"))
-    verdicts = alt.Scale(domain=[theme.RIGHT.word, theme.WRONG.word], range=[theme.RIGHT.vega, theme.WRONG.vega])
-    shape = alt.Shape("verdict:N", legend=None, scale=verdicts)
+    shapes = alt.Scale(domain=[theme.RIGHT.word, theme.WRONG.word], range=[theme.RIGHT.vega, theme.WRONG.vega])
+    shape = alt.Shape("verdict:N", legend=None, scale=shapes)
     width = alt.StrokeWidth("width:Q", scale=None, legend=None)
     points = base.mark_point(filled=True, opacity=1, strokeWidth=1, stroke=theme.pick(theme.BACKGROUND, dark))
     return layered(

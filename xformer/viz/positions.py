@@ -23,7 +23,7 @@ from xformer.analysis.positions import position_values as values_table
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.attention_patterns import MOST_CELLS, pooled
-from xformer.viz.charts import PADDED, Chart, head_titles, heat, hues, inks, layered, squares, tips, written
+from xformer.viz.charts import PADDED, Chart, head_titles, heat, hues, inks, layered, numbers, squares, tips
 from xformer.viz.embeddings import rows_height, vector_heatmap
 
 MOST_WITH_NUMBERS = 48
@@ -184,10 +184,9 @@ def attention_moved(
         >>> chart = xformer.viz.attention_moved(ablated, before=reading)
     """
     table = moved_table(reading, before=before)
-    titles = head_titles(reading, table)
-    rows = [title.rpartition(" · ")[0] for title in titles]
-    table = table.assign(name=titles, row=rows, column=table["head"] + 1)
-    rows = list(dict.fromkeys(rows))
+    table = table.assign(name=head_titles(reading, table))
+    table = table.assign(row=table["name"].str.rpartition(" · ")[0], column=table["head"] + 1)
+    rows = list(dict.fromkeys(table["row"]))
     cells = [f"{rows.index(row) + 1}.{column}" for row, column in zip(table["row"], table["column"], strict=True)]
     table = table.assign(cell=cells, ink=inks(theme.resample(theme.sequential(dark), 101), table["moved"], 0, 1))
     base = alt.Chart(table).encode(
@@ -200,8 +199,7 @@ def attention_moved(
     click = alt.selection_point(name="head", fields=["cell"], on="click", clear=False)
     colour = heat("moved:Q", theme.sequential(dark), 0, 1, title="moved", legend=legend)
     layers = [base.mark_rect(cursor="pointer").encode(color=colour).add_params(click)]
-    if few:
-        layers.append(base.mark_text(fontSize=12).encode(text=alt.Text("moved:Q", format=".0%"), color=written()))
+    layers += numbers(base, alt.Text("moved:Q", format=".0%"), shown=few, size=12)
     if chosen is not None:
         here = alt.FieldEqualPredicate(field="cell", equal=f"{chosen[0] + 1}.{chosen[1] + 1}")
         frame = {"filled": False, "stroke": theme.pick(theme.PRIMARY, dark), "strokeWidth": 3}
@@ -247,12 +245,9 @@ def _lines(
     picked = alt.selection_point(name="picked", fields=[by], bind="legend", toggle="true")
     tooltip = [*tips(f"{by}:N", f"{x[0]}:Q"), alt.Tooltip(f"{y[0]}:Q", format=".7g")]
     base = alt.Chart(table).encode(x=_whole(*x), y=alt.Y(f"{y[0]}:Q", title=y[1]), color=colour, tooltip=tooltip)
-    return [
-        base.mark_line(strokeWidth=2.5, interpolate="linear")
-        .encode(opacity=alt.condition(picked, alt.value(1.0), alt.value(0.08)))
-        .add_params(picked),
-        base.mark_circle(size=36).encode(opacity=alt.condition(picked, alt.value(0.9), alt.value(0.04))),
-    ]
+    lines, dots = base.mark_line(strokeWidth=2.5, interpolate="linear"), base.mark_circle(size=36)
+    lit = lines.encode(opacity=alt.condition(picked, alt.value(1.0), alt.value(0.08)))
+    return [lit.add_params(picked), dots.encode(opacity=alt.condition(picked, alt.value(0.9), alt.value(0.04)))]
 
 
 def _whole(column: str, title: str) -> alt.X:

@@ -31,7 +31,7 @@ from xformer.analysis.principles import softmax_row as row_table
 from xformer.analysis.principles import softmax_saturation as saturation_table
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import Chart, heat, hues, inks, layered, tips, written
+from xformer.viz.charts import Chart, heat, hues, inks, layered, numbers, tips
 from xformer.viz.theme import MASKED, PART_HUES, diverging, signed_limit
 
 ROW = 30
@@ -117,10 +117,9 @@ def _strips(frame: pd.DataFrame, axis: str, dark: bool, *, most: int = MOST_NUMB
         alt.Y("vector:N", sort=order, title=None),
         tooltip=["vector:N", "dimension:O", alt.Tooltip("value:Q", format=".6f")],
     )
-    layers = [base.mark_rect().encode(heat("value:Q", stops, -limit, limit, legend=None))]
-    if len(set(frame["dimension"])) <= most:
-        layers.append(base.mark_text(fontSize=11).encode(text=alt.Text("value:Q", format=".2f"), color=written()))
-    return layered(*layers, height=ROW * len(order) + AXIS)
+    cells = base.mark_rect().encode(heat("value:Q", stops, -limit, limit, legend=None))
+    text = numbers(base, alt.Text("value:Q", format=".2f"), shown=len(set(frame["dimension"])) <= most)
+    return layered(cells, *text, height=ROW * len(order) + AXIS)
 
 
 def attention_costs(*, n_tokens: int, d_model: int, n_heads: int, dark: bool = False) -> Chart:
@@ -178,9 +177,8 @@ def product_variances(*, d: int | None = None, seed: int = 0, dark: bool = False
     frame = variances_table(seed=seed)
     names = {"variance": "q · k", "scaled": "q · k / √d"}
     theory = frame.assign(variance=frame["d"].astype(float), scaled=1.0)
-    lines, points = (
-        one.rename(columns=names).melt("d", list(names.values()), "what", "value") for one in (theory, frame)
-    )
+    long = [one.rename(columns=names).melt("d", list(names.values()), "what", "value") for one in (theory, frame)]
+    lines, points = map(alt.Chart, long)
     scale = alt.Scale(type="log", domain=[0.5, 1024])
     y = alt.Y("value:Q", title="variance", scale=scale, axis=alt.Axis(values=[1, 4, 16, 64, 256, 1024], format="d"))
     legend = alt.Legend(orient="top", symbolType="circle", symbolSize=90)
@@ -188,8 +186,8 @@ def product_variances(*, d: int | None = None, seed: int = 0, dark: bool = False
     tooltip = tips("d:Q", ("what:N", "product"), ("value:Q", "variance", ".5f"))
     return layered(
         *_here(d, dark),
-        alt.Chart(lines).mark_line(strokeDash=[5, 4], strokeWidth=1.5).encode(_width(), y, colour),
-        alt.Chart(points).mark_circle(size=70, opacity=1).encode(_width(), y, colour, tooltip=tooltip),
+        lines.mark_line(strokeDash=[5, 4], strokeWidth=1.5).encode(_width(), y, colour),
+        points.mark_circle(size=70, opacity=1).encode(_width(), y, colour, tooltip=tooltip),
         height=HEIGHT,
     )
 
@@ -324,7 +322,7 @@ def matrix(
         base.transform_filter("!datum.hidden").mark_rect().encode(color=colour),
         base.transform_filter("datum.hidden").mark_rect(color=theme.pick(theme.MASKED, dark)),
         framed.mark_rect(fillOpacity=0, stroke=theme.head_hue(1, dark), strokeWidth=2.5),
-        base.mark_text(fontSize=10.5 if many else 12).encode(text="shown:N", color=written()),
+        *numbers(base, "shown:N", size=10.5 if many else 12),
     ]
     return layered(*layers, height=ROW_HEIGHT * len(down) + AROUND + extent)
 

@@ -17,7 +17,7 @@ from xformer.analysis.score_decomposition import score_attribution as score_tabl
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED
 from xformer.viz import theme
-from xformer.viz.charts import Chart, above, heat, hues, inks, layered, tips, written
+from xformer.viz.charts import Chart, above, heat, hues, inks, layered, numbers, tips, written
 from xformer.viz.generation import RIGHT_SHARE
 
 ROOMY, TIGHT = 12, 24
@@ -30,9 +30,10 @@ _AROUND, _TITLE = 72, 34
 """Pixels for the axis and the title of a chart, which its height includes."""
 
 
-def place_labels(reads: Sequence[str], positions: Sequence[int]) -> dict[int, str]:
-    """Label each position with its input token, "3 · 12", so that repeated tokens stay distinct."""
-    return {position: f"{position} · {reads[position]}" for position in positions}
+def with_places(frame: pd.DataFrame, tokens: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
+    """Add a column `place`, each position with its input token, "3 · 12"; also return the places in order."""
+    places = {position: f"{position} · {tokens[position]}" for position in sorted(frame["position"].unique())}
+    return frame.assign(place=[places[position] for position in frame["position"]]), list(places.values())
 
 
 def norms(
@@ -65,27 +66,20 @@ def norms(
     frame = norms_table(reading, positions)
     frame = frame.loc[frame["what"] == what]
     limit = max(frame["length"].tolist()) if limit is None else limit
-    frame = thinned(frame)
-    places = place_labels(reading.tokens_of(reading.output_stack), sorted(frame["position"].unique()))
+    frame, places = with_places(thinned(frame), reading.tokens_of(reading.output_stack))
     points = list(dict.fromkeys(frame.sort_values("depth")["point"]))
     stops = theme.sequential(dark)
     limit = limit or 1.0
-    data = frame.assign(
-        place=[places[position] for position in frame["position"]],
-        shown=[f"{length:.1f}" for length in frame["length"]],
-        ink=inks(stops, frame["length"], 0, limit),
-    )
-    n = len(places)
+    data = frame.assign(shown=frame["length"].map("{:.1f}".format), ink=inks(stops, frame["length"], 0, limit))
     base = alt.Chart(data).encode(
-        alt.X("place:N", sort=list(places.values()), title="position · input token", axis=flat_axis(n)),
+        alt.X("place:N", sort=places, title="position · input token", axis=flat_axis(len(places))),
         alt.Y("point:N", sort=points, title="after …", axis=point_axis(len(points))),
     )
     legend = alt.Legend(title="norm ‖x‖", gradientLength=120, format=".3~g")
     hover = tips("point:N", ("place:N", "position · input"), ("length:Q", "norm", ".5f"))
-    layers = [base.mark_rect().encode(heat("length:Q", stops, 0, limit, legend=legend), tooltip=hover)]
-    if n <= ROOMY:
-        layers.append(base.mark_text(fontSize=11).encode(color=written(), text="shown:N"))
-    return layered(*layers, height=row_height(len(points)) * len(points) + around(title), title=title)
+    cells = base.mark_rect().encode(heat("length:Q", stops, 0, limit, legend=legend), tooltip=hover)
+    text = numbers(base, "shown:N", shown=len(places) <= ROOMY)
+    return layered(cells, *text, height=row_height(len(points)) * len(points) + around(title), title=title)
 
 
 def thinned(frame: pd.DataFrame) -> pd.DataFrame:
@@ -143,7 +137,8 @@ def attribution(
     axis_title = f"contribution to the {'lead' if lead else 'logit'} of {name}"
     first, two = next(iter(frames.values())), len(frames) > 1
     data = pd.concat([frame.assign(run=name) for name, frame in frames.items()])
-    data["hue"] = [_hue(row, dark) for row in data.to_dict("records")]
+    kinds = data["kind"].replace({"bias": "norm", "others": "norm"})
+    data["hue"] = [theme.part_hue(kind, head, dark) for kind, head in zip(kinds, data["head"], strict=True)]
     parts = list(dict.fromkeys([*first["part"], *data["part"]]))
     y = alt.Y("part:N", sort=parts, title=None, axis=alt.Axis(labelLimit=260, labelOverlap=False))
     values = [0.0, *data["contribution"].tolist()]
@@ -192,16 +187,8 @@ def point_axis(n: int) -> alt.Axis:
 
 def flat_axis(n: int) -> alt.Axis:
     """Return the axis of `n` positions above the columns, with vertical labels if there are many."""
-    return alt.Axis(
-        labelAngle=0 if n <= ROOMY else -90, orient="top", labelOverlap=n > TIGHT, labelFontSize=11, labelFlush=False
-    )
-
-
-def _hue(row: dict[str, Any], dark: bool) -> str:
-    if row["head"] >= 0:
-        return theme.head_hue(row["head"], dark)
-    kind = "norm" if row["kind"] in ("bias", "others") else row["kind"]
-    return theme.pick(theme.PART_HUES[kind], dark)
+    angle = 0 if n <= ROOMY else -90
+    return alt.Axis(labelAngle=angle, orient="top", labelOverlap=n > TIGHT, labelFontSize=11, labelFlush=False)
 
 
 SHOWN = 7
@@ -255,11 +242,9 @@ def score_attribution(
     cells, orders = _gathered(frame if opened is None else _closed(frame, opened))
     limit = max(map(abs, [*cells["advantage"].tolist(), *ranked["advantage"].tolist()])) or 1.0
     colour = heat("advantage:Q", theme.diverging(dark), -limit, limit, legend=None)
+    parts = {"score": "contribution to the score (nats)", "advantage": "contribution to the advantage (nats)"}
     hover = tips(("query_source", "query source"), ("key_source", "key source"))
-    hover += tips(
-        ("score:Q", "contribution to the score (nats)", ".4f"),
-        ("advantage:Q", "contribution to the advantage (nats)", ".4f"),
-    )
+    hover += tips(*((f"{name}:Q", title, ".4f") for name, title in parts.items()))
     bars = alt.Chart(ranked, title="Largest contributions of pairs", width=140, height=24 * len(ranked)).mark_bar()
     x = alt.X("advantage:Q", title="advantage (nats)")
     y = alt.Y("pair:N", sort=ranked["pair"].tolist(), title=None, axis=alt.Axis(labelLimit=260))
@@ -338,7 +323,7 @@ def lens(
         >>> chart = xformer.viz.lens(reading)
     """
     frame, judged, answer = thinned(lens_table(reading, positions)), reading.has_right_answer, reading.answer_name
-    places = place_labels(reading.tokens_of(reading.output_stack), sorted(frame["position"].unique()))
+    frame, places = with_places(frame, reading.tokens_of(reading.output_stack))
     points = list(dict.fromkeys(frame.sort_values("depth")["point"]))
     stops = theme.sequential(dark)
     has_answers = "right" in frame
@@ -348,9 +333,8 @@ def lens(
     mark, verdicts = (f" {theme.RIGHT.mark}", (theme.RIGHT.word, theme.WRONG.word)) if judged else ("", ("yes", "no"))
     data = frame.assign(
         right=right,
-        place=[places[position] for position in frame["position"]],
-        says=[token + mark if ok else token for token, ok in zip(frame["token"], right, strict=True)],
-        share=[f"{p:.2f}" for p in frame["probability"]],
+        says=(frame["token"] + mark).where(right, frame["token"]),
+        share=frame["probability"].map("{:.2f}".format),
         ink=inks(stops, frame["probability"], 0, 1),
         verdict=[verdicts[0] if ok else verdicts[1] for ok in right],
     )
@@ -366,14 +350,13 @@ def lens(
         data["moved"] = data["was"] != data["token"]
     rows = [answer, *reversed(points)] if has_answers else points[::-1]
     high, n = row_height(len(rows)), len(places)
-    x = alt.X("place:N", sort=list(places.values()), title="position · input token", axis=flat_axis(n))
+    x = alt.X("place:N", sort=places, title="position · input token", axis=flat_axis(n))
     y = alt.Y("point:N", sort=rows, title="after …", axis=point_axis(len(points)))
     hover = tips(("point:N", "after"), ("place:N", "position · input"), ("token:N", "likeliest token"))
     hover += tips(("probability:Q", "its probability", ".6f"))
     if has_answers:
-        hover += tips(
-            ("verdict:N", "prediction is" if judged else f"is what {answer}"), ("answer:N", answer), RIGHT_SHARE
-        )
+        verdict = "prediction is" if judged else f"is what {answer}"
+        hover += tips(("verdict:N", verdict), ("answer:N", answer), RIGHT_SHARE)
     if before is not None:
         hover += tips(("was:N", "in the original"))
     key = alt.Legend(title="probability", format=".1f", gradientLength=160) if legend else None
@@ -393,13 +376,11 @@ def lens(
         layers.append(framed.mark_rect(**look, width={"band": 1.0}, height={"band": 1.0}))
         layers[0] = layers[0].add_params(alt.selection_point(name="cell", fields=["position"], on="click"))
     limit = max(WIDTH_OF_CELLS // n - 2, 20)
-    ink, two_lines = written(), n <= ROOMY and high >= 30
-    if n <= TIGHT:
-        size = 10 if high < 18 or n > ROOMY else 15 if legend and high >= 26 else 12
-        look = {"fontSize": size, "fontWeight": "bold" if high >= 18 else "normal", "dy": -6 if two_lines else 0}
-        layers.append(base.mark_text(**look, limit=limit).encode(color=ink, text="says:N"))
-    if two_lines:
-        layers.append(base.mark_text(fontSize=11, dy=10).encode(color=ink, text="share:N"))
+    two_lines = n <= ROOMY and high >= 30
+    size = 10 if high < 18 or n > ROOMY else 15 if legend and high >= 26 else 12
+    look = {"size": size, "fontWeight": "bold" if high >= 18 else "normal", "dy": -6 if two_lines else 0}
+    layers += numbers(base, "says:N", shown=n <= TIGHT, **look, limit=limit)
+    layers += numbers(base, "share:N", shown=two_lines, dy=10)
     if has_answers and n <= 1.5 * TIGHT:
         answers = data.drop_duplicates("position").assign(point=answer)
         size = _answer_size(answers["answer"].tolist(), limit, n)
@@ -457,11 +438,10 @@ def answer_path(
     y = alt.Y("point:N", sort=rows, title=None, axis=point_axis(len(rows)))
     base = alt.Chart(data).encode(y, tooltip=hover)
     text = base.mark_text(align="left", dx=8, fontSize=12 if high >= 18 else 10, color=ink)
+    opacity = alt.condition("datum.first", alt.value(1), alt.value(0.7))
     return layered(
         base.mark_bar(height={"band": 0.7}).encode(alt.X(f"{value}:Q", axis=axis), color=colour),
-        text.encode(
-            x=alt.value("width"), text="says:N", opacity=alt.condition("datum.first", alt.value(1), alt.value(0.7))
-        ),
+        text.encode(x=alt.value("width"), text="says:N", opacity=opacity),
         height=high * len(rows) + around(title),
         padding={"left": 5, "top": 5, "bottom": 5, "right": 100 if before is None else 190},
         **above(title),

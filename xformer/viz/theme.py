@@ -108,6 +108,11 @@ def head_hues(n_heads: int, dark: bool) -> list[str]:
     return [head_hue(head, dark) for head in range(n_heads)]
 
 
+def part_hue(kind: str, head: int, dark: bool) -> str:
+    """Return the hue of a head, counted from 0, or of a kind of part if `head` is negative."""
+    return head_hue(head, dark) if head >= 0 else pick(PART_HUES[kind], dark)
+
+
 def model_hues(n: int, dark: bool) -> list[str]:
     """Return the hues of the first `n` models; beyond four they repeat."""
     return [pick(MODEL_HUES[index % len(MODEL_HUES)], dark) for index in range(n)]

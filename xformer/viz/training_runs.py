@@ -17,7 +17,7 @@ from jaxtyping import UInt8
 from xformer.analysis.training_runs import curves_of_all, quantiles
 from xformer.analysis.training_runs import sweep_outcome as outcome_table
 from xformer.viz import theme
-from xformer.viz.charts import Chart, heat, inks, layered, pixel_axes, pool_maps, small_maps, tips, written
+from xformer.viz.charts import Chart, heat, inks, layered, numbers, pixel_axes, pool_maps, small_maps, tips
 from xformer.viz.packing import LEVELS, NAN
 from xformer.viz.residual import row_height
 from xformer.viz.training_curves import SCORES, axis_scale, domain_of, every_nth, hovered
@@ -77,10 +77,8 @@ def training_fan(
     scale = axis_scale((0.0, 1.0) if share else domain_of(each, ["value"], log), log, clamp=True)
     last = steps or int(max([1, *fan["step"]]))
     x = alt.X("step:Q", title="step", scale=alt.Scale(domain=[0, last], nice=False), axis=alt.Axis(format=",d"))
-    axis = alt.Axis(format=".0%" if share else ".3~g", tickCount=5)
-    low, lower, value, median = (
-        alt.Y(f"{name}:Q", title=title, scale=scale, axis=axis) for name in ("low", "lower", "value", "median")
-    )
+    look = {"title": title, "scale": scale, "axis": alt.Axis(format=".0%" if share else ".3~g", tickCount=5)}
+    low, lower, value, median = (alt.Y(f"{name}:Q", **look) for name in ("low", "lower", "value", "median"))
     hue, ink, shown = theme.head_hue(0, dark), theme.pick(theme.TEXT, dark), ".2%" if share else ".4g"
     names = {"high": "90%", "upper": "75%", "median": "median", "lower": "25%", "low": "10%"}
     quantile_tips = ((f"{name}:Q", quantile, shown) for name, quantile in names.items())
@@ -164,8 +162,7 @@ def sweep_outcome(
     edge = theme.pick(theme.BACKGROUND, dark)
     cells = base.mark_rect(stroke=edge, strokeWidth=1, cursor="pointer", invalid=None)
     layers: list[Any] = [cells.encode(colour, tooltip=hover).add_params(click)]
-    if is_written:
-        layers.append(base.mark_text(fontSize=12).encode(color=written(), text="words:N"))
+    layers += numbers(base, "words:N", shown=is_written, size=12)
     if chosen is not None:
         column, row = setting_words(outcomes[x].iloc[chosen]), setting_words(outcomes[y].iloc[chosen]) if y else ""
         there = base.transform_filter((alt.datum.column == column) & (alt.datum.row == row))
