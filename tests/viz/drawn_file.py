@@ -29,6 +29,12 @@ def rows_of(chart: Any, column: str) -> list[dict[str, Any]]:
     return tables[0]
 
 
+def rows_of_layer(chart: Any, layer: int) -> list[dict[str, Any]]:
+    """Return the rows that a layer draws: its own, or those that all layers share."""
+    spec = spec_of(chart)
+    return spec["datasets"][(spec["layer"][layer].get("data") or spec["data"])["name"]]
+
+
 def all_rows(chart: Any) -> list[dict[str, Any]]:
     """Return all rows of all tables of a chart."""
     return [row for rows in datasets(chart) for row in rows]
@@ -46,10 +52,8 @@ def maps_of(chart: Any) -> list[np.ndarray]:
     """Return the values of the thumbnails of a chart, [row, col] each: NaN where masked, infinite where not a number."""
     found = []
     for row in rows_of(chart, "cells"):
-        values = [
-            np.nan if one == GREY else LETTERS.index(one) / 61 if one in LETTERS else np.inf for one in row["cells"]
-        ]
-        found.append(np.reshape(values, (-1, row["columns"])))
+        known = {letter: value / 61 for value, letter in enumerate(LETTERS)} | {GREY: np.nan}
+        found.append(np.reshape([known.get(one, np.inf) for one in row["cells"]], (-1, row["columns"])))
     return found
 
 

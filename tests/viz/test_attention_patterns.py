@@ -11,7 +11,7 @@ import torch
 
 import xformer
 from tests.training.tiny import random_model
-from tests.viz.drawn_file import ends_of, maps_of, rows_of
+from tests.viz.drawn_file import ends_of, maps_of, rows_of, rows_of_layer, spec_of
 from xformer import analysis, edits, viz
 from xformer.analysis.attention_patterns import REACH, attention, pattern_cells
 from xformer.errors import EditError
@@ -42,7 +42,7 @@ def test_difference_counts_masked_weights_as_zero() -> None:
     model, tokens = random_model("encoder"), torch.tensor([[3, 1, 4, 1]])
     own, causal = (from_trace(model, record(model, tokens, edits=made)) for made in ([], [edits.set_causal(True)]))
     at = {"layer": 1, "head": 2}
-    spec = viz.attention(causal, before=own, **at).to_dict(validate=False)
+    spec = spec_of(viz.attention(causal, before=own, **at))
     assert [one["title"] for one in spec["hconcat"]] == ["original", "changed", "changed − original"]
     shown = spec["datasets"][spec["hconcat"][2]["data"]["name"]]
     before, after = analysis.attention(own, **at), analysis.attention(causal, **at)
@@ -120,11 +120,10 @@ def test_grid_draws_every_weight_on_its_scale(original: Reading, scale: str) -> 
 
 
 def test_grid_of_a_changed_run_marks_masked_ablated_and_moved_heads(original: Reading, changed: Reading) -> None:
-    chart = viz.attention_grid(changed, before=original)
-    assert np.isnan(maps_of(chart)).sum() == 4 * 6  # above the diagonal, in the heads of one layer
-    grid = chart.to_dict(validate=False)
+    grid = spec_of(viz.attention_grid(changed, before=original))
+    assert np.isnan(maps_of(grid)).sum() == 4 * 6  # above the diagonal, in the heads of one layer
     marks = [layer["mark"]["type"] for layer in grid["layer"]]
-    bars, crossed = (grid["datasets"][grid["layer"][at]["data"]["name"]] for at in (2, marks.index("rule")))
+    bars, crossed = (rows_of_layer(grid, at) for at in (2, marks.index("rule")))
     assert len(crossed) == 1
     moved = [bar["x2"] - bar["x"] for bar in bars]
     assert moved[:8] == [0] * 8

@@ -97,15 +97,14 @@ def test_layer_row_has_all_heads_and_their_mean_and_missing_ones_raise() -> None
 
 def test_photograph_is_the_models_input() -> None:
     array = np.random.default_rng(0).integers(0, 256, (12, 12, 3), np.uint8)
-    reading = xformer.read(
-        MEMBERS["ViTModel"].make(), Image.fromarray(array)
-    )  # already the input size: nothing is resized
+    image = Image.fromarray(array)  # already the input size: nothing is resized
+    reading = xformer.read(MEMBERS["ViTModel"].make(), image)
     source = reading.subject.input
     assert isinstance(source, PatchedImage)
-    assert np.abs(source.shown(source.pixels(Image.fromarray(array))[1][0]).astype(int) - array).max() <= 1
+    assert np.abs(source.shown(source.pixels(image)[1][0]).astype(int) - array).max() <= 1
     url = photograph_url(reading).partition(",")[2]
     grey = np.asarray(Image.open(io.BytesIO(base64.b64decode(url))).convert("L")).astype(int)
-    assert np.abs(grey - np.asarray(Image.fromarray(array).convert("L")).astype(int)).mean() < 20  # JPEG loses a little
+    assert np.abs(grey - np.asarray(image.convert("L")).astype(int)).mean() < 20  # JPEG loses a little
 
 
 def test_patch_cosines_exclude_the_class_token() -> None:

@@ -46,9 +46,8 @@ class Case(NamedTuple):
 def of(name: str, *columns: str, ends: tuple[float, float] | None = None, run: Any = RUN, **options: Any) -> Case:
     """Return the case of `viz.NAME` and `analysis.NAME` with the same arguments."""
     call = (run,) if isinstance(run, Reading) else () if run is None else run
-    return Case(
-        lambda: getattr(viz, name)(*call, **options), lambda: getattr(analysis, name)(*call, **options), columns, ends
-    )
+    draw, table = (lambda: getattr(viz, name)(*call, **options)), (lambda: getattr(analysis, name)(*call, **options))
+    return Case(draw, table, columns, ends)
 
 
 def only(case: Case, **wanted: Any) -> Case:

@@ -35,13 +35,9 @@ def film(frames: Sequence[Frame], layers: Sequence[TimelineLayer], **changes: An
 def test_packed_timeline_contains_every_weight() -> None:
     random = np.random.default_rng(0)
     shapes = {"encoder.0.attn": (2, 5, 5), "decoder.0.cross_attn": (3, 7, 5)}
-    weights = [
-        {path: random.dirichlet(np.ones(shape[2]), shape[:2]) for path, shape in shapes.items()} for _ in range(3)
-    ]
-    layers = [
-        TimelineLayer(path, path, shape[0], tuple("abcdefg"[: shape[1]]), tuple("abcde"))
-        for path, shape in shapes.items()
-    ]
+    weights = [{path: random.dirichlet(np.ones(5), shape[:2]) for path, shape in shapes.items()} for _ in range(3)]
+    tokens = "abcdefg"
+    layers = [TimelineLayer(path, path, n, (*tokens[:rows],), (*tokens[:5],)) for path, (n, rows, _) in shapes.items()]
     frames = [
         Frame(20 * i, {path: plane(w, np.ones((1, 1, 1), bool)) for path, w in step.items()},
               {"decoder.0.cross_attn": [0.1 * i, 0.2, 0.3]}, ("3", "x"), (True, False), (0.25, 0.5))
@@ -119,9 +115,7 @@ def still(untrained: Reading, trained: Reading) -> dict[str, Any]:
     return spec_of(viz.timeline_still({0: untrained, 700: trained}, head=(1, 0)))
 
 
-def test_still_shows_the_last_frame_at_or_before_its_step(
-    untrained: Reading, trained: Reading, still: dict[str, Any]
-) -> None:
+def test_still_shows_the_last_frame_up_to_its_step(untrained: Reading, trained: Reading, still: dict[str, Any]) -> None:
     earlier = spec_of(viz.timeline_still({0: untrained, 700: trained}, step=699, head=(1, 0)))
     for chart, reading in ((earlier, untrained), (still, trained)):
         patterns = [pattern[0].numpy(force=True) for pattern in reading.trace.patterns().values()]  # [head, query, key]
@@ -146,9 +140,7 @@ def test_still_of_an_empty_timeline_or_unknown_head_raises(trained: Reading) -> 
 
 def test_title_has_the_scores_of_the_head_and_of_the_best_one(trained: Reading, still: dict[str, Any]) -> None:
     scores = [[round(score, 4) for score in heads] for heads in timeline_frame(trained, 0).scores.values()]
-    score, layer, head = max(
-        ((score, -at, -head) for at, heads in enumerate(scores) for head, score in enumerate(heads))
-    )
+    score, layer, head = max((score, -at, -head) for at, heads in enumerate(scores) for head, score in enumerate(heads))
     assert score > timeline.STANDS_OUT
     title = f"layer 2 · head 1 · anti-diagonal: {scores[1][0]:.2f} · ★ layer {1 - layer} · head {1 - head}, {score:.2f}"
     assert title in str(still)
@@ -160,9 +152,8 @@ def test_still_has_both_curves_the_marks_and_the_shown_step(untrained: Reading, 
     frames = [timeline_frame(reading, step) for step, reading in runs.items()]
     layers = layers_of(task, trained.example, frames)
     curve, read = [(0, 0.0), (400, 0.25), (1000, 1.0)], of_input(task, trained.example)
-    chart = spec_of(
-        viz.timeline_still(film(frames, layers, steps=1000, exact=curve, marks=[(500, "here")], **read), step=500)
-    )
+    packed = film(frames, layers, steps=1000, exact=curve, marks=[(500, "here")], **read)
+    chart = spec_of(viz.timeline_still(packed, step=500))
     rows = rows_of(chart, "exact")
     best = [max(max(of) for of in frame.scores.values()) for frame in frames]
     curves = {name: [(row["step"], row[name]) for row in rows if row[name] is not None] for name in ("exact", "best")}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.training.tiny import tiny_preset
-from tests.viz.drawn_file import all_rows, spec_of
+from tests.viz.drawn_file import all_rows, rows_of_layer, spec_of
 from xformer.analysis.training_runs import head_table
 from xformer.training.loop import iter_train
 from xformer.viz import theme
@@ -39,12 +39,8 @@ COLOURS = {"one": "#111111", "two": "#222222"}
 
 def layers(chart: Any) -> list[tuple[str, list[dict[str, Any]], dict[str, Any]]]:
     """Return the mark, the rows and the encoding of each layer."""
-    spec = spec_of(chart)
-    own = spec.get("data", {})
-    return [
-        (layer["mark"]["type"], spec["datasets"][(layer.get("data") or own)["name"]], layer["encoding"])
-        for layer in spec["layer"]
-    ]
+    layers = spec_of(chart)["layer"]
+    return [(layer["mark"]["type"], rows_of_layer(chart, at), layer["encoding"]) for at, layer in enumerate(layers)]
 
 
 def test_smoothing_is_the_bias_corrected_moving_average() -> None:
@@ -82,9 +78,8 @@ def test_lines_have_the_values_of_the_rows() -> None:
     chart = curves_chart(curves(ROWS, "loss", x=x), "loss", "training loss", COLOURS, x=x)
     (first, drawn, encoding), (second, _, _) = layers(chart)
     assert (first, second) == ("line", "point")
-    assert [(row["run"], row[x], row["value"]) for row in drawn] == [
-        (name, row[x], row["loss"]) for name, rows in ROWS.items() for row in rows
-    ]
+    expected = [(name, row[x], row["loss"]) for name, rows in ROWS.items() for row in rows]
+    assert [(row["run"], row[x], row["value"]) for row in drawn] == expected
     assert (encoding["x"]["field"], encoding["y"]["title"]) == (x, "training loss")
     assert encoding["color"]["scale"] == {"domain": ["two", "one"], "range": ["#222222", "#111111"]}
 

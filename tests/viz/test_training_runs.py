@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tests.viz.drawn_file import maps_of, rows_of
+from tests.viz.drawn_file import maps_of, rows_of, rows_of_layer
 from xformer import viz
 from xformer.viz import theme
 from xformer.viz.export import svg
@@ -20,30 +20,21 @@ OUTCOMES = pd.DataFrame(
 )
 
 
-def data_of(chart: dict, layer: int) -> list[dict]:
-    return chart["datasets"][chart["layer"][layer]["data"]["name"]]
-
-
 def test_fan_draws_every_member_and_the_median() -> None:
     chart = viz.training_fan(ROWS).to_dict(validate=False)
-    lines = data_of(chart, 2)
-    assert {row["member"] for row in lines} == {0, 1, 2}
-    assert [row["median"] for row in data_of(chart, 3)] == [0, 1 / 3, 2 / 3]
+    assert {row["member"] for row in rows_of_layer(chart, 2)} == {0, 1, 2}
+    assert [row["median"] for row in rows_of_layer(chart, 3)] == [0, 1 / 3, 2 / 3]
     assert chart["layer"][3]["encoding"]["y"]["scale"]["domain"] == [0, 1]
 
 
 def test_sweep_cells_count_solved_members_and_are_grey_if_none_finished() -> None:
-    chart = viz.sweep_outcome(OUTCOMES, x="peak_lr").to_dict(validate=False)
-    cells = chart["datasets"][chart["data"]["name"]] if "data" in chart else data_of(chart, 0)
-    assert [(cell["column"], cell["words"], cell["known"]) for cell in cells] == [
-        ("0.1", "1 of 2", True), ("0.2", "…", False),
-    ]  # fmt: skip
-    assert theme.MASKED[False] in svg([viz.sweep_outcome(OUTCOMES, x="peak_lr")])  # a cell without a number is drawn
-    steps = viz.sweep_outcome(OUTCOMES, x="peak_lr", y="seed", measure="steps_to_solve").to_dict(validate=False)
-    cells = steps["datasets"][steps["data"]["name"]] if "data" in steps else data_of(steps, 0)
-    assert [(cell["column"], cell["row"], cell["words"]) for cell in cells] == [
-        ("0.1", "0", "100"), ("0.1", "1", "—"), ("0.2", "0", "—"),
-    ]  # fmt: skip
+    chart = viz.sweep_outcome(OUTCOMES, x="peak_lr")
+    cells = [(cell["column"], cell["words"], cell["known"]) for cell in rows_of_layer(chart, 0)]
+    assert cells == [("0.1", "1 of 2", True), ("0.2", "…", False)]
+    assert theme.MASKED[False] in svg([chart])  # a cell without a number is drawn
+    steps = viz.sweep_outcome(OUTCOMES, x="peak_lr", y="seed", measure="steps_to_solve")
+    cells = [(cell["column"], cell["row"], cell["words"]) for cell in rows_of_layer(steps, 0)]
+    assert cells == [("0.1", "0", "100"), ("0.1", "1", "—"), ("0.2", "0", "—")]
 
 
 def test_maps_are_pooled_and_masked_only_if_the_whole_block_is() -> None:

@@ -71,15 +71,12 @@ def health_map(table: pd.DataFrame, measure: str, *, dark: bool = False) -> alt.
     finite = shown["value"][np.isfinite(shown["value"])]
     high = 1.0 if measure in SHARES else float(finite.max()) if len(finite) else 1.0
     low = 0.0 if measure in SHARES else min(0.0, float(finite.min())) if len(finite) else 0.0
-    cells = (
-        alt.Chart(shown)
-        .mark_rect(invalid="filter")
-        .encode(
-            alt.X("step:O", title="step", axis=alt.Axis(labelOverlap=True)),
-            alt.Y("name:N", title="layer · head", sort=names),
-            heat("value:Q", theme.sequential(dark), low, max(high, low + 1e-9), title=measure),
-            tooltip=tips("step:Q", "name:N", ("value:Q", ".4g")),
-        )
+    cells = alt.Chart(shown).mark_rect(invalid="filter")
+    cells = cells.encode(
+        alt.X("step:O", title="step", axis=alt.Axis(labelOverlap=True)),
+        alt.Y("name:N", title="layer · head", sort=names),
+        heat("value:Q", theme.sequential(dark), low, max(high, low + 1e-9), title=measure),
+        tooltip=tips("step:Q", "name:N", ("value:Q", ".4g")),
     )
     height = min(600, max(60, 14 * len(names)))
     return layered(cells, title=f"{measure}: {HEAD_MEASURES[measure]}", width=560, height=height)

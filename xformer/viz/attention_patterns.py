@@ -14,7 +14,7 @@ from jaxtyping import Float
 from xformer.adapters.on_demand import LEVELS, NAN
 from xformer.adapters.on_demand import MASKED as MASKED_CODE
 from xformer.analysis.attention_patterns import attention as attention_table
-from xformer.analysis.attention_patterns import pattern_cells
+from xformer.analysis.attention_patterns import blocks, pattern_cells, span
 from xformer.analysis.attention_patterns import rollout as rollout_table
 from xformer.analysis.reactions import ARROW
 from xformer.analysis.reactions import atom_mapping as mapping_table
@@ -35,7 +35,7 @@ from xformer.viz.charts import (
     tips,
     unseen,
 )
-from xformer.viz.packing import AnyLayer, exact_weights, pattern_layers, visible
+from xformer.viz.packing import AnyLayer, Weights, exact_weights, pattern_layers, visible
 from xformer.viz.theme import RIGHT, TEXT, WRONG, diverging, head_hue, pick, sequential, vega_scale
 
 LEAST = 1e-4
@@ -152,23 +152,18 @@ def pooled(frame: pd.DataFrame, most: int, *, signed: bool = False) -> pd.DataFr
         return frame
     tall, wide = block_size(len(queries), most), block_size(len(keys), most)
 
-    def blocks(values: np.ndarray) -> np.ndarray:
+    def largest(values: np.ndarray) -> np.ndarray:
         return block_max(block_max(values.reshape(len(queries), len(keys)), tall, axis=0), wide, axis=1)
-
-    def block_labels(labels: list[str], n: int) -> list[str]:
-        return [
-            labels[at] + (f" … {labels[min(at + n, len(labels)) - 1]}" if n > 1 else "")
-            for at in range(0, len(labels), n)
-        ]
 
     weight = frame["weight"].to_numpy(float)
     allowed = frame["allowed"].to_numpy(bool)
-    high = blocks(np.where(allowed, weight, -np.inf))
+    high = largest(np.where(allowed, weight, -np.inf))
     if signed:
-        low = -blocks(np.where(allowed, -weight, -np.inf))
+        low = -largest(np.where(allowed, -weight, -np.inf))
         high = np.where(-low > high, low, high)
     seen = np.isfinite(high)
-    return pattern_cells(np.where(seen, high, 0.0), seen, block_labels(queries, tall), block_labels(keys, wide))
+    names = ([span(labels, *ends) for ends in blocks(len(labels), most)] for labels in (queries, keys))
+    return pattern_cells(np.where(seen, high, 0.0), seen, *names)
 
 
 def _heatmap(
@@ -190,16 +185,12 @@ def _heatmap(
     look = {"title": what, "legend": legend if has_legend else None, "condition": hidden}
     colour = alt.Color("weight:Q", scale=alt.Scale(**scale), **look)
     axis = alt.Axis(labelOverlap=True, labelLimit=limit)
-    return (
-        alt.Chart(frame, title=title)
-        .mark_rect(invalid=None)
-        .encode(
-            alt.X("key:N", sort=keys, title=x, axis=axis),
-            alt.Y("query:N", sort=queries, title=y, axis=axis),
-            colour,
-            tooltip=tips("query:N", "key:N", "allowed:N", ("weight:Q", what, ".6f")),
-        )
-        .properties(**size)
+    cells = alt.Chart(frame, title=title, **size).mark_rect(invalid=None)
+    return cells.encode(
+        alt.X("key:N", sort=keys, title=x, axis=axis),
+        alt.Y("query:N", sort=queries, title=y, axis=axis),
+        colour,
+        tooltip=tips("query:N", "key:N", "allowed:N", ("weight:Q", what, ".6f")),
     )
 
 
@@ -235,17 +226,14 @@ def rollout(reading: Reading, *, stack: str | None = None, dark: bool = False) -
     order = list(dict.fromkeys(frame["query"]))
     size = int(np.clip(26 * len(order), 150, 320))
     axis = alt.Axis(labelOverlap=True)
-    return (
-        alt.Chart({"values": frame.to_dict("records")}, width=size, height=size)
-        .mark_rect()
-        .encode(
-            alt.X("key:N", sort=order, title="input token", axis=axis),
-            alt.Y("query:N", sort=order, title="position", axis=axis),
-            heat("share:Q", sequential(dark), 0, 1, title="share"),
-            tooltip=tips("layer:O", "query:N", "key:N", ("share:Q", "", ".6f")),
-        )
-        .facet(facet=alt.Facet("layer:O", title="after layer"), columns=max(1, ROW_WIDTH // (size + 20)))
+    cells = alt.Chart({"values": frame.to_dict("records")}, width=size, height=size).mark_rect()
+    cells = cells.encode(
+        alt.X("key:N", sort=order, title="input token", axis=axis),
+        alt.Y("query:N", sort=order, title="position", axis=axis),
+        heat("share:Q", sequential(dark), 0, 1, title="share"),
+        tooltip=tips("layer:O", "query:N", "key:N", ("share:Q", "", ".6f")),
     )
+    return cells.facet(facet=alt.Facet("layer:O", title="after layer"), columns=max(1, ROW_WIDTH // (size + 20)))
 
 
 HEAD_GRID_MOST_CELLS = 12_000
@@ -258,9 +246,7 @@ GAP, TITLES, TOP, WIDE = 8, 150, 24, 620
 """CSS pixels: between heads, for the names of layers, for the names of heads, and the width of all heads."""
 
 
-def share_of(
-    weights: Float[np.ndarray, "head query key"], runs: Sequence[Float[np.ndarray, "head query key"]], scale: str
-) -> Float[np.ndarray, "head query key"]:
+def share_of(weights: Weights, runs: Sequence[Weights], scale: str) -> Weights:
     """Map weights to [0, 1] on a scale of `viz.attention`; NaN where nothing is drawn.
 
     `runs` holds the weights of all runs that share the scale.
@@ -444,43 +430,34 @@ def attention_arcs(
     blocks = [np.stack([exact_weights(one, head) for head in heads]) for one in layers]  # [head, query, key] each
     exact = [np.where(np.isinf(block), np.nan, block) for block in blocks]
     titles = [""] if before is None else [", original", ", changed"]
-    charts = [
-        _arcs(one, heads, share_of(weights, exact, scale), title, dark)
-        for one, weights, title in zip(layers, exact, titles, strict=True)
-    ]
+    shares = [share_of(weights, exact, scale) for weights in exact]
+    charts = [_arcs(*one, heads=heads, dark=dark) for one in zip(layers, shares, titles, strict=True)]
     return charts[0] if before is None else alt.hconcat(*charts, spacing=40)
 
 
-def _arcs(
-    layer: AnyLayer, heads: Sequence[int], shares: Float[np.ndarray, "head query key"], title: str, dark: bool
-) -> Chart:
+def _arcs(layer: AnyLayer, shares: Weights, title: str, *, heads: Sequence[int], dark: bool) -> Chart:
     """Draw the arcs of one run, the largest weights last so that they lie on top."""
     _, n_query, n_key = layer.shape
     height = min(TALLEST, max(150, PITCH * max(n_query, n_key)))
     rows = []
+    names = [f"head {head + 1}" for head in heads]
     for index, query, key in np.argwhere(np.nan_to_num(shares) >= ARCS_LEAST).tolist():
-        rows.append(
-            (shares[index, query, key], f"head {heads[index] + 1}", (query + 0.5) / n_query, (key + 0.5) / n_key)
-        )
+        rows.append((shares[index, query, key], names[index], (query + 0.5) / n_query, (key + 0.5) / n_key))
     table = pd.DataFrame(sorted(rows)[-MOST_ARCS:], columns=["share", "head", "start", "end"])
     thickest = min(2.7, 0.6 * height / max(n_query, n_key))
     share = table["share"]
     table = table.assign(arc=table.index, opacity=0.04 + 0.9 * share**0.85, width=0.5 + thickest * share)
     table = table.merge(pd.DataFrame({"x": _CURVE}), how="cross")
     table["y"] = table["start"] + (table["end"] - table["start"]) * table["x"] ** 2 * (3 - 2 * table["x"])
-    names, look = [f"head {head + 1}" for head in heads], {"title": None, "legend": alt.Legend(orient="top")}
-    axes, ink = pixel_axes(1, 1), pick(TEXT, dark)
-    arcs = (
-        alt.Chart(inline(table))
-        .mark_line(interpolate="monotone", clip=False)
-        .encode(
-            *axes,
-            order="x:Q",
-            detail="arc:N",
-            color=hues("head:N", names, [head_hue(head, dark) for head in heads], **look),
-            opacity=alt.Opacity("opacity:Q", scale=None, legend=None),
-            strokeWidth=alt.StrokeWidth("width:Q", scale=None, legend=None),
-        )
+    axes, ink, legend = pixel_axes(1, 1), pick(TEXT, dark), alt.Legend(orient="top")
+    arcs = alt.Chart(inline(table)).mark_line(interpolate="monotone", clip=False)
+    arcs = arcs.encode(
+        *axes,
+        order="x:Q",
+        detail="arc:N",
+        color=hues("head:N", names, [head_hue(head, dark) for head in heads], title=None, legend=legend),
+        opacity=alt.Opacity("opacity:Q", scale=None, legend=None),
+        strokeWidth=alt.StrokeWidth("width:Q", scale=None, legend=None),
     )
     words = []  # the tokens on each side, as many as fit, below their heading
     for x, what, labels in ((0, "query", layer.query_labels), (1, "key", layer.key_labels)):
@@ -520,9 +497,8 @@ def atom_mapping(reading: Reading, *, layer: int, head: int, dark: bool = False)
     width = max(top, bottom)
     x = {position: position - at - 1 + (width - top) / 2 for position in range(at + 1, len(tokens))}
     x |= {position: position + (width - bottom) / 2 for position in range(at)}
-    words = pd.DataFrame(
-        [{"x": x[i], "y": float(i > at), "token": token, "position": i} for i, token in enumerate(tokens) if i != at]
-    )
+    placed = [(x[i], float(i > at), token, i) for i, token in enumerate(tokens) if i != at]
+    words = pd.DataFrame(placed, columns=["x", "y", "token", "position"])
     lines = frame.assign(
         x=[x[position] for position in frame["product"]], x2=[x[position] for position in frame["reactant"]], y=0.93, y2=0.07,
         elements=["the same" if agrees else "differ" for agrees in frame["agrees"]],

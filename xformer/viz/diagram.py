@@ -231,9 +231,8 @@ class _OwnParts:
 
     def input(self) -> Box:
         if side := self.config.image:
-            what = (
-                f"An image of {side}×{side} pixels, each an integer from 0 (paper) to {self.config.n_inputs - 1} (ink)."
-            )
+            ink = self.config.n_inputs - 1
+            what = f"An image of {side}×{side} pixels, each an integer from 0 (paper) to {ink} (ink)."
             return self.box("tokens", "tokens", "Image", what, shape=(1, side * side))
         title = {"encoder": "Source", "decoder": "Target"}[self.stack] if self.is_pair else "Input"
         what = _of_tokens(self.length, self.config.vocab_size)
@@ -423,10 +422,8 @@ class _FoundParts:
         kind, n = self.reading.output, self.shape.vocab_size
         what, detail = f"Computes a logit for each of the {n:,} tokens", f"{n:,} logits"
         if kind == "answer_span":
-            what, detail = (
-                "Computes logits for each token as the start and as the end of an answer",
-                "2 logits per token",
-            )
+            what = "Computes logits for each token as the start and as the end of an answer"
+            detail = "2 logits per token"
         elif kind in CLASSES:
             item = "each token" if kind == "token_class" else "the whole input"
             what = f"Computes a logit for each of the {n:,} classes for {item}"

@@ -27,6 +27,10 @@ from xformer.reading import Reading
 from xformer.site import Site, layer_title
 from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL
 
+Weights = Float[np.ndarray, "head query key"]
+Allowed = Bool[np.ndarray, "#head #query #key"]
+"""False where the mask hides a key; broadcastable to the weights."""
+
 
 @dataclass(frozen=True, eq=False)
 class PatternLayer:
@@ -38,7 +42,7 @@ class PatternLayer:
         name: The path of the layer.
         title: The display name of the layer.
         pattern: The weights [head, query, key].
-        allowed: False where the mask hides a key; broadcastable to the pattern.
+        allowed: Where the mask permits a key.
         query_labels: The tokens at the queries.
         key_labels: The tokens at the keys.
         z_size: The mean norm of each head's z over the queries; empty if not recorded.
@@ -47,8 +51,8 @@ class PatternLayer:
 
     name: str
     title: str
-    pattern: Float[np.ndarray, "head query key"]
-    allowed: Bool[np.ndarray, "#head #query #key"]
+    pattern: Weights
+    allowed: Allowed
     query_labels: tuple[str, ...]
     key_labels: tuple[str, ...]
     z_size: tuple[float, ...] = ()
@@ -101,11 +105,11 @@ class LaterLayer:
     stream: None = None
 
     @property
-    def pattern(self) -> Float[np.ndarray, "head query key"]:
+    def pattern(self) -> Weights:
         return self.run[f"{self.name}.pattern"][0].float().numpy(force=True)
 
     @property
-    def allowed(self) -> Bool[np.ndarray, "head query key"]:
+    def allowed(self) -> Allowed:
         return self.run[f"{self.name}.mask"][0].numpy(force=True)
 
     def pool(self, side: int) -> tuple[int, int]:
@@ -130,17 +134,13 @@ def exact_weights(layer: AnyLayer, head: int) -> Float[np.ndarray, "query key"]:
     return np.where(seen, np.where(np.isfinite(weights), weights, np.nan), np.inf).astype("<f4")
 
 
-def moved(
-    original: Float[np.ndarray, "head query key"], changed: Float[np.ndarray, "head query key"]
-) -> Float[np.ndarray, " head"]:
+def moved(original: Weights, changed: Weights) -> Float[np.ndarray, " head"]:
     """Return how far each head moved: the total variation ½ Σ_key |p − p'|, averaged over queries; 0 is equal, 1 disjoint."""
     both = np.where(np.isfinite(original) & np.isfinite(changed), np.abs(original - changed), 0)
     return 0.5 * both.sum(axis=2).mean(axis=1)
 
 
-def small(
-    pattern: Float[np.ndarray, "head query key"], allowed: Bool[np.ndarray, "#head #query #key"], side: int
-) -> Thumbnail:
+def small(pattern: Weights, allowed: Allowed, side: int) -> Thumbnail:
     """Compute the planes of a layer, with at most `side` rows and columns, and their first columns without the first key.
 
     A cell is round(253 · √(weight / peak)) of the largest weight in its block, where peak is the head's largest finite weight.
@@ -168,9 +168,7 @@ def codes_of(
     return np.where(number, codes, np.where(weights == -np.inf, MASKED, NAN)).astype(np.uint8)
 
 
-def plane(
-    pattern: Float[np.ndarray, "head query key"], allowed: Bool[np.ndarray, "#head #query #key"]
-) -> UInt8[np.ndarray, "head row col"]:
+def plane(pattern: Weights, allowed: Allowed) -> UInt8[np.ndarray, "head row col"]:
     """Encode the weights of a layer on the fixed scale from 0 to 1, round(253 w), with at most `SIDE` cells on either axis."""
     weights = np.where(allowed, pattern, -np.inf)
     for axis in (1, 2):
@@ -408,7 +406,7 @@ def pattern_layers(reading: Reading) -> list[AnyLayer]:
     return layers
 
 
-def is_causal(pattern: Float[np.ndarray, "head query key"]) -> bool:
+def is_causal(pattern: Weights) -> bool:
     """Return whether every weight above the diagonal is exactly 0 in all heads, as under a causal mask."""
     _, queries, keys = pattern.shape
     return queries == keys > 1 and not pattern[:, *np.triu_indices(queries, 1)].any()

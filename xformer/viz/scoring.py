@@ -55,9 +55,8 @@ def accuracy(
         >>> chart = xformer.viz.accuracy(counted)
     """
     frame: Any = accuracy_table(counted, by)
-    data = frame[frame["measure"] == measure].assign(
-        model=frame["model"].map(short_names(counted.models)), trained=True
-    )
+    names = short_names(counted.models)
+    data = frame[frame["measure"] == measure].assign(model=frame["model"].map(names), trained=True)
     title = "position in the answer" if by == "position" else "length of the answer"
     x = alt.X(f"{by}:Q", title=title, axis=alt.Axis(tickMinStep=1, format="d"), scale=alt.Scale(nice=False, padding=12))
     name = _TITLES[by, measure]
@@ -223,7 +222,6 @@ def lengths_compared(
               axis=alt.Axis(format="d", tickMinStep=1))  # fmt: skip
     title = "whole answers right"
     hover = tips("model:N", "length:Q", ("exact_match:Q", title, ".1%"))
-    hover += tips(
-        ("token_accuracy:Q", "single tokens right", ".1%"), ("samples:Q", "inputs"), ("training:N", "this length")
-    )
+    hover += tips(("token_accuracy:Q", "single tokens right", ".1%"))
+    hover += tips(("samples:Q", "inputs"), ("training:N", "this length"))
     return layered(*_lines(data, x, ("exact_match", title), hover, dark), height=320)
