@@ -25,9 +25,7 @@ CHECKPOINTS = Path(xformer.__file__).parents[1] / "checkpoints"
 SOURCE = [3, 7, 1, 4, 2]
 
 
-def of_family(
-    name: str, text: str = "the cat sat on the mat", to: torch.dtype = torch.float32, **options: Any
-) -> Reading:
+def of_family(name: str, text: str = "the cat sat on the mat", to: Any = torch.float32, **options: Any) -> Reading:
     """Run a tiny random model of a Hugging Face family on a text; an encoder-decoder also gets a target."""
     typed = f"{text} >> a bird then flew" if name in ("T5", "BART", "Marian") else text
     return xformer.read(FAMILIES[name].make().to(to), typed, tokenizer=tokenizer(), **options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -53,10 +55,8 @@ def test_the_head_with_the_largest_estimate_is_measured_first(monkeypatch: pytes
     monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 12)
     found = estimate_head_effects(xformer.read("checkpoints/reverse", "3 7 12 9"))
     largest = max(found.estimated, key=lambda head: abs(found.estimated[head]))
-    seen = [
-        (one.done, one.is_final, largest in one.measured, one.frame()["measured"].count())
-        for one in found.measure_all()
-    ]
+    reports = found.measure_all()
+    seen = [(one.done, one.is_final, largest in one.measured, one.frame()["measured"].count()) for one in reports]
     assert seen[:2] == [(0, False, False, 0), (1, False, True, 1)]  # first only estimated
     assert seen[-1] == (16, True, True, 16)
     assert found.to_do == len(found.frame()) == 16
@@ -103,8 +103,11 @@ def test_the_summary_names_the_heads_that_are_needed() -> None:
         assert "head 1" not in effect_summary(effects(*heads), "induction", "loss", 1.0).lower()
 
 
-def table(estimated: list[float], measured: list[float]) -> pd.DataFrame:
-    return pd.DataFrame({"estimated": estimated, "measured": measured})
+def agreement_of(estimated: Sequence[float], measured: Sequence[float]) -> Agreement:
+    """Return the agreement, which must exist."""
+    found = agreement(pd.DataFrame({"estimated": estimated, "measured": measured}))
+    assert found is not None
+    return found
 
 
 def test_the_rank_correlation_matches_scipy() -> None:
@@ -115,15 +118,15 @@ def test_the_rank_correlation_matches_scipy() -> None:
     assert 0.5 < sums[0] / sums[1] < 1.0
     rho = scipy.stats.spearmanr(estimated, measured)[0]
     wanted = Agreement(pytest.approx(rho), 40, 6, pytest.approx(sums[0] / sums[1]))
-    assert agreement(table(estimated.tolist(), measured.tolist())) == wanted
+    assert agreement_of(estimated.tolist(), measured.tolist()) == wanted
 
 
 def test_few_or_equal_numbers_have_no_agreement() -> None:
     values = [0.1 * step for step in range(12)]  # the first has no effect
-    one = table(values, [value**3 for value in values])
-    found = agreement(one)
+    found = agreement_of(values, [value**3 for value in values])
     assert found == Agreement(pytest.approx(1.0), 11, 3, pytest.approx(1.0))
     assert not found.is_poor
+    one = pd.DataFrame({"estimated": values, "measured": [value**3 for value in values]})
     assert agreement(one.head(10)) is None
     assert agreement(one * NOTHING / 2) is None
     assert agreement(one.assign(estimated=0.5)) is None
@@ -133,22 +136,17 @@ def test_few_or_equal_numbers_have_no_agreement() -> None:
 
 def test_a_reversed_or_random_order_is_near_chance() -> None:
     values = [0.1 * step for step in range(1, 31)]
-    inverted = agreement(table(values, [-value for value in values]))
-    assert inverted is not None
+    inverted = agreement_of(values, [-value for value in values])
     assert (inverted.rho, inverted.is_near_chance) == (pytest.approx(-1.0), True)
-    shuffled = agreement(table(values, np.random.default_rng(1).permutation(values).tolist()))
-    assert shuffled is not None
-    assert shuffled.is_near_chance
+    assert agreement_of(values, np.random.default_rng(1).permutation(values).tolist()).is_near_chance
 
 
 def test_a_good_order_that_misses_the_largest_effects_is_poor() -> None:
     values = [0.01 * step for step in range(1, 61)]
-    missed = agreement(table([0.0, 0.0, 0.0, 0.0, *values[4:]], [9.0, 8.0, 7.0, 6.0, *values[4:]]))
-    assert missed is not None
+    missed = agreement_of([0.0, 0.0, 0.0, 0.0, *values[4:]], [9.0, 8.0, 7.0, 6.0, *values[4:]])
     assert missed.found == pytest.approx(sum(values[-6:]) / (9 + 8 + 7 + 6 + sum(values[-2:])))
     assert (missed.is_near_chance, missed.is_poor) == (False, True)
-    alike = agreement(table(values, [*values[:40], *[0.7 - value / 10 for value in values[40:]]]))
-    assert alike is not None
+    alike = agreement_of(values, [*values[:40], *[0.7 - value / 10 for value in values[40:]]])
     assert (alike.found > 0.95, alike.is_poor) == (True, False)
 
 

@@ -81,9 +81,8 @@ def test_copying_everything_gives_the_other_run_bit_for_bit(architecture: str, n
         assert not torch.allclose(deciding_logits(into), deciding_logits(source), atol=0.1)
     frame = patching([one, other], everywhere=True)
     last = frame.query("component == 'residual' and layer == 2 and not part.str.contains('encoder')")
-    assert (
-        last[["restored", "turns"]].to_numpy().tolist() == [[1.0, True]] * 2
-    )  # the last layer's stream determines the logits
+    # The last layer's stream determines the logits.
+    assert last[["restored", "turns"]].to_numpy().tolist() == [[1.0, True]] * 2
     assert frame["into"].tolist() == ["changed"] * (len(frame) // 2) + ["whole"] * (len(frame) // 2)
 
 
@@ -315,8 +314,8 @@ def test_a_counterpart_differs_in_one_token_that_matters(name: str) -> None:
 
 
 def test_readings_that_kept_only_their_logits_can_be_patched() -> None:
-    whole = [read("checkpoints/reverse", text) for text in ("3 7 12 5", "3 7 13 5")]
-    bare: list[Reading] = [read("checkpoints/reverse", text, keep=("logits",)) for text in ("3 7 12 5", "3 7 13 5")]
+    texts = ("3 7 12 5", "3 7 13 5")
+    whole, bare = ([read("checkpoints/reverse", text, keep=keep) for text in texts] for keep in (("*",), ("logits",)))
     one, other = (patching_map(*runs, part="head", exact=True) for runs in (whole, bare))
     pd.testing.assert_frame_equal(one, other, atol=1e-5)
     assert torch.equal(whole[0].logits, bare[0].logits)

@@ -49,14 +49,9 @@ def rows(reading: Any, head: int) -> list[tuple[int, int, list[float], list[floa
     get = reading.trace.activations
     pattern, scores, mask = (get[f"{PATH}.{name}"] for name in ("pattern", "scores", "mask"))
     valid = reading.trace.valid
+    n = mask.expand(pattern.shape).sum(dim=-1)
     return [
-        (
-            b,
-            q,
-            pattern[b, head, q].tolist(),
-            scores[b, head, q].tolist(),
-            int(mask.expand(pattern.shape)[b, head, q].sum()),
-        )
+        (b, q, pattern[b, head, q].tolist(), scores[b, head, q].tolist(), int(n[b, head, q]))
         for b in range(BATCH)
         for q in range(POS)
         if valid is None or bool(valid[b, q])
@@ -148,9 +143,7 @@ def test_layer_measures_match_their_equations() -> None:
 
 
 @pytest.mark.parametrize(("factor", "noise", "wanted"), [(1.0, 0.0, 5**0.5), (5**-0.5, 0.0, 1.0), (0.3, 0.1, math.nan)])
-def test_the_score_factor_is_nan_unless_scores_are_a_multiple_of_q_k(
-    factor: float, noise: float, wanted: float
-) -> None:
+def test_the_score_factor_is_nan_unless_scores_are_multiples_of_q_k(factor: float, noise: float, wanted: float) -> None:
     torch.manual_seed(0)
     q, k = torch.randn(2, BATCH, HEADS, POS, 5).unbind()
     scores = q @ k.mT * factor + noise * torch.randn(BATCH, HEADS, POS, POS)

@@ -87,11 +87,8 @@ def test_with_keys_of_another_stream_the_ith_position_is_paired_with_the_ith_key
         pattern[0, answer, source] = 0.75
         pattern[0, answer, 6] = 0.25
     scores = dict(zip(SCORES, pattern_scores(pattern, [3, 4, 5], [0, 1, 2])[0].tolist(), strict=True))
-    assert (scores["diagonal"], scores["anti_diagonal"], scores["first"]) == (
-        0.25,
-        0.75,
-        0.25,
-    )  # one cell is on both diagonals
+    # One cell is on both diagonals.
+    assert (scores["diagonal"], scores["anti_diagonal"], scores["first"]) == (0.25, 0.75, 0.25)
     assert scores["entropy"] == pytest.approx(-0.75 * math.log2(0.75) + 0.25 * 2, abs=1e-6)
     wide = torch.zeros(1, 3, 5)  # with 3 queries and 5 keys, the mirror key of query i is 4 − i
     wide[0, [0, 1, 2], [4, 3, 2]] = 1.0

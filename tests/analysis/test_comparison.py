@@ -18,9 +18,7 @@ from xformer.errors import InputError
 @pytest.mark.parametrize(
     ("architecture", "changes"), [*((name, ()) for name in ARCHITECTURES), ("decoder", (edits.set_causal(False),))]
 )
-def test_search_finds_the_first_input_on_which_two_models_differ(
-    architecture: str, changes: tuple[AnyEdit, ...]
-) -> None:
+def test_search_finds_the_first_input_where_two_models_differ(architecture: str, changes: tuple[AnyEdit, ...]) -> None:
     """Includes a change that lets a model see ahead. The twin differs in one neuron, so on few inputs."""
     one = random_variant("one", architecture, seed=1)
     stack = "encoder" if architecture == "encoder" else "decoder"

@@ -139,9 +139,8 @@ def test_the_divergence_at_each_position_matches_pytorch(two: list[Reading]) -> 
     found = prediction_difference(two)
     assert len(found) == len(two[0].tokens)
     p, q = (run.logits[0].double().log_softmax(dim=-1) for run in two)
-    torch.testing.assert_close(
-        torch.tensor(found["kl"]), F.kl_div(q, p, reduction="none", log_target=True).sum(dim=-1), rtol=1e-6, atol=1e-9
-    )
+    expected = F.kl_div(q, p, reduction="none", log_target=True).sum(dim=-1)
+    torch.testing.assert_close(torch.tensor(found["kl"]), expected, rtol=1e-6, atol=1e-9)
     assert found["other_says"].tolist() == [two[1].subject.labels[token] for token in q.argmax(dim=-1)]
     assert prediction_difference([two[0], two[0]])["kl"].max() == 0
 
@@ -183,9 +182,8 @@ WORDS = ["dr", "ink", " to", " Mary", " John", "drink", "."]
 
 
 def generated(*tokens: tuple[str, float]) -> GeneratedText:
-    return GeneratedText.of(
-        lambda ids: "".join(WORDS[one] for one in ids), [(WORDS.index(word), p) for word, p in tokens]
-    )
+    numbered = [(WORDS.index(word), p) for word, p in tokens]
+    return GeneratedText.of(lambda ids: "".join(WORDS[one] for one in ids), numbered)
 
 
 def test_texts_differ_at_a_character_however_they_are_tokenized() -> None:

@@ -73,9 +73,8 @@ def test_tables_have_every_number_once(reading: Reading) -> None:
     angles = cosines(reading, part="sum")
     assert len(angles) == 25
     for position, token, other, other_token, cosine in angles.itertuples(index=False):
-        assert cosine == pytest.approx(
-            F.cosine_similarity(x[position].double(), x[other].double(), dim=0).item(), abs=1e-14
-        )
+        expected = F.cosine_similarity(x[position].double(), x[other].double(), dim=0).item()
+        assert cosine == pytest.approx(expected, abs=1e-14)
         assert (token, other_token) == (str(TOKENS[position]), str(TOKENS[other]))
 
 

@@ -59,13 +59,17 @@ def test_firing_shares_match_a_count_by_hand() -> None:
     assert row[["share_dead", "share_ever", "share_at_once"]].tolist() == pytest.approx([1 / 5, 4 / 5, 9 / 15])
 
 
+def tiny_subject(architecture: str = "encoder") -> TaskModel:
+    task = tiny_task(architecture)
+    return TaskModel(Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval(), task)
+
+
 def tiny_survey(monkeypatch: pytest.MonkeyPatch, architecture: str, n: int, seed: int, batch: int) -> Survey:
     """Run a survey that keeps three inputs for each neuron, with `batch` inputs per batch."""
-    task = tiny_task(architecture)
+    subject = tiny_subject(architecture)
     monkeypatch.setattr(feed_forward, "BEST", 3)
-    monkeypatch.setattr(feed_forward, "MOST_TOKENS_AT_ONCE", batch * max(task.longest))
-    model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
-    return survey(TaskModel(model, task), n, seed)
+    monkeypatch.setattr(feed_forward, "MOST_TOKENS_AT_ONCE", batch * max(subject.task.longest))
+    return survey(subject, n, seed)
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
@@ -107,15 +111,14 @@ def test_a_large_model_is_surveyed_over_fewer_inputs() -> None:
 
 
 def test_a_survey_can_be_repeated_from_its_recipe(tmp_path: Path) -> None:
-    task = tiny_task()
-    model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
-    xformer.save(xformer.Checkpoint(model, task), tmp_path)
+    subject = tiny_subject()
+    xformer.save(xformer.Checkpoint(subject.model, subject.task), tmp_path)
     found = survey(tmp_path, 30, 2)
     again = eval(str(found.recipe), {"xformer": xformer})
     assert again.layers["encoder.0.ffn"].fired.equal(found.layers["encoder.0.ffn"].fired)
     assert again.inputs == found.inputs != survey(tmp_path, 30, 3).inputs
     with pytest.raises(InputError, match="'model' has no task"):
-        survey(BareModel(model), 30)  # pyright: ignore[reportArgumentType]
+        survey(BareModel(subject.model), 30)  # pyright: ignore[reportArgumentType]
 
 
 def test_exciting_inputs_are_the_peaks_of_the_survey(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,15 +254,13 @@ def test_a_strongly_negative_gated_neuron_is_active_and_one_that_writes_nothing_
     post = given[0]  # [pos, d_ff]: the activations, captured independently
     assert post[:, 3].max() <= 0
     assert post[:, 5].abs().min() > 0.01
-    written = torch.stack(
-        [(post[:, n, None] * down.weight[:, n]).norm(dim=-1) for n in range(20)], dim=1
-    )  # [pos, d_ff]
+    norms = [(post[:, n, None] * down.weight[:, n]).norm(dim=-1) for n in range(20)]
+    written = torch.stack(norms, dim=1)  # [pos, d_ff]
     at = int(written[:, 3].argmax())
     assert written[at].argmax() == 3
     reading = xformer.read(model, GATED_INPUT)
-    torch.testing.assert_close(
-        activity(reading, layer=1), written, rtol=1e-4, atol=1e-3
-    )  # sums of hundreds in another order
+    # These are sums of hundreds of terms in another order.
+    torch.testing.assert_close(activity(reading, layer=1), written, rtol=1e-4, atol=1e-3)
     for position in range(8):
         wanted = written[position].argsort(descending=True)[:6].tolist()
         assert top_neurons(reading, layer=1, position=position, n=6) == wanted
@@ -299,9 +300,7 @@ def test_a_trigger_holds_half_of_the_activation_and_three_times_its_even_share()
 
 def test_triggers_of_a_survey_distinguish_tokens_and_positions() -> None:
     """Neuron 0 fires on the token 3 and neuron 1 at position 1, by their weights; neuron 2 fires everywhere."""
-    task = tiny_task()
-    model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
-    found = survey(TaskModel(model, task), 60, 3)
+    found = survey(tiny_subject(), 60, 3)
     counted: LayerSurvey = found.layers["encoder.0.ffn"]
     for kind, (sums, count) in counted.tallies.items():
         assert int(count.sum()) == counted.n_positions

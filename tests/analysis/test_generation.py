@@ -215,10 +215,8 @@ def test_likeliest_tokens_include_those_of_every_run_and_the_right_one() -> None
     runs = two_of("decoder", forced=True)
     for step in (0, 5):
         at, right = likeliest_tokens(runs, step, 2), runs[0].labels[runs[0].answer[step]]
-        expected = {
-            right,
-            *(one.labels[token] for one in runs for token in one.probabilities[step].topk(2).indices.tolist()),
-        }
+        expected = {one.labels[token] for one in runs for token in one.probabilities[step].topk(2).indices.tolist()}
+        expected.add(right)
         assert (set(at["token"]), len(at), set(at["step"])) == (expected, 2 * len(expected), {step})
         assert max(at["probability"].iloc[:2]) == max(at["probability"])  # the likeliest token comes first
         assert set(at[at["right"]]["token"]) == {right}

@@ -40,18 +40,22 @@ def test_batched_predictions_match_single_images(model: Transformer) -> None:
         assert shares == pytest.approx([p.max().item(), p[digit].item()], abs=1e-5)
 
 
-def test_mistakes_are_sorted_by_confidence(model: Transformer) -> None:
-    read = predict_test_images(model)
-    wrong = mistakes(xformer.read(TaskModel(model, Task(preset("digits").task)), "test 3"))
+@pytest.fixture(scope="module")
+def subject(model: Transformer) -> TaskModel:
+    return TaskModel(model, Task(preset("digits").task))
+
+
+def test_mistakes_are_sorted_by_confidence(model: Transformer, subject: TaskModel) -> None:
+    read, wrong = predict_test_images(model), mistakes(xformer.read(subject, "test 3"))
     assert set(wrong["image"]) == {row.image for row in read.itertuples() if row.predicted != row.digit}
     assert wrong["probability"].is_monotonic_decreasing
 
 
-def test_filters_are_the_weights_and_components_reconstruct_them(model: Transformer) -> None:
+def test_filters_are_the_weights_and_components_reconstruct_them(model: Transformer, subject: TaskModel) -> None:
     filters = patch_weights(model)
     assert filters.shape == (64, 2, 2)
     assert filters[5, 1, 0] == model.embedding.weight[5, 2]
-    reading = xformer.read(TaskModel(model, Task(preset("digits").task)), "test 3")
+    reading = xformer.read(subject, "test 3")
     components = filter_components(reading)
     basis = torch.tensor(components["weight"].to_numpy()).view(4, 4)  # [axis, pixel]
     centred = filters.flatten(1).double() - filters.flatten(1).double().mean(dim=0)
@@ -64,15 +68,13 @@ def test_filters_are_the_weights_and_components_reconstruct_them(model: Transfor
     lengths = table.groupby("filter", sort=False)["weight"].apply(lambda weights: (weights**2).sum())
     assert len(lengths) == 64
     assert lengths.is_monotonic_decreasing
-    assert components["filter"].tolist()[::4] == [
-        f"component {n + 1}: {p:.0%}" for n, p in enumerate(explained.tolist())
-    ]
+    names = [f"component {n}: {p:.0%}" for n, p in enumerate(explained.tolist(), 1)]
+    assert components["filter"].tolist()[::4] == names
     with pytest.raises(InputError, match="reads tokens"):
         patch_filters(xformer.read(Transformer(preset("reverse").model), "3 7"))
 
 
-def test_classes_have_the_probabilities_of_the_digits(model: Transformer) -> None:
-    subject = TaskModel(model, Task(preset("digits").task))
+def test_classes_have_the_probabilities_of_the_digits(model: Transformer, subject: TaskModel) -> None:
     p = record(model, digit_images()[1].pixels[3][None]).logits[0, 0].softmax(dim=-1)
     table = classes(xformer.read(subject, "test 3"))
     assert table["digit"].tolist() == list("0123456789")
@@ -81,8 +83,8 @@ def test_classes_have_the_probabilities_of_the_digits(model: Transformer) -> Non
     assert not classes(xformer.read(subject, "drawn 00g"))["right"].any()  # no right answer is known
 
 
-def test_a_survey_counts_blank_pixels_and_each_test_image_once(model: Transformer) -> None:
-    found = survey(TaskModel(model, Task(preset("digits").task)), 2000, 1)
+def test_a_survey_counts_blank_pixels_and_each_test_image_once(subject: TaskModel) -> None:
+    found = survey(subject, 2000, 1)
     assert found.n_inputs == N_TEST
     assert [layer.n_positions for layer in found.layers.values()] == [17 * N_TEST] * 2
     assert {len(image) for image in found.inputs} == {64}

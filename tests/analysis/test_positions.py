@@ -86,9 +86,8 @@ def test_sinusoidal_products_match_the_closed_form_and_depend_only_on_the_offset
 def test_rotary_products_match_the_closed_form_and_rotated_vectors(float64: None) -> None:
     """The closed form and vectors that are actually rotated give the same products."""
     run = ran(random_model("encoder", positions="rotary", position_base=100.0))
-    turned = rotate(torch.full((1, 1, N, 10), 10**-0.5), rotary_angles(torch.arange(N), 10, 100.0))[
-        0, 0
-    ]  # [pos, d_head]
+    angles = rotary_angles(torch.arange(N), 10, 100.0)
+    turned = rotate(torch.full((1, 1, N, 10), 10**-0.5), angles)[0, 0]  # [pos, d_head]
     by_hand = by_offset(turned @ turned.T)["mean"].tolist()
     for row, product in zip(analysis.position_offsets(run, n=N).itertuples(), by_hand, strict=True):
         expected = sum(math.cos(row.offset / 100.0 ** (2 * m / 10)) for m in range(5)) / 5
@@ -144,9 +143,8 @@ def test_without_positions_only_a_causal_model_depends_on_the_order() -> None:
 
 def test_order_test_returns_none_for_palindromes_and_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert order_test(ran(random_model("encoder-decoder"))) is None
-    monkeypatch.setattr(
-        "xformer.analysis.positions.MOST_TOKENS_READ", 3
-    )  # only the first tokens of a long input are used
+    # Only the first tokens of a long input are used.
+    monkeypatch.setattr("xformer.analysis.positions.MOST_TOKENS_READ", 3)
     assert order_test(ran(random_model("encoder"), tokens=torch.tensor([[3, 7, 3, 1, 4]]))) is None
 
 

@@ -32,13 +32,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "post, biases": {"norm": "post", "attention_bias": True},
     "no norm": {"norm": "none"},
     "no feed-forward": {"norm": "pre", "d_ff": 0, "positions": "learned"},
-    "rotary, tied": {
-        "norm": "post",
-        "positions": "rotary",
-        "tied_output": True,
-        "output_bias": False,
-        "ffn_bias": False,
-    },
+    "rotary, tied": {"positions": "rotary", "tied_output": True, "output_bias": False, "ffn_bias": False},
     "scaled, gelu": {"norm": "none", "final_norm": True, "scale_embeddings": True, "activation": "gelu"},
 }
 CASES = [
@@ -98,15 +92,10 @@ def test_the_lens_table_has_the_probabilities() -> None:
 
 def test_decided_finds_the_depth_from_which_the_answer_stays_right() -> None:
     right = {0: [0, 1, 1], 1: [1, 0, 1], 2: [1, 1, 1], 3: [1, 1, 0]}
-    rows = [
-        (position, depth, "abc"[depth], bool(ok)) for position, flags in right.items() for depth, ok in enumerate(flags)
-    ]
-    frame = pd.DataFrame(rows, columns=["position", "depth", "point", "right"])
-    assert decision_depths(frame).to_dict("list") == {
-        "position": [0, 1, 2],
-        "depth": [1, 2, 0],
-        "point": ["b", "c", "a"],
-    }
+    cells = ((position, depth, ok) for position, flags in right.items() for depth, ok in enumerate(flags))
+    rows = [(position, depth, "abc"[depth], bool(ok)) for position, depth, ok in cells]
+    found = decision_depths(pd.DataFrame(rows, columns=["position", "depth", "point", "right"]))
+    assert found.to_dict("list") == {"position": [0, 1, 2], "depth": [1, 2, 0], "point": ["b", "c", "a"]}
 
 
 def rounding(parts: pd.DataFrame) -> float:
@@ -227,9 +216,8 @@ def test_the_parts_of_an_edited_run_sum_to_its_logit() -> None:
 def test_an_edited_stream_is_refused(name: str) -> None:
     with pytest.raises(EditError, match="the stream itself"):
         attribution(from_trace(*ran("encoder-decoder", "pre", edits=[edits.scale(name, 1.0)])), position=2, token=4)
-    model, trace = ran(
-        "encoder-decoder", "pre", edits=[edits.scale("encoder.0.resid_mid", 2.0)]
-    )  # not the output stack
+    of_encoder = edits.scale("encoder.0.resid_mid", 2.0)  # not the output stack
+    model, trace = ran("encoder-decoder", "pre", edits=[of_encoder])
     parts = attribution(from_trace(model, trace), position=2, token=4)
     assert parts["contribution"].sum() == pytest.approx(trace.logits[0, 2, 4].item(), abs=rounding(parts))
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pandas as pd
 import pytest
 from scipy import stats
 
 import xformer
-from tests.analysis.duel import random_variant, shipped, variant_of
+from tests.analysis.duel import CHECKPOINTS, random_variant, shipped, variant_of
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits
 from xformer.analysis import comparison as predicting
@@ -144,9 +143,6 @@ def test_counting_long_inputs_in_portions_gives_the_same_result(monkeypatch: pyt
         assert getattr(reports[-1], name) == getattr(whole, name)
 
 
-CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
-
-
 def reading(name: str, text: str = "3 7 12 9") -> xformer.Reading:
     return xformer.read(CHECKPOINTS / name, text)
 
@@ -176,9 +172,8 @@ def test_lengths_compared_matches_evaluate_at_each_length() -> None:
     table = lengths_compared(models, lengths=[5, 16], samples=40, seed=3).set_index(["model", "length"])
     one, row = models[1], table.loc[("B", 16)]
     found = evaluate(one.model, Task(one.task.config.replace(min_len=16, max_len=16)), samples=40, seed=3)
-    assert (row["exact_match"], row["token_accuracy"]) == pytest.approx(
-        (found.exact_match, found.token_accuracy), abs=1e-12
-    )
+    both = found.exact_match, found.token_accuracy
+    assert (row["exact_match"], row["token_accuracy"]) == pytest.approx(both, abs=1e-12)
     assert (row["low"], row["high"]) == wilson(round(found.exact_match * 40), 40)
     alone = accuracy_by_length(reading("reverse-mirror"), lengths=[16], samples=40, seed=3).loc[0]
     assert (alone["exact_match"], alone["low"], alone["trained"]) == (row["exact_match"], row["low"], False)

@@ -98,9 +98,8 @@ def estimate_head_effects(
     measure = minimal_pairs.of_run(reading, position, token, against)
     names = [name for site in reading.attention if (name := f"{site.path}.z") in reading]
     if not names:
-        raise UnavailableError(
-            f"The outputs of single heads of {reading.subject.name} are not in this run, so none can be ablated."
-        )
+        model = reading.subject.name
+        raise UnavailableError(f"The outputs of single heads of {model} are not in this run, so none can be ablated.")
     needed, free = 2 * recorded_bytes(reading.subject.shape, *lengths(reading.example)), free_bytes() // 2
     if needed > free:
         raise UnavailableError(

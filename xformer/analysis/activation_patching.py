@@ -56,12 +56,9 @@ class Part:
     """From 1; 0 if the part is not a head."""
 
     def patch(self, source: Reading, *, everywhere: bool) -> AnyEdit:
-        return patch_from(
-            source.trace,
-            self.name,
-            heads=(self.head - 1,) if self.head else None,
-            positions=None if everywhere else (source.target_positions[-1],),
-        )
+        heads = (self.head - 1,) if self.head else None
+        positions = None if everywhere else (source.target_positions[-1],)
+        return patch_from(source.trace, self.name, heads=heads, positions=positions)
 
 
 def parts(reading: Reading, *, everywhere: bool = False) -> list[Part]:

@@ -98,9 +98,8 @@ def measure(
         scores, allowed = get["scores"], get["mask"]
         if allowed is None:
             allowed = pattern.new_ones(pattern.shape, dtype=torch.bool) if scores is None else scores > -math.inf
-        valid_q, valid_k = (
-            _valid_positions(reading, stack, pattern, valid) for stack in (site.query_stack, site.key_stack)
-        )
+        stacks = site.query_stack, site.key_stack
+        valid_q, valid_k = (_valid_positions(reading, stack, pattern, valid) for stack in stacks)
         rows = _Rows(pattern, allowed.expand(pattern.shape), valid_q, valid_k, is_self=not site.is_cross)
         found = rows.measures(scores)
         found["output_norm"] = rows.mean(_output_size(reading, path, get["z"], pattern))

@@ -160,10 +160,7 @@ def pattern_incompatibility(one: Reading, other: Reading) -> str | None:
     """Return the reason why the patterns of two runs cannot be subtracted, in one sentence; None if they can be."""
     for what, value_of in (
         ("attention layers", deciding_layers),
-        (
-            "heads × queries × keys",
-            lambda run: [tuple(run[f"{path}.pattern"].shape[1:]) for path in deciding_layers(run)],
-        ),
+        ("heads × queries × keys", lambda run: [run[f"{path}.pattern"].shape[1:] for path in deciding_layers(run)]),
         ("deciding positions", lambda run: run.target_positions[-1]),
     ):
         if value_of(one) != value_of(other):
@@ -239,9 +236,8 @@ def prediction_incompatibility(one: Reading, other: Reading) -> str | None:
     if one.subject.labels != other.subject.labels:
         return f"{names} have different vocabularies, so there is no distance between their predictions."
     if one.logits.shape != other.logits.shape:
-        return (
-            f"{names} predict at {one.logits.shape[1]} and {other.logits.shape[1]} positions; give both the same text."
-        )
+        sizes = f"{one.logits.shape[1]} and {other.logits.shape[1]}"
+        return f"{names} predict at {sizes} positions; give both the same text."
     return None
 
 
@@ -331,11 +327,8 @@ def at_position(reading: Reading, position: int) -> Reading:
         raise InputError(f"This run has outputs 0 to {n - 1}, got {position}.")
     labels = torch.full_like(reading.example.labels, IGNORED)
     labels[0, position] = reading.explained(position)
-    return replace(
-        reading,
-        example=replace(reading.example, labels=labels),
-        recipe=f"xformer.analysis.at_position({reading.recipe}, {position})",
-    )
+    recipe = f"xformer.analysis.at_position({reading.recipe}, {position})"
+    return replace(reading, example=replace(reading.example, labels=labels), recipe=recipe)
 
 
 @torch.no_grad()
@@ -423,11 +416,11 @@ def pieces(one: GeneratedText, other: GeneratedText) -> pd.DataFrame:
 def _row(one: GeneratedText, other: GeneratedText, start: int, end: int, other_end: int) -> dict[str, object]:
     row: dict[str, object] = {"from": start}
     for name, text, to in (("A", one, end), ("B", other, other_end)):
-        inside = [at for at, token_end in enumerate(text.ends) if start < token_end <= to]
+        inside = [p for p, token_end in zip(text.probability, text.ends, strict=True) if start < token_end <= to]
         row |= {
             f"{name} says": text.text[start:to],
             f"tokens of {name}": len(inside),
-            f"p of {name}": math.prod(text.probability[at] for at in inside),
+            f"p of {name}": math.prod(inside),
         }
     return row
 

@@ -332,9 +332,7 @@ def kinds_together(vectors: Float[Tensor, "token d_model"], kinds: Mapping[str, 
     """Measure for each kind (given as rows of `vectors`) how many of its tokens have a nearest other token of the same kind."""
     n = len(vectors)
     tokens, nearest = _nearest(vectors)
-    inside = {
-        kind: torch.isin(torch.arange(n), torch.tensor(list(rows), dtype=torch.long)) for kind, rows in kinds.items()
-    }
+    inside = {kind: torch.isin(torch.arange(n), torch.tensor([*rows]).long()) for kind, rows in kinds.items()}
     shares: dict[str, list[Tensor]] = {kind: [] for kind in kinds}
     for names in _label_orders(n):
         for kind, is_one in inside.items():

@@ -265,9 +265,8 @@ def neurons(
         return table.assign(loss_change=math.nan, flips=0)
     answers, name = reading.example.labels[0], f"{reading.feed_forward_site(layer).path}.post"
     losses, predicted = [], []
-    parts = [
-        (name, where) for where in ((slice(0),), *((..., neuron) for neuron in chosen))
-    ]  # the first ablates nothing
+    # The first of these ablates nothing.
+    parts = [(name, where) for where in ((slice(0),), *((..., neuron) for neuron in chosen))]
     for logits in logits_with_replacements(reading, parts):
         losses.append(F.cross_entropy(logits[answers >= 0], answers[answers >= 0]).item())
         predicted.append(logits[answers >= 0].argmax(dim=-1))
@@ -339,12 +338,12 @@ class Survey:
         return self.targets if self.targets and site.stack == "decoder" else self.inputs
 
 
-def fitting(subject: TaskModel, work: float = 2e10, most: int = 500) -> int:
-    """Return how many inputs a survey can run within `work` floating-point operations; at least 16."""
+def fitting(subject: TaskModel, work: float = 2e10) -> int:
+    """Return how many inputs a survey can run within `work` floating-point operations, from 16 to 500."""
     config, longest = subject.model.config, max(subject.task.longest)
     token = 2 * sum(parameter.numel() for parameter in subject.model.parameters())
     token += 4 * longest * config.n_layers * config.n_heads * config.d_head
-    return max(16, min(most, int(work / (token * longest))))
+    return max(16, min(500, int(work / (token * longest))))
 
 
 def survey(where: str | Path | Checkpoint | TaskModel, n: int = 500, seed: int = 0) -> Survey:

@@ -258,20 +258,19 @@ def predictions_by_step(runs: Sequence[DecodedSteps]) -> pd.DataFrame:
         entropy, right = run.entropy().tolist(), run.right
         for step, token in enumerate(run.predicted):
             answer = run.answer[step] if step < len(run.answer) else None
-            rows.append(
-                {
-                    "step": step,
-                    "model": run.name,
-                    "token": run.labels[token],
-                    "probability": run.probability(step),
-                    "drawn": run.drawn_from[step, token].item(),
-                    "answer": "" if answer is None else run.labels[answer],
-                    "answer_probability": nan if answer is None else run.probabilities[step, answer].item(),
-                    "right": right[step] if step < len(right) else None,
-                    "entropy": entropy[step],
-                    "same_context": all(same_context(run, other, step) for other in runs if step < len(other)),
-                }
-            )
+            row = {
+                "step": step,
+                "model": run.name,
+                "token": run.labels[token],
+                "probability": run.probability(step),
+                "drawn": run.drawn_from[step, token].item(),
+                "answer": "" if answer is None else run.labels[answer],
+                "answer_probability": nan if answer is None else run.probabilities[step, answer].item(),
+                "right": right[step] if step < len(right) else None,
+                "entropy": entropy[step],
+                "same_context": all(same_context(run, other, step) for other in runs if step < len(other)),
+            }
+            rows.append(row)
     return pd.DataFrame(rows).sort_values("step", kind="stable", ignore_index=True)
 
 
@@ -301,21 +300,18 @@ def divergence_by_step(runs: Sequence[DecodedSteps]) -> pd.DataFrame:
     for (one, p), (other, q) in combinations(zip(runs, _joint_probabilities(runs), strict=True), 2):
         n = min(len(one), len(other))
         tokens = [[run.labels[token] for token in run.predicted[:n]] for run in (one, other)]
-        frames.append(
-            pd.DataFrame(
-                {
-                    "step": range(n),
-                    "one": one.name,
-                    "other": other.name,
-                    "pair": f"{one.name} | {other.name}",
-                    "kl": kl(p[:n], q[:n]).tolist(),
-                    "kl_back": kl(q[:n], p[:n]).tolist(),
-                    "total_variation": total_variation(p[:n], q[:n]).tolist(),
-                    "same_token": [a == b for a, b in zip(*tokens, strict=True)],
-                    "same_context": [same_context(one, other, step) for step in range(n)],
-                }
-            )
-        )
+        columns = {
+            "step": range(n),
+            "one": one.name,
+            "other": other.name,
+            "pair": f"{one.name} | {other.name}",
+            "kl": kl(p[:n], q[:n]).tolist(),
+            "kl_back": kl(q[:n], p[:n]).tolist(),
+            "total_variation": total_variation(p[:n], q[:n]).tolist(),
+            "same_token": [a == b for a, b in zip(*tokens, strict=True)],
+            "same_context": [same_context(one, other, step) for step in range(n)],
+        }
+        frames.append(pd.DataFrame(columns))
     return pd.concat(frames).sort_values("step", kind="stable", ignore_index=True)
 
 
@@ -489,11 +485,9 @@ def steering_by_scale(
 
 
 def _stream_name(reading: Reading, layer: int) -> str:
-    shape, name = reading.subject.shape, f"{reading.output_stack}.{layer}.resid_post"
-    if not 0 <= layer < shape.n_layers:
-        raise InputError(f"{reading.subject.name} has layers 0 to {shape.n_layers - 1}, got {layer}.")
+    subject, name = reading.subject, f"{reading.output_stack}.{layer}.resid_post"
+    if not 0 <= layer < subject.shape.n_layers:
+        raise InputError(f"{subject.name} has layers 0 to {subject.shape.n_layers - 1}, got {layer}.")
     if name not in reading:
-        raise UnavailableError(
-            f"No residual stream was found in {reading.subject.name}, so nothing can be added to it."
-        )
+        raise UnavailableError(f"No residual stream was found in {subject.name}, so nothing can be added to it.")
     return name

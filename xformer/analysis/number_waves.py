@@ -114,19 +114,18 @@ def shuffles_for(n: int, d_model: int) -> int:
 
 
 def spectrum_of(
-    vectors: Float[Tensor, "number d_model"], n_shuffles: int | None = None, seed: int = 0, *, step: Step | None = None
+    vectors: Float[Tensor, "number d_model"], n_shuffles: int | None = None, *, step: Step | None = None
 ) -> Spectrum:
     """Compute the shares of the frequencies, and the highest share in random orders of the same vectors.
 
     Args:
         vectors: The vectors of the numbers, in order.
         n_shuffles: The number of random orders; by default that of `shuffles_for`.
-        seed: The seed of the orders.
         step: Called with the number of orders done and in total.
     """
     vectors, n = vectors.cpu(), len(vectors)
     n_shuffles = shuffles_for(*vectors.shape) if n_shuffles is None else n_shuffles
-    generator, chance = torch.Generator().manual_seed(seed), 0.0
+    generator, chance = torch.Generator().manual_seed(0), 0.0
     at_once = max(1, min(128, BLOCK_BYTES // (BYTES_PER_ENTRY * n)))
     for done in range(0, n_shuffles, at_once):
         orders = torch.rand(min(at_once, n_shuffles - done), n, generator=generator).argsort(dim=-1)

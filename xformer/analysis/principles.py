@@ -55,9 +55,9 @@ class Sentence:
                 f"A sentence here has 2 to {MOST_WORDS} words, so that every number can be read; this one has "
                 f"{len(self.words)}. For example: the cat saw the dog."
             )
-        if long := [word for word in self.words if len(word) > LONGEST_WORD]:
+        if len(word := max(self.words, key=len)) > LONGEST_WORD:
             raise InputError(
-                f"A word here has at most {LONGEST_WORD} letters; “{long[0][:LONGEST_WORD]}…” has {len(long[0])}."
+                f"A word here has at most {LONGEST_WORD} letters; “{word[:LONGEST_WORD]}…” has {len(word)}."
             )
 
     @property
@@ -149,9 +149,8 @@ def head_of(reading: Reading, *, layer: int, head: int) -> Mixed:
 
 def order_error(sentence: Sentence, order: Sequence[int], *, add_positions: bool = False) -> float:
     """Return max |f(P X) − P f(X)| of attention f: 0 up to rounding if it ignores the order of its rows."""
-    permuted, original = (
-        one.attention(add_positions=add_positions).out for one in (sentence.in_order(order), sentence)
-    )
+    sentences = sentence.in_order(order), sentence
+    permuted, original = (one.attention(add_positions=add_positions).out for one in sentences)
     return (permuted - original[list(order)]).abs().max().item()
 
 
@@ -176,7 +175,7 @@ def matrix(mixed: Mixed, *, which: str, n_columns: int | None = None) -> pd.Data
     values = getattr(mixed, which)[:, :n_columns]  # [row, column]
     letter = mixed.out_letter if which == "out" else which
     numbers = [f"{letter}{index}" for index in range(1, values.shape[1] + 1)]
-    columns = mixed.names if which in BETWEEN_WORDS else numbers
+    columns = mixed.names[:n_columns] if which in BETWEEN_WORDS else numbers
     cells = [(which, row, column) for row in mixed.names for column in columns]
     return pd.DataFrame(cells, columns=["matrix", "row", "column"]).assign(value=values.flatten().tolist())
 
@@ -199,10 +198,10 @@ def word_vectors(words: Sequence[str], d: int, seed: int = 0) -> Float[Tensor, "
     return torch.stack([torch.randn(d, generator=torch.Generator().manual_seed(one)) for one in seeds])
 
 
-def learned_matrices(d: int, seed: int = 0, names: str = "QKV") -> list[Float[Tensor, "d_model d_model"]]:
-    """Draw one matrix per name in place of learned ones, from N(0, 1/d), so that outputs have the same variance as inputs."""
+def learned_matrices(d: int, seed: int = 0) -> list[Float[Tensor, "d_model d_model"]]:
+    """Draw W_Q, W_K and W_V in place of learned ones, from N(0, 1/d), so that outputs have the same variance as inputs."""
     draw = torch.Generator().manual_seed(seed)
-    return [torch.randn(d, d, generator=draw) / math.sqrt(d) for _ in names]
+    return [torch.randn(d, d, generator=draw) / math.sqrt(d) for _ in "QKV"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,9 +277,7 @@ def head_output(reading: Reading, *, layer: int, head: int, query: int) -> Float
     path = reading.attention_site(layer).path
     z, to_stream = reading[f"{path}.z"][0, head, query], reading.subject.weights.projection(path)
     if to_stream.norm is not None:
-        raise UnavailableError(
-            "A norm follows the heads of this layer, so no head adds anything to the stream by itself."
-        )
+        raise UnavailableError("A norm follows the heads of this layer, so no head by itself adds to the stream.")
     rows = to_stream.weight[head * len(z) : (head + 1) * len(z)]  # [d_value, d_model]
     return to_stream.factor * (z @ rows.detach().to(z.dtype))
 
@@ -392,9 +389,8 @@ def attention_costs(*, n_tokens: int, d_model: int, n_heads: int) -> pd.DataFram
     rows = []
     for name, (heads, width) in kinds.items():
         measured = measured_multiplications(n_tokens, d_model, heads, width)
-        rows += [
-            (name, part, count, measured) for part, count in multiplications(n_tokens, d_model, heads, width).items()
-        ]
+        counts = multiplications(n_tokens, d_model, heads, width)
+        rows += [(name, part, count, measured) for part, count in counts.items()]
     return pd.DataFrame(rows, columns=["heads", "part", "count", "measured"])
 
 

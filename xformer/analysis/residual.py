@@ -224,9 +224,8 @@ def attribution(reading: Reading, *, position: int, token: int | None = None, le
         w_o = own.weight.double().unflatten(0, tuple(z.shape))  # [head, d_value, d_model]
         heads = torch.einsum("hv,hvd,d->h", z, w_o, inner)  # [head]
         title = step.title.removesuffix(" · attention")
-        rows += [
-            _row(f"{title} · head {head + 1}", kind, heads[head], layer, head) for head in reversed(range(len(heads)))
-        ]
+        for head in reversed(range(len(heads))):
+            rows.append(_row(f"{title} · head {head + 1}", kind, heads[head], layer, head))
     rows += [_row(name, kind, g @ vectors[position]) for name, kind, vectors in entering(reading, steps[0].before)]
     rows.reverse()
     rows.insert(-1, _row("norms' shifts β", "bias", shift))
@@ -268,9 +267,8 @@ def entering(reading: Reading, name: str) -> list[tuple[str, str, Float[Tensor, 
         else:
             factors = torch.linalg.lstsq(columns, total.flatten()[:, None]).solution[:, 0]
         if torch.allclose(columns @ factors, total.flatten(), rtol=0, atol=max(1e-5, 2 * eps) * largest):
-            return [
-                (part, kinds[part], factor * rows) for (part, rows), factor in zip(found.items(), factors, strict=True)
-            ]
+            factor = dict(zip(found, factors, strict=True))
+            return [(part, kinds[part], factor[part] * rows) for part, rows in found.items()]
     return [("token and position" if f"{at}pos_embed" in reading else "token", "embedding", total)]
 
 

@@ -72,15 +72,13 @@ def stream_parts(reading: Reading, stack: str, until: Site | None = None) -> Str
 
     Raises `UnavailableError` if the stream or its parts are not accessible, or need too much memory.
     """
-    sites = [site for site in reading.subject.shape.sites if site.stack == stack]
-    if not sites or f"{stack}.0.resid_pre" not in reading:
+    sites, name = [site for site in reading.subject.shape.sites if site.stack == stack], f"{stack}.0.resid_pre"
+    if not sites or name not in reading:
         raise UnavailableError(f"No residual stream was found in {reading.subject.name}.")
     before = sites[: sites.index(until)] if until in sites else sites
-    check_told_apart(
-        reading[f"{stack}.0.resid_pre"], [site for site in before if until is None or site.layer != until.layer]
-    )
+    check_told_apart(reading[name], [site for site in before if until is None or site.layer != until.layer])
     _check_memory(reading, stack, before)
-    found = [*reversed(entering(reading, f"{stack}.0.resid_pre"))]
+    found = [*reversed(entering(reading, name))]
     writers = [*(Writer(name, kind) for name, kind, _ in found), BIASES]
     vectors = [part.to(_dtype(reading, stack)) for *_, part in found]
     vectors.append(0 * vectors[0])  # the biases start at 0
@@ -92,11 +90,9 @@ def stream_parts(reading: Reading, stack: str, until: Site | None = None) -> Str
         if norm is not None:
             parts = StreamParts(tuple(writers), torch.stack(vectors))
             vectors = [*parts.through(FrozenNorm.at(norm, parts.total())).vectors]
-    name = f"{stack}.0.resid_pre"
     if before:
-        name = (
-            after(before[-1]) if until and before[-1].layer == until.layer else f"{stack}.{before[-1].layer}.resid_post"
-        )
+        last = before[-1]
+        name = after(last) if until and last.layer == until.layer else f"{stack}.{last.layer}.resid_post"
     return _with_difference(reading, StreamParts(tuple(writers), torch.stack(vectors)), name)
 
 
@@ -466,9 +462,7 @@ def without_source(
     found = known or head_input(reading, site, side, head)
     names = [writer.name for writer in found.writers]
     if source not in names:
-        raise InputError(
-            f"There is no source {source!r} in the input of this layer; the sources are {', '.join(names)}."
-        )
+        raise InputError(f"There is no source {source!r} in this layer's input; the sources are {', '.join(names)}.")
     name = f"{site.path}.{'q' if side == 'query' else 'k'}"
     left = reading[name].clone()
     left[0, head] = found.without[names.index(source)].to(left.dtype)

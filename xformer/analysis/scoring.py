@@ -222,11 +222,8 @@ def count_agreement(variants: Sequence[Variant], *, samples: int = 5000, seed: i
                 hits[key] += int(torch.count_nonzero(outcome))
                 trials[key] += outcome.numel()
         for name, one in zip(names, chunk, strict=True):
-            pair = one.right * len(labels) + one.predicted  # [input, place]
-            counts = pair[one.right != NO_TOKEN].bincount(minlength=len(labels) ** 2)
-            confusions.update(
-                {(name, *divmod(i, len(labels))): int(counts[i]) for i in counts.nonzero()[:, 0].tolist()}
-            )
+            pairs = (one.right * len(labels) + one.predicted)[one.right != NO_TOKEN]
+            confusions.update((name, *divmod(pair, len(labels))) for pair in pairs.tolist())
         recipe = f"xformer.analysis.agreement([{recipes}], samples={done}, seed={seed})"
         yield Agreement(done, samples, names, labels, dict(hits), dict(trials), dict(confusions), recipe)
 

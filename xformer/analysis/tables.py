@@ -22,11 +22,9 @@ def array_table(*axes: Mapping[str, Sequence[Any]], **values: Tensor) -> pd.Data
         The rows; the last axis varies fastest.
     """
     places = np.indices([len(next(iter(axis.values()))) for axis in axes]).reshape(len(axes), -1)
-    columns = {
-        name: pd.Series(labels).to_numpy()[at]
-        for axis, at in zip(axes, places, strict=True)
-        for name, labels in axis.items()
-    }
+    columns: dict[str, np.ndarray] = {}
+    for axis, at in zip(axes, places, strict=True):
+        columns |= {name: pd.Series(labels).to_numpy()[at] for name, labels in axis.items()}
     return pd.DataFrame(columns | {name: array.flatten().numpy(force=True) for name, array in values.items()})
 
 

@@ -103,9 +103,8 @@ def default_pooling(subject: ModelAdapter) -> Pooling:
     opened = getattr(subject, "opened", None)
     if opened is not None and type(opened.module).__name__.endswith("WithProjection"):
         return "own"  # the class projects the vector of a text (`text_embeds`), which is what it was trained for
-    return (
-        "last" if subject.shape.architecture == "decoder" else "mean"
-    )  # in a decoder the last position sees all others
+    # In a decoder the last position sees all others.
+    return "last" if subject.shape.architecture == "decoder" else "mean"
 
 
 def stream_names(subject: ModelAdapter) -> list[str]:

@@ -172,9 +172,8 @@ def sweep_outcome(outcomes: pd.DataFrame, *, x: str, y: str | None = None) -> pd
     """
     axes = [x] if y is None else [x, y]
     solved, steps = outcomes["solved"].eq(True), outcomes["steps_to_solve"].astype(float)
-    counted = outcomes[axes].assign(
-        members=1, decided=solved | outcomes["solved"].eq(False), solved=solved, steps_to_solve=steps.where(solved)
-    )
+    decided = solved | outcomes["solved"].eq(False)
+    counted = outcomes[axes].assign(members=1, decided=decided, solved=solved, steps_to_solve=steps.where(solved))
     how = {"members": "sum", "decided": "sum", "solved": "sum", "steps_to_solve": "median"}
     table = counted.groupby(axes, as_index=False, dropna=False).agg(how)
     table.insert(len(axes) + 3, "share_solved", table["solved"] / table["decided"].where(table["decided"] > 0))
