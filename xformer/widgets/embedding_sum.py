@@ -61,12 +61,8 @@ def _column(name: str, vectors: torch.Tensor) -> dict[str, Any]:
     n = min(width, MOST_VALUES)
     dimensions = [index * width // n for index in range(n)]
     values = vectors[:, dimensions].detach().double().nan_to_num(0.0).tolist()
-    return {
-        "name": name,
-        "dimensions": dimensions,
-        "width": width,
-        "values": [[float(f"{value:.5g}") for value in row] for row in values],
-    }
+    rounded = [[float(f"{value:.5g}") for value in row] for row in values]
+    return {"name": name, "dimensions": dimensions, "width": width, "values": rounded}
 
 
 @dataclass(frozen=True)
@@ -74,10 +70,9 @@ class EmbeddingSum:
     """The animation as a notebook output."""
 
     page: str
-    height: int
 
     def _repr_html_(self) -> str:
-        look = f"width:100%;height:{self.height}px;border:0"
+        look = "width:100%;height:700px;border:0"
         return f'<iframe srcdoc="{escape(self.page)}" style="{look}" title="token + position = sum"></iframe>'
 
 
@@ -93,5 +88,4 @@ def embedding_sum(
         >>> "<iframe" in embedding_sum(reading)._repr_html_()
         True
     """
-    data = embedding_sum_data(reading, stack=stack, positions=positions)
-    return EmbeddingSum(sum_page(data), height=700)
+    return EmbeddingSum(sum_page(embedding_sum_data(reading, stack=stack, positions=positions)))

@@ -80,10 +80,8 @@ def view_page_of(
     planes, exact = packed.message("view"), [packed.head("view")]
     others = [(at, one) for at, kept in enumerate(layers) for one in range(kept.shape[0])]
     if len(exact[0]) * len(others) <= ROOM - len(planes):
-        view = {"view": "view", "content": packed.content}
-        exact = [
-            head_message(np.stack([exact_weights(run[at], n) for run in runs]), (at, n), **view) for at, n in others
-        ]
+        weights = ((head, np.stack([exact_weights(run[head[0]], head[1]) for run in runs])) for head in others)
+        exact = [head_message(block, head, view="view", content=packed.content) for head, block in weights]
     blocks = b"".join(struct.pack("<I", len(one)) + one for one in exact)
     data = {"planes": planes + rider((layer, head), cell), "exact": blocks}
     return stand_alone_page("attention_view", "view", data, caption)

@@ -47,7 +47,7 @@ def scene_data(reading: Reading, edit: tuple[Sequence[str], int] | None = None) 
         after the header: vectors as float32, attention patterns as uint8 (255 is a weight of 1).
     """
     arrays = Blocks()
-    stacks = [_stack(reading, name, arrays) for name in _stacks(reading)]
+    stacks = [_stack(reading, name, arrays) for name in dict.fromkeys(site.stack for site in reading.attention)]
     header = {
         "stacks": stacks,
         "answers": _answers(reading, stacks[-1]),
@@ -58,21 +58,16 @@ def scene_data(reading: Reading, edit: tuple[Sequence[str], int] | None = None) 
     return joined(MAGIC, header, *arrays.parts)
 
 
-def _stacks(reading: Reading) -> list[str]:
-    return list(dict.fromkeys(site.stack for site in reading.attention))
-
-
 def _stack(reading: Reading, name: str, arrays: Blocks) -> dict[str, Any]:
     """Return the tokens of a stack, its input vectors, and its layers in execution order."""
     tokens = reading.tokens_of(name)
     shown = _window(reading, len(tokens))
     prefix = f"{name}." if reading.is_pair else ""
-    sites = [site for site in reading.attention if site.stack == name]
-    n_layers = len({site.layer for site in sites})
-    layers = [
-        _layer(reading, name, layer, [site for site in sites if site.layer == layer], shown, arrays)
-        for layer in range(n_layers)
-    ]
+    by_layer: dict[int, list[Site]] = {}
+    for site in reading.attention:
+        if site.stack == name:
+            by_layer.setdefault(site.layer, []).append(site)
+    layers = [_layer(reading, f"{name}.{layer}", sites, shown, arrays) for layer, sites in by_layer.items()]
     entering = _rows(reading, f"{name}.0.resid_pre", shown)
     positions = _rows(reading, f"{prefix}pos_embed", shown)
     columns: list[dict[str, Any]] = []
@@ -100,10 +95,7 @@ def _window(reading: Reading, n: int) -> range:
     return range(n - MOST_TOKENS, n) if reading.open_output is not None else range(MOST_TOKENS)
 
 
-def _layer(
-    reading: Reading, stack: str, layer: int, sites: Sequence[Site], shown: range, arrays: Blocks
-) -> dict[str, Any]:
-    block = f"{stack}.{layer}"
+def _layer(reading: Reading, block: str, sites: Sequence[Site], shown: range, arrays: Blocks) -> dict[str, Any]:
     before, after = _rows(reading, f"{block}.resid_pre", shown), _rows(reading, f"{block}.resid_post", shown)
     found: dict[str, Any] = {
         "attention": [
@@ -187,15 +179,12 @@ def _answers(reading: Reading, stack: dict[str, Any]) -> list[dict[str, Any]]:
         top = probabilities.topk(min(MOST_ANSWERS, len(probabilities)))
         answer = int(reading.example.labels[0, output])
         is_known = output in reading.target_positions
-        found.append(
-            {
-                "row": output - stack["first"] if is_each else None,
-                "said": [
-                    [visible(labels[token]), round(p, 4)]
-                    for token, p in zip(top.indices.tolist(), top.values.tolist(), strict=True)
-                ],
-                "answer": visible(labels[answer]) if is_known else None,
-                "is_right": (int(top.indices[0]) == answer) if is_known and reading.has_right_answer else None,
-            }
-        )
+        said = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+        shown = {
+            "row": output - stack["first"] if is_each else None,
+            "said": [[visible(labels[token]), round(p, 4)] for token, p in said],
+            "answer": visible(labels[answer]) if is_known else None,
+            "is_right": (int(top.indices[0]) == answer) if is_known and reading.has_right_answer else None,
+        }
+        found.append(shown)
     return found

@@ -30,10 +30,8 @@ def script(widget: str, host: str) -> str:
 @cache
 def style(widget: str) -> str:
     """Return the styles of a widget. Their colours are variables that the host sets; see `themes`."""
-    sheets = sorted(
-        sheet.name for sheet in files("xformer.widgets").joinpath(widget).iterdir() if sheet.name.endswith(".css")
-    )
-    return "".join(_text(f"{widget}/{sheet}") for sheet in sheets)
+    names = sorted(file.name for file in files("xformer.widgets").joinpath(widget).iterdir())
+    return "".join(_text(f"{widget}/{name}") for name in names if name.endswith(".css"))
 
 
 def themes() -> tuple[str, str]:
