@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,13 +34,7 @@ def reading_of(seed: int = 0, n_pads: int = 0) -> Any:
     if n_pads:
         valid = torch.ones(BATCH, POS, dtype=torch.bool)
         valid[1, POS - n_pads :] = False
-        reading = SimpleNamespace(
-            trace=SimpleNamespace(
-                activations=reading.trace.activations, patterns=reading.trace.patterns, target=None, valid=valid,
-                read_by=reading.trace.read_by,
-            ),
-            subject=reading.subject,
-        )  # fmt: skip
+        return replace(reading, trace=replace(reading.trace, valid=valid))
     return reading
 
 

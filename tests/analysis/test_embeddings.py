@@ -145,7 +145,7 @@ def arc(n: int) -> Tensor:
     return torch.stack([angle.cos(), angle.sin()], dim=1)
 
 
-def random(n: int, d: int, seed: int) -> Tensor:
+def random(n: int, d: int, seed: int = 0) -> Tensor:
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 

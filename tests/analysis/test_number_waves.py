@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import xformer
+from tests.analysis.test_embeddings import random
 from tests.pages.conftest import ROOT
 from tests.training.tiny import random_model
 from xformer.analysis import number_waves
@@ -22,10 +23,6 @@ from xformer.analysis.number_waves import (
     spectrum,
     spectrum_of,
 )
-
-
-def random(n: int, d: int, seed: int = 0) -> Tensor:
-    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def planted(n: int, d: int, frequency: int, noise: float) -> Tensor:

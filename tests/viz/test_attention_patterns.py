@@ -25,11 +25,11 @@ from xformer.viz.theme import head_hue
 DRAW = np.random.default_rng(3)
 
 
-def frame(n: int, *, causal: bool = True) -> pd.DataFrame:
-    pattern = DRAW.dirichlet(np.full(n, 0.3), size=n).astype(np.float32)
-    allowed = np.tril(np.ones((n, n), bool)) if causal else np.ones((n, n), bool)
+def frame(n: int) -> pd.DataFrame:
+    """Return a random pattern under a causal mask."""
     names = [f"{position} t" for position in range(n)]
-    return pattern_cells(pattern, allowed, names, names)
+    pattern = DRAW.dirichlet(np.full(n, 0.3), size=n).astype(np.float32)
+    return pattern_cells(pattern, np.tri(n, dtype=bool), names, names)
 
 
 def test_scale_is_fixed_or_ends_at_the_heads_largest_weight() -> None:
@@ -62,6 +62,7 @@ def test_large_patterns_are_max_pooled() -> None:
     assert small["weight"].iloc[0] == pytest.approx(np.nanmax(block))
     assert not small["allowed"].iloc[int(len(small) ** 0.5) - 1]  # the last keys of the first queries
     assert pooled(cells, n) is cells
+    assert pooled(cells, 66)["key"].iloc[-2:].tolist() == ["128 t … 129 t", "130 t"]  # the last block has one key
 
 
 TOKENS = torch.tensor([[3, 7, 1, 9]])

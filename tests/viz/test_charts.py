@@ -12,7 +12,7 @@ import pytest
 
 from tests.viz.drawn_file import maps_of, words
 from xformer.viz import theme
-from xformer.viz.charts import inks, layered, pixel_axes, pool_maps, small_maps, token_lanes
+from xformer.viz.charts import inks, layered, numbers, pixel_axes, pool_maps, small_maps, token_lanes
 from xformer.viz.export import svg
 
 TABLE = pd.DataFrame({"x": [1, 2], "y": [0.5, 0.25]})
@@ -38,6 +38,14 @@ def test_layered_equals_altair_layer(more: list[alt.Chart]) -> None:
 def test_inks_contrast_with_their_cells() -> None:
     light, dark = "#ffffff", theme.TEXT[0]
     assert inks(["#ffffff", "#888888", "#000000"], [-9, 0, 1, 9, np.inf], 0, 1) == [dark, dark, light, light, light]
+
+
+def test_numbers_have_the_ink_of_their_cells_and_are_left_out_of_crowded_maps() -> None:
+    cells = alt.Chart(TABLE.assign(ink=["#ffffff", theme.TEXT[0]])).encode(alt.X("x:O"))
+    drawn = svg(numbers(cells, "y:Q", size=15))
+    assert {"0.5", "0.25"} <= set(words(drawn))
+    assert re.findall(r'font-size="15px" fill="(#\w+)"', drawn) == ["#ffffff", theme.TEXT[0]]
+    assert numbers(cells, "y:Q", shown=False) == []
 
 
 def test_token_lanes_show_verdicts_without_colour_and_probabilities() -> None:

@@ -10,7 +10,7 @@ import torch
 
 import xformer
 from tests.adapters.test_huggingface import tokenizer
-from tests.adapters.zoo import ZOO
+from tests.analysis.test_text_similarity import MEMBERS
 from tests.training.tiny import random_model
 from tests.viz.drawn_file import all_rows, ends_of
 from xformer import viz
@@ -62,11 +62,10 @@ def test_projection_in_space_has_the_same_points_and_escapes_markup() -> None:
 
 
 TEXTS = ["the cat sat", "a dog", "the bird flew and then it sat", "the mat", "a cat"]
-MODEL = next(member for member in ZOO if member.name == "BertModel")
 
 
 def test_similarity_map_shows_one_layer_and_the_lines_all_layers() -> None:
-    model = MODEL.make()
+    model = MEMBERS["BertModel"].make()
     table = xformer.analysis.similarity(model, TEXTS[:3], tokenizer=tokenizer())
     options = {"layer": 1, "tokenizer": tokenizer()}
     heat = viz.similarity(model, TEXTS[:3], **options)

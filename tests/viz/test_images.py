@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import xformer
-from tests.adapters.zoo import ZOO
+from tests.analysis.test_text_similarity import MEMBERS
 from tests.layers.reference import randomise
 from xformer import analysis, viz
 from xformer.adapters import TaskModel
@@ -57,9 +57,6 @@ def test_tiles_have_the_weight_of_their_patch_and_cover_its_pixels() -> None:
 def read_test_image(seed: int = 0, **options: Any) -> Reading:
     model = randomise(Transformer(preset("digits").model.replace(**options)), seed).eval()
     return xformer.read(TaskModel(model, Task(preset("digits").task)), "test 3")
-
-
-MEMBERS = {member.name: member for member in ZOO}
 
 
 def read(name: str) -> Reading:

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import xformer
-from tests.analysis.duel import SOURCE, random_variant
 from tests.training.tiny import random_model
+from tests.viz import test_comparison
 from tests.viz.drawn_file import spec_of
+from tests.viz.test_comparison import COUNTED
 from xformer import analysis, edits, viz
-from xformer.analysis.generation import decode_steps
 from xformer.reading import Reading, from_trace
 from xformer.trace import record
 
@@ -25,10 +25,8 @@ CHANGED = from_trace(MODEL, record(MODEL, TOKENS, edits=[edits.zero_positions()]
 NUMBERS = xformer.read(random_model("encoder"), [3, 7])
 DIGIT = xformer.read("checkpoints/digits", "test 3")
 REVERSE, OTHER = (xformer.read("checkpoints/reverse-small", text) for text in ("3 7 12 9", "3 7 5 9"))
-VARIANTS = [random_variant(f"seed {seed}", "decoder", seed=seed) for seed in (2, 3)]
-RUNS = [decode_steps(variant, SOURCE) for variant in VARIANTS]
+VARIANTS, RUNS = test_comparison.VARIANTS[:2], test_comparison.RUNS[:2]
 READINGS = [run[1] for run in RUNS]
-COUNTED = analysis.agreement(VARIANTS, samples=50)
 MIXED = analysis.principles.Sentence("the cat saw the dog", d=4).attention()
 FEW = {"lengths": [3, 5], "samples": 20}
 SIZES = {"n_tokens": 5, "d_model": 4, "n_heads": 2}

@@ -58,19 +58,22 @@ SILENT_NEURON, EXACT_FIT = 1e-3, 1e-3
 """A neuron whose peak is below this share of its layer's RMS is inactive. The largest relative residual of s = factor · q·k."""
 
 
+PerHead = Float[Tensor, " head"]
+Valid = Bool[Tensor, "batch pos"] | None
+"""True at tokens, False at padding; None if there is no padding."""
+
+
 @dataclass(frozen=True, eq=False)
 class Measures:
     """The measures of one run, by the path of the attention layer, and its attention patterns."""
 
-    heads: dict[str, dict[str, Float[Tensor, " head"]]]
+    heads: dict[str, dict[str, PerHead]]
     layers: dict[str, dict[str, float]]
     patterns: dict[str, Float[Tensor, "batch head query key"]] = field(default_factory=dict, repr=False)
 
 
 @torch.no_grad()
-def measure(
-    reading: Reading, previous: Mapping[str, Tensor] | None = None, valid: Bool[Tensor, "batch pos"] | None = None
-) -> Measures:
+def measure(reading: Reading, previous: Mapping[str, Tensor] | None = None, valid: Valid = None) -> Measures:
     """Measure every attention layer of a recorded run.
 
     Args:
@@ -111,9 +114,7 @@ def measure(
     return Measures(heads, layers, patterns)
 
 
-def _valid_positions(
-    reading: Reading, stack: str, pattern: Tensor, valid: Tensor | None
-) -> Bool[Tensor, "batch pos"] | None:
+def _valid_positions(reading: Reading, stack: str, pattern: Tensor, valid: Valid) -> Valid:
     """Return which positions of a stack are tokens; None if all of them are."""
     trace = reading.trace
     is_target = stack == "decoder" and trace.target is not None
@@ -133,12 +134,10 @@ class _Rows:
     is_self: bool
 
     @property
-    def nothing(self) -> Float[Tensor, " head"]:
+    def nothing(self) -> PerHead:
         return self.p.new_full(self.p.shape[1:2], math.nan)
 
-    def mean(
-        self, values: Float[Tensor, "batch head query"] | None, counted: Tensor | None = None
-    ) -> Float[Tensor, " head"]:
+    def mean(self, values: Float[Tensor, "batch head query"] | None, counted: Tensor | None = None) -> PerHead:
         """Average over the counted rows; `counted` [query] or [batch, head, query] excludes more. NaN without rows."""
         if values is None:
             return self.nothing
@@ -150,7 +149,7 @@ class _Rows:
         keep = keep if self.valid_q is None else keep & self.valid_q[:, None]
         return keep if counted is None else keep & counted
 
-    def measures(self, scores: Tensor | None) -> dict[str, Float[Tensor, " head"]]:
+    def measures(self, scores: Tensor | None) -> dict[str, PerHead]:
         p, (n_query, n_key) = self.p, self.p.shape[-2:]
         n = self.allowed.sum(-1)  # [batch, head, query]: permitted keys
         query, key = torch.arange(n_query, device=p.device), torch.arange(n_key, device=p.device)
@@ -175,7 +174,7 @@ class _Rows:
             found["twin_distance"] = apart.fill_diagonal_(math.inf).amin(-1)
         return found
 
-    def _entropies(self, n: Int[Tensor, "batch head query"]) -> dict[str, Float[Tensor, " head"]]:
+    def _entropies(self, n: Int[Tensor, "batch head query"]) -> dict[str, PerHead]:
         """Return quantiles of the normalised entropy over the rows with at least two permitted keys."""
         h = torch.special.entr(self.p).sum(-1) / n.clamp(min=2).log()  # [batch, head, query], from 0 to 1
         h = h.masked_fill(~self._kept(n > 1), math.nan).transpose(0, 1).flatten(1)  # [head, batch·query]
@@ -245,7 +244,7 @@ def score_factor(scores: Tensor | None, q: Tensor | None, k: Tensor | None, allo
     return factor * math.sqrt(q.shape[-1]) if is_multiple else math.nan
 
 
-def induction(reading: Reading) -> dict[str, Float[Tensor, " head"]]:
+def induction(reading: Reading) -> dict[str, PerHead]:
     """Return the induction score of each head on a sequence of tokens that occurs twice, by the path of the layer.
 
     The score is the mean p, over the second half, on the token after the earlier occurrence (Olsson et al. 2022,

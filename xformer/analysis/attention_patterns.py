@@ -19,6 +19,7 @@ from xformer.reading import Reading
 from xformer.site import Site
 from xformer.trace import Trace
 
+Pattern = Float[Tensor, "head query key"]
 MOST_WRITTEN_OUT = 512**2
 """The most cells of a table whose names are text; larger tables use categories, which need a tenth of the memory."""
 REACH = 24
@@ -388,9 +389,7 @@ def notable_heads(reading: Reading, n: int = 5) -> pd.DataFrame:
     return best.loc[order, table.columns].head(n).reset_index(drop=True)
 
 
-def _induction(
-    reading: Reading, site: Site, pattern: Float[Tensor, "head query key"], positions: Sequence[int] | None
-) -> list[float]:
+def _induction(reading: Reading, site: Site, pattern: Pattern, positions: Sequence[int] | None) -> list[float]:
     """Return the induction score of each head of a layer; NaN if queries and keys are not the same tokens."""
     tokens = reading.trace.read_by(site.stack)[0]
     if site.is_cross or len(tokens) != pattern.shape[-1]:  # image patches are not tokens
@@ -415,7 +414,7 @@ def renormalised(pattern: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*
 
 
 def induction_scores(
-    pattern: Float[Tensor, "head query key"], tokens: Int[Tensor, " pos"], positions: Sequence[int] | None = None
+    pattern: Pattern, tokens: Int[Tensor, " pos"], positions: Sequence[int] | None = None
 ) -> list[float]:
     """Return the mean weight on the tokens right after earlier occurrences of the query's token; NaN if no token repeats."""
     counted = range(len(tokens)) if positions is None else positions
@@ -432,7 +431,7 @@ def induction_scores(
 
 
 def pattern_scores(
-    pattern: Float[Tensor, "head query key"], positions: Sequence[int] | None = None, keys: Sequence[int] | None = None
+    pattern: Pattern, positions: Sequence[int] | None = None, keys: Sequence[int] | None = None
 ) -> Float[Tensor, "head score"]:
     """Return the six scores of each head, in the order of `SCORES`; 0 if no position counts."""
     index = torch.arange(pattern.shape[1]) if positions is None else torch.tensor(list(positions), dtype=torch.long)
@@ -449,7 +448,7 @@ def pattern_scores(
     return torch.stack((*along, rows[:, :, 0].mean(dim=-1), entropy), dim=-1)
 
 
-def _along(pattern: Float[Tensor, "head query key"], offset: int) -> Float[Tensor, " head"]:
+def _along(pattern: Pattern, offset: int) -> Float[Tensor, " head"]:
     """Average the weight on key = query + offset over the queries that have such a key; 0 if none has."""
     n_queries, n_keys = pattern.shape[-2:]
     if not -n_queries < offset < n_keys:

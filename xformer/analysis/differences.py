@@ -416,12 +416,8 @@ def pieces(one: GeneratedText, other: GeneratedText) -> pd.DataFrame:
 def _row(one: GeneratedText, other: GeneratedText, start: int, end: int, other_end: int) -> dict[str, object]:
     row: dict[str, object] = {"from": start}
     for name, text, to in (("A", one, end), ("B", other, other_end)):
-        inside = [p for p, token_end in zip(text.probability, text.ends, strict=True) if start < token_end <= to]
-        row |= {
-            f"{name} says": text.text[start:to],
-            f"tokens of {name}": len(inside),
-            f"p of {name}": math.prod(inside),
-        }
+        each = [p for p, token_end in zip(text.probability, text.ends, strict=True) if start < token_end <= to]
+        row |= {f"{name} says": text.text[start:to], f"tokens of {name}": len(each), f"p of {name}": math.prod(each)}
     return row
 
 

@@ -95,9 +95,7 @@ def position_values(
     if not isinstance(reading.subject, BareModel):
         how, found = found_positions(reading, stack)
         if how == "biased":
-            raise UnavailableError(
-                f"{reading.subject.name} adds biases to its scores; nothing is applied at single positions."
-            )
+            raise UnavailableError(f"{reading.subject.name} adds biases to its scores, nothing at single positions.")
         shown = [at for at in (range(len(found)) if positions is None else positions) if at < len(found)]
         return _added_table(found[shown], shown) if how == "added" else _angle_table(found[shown].double(), shown)
     if kind_of(reading, kind).acts_on != "queries and keys":

@@ -56,9 +56,7 @@ class Sentence:
                 f"{len(self.words)}. For example: the cat saw the dog."
             )
         if len(word := max(self.words, key=len)) > LONGEST_WORD:
-            raise InputError(
-                f"A word here has at most {LONGEST_WORD} letters; “{word[:LONGEST_WORD]}…” has {len(word)}."
-            )
+            raise InputError(f"A word has at most {LONGEST_WORD} letters; “{word[:LONGEST_WORD]}…” has {len(word)}.")
 
     @property
     def words(self) -> list[str]:
@@ -182,10 +180,8 @@ def matrix(mixed: Mixed, *, which: str, n_columns: int | None = None) -> pd.Data
 
 def parts() -> pd.DataFrame:
     """List the registered components of a transformer, a row each: part, title, explanation, and source of publication."""
-    registries = {"Norm": NORMS, "Feed-forward": FEED_FORWARDS, "Mask": MASKS, "Key/value heads": KEY_VALUE_HEADS}
-    rows = [
-        (part, one.title, one.explanation, one.source) for part, known in registries.items() for one in known.values()
-    ]
+    known = {"Norm": NORMS, "Feed-forward": FEED_FORWARDS, "Mask": MASKS, "Key/value heads": KEY_VALUE_HEADS}
+    rows = [(part, one.title, one.explanation, one.source) for part, ones in known.items() for one in ones.values()]
     for kind in POSITION_KINDS.values():
         does, _, source = kind.more.rpartition(" (") if kind.more.endswith(")") else (kind.more, "", "")
         rows.append(("Positions", kind.title, f"{kind.does} {does}", source.rstrip(")")))

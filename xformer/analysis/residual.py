@@ -26,6 +26,7 @@ from xformer.reading import Reading
 from xformer.site import Site, after
 from xformer.trace import Trace
 
+Vector = Float[Tensor, " d_model"]
 WHOLE = ("sequence_class", "next_sentence", "image_class", "audio_class", "answer_span", "similarity")
 """The output kinds of external models whose logits describe the whole input instead of each position."""
 _SUBLAYER_TITLES = {"attn": "attention", "self_attn": "self", "cross_attn": "cross", "ffn": "feed-forward"}
@@ -272,9 +273,7 @@ def entering(reading: Reading, name: str) -> list[tuple[str, str, Float[Tensor, 
     return [("token and position" if f"{at}pos_embed" in reading else "token", "embedding", total)]
 
 
-def _capped(
-    readout: Readout, x: Float[Tensor, " d_model"], row: Float[Tensor, " d_model"]
-) -> Float[Tensor, " d_model"]:
+def _capped(readout: Readout, x: Vector, row: Vector) -> Vector:
     """Scale a row of the unembedding as the soft cap scales its logit, with the factor frozen at this run's value."""
     if (cap := readout.softcap) is None:
         return row
@@ -291,9 +290,7 @@ def projection_of(reading: Reading, site: Site) -> Projection | None:
     return None
 
 
-def _inside(
-    own: Projection, trace: Trace, site: Site, position: int, g: Float[Tensor, " d_model"]
-) -> tuple[Float[Tensor, " d_model"], Float[Tensor, ""]]:
+def _inside(own: Projection, trace: Trace, site: Site, position: int, g: Vector) -> tuple[Vector, Float[Tensor, ""]]:
     """Return the readout of the matrix's output that equals, up to a constant, the readout g of what is added."""
     g = g * own.factor
     if own.norm is None:

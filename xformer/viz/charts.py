@@ -55,9 +55,7 @@ def written() -> Any:
     return alt.condition(alt.datum.ink == "#ffffff", alt.value("#ffffff"), alt.value(theme.TEXT[0]))
 
 
-def numbers(
-    base: alt.Chart, text: str | alt.Text, *, shown: bool = True, size: float = 11, **look: Any
-) -> list[alt.Chart]:
+def numbers(base: alt.Chart, text: str | alt.Text, *, shown: bool = True, size: float = 11, **look: Any) -> list[Any]:
     """Write the text of a heatmap into its cells, if it is `shown`, in the colours of the column `ink` (see `inks`)."""
     return [base.mark_text(fontSize=size, **look).encode(text=text, color=written())] if shown else []
 

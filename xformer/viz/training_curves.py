@@ -21,7 +21,6 @@ from jaxtyping import Float
 from xformer.bugs.lab import Lesson
 from xformer.viz import theme
 from xformer.viz.charts import Chart, hues, layered, tips
-from xformer.viz.theme import HEAD_HUES
 
 TALL = 200
 """Height from which the horizontal axis has a title."""
@@ -217,7 +216,7 @@ def head_frame(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[tuple[str, int],
 POINTS = 500
 """Largest number of points drawn per run."""
 
-SHARES = ("held_out_exact_match", "held_out_token_accuracy", "best_head_score")
+SHARES = (*SCORES, "best_head_score")
 """Metrics between 0 and 1."""
 
 
@@ -299,12 +298,11 @@ def dot(colour: str | None) -> str:
 
 NAMES = {"right": "right", "wrong": "with bug"}
 
-HUES = (HEAD_HUES[0], HEAD_HUES[1])
 
 BUG_LESSON_CURVES = {
-    "loss": Curves("Training loss", NAMES, HUES, "nats per token"),
-    "tokens": Curves("Accuracy on unseen inputs", NAMES, HUES, "token accuracy", ".1%", share=True),
-    "gradient": Curves("Gradient norm", NAMES, HUES, "‖g‖ before clipping", ".3g"),
+    "loss": Curves("Training loss", NAMES, (BLUE, ORANGE), "nats per token"),
+    "tokens": Curves("Accuracy on unseen inputs", NAMES, (BLUE, ORANGE), "token accuracy", ".1%", share=True),
+    "gradient": Curves("Gradient norm", NAMES, (BLUE, ORANGE), "‖g‖ before clipping", ".3g"),
 }
 
 
