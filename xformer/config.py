@@ -156,8 +156,7 @@ class ModelConfig(Config, frozen=True):
 
     architecture: Architecture
     vocab_size: Annotated[int, setting("Vocabulary", "", 1, 1_000_000, 16)]
-    d_model: Annotated[int, setting("Stream width", "d_model: the width of the residual stream.",
-                                    1, 16_384, 16)]
+    d_model: Annotated[int, setting("Stream width", "d_model: the width of the residual stream.", 1, 16_384, 16)]
     n_layers: Annotated[int, setting("Layers", "n_layers; in an encoder-decoder, of each of its two stacks.", 1, 256, 16)]
     n_heads: Annotated[int, setting("Heads", "n_heads: attention heads in each layer.", 1, 256, 16)]
     d_ff: Annotated[int, setting("Feed-forward width", "d_ff: 0 leaves the feed-forward layers out.", 0, 131_072, 16)]
@@ -188,13 +187,11 @@ class ModelConfig(Config, frozen=True):
     attention_bias: Annotated[bool,
                               setting("Attention bias", "Added to queries, keys, values and the output of attention.")] = False
     ffn_bias: Annotated[bool, setting("Feed-forward bias", "Added after both matrices of the feed-forward layer.")] = True
-    output_bias: Annotated[bool,
-                           setting("Output bias", "Added to the logits, one per token of the vocabulary.")] = True
+    output_bias: Annotated[bool, setting("Output bias", "Added to the logits, one per token of the vocabulary.")] = True
     tied_output: Annotated[bool, setting("Tied output", "Use the embedding matrix as the output layer (§3.4).")] = False
     tied_source: Annotated[bool, setting("Tied source", "Encoder-decoder: one embedding matrix for both sides.")] = False
-    dropout: Annotated[float,
-                       setting("Dropout", "Probability of zeroing an activation in training: 0 to below 1.",
-                               0, None, 0.1, below=1)] = 0.0
+    dropout: Annotated[float, setting("Dropout", "Probability of zeroing an activation in training: 0 to below 1.",
+                                      0, None, 0.1, below=1)] = 0.0
     dropout_sites: Annotated[tuple[DropoutSite, ...], setting("Dropout at", "Where dropout is applied.",
                                                               example=())] = DROPOUT_SITES
     init: Annotated[Literal["xavier", "normal"], setting("Initialisation", "Xavier-uniform, or normal.")] = "xavier"
@@ -343,18 +340,14 @@ class TrainConfig(Config, frozen=True):
         (500, 0)
     """
 
-    steps: Annotated[int,
-                     setting("Steps", "Number of weight updates, one per batch.", 1, 10_000_000, 100)]
+    steps: Annotated[int, setting("Steps", "Number of weight updates, one per batch.", 1, 10_000_000, 100)]
     batch_size: Annotated[int, setting("Batch size", "Sequences per step.", 1, 65_536, 100)] = 32
-    peak_lr: Annotated[float,
-                       setting("Peak learning rate", "The highest learning rate of the schedule.",
-                               0, 1e12)] = 3e-3
+    peak_lr: Annotated[float, setting("Peak learning rate", "The highest learning rate of the schedule.", 0, 1e12)] = 3e-3
     warmup: Annotated[float, setting("Warm-up", "Fraction of the steps over which the rate rises.", 0, 1)] = 0.2
     decay: Annotated[Literal["linear", "cosine", "none"],
                      setting("Decay", "How the rate falls after the warm-up.")] = "linear"
     final_lr: Annotated[float, setting("Final learning rate", "The learning rate at the end of the decay.", 0, 1e12)] = 0.0
-    beta1: Annotated[float, setting("β₁", "Adam: decay rate of the running mean of gradients.",
-                                    0, below=1)] = 0.9
+    beta1: Annotated[float, setting("β₁", "Adam: decay rate of the running mean of gradients.", 0, below=1)] = 0.9
     beta2: Annotated[float, setting("β₂", "Adam: decay rate of the running mean of squared gradients.",
                                     0, example=0.9, below=1)] = 0.98
     adam_eps: Annotated[float, setting("Adam ε", "Adam: added to the denominator to avoid division by zero.", 0, 1)] = 1e-8
@@ -448,9 +441,7 @@ class TaskConfig(Config, frozen=True):
                 f"for example patch={2 if limits.is_image else 0}."
             )
         if limits.is_image and self.end_token:
-            raise ConfigError(
-                f"Images take no end token, so end_token must be false for the task {self.name}, got true; use False."
-            )
+            raise ConfigError(f"Images take no end token: end_token must be false for the task {self.name}, got true.")
         if limits.is_distinct and self.symbols < self.max_len:
             raise ConfigError(
                 f"The symbols of a sequence are all different in the task {self.name}, so symbols must be at least "

@@ -37,9 +37,8 @@ def parameters_by_part(config: ModelConfig) -> tuple[Part, ...]:
         sublayers = 1 + (stack == "decoder" and len(stacks) == 2) + bool(config.d_ff)
         if config.norm != "none" or config.final_norm:
             norms, norm = n * sublayers * (config.norm != "none") + bool(config.final_norm), config.norm_component
-            parts.append(
-                Part(f"{stack}: norms", f"{norms} × {norm.formula(config)}", norms * norm.n_parameters(config))
-            )
+            formula = f"{norms} × {norm.formula(config)}"
+            parts.append(Part(f"{stack}: norms", formula, norms * norm.n_parameters(config)))
     parts.append(_output(config))
     return tuple(part for part in parts if part.count)
 

@@ -63,9 +63,8 @@ def check_recording(needed: int, n_heads: int, n_positions: int, *, allowed_byte
 
 def rows_that_fit(config: ModelConfig, length: int) -> int:
     """How many inputs of this length can be read in one unrecorded batch; at least one."""
-    row = (
-        BYTES_PER_FLOAT * length * (8 * config.d_model + config.ffn_component.n_kept * config.d_ff + config.vocab_size)
-    )
+    per_position = 8 * config.d_model + config.ffn_component.n_kept * config.d_ff + config.vocab_size
+    row = BYTES_PER_FLOAT * length * per_position
     row += BYTES_PER_FLOAT * config.n_heads * length * (2 * (config.d_head + config.d_value) + length)
     return max(1, LAYER_BYTES // row)
 

@@ -137,9 +137,7 @@ class Transformer(nn.Module):
         Raises `InputError` for an encoder, and for an encoder-decoder without its memory.
         """
         if self.decoder is None:
-            raise InputError(
-                "An encoder predicts all positions at once, so it cannot continue from a cache; use a decoder."
-            )
+            raise InputError("An encoder predicts all positions at once and cannot continue a cache; use a decoder.")
         if memory is None and self.encoder is not None:
             raise InputError(
                 "An encoder-decoder's decoder attends to a memory: extend(tokens, cache, model.encode(source))."
@@ -192,9 +190,8 @@ class Transformer(nn.Module):
                 f"This model reads images of {self.config.image}×{self.config.image} = {pixels} pixels, got {tokens.shape[1]}."
             )
         if not pixels and n_before + tokens.shape[1] > self.config.max_len:
-            raise InputError(
-                f"This model reads at most {self.config.max_len} tokens, got {n_before + tokens.shape[1]}."
-            )
+            n = n_before + tokens.shape[1]
+            raise InputError(f"This model reads at most {self.config.max_len} tokens, got {n}.")
         low, high = int(tokens.min()), int(tokens.max())
         if low < 0 or high >= self.config.n_inputs:
             wrong = low if low < 0 else high

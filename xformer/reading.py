@@ -266,9 +266,8 @@ class Reading(Mapping[str, Tensor]):
         """
         if not self.has_logits:
             return torch.zeros(0, 1)
-        check_analysis(
-            "probabilities", "use predicted and probability", n=len(self.target_positions), vocab=self.logits.shape[-1]
-        )
+        n, vocab = len(self.target_positions), self.logits.shape[-1]
+        check_analysis("probabilities", "use predicted and probability", n=n, vocab=vocab)
         return _probabilities(self._target_logits)
 
     @cached_property

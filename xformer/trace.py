@@ -352,9 +352,8 @@ def _trace(config: ModelConfig, tensors: dict[str, Tensor]) -> Trace:
     tokens = _tokens("tokens", tensors.pop("tokens", None), config)
     is_pair = config.architecture == "encoder-decoder"
     if is_pair != ("target" in tensors):
-        raise InputError(
-            f"A trace of architecture={config.architecture!r} {'must' if is_pair else 'cannot'} have a target."
-        )
+        must = "must" if is_pair else "cannot"
+        raise InputError(f"A trace of architecture={config.architecture!r} {must} have a target.")
     target = _tokens("target", tensors.pop("target"), config) if is_pair else None
     for name, value in tensors.items():
         if value.dim() < 2 or 0 in value.shape:
@@ -368,9 +367,7 @@ def _tokens(name: str, value: Tensor | None, config: ModelConfig) -> Tensor:
     if value is None:
         raise InputError(f"The file has no {name!r}, so it is not a trace; write one with xformer trace.")
     if value.dim() != 2 or value.dtype not in (torch.int64, torch.int32) or value.numel() == 0:
-        raise InputError(
-            f"The trace's {name} must be integers shaped [batch, pos], got {value.dtype} {list(value.shape)}."
-        )
+        raise InputError(f"The trace's {name} must be integers [batch, pos], got {value.dtype} {list(value.shape)}.")
     if int(value.min()) < 0 or int(value.max()) >= config.n_inputs:
         raise InputError(f"The trace's {name} must be from 0 to {config.n_inputs - 1}, according to its configuration.")
     return value.long()

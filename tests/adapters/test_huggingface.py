@@ -86,7 +86,7 @@ def test_an_invalid_decoder_start_token_is_rejected() -> None:
     model = FAMILIES["T5"].make()
     for wrong in ("../../etc/passwd", -3, 2**31, [2]):
         model.config.decoder_start_token_id = wrong
-        with pytest.raises(InputError, match="decoder_start_token_id must be a token id from 0 to 96, like 0, got"):
+        with pytest.raises(InputError, match="decoder_start_token_id must be an id from 0 to 96, like 0, got"):
             xformer.read(model, "the cat sat", tokenizer=tokenizer())
 
 

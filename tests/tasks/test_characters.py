@@ -177,11 +177,11 @@ def test_invalid_settings_are_refused(changes: dict[str, Any], words: str) -> No
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"short", "at least 1,000 characters, and this one has 5"),
+        (b"short", "at least 1,000 characters, and this has 5"),
         (b"x" * 2000 + b"\xff", "not UTF-8 text: byte 2,000 is invalid"),
         (b"x" * (8 * 1024**2 + 1), "at most 8 MB"),
         ("".join(map(chr, range(0x4E00, 0x4E00 + 4097))).encode(), "4,097 different characters, and at most 4,096"),
-        (b"\x00" * 5000, "at least 1,000 characters, and this one has 0"),
+        (b"\x00" * 5000, "at least 1,000 characters, and this has 0"),
     ],
 )
 def test_an_invalid_text_file_is_refused(

@@ -107,9 +107,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
         InputError: It has no weights yet.
     """
     if {weight.device.type for weight in model.parameters()} == {"meta"}:
-        raise InputError(
-            f"{type(model).__name__} has no weights, as all parameters are on PyTorch's meta device; load them first."
-        )
+        raise InputError(f"{type(model).__name__} has no weights: they are on PyTorch's meta device; load them first.")
     kinds = {type(part).__name__ for part in (*model.modules(), *model.parameters())}
     if kinds & {"FullyShardedDataParallel", "DTensor"}:  # importing the classes takes a second
         raise UnavailableError(

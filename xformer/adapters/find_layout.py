@@ -130,9 +130,7 @@ def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Site
             Tap(adds.path, "out", adds.number, f"{ffn.path}.out", parts.feed_forward.factor, adds.is_changed_later)
         )
         after_attention = 0 if parts.is_parallel else parts.attention[-1].adds.end
-        routers = (
-            call for call in seen.inside(block) if after_attention < call.begin < adds.end and routing(call.outputs)
-        )
+        routers = (one for one in seen.inside(block) if after_attention < one.begin < adds.end and routing(one.outputs))
         layout.taps += [Tap(call.path, "experts", call.number, f"{ffn.path}.experts") for call in routers][:1]
         for module, side, number, name in neuron_taps(seen, block, adds, after_attention, members[-1][1]):
             layout.taps.append(Tap(module, side, number, f"{ffn.path}.{name}"))
@@ -232,9 +230,7 @@ def _is_by_place(call: Call, n: int) -> bool:
     """Whether the rows belong to consecutive positions, with any offset up to 3."""
     table = call.module.get_parameter("weight")
     rows = call.output.reshape(-1, n, call.output.shape[-1])[0]
-    return any(
-        len(table) >= start + n and torch.allclose(rows, table[start : start + n], atol=1e-6) for start in range(4)
-    )
+    return any(len(table) >= at + n and torch.allclose(rows, table[at : at + n], atol=1e-6) for at in range(4))
 
 
 def _is_rotation(call: Call) -> bool:

@@ -120,9 +120,8 @@ class HuggingFaceModel(HuggingFaceInputs):
         read = example.target[:, :1] if is_pair and example.target is not None else example.stream
         room = self.shape.max_len - read.shape[1]
         if room < 1:
-            raise InputError(
-                f"{self.name} can extend at most {self.shape.max_len - 1} tokens, got {read.shape[1]}; remove some."
-            )
+            most = self.shape.max_len - 1
+            raise InputError(f"{self.name} can extend at most {most} tokens, got {read.shape[1]}; remove some.")
         wanted = n if n is not None else N_WRITTEN if is_pair else self.input.continues
         end = getattr(self.tokenizer, "eos_token_id", None) if is_pair else None
         choose = Choice(sampling, generator)

@@ -142,9 +142,7 @@ def _rows(model: HuggingFaceInputs, typed: Any) -> list[Any]:
     """The inputs of a batch; a single input is a batch of one."""
     if isinstance(typed, Tensor):
         if typed.dim() not in (1, 2) or typed.is_floating_point():
-            raise InputError(
-                f"Token ids must be integers [pos] or [batch, pos], got {typed.dtype} {list(typed.shape)}."
-            )
+            raise InputError(f"Token ids are integers [pos] or [batch, pos], got {typed.dtype} {list(typed.shape)}.")
         return typed.tolist() if typed.dim() == 2 else [typed.tolist()]
     reads_two = model.shape.is_pair or model.output in ("answer_span", "next_sentence", "sequence_class")
     is_two = reads_two and isinstance(typed, tuple) and len(typed) == 2 and not isinstance(typed[0], int)
@@ -156,9 +154,7 @@ def _rows(model: HuggingFaceInputs, typed: Any) -> list[Any]:
 
 def _single(model: HuggingFaceInputs, typed: Any) -> Example:
     if model.output == "similarity":
-        raise InputError(
-            f"{model.name} compares texts with images; pass both by name, {{'input_ids': …, 'pixel_values': …}}."
-        )
+        raise InputError(f"{model.name} compares texts with images; pass {{'input_ids': …, 'pixel_values': …}}.")
     if isinstance(typed, Tensor):
         typed = typed.tolist()
     if model.output == "pair_next_token" or (model.shape.is_pair and model.output == "vectors"):
@@ -300,9 +296,7 @@ def _start(model: HuggingFaceInputs) -> int:
     token = (bos or 0) if start is None else start
     n_tokens = _n_target_tokens(model)
     if not isinstance(token, int) or not 0 <= token < n_tokens:
-        raise InputError(
-            f"decoder_start_token_id must be a token id from 0 to {n_tokens - 1}, like 0, got {token!r:.40}."
-        )
+        raise InputError(f"decoder_start_token_id must be an id from 0 to {n_tokens - 1}, like 0, got {token!r:.40}.")
     return token
 
 

@@ -338,9 +338,7 @@ class ExternalWeights:
         """The output projection of heads or neurons. Raises `UnavailableError` if none was located."""
         place = self.opened.layout.projections.get(path)
         if place is None:
-            raise UnavailableError(
-                f"No single matrix maps the heads or neurons of {path} in {self.name} to the stream."
-            )
+            raise UnavailableError(f"No single matrix maps heads or neurons of {path} in {self.name} to the stream.")
         module = self._module(place.module)
         weight, bias = module.get_parameter("weight").detach(), getattr(module, "bias", None)
         norm = None if place.norm is None else self._module(place.norm)

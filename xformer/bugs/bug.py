@@ -53,9 +53,7 @@ class Bug:
         if not self.applies_to(model.config):
             raise InputError(f"The bug “{self.title}” does not fit this model. It needs {self.rule}.")
         if (existing := getattr(model, "bug", None)) is not None:
-            raise InputError(
-                f"This model already has the bug “{existing}”; put “{self.title}” into a model without one."
-            )
+            raise InputError(f"This model already has the bug “{existing}”; put “{self.title}” into a model with none.")
         changed = self.put_into(model)
         changed.__dict__["bug"] = self.title
         return changed

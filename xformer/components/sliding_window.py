@@ -22,9 +22,7 @@ class SlidingWindow(Mask):
 
     name = "sliding_window"
     title = "Sliding window"
-    explanation = (
-        "Each query attends only to keys fewer than `window` positions away. Each layer reaches one window further."
-    )
+    explanation = "A query attends only to keys fewer than `window` positions away. A layer reaches one window further."
     source = "Beltagy et al. 2020, §3.1; Jiang et al. 2023, §2"
 
     def check(self, sizes: Sizes) -> None:

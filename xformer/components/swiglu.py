@@ -21,9 +21,7 @@ class SwiGLU(FeedForward):
 
     name = "swiglu"
     title = "SwiGLU"
-    explanation = (
-        "Maps each vector twice and multiplies one result by SiLU of the other, the gate. It has three matrices."
-    )
+    explanation = "Maps each vector twice and multiplies one by SiLU of the other, the gate. It has three matrices."
     source = "Shazeer 2020, equation 6"
     function_name = "silu"
     effect = "multiplies them by a gate, SiLU of a second map"

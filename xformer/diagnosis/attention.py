@@ -141,16 +141,12 @@ def _layer(case: Case, layer: Layer, pattern: Tensor, allowed: Tensor) -> Iterat
     scale = 1 / math.sqrt(case.trace.config.d_head)
     columns = pattern.sum(dim=-2)[allowed.any(dim=-2)].double()
     if _all(rows, scale, pattern, pattern.shape[-1]):
-        sentence = (
-            f"Each row sums to {sums['row_sum']:.3g} = 1/√d_head instead of 1: the scale is applied after the softmax."
-        )
+        sentence = f"Each row sums to {sums['row_sum']:.3g} = 1/√d_head, not 1: the scale is applied after the softmax."
         numbers = {"sum": sums["row_sum"], "one_over_root_d_head": scale}
         yield error("scaled-after-softmax", layer.path, sentence, numbers)
         return
     if _all(columns, 1.0, pattern, pattern.shape[-2]):
-        sentence = (
-            "Columns of the pattern sum to 1 and rows do not: the softmax is over the queries instead of the keys."
-        )
+        sentence = "Columns of the pattern sum to 1 and rows do not: the softmax is over the queries, not the keys."
         yield error("softmax-over-queries", layer.path, sentence, sums)
         return
     over_heads = pattern.sum(dim=1)[allowed.any(dim=1)].double()

@@ -125,9 +125,7 @@ def check_clones(case: Case) -> Iterator[Finding]:
         for other in others:
             same = case.weight(f"{other.path}.weight_in")
             if weight is not None and same is not None and torch.equal(weight, same):
-                sentence = (
-                    "Both layers have the same weights for queries, keys and values: they were copied, not initialised."
-                )
+                sentence = "Both layers have the same weights for q, k and v: they were copied, not initialised."
                 yield warning("cloned-layers", (first.path, other.path), sentence, {})
 
 

@@ -74,9 +74,8 @@ def check_logits(case: Case) -> Iterator[Finding]:
     sums = logits.sum(dim=-1)
     if bool((logits >= 0).all()) and bool(((sums - 1).abs() < 1e-4).all()):
         sentence = "The logits are already probabilities: a loss that applies the softmax itself cannot get near 0."
-        yield error(
-            "softmax-before-loss", "logits", sentence, {"sum": sums.mean().item(), "least": logits.min().item()}
-        )
+        numbers = {"sum": sums.mean().item(), "least": logits.min().item()}
+        yield error("softmax-before-loss", "logits", sentence, numbers)
 
 
 Tables = dict[str, Tensor]
@@ -181,9 +180,7 @@ def check_init(case: Case) -> Iterator[Finding]:
     numbers = {"ratio_least": least, "ratio_most": most}
     times = f"{least:.3g} to {most:.3g} times Glorot's standard deviation"
     if least > LARGEST_RATIO:
-        sentence = (
-            f"Every weight matrix is initialised too large, {times}: the softmax is saturated before training starts."
-        )
+        sentence = f"Every weight matrix is initialised too large, {times}: the softmax starts out saturated."
         yield Finding("init-too-large", tuple(ratios), "error", sentence, numbers)
     elif most < SMALLEST_RATIO:
         sentence = f"Every weight matrix is initialised too small, {times}: no sublayer has a noticeable effect."
@@ -247,9 +244,7 @@ def check_gate(case: Case) -> Iterator[Finding]:
         right, swapped = component.post(pre.double(), up.double()), component.post(up.double(), pre.double())
         if relative(post - right, post) > SAME_FACTOR >= relative(post - swapped, post):
             act = component.function_name
-            sentence = (
-                f"The neurons are pre · {act}(up) instead of {act}(pre) · up: gate and up projection are swapped."
-            )
+            sentence = f"The neurons are pre · {act}(up), not {act}(pre) · up: gate and up projection are swapped."
             yield error("gate-and-up-swapped", path, sentence, {"misfit": relative(post - right, post)})
 
 

@@ -75,9 +75,8 @@ class Diagnosis:
         return [f"{finding.check}: {finding.sentence}" for finding in skipped] + list(UNSEEN)
 
     def __repr__(self) -> str:
-        lines = [
-            f"{len(self.broken)} of {sum(f.verdict in ('holds', 'broken') for f in self.findings)} checks are broken"
-        ]
+        n_checked = sum(one.verdict in ("holds", "broken") for one in self.findings)
+        lines = [f"{len(self.broken)} of {n_checked} checks are broken"]
         lines += [f"  {one.check}: {one.whole_sentence}" for one in self.broken]
         return "\n".join(lines)
 
@@ -92,9 +91,8 @@ def _html_row(finding: Finding) -> str:
     text = html.escape(finding.whole_sentence)
     if finding.remedy:
         text += f"<br><i>{html.escape(finding.remedy)}</i>"
-    return (
-        f"<tr><td>{finding.check}</td><td>{finding.verdict}</td><td style='text-align:left'>{text}{picture}</td></tr>"
-    )
+    cell = f"<td style='text-align:left'>{text}{picture}</td>"
+    return f"<tr><td>{finding.check}</td><td>{finding.verdict}</td>{cell}</tr>"
 
 
 N_DRAWN = 16

@@ -334,9 +334,7 @@ def _paired(
         by_path, by_path_two = dict(outputs), dict(others)
         for path, path_two in pairs:
             if path not in by_path or path_two not in by_path_two:
-                raise InputError(
-                    f"pairs must name modules that were called, got {(path, path_two)}; for example 'layers.0'."
-                )
+                raise InputError(f"pairs must name modules that were called, like 'layers.0', got {(path, path_two)}.")
             yield (path, by_path[path]), (path_two, by_path_two[path_two])
         return
     start = 0

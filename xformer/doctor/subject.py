@@ -144,9 +144,7 @@ class Subject:
         if n_tokens == 0 and not tokens.is_floating_point():
             n_tokens = int(tokens.max()) + 1
         if tokens.is_floating_point():
-            raise InputError(
-                "The checks need a model that reads token ids [batch, pos], and these inputs are not integers."
-            )
+            raise InputError("The checks need a model that reads token ids [batch, pos], and these are not integers.")
         target = named.pop("decoder_input_ids", None)
         if target is None and _is_pair(model):
             target = _arbitrary(model, n_tokens, seed=1)
@@ -516,9 +514,7 @@ def _encoded(text: str, tokenizer: Any) -> Tensor:
 def _as_rows(inputs: Any) -> Tensor:
     tokens = inputs if isinstance(inputs, Tensor) else torch.tensor(inputs)
     if tokens.dim() not in (1, 2) or tokens.numel() == 0:
-        raise InputError(
-            f"Token ids must have shape [pos] or [batch, pos], got {list(tokens.shape)}; for example [[3, 7, 12]]."
-        )
+        raise InputError(f"Token ids must be [pos] or [batch, pos], like [[3, 7, 12]], got {list(tokens.shape)}.")
     return tokens[None] if tokens.dim() == 1 else tokens
 
 

@@ -99,9 +99,8 @@ class PositionTables(nn.Module):
         for name, shape in self.kind.learned(config).items():
             self.register_parameter(name, nn.Parameter(torch.empty(shape)))
         for name, table in self.kind.fixed(config).items():
-            self.register_buffer(
-                name, table.to(torch.get_default_device(), torch.get_default_dtype()), persistent=False
-            )
+            table = table.to(torch.get_default_device(), torch.get_default_dtype())
+            self.register_buffer(name, table, persistent=False)
 
     def tables(self) -> dict[str, Tensor]:
         """Return all tables by name."""

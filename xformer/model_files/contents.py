@@ -86,9 +86,7 @@ def _folder(folder: Path) -> Contents:
     if "config.json" not in names:
         raise ModelFileError("The folder has weights but no config.json; add the model's config.json.")
     if not isinstance(model_type, str) or not re.fullmatch(r"[\w.-]{1,80}", model_type, re.ASCII):
-        raise ModelFileError(
-            "config.json must name the model_type, like 'llama'; save the model again with save_pretrained."
-        )
+        raise ModelFileError("config.json must name the model_type, like 'llama'; save the model with save_pretrained.")
     if not found.n_parameters:
         raise ModelFileError("The weight file has no tensors; save the model again with save_pretrained.")
     check_sizes(config, largest=found.largest, n_tensors=found.n_tensors)
@@ -184,9 +182,8 @@ def check_sizes(config: Mapping[str, Any], *, largest: int, n_tensors: int) -> N
                 continue
             least = 0 if name in MAY_BE_0 else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ModelFileError(
-                    f"In config.json, {name} must be an integer of at least {least}, like 12, got {value!r:.40}."
-                )
+                what = f"In config.json, {name} must be an integer of at least {least}"
+                raise ModelFileError(f"{what}, like 12, got {value!r:.40}.")
             if value > most:
                 what = f"In config.json, {name} is {value:,}, but the weights have {having}"
                 raise ModelFileError(f"{what}; use the config.json that the model was saved with.")
@@ -247,18 +244,16 @@ def file_names(folder: Path) -> list[str]:
     except OSError as problem:
         raise ModelFileError(f"The folder {folder.name!r:.100} cannot be read: {problem.strerror}.") from None
     if len(names) > MOST_FILES:
-        raise ModelFileError(
-            f"The folder {folder.name!r:.100} has more than {MOST_FILES:,} files; use the folder of one model."
-        )
+        what = f"The folder {folder.name!r:.100} has more than {MOST_FILES:,} files"
+        raise ModelFileError(f"{what}; use the folder of one model.")
     inside = _whole_model(folder)
     for name in names:
         file = folder / name
         if not Path(os.path.realpath(file)).is_relative_to(inside):
             raise ModelFileError(f"{name!r:.100} is a link out of the model's folder; copy the file into the folder.")
         if name.endswith(TEXTS) and file.exists() and (size := file.stat().st_size) > MOST_TEXT:
-            raise ModelFileError(
-                f"{name!r:.100} has {size:,} bytes; a file other than the weights may have at most {MOST_TEXT:,}."
-            )
+            what = f"{name!r:.100} has {size:,} bytes"
+            raise ModelFileError(f"{what}; a file other than the weights may have at most {MOST_TEXT:,}.")
     return names
 
 

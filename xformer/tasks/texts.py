@@ -127,9 +127,7 @@ def encoded(name: str, alphabet: str) -> Int[Tensor, " pos"]:
 def _checked(content: bytes) -> str:
     """Decode and validate the text of a file: UTF-8, newlines as \\n, printable characters only."""
     if len(content) > MOST_BYTES:
-        raise InputError(
-            f"A text may have at most {MOST_BYTES // 1024**2} MB, and this one has more; use a part of it."
-        )
+        raise InputError(f"A text may have at most {MOST_BYTES // 1024**2} MB, and this one has more; use a part.")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -137,11 +135,7 @@ def _checked(content: bytes) -> str:
         raise InputError(f"{what}; save it as UTF-8 plain text.") from None
     text = "".join(c for c in text.replace("\r\n", "\n").replace("\r", "\n") if is_sayable(c))
     if len(text) < FEWEST:
-        raise InputError(
-            f"A text needs at least {FEWEST:,} characters, and this one has {len(text):,}; give a longer one."
-        )
+        raise InputError(f"A text needs at least {FEWEST:,} characters, and this has {len(text):,}; give a longer one.")
     if len(alphabet_of(text)) < 2:
-        raise InputError(
-            f"A text needs at least two different characters, and this one has only {text[0]!r}; give another."
-        )
+        raise InputError(f"A text needs at least 2 different characters, and this has only {text[0]!r}; give another.")
     return text

@@ -55,16 +55,13 @@ def attention_rows(exam: Exam) -> Finding:
             assert one.weights is not None
             apart = (weights - one.weights).abs() if weights.shape == one.weights.shape else None
             if apart is not None and float(apart.max()) > loose(subject):
-                sentence = (
-                    f"The returned weights differ by {float(apart.max()):.2g} from those that multiply the values."
-                )
+                sentence = f"The returned weights differ by {float(apart.max()):.2g} from those that multiply values."
                 remedy = "Return the weights that are actually multiplied with the values, after mask and softmax."
                 return placed(one, worst_cell(apart), sentence, remedy, float(apart.max()))
     assume(seen, "A fused kernel computes the attention, and the model has no other path that exposes the weights.")
     rest = " The returned weights agree." if returned and len(returned) == len(used) else ""
-    return Finding(
-        "holds", f"Each row of weights equals softmax(scores) and sums to 1, in {len(seen)} attentions.{rest}"
-    )
+    sentence = f"Each row of weights equals softmax(scores) and sums to 1, in {len(seen)} attentions.{rest}"
+    return Finding("holds", sentence)
 
 
 def placed(
@@ -121,9 +118,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(one)
 
 
-@check(
-    "mask_constant", "masked scores are so low that their weights are exactly 0, even if scores were 10 times larger"
-)
+@check("mask_constant", "masked scores are so low that their weights are exactly 0, even for 10 times larger scores")
 def mask_constant(exam: Exam) -> Finding:
     """Compare the largest masked score with the other scores."""
     subject = exam.subject

@@ -78,9 +78,7 @@ def position_shift(exam: Exam) -> Finding:
     is_relative = distance(stream[0], stream[worst]) <= limit
     assume(is_relative, "Positions are added to the embeddings, so they are not relative.")
     sentence = f"Shifting all positions by {shifts[worst - 1]} changes the outputs by {share(size)}."
-    remedy = (
-        "Rotate queries and keys by the same positions, and values not at all; compute biases from the distance only."
-    )
+    remedy = "Rotate queries and keys by the same positions, and values not at all; compute biases from distances only."
     for one, after in zip(seen, [*seen[1:], None], strict=True):
         scores = one.key_scores.masked_fill(~one.allowed, 0.0).double()
         apart = (scores[0] - scores[worst]).abs() / scores[0].abs().max().clamp(min=1e-30)
@@ -146,9 +144,7 @@ def _no_rotation(one: Watched, q: Tensor, k: Tensor, limit: float) -> Finding | 
     apart = F.pad(apart, (start, 0, start, 0)).masked_fill(~one.allowed, 0.0)
     if float(apart.max()) <= limit:
         return None
-    sentence = (
-        "With one repeated token, scores depend on more than the distance: q and k are not rotated in the same way."
-    )
+    sentence = "With equal tokens, scores depend on more than the distance: q and k are not rotated in the same way."
     for name, x in (("queries", q), ("keys", k)):
         lengths = x.norm(dim=-1)
         change = float((lengths / lengths[..., :1].clamp(min=1e-30) - 1).abs().max())

@@ -169,9 +169,7 @@ def _error(loss: float, logits: Tensor, labels: Tensor, shift: int) -> float:
     return math.inf if math.isnan(error) else error
 
 
-@check(
-    "tied_weights", "weights that the configuration ties are equal, and none are left at their random initialisation"
-)
+@check("tied_weights", "weights that the configuration ties are equal, and none are left at random initial values")
 def tied_weights(exam: Exam) -> Finding:
     """Compare the output layer with the embedding, and the loss on the text with guessing."""
     subject = exam.subject

@@ -18,9 +18,7 @@ class Parity(Rule):
 
     name = "parity"
     verb = "tracks the parity of"
-    instruction = (
-        "Type zeros and ones; after each, the model outputs whether the number of ones so far is even (0) or odd (1)."
-    )
+    instruction = "Type zeros and ones; after each, the model says if the number of ones so far is even (0) or odd (1)."
     score_name = "its own bit"
     score_says = "is on the next bit"
     look_for = (
