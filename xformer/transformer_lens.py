@@ -57,11 +57,9 @@ def own_name(name: str, shape: ModelShape) -> str:
     in_block = _in_block(shape)
     if found is None or found[2] not in in_block:
         known = (*_ENDS, *(f"blocks.N.{end}" for end in in_block))
-        hint = (
-            f" This model rotates it by position and records it after the rotation, as {_ROTATED[found[2]]}."
-            if (found is not None and shape.rotates and found[2] in _ROTATED)
-            else ""
-        )
+        hint = ""
+        if found is not None and shape.rotates and found[2] in _ROTATED:
+            hint = f" This model rotates it by position and records it after the rotation, as {_ROTATED[found[2]]}."
         raise ActivationError(
             f"There is no activation {name!r} here.{hint} The supported TransformerLens names are {', '.join(known)}."
         )

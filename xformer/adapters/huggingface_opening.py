@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from xformer.adapters.attachment import left_as_found, noting_draws, on_device, remembered
 from xformer.adapters.opening import Inputs, OpenedModel, Verification, open_module
 from xformer.adapters.probe import running
-from xformer.errors import InputError
+from xformer.errors import InputError, one_line
 
 N_SOURCE, N_TARGET = 11, 7
 """Lengths of example inputs; they differ from each other and from most sizes in a model."""
@@ -87,12 +87,10 @@ def _runnable(model: nn.Module) -> tuple[list[Inputs], Any]:
         try:
             return examples, call(model, examples[0])
         except Exception as error:  # a model may raise anything for inputs it cannot read
-            read = ", ".join(
-                f"{name} {list(value.shape)}" for name, value in examples[0].items() if isinstance(value, Tensor)
-            )
-            raise InputError(
-                f"{type(model).__name__} could not be run on an example input ({read}): {' '.join(str(error).split())[:200]}"
-            ) from error
+            shapes = {name: value.shape for name, value in examples[0].items() if isinstance(value, Tensor)}
+            read = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+            what = f"{type(model).__name__} could not be run on an example input ({read})"
+            raise InputError(f"{what}: {one_line(error, 200)}") from error
 
 
 def is_pair(model: nn.Module) -> bool:

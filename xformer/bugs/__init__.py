@@ -10,20 +10,9 @@ from xformer.bugs.attention import MASK_BUGS, ROLE_BUGS, SOFTMAX_BUGS
 from xformer.bugs.bug import CRASHES, Bug, Crash
 from xformer.bugs.network import COMPONENT_BUGS, END_BUGS, RESIDUAL_BUGS, TRAINING_BUGS, WEIGHT_BUGS
 
-BUGS: dict[str, Bug] = {
-    bug.name: bug
-    for bugs in (
-        SOFTMAX_BUGS,
-        MASK_BUGS,
-        ROLE_BUGS,
-        RESIDUAL_BUGS,
-        COMPONENT_BUGS,
-        END_BUGS,
-        WEIGHT_BUGS,
-        TRAINING_BUGS,
-    )
-    for bug in bugs
-}
+_ATTENTION = (*SOFTMAX_BUGS, *MASK_BUGS, *ROLE_BUGS)
+_NETWORK = (*RESIDUAL_BUGS, *COMPONENT_BUGS, *END_BUGS, *WEIGHT_BUGS, *TRAINING_BUGS)
+BUGS: dict[str, Bug] = {bug.name: bug for bug in (*_ATTENTION, *_NETWORK)}
 
 WHOLE_RUNS = edits.scale("logits", 1.0)
 """An edit that changes nothing but makes `decode` run the whole sequence at every step."""

@@ -190,10 +190,8 @@ class Exam:
         eps = subject.eps
         other = base.with_read(subject.other_tokens(base.read))
         distances = []
-        for rows in ([base, other], [other, base], [other, other, base]):
-            outputs = subject.logits(stacked(rows))
-            index = next(i for i, row in enumerate(rows) if row is base)
-            distances.append(distance(subject.base_logits[0], outputs[index]))
+        for rows, at in (([base, other], 0), ([other, base], 1), ([other, other, base], 2)):
+            distances.append(distance(subject.base_logits[0], subject.logits(stacked(rows))[at]))
         return min(max(*distances, LEAST_FLOOR * eps), MOST_FLOOR * eps)
 
     @cached_property

@@ -17,7 +17,7 @@ from xformer.doctor import checks as _registered  # noqa: F401  registers the ch
 from xformer.doctor.check import CELL, CHECKS, COLUMNS, Check, Exam, Finding, NotApplicableError, Place
 from xformer.doctor.localise import localise
 from xformer.doctor.subject import Subject
-from xformer.errors import InputError, XformerError
+from xformer.errors import InputError, XformerError, one_line
 
 UNSEEN = (
     "Whether the weights are any good: invariants cannot show that.",
@@ -222,8 +222,6 @@ def examine(exam: Exam, check: Check) -> Finding:
     except NotApplicableError as reason:
         found = Finding("not applicable", str(reason))
     except Exception as error:  # the model may raise anything
-        reason = (
-            str(error) if isinstance(error, XformerError) else f"{type(error).__name__}: {' '.join(str(error).split())}"
-        )
+        reason = str(error) if isinstance(error, XformerError) else f"{type(error).__name__}: {one_line(error, 200)}"
         found = Finding("could not run", f"The check could not run: {reason[:200]}")
     return replace(found, check=check.name)

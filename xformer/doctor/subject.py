@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from xformer.adapters.attachment import unwrapped
-from xformer.errors import InputError, UnavailableError, XformerError
+from xformer.errors import InputError, UnavailableError, XformerError, one_line
 from xformer.layers.attention import Cache
 from xformer.model import Transformer
 from xformer.tape import Tape
@@ -132,7 +132,6 @@ class Subject:
         """
         model = unwrapped(model)
         module = _with_shared_weights(model)
-        config: Any = getattr(model, "config", None)
         text, named = "", {}
         if isinstance(inputs, str):
             text, inputs = inputs, _encoded(inputs, tokenizer)
@@ -148,31 +147,19 @@ class Subject:
         target = named.pop("decoder_input_ids", None)
         if target is None and _is_pair(model):
             target = _arbitrary(model, n_tokens, seed=1)
-        text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
-        pads = (getattr(text_config, name, None) for name in ("pad_token_id", "pad_token"))
+        pads = (getattr(_text_config(model), name, None) for name in ("pad_token_id", "pad_token"))
         pad = next((one for one in pads if isinstance(one, int) and 0 <= one < n_tokens), 0)
         base = Run(tokens[:1], target=None if target is None else target[:1])
-        subject = cls(
-            module,
-            base,
-            n_tokens,
-            pad,
-            tokenizer=tokenizer,
-            text=text,
-            original=original,
-            extra={
-                name: value for name, value in named.items() if name not in {n for a in ARGUMENTS.values() for n in a}
-            },
-        )
+        known = {name for names in ARGUMENTS.values() for name in names}
+        extra = {name: value for name, value in named.items() if name not in known}
+        subject = cls(module, base, n_tokens, pad, tokenizer=tokenizer, text=text, original=original, extra=extra)
         try:
             subject.logits(base)
         except XformerError:
             raise
         except Exception as error:  # a module may raise anything for inputs it cannot read
-            raise InputError(
-                f"{type(model).__name__} could not be run on tokens {list(base.tokens.shape)}: "
-                f"{' '.join(str(error).split())[:200]}"
-            ) from error
+            what = f"{type(model).__name__} could not be run on tokens {list(base.tokens.shape)}"
+            raise InputError(f"{what}: {one_line(error, 200)}") from error
         return replace(subject, causal=subject.looks_causal if causal is None else causal)
 
     # How to call the model.
@@ -183,21 +170,16 @@ class Subject:
         if isinstance(self.module, Transformer):
             return {}
         names = inspect.signature(self.module.forward).parameters
-        found = {
-            use: next(name for name in known if name in names)
-            for use, known in ARGUMENTS.items()
-            if any(name in names for name in known)
-        }
-        return found | ({"attention": "output_attentions"} if self.is_transformers else {})
+        found = {use: next((name for name in known if name in names), "") for use, known in ARGUMENTS.items()}
+        found |= {"attention": "output_attentions"} if self.is_transformers else {}
+        return {use: name for use, name in found.items() if name}
 
     def can(self, use: str) -> bool:
         """Return whether the model accepts a padding mask ("valid"), positions, a cache ("past"), …"""
         if isinstance(self.module, Transformer):
-            return (
-                self.module.decoder is not None
-                if use == "past"
-                else use in ("valid", "segments") and not self.reads_images
-            )
+            if use == "past":
+                return self.module.decoder is not None
+            return use in ("valid", "segments") and not self.reads_images
         return use in self.takes
 
     def arguments(self, run: Run) -> dict[str, Any]:
@@ -208,13 +190,8 @@ class Subject:
         """
         takes = self.takes
         named: dict[str, Any] = {takes.get("tokens", "0"): run.tokens, **self.extra}
-        given = {
-            "valid": run.valid,
-            "positions": run.positions,
-            "segments": run.segments,
-            "target": run.target,
-            "attention": run.with_attention or None,
-        }
+        given = {use: getattr(run, use) for use in ("valid", "positions", "segments", "target")}
+        given["attention"] = run.with_attention or None
         for use, value in given.items():
             if value is None:
                 continue
@@ -263,11 +240,8 @@ class Subject:
             cache = Cache.empty(self.module.config.n_layers)
             return self.module.extend(run.read[:, :n], cache, memory), (run.read[:, n:], cache, memory)
         whole = replace(run, n_cached=0)
-        index = (
-            torch.arange(run.read.shape[1], device=self.device)[None]
-            if self.can("positions") and run.target is None
-            else None
-        )
+        takes_positions = self.can("positions") and run.target is None
+        index = torch.arange(run.read.shape[1], device=self.device)[None] if takes_positions else None
         first, rest = (
             replace(whole.with_read(run.read[:, part]), positions=None if index is None else index[:, part])
             for part in (slice(None, n), slice(n, None))
@@ -347,8 +321,7 @@ class Subject:
     @property
     def config(self) -> Any:
         """The configuration of the model's text part, or None."""
-        config: Any = getattr(self.module, "config", None)
-        return config.get_text_config() if hasattr(config, "get_text_config") else config
+        return _text_config(self.module)
 
     @property
     def is_transformers(self) -> bool:
@@ -414,12 +387,8 @@ class Subject:
 
             is_bidirectional = getattr(self.config, "is_causal", True) is False
             return (is_causal_class(self.module) or is_pair(self.module)) and not is_bidirectional
-        flags = [
-            getattr(one, name)
-            for one in self.module.modules()
-            for name in ("is_causal", "causal")
-            if hasattr(one, name)
-        ]
+        parts = list(self.module.modules())
+        flags = [getattr(one, name) for one in parts for name in ("is_causal", "causal") if hasattr(one, name)]
         if flags:
             return any(value is True for value in flags)
         if any(_is_triangle(buffer) for buffer in self.module.buffers()):
@@ -431,6 +400,11 @@ class Subject:
         except XformerError:
             return False
         return any(_share_ahead(pattern) < 0.5 for pattern in patterns if pattern.shape[-1] == pattern.shape[-2] > 2)
+
+
+def _text_config(model: nn.Module) -> Any:
+    config: Any = getattr(model, "config", None)
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
 def _share_ahead(pattern: Float[Tensor, "batch head query key"]) -> float:
@@ -454,9 +428,8 @@ def _with_shared_weights(model: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(model, memo).eval()
     except Exception as error:  # a module may hold anything: a lock, a file, a generator
-        raise InputError(
-            f"{type(model).__name__} cannot be copied, and the checks need a copy: {' '.join(str(error).split())[:150]}"
-        ) from error
+        what = f"{type(model).__name__} cannot be copied, and the checks need a copy"
+        raise InputError(f"{what}: {one_line(error, 150)}") from error
 
 
 @contextmanager

@@ -183,6 +183,9 @@ def _weak(one: Watched, head: int, constant: float, masked: Tensor) -> Finding:
     return placed(one, cell, sentence, "Mask with −∞, or with torch.finfo(scores.dtype).min.", abs(constant), "mask")
 
 
+GROUPING = "Repeat keys and values head by head (repeat_interleave, or expand and reshape), not the whole block of heads (repeat)."
+
+
 @check("key_value_groups", "query head h uses key/value head h // group, and no other")
 def key_value_groups(exam: Exam) -> Finding:
     """Query heads that share keys or values must be adjacent, in groups of equal size."""
@@ -203,14 +206,8 @@ def key_value_groups(exam: Exam) -> Finding:
             for head, owner in enumerate(read):
                 group = head * len(owners) // n_heads
                 if owner != owners[group]:
-                    return broken(
-                        f"Query head {head} reads key/value head {owners.index(owner)}, but should read {group}.",
-                        "Repeat keys and values head by head (repeat_interleave, or expand and reshape), not the whole block "
-                        "of heads (repeat).",
-                        layer=one.layer,
-                        head=head,
-                        cause="v",
-                    )
+                    sentence = f"Query head {head} reads key/value head {owners.index(owner)}, but should read {group}."
+                    return broken(sentence, GROUPING, layer=one.layer, head=head, cause="v")
     rest = f" ({', '.join(sorted(kinds))})" if kinds else ""
     return Finding("holds", f"Every query head uses the key/value head of its group{rest}.")
 

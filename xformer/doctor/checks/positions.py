@@ -27,6 +27,7 @@ from xformer.doctor.check import (
 from xformer.doctor.checks.attention import loose, placed, shortened, worst_cell
 from xformer.doctor.subject import Run, Subject
 from xformer.doctor.watch import Watched, watch, watch_outputs
+from xformer.errors import one_line
 from xformer.model import Transformer
 
 N_TOKENS = 12
@@ -62,9 +63,9 @@ def position_shift(exam: Exam) -> Finding:
     backwards = replace(base, positions=torch.arange(n).flip(0)[None])
     seen, outputs = watch_outputs(subject, stacked([*runs, backwards]))
     assume(distance(outputs[0], outputs[-1]) > exam.limit, "The outputs do not depend on the given positions.")
-    sizes = [distance(outputs[0], outputs[row]) for row in range(1, len(runs))]
-    worst = max(range(1, len(runs)), key=lambda row: sizes[row - 1])
-    size = sizes[worst - 1]
+    sizes = [distance(outputs[0], outputs[row]) for row in range(len(runs))]
+    size = max(sizes)
+    worst = max(1, sizes.index(size))  # row 0 is not shifted
     # Angles of larger positions have larger rounding errors.
     limit = exam.limit + 200 * subject.eps * (n + shifts[-1])
     if size <= limit:
@@ -189,13 +190,10 @@ def _unscaled(subject: Subject, same: Run) -> Finding | None:
             turned = torch.view_as_complex(q[..., pair].contiguous()) / q.abs().max()  # [head, pos]
             visible = float((turned[:, :1] * (usual - scaled)).abs().max())
             if visible > 10 * limit and float((turned - turned[:, :1] * usual).abs().max()) <= limit:
-                return broken(
-                    f"The configured RoPE scaling ({kind}, factor {scaling['factor']:g}) has no effect on the queries.",
-                    "Compute the angles from the configuration; rope_scaling is ignored.",
-                    visible,
-                    layer=one.layer,
-                    cause="positions",
-                )
+                what = f"The configured RoPE scaling ({kind}, factor {scaling['factor']:g})"
+                remedy = "Compute the angles from the configuration; rope_scaling is ignored."
+                sentence = f"{what} has no effect on the queries."
+                return broken(sentence, remedy, visible, layer=one.layer, cause="positions")
     return None
 
 
@@ -229,14 +227,12 @@ def window(exam: Exam) -> Finding:
             head = int((reach != w - 1).nonzero()[0])
             far = int(reach[head])
             cell = (one.allowed[0, head] & (apart == far)).nonzero()[-1] if far >= w else torch.tensor([n - 1, n - w])
-            return placed(
-                one,
-                {"head": head, "query": int(cell[0]), "key": int(cell[1])},
-                f"With a window of {w} (including the query), a query should reach {w - 1} back but reaches {far}.",
-                "Mask with query − key < window; in flash attention's window_size=(left, 0), left is window − 1.",
-                float(abs(far - w + 1)),
-                "mask",
+            place = {"head": head, "query": int(cell[0]), "key": int(cell[1])}
+            sentence = (
+                f"With a window of {w} (including the query), a query should reach {w - 1} back but reaches {far}."
             )
+            remedy = "Mask with query − key < window; in flash attention's window_size=(left, 0), left is window − 1."
+            return placed(one, place, sentence, remedy, float(abs(far - w + 1)), "mask")
     return Finding("holds", f"Each window of {width} reaches exactly {width - 1} back, in {len(windows)} layers.")
 
 
@@ -304,22 +300,16 @@ def precision(exam: Exam) -> Finding:
     try:
         ones, output = watch_outputs(half, run)
     except RuntimeError as error:  # some PyTorch kernels reject the sizes of tiny models
-        raise NotApplicableError(
-            f"The model does not run in bfloat16 here: {' '.join(str(error).split())[:100]}."
-        ) from None
+        raise NotApplicableError(f"The model does not run in bfloat16 here: {one_line(error, 100)}.") from None
     if not torch.equal(output.isfinite(), exact.isfinite()):
-        return broken(
-            "An output is finite in float32 but not in bfloat16.",
-            "Look for a mask constant or a sum that overflows, such as a mask that is added twice.",
-            float("inf"),
-        )
+        remedy = "Look for a mask constant or a sum that overflows, such as a mask that is added twice."
+        return broken("An output is finite in float32 but not in bfloat16.", remedy, float("inf"))
     for one, other in zip(ones, others, strict=True):
         near, beyond = (_error(_seen_scores(one, *at), _seen_scores(other, *at)) for at in places)
         if beyond > max(4 * near, 0.05) and not (one.layer and _is_worse_before(one, other, places)):
             errors = f"{share(beyond)} at position {far}, but only {share(near)} at the start"
-            return broken(
-                f"In bfloat16, the error of the scores is {errors}.", HALF, beyond, layer=one.layer, cause="positions"
-            )
+            sentence = f"In bfloat16, the error of the scores is {errors}."
+            return broken(sentence, HALF, beyond, layer=one.layer, cause="positions")
     return Finding("holds", f"In bfloat16, the scores are as accurate at position {far} as at the start.")
 
 

@@ -12,6 +12,7 @@ from xformer.diagnosis.diagnose import examine
 from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, check, distance, share
 from xformer.doctor.localise import first_not_finite
 from xformer.doctor.subject import Subject
+from xformer.errors import one_line
 from xformer.model import Transformer
 from xformer.site import Site
 
@@ -28,14 +29,9 @@ def finite(exam: Exam) -> Finding:
     if bool(subject.base_logits.isfinite().all()):
         return Finding("holds", "All outputs are finite.")
     place = first_not_finite(subject, subject.base)
-    return Finding(
-        "broken",
-        f"The outputs contain NaN or infinity; the first activation that does is {place.name}.",
-        "Look for weights that are not finite, a division by 0, or an overflow of the weights' type.",
-        float("inf"),
-        exam.floor,
-        place=place,
-    )
+    sentence = f"The outputs contain NaN or infinity; the first activation that does is {place.name}."
+    remedy = "Look for weights that are not finite, a division by 0, or an overflow of the weights' type."
+    return Finding("broken", sentence, remedy, float("inf"), exam.floor, place=place)
 
 
 @check("determinism", "two runs on the same input give the same output")
@@ -44,15 +40,12 @@ def determinism(exam: Exam) -> Finding:
     base, size = exam.subject.base, exam.change_when_repeated
     if size <= exam.limit:
         return Finding("holds", "Repeating an input gives the same output.", size=size, floor=exam.floor)
-    return Finding(
-        "broken",
-        f"Repeating the same input changes the outputs by {share(size)}.",
+    sentence = f"Repeating the same input changes the outputs by {share(size)}."
+    remedy = (
         "Look for dropout or other randomness that ignores eval mode (F.dropout without training=self.training), and for "
-        "state that persists between calls.",
-        size,
-        exam.floor,
-        Pair(base, replace(base, seed=1), exam.outputs),
+        "state that persists between calls."
     )
+    return Finding("broken", sentence, remedy, size, exam.floor, Pair(base, replace(base, seed=1), exam.outputs))
 
 
 @check("backends", "every attention backend gives the same output")
@@ -66,18 +59,15 @@ def backends(exam: Exam) -> Finding:
         try:
             sizes.append(distance(subject.base_logits[0], _logits(name, other)[0]))
         except Exception as error:  # a backend may need another machine or library
-            failed.append(f"{name} ({' '.join(str(error).split())[:60]})")
+            failed.append(f"{name} ({one_line(error, 60)})")
             pairs.remove(pair)
     assume(pairs, "The model has only one attention backend." if not failed else f"Not run: {', '.join(failed)}.")
     names = ", ".join(pair.title for pair in pairs)
     rest = f" Not run: {', '.join(failed)}." if failed else ""
-    return exam.judged(
-        pairs,
-        sizes,
-        f"The other backends ({names}) give the same output.{rest}",
-        "With the attention backend {title}, the output changes by {size}.",
-        "Check the arguments passed to that backend: the mask, the scale, is_causal, and dropout.",
-    )
+    holds = f"The other backends ({names}) give the same output.{rest}"
+    broken = "With the attention backend {title}, the output changes by {size}."
+    remedy = "Check the arguments passed to that backend: the mask, the scale, is_causal, and dropout."
+    return exam.judged(pairs, sizes, holds, broken, remedy)
 
 
 def _logits(name: str, subject: Subject) -> torch.Tensor:
@@ -131,11 +121,7 @@ def equations(exam: Exam) -> Finding:
         return Finding("holds", f"{len(report.checked)} equations hold at every layer.")
     first = wrong[0]
     site = Site.find(first.where[0])
-    head = re.search(r"head (\d+)|attn\.(\d+)$", first.where[0])
-    return broken(
-        first.sentence,
-        f"This is the bug {first.kind!r}; the Bug lab shows it next to a correct model.",
-        layer=None if site is None else site.layer,
-        head=None if head is None else int(head[1] or head[2]),
-        cause=first.kind,
-    )
+    found = re.search(r"head (\d+)|attn\.(\d+)$", first.where[0])
+    layer, head = None if site is None else site.layer, None if found is None else int(found[1] or found[2])
+    remedy = f"This is the bug {first.kind!r}; the Bug lab shows it next to a correct model."
+    return broken(first.sentence, remedy, layer=layer, head=head, cause=first.kind)

@@ -52,12 +52,9 @@ def causality(exam: Exam) -> Finding:
     """Compare the outputs before a changed token."""
     _assume_causal(exam)
     pairs = later_tokens(exam, exam.subject.base)
-    return exam.compare(
-        pairs,
-        f"Changing a later token changes no earlier output ({len(pairs)} positions).",
-        "With {title}, earlier outputs change by {size}: the model sees the future.",
-        REMEDY,
-    )
+    holds = f"Changing a later token changes no earlier output ({len(pairs)} positions)."
+    broken = "With {title}, earlier outputs change by {size}: the model sees the future."
+    return exam.compare(pairs, holds, broken, REMEDY)
 
 
 @check("causality_with_attention", "causality also holds, with the same outputs, when attention weights are returned")
@@ -67,20 +64,20 @@ def causality_with_attention(exam: Exam) -> Finding:
     subject = exam.subject
     assume(subject.can("attention"), "The model cannot return its attention weights.")
     base = replace(subject.base, with_attention=True)
-    found = exam.compare(
-        later_tokens(exam, base),
-        "When attention weights are returned, changing a later token changes no earlier output.",
-        "With {title} and attention weights returned, earlier outputs change by {size}: that path ignores the mask.",
-        "Check the branch that returns attention weights: it must apply the same mask as the other branch.",
+    holds = "When attention weights are returned, changing a later token changes no earlier output."
+    broken = (
+        "With {title} and attention weights returned, earlier outputs change by {size}: that path ignores the mask."
     )
+    remedy = "Check the branch that returns attention weights: it must apply the same mask as the other branch."
+    found = exam.compare(later_tokens(exam, base), holds, broken, remedy)
     if found.verdict == "holds":
         at = range(subject.base.read.shape[1])
-        found = exam.compare(
-            [Pair(subject.base, base, at, title="requesting attention weights")],
-            found.sentence,
-            "Requesting attention weights changes the outputs by {size}.",
-            "Check the branch that returns attention weights: it must compute the same outputs as the other branch.",
+        same = [Pair(subject.base, base, at, title="requesting attention weights")]
+        broken = "Requesting attention weights changes the outputs by {size}."
+        remedy = (
+            "Check the branch that returns attention weights: it must compute the same outputs as the other branch."
         )
+        found = exam.compare(same, holds, broken, remedy)
     if found.verdict == "broken" and causality(exam).verdict == "broken":
         raise NotApplicableError("The model sees the future on every path; see causality.")
     return found
@@ -94,6 +91,9 @@ MASK_REMEDY = (
     "Check how the padding mask is built and combined with the causal mask: the scores of padded keys must be −∞ in every "
     "layer and head, at every length."
 )
+
+
+PADDING_BROKEN = "With {title}, the outputs at the real tokens change by {size}."
 
 
 def _padded(exam: Exam, run: Run, n: int, *, left: bool, content: int | None = None) -> Run:
@@ -139,12 +139,9 @@ def left_padding(exam: Exam) -> Finding:
         _pair(exam, base, _padded(exam, base, n, left=True), n, f"{n} pads on the left")
         for n in range(max(0, room) + 1)
     ]
-    found = exam.compare(
-        pairs,
-        f"Padding on the left changes no output ({len(pairs)} lengths).",
-        "With {title}, the outputs at the real tokens change by {size}.",
-        MASK_REMEDY + " Positions must count from the first real token.",
-    )
+    holds = f"Padding on the left changes no output ({len(pairs)} lengths)."
+    remedy = f"{MASK_REMEDY} Positions must count from the first real token."
+    found = exam.compare(pairs, holds, PADDING_BROKEN, remedy)
     takes_no_positions = not exam.subject.can("positions") and not isinstance(exam.subject.module, Transformer)
     if found.verdict == "broken" and takes_no_positions:
         raise NotApplicableError("The model takes no positions, so padding on the left shifts its tokens.")
@@ -166,12 +163,8 @@ def right_padding(exam: Exam) -> Finding:
         for content in contents
     ]
     assume(pairs, f"{FULL} padding.")
-    return exam.compare(
-        pairs,
-        "Padding on the right changes no output, whatever token it contains.",
-        "With {title}, the outputs at the real tokens change by {size}.",
-        MASK_REMEDY,
-    )
+    holds = "Padding on the right changes no output, whatever token it contains."
+    return exam.compare(pairs, holds, PADDING_BROKEN, MASK_REMEDY)
 
 
 @check("batch", "an input gives the same output alone and in a batch of unequal lengths")
@@ -218,15 +211,12 @@ def masked_row(exam: Exam) -> Finding:
     if bool(logits.isfinite().all()):
         return Finding("holds", "Queries without any permitted key give finite outputs.")
     n = int((~logits[0].isfinite()).any(dim=-1).sum())
-    return Finding(
-        "broken",
-        f"When all keys of a query are masked (padding on the left), {n} outputs are NaN or infinite.",
+    sentence = f"When all keys of a query are masked (padding on the left), {n} outputs are NaN or infinite."
+    remedy = (
         "Look at the softmax of fully masked rows: −∞ everywhere gives NaN, which spreads to the next layer and to all "
-        "gradients. Mask with a large finite number, or set such rows to 0.",
-        float("inf"),
-        exam.floor,
-        place=first_not_finite(subject, run),
+        "gradients. Mask with a large finite number, or set such rows to 0."
     )
+    return Finding("broken", sentence, remedy, float("inf"), exam.floor, place=first_not_finite(subject, run))
 
 
 N_TOKENS = 10

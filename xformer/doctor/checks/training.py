@@ -41,10 +41,8 @@ def gradients(exam: Exam) -> Finding:
         labels = subject.base.read[:, : logits.shape[1]] % logits.shape[-1]
         loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
         if not loss.requires_grad:
-            return broken(
-                "No parameter gets a gradient: the output is detached from all of them.",
-                "Look for torch.no_grad or .detach() around the whole forward pass.",
-            )
+            sentence = "No parameter gets a gradient: the output is detached from all of them."
+            return broken(sentence, "Look for torch.no_grad or .detach() around the whole forward pass.")
         found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
     silent = [
         name
@@ -62,9 +60,9 @@ def gradients(exam: Exam) -> Finding:
     with torch.enable_grad():
         is_slope = bool(wrong) or not isinstance(subject.module, Transformer) or _is_slope(subject)
     if not is_slope:
+        sentence = "The gradient of the weights disagrees with the finite difference of the outputs."
         return broken(
-            "The gradient of the weights disagrees with the finite difference of the outputs.",
-            "Look for .detach(), .data or a custom backward pass between the weights and the outputs.",
+            sentence, "Look for .detach(), .data or a custom backward pass between the weights and the outputs."
         )
     if not wrong:
         rest = f" ({len(silent)} outside the layers get none: {', '.join(silent[:3])})" if silent else ""
@@ -176,25 +174,19 @@ def tied_weights(exam: Exam) -> Finding:
     is_tied = _is_tied(subject)
     tables = _ends_of(subject)
     if is_tied and tables is not None and not torch.equal(*tables):
-        return broken(
-            "The configuration ties the output layer to the embedding, but their weights differ.",
-            "Call tie_weights() after loading or resizing, and save both or neither.",
-            distance(*tables),
-            0.0,
-            cause="output",
-        )
+        sentence = "The configuration ties the output layer to the embedding, but their weights differ."
+        remedy = "Call tie_weights() after loading or resizing, and save both or neither."
+        return broken(sentence, remedy, distance(*tables), 0.0, cause="output")
     tokens = subject.base.tokens
     if subject.text and subject.causal and subject.base.target is None and tokens.shape[1] >= 5:
         loss, guess = _cross_entropy(subject.base_logits.float(), tokens, 1), math.log(subject.n_tokens)
         if loss > CHANCE * guess:
-            return broken(
+            sentence = (
                 f"The loss on the text is {loss:.2f}, and guessing among {subject.n_tokens} tokens gives {guess:.2f}: some "
-                "weights are random, or the tokenizer belongs to another model.",
-                "Check the loader's report of missing and unexpected weights, especially of the output layer.",
-                loss / guess,
-                CHANCE,
-                cause="output",
+                "weights are random, or the tokenizer belongs to another model."
             )
+            remedy = "Check the loader's report of missing and unexpected weights, especially of the output layer."
+            return broken(sentence, remedy, loss / guess, CHANCE, cause="output")
         tied = "The tied weights are equal, and the" if is_tied else "The"
         return Finding("holds", f"{tied} loss on the text is {loss:.2f}; guessing gives {guess:.2f}.")
     if is_tied is None or tables is None:
@@ -273,11 +265,6 @@ def conversion(exam: Exam) -> Finding:
     limit = max(exam.limit, 64 * eps)
     if size <= limit:
         return Finding("holds", "The model gives the same outputs as its original.", size=size, floor=exam.floor)
-    return Finding(
-        "broken",
-        f"The outputs differ from the original's by {share(size)}.",
-        "Compare module by module: xformer.compare_runs(original, model, inputs).",
-        size,
-        exam.floor,
-        pair,
-    )
+    sentence = f"The outputs differ from the original's by {share(size)}."
+    remedy = "Compare module by module: xformer.compare_runs(original, model, inputs)."
+    return Finding("broken", sentence, remedy, size, exam.floor, pair)
