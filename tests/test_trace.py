@@ -137,7 +137,7 @@ def config(**changes: Any) -> dict[str, str]:
         ({"xformer-trace": "1", "config": "3"}, {}, "configuration is invalid"),
         (config(d_model=-3), {}, "d_model must be from 1"),
         (None, {"tokens": None}, "has no 'tokens'"),
-        *((None, {"tokens": torch.tensor(tokens)}, "integers shaped") for tokens in ([1, 2], [[1.5]], [[]])),
+        *((None, {"tokens": torch.tensor(tokens)}, "tokens must be integers") for tokens in ([1, 2], [[1.5]], [[]])),
         *((None, {"tokens": torch.tensor([[1, token]])}, "from 0 to 4") for token in (7, -1)),
         (None, {"target": torch.tensor([[1]])}, "cannot have a target"),
         (config(architecture="encoder-decoder"), {}, "must have a target"),

@@ -10,7 +10,7 @@ The state belongs to the call, so any number of threads can run the same model, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -88,8 +88,16 @@ class Tape:
         idle = [edit.name for index, edit in enumerate(self._edits) if index not in self._fired]
         return idle + [glob for glob in self._keep if not any(fnmatchcase(name, glob) for name in self.names)]
 
-    def check_all_fired(self) -> None:
-        """Raise `EditError` if an edit, or a glob of `keep`, matched nothing in the pass."""
+    def check_all_fired(self, repeat: Callable[[Tape], object]) -> None:
+        """Raise `EditError` if an edit, or a glob of `keep`, matched nothing in the pass.
+
+        `repeat` runs the pass again: the error lists all names, and fused parts have reported none.
+        """
+        if self.never_matched():
+            everything = Tape()
+            with torch.no_grad():
+                repeat(everything)
+            self.names = everything.names
         for glob in self.never_matched():
             raise EditError(f"No activation of this run matches {glob!r}; its names are {', '.join(self.names)}.")
 

@@ -232,12 +232,7 @@ def record(
     options = {"pad": pad, "valid": valid, "target_valid": target_valid, "mask": mask}
     with graph_of(edits):
         model(tokens, target, **options, tape=tape)
-    if tape.never_matched():  # the error lists all names, and fused parts have reported none
-        everything = Tape()
-        with torch.no_grad():
-            model(tokens, target, **options, tape=everything)
-        tape.names = everything.names
-    tape.check_all_fired()
+    tape.check_all_fired(lambda everything: model(tokens, target, **options, tape=everything))
     if pad is not None:  # as in the model, an explicit mask has priority
         valid = tokens != pad if valid is None else valid
         target_valid = target != pad if target_valid is None and target is not None else target_valid

@@ -193,6 +193,18 @@ class ModelAdapter(Protocol):
         ...
 
 
+class WithoutTask:
+    """The part of an adapter that concerns a task, for models without one."""
+
+    def has_right_answer(self, example: Example) -> bool:
+        """False: there is no task."""
+        return False
+
+    def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
+        """Empty: there is no task."""
+        return {}
+
+
 class Input:
     """One kind of input. A subclass defines at least `read`, `text` and the attributes without a default."""
 

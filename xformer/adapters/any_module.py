@@ -26,7 +26,6 @@ from xformer.decoding import Step
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
 from xformer.model_shape import ModelShape
-from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
 
@@ -80,8 +79,7 @@ class AnyModule(ExternalAdapter):
         """The inputs that the module is called with, as an example without reference outputs."""
         stream = self._positions(self.shape.attention[0].stack, 0)
         target = self._positions("decoder", 1) if self.shape.is_pair else None
-        labels = torch.full_like(stream if target is None else target, IGNORED)
-        return Example(tuple(stream[0].tolist()), (), stream, target, stream, labels, arguments=self.inputs)
+        return Example.unlabelled(stream, target, arguments=self.inputs)
 
     def inputs_of(self, example: Example) -> Inputs:
         """The arguments of the module's forward pass."""
@@ -108,9 +106,7 @@ class AnyModule(ExternalAdapter):
         """A placeholder for typed input, as the module reads the inputs it is called with."""
         return GivenInput(self.frame().source)
 
-    def steps(
-        self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any
-    ) -> Iterator[Step]:
+    def steps(self, example: Example, n: int | None = None, **how: Any) -> Iterator[Step]:
         """Raises `UnavailableError`: the module does not generate."""
         raise UnavailableError(f"{self.name} is a module without a vocabulary, so it does not generate text.")
 

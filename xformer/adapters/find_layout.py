@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -91,29 +91,24 @@ def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Site
     """Add the taps, norms and projections of one block."""
     call, site = seen.calls[block], members[0][0]
     at = f"{site.stack}.{site.layer}"
-    layout.taps += [
-        Tap(call.path, "in", call.number, f"{at}.resid_pre"),
-        Tap(call.path, "out", call.number, f"{at}.resid_post"),
-    ]
+    layout.taps += [Tap.at(call, "in", f"{at}.resid_pre"), Tap.at(call, "out", f"{at}.resid_post")]
     layout.last[site.stack] = call.path
     parts = block_layout(seen, block, [attention for _, attention in members])
     after = ["resid_mid", "resid_cross"]
     for index, (one, attention) in enumerate(members):
         if parts is None:
             if (out := _projection(seen, attention, call)) is not None:
-                layout.taps.append(Tap(out.path, "out", out.number, f"{one.path}.out"))
+                layout.taps.append(Tap.at(out, "out", f"{one.path}.out"))
             continue
         layer = parts.attention[index]
-        layout.taps.append(
-            Tap(layer.adds.path, "out", layer.adds.number, f"{one.path}.out", layer.factor, layer.adds.is_changed_later)
-        )
+        layout.taps.append(_output(layer, one.path))
         inside = heads_side_by_side(attention.z, attention.n_query)
         _name_projection(layout, seen, one.path, layer, inside, attention.begin)
         if parts.feed_forward is not None and not parts.is_parallel:
             tapped = layer.adds if layer.mid is None else layer.mid
             side: Side = "adds" if layer.mid is None else "out"
             factor = layer.factor if layer.mid is None else 1.0
-            layout.taps.append(Tap(tapped.path, side, tapped.number, f"{at}.{after[index]}", factor))
+            layout.taps.append(Tap.at(tapped, side, f"{at}.{after[index]}", factor))
     layout.taps += list(_attention_inputs(layout, seen, call, members))
     if parts is None:
         return
@@ -126,17 +121,20 @@ def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Site
         ffn = Site(site.stack, site.layer, "ffn")
         layout.feed_forward.append(ffn)
         adds = parts.feed_forward.adds
-        layout.taps.append(
-            Tap(adds.path, "out", adds.number, f"{ffn.path}.out", parts.feed_forward.factor, adds.is_changed_later)
-        )
+        layout.taps.append(_output(parts.feed_forward, ffn.path))
         after_attention = 0 if parts.is_parallel else parts.attention[-1].adds.end
         routers = (one for one in seen.inside(block) if after_attention < one.begin < adds.end and routing(one.outputs))
-        layout.taps += [Tap(call.path, "experts", call.number, f"{ffn.path}.experts") for call in routers][:1]
+        layout.taps += [Tap.at(one, "experts", f"{ffn.path}.experts") for one in routers][:1]
         for module, side, number, name in neuron_taps(seen, block, adds, after_attention, members[-1][1]):
             layout.taps.append(Tap(module, side, number, f"{ffn.path}.{name}"))
             if name == "post":
                 neurons = next(one for one in seen.calls if (one.path, one.number) == (module, number))
                 _name_projection(layout, seen, ffn.path, parts.feed_forward, neurons.input, after_attention)
+
+
+def _output(layer: Sublayer, path: str) -> Tap:
+    """The tap of the output that a sublayer adds to the stream."""
+    return replace(Tap.at(layer.adds, "out", f"{path}.out", layer.factor), is_changed_later=layer.adds.is_changed_later)
 
 
 def _name_projection(layout: Layout, seen: Probe, path: str, layer: Sublayer, inside: Tensor, after: int) -> None:
@@ -160,7 +158,7 @@ def _attention_inputs(layout: Layout, seen: Probe, block: Call, members: list[tu
             reads = call.input.is_floating_point() and call.input.numel() == block.input.numel()
             if call.begin < attention.begin and reads and call.is_matrix:
                 layout.norm_before |= _norm_giving(seen, call, block, site)
-                yield Tap(call.path, "in", call.number, f"{site.path}.in")
+                yield Tap.at(call, "in", f"{site.path}.in")
                 break
 
 
@@ -183,13 +181,9 @@ def name_ends(
     for stack, call, name in _embeddings(
         seen, ids, set(blocks.values()), is_pair=is_pair, alone=layout.attention[0].stack
     ):
-        layout.taps.append(Tap(call.path, "out", call.number, f"{stack}.{name}" if is_pair else name))
-    n_rotations = 0
-    for call in seen.calls:
-        if _is_rotation(call):
-            suffix = f"_{n_rotations + 1}" if n_rotations else ""
-            layout.taps.append(Tap(call.path, "angles", call.number, f"pos_angles{suffix}"))
-            n_rotations += 1
+        layout.taps.append(Tap.at(call, "out", f"{stack}.{name}" if is_pair else name))
+    for number, call in enumerate(filter(_is_rotation, seen.calls), start=1):
+        layout.taps.append(Tap.at(call, "angles", "pos_angles" if number == 1 else f"pos_angles_{number}"))
     stacks: list[Stack] = list(dict.fromkeys(site.stack for site in layout.attention))
     for stack in stacks:
         members = [block for index, block in blocks.items() if sites[index].stack == stack]
@@ -201,7 +195,7 @@ def name_ends(
                 continue
             if call.is_norm and feeds(last, call):
                 name = f"{stack}.final_norm" if is_pair and stack == "encoder" else "final_norm"
-                layout.taps.append(Tap(call.path, "out", call.number, name))
+                layout.taps.append(Tap.at(call, "out", name))
                 layout.final_norm[stack] = call.path
             break
 

@@ -162,10 +162,8 @@ def _single(model: HuggingFaceInputs, typed: Any) -> Example:
     if isinstance(typed, tuple) and len(typed) == 2 and all(isinstance(one, str) for one in typed):
         _check_tokenizer(model)
         typed = cut(model.tokenizer, *typed)
-    ids = _ids(model, typed)
-    stream = torch.tensor([ids])
-    example = Example(tuple(ids), (), stream, None, stream, torch.full_like(stream, IGNORED))
-    types = _token_types(model, stream)
+    example = Example.unlabelled(torch.tensor([_ids(model, typed)]))
+    types = _token_types(model, example.stream)
     if types is not None:
         example = replace(example, arguments={"token_type_ids": types})
     if model.shape.is_pair:
@@ -335,10 +333,8 @@ def _of_arguments(model: HuggingFaceInputs, given: Mapping[str, Any]) -> Example
     if target is not None:
         target = (target[None] if target.dim() == 1 else target).cpu()
         _check_range(model, target.flatten().tolist(), _n_target_tokens(model))
-    example = Example(
-        tuple(stream[0].tolist()), (), stream, target, stream, torch.full_like(stream, IGNORED),
-        valid=masks[0], target_valid=masks[1], arguments=arguments or None,
-    )  # fmt: skip
+    padding = {"valid": masks[0], "target_valid": masks[1]}
+    example = Example.unlabelled(stream, target, **padding, arguments=arguments or None)
     if model.shape.is_pair and target is None:
         example = replace(example, target=_own_target(model, example))
     return _labelled(model, example)
@@ -387,7 +383,5 @@ def _of_pixels(model: HuggingFaceInputs, typed: Any) -> Example:
     assert isinstance(model.input, PatchedImage)
     source, pixels = model.input.pixels(typed)  # [batch, channel, row, column]
     stream = torch.arange(model.input.n_positions(pixels))[None].expand(len(pixels), -1)
-    example = Example(
-        source, (), stream, None, stream, torch.full_like(stream, IGNORED), arguments={"pixel_values": pixels}
-    )
-    return _labelled(model, example)
+    example = Example.unlabelled(stream, arguments={"pixel_values": pixels})
+    return _labelled(model, replace(example, source=source))

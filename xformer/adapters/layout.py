@@ -98,6 +98,11 @@ class Tap:
     is_changed_later: bool = False
     """Whether a later module overwrites the output in place, so that a copy is kept."""
 
+    @classmethod
+    def at(cls, call: Call, side: Side, name: str, factor: float = 1.0) -> Tap:
+        """The tap at one call of a probed run."""
+        return cls(call.path, side, call.number, name, factor)
+
 
 @dataclass
 class Layout:
@@ -136,12 +141,8 @@ class Layout:
         order = {site: index for index, site in enumerate(self.attention)}
         stacks = list(dict.fromkeys(site.stack for site in self.attention))
         last = len(order)
-        return tuple(
-            sorted(
-                dict.fromkeys([*self.attention, *self.feed_forward]),
-                key=lambda site: (stacks.index(site.stack), site.layer, order.get(site, last)),
-            )
-        )
+        sites = dict.fromkeys([*self.attention, *self.feed_forward])
+        return tuple(sorted(sites, key=lambda site: (stacks.index(site.stack), site.layer, order.get(site, last))))
 
 
 ROUNDINGS = 16

@@ -310,13 +310,8 @@ def try_in_subprocess(path: str | Path) -> None:
     """Raise `CheckpointError` with one plain sentence if a model cannot be opened within the limits."""
     path = Path(path)
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", __name__, str(path)],
-            capture_output=True,
-            timeout=WALL_SECONDS,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        command = [sys.executable, "-m", __name__, str(path)]
+        done = subprocess.run(command, capture_output=True, timeout=WALL_SECONDS, stdin=subprocess.DEVNULL, check=False)
     except subprocess.TimeoutExpired:
         raise CheckpointError(f"{path.name[:80]} cannot be opened: loading it took over {WALL_SECONDS} s.") from None
     try:

@@ -113,11 +113,10 @@ class OnDemand(dict[str, Tensor]):
             return super().__getitem__(name)
         path, _, what = name.rpartition(".")
         with self._lock:
-            if path in self.later and what in self.later[path].names:
+            if self._is_later(name):
                 if name not in self._last:
-                    wanted = (
-                        ("mask", "pattern") if what in ("mask", "pattern") else (what,)
-                    )  # usually requested together
+                    pair = ("mask", "pattern")  # usually requested together
+                    wanted = pair if what in pair else (what,)
                     names = [f"{path}.{one}" for one in self.later[path].names if one in wanted]
                     self._last = self.later[path].recompute(names, path, self._edits)
                 return self._last[name]

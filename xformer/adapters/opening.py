@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from xformer.adapters.adapter import Projection, Readout
+from xformer.adapters.adapter import Projection, Readout, WithoutTask
 from xformer.adapters.attachment import attached, left_as_found, noting_draws, on_device, set_function
 from xformer.adapters.capture_backends import (
     BACKENDS,
@@ -70,9 +70,8 @@ class Verification:
 
     def __str__(self) -> str:
         within = f" (largest difference {self.difference:.0e})" if self.difference else ""
-        return " ".join(
-            [f"Verified against the original model{within}: {_CAPTURED[self.backend]}.", *self.warnings, *self.notes]
-        )
+        verified = f"Verified against the original model{within}: {_CAPTURED[self.backend]}."
+        return " ".join([verified, *self.warnings, *self.notes])
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,12 +109,7 @@ class OpenedModel:
         tape = Tape(edits, keep, fused=True)
         with graph_of(edits):
             self._once(inputs, ActiveRun(tape, self.layout.paths, n_batch))
-        if tape.never_matched():  # collect all names for the error; layers without a tape recorded none
-            everything = Tape()
-            with torch.no_grad():
-                self._once(inputs, ActiveRun(everything, self.layout.paths, n_batch))
-            tape.names = everything.names
-        tape.check_all_fired()
+        tape.check_all_fired(lambda everything: self._once(inputs, ActiveRun(everything, self.layout.paths, n_batch)))
         return {name: value.cpu() for name, value in tape.activations.items()}
 
     def run_on_demand(
@@ -370,7 +364,7 @@ class ExternalWeights:
 
 
 @dataclass(frozen=True, eq=False)
-class ExternalAdapter:
+class ExternalAdapter(WithoutTask):
     """The base class of the adapters of external models."""
 
     opened: OpenedModel
@@ -422,14 +416,6 @@ class ExternalAdapter:
                 module(*args, **kwargs)
             raise UnavailableError(f"{path} computed no {side} when its module was called alone.")
         return tape.activations[f"{path}.{side}"].cpu()
-
-    def has_right_answer(self, example: Example) -> bool:
-        """False: there is no task."""
-        return False
-
-    def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
-        """Empty: there is no task."""
-        return {}
 
 
 WITHOUT_LIMIT = 2048

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from xformer.adapters.adapter import Input, ModelAdapter, OpenText, Projection, Readout
+from xformer.adapters.adapter import Input, ModelAdapter, OpenText, Projection, Readout, WithoutTask
 from xformer.decoding import Step, continue_text, decode
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
@@ -22,13 +22,12 @@ from xformer.memory import peak_bytes
 from xformer.model import Transformer
 from xformer.model_shape import ModelShape
 from xformer.site import Site
-from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example, Task, batch_rows
 from xformer.trace import Trace, record
 
 
 @dataclass(frozen=True, eq=False)
-class BareModel:
+class BareModel(WithoutTask):
     """A `Transformer` without a task. It reads token ids, typed "3 7 12", or "3 7 12 > 1 12 7" for an encoder-decoder."""
 
     model: Transformer
@@ -58,9 +57,10 @@ class BareModel:
         """Convert tokens to an example; several inputs become a batch. Raises `InputError` for invalid tokens."""
         if (rows := batch_rows(typed)) is not None:
             return Example.batch([self.frame(one) for one in rows], self.model.config.pad_token or 0)
+        return self._single(typed.flatten().tolist() if isinstance(typed, Tensor) else typed)
+
+    def _single(self, typed: Any) -> Example:
         is_pair = self.model.config.architecture == "encoder-decoder"
-        if isinstance(typed, Tensor):
-            typed = typed.flatten().tolist()
         source, target = typed, ()
         if isinstance(typed, str):
             source, _, target = typed.partition(">")
@@ -69,14 +69,7 @@ class BareModel:
         if is_pair and not len(target.strip() if isinstance(target, str) else target):
             raise InputError("An encoder-decoder reads two sequences, like '3 7 12 > 1 12 7', got one.")
         tokens = self._numbers(source)
-        written = self._numbers(target)[None] if is_pair else None
-        stream = tokens[None]
-        labels = torch.full_like(stream if written is None else written, IGNORED)
-        return Example(tuple(tokens.tolist()), (), stream, written, stream, labels)
-
-    def has_right_answer(self, example: Example) -> bool:
-        """False: there is no task."""
-        return False
+        return Example.unlabelled(tokens[None], self._numbers(target)[None] if is_pair else None)
 
     def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
         """The ids of the tokens."""
@@ -107,20 +100,14 @@ class BareModel:
             read = attention.kv.expand(read, attention.n_heads) if which else read
             return attention.positions.turn(read, trace[angles].to(x.dtype)) if angles in trace else read
 
-    def steps(
-        self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any
-    ) -> Iterator[Step]:
+    def steps(self, example: Example, n: int | None = None, **how: Any) -> Iterator[Step]:
         """Generate until the end token, or `n` tokens; see `xformer.decode`."""
-        return decode(self.model, example.tokens, max_steps=n, edits=edits, **how)
+        return decode(self.model, example.tokens, max_steps=n, **how)
 
     def recording_bytes(self, example: Example) -> int:
         """Estimate the memory of a recorded run in bytes; see `xformer.memory`."""
         n_target = None if example.target is None else example.target.shape[1]
         return peak_bytes(self.model.config, example.stream.shape[1], n_target, batch=len(example.stream))
-
-    def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
-        """Empty: there is no task."""
-        return {}
 
     def _numbers(self, typed: str | Sequence[int]) -> Int[Tensor, " pos"]:
         size, most = self.model.config.vocab_size, self.model.config.max_len
@@ -233,15 +220,8 @@ class TaskModel(BareModel):
         """The text of each token of the task."""
         return self.task.vocabulary.labels
 
-    def frame(self, typed: Any) -> Example:
-        """Convert a source, "3 7 12 9" or tokens, to an example with its right answer; several become a batch.
-
-        Raises `InputError` if the task cannot read it.
-        """
-        if (rows := batch_rows(typed)) is not None:
-            return Example.batch([self.frame(one) for one in rows], self.model.config.pad_token or 0)
-        if isinstance(typed, Tensor):
-            typed = typed.flatten().tolist()
+    def _single(self, typed: Any) -> Example:
+        """Convert a source, "3 7 12 9" or tokens, to an example with its right answer."""
         source = list(self.input.read(typed) if isinstance(typed, str) else typed)
         return self.task.example(source, max_len=self.model.config.max_len)
 
@@ -253,14 +233,12 @@ class TaskModel(BareModel):
         """The tokens as text, or the patches of an image."""
         return tuple(self.task.position_names(tokens.tolist()))
 
-    def steps(
-        self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any
-    ) -> Iterator[Step]:
+    def steps(self, example: Example, n: int | None = None, **how: Any) -> Iterator[Step]:
         """Generate the answer, or `n` characters of open-ended text."""
         if not self.input.goes_on or n is None:
-            return super().steps(example, n, edits=edits, **how)
+            return super().steps(example, n, **how)
         prompt = example.stream if example.target is None else example.tokens
-        return continue_text(self.model, prompt, n, edits=edits, **how)
+        return continue_text(self.model, prompt, n, **how)
 
     def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
         """See `Task.head_scores`."""

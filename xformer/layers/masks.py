@@ -34,8 +34,6 @@ def layout_mask(queries: Layout, keys: Layout) -> Bool[Tensor, "batch 1 query ke
 
     In cross-attention, a sequence has the same segment number in both streams.
     """
-    if queries.segments is None and keys.segments is None:
-        return None
     if keys.segments is None:
         return None
     if queries.segments is None:
@@ -184,10 +182,5 @@ class Layout:
         first = torch.where(same, index[:, None, :], n_pos).amin(dim=-1)  # [batch, pos]
         last = torch.where(same, index[:, None, :], -1).amax(dim=-1)  # [batch, pos]
         token = segments > 0
-        zero = torch.zeros_like(index)
-        return cls(
-            positions=torch.where(token, index - first, zero),
-            mirrored=torch.where(token, last - index, zero),
-            segments=segments,
-            padded=padded,
-        )
+        positions, mirrored = (torch.where(token, of, 0) for of in (index - first, last - index))
+        return cls(positions, mirrored, segments, padded)

@@ -51,6 +51,12 @@ class Example:
     """Source and answer of each input of a batch."""
 
     @classmethod
+    def unlabelled(cls, stream: Tensor, target: Tensor | None = None, **more: Any) -> Example:
+        """Return an example without reference outputs; `more` are other fields."""
+        labels = torch.full_like(stream if target is None else target, IGNORED)
+        return cls(tuple(stream[0].tolist()), (), stream, target, stream, labels, **more)
+
+    @classmethod
     def batch(cls, examples: Sequence[Example], pad: int) -> Example:
         """Join inputs into one batch, padded on the right with the token `pad`."""
         if len(examples) == 1:

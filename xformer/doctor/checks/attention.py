@@ -183,7 +183,9 @@ def _weak(one: Watched, head: int, constant: float, masked: Tensor) -> Finding:
     return placed(one, cell, sentence, "Mask with −∞, or with torch.finfo(scores.dtype).min.", abs(constant), "mask")
 
 
-GROUPING = "Repeat keys and values head by head (repeat_interleave, or expand and reshape), not the whole block of heads (repeat)."
+GROUPING = (
+    "Repeat keys and values head by head (repeat_interleave, or expand and reshape), not all heads as a block (repeat)."
+)
 
 
 @check("key_value_groups", "query head h uses key/value head h // group, and no other")

@@ -228,9 +228,7 @@ def window(exam: Exam) -> Finding:
             far = int(reach[head])
             cell = (one.allowed[0, head] & (apart == far)).nonzero()[-1] if far >= w else torch.tensor([n - 1, n - w])
             place = {"head": head, "query": int(cell[0]), "key": int(cell[1])}
-            sentence = (
-                f"With a window of {w} (including the query), a query should reach {w - 1} back but reaches {far}."
-            )
+            sentence = f"With a window of {w} (including itself), a query should reach {w - 1} back but reaches {far}."
             remedy = "Mask with query − key < window; in flash attention's window_size=(left, 0), left is window − 1."
             return placed(one, place, sentence, remedy, float(abs(far - w + 1)), "mask")
     return Finding("holds", f"Each window of {width} reaches exactly {width - 1} back, in {len(windows)} layers.")

@@ -65,18 +65,14 @@ def causality_with_attention(exam: Exam) -> Finding:
     assume(subject.can("attention"), "The model cannot return its attention weights.")
     base = replace(subject.base, with_attention=True)
     holds = "When attention weights are returned, changing a later token changes no earlier output."
-    broken = (
-        "With {title} and attention weights returned, earlier outputs change by {size}: that path ignores the mask."
-    )
+    broken = "With {title} and attention returned, earlier outputs change by {size}: that path ignores the mask."
     remedy = "Check the branch that returns attention weights: it must apply the same mask as the other branch."
     found = exam.compare(later_tokens(exam, base), holds, broken, remedy)
     if found.verdict == "holds":
         at = range(subject.base.read.shape[1])
         same = [Pair(subject.base, base, at, title="requesting attention weights")]
         broken = "Requesting attention weights changes the outputs by {size}."
-        remedy = (
-            "Check the branch that returns attention weights: it must compute the same outputs as the other branch."
-        )
+        remedy = "Check the branch that returns attention weights: it must give the same outputs as the other branch."
         found = exam.compare(same, holds, broken, remedy)
     if found.verdict == "broken" and causality(exam).verdict == "broken":
         raise NotApplicableError("The model sees the future on every path; see causality.")
