@@ -485,15 +485,10 @@ def gradients(reading: Reading, measure: Measure, names: Sequence[str]) -> Gradi
     globs = [own_name(name, shape) for name in names if is_lens_name(name)]
     if not globs:
         return found
-    renamed = {
-        own: lens for lens, own in lens_names(found, shape).items() if any(fnmatchcase(own, glob) for glob in globs)
-    }
+    lens = {own: name for name, own in lens_names(found, shape).items() if any(fnmatchcase(own, one) for one in globs)}
 
     def as_requested(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {
-            renamed.get(name, name): lens_axes(name, value) if name in renamed else value
-            for name, value in values.items()
-        }
+        return {lens.get(own, own): lens_axes(own, one) if own in lens else one for own, one in values.items()}
 
     return Gradients(found.measure, as_requested(found.activations), as_requested(found.gradients))
 

@@ -146,6 +146,26 @@ def fused(q: Tensor, k: Tensor, v: Tensor, terms: Terms, dropout: float = 0.0) -
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=terms.scale)
 
 
+SOFTMAXES = (F.softmax, torch.softmax, Tensor.softmax)
+"""The functions in PyTorch that compute a softmax."""
+
+
+def sdpa_arguments(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, float, Tensor | None]:
+    """q, k, v, the scale and the mask of a call of `F.scaled_dot_product_attention`; causality becomes a mask."""
+    if is_causal:
+        attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+    return query, key, value, 1 / math.sqrt(query.shape[-1]) if scale is None else scale, attn_mask
+
+
 def for_each_head(x: Float[Tensor, "batch group key width"], n_heads: int) -> Float[Tensor, "batch head key width"]:
     """Keys or values as each head reads them: head h uses group h · groups / heads. Shares storage."""
     groups = x.shape[1]

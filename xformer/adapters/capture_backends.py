@@ -16,12 +16,14 @@ from torch.overrides import TorchFunctionMode
 
 from xformer.adapters.attention import (
     FORBIDDEN,
+    SOFTMAXES,
     Limits,
     Terms,
     attend,
     fused,
     multi_head_arguments,
     multi_head_attention,
+    sdpa_arguments,
 )
 from xformer.adapters.layout import Layout
 from xformer.adapters.on_demand import DeferredAttention, SpyTape, tensors_in
@@ -110,8 +112,6 @@ def _cut(added: Tensor | None, key: Tensor) -> Tensor | None:
     return None if added is None else added[..., : key.shape[-2]]
 
 
-_SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
-
 _PRODUCT = (torch.matmul, torch.bmm, Tensor.matmul, Tensor.bmm, Tensor.__matmul__)
 
 
@@ -141,31 +141,14 @@ class SoftmaxMode(TorchFunctionMode):
         if func is F.multi_head_attention_forward and (given := multi_head_arguments(args, options)):
             return multi_head_attention(self._attend, given)
         if func is F.scaled_dot_product_attention:
-            return self._sdpa(*args, **options)
-        if func in _SOFTMAX:
+            given = sdpa_arguments(*args, **options)
+            return self._attend(*given)[0] if given[0].dim() == 4 else func(*args, **options)
+        if func in SOFTMAXES:
             return self._softmax(func, *args, **options)
         if func in _PRODUCT and self._pattern is not None and _is_same(args[0], self._pattern):
             self._pattern = None
             return self._heads("z", func(*args, **options), is_end=True)
         return func(*args, **options)
-
-    def _sdpa(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Tensor:
-        if query.dim() != 4:
-            return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
-        mask = attn_mask
-        if is_causal:
-            mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
-        return self._attend(query, key, value, 1 / math.sqrt(query.shape[-1]) if scale is None else scale, mask)[0]
 
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from xformer.bugs.bug import bug, exchange
 from xformer.config import ModelConfig
 from xformer.layers.attention import Attention
-from xformer.layers.embedding import AddPositions, AnyEmbedding, Unembedding
+from xformer.layers.embedding import AddPositions, AnyEmbedding, Stream, Unembedding
 from xformer.layers.feed_forward import FeedForward
 from xformer.layers.masks import Layout
-from xformer.layers.stack import Layer, PreNorm, Residual, Stream, Sublayer
+from xformer.layers.stack import Layer, PreNorm, Residual, Sublayer
 from xformer.model import Transformer
 from xformer.tape import SILENT, AnyTape
 
@@ -52,9 +52,7 @@ RESIDUAL_BUGS = (
 class TokensAlone(AddPositions):
     """Embeddings without positions: nothing is added, rotated or biased, and a learned table goes unused."""
 
-    def forward(
-        self, embed: Float[Tensor, "batch pos d_model"], layout: Layout, tape: AnyTape = SILENT
-    ) -> Float[Tensor, "batch pos d_model"]:
+    def forward(self, embed: Stream, layout: Layout, tape: AnyTape = SILENT) -> Stream:
         return tape("embed", embed)
 
     def angles(self, positions: Tensor, dtype: torch.dtype) -> None:
@@ -67,9 +65,7 @@ class TokensAlone(AddPositions):
 class Probabilities(Unembedding):
     """softmax(x W + b), before a cross-entropy that applies the softmax itself."""
 
-    def forward(
-        self, x: Float[Tensor, "batch pos d_model"], embedding: AnyEmbedding
-    ) -> Float[Tensor, "batch pos vocab"]:
+    def forward(self, x: Stream, embedding: AnyEmbedding) -> Float[Tensor, "batch pos vocab"]:
         return super().forward(x, embedding).softmax(dim=-1)
 
 
@@ -147,7 +143,7 @@ WEIGHT_BUGS = (
 class OtherHalfGates(FeedForward):
     """(x W_gate) ∘ SiLU(x W₁)."""
 
-    def hidden(self, x: Float[Tensor, "batch pos d_model"], tape: AnyTape) -> Float[Tensor, "batch pos d_ff"]:
+    def hidden(self, x: Stream, tape: AnyTape) -> Float[Tensor, "batch pos d_ff"]:
         pre = tape("pre", F.linear(x, self.weight_gate, self.bias_gate))
         up = tape("up", F.linear(x, self.weight_in, self.bias_in))
         return pre * tape("gate", self.activation(up))

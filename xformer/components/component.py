@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
+
+    Vectors = Float[Tensor, "*batch d_model"]
+    GroupVectors = Float[Tensor, "batch kv_head pos width"]
+    HeadVectors = Float[Tensor, "batch head pos width"]
 
 MaskPicture = Literal["full", "causal", "strict", "window", "causal_window"]
 """How the diagram draws a mask; "strict" is causal without the diagonal."""
@@ -71,9 +75,7 @@ class Norm(Component):
     is_centred: ClassVar[bool]
     """Whether it subtracts the mean of the vector."""
 
-    def apply(
-        self, x: Float[Tensor, "*batch d_model"], weight: Tensor, bias: Tensor | None, eps: float
-    ) -> Float[Tensor, "*batch d_model"]:
+    def apply(self, x: Vectors, weight: Tensor, bias: Tensor | None, eps: float) -> Vectors:
         """Normalise vectors. `weight` is γ [d_model], `bias` is β [d_model] or None."""
         raise NotImplementedError
 
@@ -163,9 +165,7 @@ class FeedForward(Component):
 class Mask(Component):
     """Which keys self-attention may attend to, in addition to the causal mask."""
 
-    def allowed(
-        self, sizes: Sizes, n_query: int, n_key: int, device: object = "cpu"
-    ) -> Bool[Tensor, "query key"] | None:
+    def allowed(self, sizes: Sizes, n_query: int, n_key: int, device: Any = "cpu") -> Bool[Tensor, "query key"] | None:
         """Return True where a query may attend to a key; None if that is everywhere.
 
         The last query is aligned with the last key, as in decoding with a cache.
@@ -196,9 +196,7 @@ class KeyValueHeads(Component):
         n = self.n_kv_heads(sizes)
         return [sizes.n_heads * sizes.d_head, n * sizes.d_head, n * sizes.d_value]
 
-    def expand(
-        self, x: Float[Tensor, "batch kv_head pos width"], n_heads: int
-    ) -> Float[Tensor, "batch head pos width"]:
+    def expand(self, x: GroupVectors, n_heads: int) -> HeadVectors:
         """Repeat keys or values for each query head."""
         return x
 

@@ -13,8 +13,7 @@ from xformer.components.component import KeyValueHeads, Sizes
 from xformer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch import Tensor
+    from xformer.components.component import GroupVectors, HeadVectors
 
 
 class GroupedQuery(KeyValueHeads):
@@ -36,9 +35,7 @@ class GroupedQuery(KeyValueHeads):
     def n_kv_heads(self, sizes: Sizes) -> int:
         return sizes.n_kv_heads
 
-    def expand(
-        self, x: Float[Tensor, "batch kv_head pos width"], n_heads: int
-    ) -> Float[Tensor, "batch head pos width"]:
+    def expand(self, x: GroupVectors, n_heads: int) -> HeadVectors:
         return x.repeat_interleave(n_heads // x.shape[1], dim=1)
 
     def formula(self, sizes: Sizes) -> str:

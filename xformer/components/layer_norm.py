@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from xformer.components.component import Norm
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
     from torch import Tensor
+
+    from xformer.components.component import Vectors
 
 
 class LayerNorm(Norm):
@@ -26,9 +27,7 @@ class LayerNorm(Norm):
     has_shift = True
     is_centred = True
 
-    def apply(
-        self, x: Float[Tensor, "*batch d_model"], weight: Tensor, bias: Tensor | None, eps: float
-    ) -> Float[Tensor, "*batch d_model"]:
+    def apply(self, x: Vectors, weight: Tensor, bias: Tensor | None, eps: float) -> Vectors:
         from torch.nn.functional import layer_norm
 
         return layer_norm(x, weight.shape, weight, bias, eps)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from xformer.components.component import Norm
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
     from torch import Tensor
+
+    from xformer.components.component import Vectors
 
 
 class RMSNorm(Norm):
@@ -26,9 +27,7 @@ class RMSNorm(Norm):
     has_shift = False
     is_centred = False
 
-    def apply(
-        self, x: Float[Tensor, "*batch d_model"], weight: Tensor, bias: Tensor | None, eps: float
-    ) -> Float[Tensor, "*batch d_model"]:
+    def apply(self, x: Vectors, weight: Tensor, bias: Tensor | None, eps: float) -> Vectors:
         from torch.nn.functional import rms_norm
 
         return rms_norm(x, weight.shape, weight, eps)

@@ -126,45 +126,41 @@ def check_softmax(case: Case) -> Iterator[Finding]:
     for layer in case.layers:
         pattern = case[f"{layer.path}.pattern"]  # [batch, head, query, key]
         allowed = case[f"{layer.path}.mask"] if case.has(layer.path, "mask") else torch.ones_like(pattern).bool()
-        if allowed.shape == pattern.shape:
-            yield from _layer(case, layer, pattern, allowed)
+        if allowed.shape == pattern.shape and (found := _wrong_softmax(case, layer, pattern, allowed)) is not None:
+            yield found
 
 
-def _layer(case: Case, layer: Layer, pattern: Tensor, allowed: Tensor) -> Iterator[Finding]:
+def _wrong_softmax(case: Case, layer: Layer, pattern: Tensor, allowed: Tensor) -> Finding | None:
     counts = allowed.any(dim=-1)  # [batch, head, query]: has a permitted key
     if layer.queries.shape[1] == pattern.shape[2]:
         counts = counts & layer.queries[:, None]
     rows = pattern.sum(dim=-1)[counts].double()
     if len(rows) == 0 or _all(rows, 1.0, pattern, pattern.shape[-1]):
-        return
+        return None
     sums = {"row_sum": rows.mean().item(), "row_sum_least": rows.min().item(), "row_sum_most": rows.max().item()}
     scale = 1 / math.sqrt(case.trace.config.d_head)
     columns = pattern.sum(dim=-2)[allowed.any(dim=-2)].double()
     if _all(rows, scale, pattern, pattern.shape[-1]):
         sentence = f"Each row sums to {sums['row_sum']:.3g} = 1/√d_head, not 1: the scale is applied after the softmax."
         numbers = {"sum": sums["row_sum"], "one_over_root_d_head": scale}
-        yield error("scaled-after-softmax", layer.path, sentence, numbers)
-        return
+        return error("scaled-after-softmax", layer.path, sentence, numbers)
     if _all(columns, 1.0, pattern, pattern.shape[-2]):
         sentence = "Columns of the pattern sum to 1 and rows do not: the softmax is over the queries, not the keys."
-        yield error("softmax-over-queries", layer.path, sentence, sums)
-        return
+        return error("softmax-over-queries", layer.path, sentence, sums)
     over_heads = pattern.sum(dim=1)[allowed.any(dim=1)].double()
     if pattern.shape[1] > 1 and _all(over_heads, 1.0, pattern, pattern.shape[1]):
         sentence = "In each cell the weights of all heads sum to 1, and rows do not: the softmax is over the heads."
-        yield error("softmax-over-heads", layer.path, sentence, sums)
-        return
+        return error("softmax-over-heads", layer.path, sentence, sums)
     if case.has(layer.path, "scores"):
         whole = case[f"{layer.path}.scores"].softmax(dim=-1)
         if torch.allclose(whole[allowed], pattern[allowed], rtol=1e-4, atol=1e-7):
+            least = f"{sums['row_sum_least']:.3g}"
             sentence = (
-                "The softmax includes masked keys, whose weights are zeroed afterwards: a row sums to as little as "
-                f"{sums['row_sum_least']:.3g}."
+                f"The softmax includes masked keys, whose weights are zeroed later: a row sums to as little as {least}."
             )
-            yield error("masked-after-softmax", layer.path, sentence, sums)
-            return
+            return error("masked-after-softmax", layer.path, sentence, sums)
     sentence = f"Rows sum to between {sums['row_sum_least']:.3g} and {sums['row_sum_most']:.3g} instead of 1."
-    yield error("rows-not-one", layer.path, sentence, sums)
+    return error("rows-not-one", layer.path, sentence, sums)
 
 
 def _all(sums: Tensor, value: float, pattern: Tensor, n: int) -> bool:
@@ -181,12 +177,13 @@ LEAST_CELLS = 3
 def check_scores(case: Case) -> Iterator[Finding]:
     """no-scale · wrong-scale · keys-values-swapped."""
     for layer, activations in case.attention("q", "k", "v", "scores", "pattern", "z"):
-        yield from _scores_layer(case, layer, *activations)
+        if (found := _wrong_scores(case, layer, *activations)) is not None:
+            yield found
 
 
-def _scores_layer(
+def _wrong_scores(
     case: Case, layer: Layer, q: Tensor, k: Tensor, v: Tensor, scores: Tensor, pattern: Tensor, z: Tensor
-) -> Iterator[Finding]:
+) -> Finding | None:
     config, q, k, scores = case.trace.config, q.double(), k.double(), scores.double()
     finite = scores.isfinite() & (scores != 0)  # a score of exactly 0 was wrongly masked with 0
     if case.has(layer.path, "pos_bias"):
@@ -194,33 +191,27 @@ def _scores_layer(
     right = 1 / math.sqrt(config.d_head)
     dots, measured = (q @ k.mT).masked_fill(~finite, 0.0), scores.masked_fill(~finite, 0.0)
     if finite.sum() < LEAST_CELLS or dots.norm() == 0 or relative(measured - right * dots, measured) <= FIT_LIMIT:
-        return
+        return None
     dots, measured = dots[finite], measured[finite]
     v, pattern, z = v.double(), pattern.double(), z.double()
-    if config.d_head == config.d_value and _mixes_keys(q, k, v, scores, pattern, z, finite, right):
-        sentence = "The scores are q·v/√d_head and the pattern weights the keys: keys and values are swapped."
-        misfit = relative(measured - right * dots, measured)
-        yield error("keys-values-swapped", layer.path, sentence, {"misfit_of_q_k": misfit})
-        return
+    if config.d_head == config.d_value and relative(z - pattern @ k, z) <= FIT_LIMIT:
+        swapped = scores[finite] - right * (q @ v.mT)[finite]
+        if relative(swapped, scores[finite]) <= FIT_LIMIT:
+            sentence = "The scores are q·v/√d_head and the pattern weights the keys: keys and values are swapped."
+            misfit = relative(measured - right * dots, measured)
+            return error("keys-values-swapped", layer.path, sentence, {"misfit_of_q_k": misfit})
     factor = ((measured * dots).sum() / dots.square().sum()).item()
     if relative(measured - factor * dots, measured) > FIT_LIMIT:
-        return
+        return None
     numbers = {"factor": factor, "one_over_root_d_head": right, "score_std": measured.std().item()}
     if abs(factor - 1) <= FIT_LIMIT:
-        if not _scores_scaled_after(pattern, right):
-            times = f"{math.sqrt(config.d_head):.3g} times too large"
-            sentence = f"The scores are plain q·k, {times}: they are not divided by √d_head."
-            yield error("no-scale", layer.path, sentence, numbers)
-        return
+        if _scores_scaled_after(pattern, right):
+            return None
+        times = f"{math.sqrt(config.d_head):.3g} times too large"
+        sentence = f"The scores are plain q·k, {times}: they are not divided by √d_head."
+        return error("no-scale", layer.path, sentence, numbers)
     sentence = f"The scores are {factor:.4g} · q·k, but the factor should be 1/√d_head = {right:.4g}."
-    yield error("wrong-scale", layer.path, sentence, numbers)
-
-
-def _mixes_keys(
-    q: Tensor, k: Tensor, v: Tensor, scores: Tensor, pattern: Tensor, z: Tensor, finite: Tensor, right: float
-) -> bool:
-    fits = relative(scores[finite] - right * (q @ v.mT)[finite], scores[finite]) <= FIT_LIMIT
-    return fits and relative(z - pattern @ k, z) <= FIT_LIMIT
+    return error("wrong-scale", layer.path, sentence, numbers)
 
 
 def _scores_scaled_after(pattern: Tensor, scale: float) -> bool:

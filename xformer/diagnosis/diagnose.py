@@ -140,16 +140,10 @@ def too_few_rows(trace: Trace) -> bool:
 
 def findings_frame(findings: Iterable[Finding]) -> pd.DataFrame:
     """Return a table with one row per finding: severity, kind, where, finding, numbers (as text)."""
-    rows = [
-        {
-            "severity": finding.severity,
-            "kind": finding.kind,
-            "where": ", ".join(finding.where),
-            "finding": finding.sentence,
-            "numbers": ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in finding.numbers.items()),
-        }
-        for finding in findings
-    ]
+    rows = []
+    for one in findings:
+        numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in one.numbers.items())
+        rows.append((one.severity, one.kind, ", ".join(one.where), one.sentence, numbers))
     return pd.DataFrame(rows, columns=["severity", "kind", "where", "finding", "numbers"])
 
 
@@ -195,9 +189,7 @@ class Identity:
 
 IDENTITIES = (
     Identity("wrong-embedding", "each token’s embedding is its row of the table", embeddings),
-    Identity(
-        "wrong-positions", "each position’s vector is that of its index from the sequence’s first token", positions
-    ),
+    Identity("wrong-positions", "a position’s vector is that of its index from the sequence’s first token", positions),
     Identity("wrong-start", "the first layer reads embedding + position", first_streams),
     Identity("wrong-order", "each layer reads the output of the one before", between_layers),
     Identity("wrong-input", "each sublayer reads the stream (pre-norm: the normalised stream)", inputs),

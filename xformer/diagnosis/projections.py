@@ -74,17 +74,11 @@ def _cross(case: Case, layer: Layer) -> Iterator[Finding]:
     if all(stream == right[name] for name, stream in known.items()):
         return
     kinds = {
-        ("memory", "memory", "target"): (
-            "cross-queries-from-memory",
-            "The memory attends to itself, with the target’s values",
-        ),
-        ("memory", "target", "target"): ("cross-roles-swapped", "The memory attends to the target"),
-        ("target", "target", "target"): (
-            "forgotten-return",
-            "The target attends to itself, and the memory is never used",
-        ),
+        "memory memory target": ("cross-queries-from-memory", "The memory attends to itself, with the target’s values"),
+        "memory target target": ("cross-roles-swapped", "The memory attends to the target"),
+        "target target target": ("forgotten-return", "The target attends to itself, and the memory is never used"),
     }
-    sources = known.get("q", ""), known.get("k", ""), known.get("v", "")
+    sources = " ".join(known.get(name, "") for name in "qkv")
     kind, what = kinds.get(sources, ("wrong-stream", "Cross-attention is mixed up"))
     if "neither" in known.values():
         lost = [name for name, stream in known.items() if stream == "neither"]

@@ -21,12 +21,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from xformer.adapters import attention as written_out
-from xformer.adapters.attention import FORBIDDEN, for_each_head
+from xformer.adapters.attention import FORBIDDEN, SOFTMAXES, for_each_head
 from xformer.doctor.subject import Run, Subject
 from xformer.model import Transformer
 
 PRODUCTS = (torch.matmul, torch.bmm, torch.baddbmm, Tensor.matmul, Tensor.bmm, Tensor.baddbmm, Tensor.__matmul__)
-SOFTMAXES = (F.softmax, torch.softmax, Tensor.softmax)
 
 
 @dataclass(eq=False)
@@ -121,12 +120,10 @@ class Watch(TorchFunctionMode):
         options = kwargs or {}
         if func is F.scaled_dot_product_attention:
             output = func(*args, **options)
-            self._kernel(*args, **options)
+            self._kernel(*written_out.sdpa_arguments(*args, **options))
             return output
-        if (
-            func is F.multi_head_attention_forward
-            and (given := written_out.multi_head_arguments(args, options)) is not None
-        ):
+        given = written_out.multi_head_arguments(args, options) if func is F.multi_head_attention_forward else None
+        if given is not None:
             return written_out.multi_head_attention(self._written_out, given)
         is_product = func is torch.einsum or func in PRODUCTS
         factors = [one for one in (*args, *options.values()) if isinstance(one, Tensor)][-2:] if is_product else []
@@ -185,24 +182,11 @@ class Watch(TorchFunctionMode):
         entered = next((stream for _, stream in reversed(self._stack) if stream is not None), None)
         self.seen.append(Watched(self.path, layer, entered, q, k, scores, axis, softmax))
 
-    def _kernel(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> None:
+    def _kernel(self, query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None) -> None:
         q, k = self._heads(query), self._heads(key)
-        scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
         scores = q @ for_each_head(k, q.shape[1]).transpose(-2, -1) * scale
-        if is_causal:
-            scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -math.inf)
-        if attn_mask is not None:
-            mask = self._heads(attn_mask) if attn_mask.dim() != 2 else attn_mask
+        if mask is not None:
+            mask = self._heads(mask) if mask.dim() != 2 else mask
             scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
         self._computed(q, k, self._heads(value), scores)
 

@@ -246,7 +246,5 @@ class Cache:
 
     @classmethod
     def empty(cls, n_layers: int) -> Cache:
-        return cls(
-            self_attention=[LayerCache() for _ in range(n_layers)],
-            cross_attention=[LayerCache(is_cross=True) for _ in range(n_layers)],
-        )
+        cross = [LayerCache(is_cross=True) for _ in range(n_layers)]
+        return cls([LayerCache() for _ in range(n_layers)], cross)

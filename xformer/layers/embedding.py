@@ -17,6 +17,8 @@ from xformer.errors import InputError
 from xformer.layers.masks import Layout
 from xformer.tape import SILENT, AnyTape
 
+Stream = Float[Tensor, "batch pos d_model"]
+
 
 class TokenEmbedding(nn.Module):
     """x = E[token], times √d_model if `scale_embeddings` is set."""
@@ -26,7 +28,7 @@ class TokenEmbedding(nn.Module):
         self.scale = math.sqrt(config.d_model) if config.scale_embeddings else None
         self.token = nn.Parameter(torch.empty(config.vocab_size, config.d_model))
 
-    def forward(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
+    def forward(self, tokens: Int[Tensor, "batch pos"]) -> Stream:
         x = F.embedding(tokens, self.token)
         return x if self.scale is None else x * self.scale
 
@@ -44,7 +46,7 @@ class PatchEmbedding(nn.Module):
         self.bias = nn.Parameter(torch.empty(config.d_model))
         self.class_token = nn.Parameter(torch.empty(config.d_model))
 
-    def forward(self, pixels: Int[Tensor, "batch pixel"]) -> Float[Tensor, "batch pos d_model"]:
+    def forward(self, pixels: Int[Tensor, "batch pixel"]) -> Stream:
         patches = F.linear(self.patches(pixels), self.weight, self.bias)  # [batch, patch, d_model]
         first = self.class_token.expand(len(pixels), 1, -1)  # [batch, 1, d_model]
         return torch.cat((first, patches), dim=1)
@@ -80,9 +82,7 @@ class Unembedding(nn.Module):
         self.weight = None if config.tied_output else nn.Parameter(torch.empty(config.vocab_size, config.d_model))
         self.bias = nn.Parameter(torch.empty(config.vocab_size)) if config.output_bias else None
 
-    def forward(
-        self, x: Float[Tensor, "batch pos d_model"], embedding: AnyEmbedding
-    ) -> Float[Tensor, "batch pos vocab"]:
+    def forward(self, x: Stream, embedding: AnyEmbedding) -> Float[Tensor, "batch pos vocab"]:
         return F.linear(x, self.matrix(embedding), self.bias)
 
     def matrix(self, embedding: AnyEmbedding) -> Float[Tensor, "vocab d_model"]:
@@ -120,9 +120,7 @@ class AddPositions(nn.Module):
         needs_tables = bool(self.kind.learned(config) or self.kind.fixed(config))
         self.table = PositionTables(config) if needs_tables else None
 
-    def forward(
-        self, embed: Float[Tensor, "batch pos d_model"], layout: Layout, tape: AnyTape = SILENT
-    ) -> Float[Tensor, "batch pos d_model"]:
+    def forward(self, embed: Stream, layout: Layout, tape: AnyTape = SILENT) -> Stream:
         embed = tape("embed", embed)
         vectors = None if self.table is None else self.table(layout)
         return embed if vectors is None else embed + tape("pos_embed", vectors.to(embed.dtype))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from xformer.config import ModelConfig
 from xformer.layers.dropout import NO_DROPOUT, Dropout
+from xformer.layers.embedding import Stream
 from xformer.tape import SILENT, AnyTape
 
 
@@ -38,15 +39,13 @@ class FeedForward(nn.Module):
             if name not in shapes:
                 self.register_parameter(name, None)
 
-    def forward(
-        self, x: Float[Tensor, "batch pos d_model"], *, tape: AnyTape = SILENT, dropout: Dropout = NO_DROPOUT
-    ) -> Float[Tensor, "batch pos d_model"]:
+    def forward(self, x: Stream, *, tape: AnyTape = SILENT, dropout: Dropout = NO_DROPOUT) -> Stream:
         """Return the output to add to the stream. Records `in`, `pre`, `post`, `out`, with a gate also `gate` and `up`."""
         post = tape("post", self.hidden(tape("in", x), tape))  # [batch, pos, d_ff]
         post = dropout("ffn", post)
         return tape("out", F.linear(post, self.weight_out, self.bias_out))
 
-    def hidden(self, x: Float[Tensor, "batch pos d_model"], tape: AnyTape) -> Float[Tensor, "batch pos d_ff"]:
+    def hidden(self, x: Stream, tape: AnyTape) -> Float[Tensor, "batch pos d_ff"]:
         """Return the neurons: act(x W₁ + b₁), or with a gate act(x W_gate + b) ∘ (x W₁ + b₁)."""
         if not self.component.is_gated:
             return self.activation(tape("pre", F.linear(x, self.weight_in, self.bias_in)))

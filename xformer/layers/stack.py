@@ -16,12 +16,11 @@ from torch import Tensor, nn
 from xformer.config import ModelConfig
 from xformer.layers.attention import Attention, Cache, LayerCache
 from xformer.layers.dropout import NO_DROPOUT, Dropout
-from xformer.layers.embedding import AddPositions
+from xformer.layers.embedding import AddPositions, Stream
 from xformer.layers.feed_forward import FeedForward, Norm
 from xformer.layers.masks import NO_MASK, Layout, Mask, combine
 from xformer.tape import SILENT, AnyTape
 
-Stream = Float[Tensor, "batch pos d_model"]
 Sublayer = Callable[[Tensor], Tensor]
 
 

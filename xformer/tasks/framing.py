@@ -96,16 +96,17 @@ def pack_rows(stream: Stream, width: int) -> tuple[Tensor, Tensor, Layout]:
     return pick(stream.tokens), pick(stream.labels), layout
 
 
+def full_layout(cells: Tensor) -> Layout:
+    """Return the layout of rows of full length, without padding or a mask, for tokens or labels [batch, pos]."""
+    index = torch.arange(cells.shape[1], device=cells.device).expand_as(cells)
+    return Layout(positions=index, mirrored=index.flip(1))
+
+
 def full_batch(source: Stream, target: Stream | None) -> Batch:
     """Return a batch of streams of full length, without padding or a mask."""
-
-    def layout(stream: Stream) -> Layout:
-        index = torch.arange(stream.tokens.shape[1], device=stream.tokens.device).expand_as(stream.tokens)
-        return Layout(positions=index, mirrored=index.flip(1))
-
     if target is None:
-        return Batch(source.tokens, layout(source), source.labels)
-    return Batch(source.tokens, layout(source), target.labels, target.tokens, layout(target))
+        return Batch(source.tokens, full_layout(source.tokens), source.labels)
+    return Batch(source.tokens, full_layout(source.tokens), target.labels, target.tokens, full_layout(target.tokens))
 
 
 def to_batch(source: Stream, target: Stream | None, pad: int, widths: tuple[int, int] | None) -> Batch:
@@ -161,7 +162,9 @@ def sequences(
     return cells, torch.stack((first, min_len + max_len - first), dim=1).flatten()
 
 
-def each_once(n: int, size: int, *, draw: torch.Generator) -> Int[Tensor, " n"]:
-    """Draw n of the numbers 0 … size − 1 in random order, without repetition until all have been drawn."""
-    rounds = [torch.randperm(size, generator=draw) for _ in range(-(-n // size))]
-    return torch.cat(rounds)[:n]
+def rows_of(table: Int[Tensor, "row cell"], n: int, *, purpose: Purpose, draw: torch.Generator) -> Tensor:
+    """Draw n rows: for training with replacement, else in random order without repetition until all were drawn."""
+    if purpose == "train":
+        return table[torch.randint(len(table), (n,), generator=draw)]
+    rounds = [torch.randperm(len(table), generator=draw) for _ in range(-(-n // len(table)))]
+    return table[torch.cat(rounds)[:n]]

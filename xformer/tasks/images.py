@@ -23,8 +23,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from xformer.errors import MissingLibraryError
-from xformer.layers.masks import Layout
 from xformer.tasks.batch import IGNORED, Batch
+from xformer.tasks.framing import full_layout
 
 CLASS = "class"
 """The label of the first position."""
@@ -32,11 +32,9 @@ CLASS = "class"
 
 def image_batch(source: Int[Tensor, "example pixel+1"], n_patches: int) -> Batch:
     """Return a batch of sources (pixels, then the digit). All images have the same size, so nothing is padded or packed."""
-    n, n_pos = len(source), 1 + n_patches
-    labels = torch.full((n, n_pos), IGNORED, device=source.device)
+    labels = torch.full((len(source), 1 + n_patches), IGNORED, device=source.device)
     labels[:, 0] = source[:, -1]
-    index = torch.arange(n_pos, device=source.device).expand(n, n_pos)  # [example, pos]
-    return Batch(source[:, :-1], Layout(positions=index, mirrored=index.flip(1)), labels)
+    return Batch(source[:, :-1], full_layout(labels), labels)
 
 
 def patch_names(side: int) -> list[str]:

@@ -149,9 +149,8 @@ class Characters(Rule):
         return (split, n) if purpose in ("held-out", "test") else (0, split)
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
-        first = (
-            (lengths + 1) // 2 if self.is_pair else torch.ones_like(lengths)
-        )  # the number of characters without a label
+        # the number of characters without a label
+        first = (lengths + 1) // 2 if self.is_pair else torch.ones_like(lengths)
         index = first[:, None] + torch.arange(source.shape[1], device=source.device)  # [batch, pos]
         return source.gather(1, index.clamp(max=source.shape[1] - 1)), lengths - first
 

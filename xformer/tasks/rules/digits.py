@@ -15,7 +15,7 @@ from torch import Tensor
 
 from xformer.config import MAX_INK
 from xformer.errors import InputError
-from xformer.tasks.framing import Purpose, each_once
+from xformer.tasks.framing import Purpose, rows_of
 from xformer.tasks.images import N_TEST, SIDE, digit_images
 from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
 
@@ -83,13 +83,9 @@ class Digits(Rule):
         return 1
 
     def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
-        """For training, draw n images with replacement; else test images, without repetition until all were drawn."""
-        train, test = digit_images()
-        lengths = torch.full((n,), N_PIXELS + 1)
-        if purpose != "train":
-            return test.sources[each_once(n, len(test), draw=draw)], lengths
-        chosen = torch.randint(len(train), (n,), generator=draw)
-        return train.sources[chosen], lengths
+        """Draw n images of the training or of the test part, see `rows_of`."""
+        images = digit_images()[0 if purpose == "train" else 1]
+        return rows_of(images.sources, n, purpose=purpose, draw=draw), torch.full((n,), N_PIXELS + 1)
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
         return source[:, -1:], torch.ones_like(lengths)

@@ -38,10 +38,10 @@ class Induction(Rule):
         return super().remark(source).replace("expect mistakes", "see whether the look-up still works")
 
     def examples(self) -> dict[str, str]:
-        longest = self.config.max_len
+        longest, six = self.config.max_len, self.distinct(6)
         return {
-            "… repeats six numbers": self.distinct(6),
-            "… repeats them in another order": " ".join(reversed(self.distinct(6).split())),
+            "… repeats six numbers": six,
+            "… repeats them in another order": " ".join(reversed(six.split())),
             "… is unsure when a number repeats": "3 7 3 12 3 9",
             "… repeats the longest input it was trained on": self.distinct(longest),
             "… repeats longer input than it was trained on": self.distinct(min(longest + 3, self.config.symbols)),

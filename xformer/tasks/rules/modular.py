@@ -15,7 +15,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from xformer.errors import InputError
-from xformer.tasks.framing import Purpose, each_once
+from xformer.tasks.framing import Purpose, rows_of
 from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, read_numbers
 
 
@@ -82,13 +82,9 @@ class Modular(Rule):
         return len(self._pairs(for_training=False))
 
     def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
-        """For training, draw n pairs with replacement; else unseen pairs, without repetition until all were drawn."""
+        """Draw n training pairs or unseen pairs, see `rows_of`."""
         table = self._pairs(for_training=purpose == "train")
-        if purpose == "train":
-            chosen = torch.randint(0, len(table), (n,), generator=draw)
-        else:
-            chosen = each_once(n, len(table), draw=draw)
-        return 1 + table[chosen], torch.full((n,), 2)
+        return 1 + rows_of(table, n, purpose=purpose, draw=draw), torch.full((n,), 2)
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
         return 1 + (source - 1).sum(dim=1, keepdim=True) % self.config.symbols, lengths - 1
