@@ -64,9 +64,7 @@ def tokens_of(steps: Sequence[Step]) -> list[int]:
         ("encoder-decoder", {"positions": "alibi", "see_self": False}),
     ],
 )
-def test_greedy_decoding_is_argmax_of_whole_forward_passes(
-    float64: None, architecture: str, changes: dict[str, Any]
-) -> None:
+def test_greedy_decoding_is_argmax_of_whole_passes(float64: None, architecture: str, changes: dict[str, Any]) -> None:
     model = random_model(architecture, **changes)
     steps = list(decode(model, PROMPT))
     assert tokens_of(steps) == greedy_by_hand(model, PROMPT)
@@ -174,9 +172,7 @@ def test_each_step_equals_a_recorded_run(float64: None, architecture: str, is_ed
             inputs.append(torch.tensor([read]))
         trace = record(model, *inputs, edits=chosen)
         logits = trace.logits[0, position if architecture == "encoder" else -1]
-        torch.testing.assert_close(
-            step.probabilities, logits.softmax(dim=-1), rtol=0, atol=0 if is_edited else ROUNDING
-        )
+        torch.testing.assert_close(step.probabilities, logits.softmax(-1), rtol=0, atol=0 if is_edited else ROUNDING)
         assert step.token == int(logits.argmax())
         assert step.trace().edits == tuple(chosen)
         assert torch.equal(step.trace().logits, trace.logits)
@@ -246,9 +242,7 @@ PROMPTS = torch.tensor([[3, 7, 1], [2, 2, 9], [5, 1, 4]])
 
 
 @pytest.mark.parametrize(("architecture", "positions"), [("decoder", "rotary"), ("encoder-decoder", "alibi")])
-def test_batched_greedy_decoding_equals_decoding_each_prompt_alone(
-    float64: None, architecture: str, positions: str
-) -> None:
+def test_batched_greedy_decoding_equals_each_prompt_alone(float64: None, architecture: str, positions: str) -> None:
     model = random_model(architecture, positions=positions)
     found = []
     for chosen in ([], [edits.scale("decoder.1.ffn.out", -3.0)]):

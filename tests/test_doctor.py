@@ -61,9 +61,7 @@ def test_a_trace_file_is_examined(
 
 
 @pytest.mark.parametrize("path", ["nowhere", "x.npz", "text", "odd"])
-def test_an_unreadable_file_exits_2_with_one_sentence(
-    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unreadable_files_exit_2_with_a_sentence(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text").write_text("hello")
     trace = xformer.record(xformer.load(MIRROR).model, torch.tensor([[3, 7, 12]]))
     odd = {"encoder.0.attn.pattern": torch.full((2, 3, 5, 7), 1 / 7), "encoder.0.attn.mask": torch.ones(7, 1, 2, 3) > 0}

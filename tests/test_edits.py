@@ -75,9 +75,7 @@ def test_ablating_a_head_equals_zeroing_its_output_matrix(architecture: str, pat
 
 @pytest.mark.parametrize("allowed", [False, True])
 @every_kind
-def test_edges_are_masked_and_unmasked_only_in_the_given_heads(
-    architecture: str, path: str, heads: list[int] | None, allowed: bool
-) -> None:
+def test_edges_change_only_in_given_heads(architecture: str, path: str, heads: list[int] | None, allowed: bool) -> None:
     model = build(architecture=architecture)
     arguments = inputs(model)
     plain = record(model, *arguments)
@@ -199,9 +197,7 @@ def test_steering_adds_the_scaled_vector_at_the_given_positions(positions: list[
     ("name", "heads", "positions"),
     [("k", None, [0, 3]), ("scores", None, None), ("pattern", [0, 2], None), ("z", [1], [0, 3])],
 )
-def test_patching_affects_only_the_given_heads_and_positions(
-    name: str, heads: list[int] | None, positions: list[int] | None
-) -> None:
+def test_patches_keep_other_heads_and_places(name: str, heads: list[int] | None, positions: list[int] | None) -> None:
     model = build()
     a, b = (record(model, *inputs(model, seed=seed)) for seed in (0, 50))
     patch = edits.patch_from(a, f"encoder.1.attn.{name}", heads=heads, positions=positions)
@@ -290,9 +286,7 @@ def test_a_numeric_mask_is_refused() -> None:
     """In an additive mask 0 means "may attend"; as a boolean it would mean the opposite."""
     additive = torch.zeros(11, 11).masked_fill(torch.ones(11, 11).triu(1) > 0, -math.inf)
     for mask in (additive, torch.ones(11, 11, dtype=torch.long)):
-        with pytest.raises(
-            EditError, match=r"must be boolean, .* got torch\..*; for an additive mask of 0 and −∞ .* mask == 0"
-        ):
+        with pytest.raises(EditError, match=r"must be boolean, .* got torch\..*; for an additive mask .* mask == 0"):
             edits.set_mask("encoder.0.attn", mask)
 
 

@@ -88,17 +88,12 @@ MEASURED = {
 }
 """The sizes for which each analysis is measured."""
 BOUNDED = {
-    "waves of 1,500 numbers": (
-        "number_waves.spectrum_of(torch.randn(1500, 16))",
-        "",
-        64e6,
-    ),  # 2.5 GB in an earlier version
-    "order of 9,000 tokens": (
-        "embeddings.numbers_in_order(x)",
-        "x = torch.randn(9_000, 16)",
-        150e6,
-    ),  # 650 MB in an earlier version
-    "predictions": (  # all of them take 160 MB
+    # 2.5 GB in an earlier version
+    "waves of 1,500 numbers": ("number_waves.spectrum_of(torch.randn(1500, 16))", "", 64e6),
+    # 650 MB in an earlier version
+    "order of 9,000 tokens": ("embeddings.numbers_in_order(x)", "x = torch.randn(9_000, 16)", 150e6),
+    # all of them take 160 MB
+    "predictions": (
         "(r.predicted, r.probability, r.probability_of_answer)",
         RUN.format(name="probabilities", **MEASURED["probabilities"]) + "r = answered(r)",
         100e6,

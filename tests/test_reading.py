@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import xformer
+from tests.layers.reference import model_config
 from xformer import edits
 from xformer.adapters import BareModel, TaskModel
 from xformer.errors import CheckpointError, EditError, InputError
@@ -41,9 +42,8 @@ def test_predictions_equal_those_of_a_direct_forward_pass(name: str) -> None:
 
 
 def test_nan_logits_give_probabilities_of_zero() -> None:
-    reading = read(
-        CHECKPOINTS / "reverse", "5 3 9 1", edits=[edits.apply("encoder.3.ffn.out", lambda out: out * math.nan)]
-    )
+    broken = edits.apply("encoder.3.ffn.out", lambda out: out * math.nan)
+    reading = read(CHECKPOINTS / "reverse", "5 3 9 1", edits=[broken])
     assert reading.logits.isnan().all()
     assert set(reading.probability) == {0.0}
 
@@ -60,9 +60,7 @@ def test_both_stacks_of_an_encoder_decoder_have_their_own_tokens() -> None:
 
 
 def test_a_model_without_a_task_reads_token_ids() -> None:
-    config = xformer.ModelConfig(
-        architecture="encoder-decoder", vocab_size=11, d_model=6, n_layers=1, n_heads=2, d_ff=5, max_len=7
-    )
+    config = model_config(architecture="encoder-decoder", n_layers=1, vocab_size=11, max_len=7)
     model = xformer.Transformer(config, torch.Generator().manual_seed(3)).eval()
     reading = read(model, "3 7 10 > 1 2")
     assert isinstance(reading.subject, BareModel)

@@ -146,9 +146,7 @@ def config(**changes: Any) -> dict[str, str]:
         (None, {"encoder.0.attn.pattern": torch.zeros(2, 2)}, "A pattern must be"),
     ],
 )
-def test_files_that_are_not_traces_are_refused(
-    metadata: Any, tensors: dict[str, Tensor | None], words: str, tmp_path: Path
-) -> None:
+def test_other_files_are_refused(metadata: Any, tensors: dict[str, Tensor | None], words: str, tmp_path: Path) -> None:
     assert load_trace(write(tmp_path / "good")).tokens.tolist() == [[1, 2, 3]]
     with pytest.raises(InputError, match=words):
         load_trace(write(tmp_path / "x", metadata, **tensors))

@@ -9,6 +9,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import xformer
+from tests.layers.reference import model_config
 from xformer import edits
 from xformer.errors import ActivationError, EditError
 from xformer.model_shape import ModelShape
@@ -89,9 +90,7 @@ def test_an_unknown_name_suggests_similar_ones(reading: xformer.Reading) -> None
 
 
 def test_rotary_models_have_names_for_rotated_queries_only() -> None:
-    config = xformer.ModelConfig(
-        architecture="decoder", vocab_size=11, d_model=8, n_layers=1, n_heads=2, d_ff=5, max_len=7, positions="rotary"
-    )
+    config = model_config(architecture="decoder", positions="rotary")
     reading = xformer.read(xformer.Transformer(config), [3, 4, 5])
     torch.testing.assert_close(reading["blocks.0.attn.hook_rot_q"], reading["decoder.0.attn.q"].transpose(1, 2))
     with pytest.raises(ActivationError, match=r"rotates it by position.*attn\.hook_rot_k"):

@@ -26,9 +26,8 @@ def test_all_parts_of_a_hand_written_gpt_are_named(gpt: Written) -> None:
     ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2]])
     reading = xformer.read(gpt, ids)
     assert torch.allclose(reading.logits, gpt(ids), **CLOSE)
-    assert [site.path for site in reading.subject.shape.sites] == [
-        "decoder.0.attn", "decoder.0.ffn", "decoder.1.attn", "decoder.1.ffn",
-    ]  # fmt: skip
+    paths = [site.path for site in reading.subject.shape.sites]
+    assert paths == ["decoder.0.attn", "decoder.0.ffn", "decoder.1.attn", "decoder.1.ffn"]
     assert torch.allclose(reading["decoder.0.resid_pre"], gpt.tokens(ids) + gpt.places(torch.arange(7)), **CLOSE)
     assert torch.equal(reading["pos_embed"], gpt.places.weight[:7])
     assert reading["decoder.1.ffn.post"].shape == (1, 7, 37)
@@ -87,11 +86,8 @@ def test_nn_transformer_has_two_stacks(n_source: int, n_target: int) -> None:
     source, target = torch.randn(1, n_source, 15), torch.randn(1, n_target, 15)
     reading = xformer.read(module, (source, target))
     assert torch.allclose(reading.logits, module(source, target), **CLOSE)
-    assert [site.path for site in reading.attention] == [
-        "encoder.0.attn",
-        "decoder.0.self_attn",
-        "decoder.0.cross_attn",
-    ]
+    paths = [site.path for site in reading.attention]
+    assert paths == ["encoder.0.attn", "decoder.0.self_attn", "decoder.0.cross_attn"]
     assert reading["decoder.0.cross_attn.pattern"].shape == (1, 3, n_target, n_source)
 
 

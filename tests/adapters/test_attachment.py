@@ -340,9 +340,10 @@ def test_a_read_does_not_reset_the_random_numbers_of_another_thread() -> None:
 # Training afterwards
 
 
-@pytest.mark.parametrize(
-    ("name", "around"), [("GPT-2", nullcontext), ("torch", torch.no_grad), ("written", torch.inference_mode)]
-)
+AROUND = {"GPT-2": nullcontext, "torch": torch.no_grad, "written": torch.inference_mode}
+
+
+@pytest.mark.parametrize(("name", "around"), AROUND.items())
 def test_an_optimizer_step_is_the_same_with_and_without_a_read_before_it(
     name: str, around: Callable[[], AbstractContextManager[object]]
 ) -> None:

@@ -92,9 +92,7 @@ def test_edits_are_applied_before_gradients_and_block_them() -> None:
     assert found["decoder.0.attn.pattern"][:, 0].any()
 
 
-def test_concurrent_threads_get_the_same_gradients_and_leave_the_model_unchanged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_threads_get_the_same_gradients_and_leave_the_model_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface, "LARGE_BYTES", 0)  # activations are recomputed on demand
     subject, example = external("Llama")
     module = subject.opened.module  # type: ignore[attr-defined]

@@ -70,13 +70,10 @@ def assert_output(member: Member, reading: Reading, output: Any) -> None:
 
 
 @pytest.mark.parametrize(("member", "dtype", "attention"), VARIANTS, ids=variant_name)
-def test_a_loaded_model_gives_what_the_stock_model_gives(
-    member: Member, dtype: torch.dtype, attention: Attention
-) -> None:
+def test_a_loaded_model_equals_the_stock_model(member: Member, dtype: torch.dtype, attention: Attention) -> None:
     model = member.make(attention).to(dtype)
-    inputs = {
-        name: value.to(dtype) if value.is_floating_point() else value for name, value in member.inputs(model).items()
-    }
+    given = member.inputs(model)
+    inputs = {name: one.to(dtype) if one.is_floating_point() else one for name, one in given.items()}
     wanted = stock_output(model, inputs)
     with left_as_found(model) if dtype == torch.float32 else nullcontext():
         reading = xformer.read(model, inputs)

@@ -21,9 +21,8 @@ from xformer.reading import Reading
 
 pytestmark = [
     pytest.mark.cuda,
-    pytest.mark.filterwarnings(
-        "ignore:Attempting to run cuBLAS"
-    ),  # from PyTorch, at the first backward pass of a thread
+    # from PyTorch, at the first backward pass of a thread
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),
 ]
 
 

@@ -29,9 +29,8 @@ def shows(bug: str, model: xformer.Transformer, task: Task | None) -> bool:
     return BUGS[bug].shows != "with padding" or not bool(examination(model.config, task).valid.all())
 
 
-PRESETS_TRIED = {
-    one.model.architecture: name for name, one in reversed(PRESETS.items()) if not Task(one.task).rule.missing
-}
+HERE = {name: one for name, one in reversed(PRESETS.items()) if not Task(one.task).rule.missing}
+PRESETS_TRIED = {one.model.architecture: name for name, one in HERE.items()}
 """One preset of each architecture."""
 SHIPPED_TRIED = ("reverse-modern", "reverse-seq2seq", "digits")
 """Trained weights, other components, and images."""
@@ -63,10 +62,8 @@ def test_a_bug_is_named_in_a_model_trained_with_it() -> None:
 
 
 def test_every_bug_is_tested_on_some_model() -> None:
-    configs = [
-        *(fresh(name).config for name in PRESETS_TRIED.values()),
-        *(shipped(name).config for name in SHIPPED_TRIED),
-    ]
+    configs = [fresh(name).config for name in PRESETS_TRIED.values()]
+    configs += [shipped(name).config for name in SHIPPED_TRIED]
     assert {bug.name for config in configs for bug in bugs_of(config)} == set(BUGS)
 
 

@@ -65,14 +65,12 @@ class FastPathWithoutPadding(Attention):
 class MaskedByTheTarget(CrossBlock):
     """Cross-attention is masked by the padding of the target, cropped or padded to the length of the source."""
 
-    def forward(
-        self, x: Tensor, context: Any, tape: AnyTape = SILENT, cache: Any = None, cross_cache: Any = None
-    ) -> Any:
+    def forward(self, x: Tensor, context: Any, tape: AnyTape = SILENT, *caches: Any) -> Any:
         layout, memory = context.mask.layout, context.memory
         if layout is not None and memory is not None:
             seen = F.pad(layout, (0, max(0, memory.shape[1] - layout.shape[-1])), value=True)[..., : memory.shape[1]]
             context = replace(context, cross_mask=replace(context.cross_mask, layout=seen))
-        return super().forward(x, context, tape, cache, cross_cache)
+        return super().forward(x, context, tape, *caches)
 
 
 def leaky(model: Transformer) -> Transformer:

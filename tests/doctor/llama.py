@@ -47,19 +47,10 @@ class Attention(family.LlamaAttention):
 def llama(fault: str = "") -> LlamaForCausalLM:
     """Return a Llama of three layers with 4 heads and 2 key/value heads, and a fault in layer `LAYER`."""
     torch.manual_seed(0)
-    options: dict[str, Any] = {"attn_implementation": "eager"}
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=44,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        tie_word_embeddings=True,
-        **options,
-        initializer_range=0.4,
-    )
+    sizes: dict[str, Any] = {"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 3}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}
+    options: dict[str, Any] = {"attn_implementation": "eager", "initializer_range": 0.4}
+    config = LlamaConfig(**sizes, tie_word_embeddings=True, **options)
     model: Any = LlamaForCausalLM(config).eval()
     layer: Any = model.model.layers[LAYER]
     if fault == "head_not_tied":

@@ -43,9 +43,8 @@ def test_rows_that_are_not_a_softmax_over_the_keys_are_found() -> None:
 
 def test_returned_weights_that_differ_from_the_used_ones_are_found() -> None:
     model = PlainGPT()
-    model.blocks[LAYER].get_submodule("attention").register_forward_hook(
-        lambda _, __, output: (*output[:2], output[2].roll(1, dims=1))
-    )
+    attention = model.blocks[LAYER].get_submodule("attention")
+    attention.register_forward_hook(lambda _, __, output: (*output[:2], output[2].roll(1, dims=1)))
     assert broken_place("attention_rows", model, "returned weights").layer == LAYER
 
 

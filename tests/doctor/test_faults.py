@@ -86,9 +86,7 @@ def diagnosed(model: str, fault: str, checks: list[str]) -> Diagnosis:
 
 
 @pytest.mark.parametrize(("model", "options", "not_applicable"), RIGHT)
-def test_a_correct_model_has_no_findings_and_is_not_changed(
-    model: str, options: dict[str, Any], not_applicable: set[str]
-) -> None:
+def test_correct_models_pass_and_are_not_changed(model: str, options: dict[str, Any], not_applicable: set[str]) -> None:
     right = MODELS[model](**options).train()
     weights, state = {name: one.clone() for name, one in right.named_parameters()}, torch.random.get_rng_state()
     diagnosis = diagnose(right, TOKENS)
@@ -123,9 +121,8 @@ def test_a_finding_is_shown_with_its_cell() -> None:
 def test_a_nondeterministic_model_is_not_checked_further() -> None:
     checks = ["determinism", "causality", "position_shift"]
     table = diagnose(PlainGPT("dropout_always"), TOKENS, checks=checks).table.set_index("check")
-    assert table["verdict"].to_dict() == {
-        "determinism": "broken", "causality": "could not run", "position_shift": "could not run"
-    }  # fmt: skip
+    wanted = {"determinism": "broken", "causality": "could not run", "position_shift": "could not run"}
+    assert table["verdict"].to_dict() == wanted
 
 
 def test_a_fault_in_the_decoder_of_an_encoder_decoder_is_located() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -114,11 +115,8 @@ def named_attention(attention: Attention) -> dict[str, Tensor]:
 def named_feed_forward(ffn: FeedForward, first: str, second: str) -> dict[str, Tensor]:
     """Return our feed-forward parameters as two `nn.Linear` layers of these names."""
     linears = {first: (ffn.weight_in, ffn.bias_in), second: (ffn.weight_out, ffn.bias_out)}
-    return {
-        f"{name}.{kind}": value
-        for name, of in linears.items()
-        for kind, value in zip(("weight", "bias"), of, strict=True)
-    }
+    named = (zip((f"{name}.weight", f"{name}.bias"), of, strict=True) for name, of in linears.items())
+    return dict(chain.from_iterable(named))
 
 
 def named_norm(norm: Norm) -> dict[str, Tensor]:
@@ -135,9 +133,8 @@ def named_block(block: Block) -> dict[str, Tensor]:
 
 def named_cross_block(block: CrossBlock) -> dict[str, Tensor]:
     """Return our layer's parameters under the names of `nn.TransformerDecoderLayer`."""
-    names = under("self_attn", named_attention(block.self_attn)) | under(
-        "multihead_attn", named_attention(block.cross_attn)
-    )
+    names = under("self_attn", named_attention(block.self_attn))
+    names |= under("multihead_attn", named_attention(block.cross_attn))
     for n, residual in enumerate((block.self_attn_residual, block.cross_attn_residual, block.ffn_residual), start=1):
         names |= under(f"norm{n}", named_norm(residual.norm))
     return names | named_feed_forward(block.ffn, "linear1", "linear2")

@@ -105,9 +105,7 @@ def test_padding_by_token_or_by_valid_changes_no_output(architecture: str) -> No
 @pytest.mark.parametrize(
     ("architecture", "positions", "tape"), [(*kind, (None, Tape)[number % 2]) for number, kind in enumerate(BY_TURNS)]
 )
-def test_packed_sequences_give_the_same_outputs_as_alone(
-    architecture: str, positions: str, tape: type[Tape] | None
-) -> None:
+def test_packed_sequences_give_outputs_as_if_alone(architecture: str, positions: str, tape: type[Tape] | None) -> None:
     model = build(architecture=architecture, positions=positions)
     segments = torch.tensor([[1, 1, 1, 2, 2, 2, 2, 2, 3, 0], [0, 1, 2, 2, 2, 2, 4, 4, 4, 4]])
     source_segments = torch.tensor([[1, 1, 2, 3, 3, 3], [1, 1, 2, 0, 4, 4]])

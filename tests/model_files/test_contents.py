@@ -134,9 +134,7 @@ def test_missing_paths_and_other_kinds_of_files_are_rejected(tmp_path: Path) -> 
         inspect(folder / "model.safetensors")
 
 
-def test_a_model_that_needs_more_than_the_free_memory_is_rejected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_needs_more_than_free_memory_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = inspect(a_model(tmp_path / "tiny"))
     monkeypatch.setattr(contents, "free_bytes", lambda: found.needed)
     check_memory(found)

@@ -171,9 +171,7 @@ REACTION = "CC[O-]~[Na+].BrCC.[Na+]~[H-]>>CCOCC"
 """A real reaction. The vocabulary has no word for its [H-]."""
 
 
-def test_the_known_pickle_is_converted_with_each_matrix_once_and_no_other_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_known_pickle_is_read_and_each_matrix_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from safetensors.torch import load_file
 
     file = tmp_path / "pytorch_model.bin"
@@ -240,9 +238,7 @@ def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 GATE = threading.Event()
 
 
-def test_simultaneous_requests_share_one_job_and_a_cancelled_job_can_be_restarted(
-    fetched: list[str], tmp_path: Path
-) -> None:
+def test_simultaneous_requests_share_a_job_and_a_cancelled_one_can_restart(fetched: list[str], tmp_path: Path) -> None:
     assert [package.model for package in offered()] == [SMOL]
     job = start_fetch(SMOL)
     assert start_fetch(SMOL) is job
@@ -255,9 +251,7 @@ def test_simultaneous_requests_share_one_job_and_a_cancelled_job_can_be_restarte
     assert offered() == []
 
 
-def test_visitors_can_fetch_only_listed_models_and_none_if_the_models_are_fixed(
-    fetched: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_visitors_fetch_only_listed_models_none_if_fixed(fetched: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("rxnmapper", "../x", "x" * 1_000):
         with pytest.raises(ModelFileError, match=f"cannot be fetched; available: {SMOL}") as error:
             start_fetch(name)

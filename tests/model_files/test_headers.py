@@ -65,9 +65,7 @@ def test_the_error_for_a_damaged_header_states_the_reason(content: bytes, reason
     assert "\n" not in str(error.value)
 
 
-def test_without_the_package_gguf_the_error_names_the_install_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_package_gguf_the_error_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written(tmp_path, gguf())
     inspect(file)
     monkeypatch.setitem(sys.modules, "gguf", None)

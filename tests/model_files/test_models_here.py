@@ -34,9 +34,7 @@ def of(cache: Path, **environment: str) -> Catalogue:
     return catalogue({"HF_HUB_CACHE": str(cache)} | environment)
 
 
-def test_models_are_found_in_the_folder_the_cache_and_packages(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_cache_and_packages_are_searched(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = tmp_path / "project" / "models"
     a_model(models / "tiny")
     a_model(models / ".being-fetched")
@@ -44,9 +42,8 @@ def test_models_are_found_in_the_folder_the_cache_and_packages(
     (models / "notes.txt").write_text("")
     (models / "alone.gguf").write_bytes(gguf())
     folder_of(models / "sizes", {"Q4.gguf": gguf(), "Q8.gguf": gguf()})
-    installed = (
-        folder_of(tmp_path / "site", {"SmolLM2-135M-Instruct.Q4_1.gguf": gguf()}) / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    )
+    file = "SmolLM2-135M-Instruct.Q4_1.gguf"
+    installed = folder_of(tmp_path / "site", {file: gguf()}) / file
     monkeypatch.setattr(models_here, "installed_model", lambda: installed)
     found = of(cache)
     assert found.first is None

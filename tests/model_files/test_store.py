@@ -90,9 +90,7 @@ def test_visitors_share_one_copy_and_its_progress_and_models_are_loaded_one_at_a
     assert machine.most_at_once == 1
 
 
-def test_models_in_use_stay_open_and_the_longest_unused_one_is_closed_first(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_in_use_stay_open_and_the_oldest_closes_first(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xformer.model_files.store.PATIENCE", 1)
     machine.room = 2
     store = machine.store()

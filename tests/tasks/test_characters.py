@@ -184,9 +184,7 @@ def test_invalid_settings_are_refused(changes: dict[str, Any], words: str) -> No
         (b"\x00" * 5000, "at least 1,000 characters, and this has 0"),
     ],
 )
-def test_an_invalid_text_file_is_refused(
-    content: bytes, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_texts_are_refused(content: bytes, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_DATA", str(tmp_path))
     with pytest.raises(InputError, match=re.escape(words)):
         texts.keep(content)
@@ -207,9 +205,7 @@ def test_texts_are_limited_to_their_share_of_the_disk_quota(name: str, monkeypat
     more = [TEXT.replace("Finis", f"{number:05d}").encode() for number in range(3)]
     texts.keep(more[0])
     texts.keep(more[1])
-    with pytest.raises(
-        InputError, match=r"This text takes .* Texts on this server .* are allowed; the server.s operator"
-    ):
+    with pytest.raises(InputError, match=r"This text takes .* Texts on this server .* allowed; the server.s operator"):
         texts.keep(more[2])
     texts.keep(more[0])  # already stored
     assert len(list(texts.folder().iterdir())) == 3

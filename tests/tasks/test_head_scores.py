@@ -34,10 +34,8 @@ from tests.tasks.test_rules import of
 def test_head_scores_equal_those_worked_out_by_hand(
     name: str, typed: str, size: tuple[int, int], edges: dict[tuple[int, int], float], value: float
 ) -> None:
-    task, pattern = (
-        of(name),
-        torch.zeros(1, *size),
-    )  # one head [1, query, key] with these weights, and nothing elsewhere
+    # one head [1, query, key] with these weights, and nothing elsewhere
+    task, pattern = of(name), torch.zeros(1, *size)
     for (query, key), weight in edges.items():
         pattern[0, query, key] = weight
     source = task.vocabulary.read(typed)

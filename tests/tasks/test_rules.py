@@ -135,10 +135,7 @@ def test_scoring_draws_each_unseen_pair_once_before_repeating() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (
-            {"name": "induction", "symbols": 12},
-            "at least max_len, got symbols=12 and max_len=13; for example symbols=13.",
-        ),
+        ({"name": "induction", "symbols": 12}, "max_len, got symbols=12 and max_len=13; for example symbols=13."),
         ({"name": "induction", "architecture": "encoder"}, "architecture='decoder', got 'encoder'; for example"),
         ({"name": "addition", "max_len": 19}, "1 ≤ min_len ≤ max_len ≤ 18, got min_len=1 and max_len=19; for example"),
         ({"name": "parity", "symbols": 3}, "symbols must be 2 for the task parity, got 3; for example symbols=2."),

@@ -14,11 +14,7 @@ from xformer.errors import ConfigError, InputError
 @pytest.mark.parametrize(
     ("architecture", "changes", "words"),
     [
-        (
-            "encoder",
-            {"architecture": "decoder", "causal": True},
-            "for architecture='encoder', got a model with 'decoder'",
-        ),
+        ("encoder", {"architecture": "decoder", "causal": True}, "architecture='encoder', got a model with 'decoder'"),
         ("encoder", {"vocab_size": 9}, "The task has 8 tokens, got a model with vocab_size=9; use vocab_size=8."),
         ("decoder", {"start_token": 8}, "end_token=8, start_token=9, got 0, 8, 8."),
         ("encoder", {"max_len": 4}, "up to 5 tokens, got a model with max_len=4; use max_len=5."),
