@@ -24,11 +24,6 @@ class XformerError(Exception):
     """Base class of the errors that this library raises."""
 
 
-def one_line(error: BaseException, longest: int) -> str:
-    """Return the message of any error as one line of at most `longest` characters."""
-    return " ".join(str(error).split())[:longest]
-
-
 class ConfigError(XformerError, ValueError):
     """A configuration is invalid; the message states the rule, the value received and a valid one."""
 

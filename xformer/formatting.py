@@ -1,4 +1,4 @@
-"""Numbers as text, rounded so that the text is never misleading: "100%" only for all, bounds always rounded up."""
+"""Numbers as text, rounded so that the text is never misleading ("100%" only for all), and errors as one line."""
 
 from __future__ import annotations
 
@@ -48,3 +48,8 @@ def duration(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
+
+
+def one_line(error: BaseException, longest: int) -> str:
+    """Return the message of any error as one line of at most `longest` characters."""
+    return " ".join(str(error).split())[:longest]

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from xformer.adapters.attachment import left_as_found, noting_draws, on_device, remembered
 from xformer.adapters.opening import Inputs, OpenedModel, Verification, open_module
 from xformer.adapters.probe import running
-from xformer.errors import InputError, one_line
+from xformer.errors import InputError
+from xformer.formatting import one_line
 
 N_SOURCE, N_TARGET = 11, 7
 """Lengths of example inputs; they differ from each other and from most sizes in a model."""

@@ -17,7 +17,8 @@ from xformer.doctor import checks as _registered  # noqa: F401  registers the ch
 from xformer.doctor.check import CELL, CHECKS, COLUMNS, Check, Exam, Finding, NotApplicableError, Place
 from xformer.doctor.localise import localise
 from xformer.doctor.subject import Subject
-from xformer.errors import InputError, XformerError, one_line
+from xformer.errors import InputError, XformerError
+from xformer.formatting import one_line
 
 UNSEEN = (
     "Whether the weights are any good: invariants cannot show that.",

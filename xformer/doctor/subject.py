@@ -23,7 +23,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from xformer.adapters.attachment import unwrapped
-from xformer.errors import InputError, UnavailableError, XformerError, one_line
+from xformer.errors import InputError, UnavailableError, XformerError
+from xformer.formatting import one_line
 from xformer.layers.attention import Cache
 from xformer.model import Transformer
 from xformer.tape import Tape

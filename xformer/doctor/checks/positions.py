@@ -27,7 +27,7 @@ from xformer.doctor.check import (
 from xformer.doctor.checks.attention import loose, placed, shortened, worst_cell
 from xformer.doctor.subject import Run, Subject
 from xformer.doctor.watch import Watched, watch, watch_outputs
-from xformer.errors import one_line
+from xformer.formatting import one_line
 from xformer.model import Transformer
 
 N_TOKENS = 12

@@ -12,7 +12,7 @@ from xformer.diagnosis.diagnose import examine
 from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, check, distance, share
 from xformer.doctor.localise import first_not_finite
 from xformer.doctor.subject import Subject
-from xformer.errors import one_line
+from xformer.formatting import one_line
 from xformer.model import Transformer
 from xformer.site import Site
 
