@@ -66,6 +66,7 @@ def test_a_model_without_a_task_reads_token_ids() -> None:
     assert isinstance(reading.subject, BareModel)
     assert (reading.tokens, reading.tokens_of("decoder")) == (("3", "7", "10"), ("1", "2"))
     assert (reading.answer, reading.predicted, reading.has_right_answer) == ((), (), False)
+    assert reading.example.labels.shape == reading.example.target.shape  # as many as outputs
     assert math.isnan(reading.loss)
     for wrong in ("3 7 10", "3 x > 1", "3 11 > 1", "> 1", "1 1 1 1 1 1 1 1 > 1"):
         with pytest.raises(InputError, match="reads"):
@@ -92,12 +93,8 @@ def test_notebook_view_of_a_checkpoint_escapes_its_card() -> None:
     shown = ("84,948", "100.00%", "held out exact match from 0 to 1, over steps 20 to 800")
     assert all(words in html for words in shown)
     assert "curve" not in repr(checkpoint)
-    forged = {
-        "title": "<b>",
-        "figures": {"loss": "<i>", "samples": True},
-        "curve": [{"step": "<u>"}, 3],
-        "step": ["<s>"],
-    }
+    forged = {"title": "<b>", "figures": {"loss": "<i>", "samples": True}}
+    forged |= {"curve": [{"step": "<u>"}, 3], "step": ["<s>"]}
     html = replace(checkpoint, card=forged)._repr_html_()
     assert "&lt;b&gt;" in html
     assert not [tag for tag in ("<b><", "<i>", "<u>", "<s>") if tag in html]

@@ -16,12 +16,8 @@ from xformer.model_shape import ModelShape
 
 IDS = torch.tensor([[5, 6, 7, 8, 9], [9, 2, 3, 3, 1]])
 CLOSE = {"rtol": 0.0, "atol": 1e-5}
-BLOCK = [
-    "hook_resid_pre",
-    *(f"attn.hook_{name}" for name in ("q", "k", "v", "attn_scores", "pattern", "z")),
-    "hook_attn_out",
-]
-BLOCK += ["hook_resid_mid", "mlp.hook_pre", "mlp.hook_post", "hook_mlp_out", "hook_resid_post"]
+BLOCK = ["hook_resid_pre", *(f"attn.hook_{name}" for name in ("q", "k", "v", "attn_scores", "pattern", "z"))]
+BLOCK += ["hook_attn_out", "hook_resid_mid", "mlp.hook_pre", "mlp.hook_post", "hook_mlp_out", "hook_resid_post"]
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +52,8 @@ def stock(gpt2: Any) -> dict[str, torch.Tensor]:
         last = body(IDS).last_hidden_state
     values = [x, q, k, v, scores, pattern, z, attn_out, mid, pre, post, mlp_out, mid + mlp_out]
     there = {f"blocks.0.{name}": value for name, value in zip(BLOCK, values, strict=True)}
-    return {
-        "hook_embed": embed, "hook_pos_embed": pos.expand(2, 5, 24), **there, "ln_final.hook_normalized": last,
-    }  # fmt: skip
+    ends = {"hook_embed": embed, "hook_pos_embed": pos.expand(2, 5, 24), "ln_final.hook_normalized": last}
+    return ends | there
 
 
 def test_each_name_has_the_same_meaning_as_in_transformer_lens(gpt2: Any, reading: xformer.Reading) -> None:

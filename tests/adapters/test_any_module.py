@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import xformer
-from tests.adapters.test_attachment import Written
+from tests.adapters.test_attachment import Block, Written
 from xformer import edits
 from xformer.errors import EditError, InputError, UnavailableError
 
@@ -60,6 +61,23 @@ def test_a_pytorch_encoder_is_read(norm_first: bool) -> None:
     wanted = first.self_attn(seen, seen, seen, need_weights=True, average_attn_weights=False)[1]
     assert torch.allclose(reading["encoder.0.attn.pattern"], wanted, **CLOSE)
     assert reading.tokens == tuple("0123456")
+
+
+class Kernel(Block):
+    """A block whose attention is computed by PyTorch's causal kernel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part.unflatten(-1, (3, 5)).transpose(1, 2) for part in self.qkv(self.first(x)).chunk(3, dim=-1))
+        return x + self.back(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
+def test_a_causal_kernel_is_computed_step_by_step() -> None:
+    torch.manual_seed(0)
+    model, ids = Written(Kernel).eval(), torch.tensor([[3, 1, 4, 1, 5]])
+    reading = xformer.read(model, ids)
+    assert torch.allclose(reading.logits, model(ids), **CLOSE)
+    assert not reading["decoder.0.attn.pattern"].triu(1).any()
+    assert xformer.diagnose(model, ids, checks=["causality", "mask_constant"]).ok
 
 
 def test_multihead_attention_with_masks_and_separate_key_and_value_sizes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,7 @@ def safetensors(tensors: dict[str, list[int]], dtype: str = "F32", width: int = 
     """A safetensors file with zero tensors of these shapes."""
     header, end = {}, 0
     for name, shape in tensors.items():
-        n_bytes = width
-        for length in shape:
-            n_bytes *= length
+        n_bytes = width * math.prod(shape)
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + n_bytes]}
         end += n_bytes
     raw = json.dumps(header).encode()

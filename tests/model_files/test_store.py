@@ -156,10 +156,8 @@ def test_an_unexpected_error_becomes_a_sentence_and_keeps_nothing_in_memory(monk
     half_made = [half]
     del half
     store = ModelStore(load, lambda id: 1)
-    with (
-        pytest.raises(ModelFileError, match=r"^Opening a failed \(OSError: cannot read …/half.json\)\.$"),
-        store.use("hf:a"),
-    ):
+    words = r"^Opening a failed \(OSError: cannot read …/half.json\)\.$"
+    with pytest.raises(ModelFileError, match=words), store.use("hf:a"):
         pass
     assert logged
     until(lambda: gc.collect() >= 0 and gone() is None)  # the failed thread may still be ending

@@ -51,7 +51,7 @@ def test_only_the_class_token_has_a_label(patch: int) -> None:
     assert (batch.tokens.shape, batch.labels.shape) == ((5, 64), (5, 1 + n))
     assert bool((batch.labels[:, 1:] == IGNORED).all())
     assert bool((batch.labels[:, 0] >= 0).all())
-    assert batch.layout.positions.tolist() == [list(range(1 + n))] * 5
+    assert batch.layout.positions.tolist() == batch.layout.mirrored.flip(1).tolist() == [list(range(1 + n))] * 5
     assert batch.rows(2, 4).tokens.equal(batch.tokens[2:4])
     assert batch.valid is None
     assert task(patch).longest == (1 + n, 0)
