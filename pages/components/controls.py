@@ -1,6 +1,6 @@
 """Custom controls: rows of editable tokens, a pad for drawing a digit, buttons that copy the address, a playlist.
 
-prediction_strip([Lane("says", ("9", "12"), right=(True, False), probability=(0.99, 0.4))], key="strip")
+prediction_strip([Lane("predicts", ("9", "12"), right=(True, False), probability=(0.99, 0.4))], key="strip")
 digit_pad(key="pad", data={"pixels": pixels}, on_drawn_change=take)        # in `take`: drawn_on("pad")
 """
 

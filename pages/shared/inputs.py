@@ -105,7 +105,7 @@ class InputKind:
         """Return the lanes of the input, of the predictions and of those of the changed run, aligned by position."""
         if not run.has_logits or run.output in WHOLE:  # the sentence below states the prediction instead
             return self.read_rows(run)
-        predicted = prediction_lane("says" if run.open_output is None else "says next", run)
+        predicted = prediction_lane("predicts" if run.open_output is None else "predicts next", run)
         more = [] if changed is None else [prediction_lane(name, changed, predicted)]
         return [*self.read_rows(run), predicted, *more]
 
@@ -330,7 +330,7 @@ class PictureKind(InputKind):
         """Return the lanes of the picture and of its likeliest classes with their probabilities, the likeliest first."""
         if not run.has_logits:
             return self.read_rows(run)
-        likeliest = _likeliest_classes(run, "says")
+        likeliest = _likeliest_classes(run, "predicts")
         more = [] if changed is None else [_likeliest_classes(changed, name, likeliest)]
         return [*self.read_rows(run), likeliest, *more]
 

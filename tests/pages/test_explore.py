@@ -45,7 +45,7 @@ def test_changes_in_a_link_can_be_removed_and_unfit_ones_are_ignored(open_page: 
     app.button(key="chip_positions:off").click().run()
     assert strip_lanes(app)[-1]["name"] == "with 1 change"
     app.button(key="chip_ablate:encoder.2.attn.1").click().run()
-    assert strip_lanes(app)[-1]["name"] == "says"
+    assert strip_lanes(app)[-1]["name"] == "predicts"
     assert complaints(app) == []
 
 

@@ -122,12 +122,12 @@ def test_still_shows_the_last_frame_up_to_its_step(untrained: Reading, trained: 
         large = np.reshape([row["weight"] for row in rows_of(chart, "weight")], patterns[1].shape[1:])
         np.testing.assert_allclose(large, patterns[1][0], atol=0.01)
         np.testing.assert_allclose(np.stack(maps_of(chart)), np.concatenate(patterns), atol=0.02)
-        says = [row for row in rows_of(chart, "lane") if row["lane"] == "says"]
+        says = [row for row in rows_of(chart, "lane") if row["lane"] == "predicts"]
         assert [row["kind"] for row in says] == ["right" if ok else "wrong" for ok in reading.right]
         assert [row["probability"] for row in says] == pytest.approx(reading.probability, abs=1e-4)
     drawn = svg([still], caption="run 1")
     assert "<image" not in drawn
-    assert not Counter(["step 700 of 700", "reads", "says", "run 1", *trained.tokens]) - Counter(words(drawn))
+    assert not Counter(["step 700 of 700", "reads", "predicts", "run 1", *trained.tokens]) - Counter(words(drawn))
     assert "step 0 of 700" in str(earlier)
 
 

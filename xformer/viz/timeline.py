@@ -307,7 +307,7 @@ def _strip(header: dict[str, Any], frame: dict[str, Any], title: str, dark: bool
     answers = zip(frame["says"], frame["right"], frame["probability"], strict=True)
     for i, (token, is_right, p) in enumerate(answers, start=header["offset"]):
         kind = "plain" if not header["judged"] else "right" if is_right else "wrong"
-        rows.append({"lane": "says", "at": i, "token": token, "kind": kind, "probability": p})
+        rows.append({"lane": "predicts", "at": i, "token": token, "kind": kind, "probability": p})
     table = pd.DataFrame(rows)
     columns = max(table["at"]) + 1
     size = {"width": max(WIDTH, CELL * columns), "height": CELL * table["lane"].nunique()}

@@ -67,7 +67,7 @@ export const Picture = (Base) => class extends Base {
         return chips;
       };
       for (const [name, tokens] of film.reads) lane(name, tokens, 0);
-      this.said = lane("says", film.frames[0].says, film.offset);
+      this.said = lane("predicts", film.frames[0].says, film.offset);
       for (const chip of this.said) chip.append(element("span", "sign"), element("span", "bar"));
     }
   }
