@@ -39,7 +39,7 @@ def test_ablating_the_induction_head_raises_the_loss_on_a_repeat(served: str, vi
     page.get_by_role("button", name="Ablate 19.7").first.click()
     verdict = page.locator(".st-key-verdict", has_text="instead of")
     expect(verdict).to_be_visible()
-    expect(page.locator(".st-key-attention .tag.ablated")).to_be_visible()
+    expect(page.locator(".st-key-attention .tag.silenced")).to_be_visible()
     [(now, was)] = re.findall(r"([\d.]+) bits instead of ([\d.]+)", verdict.inner_text())
     assert f"{was} bits" in before
     now, was = float(now), float(was)
