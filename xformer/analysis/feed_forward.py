@@ -490,6 +490,9 @@ def firing(of: Reading | Survey) -> pd.DataFrame:
         "activation" if the vectors that the neurons write are not accessible), neurons (their number), dead (how many never
         fire), share_dead, share_ever (share that fires anywhere) and share_at_once (mean share that fires at a position).
 
+    Raises:
+        UnavailableError: The model has no feed-forward layers.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -510,6 +513,8 @@ def firing(of: Reading | Survey) -> pd.DataFrame:
         dead = int((count == 0).sum())
         measure = "activation" if written_norms(of.subject, site.path) is None else "written"
         rows.append((site.path, over, measure, len(count), dead, count.sum().item() / (len(count) * n_positions)))
+    if not rows:
+        raise UnavailableError(f"{of.subject.name} has no feed-forward layers, so no neurons fire.")
     table = pd.DataFrame(rows, columns=["layer", "over", "measure", "neurons", "dead", "share_at_once"])
     share = table["dead"] / table["neurons"]
     table.insert(5, "share_dead", share)

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from xformer.adapters.adapter import Projection, Readout, before_norm
-from xformer.errors import EditError, UnavailableError
+from xformer.errors import EditError, InputError, UnavailableError
 from xformer.reading import Reading
 from xformer.site import Site, after
 from xformer.trace import Trace
@@ -442,7 +442,11 @@ def answer_path(reading: Reading, *, position: int) -> pd.DataFrame:
 def lens_positions(reading: Reading, positions: Sequence[int] | None = None) -> list[int]:
     """Return the output positions that a lens shows: the targets and the one after a text, or all if there are no targets."""
     targets = {*reading.target_positions, *([] if reading.open_output is None else [reading.open_output])}
-    return [at for at in positions_of(reading, positions) if not reading.target_positions or at in targets]
+    valid = [at for at in positions_of(reading) if not reading.target_positions or at in targets]
+    shown = valid if positions is None else [at for at in valid if at in positions]
+    if not shown:
+        raise InputError(f"The lens reads positions {valid}, got {list(positions or ())}; omit them to read all.")
+    return shown
 
 
 def decision_depths(frame: pd.DataFrame) -> pd.DataFrame:

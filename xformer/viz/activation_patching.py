@@ -16,7 +16,7 @@ from xformer.analysis.activation_patching import patching as patching_table
 from xformer.analysis.activation_patching import patching_map as map_table
 from xformer.analysis.attention_patterns import SCORES, TASK, head_scores
 from xformer.analysis.minimal_pairs import Token
-from xformer.errors import InputError
+from xformer.errors import InputError, UnavailableError
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import Chart, head_titles, heat, inks, label_layers, layered, numbers, place_labels, tips
@@ -252,6 +252,8 @@ def head_effects(
     goal = minimal_pairs.title(reading, minimal_pairs.of_run(reading, position, token, against))
     frame = table.merge(scores[["layer", "head", score]], on=["layer", "head"]).rename(columns={score: "score"})
     frame = frame.astype({"score": float}).dropna(subset="score")
+    if frame.empty:
+        raise UnavailableError(f"No head has the score {score!r} on this input: no query has such a key.")
     frame = frame.assign(
         name=head_titles(reading, frame),
         effect=frame["measured"].fillna(frame["estimated"]),
