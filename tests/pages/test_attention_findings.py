@@ -64,3 +64,10 @@ def test_the_notes_follow_the_mask(open_page: Open) -> None:
     app.sidebar.text_input(key="input").set_value("3 7 12 9 4 11").run()
     assert "3 of 6 outputs need a later token" in text(app)
     assert "Hatched" not in text(app)
+
+
+def test_a_switch_that_cannot_be_switched_on_can_be_switched_off(open_page: Open) -> None:
+    solo = "solo:encoder.1.attn.0"  # the layer has one head
+    for edits, disabled in (("", True), (solo, False)):
+        app = open_page(PAGE, model="reverse-small", input="3 7 12 9", head="2.1", panel="change", edits=edits)
+        assert app.button(key=f"switch_{solo}").disabled == disabled
