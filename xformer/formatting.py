@@ -50,6 +50,6 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def one_line(error: BaseException, longest: int) -> str:
+def error_message(error: BaseException, longest: int) -> str:
     """Return the message of any error as one line of at most `longest` characters."""
     return " ".join(str(error).split())[:longest]

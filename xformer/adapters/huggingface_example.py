@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from xformer.adapters.adapter import Input
-from xformer.adapters.huggingface_opening import OutputKind, main_input, n_tokens_of, text_config
+from xformer.adapters.huggingface_opening import OutputKind, main_input, n_target_tokens_of, text_config
 from xformer.adapters.inputs import (
     BETWEEN,
     ArgumentsOnly,
@@ -261,7 +261,7 @@ def _check_range(model: HuggingFaceInputs, ids: Sequence[int], n_tokens: float) 
 
 def _n_target_tokens(model: HuggingFaceInputs) -> float:
     """The size of the decoder's vocabulary, which may differ from the encoder's."""
-    return n_tokens_of(cast(Any, model.opened.module).get_decoder()) or math.inf
+    return n_target_tokens_of(model.opened.module) or math.inf
 
 
 def _pair(model: HuggingFaceInputs, typed: Any) -> Example:

@@ -15,7 +15,7 @@ from xformer.adapters.attachment import left_as_found, noting_draws, on_device, 
 from xformer.adapters.opening import Inputs, OpenedModel, Verification, open_module
 from xformer.adapters.probe import running
 from xformer.errors import InputError
-from xformer.formatting import one_line
+from xformer.formatting import error_message
 
 N_SOURCE, N_TARGET = 11, 7
 """Lengths of example inputs; they differ from each other and from most sizes in a model."""
@@ -91,7 +91,7 @@ def _runnable(model: nn.Module) -> tuple[list[Inputs], Any]:
             shapes = {name: value.shape for name, value in examples[0].items() if isinstance(value, Tensor)}
             read = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
             what = f"{type(model).__name__} could not be run on an example input ({read})"
-            raise InputError(f"{what}: {one_line(error, 200)}") from error
+            raise InputError(f"{what}: {error_message(error, 200)}") from error
 
 
 def is_pair(model: nn.Module) -> bool:
@@ -196,14 +196,19 @@ def n_tokens_of(model: nn.Module) -> int:
     return int(getattr(text_config(model), "vocab_size", 0) or 0)
 
 
+def n_target_tokens_of(model: nn.Module) -> int:
+    """The size of the vocabulary that the decoder of a pair reads, which may differ from the encoder's; 0 if unknown."""
+    return n_tokens_of(cast(Any, model).get_decoder())
+
+
 def main_input(model: nn.Module) -> str:
     """The name of the model's main argument: "input_ids", "pixel_values", …"""
     return str(getattr(model, "main_input_name", "input_ids"))
 
 
 def text_config(model: nn.Module) -> Any:
-    """The text part of the configuration, or all of it."""
-    config: Any = model.config
+    """The text part of the configuration, or all of it; None for a model without one."""
+    config: Any = getattr(model, "config", None)
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
@@ -245,9 +250,7 @@ def example_inputs(model: nn.Module, seed: int = 0) -> Inputs:
     if "pixel_values" in takes and main == "input_ids" and hasattr(config, "vision_config") and _is_dual(model):
         inputs["pixel_values"] = image()
     if is_pair(model) and not type(model).__name__.endswith(("ForSequenceClassification", "ForQuestionAnswering")):
-        n_target_tokens = (
-            n_tokens_of(cast(Any, model).get_decoder()) or n_tokens
-        )  # a translator may have two vocabularies
+        n_target_tokens = n_target_tokens_of(model) or n_tokens  # a translator may have two vocabularies
         inputs["decoder_input_ids"] = tokens(N_TARGET, usual[usual < n_target_tokens])
     if "use_cache" in takes or getattr(text, "use_cache", None) is not None:
         inputs["use_cache"] = False

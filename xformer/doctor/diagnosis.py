@@ -18,7 +18,7 @@ from xformer.doctor.check import CELL, CHECKS, COLUMNS, Check, Exam, Finding, No
 from xformer.doctor.localise import localise
 from xformer.doctor.subject import Subject
 from xformer.errors import InputError, XformerError
-from xformer.formatting import one_line
+from xformer.formatting import error_message
 
 UNSEEN = (
     "Whether the weights are any good: invariants cannot show that.",
@@ -223,6 +223,8 @@ def examine(exam: Exam, check: Check) -> Finding:
     except NotApplicableError as reason:
         found = Finding("not applicable", str(reason))
     except Exception as error:  # the model may raise anything
-        reason = str(error) if isinstance(error, XformerError) else f"{type(error).__name__}: {one_line(error, 200)}"
+        reason = (
+            str(error) if isinstance(error, XformerError) else f"{type(error).__name__}: {error_message(error, 200)}"
+        )
         found = Finding("could not run", f"The check could not run: {reason[:200]}")
     return replace(found, check=check.name)

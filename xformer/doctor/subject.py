@@ -16,15 +16,24 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from xformer.adapters.attachment import unwrapped
+from xformer.adapters.huggingface_opening import (
+    example_inputs,
+    is_causal_class,
+    is_pair,
+    n_target_tokens_of,
+    n_tokens_of,
+    open_transformers,
+    text_config,
+)
 from xformer.errors import InputError, UnavailableError, XformerError
-from xformer.formatting import one_line
+from xformer.formatting import error_message
 from xformer.layers.attention import Cache
 from xformer.model import Transformer
 from xformer.tape import Tape
@@ -148,7 +157,7 @@ class Subject:
         target = named.pop("decoder_input_ids", None)
         if target is None and _is_pair(model):
             target = _arbitrary(model, n_tokens, seed=1)
-        pads = (getattr(_text_config(model), name, None) for name in ("pad_token_id", "pad_token"))
+        pads = (getattr(text_config(model), name, None) for name in ("pad_token_id", "pad_token"))
         pad = next((one for one in pads if isinstance(one, int) and 0 <= one < n_tokens), 0)
         base = Run(tokens[:1], target=None if target is None else target[:1])
         known = {name for names in ARGUMENTS.values() for name in names}
@@ -160,7 +169,7 @@ class Subject:
             raise
         except Exception as error:  # a module may raise anything for inputs it cannot read
             what = f"{type(model).__name__} could not be run on tokens {list(base.tokens.shape)}"
-            raise InputError(f"{what}: {one_line(error, 200)}") from error
+            raise InputError(f"{what}: {error_message(error, 200)}") from error
         return replace(subject, causal=subject.looks_causal if causal is None else causal)
 
     # How to call the model.
@@ -299,7 +308,6 @@ class Subject:
     @cached_property
     def _opened(self) -> Any:
         from xformer.adapters.any_module import AnyModule  # imported late: xformer models do not need it
-        from xformer.adapters.huggingface_opening import open_transformers
 
         if hasattr(self.module, "main_input_name"):
             return open_transformers(self.module)[0]
@@ -322,7 +330,7 @@ class Subject:
     @property
     def config(self) -> Any:
         """The configuration of the model's text part, or None."""
-        return _text_config(self.module)
+        return text_config(self.module)
 
     @property
     def is_transformers(self) -> bool:
@@ -384,8 +392,6 @@ class Subject:
         if isinstance(self.module, Transformer):
             return bool(self.module.config.causal) or self.module.config.architecture == "encoder-decoder"
         if self.is_transformers:
-            from xformer.adapters.huggingface_opening import is_causal_class, is_pair
-
             is_bidirectional = getattr(self.config, "is_causal", True) is False
             return (is_causal_class(self.module) or is_pair(self.module)) and not is_bidirectional
         parts = list(self.module.modules())
@@ -401,11 +407,6 @@ class Subject:
         except XformerError:
             return False
         return any(_share_ahead(pattern) < 0.5 for pattern in patterns if pattern.shape[-1] == pattern.shape[-2] > 2)
-
-
-def _text_config(model: nn.Module) -> Any:
-    config: Any = getattr(model, "config", None)
-    return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
 def _share_ahead(pattern: Float[Tensor, "batch head query key"]) -> float:
@@ -430,7 +431,7 @@ def _with_shared_weights(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model, memo).eval()
     except Exception as error:  # a module may hold anything: a lock, a file, a generator
         what = f"{type(model).__name__} cannot be copied, and the checks need a copy"
-        raise InputError(f"{what}: {one_line(error, 150)}") from error
+        raise InputError(f"{what}: {error_message(error, 150)}") from error
 
 
 @contextmanager
@@ -461,8 +462,6 @@ def _is_pair(model: nn.Module) -> bool:
     if isinstance(model, Transformer):
         return model.config.architecture == "encoder-decoder"
     if hasattr(model, "main_input_name"):
-        from xformer.adapters.huggingface_opening import is_pair
-
         return is_pair(model)
     return "decoder_input_ids" in inspect.signature(model.forward).parameters
 
@@ -472,10 +471,8 @@ def _n_tokens(model: nn.Module) -> int:
     if isinstance(model, Transformer):
         return model.config.n_inputs
     if hasattr(model, "main_input_name"):
-        from xformer.adapters.huggingface_opening import is_pair, n_tokens_of
-
         n_tokens = n_tokens_of(model)  # of two vocabularies, tokens of the smaller one can be read by both stacks
-        return min(n_tokens, n_tokens_of(cast(Any, model).get_decoder()) or n_tokens) if is_pair(model) else n_tokens
+        return min(n_tokens, n_target_tokens_of(model) or n_tokens) if is_pair(model) else n_tokens
     return next((one.num_embeddings for one in model.modules() if isinstance(one, nn.Embedding)), 0)
 
 
@@ -499,8 +496,6 @@ def _arbitrary(model: nn.Module, n_tokens: int, seed: int = 0) -> Tensor:
         n = model.config.image**2 or min(12, model.config.max_len)
         return torch.randint(1, n_tokens, (1, n), generator=draw)
     if hasattr(model, "main_input_name"):
-        from xformer.adapters.huggingface_opening import example_inputs
-
         example = example_inputs(model, seed)
         name = "decoder_input_ids" if seed and "decoder_input_ids" in example else "input_ids"
         if name not in example:

@@ -27,7 +27,7 @@ from xformer.doctor.check import (
 from xformer.doctor.checks.attention import loose, placed, shortened, worst_cell
 from xformer.doctor.subject import Run, Subject
 from xformer.doctor.watch import Watched, watch, watch_outputs
-from xformer.formatting import one_line
+from xformer.formatting import error_message
 from xformer.model import Transformer
 
 N_TOKENS = 12
@@ -298,7 +298,7 @@ def precision(exam: Exam) -> Finding:
     try:
         ones, output = watch_outputs(half, run)
     except RuntimeError as error:  # some PyTorch kernels reject the sizes of tiny models
-        raise NotApplicableError(f"The model does not run in bfloat16 here: {one_line(error, 100)}.") from None
+        raise NotApplicableError(f"The model does not run in bfloat16 here: {error_message(error, 100)}.") from None
     if not torch.equal(output.isfinite(), exact.isfinite()):
         remedy = "Look for a mask constant or a sum that overflows, such as a mask that is added twice."
         return broken("An output is finite in float32 but not in bfloat16.", remedy, float("inf"))

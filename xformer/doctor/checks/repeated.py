@@ -12,7 +12,7 @@ from xformer.diagnosis.diagnose import examine
 from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, check, distance, share
 from xformer.doctor.localise import first_not_finite
 from xformer.doctor.subject import Subject
-from xformer.formatting import one_line
+from xformer.formatting import error_message
 from xformer.model import Transformer
 from xformer.site import Site
 
@@ -59,7 +59,7 @@ def backends(exam: Exam) -> Finding:
         try:
             sizes.append(distance(subject.base_logits[0], _logits(name, other)[0]))
         except Exception as error:  # a backend may need another machine or library
-            failed.append(f"{name} ({one_line(error, 60)})")
+            failed.append(f"{name} ({error_message(error, 60)})")
             pairs.remove(pair)
     assume(pairs, "The model has only one attention backend." if not failed else f"Not run: {', '.join(failed)}.")
     names = ", ".join(pair.title for pair in pairs)
