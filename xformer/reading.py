@@ -432,7 +432,7 @@ def read(
     kept = keep if output in keep or "*" in keep else (*keep, output)
     has_right_answer = subject.has_right_answer(first)
     trace = subject.record(example, edits=run, keep=kept)
-    if subject.input.answers_itself and not has_right_answer:
+    if subject.input.uses_prediction_as_reference and not has_right_answer:
         alone = trace if not run and example is first else subject.record(first, keep=("logits",))
         example = answered(example, int(alone.logits[0, 0].argmax()))
     reading = Reading(subject, example, trace, has_right_answer, _recipe(model, plain, edits, changes))

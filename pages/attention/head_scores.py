@@ -65,16 +65,16 @@ def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
     options: dict[str, Any] = {}
     with st.popover("More", key="scores_more"):
         effect_options = ask_effects(run)
-        if inputs.scored(run.example, "answer") != inputs.scored(run.example, "source"):
+        if inputs.scored_positions(run.example, "answer") != inputs.scored_positions(run.example, "source"):
             options["look"] = choose("look", SCOPES, "answer", "Attention")
         is_text = not run.subject.shape.image and not run.is_pair and not run.has_right_answer
         if is_text and len(run.tokens) > 2:  # the first token may be an attention sink
             if choose("sink", SINKS, "in", "The first token") == "out":
                 options["without_first"] = True
-            if inputs.goes_on:
+            if inputs.is_open_ended:
                 st.button("Random tokens, twice", on_click=_repeat_random, args=(inputs,), key="say_twice", help=_TWICE)
         first = "and the first one " if options.get("without_first") else ""
-        st.caption(f"Shares are averaged over the {inputs.many} of this input; special tokens {first}are excluded.")
+        st.caption(f"Shares are averaged over the {inputs.units} of this input; special tokens {first}are excluded.")
     found = table(view, analysis.head_scores, run, **options)
     if bool((found["induction"] >= CLEAR).any()):
         best = found.loc[found["induction"].idxmax()]
@@ -89,7 +89,7 @@ def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
     shown = shown.dropna(axis="columns", how="all")
     helps = dict(_HELP)
     if (task := view.task) is not None:
-        name, target = task.rule.score_name.capitalize(), task.rule.score_says
+        name, target = task.rule.score_name.capitalize(), task.rule.score_meaning
         helps[TASK] = f"{name}: how much of its attention {target}. The task requires this pattern."
     look: dict[str, Any] = {"width": 95, "min_value": 0.0, "max_value": 1.0, "format": "%.3f"}
     bars = {name: st.column_config.ProgressColumn(score_title(name), help=text, **look) for name, text in helps.items()}

@@ -81,7 +81,7 @@ def pattern_words(view: View, pattern: str) -> tuple[str, str]:
     if pattern != TASK:
         return PATTERNS[pattern]
     assert view.task is not None
-    return view.task.rule.score_name, view.task.rule.score_says
+    return view.task.rule.score_name, view.task.rule.score_meaning
 
 
 def finding(view: View, run: Reading, found: pd.DataFrame, layer: AnyLayer, head: int) -> str:
@@ -135,7 +135,7 @@ def attention_notes(view: View, layers: Sequence[AnyLayer], run: Reading, *, all
     """Draw what to notice about the pattern and the mask. `all_seen` is false where the picture leaves out a key."""
     notes, causal = [], "each position then sees only itself and earlier ones."
     if view.task is not None:
-        notes, causal = [view.task.rule.look_for], view.task.rule.about_causal_mask(run.example.source)
+        notes, causal = [view.task.rule.attention_hint], view.task.rule.about_causal_mask(run.example.source)
     if view.mask != "as trained":
         notes.append(f"The mask is now **{view.mask}**; **as trained** restores the mask of the training.")
     elif run.trace.tokens.shape[1] > 1 and not view.shape.is_read_only:

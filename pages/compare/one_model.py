@@ -126,7 +126,7 @@ def pairs_panel(selection: ScreenSelection, subject: ModelAdapter, model: str, l
 def _ask_inputs(subject: ModelAdapter, model: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Ask for the two inputs; return their tokens. Raises `InputError` where one cannot be read."""
     _begin(subject, model)
-    look: dict[str, Any] = {"persist_state": "session", "help": subject.input.typed}
+    look: dict[str, Any] = {"persist_state": "session", "help": subject.input.format_hint}
     st.sidebar.text_input("First input", key=FIRST, **look)
     st.sidebar.text_input("Second input", key=SECOND, **look)
     with st.sidebar.container(horizontal=True, gap="small"):
@@ -157,7 +157,7 @@ def propose(subject: ModelAdapter, model: str, text: str) -> str:
         if not _fits(subject, text):
             return text
         source = subject.input.read(text)
-        if subject.shape.image and not subject.input.missing:  # changing one patch does not make another digit
+        if subject.shape.image and not subject.input.no_sample_reason:  # changing one patch does not make another digit
             answer, drawn = subject.frame(source).answer, map(subject.input.random, range(IMAGES_TRIED))
             return next((one for one in drawn if subject.frame(subject.input.read(one)).answer != answer), text)
         other = one_token_changed(subject, source)
@@ -377,7 +377,7 @@ def _carrying(table: pd.DataFrame, position: int, *, first: bool) -> list[str]:
 
 def steering_panel(selection: ScreenSelection, subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
     """Ask for the text, the two texts of the direction, layer and scale; draw both continuations."""
-    if not subject.input.goes_on or subject.shape.is_pair:
+    if not subject.input.is_open_ended or subject.shape.is_pair:
         raise InputError("This model does not continue texts; choose one that does, like characters.")
     texts = {name: _ask_text(subject, name) for name in LABELS}
     readings = tuple(resources.run(model, subject.input.read(validate_text(one, MOST_TYPED))) for one in texts.values())
@@ -393,7 +393,7 @@ def steering_panel(selection: ScreenSelection, subject: ModelAdapter, model: str
         own = resources.decoded(model, tuple(readings[0].example.source))[:N]
         steered = shared.get(("steered", model, repr(link)), partial(_decode, *readings, step=step, **how))
     runs = {"unsteered": own, "steered": steered}
-    at = first_difference(*(GeneratedText.of(subject.input.plain, run) for run in runs.values()))
+    at = first_difference(*(GeneratedText.of(subject.input.plain_text, run) for run in runs.values()))
     what = "the continuation is the same" if at is None else f"the continuation differs from character **{at + 1}** on"
     with finding:
         headline(f"Steered after layer {layer} at scale {scale:g}, {what}.")

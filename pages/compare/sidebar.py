@@ -227,7 +227,7 @@ def ask_input(variants: Sequence[ModelSettings], selection: ScreenSelection) -> 
     """
     inputs, shares = variants[0].subject.input, is_shared(variants, selection)
     _begin_input(inputs, selection if shares else None)
-    st.text_input("Input", key=INPUT, persist_state="session", help=inputs.typed, placeholder=inputs.typed)
+    st.text_input("Input", key=INPUT, persist_state="session", help=inputs.format_hint, placeholder=inputs.format_hint)
     row = st.container(horizontal=True, gap="small")
     with row.popover("Examples", key="compare_examples"):
         for purpose, text in inputs.examples().items():
@@ -313,7 +313,7 @@ def _fits(inputs: Input, text: str) -> bool:
         inputs.read(text)
     except InputError:
         return False
-    return not inputs.goes_on
+    return not inputs.is_open_ended
 
 
 def _type(text: str) -> None:

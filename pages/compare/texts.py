@@ -137,7 +137,7 @@ def texts_panel(selection: ScreenSelection) -> None:
             raise InputError(f"{models.title_of(b.model)} has another kind of output; choose another model.")
         text = validate_text(st.session_state["input"], MOST_TYPED)
         sources = [variant.subject.input.read(variant.with_own_gaps(text, a)) for variant in both]
-        below = (_continuations if a.subject.input.goes_on else _gaps)(both, sources)
+        below = (_continuations if a.subject.input.is_open_ended else _gaps)(both, sources)
         link |= _runs(both, sources)
         below()
     except XformerError as error:
@@ -161,7 +161,7 @@ def usual_other(model: str, others: Sequence[str]) -> str:
     """Return the first of the other models that predicts the same kind of tokens, else the first one."""
 
     def kind(name: str) -> tuple[str, bool]:
-        return _output(name), models.subject(name).input.goes_on
+        return _output(name), models.subject(name).input.is_open_ended
 
     fitting = (name for name in others if name == CHANGED or (not models.usable(name) and kind(name) == kind(model)))
     return next(fitting, others[0])
@@ -172,7 +172,7 @@ def _output(model: str) -> str:
     subject = models.subject(model)
     if isinstance(subject.input, TextWithGaps):
         return "masked_token"
-    return "next_token" if subject.input.goes_on else getattr(subject, "output", "next_token")
+    return "next_token" if subject.input.is_open_ended else getattr(subject, "output", "next_token")
 
 
 def _continuations(both: Pair, sources: Sources) -> Callable[[], None]:
@@ -182,7 +182,9 @@ def _continuations(both: Pair, sources: Sources) -> Callable[[], None]:
             resources.decoded(variant.model, source, variant.mask, variant.changes, step=step)
             for variant, source in zip(both, sources, strict=True)
         ]
-    one, other = (GeneratedText.of(variant.subject.input.plain, run) for variant, run in zip(both, runs, strict=True))
+    one, other = (
+        GeneratedText.of(variant.subject.input.plain_text, run) for variant, run in zip(both, runs, strict=True)
+    )
     at = first_difference(one, other)
     if at is None:
         n = min(len(one.text), len(other.text))
@@ -215,7 +217,7 @@ def _runs(both: Pair, sources: Sources) -> dict[str, str]:
     panels = dict(PANELS)
     if prediction_incompatibility(*runs) is not None:
         del panels["apart"]
-    if not runs[0].subject.input.goes_on:
+    if not runs[0].subject.input.is_open_ended:
         del panels["surprise"]
     usual = next(name for name in ("apart", "surprise", "rows") if name in panels)
     bar = toolbar()
@@ -264,7 +266,9 @@ def _ask_position(runs: Sequence[Reading], *, has_divergence: bool) -> int:
 
 def _aligned(runs: Sequence[Reading], at: int) -> int:
     """Return the last position at which the other run has read no more of the text."""
-    one, other = ([len(run.subject.input.plain(run.ids()[: n + 1])) for n in range(len(run.tokens))] for run in runs)
+    one, other = (
+        [len(run.subject.input.plain_text(run.ids()[: n + 1])) for n in range(len(run.tokens))] for run in runs
+    )
     return max((place for place, end in enumerate(other) if end <= one[at]), default=0)
 
 

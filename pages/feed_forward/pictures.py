@@ -83,7 +83,7 @@ def _survey(model: str, _subject: TaskModel) -> Survey:
 
 def surveyed(view: View) -> Survey | None:
     """Return the survey of the neurons over sampled inputs; None where no inputs can be sampled."""
-    return None if view.task is None or view.input.missing else _survey(view.model, view.own)
+    return None if view.task is None or view.input.no_sample_reason else _survey(view.model, view.own)
 
 
 MANY = 0.2
@@ -200,7 +200,7 @@ def one_neuron_panel(view: View, choice: Choice, headline_at: DeltaGenerator) ->
     with right:
         st.markdown(f"**Sampled inputs that activate #{choice.neuron} most**, with the position outlined")
         if found is None:
-            missing = view.input.missing or "The task of this model is not known."
+            missing = view.input.no_sample_reason or "The task of this model is not known."
             st.info(f"No inputs can be sampled. {missing}", icon=":material/info:")
         else:
             exciting_inputs(view, choice, found)
@@ -218,7 +218,9 @@ def exciting_inputs(view: View, choice: Choice, found: Survey) -> None:
     call = Call(analysis.exciting_inputs, (found,), {"layer": choice.layer, "neuron": choice.neuron})
     rows = call.make().to_dict("records")
     if not rows:
-        st.info(f"This neuron writes nothing on any {view.input.sampled}: it is dead there.", icon=":material/block:")
+        st.info(
+            f"This neuron writes nothing on any {view.input.sample_noun}: it is dead there.", icon=":material/block:"
+        )
         return
     if view.shape.image:
         _images(view, found, rows)
@@ -337,7 +339,7 @@ def firing_panel(view: View, choice: Choice, headline_at: DeltaGenerator) -> Non
     picture(view, "activity", viz.firing, counted, **before)
     row = analysis.firing(counted).set_index("layer").loc[choice.site.path].to_dict()
     with headline_at:
-        headline(firing_note(row, choice.title, which, view.input.one))
+        headline(firing_note(row, choice.title, which, view.input.unit))
     relu = " A ReLU output of 0 writes nothing." if view.shape.activation == "relu" else ""
     with st.expander("How this is counted"):
         st.markdown(f"{MEASURES[row['measure']]} {FIRES}{relu} Counted on {over_what}.")

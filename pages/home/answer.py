@@ -83,7 +83,7 @@ def continuation_panel(view: View) -> None:
     """Draw the likeliest continuation of a text as a strip, and a longer sampled one."""
     lanes = [lane_of(view.subject, name, predictions) for name, predictions in _predictions(view).items()]
     prediction_strip([_typed_lane(view), *lanes], key="prediction")
-    unit = view.input.one
+    unit = view.input.unit
     caption(f"Greedy decoding: the likeliest {unit} each time; a bar is its probability. There is no right answer.")
     st.fragment(_sample)(view)
 
@@ -97,8 +97,8 @@ def _sample(view: View) -> None:
             help="Temperature 0, 0.5, 0.8 or 1.2: the higher, the more often a less likely token is sampled.", **look,
         )  # fmt: skip
         n = st.segmented_control(
-            view.input.many.capitalize(), LENGTHS, default=LENGTHS[0], key="story_length",
-            format_func=lambda n: f"{n} {view.input.many}" if n == LENGTHS[-1] else str(n), **look,
+            view.input.units.capitalize(), LENGTHS, default=LENGTHS[0], key="story_length",
+            format_func=lambda n: f"{n} {view.input.units}" if n == LENGTHS[-1] else str(n), **look,
         )  # fmt: skip
         wanted = (view.model, view.source)
         if view.task is None and st.session_state.get("story_wanted") != wanted:  # a large model takes a while
@@ -110,7 +110,7 @@ def _sample(view: View) -> None:
     text = st.empty()
 
     def show(tokens: Sequence[int]) -> None:
-        text.code(view.input.plain([*view.original().ids(), *tokens]), language=None, wrap_lines=True)
+        text.code(view.input.plain_text([*view.original().ids(), *tokens]), language=None, wrap_lines=True)
 
     with interruptible_progress("Generating") as step:
         seed = st.session_state.get("story_seed", 0)
@@ -121,12 +121,12 @@ def _sample(view: View) -> None:
 def _window(view: View) -> str:
     """Describe how much of the text the model reads at once."""
     if view.task is None:
-        return f"It reads at most {view.shape.max_len:,} {view.input.many}, including its own, and then stops."
+        return f"It reads at most {view.shape.max_len:,} {view.input.units}, including its own, and then stops."
     read, title = view.task.config.max_len, escape_markdown(texts.title(view.task.config.text))
     how = "beyond that, each new one replaces the first one, and the model reads the rest again"
     if view.is_pair:
         how = f"its encoder reads the last {read}, its decoder writes {read} more, and so on"
-    return f"It was trained on {title} and reads at most {read} {view.input.many} at once: {how}."
+    return f"It was trained on {title} and reads at most {read} {view.input.units} at once: {how}."
 
 
 def filled_panel(view: View) -> None:

@@ -89,8 +89,8 @@ def training_panel(view: View) -> None:
         return
     measure, value = "Exact match", percent(figures["exact_match"])
     meaning = "The share of answers that are right in full."
-    if view.input.goes_on:
-        measure, value = f"Bits per {view.input.one}", f"{figures['loss'] / math.log(2):.3f}"
+    if view.input.is_open_ended:
+        measure, value = f"Bits per {view.input.unit}", f"{figures['loss'] / math.log(2):.3f}"
         meaning = f"Guessing at random would need {math.log2(len(view.input.replacements)):.2f}."
     seed = figures.get("seed", card["seed"])
     tiles = (

@@ -45,7 +45,7 @@ def page() -> None:
 
 def _answer(view: View) -> Callable[[View], None]:
     """Return the panel for the predictions of a model whose input kind is not in `ANSWERS`."""
-    if view.input.goes_on:
+    if view.input.is_open_ended:
         return continuation_panel
     return filled_panel if view.original().output in ("masked_token", "pair_next_token") else prediction_panel
 
@@ -58,7 +58,7 @@ def _has_it_learned(view: View) -> str:
     figures = card.get("figures") or card.get("reported")
     if not isinstance(figures, dict):
         return " That is its task; the model has not been scored on it."
-    if view.input.goes_on or figures["exact_match"] >= LEARNED:
+    if view.input.is_open_ended or figures["exact_match"] >= LEARNED:
         return ""
     share = percent(figures["exact_match"], 1)
     return f" That is its task; at this step it gets only {share} of unseen inputs completely right."

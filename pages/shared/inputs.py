@@ -66,15 +66,17 @@ class InputKind:
         of = subject.input
         _begin(of)
         keep_widget_value("input")
-        st.text_input("Input", key="input", persist_state="session", help=of.typed)
+        st.text_input("Input", key="input", persist_state="session", help=of.format_hint)
         row = st.container(horizontal=True, gap="small")
         with row:
             _offer_examples(of.examples(), "See how the model …")
-        how: dict[str, Any] = {"width": "stretch", "key": "random_input", "disabled": bool(of.missing)}
-        row.button("Random", on_click=lambda: set_input(of.random(random.getrandbits(32))), help=of.missing, **how)
+        how: dict[str, Any] = {"width": "stretch", "key": "random_input", "disabled": bool(of.no_sample_reason)}
+        row.button(
+            "Random", on_click=lambda: set_input(of.random(random.getrandbits(32))), help=of.no_sample_reason, **how
+        )
         try:
             whole = of.read(validate_text(st.session_state["input"], MOST_TYPED))
-            source = of.fitted(whole)
+            source = of.truncate(whole)
             resources.check_memory(model, source)
         except InputError as error:
             st.error(escape_markdown(str(error)), icon=":material/edit:")
@@ -86,7 +88,7 @@ class InputKind:
         st.session_state["window"] = of.text(source) if len(source) < len(whole) else None
         if len(source) < len(whole):
             st.caption(
-                f":material/info: {of.many.capitalize()} {len(whole) - len(source) + 1:,} to {len(whole):,} of your "
+                f":material/info: {of.units.capitalize()} {len(whole) - len(source) + 1:,} to {len(whole):,} of your "
                 f"{len(whole):,} are shown: this model reads only the last {len(source):,}."
             )
         st.session_state["last_good"] = of.text(source)
@@ -152,7 +154,7 @@ def _begin(of: Input) -> None:
     before = st.session_state.get("input_task", of.name)
     st.session_state["input_task"] = of.name
     st.session_state.setdefault("input", of.default)
-    if before != of.name and of.goes_on:  # a text model can read any input, but the old one was for another task
+    if before != of.name and of.is_open_ended:  # a text model can read any input, but the old one was for another task
         set_input(of.default)
     elif before != of.name:
         try:
@@ -221,7 +223,7 @@ class TextKind(InputKind):
         An encoder-decoder gets an additional lane for the tokens that its decoder should predict.
         """
         lanes = super().read_rows(run)
-        if not run.subject.input.goes_on:
+        if not run.subject.input.is_open_ended:
             return lanes
         if run.is_pair:
             return [*lanes, Lane("comes next", run.answers, probability=run.probability_of_answer)]
@@ -232,12 +234,12 @@ class TextKind(InputKind):
 
     def verdict(self, original: Reading, changed: Reading | None) -> tuple[str, str]:
         """Return a sentence on how probable the actual next tokens are, and a note for its help."""
-        run, unit = changed or original, original.subject.input.one
+        run, unit = changed or original, original.subject.input.unit
         if original.output in CLASSES:
             return class_sentence(original, changed), ""
         if original.output == "answer_span":
             return _span_sentence(run), ""
-        if not original.subject.input.goes_on:
+        if not original.subject.input.is_open_ended:
             return _likeliest(original, changed), "There is no reference to compare it with."
         share, bits = f"**{percent(math.exp(-run.loss), 1)}**", f"{run.loss / math.log(2):.2f} bits"
         if changed is not None:
@@ -258,7 +260,7 @@ def _span_sentence(run: Reading) -> str:
     p = ", ".join(map(percent, run.probability))
     if end < start:
         return f"No answer found: the likeliest end, token {end + 1}, is before the start, {start + 1}."
-    answer = run.subject.input.plain(run.ids()[start : end + 1]).strip()
+    answer = run.subject.input.plain_text(run.ids()[start : end + 1]).strip()
     return f"**{escape_markdown(answer)}**, tokens {start + 1} to {end + 1} (start and end: {p})"
 
 
@@ -266,7 +268,7 @@ def _likeliest(original: Reading, changed: Reading | None) -> str:
     """Describe the mean probability of the predictions of a model that fills gaps or labels a text."""
     then, before = (percent(sum(run.probability) / len(run.probability), 1) for run in (changed or original, original))
     mean = " on average" if len(original.probability) > 1 else ""
-    verdict = f"Likeliest {original.subject.input.one}: **{then}**{mean}"
+    verdict = f"Likeliest {original.subject.input.unit}: **{then}**{mean}"
     return verdict if changed is None else f"{verdict} instead of {before}"
 
 

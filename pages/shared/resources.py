@@ -146,12 +146,12 @@ def decoded(
 ) -> Predictions:
     """Return the greedy output of a model under a mask and interventions: each token with its probability.
 
-    For open-ended text it generates `Input.continues` tokens. `step(done, of)` is called to report progress.
+    For open-ended text it generates `Input.continuation_length` tokens. `step(done, of)` is called to report progress.
     """
 
     def make() -> Predictions:
         of, example, changed = _inputs(name, source, mask, changes)
-        n = of.input.continues if of.input.goes_on else None
+        n = of.input.continuation_length if of.input.is_open_ended else None
         return _all(of.steps(example, n, edits=changed), n or len(example.answer), step)
 
     return shared.get(("decoded", name, source, mask, changes), make)

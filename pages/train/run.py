@@ -325,8 +325,8 @@ def notes(view: RunView) -> list[str]:
     task, frame, timeline = view.task, view.frame, view.timeline
     steps = [int(step) for step in frame["step"].dropna()]
     exact = [] if task.rule.is_open_ended else frame["held_out_exact_match"].fillna(0.0).tolist()
-    look_for = task.rule.look_for
-    found = [look_for if view.marks else f"In a trained model: {look_for[0].lower()}{look_for[1:]}"]
+    hint = task.rule.attention_hint
+    found = [hint if view.marks else f"In a trained model: {hint[0].lower()}{hint[1:]}"]
     if timeline.head_names and (best := timeline.best["score"]).iloc[-1] < APPEARS:
         step = timeline.frames[-1].step
         found.append(
@@ -427,7 +427,7 @@ def _ask_probe(entry: Entry, task: Task, max_len: int) -> Example:
             persist_state="session",
             label_visibility="collapsed",
             icon=":material/visibility:",
-            placeholder=f"Watch it learn on … {task.rule.typed}",
+            placeholder=f"Watch it learn on … {task.rule.format_hint}",
         )
         st.button("", icon=":material/casino:", on_click=draw, key="probe_random", help="A random input")
     try:

@@ -29,7 +29,7 @@ def shows(bug: str, model: xformer.Transformer, task: Task | None) -> bool:
     return BUGS[bug].shows != "with padding" or not bool(examination(model.config, task).valid.all())
 
 
-HERE = {name: one for name, one in reversed(PRESETS.items()) if not Task(one.task).rule.missing}
+HERE = {name: one for name, one in reversed(PRESETS.items()) if not Task(one.task).rule.no_sample_reason}
 PRESETS_TRIED = {one.model.architecture: name for name, one in HERE.items()}
 """One preset of each architecture."""
 SHIPPED_TRIED = ("reverse-modern", "reverse-seq2seq", "digits")

@@ -40,7 +40,7 @@ def test_default_random_and_example_inputs_can_be_read(open_page: Open) -> None:
     rule = Task(preset("addition").task).rule
     app = open_page(ATTENTION, model="addition")
     assert app.sidebar.text_input(key="input").value == rule.default
-    assert plain(rule.look_for) in everything(app)
+    assert plain(rule.attention_hint) in everything(app)
     app.sidebar.button(key="random_input").click().run()
     assert complaints(app) == []
     purpose, typed = list(rule.examples().items())[-1]

@@ -220,8 +220,8 @@ def test_a_full_disk_raises_a_clear_error_and_leaves_no_file(name: str, monkeypa
 
 def test_a_model_works_without_its_text_but_cannot_be_trained(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     task = Task(preset("characters-shakespeare").task)
-    assert task.rule.missing
-    assert not of(name).rule.missing
+    assert task.rule.no_sample_reason
+    assert not of(name).rule.no_sample_reason
     words = r"^The text tiny Shakespeare is not on this machine; download it, or put it at .*\.$"
     with pytest.raises(InputError, match=words):
         task.draw(0)

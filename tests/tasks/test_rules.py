@@ -126,7 +126,7 @@ def test_scoring_draws_each_unseen_pair_once_before_repeating() -> None:
     seen = {purpose: set(map(tuple, drawn(task, 3000, purpose))) for purpose in ("train", "held-out", "test")}
     side = {side: {(1 + a, 1 + b) for a, b in pairs(7, for_training=side).tolist()} for side in (True, False)}
     assert seen == {"train": side[True], "held-out": side[False], "test": side[False]}
-    n = task.rule.unseen
+    n = task.rule.n_held_out
     assert n == len(side[False])
     twice = [tuple(source) for source in drawn(task, 2 * n, "test")]
     assert len(set(twice[:n])) == len(set(twice[n:])) == n

@@ -50,5 +50,5 @@ def test_each_unseen_input_is_scored_once_if_there_are_few() -> None:
     task = tiny_task("decoder", name="modular", symbols=59, min_len=2, max_len=2)
     model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
     found = evaluate(model, task, samples=10_000, seed=1)
-    assert found.samples == task.rule.unseen == 873
+    assert found.samples == task.rule.n_held_out == 873
     assert found == evaluate(model, task, samples=873, seed=1)

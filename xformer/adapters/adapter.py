@@ -210,30 +210,30 @@ class Input:
 
     kind: ClassVar[str] = "symbols"
     """The kind of input widget: "symbols", "text", "image", "picture" or "given"."""
-    one: ClassVar[str] = "token"
+    unit: ClassVar[str] = "token"
     """The noun for the unit at a position, singular."""
-    many: ClassVar[str] = "tokens"
+    units: ClassVar[str] = "tokens"
     """Its plural."""
     reference_label: ClassVar[str] = "nothing"
     """The label of the reference token where no right answer is known."""
-    goes_on: ClassVar[bool] = False
+    is_open_ended: ClassVar[bool] = False
     """Whether generation has no end token."""
-    continues: ClassVar[int] = 32
+    continuation_length: ClassVar[int] = 32
     """The default number of generated tokens."""
-    answers_itself: ClassVar[bool] = False
+    uses_prediction_as_reference: ClassVar[bool] = False
     """Whether the prediction of the unchanged model serves as the reference."""
-    sampled: ClassVar[str] = "sampled input"
+    sample_noun: ClassVar[str] = "sampled input"
     """The noun for one sampled input."""
 
     name: str
     """Inputs with the same name are interchangeable between models."""
     instruction: str
     """One sentence: what the visitor types and what the model returns."""
-    typed: str
+    format_hint: str
     """The accepted text, in a few words."""
     default: str
     """The initial text."""
-    missing: str = ""
+    no_sample_reason: str = ""
     """One sentence on why no input can be sampled; empty if one can."""
     replacements: range = range(0)
     """The tokens that may replace a source token."""
@@ -250,7 +250,7 @@ class Input:
         """The inverse of `read`."""
         raise NotImplementedError
 
-    def plain(self, tokens: Sequence[int]) -> str:
+    def plain_text(self, tokens: Sequence[int]) -> str:
         """The tokens as readable text."""
         return self.text(tokens)
 
@@ -258,7 +258,7 @@ class Input:
         """A sampled input, as text."""
         return self.default
 
-    def fitted(self, source: tuple[int, ...]) -> tuple[int, ...]:
+    def truncate(self, source: tuple[int, ...]) -> tuple[int, ...]:
         """Shorten a source to the model's context, if a part of it is a valid input; else return it unchanged."""
         return source
 
@@ -270,7 +270,7 @@ class Input:
         """One sentence on how a source differs from the training data; empty if it does not."""
         return ""
 
-    def scored(self, example: Example, look: str) -> tuple[Sequence[int] | None, Sequence[int] | None]:
+    def scored_positions(self, example: Example, look: str) -> tuple[Sequence[int] | None, Sequence[int] | None]:
         """Return the positions over which a head's attention is scored.
 
         Args:
@@ -288,7 +288,7 @@ class OpenText(Input):
 
     kind: ClassVar[str] = "text"
     reference_label: ClassVar[str] = "really comes next"
-    goes_on: ClassVar[bool] = True
+    is_open_ended: ClassVar[bool] = True
 
 
 Measure = Callable[[Tensor], Tensor]

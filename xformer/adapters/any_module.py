@@ -36,9 +36,9 @@ class GivenInput(Input):
     kind: ClassVar[str] = "given"
     name = "given"
     instruction = "The model reads the inputs it was opened with."
-    typed = "No typed input."
+    format_hint = "No typed input."
     default = "as given"
-    missing = "This model takes no typed input."
+    no_sample_reason = "This model takes no typed input."
 
     def __init__(self, source: tuple[int, ...]) -> None:
         self.source = source

@@ -122,7 +122,7 @@ class HuggingFaceModel(HuggingFaceInputs):
         if room < 1:
             most = self.shape.max_len - 1
             raise InputError(f"{self.name} can extend at most {most} tokens, got {read.shape[1]}; remove some.")
-        wanted = n if n is not None else N_WRITTEN if is_pair else self.input.continues
+        wanted = n if n is not None else N_WRITTEN if is_pair else self.input.continuation_length
         end = getattr(self.tokenizer, "eos_token_id", None) if is_pair else None
         choose = Choice(sampling, generator)
         cache: dict[str, Any] = {"past_key_values": None, "length": 0}

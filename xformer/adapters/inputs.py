@@ -41,9 +41,9 @@ def cut(tokenizer: Any, *texts: str) -> tuple[int, ...]:
 class TokenizedText(OpenText):
     """Text for a causal language model with a tokenizer. The class texts may contain the fields {mask} and {limit}."""
 
-    continues: ClassVar[int] = 16
+    continuation_length: ClassVar[int] = 16
     instruction = "Type the beginning of a text; the model continues it token by token."
-    typed = "A text of up to {limit} tokens. ↵ stands for a new line."
+    format_hint = "A text of up to {limit} tokens. ↵ stands for a new line."
 
     def __init__(
         self, tokenizer: Any, n_tokens: int, max_len: int, default: str, purposes: tuple[tuple[str, str], ...] = ()
@@ -51,7 +51,7 @@ class TokenizedText(OpenText):
         self.tokenizer, self.n_tokens, self.max_len, self.purposes = tokenizer, n_tokens, max_len, purposes
         self.name = f"{type(self).__name__} {n_tokens}"
         self.instruction = self.instruction.format(mask=getattr(tokenizer, "mask_token", None))
-        self.typed = self.typed.format(limit=f"{max_len:,}")
+        self.format_hint = self.format_hint.format(limit=f"{max_len:,}")
         self.default, self.replacements = default, range(n_tokens)
 
     def examples(self) -> dict[str, str]:
@@ -75,7 +75,7 @@ class TokenizedText(OpenText):
         text = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return str(text).replace("\n", _LINE_BREAK)
 
-    def plain(self, tokens: Sequence[int]) -> str:
+    def plain_text(self, tokens: Sequence[int]) -> str:
         """The text of the tokens, without any special tokens."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
@@ -84,11 +84,11 @@ class TokenizedText(OpenText):
         draw = torch.Generator().manual_seed(seed)
         drawn = torch.randint(0, min(self.n_tokens, len(self.tokenizer)), (60,), generator=draw).tolist()
         special = set(self.tokenizer.all_special_ids)
-        kept = [token for token in drawn if token not in special and self.plain([token]).isprintable()]
-        kept = [token for token in kept if "\N{REPLACEMENT CHARACTER}" not in self.plain([token])][:12]
+        kept = [token for token in drawn if token not in special and self.plain_text([token]).isprintable()]
+        kept = [token for token in kept if "\N{REPLACEMENT CHARACTER}" not in self.plain_text([token])][:12]
         return self.text([*kept, *kept])
 
-    def fitted(self, source: tuple[int, ...]) -> tuple[int, ...]:
+    def truncate(self, source: tuple[int, ...]) -> tuple[int, ...]:
         """The end of a text that is too long for the context."""
         return source[-self.max_len :]
 
@@ -121,7 +121,7 @@ class PlainText(TokenizedText):
     """Text that is classified, searched for an answer, or turned into vectors."""
 
     reference_label: ClassVar[str] = "unchanged prediction"
-    goes_on: ClassVar[bool] = False
+    is_open_ended: ClassVar[bool] = False
     instruction = "Type a text for the model to classify or encode."
 
 
@@ -129,7 +129,7 @@ class TwoTexts(PlainText):
     """Two texts in one input: question and context, or two sentences."""
 
     instruction = f"Type two texts with {BETWEEN} between them: a question and its context, or two sentences."
-    typed = f"Two texts with {BETWEEN} between them, up to {{limit}} tokens."
+    format_hint = f"Two texts with {BETWEEN} between them, up to {{limit}} tokens."
 
     def read(self, text: str) -> tuple[int, ...]:
         """Tokenize both texts, with special tokens around and between them."""
@@ -144,7 +144,7 @@ class TwoTexts(PlainText):
         if sep is None or ids.count(sep) < 2:
             return super().text(source)
         at = ids.index(sep)
-        return f"{self.plain(ids[:at]).strip()} {BETWEEN} {self.plain(ids[at:]).strip()}"
+        return f"{self.plain_text(ids[:at]).strip()} {BETWEEN} {self.plain_text(ids[at:]).strip()}"
 
 
 class TextWithGaps(PlainText):
@@ -168,9 +168,9 @@ class ArgumentsOnly(Input):
 
     name = "arguments"
     instruction = "This model's input cannot be typed; pass its arguments by name in Python."
-    typed = "No typed input."
+    format_hint = "No typed input."
     default = ""
-    missing = "This model takes no typed input."
+    no_sample_reason = "This model takes no typed input."
 
     def __init__(self, model: str, argument: str) -> None:
         self.model, self.argument = model, argument
@@ -195,15 +195,15 @@ class PatchedImage(Input):
     """An image, cut into patches (Dosovitskiy et al. 2020), chosen by name: "flower", "temple", or the name of an upload."""
 
     kind: ClassVar[str] = "picture"
-    one: ClassVar[str] = "patch"
-    many: ClassVar[str] = "patches"
+    unit: ClassVar[str] = "patch"
+    units: ClassVar[str] = "patches"
     reference_label: ClassVar[str] = "unchanged prediction"
-    sampled: ClassVar[str] = "image"
+    sample_noun: ClassVar[str] = "image"
     name = "picture"
     instruction = "Choose a picture or upload one; the model classifies it."
-    typed = "The name of a picture."
+    format_hint = "The name of a picture."
     default = "flower"
-    missing = "Pictures are chosen or uploaded, not drawn at random."
+    no_sample_reason = "Pictures are chosen or uploaded, not drawn at random."
 
     def __init__(self, shape: ModelShape, processor: Any, model: nn.Module) -> None:
         config: Any = model.config

@@ -122,7 +122,7 @@ class NumbersInput(Input):
 
     name = "numbers"
     instruction = "Type token ids; this model has no task."
-    typed = "Numbers separated by spaces."
+    format_hint = "Numbers separated by spaces."
     default = "0"
 
     def read(self, text: str) -> tuple[int, ...]:
@@ -235,7 +235,7 @@ class TaskModel(BareModel):
 
     def steps(self, example: Example, n: int | None = None, **how: Any) -> Iterator[Step]:
         """Generate the answer, or `n` characters of open-ended text."""
-        if not self.input.goes_on or n is None:
+        if not self.input.is_open_ended or n is None:
             return super().steps(example, n, **how)
         prompt = example.stream if example.target is None else example.tokens
         return continue_text(self.model, prompt, n, **how)
@@ -251,8 +251,8 @@ class TaskInput(Input):
     def __init__(self, task: Task, max_len: int) -> None:
         rule = task.rule
         self.task, self.max_len, self.name = task, max_len, task.config.name
-        self.instruction, self.typed = rule.instruction, rule.typed
-        self.default, self.missing = rule.default, rule.missing
+        self.instruction, self.format_hint = rule.instruction, rule.format_hint
+        self.default, self.no_sample_reason = rule.default, rule.no_sample_reason
         self.replacements = range(1, 1 + task.vocabulary.symbols)
 
     def examples(self) -> dict[str, str]:
@@ -273,7 +273,7 @@ class TaskInput(Input):
     def remark(self, source: Sequence[int]) -> str:
         return self.task.rule.remark(source)
 
-    def scored(self, example: Example, look: str) -> tuple[Sequence[int], Sequence[int] | None]:
+    def scored_positions(self, example: Example, look: str) -> tuple[Sequence[int], Sequence[int] | None]:
         """The source without special tokens."""
         n = len(example.source)
         if self.task.config.architecture == "decoder" and look == "answer":
@@ -284,19 +284,19 @@ class TaskInput(Input):
 class TextInput(OpenText, TaskInput):
     """Characters of a text."""
 
-    one: ClassVar[str] = "character"
-    many: ClassVar[str] = "characters"
+    unit: ClassVar[str] = "character"
+    units: ClassVar[str] = "characters"
 
-    def plain(self, tokens: Sequence[int]) -> str:
+    def plain_text(self, tokens: Sequence[int]) -> str:
         """The tokens as text, without tokens outside the alphabet."""
         alphabet = self.task.config.alphabet
         return "".join(alphabet[token - 1] for token in tokens if 1 <= token <= len(alphabet))
 
-    def fitted(self, source: tuple[int, ...]) -> tuple[int, ...]:
+    def truncate(self, source: tuple[int, ...]) -> tuple[int, ...]:
         """The end of a text that is too long; an encoder-decoder reads half of it in each stack."""
         return source[-self.max_len * (2 if self.task.config.architecture == "encoder-decoder" else 1) :]
 
-    def scored(self, example: Example, look: str) -> tuple[Sequence[int], None]:
+    def scored_positions(self, example: Example, look: str) -> tuple[Sequence[int], None]:
         """All positions."""
         return range(min(example.stream.shape[1], example.labels.shape[1])), None
 
@@ -305,13 +305,13 @@ class ImageInput(TaskInput):
     """An image, read in patches."""
 
     kind: ClassVar[str] = "image"
-    one: ClassVar[str] = "patch"
-    many: ClassVar[str] = "patches"
+    unit: ClassVar[str] = "patch"
+    units: ClassVar[str] = "patches"
     reference_label: ClassVar[str] = "unchanged prediction"
-    answers_itself: ClassVar[bool] = True
-    sampled: ClassVar[str] = "test image"
+    uses_prediction_as_reference: ClassVar[bool] = True
+    sample_noun: ClassVar[str] = "test image"
 
-    def scored(self, example: Example, look: str) -> tuple[Sequence[int], None]:
+    def scored_positions(self, example: Example, look: str) -> tuple[Sequence[int], None]:
         """All patches; the class token is left out."""
         return range(1, 1 + self.task.n_patches), None
 

@@ -287,7 +287,7 @@ def head_scores(
 
     Args:
         reading: The run.
-        look: The positions that count: "answer" or "source" (see `Input.scored`). Ignored if `positions` are given.
+        look: The positions that count: "answer" or "source" (see `Input.scored_positions`). Ignored if `positions` are given.
         positions: The query positions, from 0, that count; by default those of `look`.
         keys: The positions of another stack that count as keys, for a decoder whose answer attends to its source.
         without_first: Leave the first token out, as query and as key.
@@ -308,7 +308,7 @@ def head_scores(
          'induction']
     """
     if positions is None:
-        positions, keys = reading.subject.input.scored(reading.example, look)
+        positions, keys = reading.subject.input.scored_positions(reading.example, look)
     needed = reading.subject.task_scores(reading.trace, reading.example)
     rows, chosen = [], positions
     for site in reading.sites:

@@ -439,7 +439,7 @@ def surprise_by_character(readings: Sequence[Reading]) -> pd.DataFrame:
     """
     rows = []
     for reading in readings:
-        ids, plain = reading.ids(), reading.subject.input.plain
+        ids, plain = reading.ids(), reading.subject.input.plain_text
         for position, token in zip(reading.target_positions, reading.answer, strict=True):
             start, end = (len(plain(ids[: position + n])) for n in (1, 2))
             bits = -reading.logits[0, position].log_softmax(dim=-1)[token].item() / math.log(2)

@@ -369,7 +369,7 @@ def survey(where: str | Path | Checkpoint | TaskModel, n: int = 500, seed: int =
     """
     subject = own_task_model(adapter_of(where))
     task, path = subject.task, str(where) if isinstance(where, str | Path) else None
-    n = min(n, task.rule.unseen or n)
+    n = min(n, task.rule.n_held_out or n)
     sample = task.sample(n, seed=seed)
     batch = max(1, min(250, MOST_TOKENS_AT_ONCE // max(task.longest)))
     pad = task.vocabulary.special.pad

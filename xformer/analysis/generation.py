@@ -169,7 +169,7 @@ def decode_steps(
     answer = tuple(token for token in example.labels[0].tolist() if token != IGNORED)
     n_steps = len(answer)
     model, rule = variant.model, {"sampling": variant.sampling, "generator": variant.generator()}
-    if variant.subject.input.goes_on and example.target is None and not forced:
+    if variant.subject.input.is_open_ended and example.target is None and not forced:
         answer, n_steps = (), CONTINUATION_LENGTH
         work = continue_text(model, example.stream, n_steps, edits=_decoding_edits(variant, example), **rule)
     elif not variant.writes:  # an encoder: only its predictions at positions with a right answer

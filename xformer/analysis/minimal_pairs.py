@@ -222,7 +222,7 @@ def _candidates(subject: TaskModel, example: Example) -> Iterator[Example]:
     """Yield the example with one token replaced, same layout, starting from the middle so that both ends stay the same."""
     source, symbols = example.source, subject.input.replacements
     n = len(source)
-    is_text = subject.input.goes_on
+    is_text = subject.input.is_open_ended
     places = range(max(0, n - 1 - LAST), n - 1) if is_text else sorted(range(n), key=lambda at: abs(at - n // 2))
     for at in places:
         tried = [symbols[(source[at] - symbols[0] + step) % len(symbols)] for step in range(1, 1 + TRIED)]

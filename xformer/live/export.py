@@ -292,7 +292,7 @@ def _difference(subject: BareModel, model: Transformer, numbers: Float[np.ndarra
     task = getattr(subject, "task", None)
     changed = BareModel(other) if task is None else TaskModel(other, task)
     inputs = [text]
-    if task is not None and not subject.input.missing:
+    if task is not None and not subject.input.no_sample_reason:
         inputs += [task.draw(seed) for seed in range(4)]
     largest = 0.0
     for typed in inputs:

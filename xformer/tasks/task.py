@@ -278,7 +278,7 @@ class Task:
         if self.rule.is_image:
             return image_batch(source, self.n_patches)
         streams = self.rule.frame(source, lengths, self.vocabulary.special)
-        if not self.rule.packs:
+        if not self.rule.can_pack:
             return full_batch(*streams)
         return to_batch(*streams, pad=self.vocabulary.special.pad, widths=self.widths if packed else None)
 
@@ -356,7 +356,7 @@ class Vocabulary:
 
     def text(self, tokens: list[int]) -> str:
         """Format tokens as text, the inverse of `read`; special tokens become their labels."""
-        if (whole := self.rule.written(tokens)) is not None:
+        if (whole := self.rule.source_text(tokens)) is not None:
             return whole
         typed = dict(enumerate(self.rule.typed_labels, start=0 if self.rule.is_image else 1))
         words = ""

@@ -37,7 +37,7 @@ def evaluate(model: Transformer, task: Task, *, samples: int, seed: int, watch: 
 
     If there are fewer unseen examples, each is scored once. `watch` is called after each small batch.
     """
-    samples = min(samples, task.rule.unseen or samples)
+    samples = min(samples, task.rule.n_held_out or samples)
     was_training = model.training
     model.eval()
     batches = _batches(task, samples, seed, model.device)
@@ -99,7 +99,7 @@ def score_batches(model: Transformer, task: Task, batches: Iterator[Batch]) -> S
 
 def _batches(task: Task, samples: int, seed: int, device: torch.device) -> Iterator[Batch]:
     """Yield fresh examples in batches, one per row. A finite set is drawn in one call, so that no example repeats."""
-    if task.rule.unseen:
+    if task.rule.n_held_out:
         yield from _parts(task.sample(samples, seed=seed, purpose="test", device=device), BATCH)
         return
     for step, done in enumerate(range(0, samples, BATCH)):

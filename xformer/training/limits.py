@@ -166,7 +166,7 @@ def _memory_of_one(settings: Preset) -> int:
     step = FLOAT * train.batch_size * width * ((stacks * model.n_layers + 1) * layer + logits + masks)
     held_out = FLOAT * train.held_out * width * (4 * model.d_model + heads + 1.5 * model.d_ff + logits + 4 * longest)
     drawn = CHUNK * train.batch_size * width * 8 * 5
-    fixed = PROCESS + rule.bytes_beside + PER_PARAMETER * n_parameters(model) + drawn
+    fixed = PROCESS + rule.library_bytes + PER_PARAMETER * n_parameters(model) + drawn
     return int(fixed + max(step, held_out, peak_bytes(model, int(rule.stream_length(rule.probe_size)))))
 
 

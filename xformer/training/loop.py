@@ -196,7 +196,7 @@ class Run:
         """Whether outputs depend on later tokens; None before the first report."""
         self.batches: Batch | None = None
         self.packed = self.config.batch_size % 2 == 0
-        n = min(self.config.held_out, task.rule.unseen or self.config.held_out)
+        n = min(self.config.held_out, task.rule.n_held_out or self.config.held_out)
         self.held_out = task.sample(n, seed=seed, purpose="held-out", packed=n % 2 == 0, device=device)
         self.probe = task.probe(seed)
 

@@ -41,15 +41,15 @@ class Addition(Rule):
     verb = "adds"
     instruction = "Type a sum; the model adds it, last digit first."
     score_name = "own column"
-    score_says = "is on the two digits of the column that it has to add"
-    look_for = (
+    score_meaning = "is on the two digits of the column that it has to add"
+    attention_hint = (
         "Look at the rows of the answer: each digit has to attend to **its column**, the two digits to be added, one step "
         "further left each time, which makes two diagonals."
     )
     unit = "digits"
     separator = ""
     tokens = (*"0123456789", "+")
-    opening = ""
+    initial_text = ""
 
     @property
     def n_numbers(self) -> int:
@@ -60,7 +60,7 @@ class Addition(Rule):
         return "347+586" if self.config.max_len >= 3 else "4+8"
 
     @property
-    def typed(self) -> str:
+    def format_hint(self) -> str:
         return f"Two numbers with + between them, like {self.typed_example}."
 
     def examples(self) -> dict[str, str]:

@@ -31,17 +31,17 @@ class Brackets(Rule):
     verb = "counts"
     instruction = "Type brackets; the model gives the depth of each, and ✗ once they can no longer be closed."
     score_name = "even look back"
-    score_says = "is spread evenly over all earlier positions"
-    look_for = (
+    score_meaning = "is spread evenly over all earlier positions"
+    attention_hint = (
         "Look for a head whose rows **fade evenly**: attending equally to all brackets so far takes their mean, and "
         "together with the position that gives the depth."
     )
     unit = "brackets"
     separator = ""
     has_numbers = False
-    sample = "(()())"
-    opening = "(()())())("
-    accepts = "Brackets, ( or )."
+    sample_text = "(()())"
+    initial_text = "(()())())("
+    accepted_text = "Brackets, ( or )."
     needs_causal = True
 
     @property

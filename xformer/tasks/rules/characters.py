@@ -47,15 +47,15 @@ class Characters(Rule):
     verb = "continues"
     instruction = "Type the beginning of a text; the model continues it, character by character."
     score_name = "character before"
-    score_says = "is on the previous character"
-    look_for = (
+    score_meaning = "is on the previous character"
+    attention_hint = (
         "Look for a head whose weight lies **one step left of the diagonal**: it gives every position the previous "
         "character. Others may attend to the **beginning of the word**, or to earlier occurrences of the same letters."
     )
     unit = "characters"
     separator = ""
     has_numbers = False
-    packs = False
+    can_pack = False
     is_open_ended = True
     stalled_above = 2.8  # character frequencies give about 3.2, bigrams 2.5
 
@@ -73,7 +73,7 @@ class Characters(Rule):
         return found or "".join(sorted(self.typed_labels, key=lambda sign: not sign.isalnum())[:2]) * 2
 
     @property
-    def typed(self) -> str:
+    def format_hint(self) -> str:
         return f"A text of up to {self.longest_typed} characters, including spaces. ↵ is a new line."
 
     @property
@@ -83,7 +83,7 @@ class Characters(Rule):
         return found[: self.longest_typed]
 
     @property
-    def missing(self) -> str:
+    def no_sample_reason(self) -> str:
         if texts.is_here(self.config.text):
             return ""
         return f"The text it was trained on, {texts.title(self.config.text)}, is not on this machine."

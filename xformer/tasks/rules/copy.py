@@ -12,8 +12,10 @@ class Copy(Rule):
     verb = "copies"
     instruction = "Type numbers; the model copies them."
     score_name = "diagonal"
-    score_says = "is on the token itself"
-    look_for = "Look for a **diagonal**: the output at position i is the token at i, so some head has to attend there."
+    score_meaning = "is on the token itself"
+    attention_hint = (
+        "Look for a **diagonal**: the output at position i is the token at i, so some head has to attend there."
+    )
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
         return source, lengths

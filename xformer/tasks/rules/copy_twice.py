@@ -22,8 +22,8 @@ class CopyTwice(Rule):
     verb = "copies twice"
     instruction = "Type numbers, each only once; the model copies them twice."
     score_name = "two diagonals"
-    score_says = "is on the token that it has to copy"
-    look_for = (
+    score_meaning = "is on the token that it has to copy"
+    attention_hint = (
         "Look for **two diagonals**, one below the other: the first and the second pass through the source. Where the first "
         "ends, a head has to jump back to the beginning."
     )
@@ -38,11 +38,11 @@ class CopyTwice(Rule):
     def examples(self) -> dict[str, str]:
         longest = self.config.max_len
         return {
-            "… copies six numbers twice": self.distinct(6),
-            "… copies them in another order": " ".join(reversed(self.distinct(6).split())),
+            "… copies six numbers twice": self.distinct_numbers(6),
+            "… copies them in another order": " ".join(reversed(self.distinct_numbers(6).split())),
             "… is unsure when a number repeats": "3 7 3 12 3 9",
-            "… copies the longest input it was trained on": self.distinct(longest),
-            "… handles the shortest": self.distinct(self.config.min_len),
+            "… copies the longest input it was trained on": self.distinct_numbers(longest),
+            "… handles the shortest": self.distinct_numbers(self.config.min_len),
         }
 
     def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:

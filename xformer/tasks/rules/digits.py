@@ -34,25 +34,25 @@ class Digits(Rule):
     verb = "reads"
     instruction = "Draw a digit or choose an image of one; the model recognises it."
     score_name = "ink"
-    score_says = "goes from the class token to patches with ink"
-    look_for = (
+    score_meaning = "goes from the class token to patches with ink"
+    attention_hint = (
         "Look at the row of the **class** token: the digit is predicted there, so it has to gather all information from the "
         "patches. Patches can only learn from each other which stroke they belong to."
     )
     unit = "pixels per side"
     has_numbers = False
-    sample = "test 0"
-    opening = ""
-    accepts = f"A test image, “test 0” to “test {N_TEST - 1}”, or drawn pixels, “drawn 00d9…”."
+    sample_text = "test 0"
+    initial_text = ""
+    accepted_text = f"A test image, “test 0” to “test {N_TEST - 1}”, or drawn pixels, “drawn 00d9…”."
     is_image = True
-    bytes_beside = 200 * 10**6  # scikit-learn, which provides the images
+    library_bytes = 200 * 10**6  # scikit-learn, which provides the images
 
     @property
     def labels(self) -> tuple[str, ...]:
         return tuple(map(str, range(self.config.symbols)))
 
     @property
-    def unseen(self) -> int | None:
+    def n_held_out(self) -> int | None:
         return N_TEST
 
     def examples(self) -> dict[str, str]:
@@ -62,7 +62,7 @@ class Digits(Rule):
         return {
             "… reads a clear seven": f"test {firsts[7]}",
             "… tells an eight from a three": f"test {firsts[8]}",
-            "… reads a seven upside down": self.written([*upside_down[:-1][::-1], UNKNOWN]) or "",
+            "… reads a seven upside down": self.source_text([*upside_down[:-1][::-1], UNKNOWN]) or "",
             "… reads an empty page": "drawn",
             "… reads a page full of ink": "drawn " + _INK[MAX_INK] * N_PIXELS,
         }
@@ -110,7 +110,7 @@ class Digits(Rule):
         same = (digit_images()[1].sources == torch.tensor(list(source))).all(dim=1).nonzero()
         return int(same[0, 0]) if len(same) else None
 
-    def written(self, source: Sequence[int]) -> str | None:
+    def source_text(self, source: Sequence[int]) -> str | None:
         """Return the text of an image: a test image by number, any other by its pixels."""
         if len(source) != N_PIXELS + 1:
             return None  # an answer

@@ -24,8 +24,8 @@ class Induction(Rule):
     verb = "repeats"
     instruction = "Type numbers, each only once; the model repeats them."
     score_name = "induction"
-    score_says = "is on the token after the earlier occurrence of the current token"
-    look_for = (
+    score_meaning = "is on the token after the earlier occurrence of the current token"
+    attention_hint = (
         "Look for an **induction head** in the second layer: to predict the next token, it has to attend to what "
         "**followed** the current token in the prefix. To find that position, the first layer has to give every position "
         "its previous token."
@@ -38,14 +38,16 @@ class Induction(Rule):
         return super().remark(source).replace("expect mistakes", "see whether the look-up still works")
 
     def examples(self) -> dict[str, str]:
-        longest, six = self.config.max_len, self.distinct(6)
+        longest, six = self.config.max_len, self.distinct_numbers(6)
         return {
             "… repeats six numbers": six,
             "… repeats them in another order": " ".join(reversed(six.split())),
             "… is unsure when a number repeats": "3 7 3 12 3 9",
-            "… repeats the longest input it was trained on": self.distinct(longest),
-            "… repeats longer input than it was trained on": self.distinct(min(longest + 3, self.config.symbols)),
-            "… handles the shortest": self.distinct(self.config.min_len),
+            "… repeats the longest input it was trained on": self.distinct_numbers(longest),
+            "… repeats longer input than it was trained on": self.distinct_numbers(
+                min(longest + 3, self.config.symbols)
+            ),
+            "… handles the shortest": self.distinct_numbers(self.config.min_len),
         }
 
     def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:

@@ -39,13 +39,13 @@ class Modular(Rule):
     verb = "adds"
     instruction = "Type two numbers; the model adds them, wrapping around to 0 after the largest number."
     score_name = "the two numbers"
-    score_says = "is on the two numbers"
-    look_for = (
+    score_meaning = "is on the two numbers"
+    attention_hint = (
         "Look at the row of **start**, where the answer is predicted: it has to gather **the two numbers**. Attention shows no "
         "more than that: they are added in the embeddings and the feed-forward layer."
     )
 
-    opening = ""
+    initial_text = ""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ class Modular(Rule):
         return f"{self.config.symbols // 2} {self.config.symbols * 2 // 3}"
 
     @property
-    def typed(self) -> str:
+    def format_hint(self) -> str:
         return f"Two numbers from 0 to {self.config.symbols - 1}."
 
     def examples(self) -> dict[str, str]:
@@ -78,7 +78,7 @@ class Modular(Rule):
         return n - 1
 
     @property
-    def unseen(self) -> int:
+    def n_held_out(self) -> int:
         return len(self._pairs(for_training=False))
 
     def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:

@@ -20,8 +20,8 @@ class Parity(Rule):
     verb = "tracks the parity of"
     instruction = "Type zeros and ones; after each, the model says if the number of ones so far is even (0) or odd (1)."
     score_name = "its own bit"
-    score_says = "is on the next bit"
-    look_for = (
+    score_meaning = "is on the next bit"
+    attention_hint = (
         "Look at the rows of the answer: each step has to attend to **one bit**, the next one, which makes a diagonal. "
         "The previous answer is the current token, so these two tokens are enough for a step."
     )
@@ -29,9 +29,9 @@ class Parity(Rule):
     separator = ""
     tokens = _BITS
     has_numbers = False
-    sample = "1 0 1 1"
-    opening = "10110100"
-    accepts = "Bits, 0 or 1."
+    sample_text = "1 0 1 1"
+    initial_text = "10110100"
+    accepted_text = "Bits, 0 or 1."
 
     def examples(self) -> dict[str, str]:
         longest = self.config.max_len

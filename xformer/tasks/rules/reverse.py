@@ -16,8 +16,8 @@ class Reverse(Rule):
     verb = "reverses"
     instruction = "Type numbers; the model reverses them."
     score_name = "anti-diagonal"
-    score_says = "is on the mirrored token"
-    look_for = (
+    score_meaning = "is on the mirrored token"
+    attention_hint = (
         "Look for an **anti-diagonal**: the output at position i is the token at length − 1 − i, so some head has to attend "
         "there. Unless the positions encode it, earlier layers must first determine the length of the input."
     )

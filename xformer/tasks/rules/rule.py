@@ -43,9 +43,9 @@ class Rule:
     """One sentence: what the visitor types and what a trained model returns."""
     score_name: ClassVar[str]
     """The name of the head score."""
-    score_says: ClassVar[str]
+    score_meaning: ClassVar[str]
     """The meaning of a score of w, continuing “w of its attention …”."""
-    look_for: ClassVar[str]
+    attention_hint: ClassVar[str]
     """What to look for in a trained model's attention: a sentence or two of Markdown."""
     unit: ClassVar[str] = "numbers"
     """The unit of `min_len` and `max_len`."""
@@ -55,22 +55,22 @@ class Rule:
     """The text of the tokens 1, 2, … if it does not depend on the sizes; empty: the numbers 1 … `symbols`."""
     has_numbers: ClassVar[bool] = True
     """Whether the tokens 1, 2, … are numbers in order."""
-    sample: ClassVar[str] = ""
+    sample_text: ClassVar[str] = ""
     """A valid text; empty: four numbers."""
-    opening: ClassVar[str | None] = None
+    initial_text: ClassVar[str | None] = None
     """The initial text of the input box; empty: `typed_example`; None: six numbers."""
-    accepts: ClassVar[str] = ""
+    accepted_text: ClassVar[str] = ""
     """The accepted text, in a few words; empty: numbers."""
     needs_causal: ClassVar[bool] = False
     """Whether an encoder must be causal, because each answer depends only on the past."""
     is_image: ClassVar[bool] = False
     """Whether a source is an image: its pixels, then its label."""
-    packs: ClassVar[bool] = True
+    can_pack: ClassVar[bool] = True
     """Whether two examples can share a row; False if all have the same length."""
     is_open_ended: ClassVar[bool] = False
     """Whether the output is text without an end and without a right answer."""
 
-    bytes_beside: ClassVar[int] = 0
+    library_bytes: ClassVar[int] = 0
     """The memory of the library that provides the inputs, in bytes."""
     stalled_above: ClassVar[float] = 1.0
     """A run has stalled if its training loss, in nats, is above this after most of its steps."""
@@ -93,26 +93,28 @@ class Rule:
     @property
     def typed_example(self) -> str:
         """A valid text."""
-        return self.sample or " ".join(str(1 + (step * 5 + 2) % self.config.symbols) for step in range(4))
+        return self.sample_text or " ".join(str(1 + (step * 5 + 2) % self.config.symbols) for step in range(4))
 
     @property
-    def typed(self) -> str:
+    def format_hint(self) -> str:
         """The accepted text, in a few words."""
-        return self.accepts or f"Numbers from 1 to {self.config.symbols}, with spaces between them."
+        return self.accepted_text or f"Numbers from 1 to {self.config.symbols}, with spaces between them."
 
     @property
     def default(self) -> str:
         """The initial text of the input box."""
-        opening = ("3 7 12 9 4 11" if self.config.symbols >= 12 else "") if self.opening is None else self.opening
+        opening = (
+            ("3 7 12 9 4 11" if self.config.symbols >= 12 else "") if self.initial_text is None else self.initial_text
+        )
         return opening or self.typed_example
 
     @property
-    def unseen(self) -> int | None:
+    def n_held_out(self) -> int | None:
         """The number of held-out inputs; None if unlimited."""
         return None
 
     @property
-    def missing(self) -> str:
+    def no_sample_reason(self) -> str:
         """The reason why no input can be sampled, as one sentence; empty otherwise."""
         return ""
 
@@ -120,18 +122,18 @@ class Rule:
         """Return example inputs by their purpose, which continues “See how the model …”."""
         longest = self.config.max_len
         return {
-            f"… {self.verb} six numbers": self.some(6),
+            f"… {self.verb} six numbers": self.numbers(6),
             "… tells equal numbers apart by position": " ".join(["5"] * 4 + ["9"] * 4),
-            f"… {self.verb} the longest input it was trained on": self.some(longest),
-            "… fails on longer input than it was trained on": self.some(longest + 3),
-            "… handles the shortest": self.some(self.config.min_len),
+            f"… {self.verb} the longest input it was trained on": self.numbers(longest),
+            "… fails on longer input than it was trained on": self.numbers(longest + 3),
+            "… handles the shortest": self.numbers(self.config.min_len),
         }
 
-    def some(self, count: int) -> str:
+    def numbers(self, count: int) -> str:
         """Return `count` numbers as text, each 7 more than the previous, modulo `symbols`."""
         return " ".join(str(1 + (step * 7 + 2) % self.config.symbols) for step in range(count))
 
-    def distinct(self, count: int) -> str:
+    def distinct_numbers(self, count: int) -> str:
         """Return `count` distinct numbers as text."""
         step = next(step for step in (7, 5, 3, 2, 1) if self.config.symbols % step)
         return " ".join(str(1 + (place * step + 2) % self.config.symbols) for place in range(count))
@@ -221,7 +223,7 @@ class Rule:
         """Parse a typed text. Raises `InputError` if it is not a valid source."""
         return read_numbers(text, 1, self.config.symbols, self.typed_example)
 
-    def written(self, source: Sequence[int]) -> str | None:
+    def source_text(self, source: Sequence[int]) -> str | None:
         """Return the text of a source, or None if it is its tokens joined by `separator`."""
         return None
 

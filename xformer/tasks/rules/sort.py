@@ -21,8 +21,8 @@ class Sort(Rule):
     verb = "sorts"
     instruction = "Type numbers; the model sorts them."
     score_name = "right value"
-    score_says = "is on tokens with the value that it has to output"
-    look_for = (
+    score_meaning = "is on tokens with the value that it has to output"
+    attention_hint = (
         "No pattern repeats from input to input: where a position has to attend depends on **which numbers** there are, not "
         "on their positions. Change one number and see which rows move."
     )
