@@ -48,7 +48,7 @@ class Machine:
     """The machine of a measurement, and the share of it that this process got."""
 
     threads: int
-    others: float
+    used_by_others: float
     wall: float
     busy: float
 
@@ -57,7 +57,7 @@ class Machine:
         """Prepare the process and start both clocks."""
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # child processes cache bytecode, as on a user's machine
         prepare_process(threads)
-        return cls(threads, taken_by_others(), time.perf_counter(), time.process_time())
+        return cls(threads, share_used_by_others(), time.perf_counter(), time.process_time())
 
     def facts(self) -> dict[str, Any]:
         """Return a description of the machine and its load up to now."""
@@ -70,12 +70,12 @@ class Machine:
             "settings": f"{self.threads} thread{'' if self.threads == 1 else 's'}",
             "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
             "cores_we_got": round(share, 2),
-            "taken_by_others": round(self.others, 2),
+            "taken_by_others": round(self.used_by_others, 2),
             "day": time.strftime("%Y-%m-%d"),
         }
 
 
-def taken_by_others() -> float:
+def share_used_by_others() -> float:
     """Return the share of all processors that other processes use while this one sleeps briefly; 0 if it is unknown."""
 
     def times() -> list[int]:

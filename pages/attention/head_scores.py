@@ -181,7 +181,7 @@ def effects_part(
     best = scores.loc[scores[kind].astype(float).idxmax()]
     found.measure_heads(([site.path for site in run.attention].index(str(best["layer"])), int(best["head"])))
     goal = minimal_pairs.title(run, found.measure)
-    table, exact = found.frame(), True if found.is_final else sorted(found.measured)
+    table, exact = found.table(), True if found.is_final else sorted(found.measured)
     frame = table.merge(scores[["layer", "head", kind]], on=["layer", "head"])
     cells = zip(frame["layer"], frame["head"], strict=True)
     names = [head_title(path, head, is_pair=run.is_pair) for path, head in cells]

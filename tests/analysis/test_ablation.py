@@ -56,10 +56,10 @@ def test_the_head_with_the_largest_estimate_is_measured_first(monkeypatch: pytes
     found = estimate_head_effects(xformer.read("checkpoints/reverse", "3 7 12 9"))
     largest = max(found.estimated, key=lambda head: abs(found.estimated[head]))
     reports = found.measure_all()
-    seen = [(one.done, one.is_final, largest in one.measured, one.frame()["measured"].count()) for one in reports]
+    seen = [(one.done, one.is_final, largest in one.measured, one.table()["measured"].count()) for one in reports]
     assert seen[:2] == [(0, False, False, 0), (1, False, True, 1)]  # first only estimated
     assert seen[-1] == (16, True, True, 16)
-    assert found.to_do == len(found.frame()) == 16
+    assert found.to_do == len(found.table()) == 16
 
 
 def test_effects_that_cannot_be_measured_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

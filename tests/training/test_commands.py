@@ -49,13 +49,13 @@ def test_single_steps_run_one_step_each(run: LocalRun) -> None:
     ("at", "pauses"), [({6: "rate=0 stop"}, []), ({6: "pause"}, ["stop"])], ids=["running", "paused"]
 )
 def test_stop_ends_the_run_at_its_current_step(run: LocalRun, at: dict[int, str], pauses: list[str]) -> None:
-    leave, seen = worker.leave, []
+    release, seen = worker.release, []
 
     def look_and_leave(*args: Any, **position: Any) -> None:
         seen.extend(run.commands)
-        leave(*args, **position)
+        release(*args, **position)
 
-    run.monkeypatch.setattr(worker, "leave", look_and_leave)
+    run.monkeypatch.setattr(worker, "release", look_and_leave)
     entry = run.train(at, pauses)
     assert (entry.state, entry.step, entry.worker) == ("stopped", 7, None)
     assert seen == ["stop"]  # if the process hangs while saving, the store still has the command and its time
@@ -97,14 +97,14 @@ def test_paused_run_releases_its_device_when_another_run_waits(run: LocalRun) ->
 @pytest.mark.parametrize(("sent", "state"), [("resume stop", "stopped"), ("rate=0.02", "paused")])
 def test_commands_that_arrive_while_a_worker_ends_take_effect(run: LocalRun, sent: str, state: str) -> None:
     """The commands are sent after the worker's last poll and before it records its end."""
-    leave = worker.leave
+    release = worker.release
 
     def send_and_leave(*args: Any, **position: Any) -> None:
         run.happens(sent)
-        leave(*args, **position)
+        release(*args, **position)
 
     with run.monkeypatch.context() as patch:
-        patch.setattr(worker, "leave", send_and_leave)
+        patch.setattr(worker, "release", send_and_leave)
         patch.setattr(commands, "IDLE_SECONDS", 0.0)
         entry = run.train({6: "pause"})
     assert (entry.state, entry.step, entry.worker) == (state, 7, None)

@@ -72,9 +72,9 @@ class Office:
         os.close(self.locks.pop(run))
         self.tend()
 
-    def leave(self, run: str, state: str) -> None:
+    def release(self, run: str, state: str) -> None:
         """End a run as its worker does."""
-        worker.leave(self.store, run, str(self.store.entry(run).worker), state, "")
+        worker.release(self.store, run, str(self.store.entry(run).worker), state, "")
         self.die(run)
 
     def wait_until(self, run: str, holds: Callable[[Entry], bool]) -> Entry:
@@ -109,7 +109,7 @@ def test_first_run_starts_immediately_and_the_next_one_waits(office: Office) -> 
     for _ in range(3):
         office.tend()
     assert office.started == [one]
-    office.leave(one, "finished")
+    office.release(one, "finished")
     assert office.started == [one, two]
     assert office.states(one, two) == ["finished", "running"]
     assert office.store.entry(two).turn == 2
@@ -120,8 +120,8 @@ def test_each_device_trains_one_of_the_queued_runs(office: Office, monkeypatch: 
     runs = [office.submit(device=device) for device in ("auto", "cuda:0", "cpu", "cuda")]
     runs.append(office.store.add(PRESET, device="cuda:1"))  # it does not exist, so the run goes to the CPU
     assert office.states(*runs) == ["running", "queued", "running", "queued", "queued"]
-    office.leave(runs[0], "failed")
-    office.leave(runs[2], "finished")
+    office.release(runs[0], "failed")
+    office.release(runs[2], "finished")
     assert office.started == [runs[0], runs[2], runs[1], runs[4]]
 
 
@@ -131,7 +131,7 @@ def test_queued_runs_of_three_owners_alternate_and_a_late_owner_is_next(office: 
     while len(office.started) < len(owners):
         if len(office.started) == 6:
             owners[office.store.add(PRESET, owner="dee")] = "dee"
-        office.leave(office.started[-1], "finished")
+        office.release(office.started[-1], "finished")
     assert [owners[run] for run in office.started] == ["ada", "bob", "cy", "ada", "bob", "ada", "dee", "bob", "ada"]
 
 
@@ -140,7 +140,7 @@ def test_deleting_finished_runs_does_not_move_an_owner_to_the_front(office: Offi
     office.tend()
     while len(office.started) < len(owners):
         last = office.started[-1]
-        worker.leave(office.store, last, str(office.store.entry(last).worker), "finished", "")
+        worker.release(office.store, last, str(office.store.entry(last).worker), "finished", "")
         if owners[last] == "ada":
             office.store.delete(last)
         office.die(last)
@@ -225,9 +225,9 @@ def test_worker_that_dies_before_its_first_report_is_replaced_once(office: Offic
     assert message.startswith(f"{liveness.STOPPED_TWICE} The second worker {liveness.ENDED}")
     assert office.started == [run, run, other]
     jobs.resume(office.store, run)  # resets the count of failed starts
-    office.leave(other, "finished")
+    office.release(other, "finished")
     assert office.shown(run) == ("running", "")
-    office.leave(run, "queued")  # as a worker that lost its GPU; this resets the count too
+    office.release(run, "queued")  # as a worker that lost its GPU; this resets the count too
     office.die(run)
     assert office.shown(run) == ("running", liveness.RESTARTED)
 
@@ -246,11 +246,11 @@ def test_run_of_a_worker_that_dies_after_a_stop_command_is_stopped(office: Offic
 
 def test_run_waits_for_its_exiting_process_while_other_runs_start(office: Office) -> None:
     one, two = office.submit(), office.submit()
-    worker.leave(office.store, one, str(office.store.entry(one).worker), "queued", "The GPU was lost.")
+    worker.release(office.store, one, str(office.store.entry(one).worker), "queued", "The GPU was lost.")
     office.tend()  # the lock of the first is still held
     assert office.states(one, two) == ["queued", "running"]
     os.close(office.locks.pop(one))
-    office.leave(two, "finished")
+    office.release(two, "finished")
     assert office.started == [one, two, one]
 
 
@@ -297,7 +297,7 @@ def test_process_on_a_full_disk_writes_why_into_its_lock_file(office: Office, mo
     with quick_worker(monkeypatch), monkeypatch.context() as patch:
         patch.setattr(worker, "_train", full)
         patch.setattr(commands.traceback, "print_exception", full)  # the log is on the same disk
-        patch.setattr(worker, "leave", failing_with(RunStoreError("The run store cannot be used: disk is full.")))
+        patch.setattr(worker, "release", failing_with(RunStoreError("The run store cannot be used: disk is full.")))
         with pytest.raises(RunStoreError, match="disk is full"):
             worker.work(office.store, run, office.store.entry(run).worker or "", lock)
     os.close(lock)

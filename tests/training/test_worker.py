@@ -42,7 +42,7 @@ def test_worker_ignores_a_run_that_was_not_assigned_to_it(run: LocalRun) -> None
         assert run.entry.state == "queued"
         claim(run.store, run.id)
         worker.work(run.store, run.id, "a token from elsewhere")
-    worker.leave(run.store, run.id, "a token from elsewhere", "finished", "")
+    worker.release(run.store, run.id, "a token from elsewhere", "finished", "")
     assert (run.entry.state, run.entry.worker) == ("running", "token")
     assert not run.folder.exists()
 

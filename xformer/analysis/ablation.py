@@ -82,7 +82,7 @@ class HeadEffects:
             self.measured[head] = float(self.measure(logits[None])) - self.before
             yield self
 
-    def frame(self) -> pd.DataFrame:
+    def table(self) -> pd.DataFrame:
         """Return the table of `head_effects`."""
         rows = [
             (self.reading.attention[layer].path, head, estimated, self.measured.get((layer, head)))
@@ -150,7 +150,7 @@ def head_effects(
     """
     found = estimate_head_effects(reading, position=position, token=token, against=against)
     found.measure_heads(*(found.estimated if exact is True else exact or ()))
-    return found.frame()
+    return found.table()
 
 
 MOST_MEASURED = 4096

@@ -188,8 +188,8 @@ def _doctor_of_trace(options: Namespace) -> int:
     if too_few_rows(recorded):
         print_line("The trace has too few tokens to determine where queries, keys and values come from.")
     _print_section("Checked", report.checked)
-    _print_section("Not checked (not part of this model, or the trace shows too little)", report.left_open)
-    _print_section("Impossible to check in any trace", report.out_of_sight)
+    _print_section("Not checked (not part of this model, or the trace shows too little)", report.unchecked)
+    _print_section("Impossible to check in any trace", report.not_checkable)
     return int(any(finding.severity != "note" for finding in report.findings))
 
 

@@ -125,11 +125,11 @@ def diagnose(
     case = Case(trace, valid, target_valid, None if model is None else model.state_dict())
     if broken := list(check_finite(case)):
         return Report(broken, {}, model is not None)
-    steps, looked = check_identities(case)
+    steps, n_checked = check_identities(case)
     checks = (*STEPS, *OTHERS) if steps or model is None else OTHERS
     found = [finding for check in checks for finding in check(case)]
     found += [finding for finding in steps if not _is_explained(finding, found)]
-    return Report(sorted(_by_kind(found), key=lambda finding: RANK[finding.severity]), looked, model is not None)
+    return Report(sorted(_by_kind(found), key=lambda finding: RANK[finding.severity]), n_checked, model is not None)
 
 
 def too_few_rows(trace: Trace) -> bool:
@@ -211,16 +211,16 @@ IDENTITIES = (
 
 def check_identities(case: Case) -> tuple[list[Finding], dict[str, int]]:
     """Return a finding for each broken identity and location, and at how many locations each identity was checked."""
-    found, looked = [], {}
+    found, n_checked = [], {}
     for identity in IDENTITIES:
         excesses = [(at, at.excess) for at in identity.measure(case) if at.excess is not None]
-        looked[identity.kind] = len(excesses)
+        n_checked[identity.kind] = len(excesses)
         for at, excess in excesses:
             if excess > 1:
                 sentence = f"Expected: {identity.equation}. {at.why or 'This does not hold here.'}"
                 numbers = {} if excess == float("inf") else {"off_by_times_rounding": excess}
                 found.append(error(identity.kind, at.place, sentence, numbers))
-    return found, looked
+    return found, n_checked
 
 
 WITHOUT_WEIGHTS = ("errors that unknown weights could absorb: a constant factor, or heads in a different order",)
@@ -237,22 +237,22 @@ class Report:
     """The findings, errors first, and at how many locations each equation was checked."""
 
     findings: list[Finding]
-    looked: dict[str, int]
+    n_checked: dict[str, int]
     has_weights: bool
 
     @property
     def checked(self) -> list[str]:
         """One line for each equation that was checked."""
-        looked = [(one.equation, n) for one in IDENTITIES if (n := self.looked.get(one.kind))]
-        return [f"{equation} ({n} place{'s' * (n != 1)})" for equation, n in looked]
+        n_checked = [(one.equation, n) for one in IDENTITIES if (n := self.n_checked.get(one.kind))]
+        return [f"{equation} ({n} place{'s' * (n != 1)})" for equation, n in n_checked]
 
     @property
-    def left_open(self) -> list[str]:
+    def unchecked(self) -> list[str]:
         """Equations that were not checked: not part of this model, not recorded, or too few tokens to decide."""
-        return [one.equation for one in IDENTITIES if not self.looked.get(one.kind)]
+        return [one.equation for one in IDENTITIES if not self.n_checked.get(one.kind)]
 
     @property
-    def out_of_sight(self) -> list[str]:
+    def not_checkable(self) -> list[str]:
         """What could still be wrong."""
         return [*(() if self.has_weights else WITHOUT_WEIGHTS), *OUT_OF_SIGHT]
 

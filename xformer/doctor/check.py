@@ -240,9 +240,9 @@ class Exam:
         """
         cache = {id(self.subject.base): self.subject.base_logits}  # many pairs share a run
         sizes = [self.apart(pair, cache) for pair in pairs]
-        return self.judged(pairs, sizes, holds, broken, remedy)
+        return self.finding(pairs, sizes, holds, broken, remedy)
 
-    def judged(self, pairs: Sequence[Pair], sizes: Sequence[float], holds: str, broken: str, remedy: str) -> Finding:
+    def finding(self, pairs: Sequence[Pair], sizes: Sequence[float], holds: str, broken: str, remedy: str) -> Finding:
         """As `compare`, for differences that are already known.
 
         Raises:

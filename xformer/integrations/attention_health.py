@@ -207,7 +207,7 @@ class AttentionHealth:
     def close(self, state: str = "finished") -> None:
         """End the run in the run store as "finished" or "failed". The callbacks of the libraries do this automatically."""
         if self._run is not None:
-            self._run.leave(state)
+            self._run.end(state)
             write_card(self._run.store, self._run.id)
 
     def report(self) -> Any:

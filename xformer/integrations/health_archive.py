@@ -148,7 +148,7 @@ def from_archive(
     run = new_id()
     alarms = [Alarm(**alarm.model_dump()) for alarm in found.alarms]
     record = HealthRecord(found.tokens, alarms=alarms, folder=store.folder_of(run), target=found.target)
-    with store.making(run):  # files and rows come first, so that an entry never lacks them
+    with store.removed_on_failure(run):  # files and rows come first, so that an entry never lacks them
         shapes, left = {}, MOST_BYTES
         for name in sorted(name for name in files if name.endswith(".npz")):
             arrays, left = _arrays(files[name], name, left)

@@ -272,7 +272,7 @@ class OutsideRun:
             db.execute("DELETE FROM commands WHERE run = ?", (self.id,))
         return kinds
 
-    def leave(self, state: str) -> None:
+    def end(self, state: str) -> None:
         """Record the end of the run and release its lock; a second call does nothing."""
         if self._lock is None:
             return

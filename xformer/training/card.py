@@ -304,7 +304,7 @@ def from_file(
     columns = {"tags": json.dumps([TAG]), "message": card.left_out, "device": card.device}
     columns |= {"step": card.step, "seconds": card.seconds}
     settings = Preset(card.preset, card.title or name, card.about, clean.config, checkpoint.task.config, card.train)
-    with store.making(run):  # write files and rows first, so that no entry exists without them
+    with store.removed_on_failure(run):  # write files and rows first, so that no entry exists without them
         save(clean, snapshot_file(folder, card.step))
         save(Checkpoint(clean.model, clean.task, kept), folder)
         store.put_rows(run, card.rows)

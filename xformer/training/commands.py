@@ -51,7 +51,7 @@ class CommandLoop:
         self.store, self.entry = store, entry
         self.runs: dict[str, Run] = {}
         """The models in training by their ids in the run store, including models of a sweep that have ended."""
-        self.left: set[str] = set()
+        self.ended: set[str] = set()
         """The ids of the models that have ended."""
         self.reason = "stopped"
         """The state to record when `Stopped` ends the run."""
@@ -63,10 +63,10 @@ class CommandLoop:
         self.written_step = 0
         self.steps_per_second = 0.0
         self.figures: dict[str, float] = {}
-        self.full = ""
+        self.quota_message = ""
         """The last message about an exceeded disk quota."""
 
-    def drives(self, runs: dict[str, Run]) -> None:
+    def attach(self, runs: dict[str, Run]) -> None:
         """Set the models to train, and record the id of this process."""
         self.runs = runs
         self.written, self.written_step = time.monotonic(), sum(run.step for run in runs.values())
@@ -103,7 +103,7 @@ class CommandLoop:
             self._write(db)
 
     def position(self) -> dict[str, Any]:
-        """Return the step and the training seconds as columns of the run store; empty before `drives` is called."""
+        """Return the step and the training seconds as columns of the run store; empty before `attach` is called."""
         if not self.runs:
             return {}
         steps, seconds = zip(*((run.step, run.seconds) for run in self.runs.values()), strict=True)
@@ -117,7 +117,7 @@ class CommandLoop:
     def _save(self) -> None:
         """Save the state of each model. With non-finite weights the last good state is kept, and the next step raises."""
         for name, run in self.runs.items():
-            if name not in self.left and run.has_finite_weights():
+            if name not in self.ended and run.has_finite_weights():
                 run.save_state()
         self.save_at = time.monotonic() + SAVE_SECONDS
 
@@ -182,8 +182,8 @@ class CommandLoop:
             run.keep_snapshot()
             self._save()
         except QuotaExceededError as error:  # still pause; the state stays in memory
-            self.full = str(error)
-            self.store.change(self.entry.id, message=self.full)
+            self.quota_message = str(error)
+            self.store.change(self.entry.id, message=self.quota_message)
         self.flush()
         while self.paused and not self.steps_allowed:
             self._check_interrupt()
@@ -197,7 +197,7 @@ class CommandLoop:
 
     def _without_full(self, entry: Entry) -> str:
         """Return the message of a run, or "" if it is about the disk quota."""
-        return "" if entry.message == self.full else entry.message
+        return "" if entry.message == self.quota_message else entry.message
 
     def _should_make_room(self) -> bool:
         """Return whether another run waits for the device, or the pause has exceeded `IDLE_SECONDS`."""

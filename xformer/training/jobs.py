@@ -88,7 +88,7 @@ def submit(
             limits.check_queue(settings, owner, entries, store.folder, n_models=n)
         also(entries)
 
-    with store.making(run):
+    with store.removed_on_failure(run):
         if start is not None:  # write the weights before the run can start
             save(Checkpoint(start.model, start.task), store.folder_of(run) / START)
         whose: dict[str, Any] = {"owner": owner, "name": name, "parent": parent, "private": private}

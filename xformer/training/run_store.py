@@ -54,7 +54,7 @@ class RunStore:
         return self.folder / run
 
     @contextmanager
-    def making(self, run: str) -> Iterator[None]:
+    def removed_on_failure(self, run: str) -> Iterator[None]:
         """Remove the folder of a new run if the block fails. Turns an `OSError` into `RunStoreError`."""
         try:
             yield

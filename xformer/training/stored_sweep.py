@@ -145,7 +145,7 @@ def write_maps(folder: Path, step: int, maps: Maps) -> None:
     write_atomically(maps_file(folder, step), content.getvalue())
 
 
-class MapMaker:
+class MapWriter:
     """Writes the maps of a sweep during training."""
 
     def __init__(self, folder: Path, members: Sequence[Member], runs: Mapping[int, Run]) -> None:
@@ -159,26 +159,26 @@ class MapMaker:
                 maps_file(folder, step).unlink(missing_ok=True)
             else:
                 self.maps = read_maps(folder, step)
-        self.made_at = -1
+        self.written_step = -1
 
-    def look(self, *, now: bool = False) -> None:
+    def write_if_due(self, *, now: bool = False) -> None:
         """Write the maps of this step if they are due or `now` is set."""
         self.step = max((run.step for run in self.runs.values()), default=self.step)
-        if self.step == self.made_at or not (now or self.step % self.every == 0):
+        if self.step == self.written_step or not (now or self.step % self.every == 0):
             return
         for number, run in self.runs.items():
             self._draw(number, run)
         if self.maps is not None:
             write_maps(self.folder, self.step, self.maps)
-        self.made_at = self.step
+        self.written_step = self.step
 
-    def leave(self, number: int) -> None:
+    def end_member(self, number: int) -> None:
         """Record the last map of a model that has ended. After the last model, the maps are written before it becomes a run."""
         run = self.runs.pop(number)
         self.step = max(self.step, run.step)
         self._draw(number, run)
         if not self.runs:
-            self.look(now=True)
+            self.write_if_due(now=True)
 
     def _draw(self, number: int, run: Run) -> None:
         found = self._best_head(run)

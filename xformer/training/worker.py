@@ -37,7 +37,7 @@ from xformer.training.limits import check_memory
 from xformer.training.loop import Run, Stopped, choose_device, forget_after, forget_unfinished, prepare_process
 from xformer.training.many import reports
 from xformer.training.run_store import RunStore, change_peak, entry_of, insert_rows, move, set_columns
-from xformer.training.stored_sweep import MapMaker
+from xformer.training.stored_sweep import MapWriter
 from xformer.training.sweeps import Member, members_of
 
 SAMPLES = 2_000
@@ -85,14 +85,14 @@ def work(store: RunStore, run: str, token: str, lock: int | None = None) -> None
     except Exception as error:  # record every error as the state and message of the run
         state, message = failure(store, entry, error)
     try:
-        leave(store, run, token, state, message, **command_loop.position())
+        release(store, run, token, state, message, **command_loop.position())
     except RunStoreError as error:
         if lock is not None:
             liveness.sign(lock, os.getpid(), message.removesuffix(GOES_ON) or str(error))
         raise
 
 
-def leave(store: RunStore, run: str, token: str, state: str, message: str, **position: Any) -> None:
+def release(store: RunStore, run: str, token: str, state: str, message: str, **position: Any) -> None:
     """Record in one transaction that this process has released the run, with its state, message and step."""
     with store.database.writing() as db:
         entry = entry_of(db, run)
@@ -138,7 +138,7 @@ def _train(store: RunStore, entry: Entry, command_loop: CommandLoop) -> tuple[st
     elif entry.parent is not None and "@" in entry.parent:
         raise TrainingError(f"The weights of {entry.parent} that this run starts from are missing; fork it again.")
     _forget_later(store, entry.id, run, folder)
-    command_loop.drives({entry.id: run})
+    command_loop.attach({entry.id: run})
     try:
         for progress in run.reports(between=command_loop.between):
             command_loop.report(entry.id, progress.row())
@@ -205,17 +205,17 @@ def train_sweep(store: RunStore, entry: Entry, loop: CommandLoop, device: torch.
     check_memory(entry.settings(), device.type, n_models=len(waiting))
     runs = {member.number: _begin(store, entry, member, device) for member in waiting}
     ended = [member for member in waiting if is_finished(member.folder(store, entry.id))]
-    loop.drives({members[number].id: run for number, run in runs.items()})
-    maps = MapMaker(folder, members, runs)
+    loop.attach({members[number].id: run for number, run in runs.items()})
+    maps = MapWriter(folder, members, runs)
     n_failed = 0
 
     def between() -> None:
-        maps.look()
+        maps.write_if_due()
         loop.between()
 
-    def leave(member: Member, run: Run, failure: str = "") -> None:
-        loop.left.add(member.id)
-        maps.leave(member.number)
+    def end(member: Member, run: Run, failure: str = "") -> None:
+        loop.ended.add(member.id)
+        maps.end_member(member.number)
         loop.flush()
         if failure:
             become_run(store, entry, member, run, "failed", message=failure)
@@ -226,19 +226,19 @@ def train_sweep(store: RunStore, entry: Entry, loop: CommandLoop, device: torch.
 
     try:
         for member in ended:  # the process was killed after their last step, before they became runs
-            leave(member, runs.pop(member.number))
+            end(member, runs.pop(member.number))
         for report in reports(runs, between):
             member = members[report.number]
             if report.progress is not None:
                 loop.report(member.id, report.progress.row())
             if report.is_last:
                 n_failed += bool(report.failure)
-                leave(member, runs[report.number], report.failure)
+                end(member, runs[report.number], report.failure)
     except Stopped:
-        maps.look(now=True)
+        maps.write_if_due(now=True)
         message = ""
         for number, run in runs.items() if loop.reason == "stopped" else ():
-            if members[number].id not in loop.left:
+            if members[number].id not in loop.ended:
                 message = _keep_snapshot(run) or message
                 become_run(store, entry, members[number], run, "stopped")
         return loop.reason, message

@@ -67,7 +67,7 @@ def backends(exam: Exam) -> Finding:
     holds = f"The other backends ({names}) give the same output.{rest}"
     broken = "With the attention backend {title}, the output changes by {size}."
     remedy = "Check the arguments passed to that backend: the mask, the scale, is_causal, and dropout."
-    return exam.judged(pairs, sizes, holds, broken, remedy)
+    return exam.finding(pairs, sizes, holds, broken, remedy)
 
 
 def _logits(name: str, subject: Subject) -> torch.Tensor:

@@ -113,9 +113,9 @@ def away(store: RunStore, problem: str) -> None:
                 if now.is_active and now.message != AWAY:
                     set_columns(db, entry.id, message=AWAY)
             if is_to_stop:
-                from xformer.training.worker import leave  # imported here because it needs torch
+                from xformer.training.worker import release  # imported here because it needs torch
 
-                leave(store, entry.id, str(entry.worker), "stopped", AWAY_STOPPED)
+                release(store, entry.id, str(entry.worker), "stopped", AWAY_STOPPED)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from xformer.training.loop import forget_after, forget_unfinished
 from xformer.training.run_store import RunStore, entry_of, insert_rows, insert_run, move, owned_entry, set_columns
 from xformer.training.stored_sweep import read_maps, write_maps
 from xformer.training.sweeps import Member, members_of
-from xformer.training.worker import gather, leave, sweep_message
+from xformer.training.worker import gather, release, sweep_message
 
 GRACE_SECONDS = 10.0
 """Seconds that an actor may be unknown to the cluster, because it is still being registered or the head has restarted."""
@@ -318,7 +318,7 @@ class RayExecutor(Executor):
             move(db, now, row["state"], **values)
         else:
             set_columns(db, now.id, **values)
-        if not batch.members:  # a sweep's stop command is needed by every batch; `leave` deletes it
+        if not batch.members:  # a sweep's stop command is needed by every batch; `release` deletes it
             db.execute("DELETE FROM commands WHERE run = ? AND kind != 'stop' AND number <= ?", (now.id, report.obeyed))
 
     def _node(self, report: Report) -> str:
@@ -336,7 +336,7 @@ class RayExecutor(Executor):
 
     def _leave(self, entry: Entry, state: str, message: str, **values: Any) -> None:
         """Record that a run has left the cluster, then end its actors, which are no longer needed."""
-        leave(self.store, entry.id, str(entry.worker), state, message, **values)
+        release(self.store, entry.id, str(entry.worker), state, message, **values)
         self.cancel(entry)
 
     def _missing(self, entry: Entry, batch: Batch, seen: Seen, is_certain: bool) -> None:
