@@ -165,21 +165,21 @@ def _ask_metrics() -> list[str]:
     return [name for name in METRICS if name in chosen]
 
 
-def run_panel(entry: Entry, entries: Sequence[Entry], all_entries: Sequence[Entry], who: str) -> None:
+def run_panel(entry: Entry, entries: Sequence[Entry], all_entries: Sequence[Entry], visitor: str) -> None:
     """Draw the name, tags and status of a run, and the actions on it; metrics can be downloaded for all `entries`."""
-    mine = run_store.may_control(entry, who)
+    is_mine = run_store.may_control(entry, visitor)
     screens.link("train", "Watch it train", "movie", run=entry.id)
-    _name_and_tags(entry, mine, sorted({tag for run in all_entries for tag in run.tags}))
-    _status(entry, mine)
-    _actions(entry, entries, run_store.labels(entries), mine, who)
+    _name_and_tags(entry, is_mine, sorted({tag for run in all_entries for tag in run.tags}))
+    _status(entry, is_mine)
+    _actions(entry, entries, run_store.labels(entries), is_mine, visitor)
     _open_on(entry) if entry.sweep is None else _sweep(entry, all_entries)
     help = "Only the owner can delete a run, and not during training. It can be restored for an hour."
-    look: dict[str, Any] = {"icon": ":material/delete:", "type": "tertiary", "disabled": entry.is_active or not mine}
+    look: dict[str, Any] = {"icon": ":material/delete:", "type": "tertiary", "disabled": entry.is_active or not is_mine}
     delete = partial(_delete, entry.id, entry.name)
     st.button("Delete", on_click=delete, help=help, key=f"runs_delete_{entry.id}", **look)
 
 
-def _name_and_tags(entry: Entry, mine: bool, every_tag: Sequence[str]) -> None:
+def _name_and_tags(entry: Entry, is_mine: bool, every_tag: Sequence[str]) -> None:
     name, tags = f"runs_name_{entry.id}", f"runs_tags_{entry.id}"
     for key, value in ((name, entry.name), (tags, entry.tags)):
         if st.session_state.get(f"{key}_was") != value:  # changed elsewhere
@@ -190,24 +190,24 @@ def _name_and_tags(entry: Entry, mine: bool, every_tag: Sequence[str]) -> None:
         if not runs_state().attempt(lambda: command(entry.id, st.session_state[key])):
             st.session_state.pop(f"{key}_was", None)  # show the old value again
 
-    st.text_input("Name", key=name, disabled=not mine, on_change=lambda: change(name, run_commands.rename))
+    st.text_input("Name", key=name, disabled=not is_mine, on_change=lambda: change(name, run_commands.rename))
     st.multiselect(
         "Tags",
         sorted({*every_tag, *entry.tags}),
         key=tags,
-        disabled=not mine,
+        disabled=not is_mine,
         accept_new_options=True,
         max_selections=12,
-        placeholder="type a new tag" if mine else "none",
+        placeholder="type a new tag" if is_mine else "none",
         on_change=lambda: change(tags, run_commands.tag),
     )
 
 
-def _status(entry: Entry, mine: bool) -> None:
+def _status(entry: Entry, is_mine: bool) -> None:
     of = f" of {entry.train['steps']:,}" if "steps" in entry.train else ""  # missing in a damaged entry
     device = "" if entry.device in (None, ELSEWHERE) else f" on {entry.device}"
     device += f" of {escape_markdown(entry.node)}" if device and entry.node else ""
-    if not mine:
+    if not is_mine:
         st.caption("Started by someone else; you can only watch.")
     if entry.private and not run_store.is_open():  # on an open server everyone sees every run
         with st.container(horizontal=True, vertical_alignment="center", key="runs_private"):
@@ -231,20 +231,21 @@ def _command(command: Callable[..., object], *arguments: Any) -> None:
     runs_state().attempt(lambda: command(*arguments))
 
 
-def _actions(entry: Entry, entries: Sequence[Entry], names: dict[str, str], mine: bool, who: str) -> None:
+def _actions(entry: Entry, entries: Sequence[Entry], names: dict[str, str], is_mine: bool, visitor: str) -> None:
     run = entry.id
     if entry.wanted == ELSEWHERE:  # only the program that started a run can continue it
         with st.popover("Download", width="stretch"):
             _downloads(entry, entries, names)
         return
     again_at, files_at = st.columns(2, gap="small")
-    if mine and entry.state in RESUMABLE and not entry.is_active:
+    if is_mine and entry.state in RESUMABLE and not entry.is_active:
         resume: dict[str, Any] = {"on_click": _command, "args": (run_commands.resume, run)}
         again_at.button("Resume", width="stretch", key=f"runs_resume_{run}", **resume)
     else:
+        is_off = not visitor or entry.state == DAMAGED
         help = "A new run with the same settings and seed. On a CPU it is identical, bit for bit."
-        again: dict[str, Any] = {"on_click": _again, "args": (entry,), "disabled": not who or entry.state == DAMAGED}
-        again_at.button("Train again", width="stretch", key=f"runs_again_{run}", help=help, **again)
+        again: dict[str, Any] = {"on_click": _again, "args": (entry,), "help": help}
+        again_at.button("Train again", width="stretch", key=f"runs_again_{run}", disabled=is_off, **again)
     with files_at, st.popover("Download", width="stretch"):
         _downloads(entry, entries, names)
 

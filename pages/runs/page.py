@@ -46,33 +46,33 @@ BELOW = "↳ "
 
 
 def page() -> None:
-    who = run_store.who()
+    visitor = run_store.visitor()
     st.title("Runs :small[:gray[What have I trained?]]", anchor=False)
     try:
         alive = any(_is_alive(entry) for entry in run_store.entries())
     except RunStoreError as error:
         st.error(escape_markdown(str(error)))
         return
-    st.fragment(_runs, run_every=POLL if alive else None)(who, alive)
+    st.fragment(_runs, run_every=POLL if alive else None)(visitor, alive)
 
 
 def _is_alive(entry: Entry) -> bool:
     return entry.is_active or entry.state == "queued"
 
 
-def _runs(who: str, was_alive: bool) -> None:
+def _runs(visitor: str, was_alive: bool) -> None:
     try:
-        _body(who, was_alive)
+        _body(visitor, was_alive)
     except RunStoreError as error:  # the store became unreadable after the page was opened
         st.error(escape_markdown(str(error)))
 
 
-def _body(who: str, was_alive: bool) -> None:
+def _body(visitor: str, was_alive: bool) -> None:
     begin_part()
     _messages()
     store, entries = run_store.store(), run_store.entries()
     if not entries:
-        _nothing_yet(who)
+        _nothing_yet(visitor)
         share({})
         return
     latest = latest_rows(store)
@@ -82,7 +82,7 @@ def _body(who: str, was_alive: bool) -> None:
         view = _ask_view()
         found = _find(entries)
         st.space("stretch")
-        _import(who)
+        _import(visitor)
     _cluster()
     some = _fold(found, runs_state().chosen if view == TABLE else ())
     drawn, rows, link = [], {}, {}
@@ -94,13 +94,13 @@ def _body(who: str, was_alive: bool) -> None:
     elif view == CARDS:
         drawn = some[:MAX_CARDS]
         rows = {entry.id: store.rows(entry.id) for entry in drawn}
-        _cards(drawn, rows, entries, who, [])
+        _cards(drawn, rows, entries, visitor, [])
         if len(drawn) < len(some):
             st.caption(f"The first {MAX_CARDS} of {len(some)} runs; the table has all of them.")
     else:
-        _table(some, latest, who)
+        _table(some, latest, visitor)
     if view == TABLE:
-        drawn, rows, more = _chosen(some, found, entries, who)
+        drawn, rows, more = _chosen(some, found, entries, visitor)
         link = {"view": TABLE, "runs": ",".join(runs_state().chosen)} | more
     link |= {"find": text} if (text := st.session_state["runs_text"][:MAX_FIND]) else {}
     notes = list(run_notes(drawn, rows, differing(entries)))
@@ -206,24 +206,28 @@ def _fold(found: list[Entry], ticked: Sequence[str]) -> list[Entry]:
     return [entry for entry in found if entry.sweep_of not in listed or entry.sweep_of in opened]
 
 
-def _import(who: str) -> None:
+def _import(visitor: str) -> None:
     with st.popover("Import", icon=":material/upload_file:", key="runs_import_open"):
-        upload(who, lambda taken: runs_state().choose(*runs_state().chosen, taken.run), key="runs_import", records=True)
+        upload(visitor, lambda new: runs_state().choose(*runs_state().chosen, new.run), key="runs_import", records=True)
 
 
-def _nothing_yet(who: str) -> None:
+def _nothing_yet(visitor: str) -> None:
     st.markdown("Nothing has been trained here yet. A small model learns to reverse numbers in seconds, like this one:")
     with st.container(horizontal=True, gap="small"):
         if st.button("Train the first model", icon=":material/school:", type="primary", key="runs_first"):
             st.switch_page(screens.file_of("train"))
-        _import(who)
+        _import(visitor)
     with st.container(border=True, width=run_thumbnail.CARD, gap="xsmall", key="card_shipped"):
         run_thumbnail.draw_shipped(SHIPPED)
         st.markdown(f"**{PRESETS[SHIPPED].title}**  \n:small[{SHIPPED}, shipped]")
 
 
 def _cards(
-    entries: Sequence[Entry], rows: Mapping[str, Rows], all_entries: Sequence[Entry], who: str, chosen: Sequence[Entry]
+    entries: Sequence[Entry],
+    rows: Mapping[str, Rows],
+    all_entries: Sequence[Entry],
+    visitor: str,
+    chosen: Sequence[Entry],
 ) -> None:
     """Draw a card for each run with its reports `rows`; the metrics of the `chosen` runs can be downloaded together."""
     settings = differing(entries)
@@ -233,7 +237,7 @@ def _cards(
                 menu = _card(entry, rows[entry.id], settings.loc[entry.id], all_entries)
             with menu, st.container(height=MENU, width=380, border=False):  # a menu that grows later would not fit
                 if menu.open:
-                    run_panel(entry, chosen or [entry], all_entries, who)
+                    run_panel(entry, chosen or [entry], all_entries, visitor)
 
 
 def _card(entry: Entry, rows: Rows, settings: pd.Series, all_entries: Sequence[Entry]) -> Any:
@@ -274,7 +278,7 @@ def _lined_up(entries: Sequence[Entry], latest: Mapping[str, Any]) -> pd.DataFra
     return table.loc[sorted(order, key=lambda run: (top[run], run in members, order.index(run)))]
 
 
-def _table(entries: Sequence[Entry], latest: Mapping[str, Any], who: str) -> None:
+def _table(entries: Sequence[Entry], latest: Mapping[str, Any], visitor: str) -> None:
     """Draw the table; ticked rows are the chosen runs."""
     state = runs_state()
     lines = _lined_up(entries, latest)
@@ -282,7 +286,7 @@ def _table(entries: Sequence[Entry], latest: Mapping[str, Any], who: str) -> Non
     state.rows = list(lines.index)
     lines.insert(0, "●", [dot(head_hue(slots[run], dark) if run in slots else None) for run in lines.index])
     if not run_store.is_open():
-        mine = {entry.id: "only you" if entry.private else "you" for entry in entries if who and entry.owner == who}
+        mine = {run.id: "only you" if run.private else "you" for run in entries if visitor and run.owner == visitor}
         lines.insert(2, "owner", [mine.get(run, "others") for run in lines.index])
     # Rows are ticked by index, so another order, or a choice made elsewhere, needs another key.
     stamp = hashlib.sha1(",".join(state.rows).encode()).hexdigest()[:12]
@@ -325,7 +329,7 @@ def _tick(key: str) -> None:
 
 
 def _chosen(
-    shown: list[Entry], found: list[Entry], entries: list[Entry], who: str
+    shown: list[Entry], found: list[Entry], entries: list[Entry], visitor: str
 ) -> tuple[list[Entry], dict[str, Any], dict[str, str]]:
     """Draw the curves of the chosen runs; return these runs, their reports, and the link parameters of the curves."""
     store, state, link = run_store.store(), runs_state(), {}
@@ -344,7 +348,7 @@ def _chosen(
     if chosen:
         with frame.picture():
             link = curves_panel(chosen, rows)
-        _cards(chosen, rows, entries, who, chosen)
+        _cards(chosen, rows, entries, visitor, chosen)
         if lost := sum(store.n_rows(run) - len(found) for run, found in rows.items()):
             words = "1 report of these runs is" if lost == 1 else f"{lost:,} reports of these runs are"
             st.caption(f":material/broken_image: {words} damaged in the run store and left out of the curves.")

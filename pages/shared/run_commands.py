@@ -122,15 +122,15 @@ def download_shakespeare() -> None:
 
 
 def _visitor() -> str:
-    if not (who := run_store.who()):
+    if not (visitor := run_store.visitor()):
         raise RunStoreError(NO_OWNER)
-    return who
+    return visitor
 
 
 def _own(run: str) -> Entry:
     """Return a run that the visitor may control. Raises `RunStoreError` for other runs."""
-    who, entry = _visitor(), run_store.entry(run)
-    if not run_store.may_control(entry, who):
+    visitor, entry = _visitor(), run_store.entry(run)
+    if not run_store.may_control(entry, visitor):
         raise RunStoreError(f"The run “{entry.name}” was started by someone else, and only its owner can do that.")
     return entry
 

@@ -64,7 +64,7 @@ def is_open() -> bool:
     return is_local_only() and not is_forwarded(st.context.headers)
 
 
-def who() -> str:
+def visitor() -> str:
     """Return the visitor's id, which owns the runs that they start; empty for a visitor who cannot own runs."""
     if is_open():
         return HERE
@@ -76,14 +76,14 @@ def _is_onlooker() -> bool:
     return is_script_thread() and (bool(st.context.is_embedded) or not access.visitor_id())
 
 
-def may_control(entry: Entry, who: str) -> bool:
+def may_control(entry: Entry, visitor: str) -> bool:
     """Whether a visitor may control a run."""
-    return is_open() or (bool(who) and entry.owner == who)
+    return is_open() or (bool(visitor) and entry.owner == visitor)
 
 
 def may_see(entry: Entry) -> bool:
     """Whether the visitor may see a run: everyone may, unless it is private."""
-    return not entry.private or may_control(entry, who())
+    return not entry.private or may_control(entry, visitor())
 
 
 def entries(*, deleted: bool = False) -> list[Entry]:

@@ -190,7 +190,7 @@ def ask_model() -> str:
         with st.popover("Open a model", icon=":material/folder_open:", type="tertiary", key="open_model"):
             open_model(choose_model)
         with st.popover("Open a file", icon=":material/upload_file:", type="tertiary", key="open_file"):
-            upload(run_store.who(), lambda taken: choose_model(f"{taken.run}@{taken.step}"), key="sidebar_upload")
+            upload(run_store.visitor(), lambda taken: choose_model(f"{taken.run}@{taken.step}"), key="sidebar_upload")
     return model
 
 
@@ -325,16 +325,16 @@ MAX_MEGABYTES = 64
 """Maximum size of an accepted file."""
 
 
-def upload(who: str, then: Callable[[ImportResult], Any], *, key: str, records: bool = False) -> None:
+def upload(visitor: str, then: Callable[[ImportResult], Any], *, key: str, records: bool = False) -> None:
     """Draw a file uploader that imports a file as a run, and show a message with the outcome.
 
     Args:
-        who: The visitor's id; empty for a visitor who cannot own runs.
+        visitor: The visitor's id; empty for a visitor who cannot own runs.
         then: Called with the imported run.
         key: The key of the widget.
         records: Whether to accept recorded trainings too, not only weights.
     """
-    if not who:
+    if not visitor:
         st.caption(run_commands.NO_OWNER)
         return
     if not run_store.is_open():

@@ -46,22 +46,22 @@ MOST_BYTES = 1_200_000
 """Maximum bytes of patterns sent to the browser."""
 
 
-def health_view(entry: Entry, who: str) -> None:
+def health_view(entry: Entry, visitor: str) -> None:
     """Show a recorded training, in a fragment that updates while the training is active."""
     moves = entry.state in ACTIVE
-    st.fragment(run_every=TICK if moves else None, key="train_health")(_live)(entry.id, who, moves)
+    st.fragment(run_every=TICK if moves else None, key="train_health")(_live)(entry.id, visitor, moves)
 
 
-def _live(run: str, who: str, moves: bool) -> None:
+def _live(run: str, visitor: str, moves: bool) -> None:
     entry = run_store.entry(run)
     if train_state().run not in (run, None) or moves != (entry.state in ACTIVE):
         st.rerun()
     heading(entry)
     show_problem()
     without_alarms = entry.but(message="")  # they are listed below
-    st.caption(escape_markdown(status_sentence(without_alarms, entry.settings(), who)))
+    st.caption(escape_markdown(status_sentence(without_alarms, entry.settings(), visitor)))
     with st.container(horizontal=True, key="health_row"):
-        controls(entry, who)
+        controls(entry, visitor)
         new_run()
         _open(run)
     rows = rows_so_far(entry)

@@ -14,20 +14,20 @@ from xformer.integrations.health_record import HealthRecord
 
 
 def page() -> None:
-    who = run_store.who()
-    entry = shown_run(who)
+    visitor = run_store.visitor()
+    entry = shown_run(visitor)
     if entry is not None and HealthRecord.is_in(run_store.store().folder_of(entry.id)):
-        health_view(entry, who)
+        health_view(entry, visitor)
         return
     if entry is not None:
-        (run_view if entry.sweep is None else sweep_view)(entry, who)
+        (run_view if entry.sweep is None else sweep_view)(entry, visitor)
         return
     st.title("Train :small[:gray[Can I watch it learn?]]", anchor=False)
     show_problem()
     if frame.is_framed():
         st.info("A frame shows the run named in its link: …&run=…", icon=":material/movie:")
     share(NEW, None)
-    setup(who)
+    setup(visitor)
 
 
 page()

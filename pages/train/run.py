@@ -343,7 +343,7 @@ TICK = 1.2
 SAMPLE_LENGTH, TEMPERATURE = 120, 0.8
 
 
-def run_view(entry: Entry, who: str) -> None:
+def run_view(entry: Entry, visitor: str) -> None:
     """Show a run, in a fragment that updates while the run is active."""
     try:
         _readable(entry)
@@ -353,7 +353,7 @@ def run_view(entry: Entry, who: str) -> None:
         new_run()
         return
     moves = entry.state in ACTIVE or train_state().evaluating == entry.id
-    st.fragment(run_every=TICK if moves else None, key="train_live")(_live)(entry.id, who, moves)
+    st.fragment(run_every=TICK if moves else None, key="train_live")(_live)(entry.id, visitor, moves)
 
 
 def _readable(entry: Entry) -> Preset:
@@ -365,7 +365,7 @@ def _readable(entry: Entry) -> Preset:
     return settings
 
 
-def _live(run: str, who: str, moves: bool) -> None:
+def _live(run: str, visitor: str, moves: bool) -> None:
     try:
         entry = run_store.entry(run)
         settings = _readable(entry)
@@ -378,7 +378,7 @@ def _live(run: str, who: str, moves: bool) -> None:
     with st.container(gap="xsmall", key="run_head"):
         heading(entry)
         show_problem()
-        progress(entry, settings, who, rests_at)
+        progress(entry, settings, visitor, rests_at)
         found_at = st.container(key="run_headline")
     frame = metrics_frame(rows_so_far(entry))
     shares = [] if task.rule.is_open_ended else frame[["step", "held_out_exact_match"]].dropna().to_numpy().tolist()
@@ -386,7 +386,7 @@ def _live(run: str, who: str, moves: bool) -> None:
     exact = [(int(step), round(share, 4)) for step, share in shares if step in drawn]
     with toolbar():
         example = _ask_probe(entry, task, settings.model.max_len)
-        controls(entry, who)
+        controls(entry, visitor)
         new_run()
         more_at = st.popover("More", key="run_more")
     view = RunView(entry, settings, task, example, timeline_of(entry, settings, task, example, rests_at), frame, exact)
@@ -396,7 +396,7 @@ def _live(run: str, who: str, moves: bool) -> None:
         else:
             st.space(29)  # reserves space, so that the timeline does not move when a finding appears
     with more_at:
-        _more(view, who)
+        _more(view, visitor)
     with picture(), st.container(key="film_place"):
         player(view)
     _below_player(view)
@@ -466,27 +466,27 @@ def _below_player(view: RunView) -> None:
         what_to_notice(found)
 
 
-def _more(view: RunView, who: str) -> None:
+def _more(view: RunView, visitor: str) -> None:
     """Draw the actions on the run and the shown step: open, fork, change the learning rate, train again, download."""
     entry, step = view.entry, view.step
     if step is not None:
         open_on(entry.id, step, key="open", text=view.task.vocabulary.text(list(view.example.source)))
         with st.expander(f"Fork from step {step:,}", icon=":material/fork_right:", key="fork"):
-            _fork(entry, view.settings, step, who)
-    if entry.state in ("running", "paused") and run_store.may_control(entry, who):
+            _fork(entry, view.settings, step, visitor)
+    if entry.state in ("running", "paused") and run_store.may_control(entry, visitor):
         with st.expander("Change the learning rate", icon=":material/speed:", key="run_rate"):
             change_rate(entry, view.settings)
     folder = run_store.store().folder_of(entry.id)
     with st.container(horizontal=True, gap="small"):
         if not entry.is_active and entry.state != "queued":
-            again_button(entry, is_possible=bool(who) and entry.wanted != ELSEWHERE)
+            again_button(entry, is_possible=bool(visitor) and entry.wanted != ELSEWHERE)
         if (folder / FILE).exists():
             help = "Weights, settings, scores and loss curve in one safetensors file."
             file = f"{entry.id}.safetensors"
             widgets.download("Model", lambda: to_bytes(load(folder)), file, key="run_model", help=help)
 
 
-def _fork(entry: Entry, settings: Preset, step: int, who: str) -> None:
+def _fork(entry: Entry, settings: Preset, step: int, visitor: str) -> None:
     form = f"fork_{entry.id}"
     if not is_filled(form):
         put(settings, form, TRAINING)
@@ -500,7 +500,7 @@ def _fork(entry: Entry, settings: Preset, step: int, who: str) -> None:
         changed = form_settings(settings, form, TRAINING)
     except ConfigError as error:
         st.error(escape_markdown(str(error)), icon=":material/edit:")
-    name, is_possible = f"{entry.name}, from step {step:,}"[:80], changed is not None and bool(who)
+    name, is_possible = f"{entry.name}, from step {step:,}"[:80], changed is not None and bool(visitor)
     fork = partial(run_commands.fork, entry.id, step, changed or settings, name)
     start_button("Start the fork", fork, is_possible=is_possible, type="primary", key="fork_start")
 

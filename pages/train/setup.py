@@ -69,7 +69,7 @@ class Expected(NamedTuple):
     """The basis of the estimate, or why there is none."""
 
 
-def setup(who: str) -> None:
+def setup(visitor: str) -> None:
     """Draw the screen that starts runs: the presets as cards, or the form."""
     ticket = train_state().next_ticket()
     if not train_state().form_preset:
@@ -85,7 +85,7 @@ def setup(who: str) -> None:
     if plan.is_valid and kind != ONE:
         st.caption(f"{plan.n} models of the same shape train as one stacked computation; each becomes its own run.")
     if group == OWN:
-        _own(who, ticket, plan)
+        _own(visitor, ticket, plan)
         return
     entries, gpu = known_runs(), len(jobs.devices()) > 1
     presets = grouped().get(group, list(PRESETS.values()))
@@ -93,7 +93,7 @@ def setup(who: str) -> None:
         with st.container(horizontal=True, gap="small", key="sweeps_ready"):
             for sweep in READY.values():
                 size = f"{math.prod(map(len, sweep.settings.values()))} models  \n{sweep.preset.train.steps:,} steps"
-                look: dict[str, Any] = {"is_first": sweep.name == "seeds", "is_possible": bool(who)}
+                look: dict[str, Any] = {"is_first": sweep.name == "seeds", "is_possible": bool(visitor)}
                 do = (ticket, sweep.settings)
                 _card(f"sweep_{sweep.name}", sweep.title, size, sweep.preset, sweep.about, do, name=sweep.title, **look)
     with st.container(horizontal=True, gap="small", key="cards"):
@@ -103,7 +103,7 @@ def setup(who: str) -> None:
             words = "time unknown" if time is None else f"about {duration(time)}"
             words = words if kind == ONE else f"{plan.n} models"  # a step of stacked models takes a different time
             size = f"{n_parameters(preset.model):,} parameters  \n{words}"
-            look = {"is_first": name == FIRST[0] and kind == ONE, "is_possible": bool(who) and plan.is_valid}
+            look = {"is_first": name == FIRST[0] and kind == ONE, "is_possible": bool(visitor) and plan.is_valid}
             _card(name, preset.title, size, settings, preset.about, do, shipped=name, **look)
     about = (f"**{preset.title}.** {preset.about} {credit(preset.name)}" for preset in presets)
     words = "The pictures show attention of the shipped model, and its loss. The times are estimates."
@@ -243,7 +243,7 @@ def _base() -> Preset:
         return preset
 
 
-def _own(who: str, ticket: int, plan: Plan) -> None:
+def _own(visitor: str, ticket: int, plan: Plan) -> None:
     """Draw the form, the resources that its settings need, and the Start button."""
     base = _base()
     form, summary = st.columns([2.4, 1], gap="large")
@@ -272,7 +272,7 @@ def _own(who: str, ticket: int, plan: Plan) -> None:
             "Start",
             type="primary",
             icon=":material/play_arrow:",
-            disabled=settings is None or not who or not plan.is_valid,
+            disabled=settings is None or not visitor or not plan.is_valid,
             on_click=start,
             args=(settings, device, name, ticket, plan.settings),
             width="stretch",

@@ -123,14 +123,14 @@ def show_problem() -> None:
             train_state().problem = ""
 
 
-def shown_run(who: str) -> Entry | None:
+def shown_run(visitor: str) -> Entry | None:
     """Return the run in the link, else the visitor's latest run; None if a new run is to be set up."""
     state = train_state()
     if (run := link.take_parameter("run")) is not None:
         _follow_the_link(run)
     try:
-        if state.run is None and who:
-            state.run = next((entry.id for entry in run_store.entries() if entry.owner == who), None)
+        if state.run is None and visitor:
+            state.run = next((entry.id for entry in run_store.entries() if entry.owner == visitor), None)
         if state.run in (None, NEW):
             return None
         entry = run_store.entry(state.run)
@@ -196,19 +196,19 @@ YOUNG = 30.0
 RESUME = {"stopped": " Resume continues from there.", "interrupted": " Resume continues from the last saved state."}
 
 
-def status_sentence(entry: Entry, settings: Preset, who: str) -> str:
+def status_sentence(entry: Entry, settings: Preset, visitor: str) -> str:
     """Return the status of a run in one or two sentences."""
     resume = "" if entry.wanted == ELSEWHERE else RESUME.get(entry.state, "")
     more = f" {entry.message}" if entry.message and entry.state != "failed" else resume
-    return _status(entry, settings) + more + visibility_sentence(entry, who)
+    return _status(entry, settings) + more + visibility_sentence(entry, visitor)
 
 
-def visibility_sentence(entry: Entry, who: str) -> str:
+def visibility_sentence(entry: Entry, visitor: str) -> str:
     """Return sentences on who can see and control a run, if that is not everyone."""
     words = ""
     if entry.private and not run_store.is_open():
         words += " Only you can see it until you share it on the Runs screen."
-    if not run_store.may_control(entry, who):
+    if not run_store.may_control(entry, visitor):
         words += " It was started by someone else; you can only watch."
     return words
 
@@ -267,21 +267,21 @@ def _scored(entry: Entry) -> tuple[int, int, float] | None:
     return (found[0], max(1, found[1]), found[2]) if isinstance(found, list) and len(found) == 3 else None
 
 
-def progress(entry: Entry, settings: Preset, who: str, rests_at: int | None) -> None:
+def progress(entry: Entry, settings: Preset, visitor: str, rests_at: int | None) -> None:
     """Draw the progress bar and the figures, in a fragment that updates more often than the pictures.
 
     Args:
         entry: The run.
         settings: Its settings.
-        who: The visitor.
+        visitor: The visitor.
         rests_at: The step that the player shows, whose figures are drawn; None is the latest.
     """
     tick = TICK if entry.seconds < YOUNG and entry.state != "paused" else LATER
     fragment = st.fragment(run_every=tick if entry.state in ACTIVE else None, key="train_progress")
-    fragment(_progress)(entry.id, settings, who, rests_at, entry.state, _has_picture(entry.id))
+    fragment(_progress)(entry.id, settings, visitor, rests_at, entry.state, _has_picture(entry.id))
 
 
-def _progress(run: str, settings: Preset, who: str, rests_at: int | None, drawn: str, has_picture: bool) -> None:
+def _progress(run: str, settings: Preset, visitor: str, rests_at: int | None, drawn: str, has_picture: bool) -> None:
     try:
         entry = run_store.entry(run)
     except RunStoreError:  # the rest of the page shows the error
@@ -292,7 +292,7 @@ def _progress(run: str, settings: Preset, who: str, rests_at: int | None, drawn:
     done = _scored(entry)
     share = done[0] / done[1] if done else min(1.0, entry.step / settings.train.steps)
     shown = "" if earlier is None else f"The figures are for step {earlier:,}. The run itself: "
-    words = shown + status_sentence(entry, settings, who)
+    words = shown + status_sentence(entry, settings, visitor)
     with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="run_progress"):
         st.progress(share, text=escape_markdown(words))
         tiles(figures(entry, rows_so_far(entry), earlier, is_text)[:FIRST], width=330)
@@ -368,10 +368,10 @@ def new_run() -> None:
     st.button("New run", icon=":material/add:", on_click=show_run, args=(NEW,), key="run_new")
 
 
-def controls(entry: Entry, who: str) -> None:
+def controls(entry: Entry, visitor: str) -> None:
     """Draw the buttons that control a run, for a visitor who may."""
     run, is_scored = entry.id, _scored(entry) is not None
-    if not run_store.may_control(entry, who):
+    if not run_store.may_control(entry, visitor):
         return
     is_ours = entry.wanted != ELSEWHERE  # another program can only be stopped
     has_steps = is_ours and entry.sweep is None

@@ -56,13 +56,13 @@ Drawn = tuple[Call, str]
 """A call and the source code of its first argument."""
 
 
-def sweep_view(entry: Entry, who: str) -> None:
+def sweep_view(entry: Entry, visitor: str) -> None:
     """Show a sweep, in a fragment that updates while the sweep is active."""
     moves = entry.state in ACTIVE
-    st.fragment(run_every=TICK if moves else None, key="train_sweep")(_live)(entry.id, who, moves)
+    st.fragment(run_every=TICK if moves else None, key="train_sweep")(_live)(entry.id, visitor, moves)
 
 
-def _live(run: str, who: str, moves: bool) -> None:
+def _live(run: str, visitor: str, moves: bool) -> None:
     if train_state().run not in (run, None):
         st.rerun()  # the visitor has chosen another run
     try:
@@ -75,14 +75,14 @@ def _live(run: str, who: str, moves: bool) -> None:
     with st.container(gap="xsmall", key="run_head"):
         heading(entry)
         show_problem()
-        words = _status(sweep, entry, outcomes) + visibility_sentence(entry, who)
+        words = _status(sweep, entry, outcomes) + visibility_sentence(entry, visitor)
         st.progress(_share_done(sweep, entry), text=escape_markdown(words))
         with st.container(key="run_headline"):
             headline(sweep_finding(sweep, outcomes))
     with toolbar():
         st.markdown("**Attention of each model**", width="content", help=_about_maps(sweep))
         step = _ask_step(sweep, sweep.map_steps())
-        _controls(entry, who)
+        _controls(entry, visitor)
     with picture(), st.container(gap="xsmall", key="sweep_maps_place"):
         drawn = _maps(sweep, step, _chosen_member(sweep))
     left, right = st.columns([1, 1], gap="medium")
@@ -99,10 +99,10 @@ def _live(run: str, who: str, moves: bool) -> None:
     share(run, None)
 
 
-def _controls(entry: Entry, who: str) -> None:
-    controls(entry, who)
+def _controls(entry: Entry, visitor: str) -> None:
+    controls(entry, visitor)
     if not (entry.is_active or entry.state == "queued"):
-        again_button(entry, is_possible=bool(who))
+        again_button(entry, is_possible=bool(visitor))
     new_run()
 
 

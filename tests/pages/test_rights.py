@@ -26,13 +26,13 @@ def context(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def test_on_a_local_server_every_command_is_allowed(context: SimpleNamespace) -> None:
     assert run_store.is_open()
-    assert run_store.who() == run_store.HERE
+    assert run_store.visitor() == run_store.HERE
 
 
 def test_a_server_behind_a_proxy_is_not_local(context: SimpleNamespace) -> None:
     context.headers["X-Forwarded-For"] = "203.0.113.9"
     assert not run_store.is_open()
-    assert run_store.who() == "a" * 32
+    assert run_store.visitor() == "a" * 32
 
 
 @pytest.mark.parametrize("is_open", ["0", "1"])
@@ -44,7 +44,7 @@ def test_a_visitor_in_a_frame_or_without_the_cookie_can_only_watch(
     for embedded, number in [(True, "a" * 32), *((False, bad) for bad in ("", "A" * 32, "a" * 31, "a" * 32 + "\n"))]:
         context.is_embedded, context.cookies["xformer_visitor"] = embedded, number
         assert not run_store.is_open()
-        assert run_store.who() == ""
+        assert run_store.visitor() == ""
 
 
 def test_a_disconnected_visitor_has_no_permissions(context: SimpleNamespace) -> None:

@@ -31,8 +31,8 @@ def be(monkeypatch: pytest.MonkeyPatch) -> Be:
     monkeypatch.setenv("XFORMER_OPEN", "0")
     monkeypatch.setattr("xformer.training.jobs.next_for", lambda *_: [])
 
-    def be(who: str) -> None:
-        monkeypatch.setattr(run_store, "who", lambda: who)
+    def be(visitor: str) -> None:
+        monkeypatch.setattr(run_store, "visitor", lambda: visitor)
 
     return be
 
