@@ -101,11 +101,11 @@ def _typed(adapter: ModelAdapter, inputs: Any) -> str:
     if isinstance(inputs, Tensor) and (inputs.dim() == 1 or len(inputs) == 1):
         inputs = tuple(inputs.flatten().tolist())
     plain: Any = inputs
-    example = adapter.frame(plain)
+    example = adapter.to_example(plain)
     if len(example.stream) > 1:
         raise InputError(f"The app shows one input at a time, got {len(example.stream)}; pass only one.")
     text = inputs if isinstance(inputs, str) else kind.text(example.source)
-    adapter.frame(kind.read(text))
+    adapter.to_example(kind.read(text))
     return text
 
 

@@ -54,8 +54,8 @@ Readable = str | Path | Checkpoint | Transformer | nn.Module | ModelAdapter
 class Recipe:
     """The arguments of `read` as plain values, so that another process can repeat the reading."""
 
-    where: str
-    typed: str | tuple[int, ...]
+    model: str
+    inputs: str | tuple[int, ...]
     causal: bool | None = None
     """True for a causal mask, False for a full one, in place of the model's own; None: the model's own."""
     changes: str = ""
@@ -64,7 +64,7 @@ class Recipe:
         """The call that repeats the reading, as code."""
         mask = "" if self.causal is None else f", edits=[xformer.edits.set_causal({self.causal})]"
         changes = f", changes={self.changes!r}" if self.changes else ""
-        return f"xformer.read({self.where!r}, {self.typed!r}{mask}{changes})"
+        return f"xformer.read({self.model!r}, {self.inputs!r}{mask}{changes})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,10 +346,10 @@ class Reading(Mapping[str, Tensor]):
         run, paths = self.trace.activations, self.trace.attention_layers()
         kept = [run.reduced(path) if isinstance(run, OnDemand) else None for path in paths]
         patterns = [
-            self[f"{path}.pattern"][0].float().numpy(force=True) if small is None else small.small.weights
-            for path, small in zip(paths, kept, strict=True)
+            self[f"{path}.pattern"][0].float().numpy(force=True) if reduced is None else reduced.thumbnail.weights
+            for path, reduced in zip(paths, kept, strict=True)
         ]
-        longest = max((max(small.shape[1:]) for small in kept if small is not None), default=0)
+        longest = max((max(reduced.shape[1:]) for reduced in kept if reduced is not None), default=0)
         names = ", ".join(escape(name) for name in self)
         listed = f"<details><summary>{len(self)} activations</summary><small>{names}</small></details>"
         return notebook_html.card(self.subject.name, tables, notebook_html.head_overview(patterns, longest), listed)
@@ -425,7 +425,7 @@ def read(
     plain: Any = inputs
     if is_ids and (inputs.dim() == 1 or (inputs.dim() == 2 and len(inputs) == 1)):
         plain = tuple(inputs.flatten().tolist())
-    first, example, changed = framed(subject, plain, changes)
+    first, example, changed = prepare_inputs(subject, plain, changes)
     run = [*(own_edit(edit, subject.shape) for edit in edits), *changed]
     keep = own_names(keep, subject.shape)
     output = getattr(getattr(subject, "opened", None), "output_name", "logits")
@@ -493,7 +493,7 @@ def gradients(reading: Reading, measure: Measure, names: Sequence[str]) -> Gradi
     return Gradients(found.measure, as_requested(found.activations), as_requested(found.gradients))
 
 
-def framed(subject: ModelAdapter, typed: Any, changes: str = "") -> tuple[Example, Example, list[AnyEdit]]:
+def prepare_inputs(subject: ModelAdapter, inputs: Any, changes: str = "") -> tuple[Example, Example, list[AnyEdit]]:
     """Frame an input for a model and parse `changes`.
 
     Returns:
@@ -503,23 +503,23 @@ def framed(subject: ModelAdapter, typed: Any, changes: str = "") -> tuple[Exampl
         InputError: The model cannot read the input, or `changes` is given for a batch.
         EditError: A change does not fit the model.
     """
-    first = subject.frame(typed)
+    first = subject.to_example(inputs)
     if not changes:
         return first, first, []
     if len(first.stream) > 1:
         raise InputError(f"changes applies to a single input, got a batch of {len(first.stream)}; use edits.")
     interventions = parse(changes, subject.shape)
     source = changed_source(interventions, first.source)
-    return first, first if source == first.source else subject.frame(source), all_edits(interventions)
+    return first, first if source == first.source else subject.to_example(source), all_edits(interventions)
 
 
-def from_trace(where: Readable, trace: Trace, answers: Sequence[int] | None = None) -> Reading:
+def from_trace(model: Readable, trace: Trace, answers: Sequence[int] | None = None) -> Reading:
     """Make a reading of a trace's first input; `answers` are the right tokens at its outputs, −100 where there is none."""
     tokens, target = trace.tokens[:1], None if trace.target is None else trace.target[:1]
     n_out = (trace.logits if "logits" in trace else tokens if target is None else target).shape[1]
     labels = torch.full((n_out,), IGNORED) if answers is None else torch.as_tensor(answers)  # [out]
     example = Example(tuple(tokens[0].tolist()), (), tokens, target, tokens, labels[None])
-    return Reading(adapter_of(where), example, trace, answers is not None)
+    return Reading(adapter_of(model), example, trace, answers is not None)
 
 
 def answered(example: Example, token: int) -> Example:
@@ -529,36 +529,36 @@ def answered(example: Example, token: int) -> Example:
     return replace(example, source=(*example.source[:-1], token), answer=(token,), labels=labels)
 
 
-def _recipe(where: object, typed: Any, edits: Sequence[AnyEdit], changes: str) -> Recipe | None:
+def _recipe(model: object, inputs: Any, edits: Sequence[AnyEdit], changes: str) -> Recipe | None:
     """Return the recipe, or None if the model is not a path or a recipe cannot express the edits or the inputs."""
     masks = {causal: set_causal(causal) for causal in (True, False)}
     causal = next((causal for causal, edit in masks.items() if list(edits) == [edit]), None)
-    is_plain = isinstance(typed, str) or (
-        isinstance(typed, tuple | list) and all(isinstance(one, int) for one in typed)
+    is_plain = isinstance(inputs, str) or (
+        isinstance(inputs, tuple | list) and all(isinstance(one, int) for one in inputs)
     )
-    if not isinstance(where, str | Path) or not is_plain or (edits and causal is None):
+    if not isinstance(model, str | Path) or not is_plain or (edits and causal is None):
         return None
-    return Recipe(str(where), typed if isinstance(typed, str) else tuple(typed), causal, changes)
+    return Recipe(str(model), inputs if isinstance(inputs, str) else tuple(inputs), causal, changes)
 
 
-def adapter_of(where: Readable, typed: Any = None, tokenizer: Any = None) -> ModelAdapter:
-    """Return the adapter of a model, a checkpoint or a path; `typed` are inputs with which a torch module can be run.
+def adapter_of(model: Readable, inputs: Any = None, tokenizer: Any = None) -> ModelAdapter:
+    """Return the adapter of a model, a checkpoint or a path; `inputs` are inputs with which a torch module can be run.
 
     Raises `CheckpointError` for a path without a model, `InputError` for a module whose attention cannot be captured.
     """
     name = "model"
-    if isinstance(where, str) and (found := in_memory(where)):
+    if isinstance(model, str) and (found := in_memory(model)):
         return found
-    if isinstance(where, str | Path):
-        path = Path(where)
+    if isinstance(model, str | Path):
+        path = Path(model)
         if is_external(path):
             return opened_from(path)
-        name, where = path.name, load(where)
-    where = unwrapped(where) if isinstance(where, nn.Module) else where
-    if isinstance(where, Transformer):
-        return BareModel(where, name)
-    if isinstance(where, Checkpoint):
-        return BareModel(where.model, name) if where.task is None else TaskModel(where.model, where.task, name)
-    if isinstance(where, nn.Module):
-        return opened_module(where, typed, tokenizer)
-    return where
+        name, model = path.name, load(model)
+    model = unwrapped(model) if isinstance(model, nn.Module) else model
+    if isinstance(model, Transformer):
+        return BareModel(model, name)
+    if isinstance(model, Checkpoint):
+        return BareModel(model.model, name) if model.task is None else TaskModel(model.model, model.task, name)
+    if isinstance(model, nn.Module):
+        return opened_module(model, inputs, tokenizer)
+    return model

@@ -101,7 +101,7 @@ def _view_of(name: str, view: View) -> View:
     other = example_of(name)
     if other.input.name == view.input.name:
         with suppress(InputError):
-            other.subject.frame(view.source)
+            other.subject.to_example(view.source)
             return replace(other, source=view.source)
     return other
 

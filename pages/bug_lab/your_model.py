@@ -106,7 +106,7 @@ class Examination:
 def _subject(name: str, source: tuple[int, ...]) -> Subject:
     """Return the subject to examine: a model as it was opened, with an input of the sidebar."""
     model = models.subject(name)
-    example, opened = model.frame(source), getattr(model, "opened", None)
+    example, opened = model.to_example(source), getattr(model, "opened", None)
     tokens = {"input_ids": example.stream}
     if example.target is not None:
         tokens["decoder_input_ids"] = example.target

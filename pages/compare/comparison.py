@@ -302,7 +302,7 @@ def check_input(variants: Sequence[ModelSettings], source: tuple[int, ...]) -> N
     """Raise `InputError` where a variant cannot read an input."""
     for letter, variant in zip(LETTERS, variants, strict=False):
         try:
-            variant.subject.frame(changed_source(variant.interventions(), source))
+            variant.subject.to_example(changed_source(variant.interventions(), source))
         except InputError as error:
             raise InputError(f"{letter} cannot read this input. {error}") from None
 

@@ -158,8 +158,8 @@ def propose(subject: ModelAdapter, model: str, text: str) -> str:
             return text
         source = subject.input.read(text)
         if subject.shape.image and not subject.input.no_sample_reason:  # changing one patch does not make another digit
-            answer, drawn = subject.frame(source).answer, map(subject.input.random, range(IMAGES_TRIED))
-            return next((one for one in drawn if subject.frame(subject.input.read(one)).answer != answer), text)
+            answer, drawn = subject.to_example(source).answer, map(subject.input.random, range(IMAGES_TRIED))
+            return next((one for one in drawn if subject.to_example(subject.input.read(one)).answer != answer), text)
         other = one_token_changed(subject, source)
         return text if other is None else subject.input.text(other)
 
@@ -188,7 +188,7 @@ def _read(subject: ModelAdapter, key: str) -> tuple[int, ...]:
 
 def _fits(subject: ModelAdapter, text: str) -> bool:
     try:
-        subject.frame(subject.input.read(text))
+        subject.to_example(subject.input.read(text))
     except InputError:
         return False
     return True
@@ -393,7 +393,7 @@ def steering_panel(selection: ScreenSelection, subject: ModelAdapter, model: str
         own = resources.decoded(model, tuple(readings[0].example.source))[:N]
         steered = shared.get(("steered", model, repr(link)), partial(_decode, *readings, step=step, **how))
     runs = {"unsteered": own, "steered": steered}
-    at = first_difference(*(GeneratedText.of(subject.input.plain_text, run) for run in runs.values()))
+    at = first_difference(*(GeneratedText.of(subject.input.decode, run) for run in runs.values()))
     what = "the continuation is the same" if at is None else f"the continuation differs from character **{at + 1}** on"
     with finding:
         headline(f"Steered after layer {layer} at scale {scale:g}, {what}.")

@@ -325,7 +325,7 @@ def _find_difference(comparison: Comparison) -> None:
     work = search(comparison.loaded(), within=WITHIN, seed=random.getrandbits(31))  # another seed finds another input
     with interruptible_progress("Trying inputs") as step:
         for report in work:
-            step(report.looked, report.within)
+            step(report.n_compared, report.within)
             if report.found is not None:
                 state().found_input = comparison.input.text(report.found)
                 st.rerun()

@@ -182,9 +182,7 @@ def _continuations(both: Pair, sources: Sources) -> Callable[[], None]:
             resources.decoded(variant.model, source, variant.mask, variant.changes, step=step)
             for variant, source in zip(both, sources, strict=True)
         ]
-    one, other = (
-        GeneratedText.of(variant.subject.input.plain_text, run) for variant, run in zip(both, runs, strict=True)
-    )
+    one, other = (GeneratedText.of(variant.subject.input.decode, run) for variant, run in zip(both, runs, strict=True))
     at = first_difference(one, other)
     if at is None:
         n = min(len(one.text), len(other.text))
@@ -266,9 +264,7 @@ def _ask_position(runs: Sequence[Reading], *, has_divergence: bool) -> int:
 
 def _aligned(runs: Sequence[Reading], at: int) -> int:
     """Return the last position at which the other run has read no more of the text."""
-    one, other = (
-        [len(run.subject.input.plain_text(run.ids()[: n + 1])) for n in range(len(run.tokens))] for run in runs
-    )
+    one, other = ([len(run.subject.input.decode(run.ids()[: n + 1])) for n in range(len(run.tokens))] for run in runs)
     return max((place for place, end in enumerate(other) if end <= one[at]), default=0)
 
 

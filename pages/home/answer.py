@@ -110,7 +110,7 @@ def _sample(view: View) -> None:
     text = st.empty()
 
     def show(tokens: Sequence[int]) -> None:
-        text.code(view.input.plain_text([*view.original().ids(), *tokens]), language=None, wrap_lines=True)
+        text.code(view.input.decode([*view.original().ids(), *tokens]), language=None, wrap_lines=True)
 
     with interruptible_progress("Generating") as step:
         seed = st.session_state.get("story_seed", 0)

@@ -70,10 +70,9 @@ class InputKind:
         row = st.container(horizontal=True, gap="small")
         with row:
             _offer_examples(of.examples(), "See how the model …")
-        how: dict[str, Any] = {"width": "stretch", "key": "random_input", "disabled": bool(of.no_sample_reason)}
-        row.button(
-            "Random", on_click=lambda: set_input(of.random(random.getrandbits(32))), help=of.no_sample_reason, **how
-        )
+        how: dict[str, Any] = {"width": "stretch", "key": "random_input", "help": of.no_sample_reason}
+        how["disabled"] = bool(of.no_sample_reason)
+        row.button("Random", on_click=lambda: set_input(of.random(random.getrandbits(32))), **how)
         try:
             whole = of.read(validate_text(st.session_state["input"], MOST_TYPED))
             source = of.truncate(whole)
@@ -168,7 +167,7 @@ def _last_good(subject: ModelAdapter) -> tuple[int, ...]:
     for text in (st.session_state.get("last_good", ""), subject.input.default):
         try:
             source = subject.input.read(text)
-            subject.frame(source)
+            subject.to_example(source)
         except InputError:
             continue
         return source
@@ -260,7 +259,7 @@ def _span_sentence(run: Reading) -> str:
     p = ", ".join(map(percent, run.probability))
     if end < start:
         return f"No answer found: the likeliest end, token {end + 1}, is before the start, {start + 1}."
-    answer = run.subject.input.plain_text(run.ids()[start : end + 1]).strip()
+    answer = run.subject.input.decode(run.ids()[start : end + 1]).strip()
     return f"**{escape_markdown(answer)}**, tokens {start + 1} to {end + 1} (start and end: {p})"
 
 

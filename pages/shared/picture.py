@@ -142,8 +142,8 @@ def _caption(calls: Sequence[Call]) -> Callable[[], list[str]]:
 def _figure_title(calls: Sequence[Call]) -> str:
     """Return the title of a figure: models, layer and head, inputs."""
     recipes = [source.recipe for call in calls for source in call.all_readings() if isinstance(source.recipe, Recipe)]
-    models = " and ".join(dict.fromkeys(Path(recipe.where).name for recipe in recipes))
-    typed = [recipe.typed if isinstance(recipe.typed, str) else " ".join(map(str, recipe.typed)) for recipe in recipes]
+    models = " and ".join(dict.fromkeys(Path(recipe.model).name for recipe in recipes))
+    typed = [one.inputs if isinstance(one.inputs, str) else " ".join(map(str, one.inputs)) for one in recipes]
     inputs = [f"“{textwrap.shorten(text, _LONGEST_INPUT)}”" for text in dict.fromkeys(typed)]
     return " · ".join(filter(None, [models, next(filter(None, map(_place, calls)), ""), *inputs]))
 

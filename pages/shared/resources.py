@@ -21,7 +21,7 @@ from xformer.adapters import ModelAdapter
 from xformer.decoding import Sampling
 from xformer.edits import AnyEdit
 from xformer.memory import check_recording
-from xformer.reading import Reading, Recipe, framed, read
+from xformer.reading import Reading, Recipe, prepare_inputs, read
 from xformer.tasks.task import Example
 
 MASKS = ("as trained", "causal", "full")
@@ -190,7 +190,7 @@ def _all(steps: Iterable[decoding.Step], n: int, step: Step | None, show: Show =
 def _inputs(name: str, source: tuple[int, ...], mask: str, changes: str) -> tuple[ModelAdapter, Example, list[AnyEdit]]:
     """Return the model, the example it reads after token replacements, and the edits of its run."""
     of = subject(name)
-    _, example, changed = framed(of, source, changes)
+    _, example, changed = prepare_inputs(of, source, changes)
     n_heads = sum(of.shape.heads.values())
     check_recording(of.recording_bytes(example), n_heads, example.stream.shape[1], allowed_bytes=budget())
     return of, example, [*mask_edits(mask), *changed]

@@ -31,12 +31,12 @@ def own(architecture: str = "decoder", dtype: torch.dtype = torch.float32) -> tu
         if weight.dim() > 1:
             nn.init.normal_(weight, std=0.3)
     subject = adapter_of(model.to(dtype))
-    return subject, subject.frame("1 5 2 8 > 3 4 9" if architecture == "encoder-decoder" else "1 5 2 8")
+    return subject, subject.to_example("1 5 2 8 > 3 4 9" if architecture == "encoder-decoder" else "1 5 2 8")
 
 
 def external(family: str, dtype: torch.dtype = torch.float32) -> tuple[ModelAdapter, Example]:
     subject = HuggingFaceModel.open(FAMILIES[family].make().to(dtype), tokenizer(), family)
-    return subject, subject.frame("the cat sat >> a bird" if subject.shape.is_pair else "the cat sat on the mat")
+    return subject, subject.to_example("the cat sat >> a bird" if subject.shape.is_pair else "the cat sat on the mat")
 
 
 def measure(logits: Tensor) -> Tensor:

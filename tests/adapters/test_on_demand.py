@@ -12,7 +12,7 @@ from tests.adapters.test_huggingface import tokenizer
 from xformer.adapters import huggingface
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.adapters.on_demand import OnDemand, reduced
-from xformer.viz.packing import small
+from xformer.viz.packing import thumbnail_of
 
 TEXT = "the cat sat on the mat and the dog sat on the bird"
 
@@ -46,8 +46,8 @@ def test_a_thumbnail_cell_is_the_largest_weight_with_and_without_the_first_key()
     pattern = torch.rand(1, 3, 13, 13, generator=torch.Generator().manual_seed(0)).tril()
     pattern[..., 0] = 5
     mask = torch.ones(1, 1, 13, 13, dtype=torch.bool).tril().expand(1, 3, 13, 13)
-    kept = reduced("", {"pattern": pattern, "mask": mask, "z": torch.ones(1, 3, 13, 4)}, 5).small
-    of_all = small(pattern[0].numpy(), mask[0].numpy(), 5)
+    kept = reduced("", {"pattern": pattern, "mask": mask, "z": torch.ones(1, 3, 13, 4)}, 5).thumbnail
+    of_all = thumbnail_of(pattern[0].numpy(), mask[0].numpy(), 5)
     for one, other in zip((kept.planes, kept.rest), (of_all.planes, of_all.rest), strict=True):
         np.testing.assert_allclose(one.astype(int), other.astype(int), rtol=0, atol=1)
     np.testing.assert_allclose(kept.peaks, of_all.peaks)
@@ -57,5 +57,5 @@ def test_a_thumbnail_cell_is_the_largest_weight_with_and_without_the_first_key()
 @pytest.mark.parametrize(("family", "words"), [("Llama", 15), ("BERT", 3), ("T5", 15)])
 def test_the_memory_estimate_is_close_to_the_recorded_size(family: str, words: int) -> None:
     model = HuggingFaceModel.open(FAMILIES[family].make(), tokenizer(), family)
-    example = model.frame("the cat sat " * words + (">> a bird flew" if model.shape.is_pair else ""))
+    example = model.to_example("the cat sat " * words + (">> a bird flew" if model.shape.is_pair else ""))
     assert 0.75 < model.recording_bytes(example) / model.record(example).n_bytes < 1.4

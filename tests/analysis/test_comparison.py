@@ -36,8 +36,8 @@ def test_a_search_ends_with_a_result_or_after_all_inputs(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "CHUNK", 7)
     one, other = random_variant("one", "decoder"), random_variant("other", "decoder", seed=1)
     reports = list(search([one, variant_of("twin", one.model, one.task)], within=23))
-    assert [(report.looked, report.found) for report in reports] == [(n, None) for n in (7, 14, 21, 23)]
-    assert [report.looked for report in search([one, other], within=70)] == [7]
+    assert [(report.n_compared, report.found) for report in reports] == [(n, None) for n in (7, 14, 21, 23)]
+    assert [report.n_compared for report in search([one, other], within=70)] == [7]
     with pytest.raises(InputError, match="needs two models"):
         next(search([one]))
 
@@ -45,4 +45,4 @@ def test_a_search_ends_with_a_result_or_after_all_inputs(monkeypatch: pytest.Mon
 def test_an_end_token_after_the_other_answer_ended_is_no_difference() -> None:
     """Both models are always right, but only the decoder has an end token."""
     *_, last = search([shipped("reverse"), shipped("reverse-decoder")], within=11)
-    assert (last.looked, last.found) == (11, None)
+    assert (last.n_compared, last.found) == (11, None)

@@ -79,7 +79,7 @@ def test_an_edge_applies_once_its_position_is_decoded(architecture: str) -> None
     late = 9 if architecture == "decoder" else 4
     masked = edits.mask_edges(layer, [(late, key) for key in range(2, late + 1)])
     variant = random_variant("random", architecture, edits=(masked,))
-    example = variant.frame(SOURCE)
+    example = variant.to_example(SOURCE)
     whole = record(variant.model, example.stream, example.target, edits=variant.edits)
     plain = record(variant.model, example.stream, example.target)
     result = decode_steps(variant, SOURCE, forced=True)
@@ -101,7 +101,7 @@ def test_a_loaded_variant_has_its_changes_and_its_recipe() -> None:
     loaded = Variant.load(where, "cut", causal=False, changes=changes, sampling=sampling, seed=3)
     assert loaded.edits == (edits.set_causal(False), edits.ablate_head("decoder.1.attn", 0))
     assert (loaded.name, loaded.sampling, loaded.seed) == ("cut", sampling, 3)
-    assert loaded.frame([3, 7, 12]).source == (3, 9, 12)
+    assert loaded.to_example([3, 7, 12]).source == (3, 9, 12)
     run = decode_steps(loaded, [3, 7, 12], forced=True)
     again = eval(run[2].recipe, {"xformer": xformer})
     assert torch.equal(again.logits, run[2].logits)

@@ -37,7 +37,7 @@ def reading_of(tokens: str, looks: dict[int, int]) -> Reading:
         scores[query, key] = 5.0
     x = torch.randn(1, len(words), 3, generator=torch.Generator().manual_seed(0))
     subject = AnyModule.open(Looks(scores), x)
-    example = subject.frame()
+    example = subject.to_example()
     reading = Reading(subject, example, subject.record(example), has_right_answer=False)
     reading.__dict__["tokens_of"] = lambda stack=None: words
     return reading

@@ -122,11 +122,11 @@ class ModelAdapter(Protocol):
         """The weights that could be located."""
         ...
 
-    def frame(self, typed: str | Sequence[int]) -> Example:
+    def to_example(self, inputs: str | Sequence[int]) -> Example:
         """Convert an input to an example for the model.
 
         Args:
-            typed: The input as text, or as token ids.
+            inputs: The input as text, or as token ids.
 
         Returns:
             The example, with the right answer where one is known.
@@ -250,7 +250,7 @@ class Input:
         """The inverse of `read`."""
         raise NotImplementedError
 
-    def plain_text(self, tokens: Sequence[int]) -> str:
+    def decode(self, tokens: Sequence[int]) -> str:
         """The tokens as readable text."""
         return self.text(tokens)
 

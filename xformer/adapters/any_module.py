@@ -75,7 +75,7 @@ class AnyModule(ExternalAdapter):
         """Token ids."""
         return numbered(self.shape.vocab_size)
 
-    def frame(self, typed: Any = None) -> Example:
+    def to_example(self, inputs: Any = None) -> Example:
         """The inputs that the module is called with, as an example without reference outputs."""
         stream = self._positions(self.shape.attention[0].stack, 0)
         target = self._positions("decoder", 1) if self.shape.is_pair else None
@@ -104,7 +104,7 @@ class AnyModule(ExternalAdapter):
     @property
     def input(self) -> GivenInput:
         """A placeholder for typed input, as the module reads the inputs it is called with."""
-        return GivenInput(self.frame().source)
+        return GivenInput(self.to_example().source)
 
     def steps(self, example: Example, n: int | None = None, **how: Any) -> Iterator[Step]:
         """Raises `UnavailableError`: the module does not generate."""

@@ -102,21 +102,21 @@ class HuggingFaceInputs(ExternalAdapter):
         words = self.words(self.shape.n_inputs)
         return tuple(words[token] if token < len(words) else f"#{token}" for token in tokens.tolist())
 
-    def frame(self, typed: Any) -> Example:
+    def to_example(self, inputs: Any) -> Example:
         """Convert an input to an example.
 
         Args:
-            typed: Text, token ids, a pair of those, an image, a list of inputs (a batch), or named arguments.
+            inputs: Text, token ids, a pair of those, an image, a list of inputs (a batch), or named arguments.
 
         Raises:
             InputError: The model cannot read the input.
         """
-        if isinstance(typed, Mapping):
-            return _of_arguments(self, typed)
+        if isinstance(inputs, Mapping):
+            return _of_arguments(self, inputs)
         if not self.reads_tokens:
-            return _of_pixels(self, typed)
+            return _of_pixels(self, inputs)
         pad = getattr(self.tokenizer, "pad_token_id", None)
-        return Example.batch([_single(self, one) for one in _rows(self, typed)], 0 if pad is None else pad)
+        return Example.batch([_single(self, one) for one in _rows(self, inputs)], 0 if pad is None else pad)
 
     def outputs(self, example: Example) -> Float[Tensor, "batch out vocab"]:
         """The output of an unrecorded run."""
@@ -138,31 +138,31 @@ class HuggingFaceInputs(ExternalAdapter):
         return inputs
 
 
-def _rows(model: HuggingFaceInputs, typed: Any) -> list[Any]:
+def _rows(model: HuggingFaceInputs, inputs: Any) -> list[Any]:
     """The inputs of a batch; a single input is a batch of one."""
-    if isinstance(typed, Tensor):
-        if typed.dim() not in (1, 2) or typed.is_floating_point():
-            raise InputError(f"Token ids are integers [pos] or [batch, pos], got {typed.dtype} {list(typed.shape)}.")
-        return typed.tolist() if typed.dim() == 2 else [typed.tolist()]
+    if isinstance(inputs, Tensor):
+        if inputs.dim() not in (1, 2) or inputs.is_floating_point():
+            raise InputError(f"Token ids are integers [pos] or [batch, pos], got {inputs.dtype} {list(inputs.shape)}.")
+        return inputs.tolist() if inputs.dim() == 2 else [inputs.tolist()]
     reads_two = model.shape.is_pair or model.output in ("answer_span", "next_sentence", "sequence_class")
-    is_two = reads_two and isinstance(typed, tuple) and len(typed) == 2 and not isinstance(typed[0], int)
-    if isinstance(typed, str) or is_two:
-        return [typed]
-    rows = list(typed)
+    is_two = reads_two and isinstance(inputs, tuple) and len(inputs) == 2 and not isinstance(inputs[0], int)
+    if isinstance(inputs, str) or is_two:
+        return [inputs]
+    rows = list(inputs)
     return [rows] if all(isinstance(one, int) for one in rows) else rows
 
 
-def _single(model: HuggingFaceInputs, typed: Any) -> Example:
+def _single(model: HuggingFaceInputs, inputs: Any) -> Example:
     if model.output == "similarity":
         raise InputError(f"{model.name} compares texts with images; pass {{'input_ids': …, 'pixel_values': …}}.")
-    if isinstance(typed, Tensor):
-        typed = typed.tolist()
+    if isinstance(inputs, Tensor):
+        inputs = inputs.tolist()
     if model.output == "pair_next_token" or (model.shape.is_pair and model.output == "vectors"):
-        return _pair(model, typed)
-    if isinstance(typed, tuple) and len(typed) == 2 and all(isinstance(one, str) for one in typed):
+        return _pair(model, inputs)
+    if isinstance(inputs, tuple) and len(inputs) == 2 and all(isinstance(one, str) for one in inputs):
         _check_tokenizer(model)
-        typed = cut(model.tokenizer, *typed)
-    example = Example.unlabelled(torch.tensor([_ids(model, typed)]))
+        inputs = cut(model.tokenizer, *inputs)
+    example = Example.unlabelled(torch.tensor([_ids(model, inputs)]))
     types = _token_types(model, example.stream)
     if types is not None:
         example = replace(example, arguments={"token_type_ids": types})
@@ -216,14 +216,14 @@ def _check_tokenizer(model: HuggingFaceInputs) -> None:
         raise InputError("Text input needs a tokenizer; pass tokenizer=AutoTokenizer.from_pretrained(…).")
 
 
-def _ids(model: HuggingFaceInputs, typed: str | Sequence[int]) -> list[int]:
+def _ids(model: HuggingFaceInputs, inputs: str | Sequence[int]) -> list[int]:
     """The tokens of a text, including special tokens, or the given ids."""
-    if isinstance(typed, str):
-        if model.tokenizer is None and not typed.replace(" ", "").isdecimal():
+    if isinstance(inputs, str):
+        if model.tokenizer is None and not inputs.replace(" ", "").isdecimal():
             _check_tokenizer(model)
-        ids = list(model.input.read(typed))
+        ids = list(model.input.read(inputs))
     else:
-        ids = [int(token) for token in typed]
+        ids = [int(token) for token in inputs]
     n, most = model.shape.n_inputs, model.shape.max_len
     if not ids:
         raise InputError(f"{model.name} reads 1 to {most} tokens, got none; type a word.")
@@ -264,13 +264,13 @@ def _n_target_tokens(model: HuggingFaceInputs) -> float:
     return n_target_tokens_of(model.opened.module) or math.inf
 
 
-def _pair(model: HuggingFaceInputs, typed: Any) -> Example:
+def _pair(model: HuggingFaceInputs, inputs: Any) -> Example:
     """Source and target of an encoder-decoder."""
-    parts: Any = [typed]
-    if isinstance(typed, str):
-        parts = typed.split(BETWEEN, 1)
-    elif len(typed) == 2 and not isinstance(typed[0], int):
-        parts = typed
+    parts: Any = [inputs]
+    if isinstance(inputs, str):
+        parts = inputs.split(BETWEEN, 1)
+    elif len(inputs) == 2 and not isinstance(inputs[0], int):
+        parts = inputs
     ids, target = _ids(model, parts[0]), parts[-1]
     stream, start = torch.tensor([ids]), _start(model)
     if len(parts) == 1:
@@ -376,12 +376,12 @@ def _own_target(model: HuggingFaceInputs, example: Example) -> Int[Tensor, "batc
     return shifted
 
 
-def _of_pixels(model: HuggingFaceInputs, typed: Any) -> Example:
+def _of_pixels(model: HuggingFaceInputs, inputs: Any) -> Example:
     """An image, or a batch of images."""
     if not isinstance(model.input, PatchedImage):
         model.input.read("")  # raises an error that names the accepted input
     assert isinstance(model.input, PatchedImage)
-    source, pixels = model.input.pixels(typed)  # [batch, channel, row, column]
+    source, pixels = model.input.pixels(inputs)  # [batch, channel, row, column]
     stream = torch.arange(model.input.n_positions(pixels))[None].expand(len(pixels), -1)
     example = Example.unlabelled(stream, arguments={"pixel_values": pixels})
     return _labelled(model, replace(example, source=source))

@@ -75,7 +75,7 @@ class TokenizedText(OpenText):
         text = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return str(text).replace("\n", _LINE_BREAK)
 
-    def plain_text(self, tokens: Sequence[int]) -> str:
+    def decode(self, tokens: Sequence[int]) -> str:
         """The text of the tokens, without any special tokens."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
@@ -84,8 +84,8 @@ class TokenizedText(OpenText):
         draw = torch.Generator().manual_seed(seed)
         drawn = torch.randint(0, min(self.n_tokens, len(self.tokenizer)), (60,), generator=draw).tolist()
         special = set(self.tokenizer.all_special_ids)
-        kept = [token for token in drawn if token not in special and self.plain_text([token]).isprintable()]
-        kept = [token for token in kept if "\N{REPLACEMENT CHARACTER}" not in self.plain_text([token])][:12]
+        kept = [token for token in drawn if token not in special and self.decode([token]).isprintable()]
+        kept = [token for token in kept if "\N{REPLACEMENT CHARACTER}" not in self.decode([token])][:12]
         return self.text([*kept, *kept])
 
     def truncate(self, source: tuple[int, ...]) -> tuple[int, ...]:
@@ -144,7 +144,7 @@ class TwoTexts(PlainText):
         if sep is None or ids.count(sep) < 2:
             return super().text(source)
         at = ids.index(sep)
-        return f"{self.plain_text(ids[:at]).strip()} {BETWEEN} {self.plain_text(ids[at:]).strip()}"
+        return f"{self.decode(ids[:at]).strip()} {BETWEEN} {self.decode(ids[at:]).strip()}"
 
 
 class TextWithGaps(PlainText):
@@ -244,21 +244,21 @@ class PatchedImage(Input):
         """The number of positions of an image of this size."""
         return self.n_special + (pixels.shape[-2] // self.patch[0]) * (pixels.shape[-1] // self.patch[1])
 
-    def pixels(self, typed: Any) -> tuple[tuple[int, ...], Float[Tensor, "batch channel row column"]]:
+    def pixels(self, inputs: Any) -> tuple[tuple[int, ...], Float[Tensor, "batch channel row column"]]:
         """The source and the pixels of an image's name, a PIL image, or a tensor of pixel values."""
-        if isinstance(typed, Tensor):
-            pixels = typed if typed.dim() == 4 else typed[None]
+        if isinstance(inputs, Tensor):
+            pixels = inputs if inputs.dim() == 4 else inputs[None]
             if pixels.dim() != 4 or pixels.shape[1] != self.n_channels:
                 raise InputError(
                     f"Pixels must be [batch, {self.n_channels}, row, column], like [1, {self.n_channels}, {self.side[0]}, "
-                    f"{self.side[1]}], got {list(typed.shape)}."
+                    f"{self.side[1]}], got {list(inputs.shape)}."
                 )
             return (), pixels.to(self.dtype)
-        if isinstance(typed, str):
-            typed = self.read(typed)
-        if isinstance(typed, tuple) and all(isinstance(one, int) for one in typed):
-            return typed, self._prepared(_picture(self.text(typed)))
-        return (), self._prepared(typed)
+        if isinstance(inputs, str):
+            inputs = self.read(inputs)
+        if isinstance(inputs, tuple) and all(isinstance(one, int) for one in inputs):
+            return inputs, self._prepared(_picture(self.text(inputs)))
+        return (), self._prepared(inputs)
 
     def shown(self, pixels: Float[Tensor, "channel row column"]) -> np.ndarray:
         """The image that a model read, denormalised to 0–255 [row, column, 3]."""

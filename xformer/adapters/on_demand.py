@@ -230,7 +230,7 @@ class Reduced:
 
     shape: tuple[int, ...]
     """[head, query, key] of the pattern."""
-    small: Thumbnail
+    thumbnail: Thumbnail
     z_size: tuple[float, ...]
     ablated: tuple[int, ...]
     is_masked: bool

@@ -53,19 +53,19 @@ class BareModel(WithoutTask):
         """All weights."""
         return OwnWeights(self.model)
 
-    def frame(self, typed: Any) -> Example:
+    def to_example(self, inputs: Any) -> Example:
         """Convert tokens to an example; several inputs become a batch. Raises `InputError` for invalid tokens."""
-        if (rows := batch_rows(typed)) is not None:
-            return Example.batch([self.frame(one) for one in rows], self.model.config.pad_token or 0)
-        return self._single(typed.flatten().tolist() if isinstance(typed, Tensor) else typed)
+        if (rows := batch_rows(inputs)) is not None:
+            return Example.batch([self.to_example(one) for one in rows], self.model.config.pad_token or 0)
+        return self._single(inputs.flatten().tolist() if isinstance(inputs, Tensor) else inputs)
 
-    def _single(self, typed: Any) -> Example:
+    def _single(self, inputs: Any) -> Example:
         is_pair = self.model.config.architecture == "encoder-decoder"
-        source, target = typed, ()
-        if isinstance(typed, str):
-            source, _, target = typed.partition(">")
-        elif is_pair and isinstance(typed, tuple) and len(typed) == 2 and not isinstance(typed[0], int):
-            source, target = typed
+        source, target = inputs, ()
+        if isinstance(inputs, str):
+            source, _, target = inputs.partition(">")
+        elif is_pair and isinstance(inputs, tuple) and len(inputs) == 2 and not isinstance(inputs[0], int):
+            source, target = inputs
         if is_pair and not len(target.strip() if isinstance(target, str) else target):
             raise InputError("An encoder-decoder reads two sequences, like '3 7 12 > 1 12 7', got one.")
         tokens = self._numbers(source)
@@ -109,11 +109,11 @@ class BareModel(WithoutTask):
         n_target = None if example.target is None else example.target.shape[1]
         return peak_bytes(self.model.config, example.stream.shape[1], n_target, batch=len(example.stream))
 
-    def _numbers(self, typed: str | Sequence[int]) -> Int[Tensor, " pos"]:
+    def _numbers(self, inputs: str | Sequence[int]) -> Int[Tensor, " pos"]:
         size, most = self.model.config.vocab_size, self.model.config.max_len
-        numbers = self.input.read(typed) if isinstance(typed, str) else [int(word) for word in typed]
+        numbers = self.input.read(inputs) if isinstance(inputs, str) else [int(word) for word in inputs]
         if not numbers or len(numbers) > most or not all(0 <= number < size for number in numbers):
-            raise InputError(f"This model reads 1 to {most} tokens from 0 to {size - 1}, like '0 1', got {typed!r}.")
+            raise InputError(f"This model reads 1 to {most} tokens from 0 to {size - 1}, like '0 1', got {inputs!r}.")
         return torch.tensor(numbers)
 
 
@@ -220,9 +220,9 @@ class TaskModel(BareModel):
         """The text of each token of the task."""
         return self.task.vocabulary.labels
 
-    def _single(self, typed: Any) -> Example:
+    def _single(self, inputs: Any) -> Example:
         """Convert a source, "3 7 12 9" or tokens, to an example with its right answer."""
-        source = list(self.input.read(typed) if isinstance(typed, str) else typed)
+        source = list(self.input.read(inputs) if isinstance(inputs, str) else inputs)
         return self.task.example(source, max_len=self.model.config.max_len)
 
     def has_right_answer(self, example: Example) -> bool:
@@ -287,7 +287,7 @@ class TextInput(OpenText, TaskInput):
     unit: ClassVar[str] = "character"
     units: ClassVar[str] = "characters"
 
-    def plain_text(self, tokens: Sequence[int]) -> str:
+    def decode(self, tokens: Sequence[int]) -> str:
         """The tokens as text, without tokens outside the alphabet."""
         alphabet = self.task.config.alphabet
         return "".join(alphabet[token - 1] for token in tokens if 1 <= token <= len(alphabet))

@@ -119,9 +119,9 @@ class Variant:
         """Whether the model generates tokens one by one; an encoder predicts all positions at once."""
         return self.model.config.architecture != "encoder"
 
-    def frame(self, source: Sequence[int]) -> Example:
+    def to_example(self, source: Sequence[int]) -> Example:
         """Return an input as this model reads it, with the variant's own replacements of tokens."""
-        return self.subject.frame(changed_source(self.interventions, tuple(source)))
+        return self.subject.to_example(changed_source(self.interventions, tuple(source)))
 
     def generator(self) -> torch.Generator:
         """Return a new generator with the variant's seed."""
@@ -285,7 +285,7 @@ CHUNK = 250
 class Search:
     """The progress of a search, and the input found, if any: `Task.example(list(found))` lays it out for a variant."""
 
-    looked: int
+    n_compared: int
     within: int
     found: tuple[int, ...] | None
 

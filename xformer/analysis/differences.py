@@ -382,11 +382,11 @@ class GeneratedText:
     probability: tuple[float, ...]
 
     @classmethod
-    def of(cls, plain: Callable[[Sequence[int]], str], tokens: Sequence[tuple[int, float]]) -> GeneratedText:
-        """Build the text of tokens given with their probabilities; `plain` converts token ids to text."""
+    def of(cls, decode: Callable[[Sequence[int]], str], tokens: Sequence[tuple[int, float]]) -> GeneratedText:
+        """Build the text of tokens given with their probabilities; `decode` converts token ids to text."""
         ids = [token for token, _ in tokens]
-        text = plain(ids)
-        ends = tuple(min(len(plain(ids[: index + 1])), len(text)) for index in range(len(ids)))
+        text = decode(ids)
+        ends = tuple(min(len(decode(ids[: index + 1])), len(text)) for index in range(len(ids)))
         return cls(text, ends, tuple(p for _, p in tokens))
 
 
@@ -439,9 +439,9 @@ def surprise_by_character(readings: Sequence[Reading]) -> pd.DataFrame:
     """
     rows = []
     for reading in readings:
-        ids, plain = reading.ids(), reading.subject.input.plain_text
+        ids, decode = reading.ids(), reading.subject.input.decode
         for position, token in zip(reading.target_positions, reading.answer, strict=True):
-            start, end = (len(plain(ids[: position + n])) for n in (1, 2))
+            start, end = (len(decode(ids[: position + n])) for n in (1, 2))
             bits = -reading.logits[0, position].log_softmax(dim=-1)[token].item() / math.log(2)
             row = {"model": reading.subject.name, "token": reading.subject.labels[token], "from": start, "to": end}
             rows.append(row | {"bits": bits, "bits_per_character": bits / max(1, end - start)})

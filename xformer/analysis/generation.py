@@ -165,7 +165,7 @@ def decode_steps(
         >>> len(run)
         5
     """
-    example = variant.frame(source)
+    example = variant.to_example(source)
     answer = tuple(token for token in example.labels[0].tolist() if token != IGNORED)
     n_steps = len(answer)
     model, rule = variant.model, {"sampling": variant.sampling, "generator": variant.generator()}

@@ -202,7 +202,7 @@ def one_token_changed(subject: ModelAdapter, source: Sequence[int]) -> tuple[int
             return texts[1 - texts.index(source)]
     if not isinstance(subject, TaskModel) or subject.shape.image:
         return None
-    example = subject.frame(source)
+    example = subject.to_example(source)
     candidates = list(_candidates(subject, example))
     if not candidates:
         return None
@@ -233,7 +233,7 @@ def _candidates(subject: TaskModel, example: Example) -> Iterator[Example]:
             other = (*source[:at], token, *source[at + 1 :])
             try:
                 if token != source[at] and subject.input.read(subject.input.text(other)) == other:
-                    framed = subject.frame(other)
+                    framed = subject.to_example(other)
                     if framed.stream.shape == example.stream.shape and framed.labels.shape == example.labels.shape:
                         yield framed
             except InputError:  # not every sequence of symbols is a valid input

@@ -22,7 +22,7 @@ from xformer.edits import set_causal
 from xformer.errors import XformerError
 from xformer.model import Transformer
 from xformer.presets import Preset
-from xformer.reading import Reading, adapter_of, framed
+from xformer.reading import Reading, adapter_of, prepare_inputs
 from xformer.tasks import Batch, Score, Task, score
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
@@ -185,7 +185,7 @@ def read_both(
         XformerError: `read` would raise it, or the changes do not fit the broken model.
     """
     subject = own_task_model(adapter_of(where))
-    config, (_, example, changed) = subject.model.config, framed(subject, typed, changes)
+    config, (_, example, changed) = subject.model.config, prepare_inputs(subject, typed, changes)
     edits = [*([] if causal is None else [set_causal(causal)]), *changed]
     n = min(PADDING, config.max_len - example.stream.shape[1]) if BUGS[bug].shows == "with padding" else 0
     valid = torch.arange(example.stream.shape[1] + n)[None] < example.stream.shape[1] if n else None

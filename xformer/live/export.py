@@ -295,18 +295,18 @@ def _difference(subject: BareModel, model: Transformer, numbers: Float[np.ndarra
     if task is not None and not subject.input.no_sample_reason:
         inputs += [task.draw(seed) for seed in range(4)]
     largest = 0.0
-    for typed in inputs:
-        before, after = (_run(adapter, typed) for adapter in (subject, changed))
+    for one in inputs:
+        before, after = (_run(adapter, one) for adapter in (subject, changed))
         largest = max(largest, *(float((value - after[name]).abs().max()) for name, value in before.items()))
     return largest
 
 
-def _run(subject: BareModel, typed: Any) -> Trace:
+def _run(subject: BareModel, inputs: Any) -> Trace:
     """Return the attention patterns and logits of an input. Raises `InputError` if the model cannot read it."""
     keep = ("*.pattern", "logits")
     if not isinstance(subject, TaskModel) and subject.model.config.image:  # pixels without a task
-        return record(subject.model, torch.tensor([list(typed)]), keep=keep)
-    return subject.record(subject.frame(typed), keep=keep)
+        return record(subject.model, torch.tensor([list(inputs)]), keep=keep)
+    return subject.record(subject.to_example(inputs), keep=keep)
 
 
 def _task(subject: BareModel, body: Blocks) -> dict[str, Any]:

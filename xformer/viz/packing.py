@@ -3,7 +3,7 @@
     planes = "XATT" · header length (uint32, little endian) · header (JSON, padded) · planes (uint8)
     head   = "XATH" · header length · header · exact (float32)
 
-A plane holds one byte per cell of one head; above the byte budget it is pooled (`small`). The planes of a layer are followed by
+A plane holds one byte per cell of one head; above the byte budget it is pooled (`thumbnail_of`). The planes of a layer precede
 their first columns without the first key, which takes most of the attention of many large models. The selected head is sent
 separately as float32 (masked: +inf, not a number: NaN), pooled if it is too large.
 """
@@ -81,7 +81,7 @@ class PatternLayer:
 
     def reduced(self, side: int) -> Thumbnail:
         """Return the planes of all heads, with at most `side` cells on a side."""
-        return small(self.pattern, self.allowed, side)
+        return thumbnail_of(self.pattern, self.allowed, side)
 
     def moved_from(self, before: AnyLayer) -> Float[np.ndarray, " head"]:
         """Return how far each head moved from another run; see `moved`."""
@@ -89,7 +89,7 @@ class PatternLayer:
 
 
 @dataclass(frozen=True, eq=False)
-class LaterLayer:
+class DeferredLayer:
     """The attention of one layer of a large run: the planes are stored, the pattern is computed on demand."""
 
     name: str
@@ -98,7 +98,7 @@ class LaterLayer:
     query_labels: tuple[str, ...]
     key_labels: tuple[str, ...]
     shape: tuple[int, ...]
-    small: Thumbnail
+    thumbnail: Thumbnail
     z_size: tuple[float, ...]
     ablated: tuple[int, ...]
     is_masked: bool
@@ -114,15 +114,15 @@ class LaterLayer:
 
     def pool(self, side: int) -> tuple[int, int]:
         """Return the pooling of the stored planes; `side` is ignored."""
-        rows, cols = self.small.planes.shape[1:]
+        rows, cols = self.thumbnail.planes.shape[1:]
         return block_size(self.shape[1], rows), block_size(self.shape[2], cols)
 
     def reduced(self, side: int) -> Thumbnail:
-        return self.small
+        return self.thumbnail
 
     def moved_from(self, before: AnyLayer) -> Float[np.ndarray, " head"]:
         """Return how far each head moved, as `PatternLayer.moved_from`, cached per run."""
-        if not isinstance(before, LaterLayer):
+        if not isinstance(before, DeferredLayer):
             return moved(before.pattern, self.pattern)
         return self.run.remembered((before.run, self.name), lambda: moved(before.pattern, self.pattern))
 
@@ -140,7 +140,7 @@ def moved(original: Weights, changed: Weights) -> Float[np.ndarray, " head"]:
     return 0.5 * both.sum(axis=2).mean(axis=1)
 
 
-def small(pattern: Weights, allowed: Allowed, side: int) -> Thumbnail:
+def thumbnail_of(pattern: Weights, allowed: Allowed, side: int) -> Thumbnail:
     """Compute the planes of a layer, with at most `side` rows and columns, and their first columns without the first key.
 
     A cell is round(253 · √(weight / peak)) of the largest weight in its block, where peak is the head's largest finite weight.
@@ -191,7 +191,7 @@ class Blocks:
         return at
 
 
-AnyLayer = PatternLayer | LaterLayer
+AnyLayer = PatternLayer | DeferredLayer
 
 MAGIC, MAGIC_HEAD, MAGIC_ORIGINAL = b"XATT", b"XATH", b"XATO"
 
@@ -303,12 +303,12 @@ def _run(layers: Sequence[AnyLayer], side: int) -> tuple[list[dict[str, Any]], b
     """Return the record of each layer of a run, and the planes of all layers."""
     records, blocks, offset = [], [], 0
     for layer in layers:
-        small = layer.reduced(side)
+        thumbnail = layer.reduced(side)
         sizes = [size if np.isfinite(size) else None for size in layer.z_size]  # JSON has no infinity
-        peaks = {"peaks": small.peaks.tolist(), "restPeaks": small.rest_peaks.tolist()}
+        peaks = {"peaks": thumbnail.peaks.tolist(), "restPeaks": thumbnail.rest_peaks.tolist()}
         records.append({"offset": offset, **peaks, "z": sizes, "silenced": list(layer.ablated)})
-        blocks += [small.planes.tobytes(), small.rest.tobytes()]
-        offset += small.planes.size + small.rest.size
+        blocks += [thumbnail.planes.tobytes(), thumbnail.rest.tobytes()]
+        offset += thumbnail.planes.size + thumbnail.rest.size
     return records, b"".join(blocks)
 
 
@@ -384,8 +384,8 @@ def pattern_layers(reading: Reading) -> list[AnyLayer]:
     for site in reading.sites:
         path, title = site.path, layer_title(site.path, is_pair=reading.is_pair)
         if isinstance(run, OnDemand) and (kept := run.reduced(path)) is not None:
-            names, cells = token_names(reading, site, kept.shape), (kept.shape, kept.small)
-            layers.append(LaterLayer(path, title, run, *names, *cells, kept.z_size, kept.ablated, kept.is_masked))
+            names, cells = token_names(reading, site, kept.shape), (kept.shape, kept.thumbnail)
+            layers.append(DeferredLayer(path, title, run, *names, *cells, kept.z_size, kept.ablated, kept.is_masked))
             continue
         pattern = reading[f"{path}.pattern"][0].float().numpy(force=True)  # [head, query, key]
         queries, keys = token_names(reading, site, pattern.shape)

@@ -159,7 +159,7 @@ def requests_for(subject: BareModel, inputs: Sequence[str], seed: int) -> list[R
             nowhere: Request = {"positions": False}
             changes += [nowhere, nowhere | {"mask": drawn, "ablate": ablate[:1], "cut": [everywhere]}]
         if isinstance(subject, TaskModel):
-            n = 64 if subject.shape.image else len(subject.frame(text).source)
+            n = 64 if subject.shape.image else len(subject.to_example(text).source)
             symbols = 16 if subject.shape.image else subject.task.config.symbols
             replaced = [[at, draw.randrange(1, symbols)] for at in draw.sample(range(n), min(2, n))]
             is_sum = subject.task.config.name == "addition"
@@ -321,7 +321,7 @@ def test_decoding_goes_step_by_step_as_in_python(engine: Engine, name: str) -> N
     requests += [{**requests[0], "cut": [[path, None, 1, 0]]}, {**requests[0], "mask": "full"}]
     answers = engine.calls([packed(name)], [(0, "decode", one) for one in requests])
     for request, made in zip(requests, answers, strict=True):
-        example = subject.frame(request["input"])
+        example = subject.to_example(request["input"])
         steps = list(subject.steps(example, request["most"], edits=edits_of(subject, request)))
         assert [step["token"] for step in made] == [step.token for step in steps]
         for one, step in zip(made, steps, strict=True):
@@ -344,7 +344,7 @@ TEXTS = (
 def meaning(subject: TaskModel, text: str) -> dict[str, Any]:
     """Return what Python parses from a text, in the form of `live.parse`."""
     try:
-        example = subject.frame(text)
+        example = subject.to_example(text)
     except XformerError as error:
         return {"error": str(error)}
     return {

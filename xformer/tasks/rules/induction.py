@@ -39,14 +39,13 @@ class Induction(Rule):
 
     def examples(self) -> dict[str, str]:
         longest, six = self.config.max_len, self.distinct_numbers(6)
+        longer = min(longest + 3, self.config.symbols)
         return {
             "… repeats six numbers": six,
             "… repeats them in another order": " ".join(reversed(six.split())),
             "… is unsure when a number repeats": "3 7 3 12 3 9",
             "… repeats the longest input it was trained on": self.distinct_numbers(longest),
-            "… repeats longer input than it was trained on": self.distinct_numbers(
-                min(longest + 3, self.config.symbols)
-            ),
+            "… repeats longer input than it was trained on": self.distinct_numbers(longer),
             "… handles the shortest": self.distinct_numbers(self.config.min_len),
         }
 

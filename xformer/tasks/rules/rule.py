@@ -103,10 +103,8 @@ class Rule:
     @property
     def default(self) -> str:
         """The initial text of the input box."""
-        opening = (
-            ("3 7 12 9 4 11" if self.config.symbols >= 12 else "") if self.initial_text is None else self.initial_text
-        )
-        return opening or self.typed_example
+        numbers = "3 7 12 9 4 11" if self.config.symbols >= 12 else ""
+        return (numbers if self.initial_text is None else self.initial_text) or self.typed_example
 
     @property
     def n_held_out(self) -> int | None:
