@@ -21,7 +21,7 @@ from benchmarks.chromium import chromium, server
 DOCS = Path(__file__).parents[1] / "docs"
 LINK = "model=reverse&input=3+7+12+9+1+5&embed=true"
 SIZE = (960, 540)
-MOST_BYTES = 2_000_000
+MAX_BYTES = 2_000_000
 N_FRAMES = 56
 """Number of frames of the scene."""
 FIRST = 60
@@ -45,8 +45,8 @@ def main() -> None:
     images[0].save(out, save_all=True, append_images=images[1:], duration=milliseconds, loop=0, quality=80, method=6)
     size = out.stat().st_size
     print(f"{len(frames)} frames, {sum(milliseconds) / 1000:.0f} s, {size:,} bytes, written to {out}")
-    if size > MOST_BYTES:
-        sys.exit(f"That is more than {MOST_BYTES:,} bytes; record fewer frames.")
+    if size > MAX_BYTES:
+        sys.exit(f"That is more than {MAX_BYTES:,} bytes; record fewer frames.")
 
 
 def scene(page: Page, address: str) -> Iterator[Frame]:

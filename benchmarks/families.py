@@ -36,7 +36,7 @@ REMARKS = (
 SECONDS = 120
 """Time limit for one family."""
 MANY_LAYERS = 8
-MOST_PARAMETERS = 30_000_000
+MAX_PARAMETERS = 30_000_000
 DOCUMENT = Path(__file__).parents[1] / "docs" / "families.md"
 SMALL: dict[str, Any] = {
     "vocab_size": 97, "hidden_size": 48, "d_model": 48, "n_embd": 48, "dim": 48, "emb_dim": 48, "embed_dim": 48,
@@ -125,7 +125,7 @@ def made(auto: Any, config: Any) -> Any:
     """Build a model from a configuration with one of the `AutoModel` classes, with arbitrary weights."""
     with torch.device("meta"):
         size = sum(weight.numel() for weight in auto.from_config(copy.deepcopy(config)).parameters())
-    if size > MOST_PARAMETERS:
+    if size > MAX_PARAMETERS:
         raise ValueError(f"has {size:,} parameters at these sizes")
     torch.manual_seed(0)
     model = auto.from_config(copy.deepcopy(config), attn_implementation="eager").eval()

@@ -140,7 +140,7 @@ def test_the_peak_memory_of_large_analyses_is_bounded(name: str, peaks: dict[str
 
 def test_predictions_in_parts_equal_predictions_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(architecture="decoder", max_len=64)
-    monkeypatch.setattr("xformer.reading.MOST_CELLS", 3 * model.config.vocab_size)
+    monkeypatch.setattr("xformer.reading.MAX_CELLS", 3 * model.config.vocab_size)
     reading = from_trace(model, record(model, torch.arange(41)[None] % 5), [at % 3 for at in range(41)])
     assert len(reading.target_positions) == 41
     p = reading.logits[0, list(reading.target_positions)].softmax(dim=-1)  # [target position, vocab]

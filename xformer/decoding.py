@@ -246,7 +246,7 @@ def _inputs(model: Transformer, prompt: Tensor, read: Tensor) -> tuple[Tensor, .
     return (prompt, read) if model.config.architecture == "encoder-decoder" else (read,)
 
 
-MOST_TOKENS = 10_000
+MAX_TOKENS = 10_000
 """Largest number of tokens that one call of `continue_text` generates."""
 
 
@@ -269,8 +269,8 @@ def continue_text(
     config = model.config
     if config.architecture == "encoder":
         raise InputError("An encoder predicts all positions at once, so it cannot continue a text; use a decoder.")
-    if not 0 <= n <= MOST_TOKENS:
-        raise InputError(f"n must be from 0 to {MOST_TOKENS:,} tokens, got {n}; for example 100.")
+    if not 0 <= n <= MAX_TOKENS:
+        raise InputError(f"n must be from 0 to {MAX_TOKENS:,} tokens, got {n}; for example 100.")
     tokens = [int(token) for token in (prompt[0] if isinstance(prompt, Tensor) else prompt)]
     if not tokens:
         raise InputError("The prompt is empty; give at least one token.")

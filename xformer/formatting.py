@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import ROUND_CEILING, Decimal
 
-MOST_DIGITS = 12
+MAX_DIGITS = 12
 ROUNDING = 1e-9
 """Fractions this close to 0 or 1 differ from them by rounding only: none here counts that many items."""
 SUMS = 1e-5
@@ -18,11 +18,11 @@ def percent(share: float, digits: int = 2) -> str:
     """
     if min(abs(share), abs(1.0 - share)) < ROUNDING or 1.0 < share < 1.0 + SUMS:
         return f"{round(abs(share)):.0%}"
-    for more in range(digits, MOST_DIGITS):
+    for more in range(digits, MAX_DIGITS):
         text = f"{share:.{more}%}"
         if float(text[:-1]) not in (0.0, 100.0):
             return text
-    return f"{share:.{MOST_DIGITS}%}"
+    return f"{share:.{MAX_DIGITS}%}"
 
 
 def at_most(value: float, digits: int = 2) -> str:

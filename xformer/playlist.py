@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 FIRST = "XFORMER_PLAYLIST"
 """The environment variable with the path of a playlist that the app offers before the lessons' playlists."""
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 """Largest size of a file in bytes."""
-MOST_ITEMS = 100
-MOST_CHARACTERS = {"title": 200, "note": 5_000, "link": 8_000}
+MAX_ITEMS = 100
+MAX_CHARACTERS = {"title": 200, "note": 5_000, "link": 8_000}
 """Largest number of characters of each field."""
 _LINK = re.compile(r"/[a-z_]{0,40}(\?[!-~]*)?", re.ASCII)
 
 
 def _text(name: str) -> AfterValidator:
     """Return the validator of a text field, which checks its length and replaces characters that UTF-8 cannot encode."""
-    most = MOST_CHARACTERS[name]
+    most = MAX_CHARACTERS[name]
 
     def check(value: str) -> str:
         if len(value) > most:
@@ -105,8 +105,8 @@ class Playlist(Config, frozen=True):
     @field_validator("items")
     @classmethod
     def _check_items(cls, items: tuple[Item, ...]) -> tuple[Item, ...]:
-        if len(items) > MOST_ITEMS:
-            raise ConfigError(f"A playlist can have at most {MOST_ITEMS} items, got {len(items)}; split it.")
+        if len(items) > MAX_ITEMS:
+            raise ConfigError(f"A playlist can have at most {MAX_ITEMS} items, got {len(items)}; split it.")
         return items
 
     @classmethod
@@ -146,8 +146,8 @@ def parse(text: str) -> Playlist:
         >>> parse('{"version": 1, "title": "Masks", "items": []}').title
         'Masks'
     """
-    if len(text) > MOST_BYTES:
-        raise InputError(f"A playlist can have at most {MOST_BYTES:,} bytes, got {len(text):,}.")
+    if len(text) > MAX_BYTES:
+        raise InputError(f"A playlist can have at most {MAX_BYTES:,} bytes, got {len(text):,}.")
     try:
         return Playlist.from_json(json.loads(text))
     except ConfigError as error:
@@ -169,7 +169,7 @@ def load(path: str | Path) -> Playlist:
     Raises:
         InputError: The file breaks a rule, or cannot be read.
     """
-    return parse(read_text(path, MOST_BYTES))
+    return parse(read_text(path, MAX_BYTES))
 
 
 def shipped() -> dict[str, Playlist]:

@@ -42,9 +42,9 @@ from xformer.tasks.task import Example
 from xformer.trace import Trace
 from xformer.transformer_lens import is_lens_name, lens_axes, lens_names, own_edit, own_name, own_names
 
-MOST_CELLS = 4_000_000
+MAX_CELLS = 4_000_000
 """Number of probabilities computed at a time, to limit memory."""
-MOST_WRITTEN = 100
+MAX_WRITTEN = 100
 """Largest number of tokens or predictions that a notebook shows."""
 Readable = str | Path | Checkpoint | Transformer | nn.Module | ModelAdapter
 """A path, a loaded xformer or external model, or an adapter."""
@@ -294,7 +294,7 @@ class Reading(Mapping[str, Tensor]):
         if not self.has_logits:
             return (), (), ()
         targets, best, tokens, answers = list(self.target_positions), [], [], []
-        step = max(1, MOST_CELLS // self.logits.shape[-1])
+        step = max(1, MAX_CELLS // self.logits.shape[-1])
         for start in range(0, len(targets), step):
             p = _probabilities(self.logits[0, targets[start : start + step]])  # [target, vocab]
             best += p.amax(dim=-1).tolist()
@@ -338,7 +338,7 @@ class Reading(Mapping[str, Tensor]):
         Only the first tokens of a long input are shown. Heads of a large run are drawn from their stored thumbnails.
         """
         cell = "padding:.2em .5em;text-align:center;white-space:pre"
-        read = "".join(f'<td style="{cell}">{escape(token)}</td>' for token in self.tokens[:MOST_WRITTEN])
+        read = "".join(f'<td style="{cell}">{escape(token)}</td>' for token in self.tokens[:MAX_WRITTEN])
         tables = f"<table><tr><th>reads</th>{read}{_and_more(len(self.tokens))}</tr></table>"
         if self.target_positions and self.has_logits:
             predictions = "".join(self._chips(cell))
@@ -359,7 +359,7 @@ class Reading(Mapping[str, Tensor]):
 
         The opacity of the underline is the probability; wrong predictions get another colour.
         """
-        targets, answer = self.target_positions[:MOST_WRITTEN], self.answer[:MOST_WRITTEN]
+        targets, answer = self.target_positions[:MAX_WRITTEN], self.answer[:MAX_WRITTEN]
         best = self.logits[0, list(targets)].softmax(dim=-1).nan_to_num(0.0).max(dim=-1)  # [target]
         for p, token, right in zip(best.values.tolist(), best.indices.tolist(), answer, strict=True):
             ok = token == right or not self.has_right_answer
@@ -373,7 +373,7 @@ def _probabilities(logits: Float[Tensor, "target vocab"]) -> Float[Tensor, "targ
 
 
 def _and_more(n: int) -> str:
-    return f"<td>… and {n - MOST_WRITTEN:,} more</td>" if n > MOST_WRITTEN else ""
+    return f"<td>… and {n - MAX_WRITTEN:,} more</td>" if n > MAX_WRITTEN else ""
 
 
 def _numbered(sites: tuple[Site, ...], layer: int, what: str) -> Site:

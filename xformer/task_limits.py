@@ -49,7 +49,7 @@ TASK_LIMITS: dict[str, TaskLimits] = {
 
 PYTHON, SHAKESPEARE = "python", "shakespeare"
 
-MOST_DIFFERENT = 4_096
+MAX_VOCABULARY = 4_096
 
 _KEPT = re.compile(r"[0-9a-f]{16}", re.ASCII)
 
@@ -65,9 +65,9 @@ def check_text_name(name: str) -> None:
 
 def check_alphabet(alphabet: str) -> None:
     """Raise `ConfigError` for an invalid alphabet: repeated characters, control characters, or too few or too many."""
-    if not 2 <= len(alphabet) <= MOST_DIFFERENT:
+    if not 2 <= len(alphabet) <= MAX_VOCABULARY:
         raise ConfigError(
-            f"alphabet must have from 2 to {MOST_DIFFERENT:,} characters, got {len(alphabet)}; for example 'abc '."
+            f"alphabet must have from 2 to {MAX_VOCABULARY:,} characters, got {len(alphabet)}; for example 'abc '."
         )
     if len(set(alphabet)) != len(alphabet):
         raise ConfigError("alphabet must not repeat a character; for example 'abc '.")

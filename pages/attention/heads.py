@@ -17,7 +17,7 @@ from pages.shared.text import escape_markdown, signed
 from pages.shared.view import OFF, View, requested_interventions, switch, toggle_intervention
 from pages.shared.widgets import choose, find_tokens
 from xformer import analysis, viz
-from xformer.analysis.attention_patterns import MOST_TOKENS, REACH, TASK
+from xformer.analysis.attention_patterns import MAX_TOKENS, REACH, TASK
 from xformer.analysis.embeddings import token_labels
 from xformer.analysis.reactions import agreement_by_chance, atom_mapping
 from xformer.formatting import percent
@@ -67,7 +67,7 @@ PATTERNS = {
     "": ("needed", ""),
 }
 """The patterns of `analysis.heads_worth_seeing` as the label of a button, and in a sentence."""
-MOST_BUTTONS = 3
+MAX_BUTTONS = 3
 _NOTABLE = "notable_head"
 
 
@@ -117,7 +117,7 @@ def _cost(run: Reading, row: dict[str, Any]) -> str:
 def notable_buttons(view: View, found: pd.DataFrame, paths: Sequence[str]) -> None:
     """Draw a button for each of the top heads worth seeing, which enlarges it."""
     heads = {}
-    for row in found.head(MOST_BUTTONS).to_dict("records"):
+    for row in found.head(MAX_BUTTONS).to_dict("records"):
         layer = paths.index(row["layer"])
         heads[layer, row["head"]] = f"{layer + 1}.{row['head'] + 1} {pattern_words(view, row['pattern'])[0]}"
 
@@ -146,7 +146,7 @@ def attention_notes(view: View, layers: Sequence[AnyLayer], run: Reading, *, all
     what_to_notice([" ".join(notes)])
 
 
-MOST_LISTED = 500
+MAX_LISTED = 500
 """Largest vocabulary that is listed in full as replacements; a larger one has a search field."""
 
 
@@ -212,11 +212,11 @@ def _replace_panel(view: View) -> None:
 def _found_tokens(view: View) -> list[int]:
     """Return the tokens to choose from: all of a small vocabulary, or the results of a search."""
     tokens, label = view.input.replacements, token_labels(view.subject)
-    if len(tokens) <= MOST_LISTED:
+    if len(tokens) <= MAX_LISTED:
         return list(tokens)
     explained = "Part of a token; · is the space before a word."
     text = st.text_input(f"Search {len(tokens):,} tokens", key="replace_search", help=explained)
-    found = find_tokens(label, text, MOST_LISTED) if text else list(tokens)[:MOST_LISTED]
+    found = find_tokens(label, text, MAX_LISTED) if text else list(tokens)[:MAX_LISTED]
     if not found:
         st.caption("No token contains this text.")
     return [token for token in found if token in tokens]
@@ -309,8 +309,8 @@ def rollout_panel(view: View, run: Reading) -> None:
     caption(ROLLOUT)
     for stack in ("encoder", "decoder") if view.is_pair else (None,):
         n = len(run.tokens_of(stack))
-        if n > MOST_TOKENS:
-            st.caption(f"{n} tokens, pooled to at most {MOST_TOKENS} rows.")
+        if n > MAX_TOKENS:
+            st.caption(f"{n} tokens, pooled to at most {MAX_TOKENS} rows.")
         picture(view, f"rollout{'' if stack is None else f'-{stack}'}", viz.rollout, run, stack=stack)
 
 

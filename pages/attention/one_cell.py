@@ -157,8 +157,8 @@ def sentence(found: Attribution, over: str) -> str:
 
 LISTED = 5
 """Largest number of sources considered for a button that opens their head."""
-FEW, MOST_LAYERS = 24, 10
-"""With up to `FEW` sources the matrix shows all of them; with more, up to `MOST_LAYERS` layers can be opened."""
+FEW, MAX_LAYERS = 24, 10
+"""With up to `FEW` sources the matrix shows all of them; with more, up to `MAX_LAYERS` layers can be opened."""
 MEAN = -1
 """The option that compares the key with the mean of all others."""
 
@@ -204,7 +204,7 @@ def _opened(cell: Cell, found: Attribution, *, is_pair: bool) -> list[str] | Non
             sizes[layer_title(part.writer.site.path, is_pair=is_pair)] += abs(part.adds)
     if len(found.contributions) <= FEW:
         return None
-    layers, key = sorted(sizes, key=lambda layer: -sizes[layer])[:MOST_LAYERS], f"why_opened_{cell}"
+    layers, key = sorted(sizes, key=lambda layer: -sizes[layer])[:MAX_LAYERS], f"why_opened_{cell}"
     wanted = take_parameter("opened")
     if key not in st.session_state or wanted is not None:
         st.session_state[key] = layers[:1] if wanted is None else [name for name in wanted.split("_") if name in layers]

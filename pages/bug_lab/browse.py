@@ -339,7 +339,7 @@ def _sums_and_peak(run: Reading, path: str, head: int) -> tuple[str, str]:
 
 
 STEPS = (200, 800)
-MOST_KEPT = 6
+MAX_KEPT = 6
 """Number of trainings kept in a visit."""
 BUDGET = 0.35
 """Seconds spent training in one run of the page."""
@@ -386,12 +386,12 @@ def _about(view: View, bug: Bug) -> str:
 
 
 def _start(view: View, bug: Bug) -> None:
-    """Start a training. All others of this visit are cancelled; the last `MOST_KEPT` stay available."""
+    """Start a training. All others of this visit are cancelled; the last `MAX_KEPT` stay available."""
     jobs, about, steps = state().lessons, _about(view, bug), st.session_state["bug_steps"]
     for job in jobs.values():
         job.cancel()
     jobs.pop(about, None)
-    while len(jobs) >= MOST_KEPT:
+    while len(jobs) >= MAX_KEPT:
         jobs.pop(next(iter(jobs)))
     preset = lab_preset(view.config, view.own.task.config, steps, **_recipe(view, bug))
     jobs[about] = Job(lesson(preset, bug, steps), about)

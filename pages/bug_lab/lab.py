@@ -57,7 +57,7 @@ WORSE = 0.5
 """Rise of the loss, in nats, from which a bug has an effect: probabilities fall by a factor of e^-0.5 = 0.61."""
 MOVED = 0.05
 """Mean change of a pattern's weights from which a bug has an effect on an untrained model."""
-MOST_DECODED = 32
+MAX_DECODED = 32
 """Maximum number of tokens that each model decodes; the broken model reruns the whole sequence for each."""
 Decoded = list[tuple[int, ...]]
 """The tokens that the correct and the broken model decode."""
@@ -165,7 +165,7 @@ def readings(view: View, bug: Bug) -> list[Reading]:
 
 
 def decoded(view: View, bug: Bug, step: Step | None = None) -> Decoded:
-    """Decode up to `MOST_DECODED` tokens with each model; return an empty list for an encoder.
+    """Decode up to `MAX_DECODED` tokens with each model; return an empty list for an encoder.
 
     Args:
         view: The model and its input.
@@ -177,7 +177,7 @@ def decoded(view: View, bug: Bug, step: Step | None = None) -> Decoded:
 
     def both_decoded() -> Decoded:
         both = readings(view, bug)
-        n = min(MOST_DECODED, len(both[0].example.answer) + 1)  # with the end token
+        n = min(MAX_DECODED, len(both[0].example.answer) + 1)  # with the end token
         edits = (both[0].edits, [*both[1].edits, WHOLE_RUNS])
         return [
             _tokens(reading, changes, n, lambda done, before=index * n: step and step(before + done, 2 * n))

@@ -33,7 +33,7 @@ UNWATCHED = 10.0
 """Seconds without a page update after which an examination pauses until the visitor returns."""
 FEW_TOKENS = 6
 """Inputs with fewer tokens get a warning, because many checks have nothing to change in them."""
-MOST_TOKENS = 48
+MAX_TOKENS = 48
 """Maximum number of tokens shown of a run, around the first that differs."""
 WEIGHING = ("mask", "scores", "pattern", "z")
 """Causes that count as one: all affect which positions a query attends to."""
@@ -310,9 +310,9 @@ def _lanes(pair: Pair, model: ModelAdapter) -> list[Lane]:
     moved = [j < shift or j - shift >= len(first) or first[j - shift] != one for j, one in enumerate(second)]
     neighbours = [row for row in range(len(pair.second.read)) if row != pair.row_second]
     if not any(moved) and not neighbours:
-        return [Lane("input", tuple(first[:MOST_TOKENS]))]
-    start = max(0, moved.index(True) - MOST_TOKENS // 2) if len(second) > MOST_TOKENS and any(moved) else 0
-    part = slice(start, start + MOST_TOKENS)
+        return [Lane("input", tuple(first[:MAX_TOKENS]))]
+    start = max(0, moved.index(True) - MAX_TOKENS // 2) if len(second) > MAX_TOKENS and any(moved) else 0
+    part = slice(start, start + MAX_TOKENS)
     lanes = [
         Lane("input", tuple(first[max(0, start - shift) : part.stop - shift]), offset=max(0, shift - start)),
         Lane("in a batch" if neighbours else "changed", tuple(second[part]), moved=tuple(moved[part])),

@@ -14,7 +14,7 @@ from pages.shared import link, models, resources
 from pages.shared.serving.classroom import hub, rooms
 from pages.shared.text import escape_markdown
 from xformer.analysis.ablation import estimate_head_effects
-from xformer.classroom.rooms import MOST_CELLS, MOST_OPTIONS, Question, Room
+from xformer.classroom.rooms import MAX_CELLS, MAX_OPTIONS, Question, Room
 from xformer.errors import ClassroomError, XformerError
 from xformer.reading import Reading
 from xformer.site import head_title
@@ -28,7 +28,7 @@ KINDS = {
 }
 SAME = 1e-3
 """Weights that differ by less than this count as equal, so that several cells are right."""
-MOST_MEASURED = 64
+MAX_MEASURED = 64
 """Maximum number of heads that are ablated one by one to find the most important; above it, gradient estimates are used."""
 FEW = 8
 """Number of answers to choose from if the vocabulary is large."""
@@ -132,8 +132,8 @@ def _cell(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]:
             "Query", queries, 0 if at.query is None or at.query + 1 >= len(queries) else at.query + 1, key="ask_query",
             format_func=lambda query: "any: they also pick a row" if query is None else f"{query} {site.query_labels[query]}",
         )  # fmt: skip
-    if max(site.shape[1:]) > MOST_CELLS:
-        raise ClassroomError(f"A map can have at most {MOST_CELLS} tokens here; this one has {max(site.shape[1:])}.")
+    if max(site.shape[1:]) > MAX_CELLS:
+        raise ClassroomError(f"A map can have at most {MAX_CELLS} tokens here; this one has {max(site.shape[1:])}.")
     pattern = exact_weights(site, head)
     pattern = np.where(np.isfinite(pattern), pattern, 0.0)  # a hidden cell is infinite
     truth = [
@@ -159,7 +159,7 @@ def _token(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]
     logits, labels = run.logits[0, output].float(), run.subject.labels
     best = int(logits.argmax())
     tokens = list(range(logits.shape[0]))
-    if len(tokens) > MOST_OPTIONS or len(tokens) > 64:
+    if len(tokens) > MAX_OPTIONS or len(tokens) > 64:
         tokens = sorted(logits.topk(FEW).indices.tolist(), key=lambda token: labels[token])
     tokens = [token for token in tokens if token == best or labels[token] not in ("pad", "start")]
     text = "What will it answer?" if len(outputs) == 1 else f"What will it answer at {names[output]}?"
@@ -171,11 +171,11 @@ def _token(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]
 def _head(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]:
     sites = run.attention
     heads = [(layer, head) for layer, site in enumerate(sites) for head in range(run.subject.shape.heads[site.path])]
-    if len(heads) > MOST_OPTIONS:
-        raise ClassroomError(f"A question can have at most {MOST_OPTIONS} answers; this model has {len(heads)} heads.")
+    if len(heads) > MAX_OPTIONS:
+        raise ClassroomError(f"A question can have at most {MAX_OPTIONS} answers; this model has {len(heads)} heads.")
     found = estimate_head_effects(run)
     effects = found.estimated
-    if len(heads) <= MOST_MEASURED:
+    if len(heads) <= MAX_MEASURED:
         found.measure_heads(*heads)
         effects = found.measured
     best = max(heads, key=lambda head: effects[head])

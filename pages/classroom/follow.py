@@ -26,7 +26,7 @@ from xformer.interventions import parse
 from xformer.live.export import check_exportable
 from xformer.viz.packing import pack, pattern_layers, rider
 
-MOST_PARAMETERS = 3_000_000
+MAX_PARAMETERS = 3_000_000
 """Maximum parameters of a model that runs on students' phones (6 MB as float16). Larger models are shown as pictures."""
 TABS = {"home": "scene", "attention": "attention", "feed_forward": "feed_forward", "residual": "lens"}
 """The tab of a live page that corresponds to a screen."""
@@ -97,7 +97,7 @@ def _runs_in_browser(view: View) -> bool:
         return False
     try:
         check_exportable(Checkpoint(view.own.model, view.task))
-        return sum(value.numel() for value in own_model(view.subject).parameters()) <= MOST_PARAMETERS
+        return sum(value.numel() for value in own_model(view.subject).parameters()) <= MAX_PARAMETERS
     except XformerError:
         return False
 

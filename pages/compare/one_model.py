@@ -26,7 +26,7 @@ from pages.shared.background_job import (
 )
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call, PictureContext
-from pages.shared.inputs import MOST_TYPED, lane_of
+from pages.shared.inputs import MAX_TYPED, lane_of
 from pages.shared.layout import caption, headline
 from pages.shared.link import keep_widget_value, take_parameter
 from pages.shared.picture import footer, shown, table, toolbar
@@ -181,7 +181,7 @@ def _examples(subject: ModelAdapter, model: str) -> None:
 
 def _read(subject: ModelAdapter, key: str) -> tuple[int, ...]:
     try:
-        return subject.input.read(validate_text(st.session_state[key], MOST_TYPED))
+        return subject.input.read(validate_text(st.session_state[key], MAX_TYPED))
     except InputError as error:
         raise InputError(f"The {'first' if key == FIRST else 'second'} input: {error}") from None
 
@@ -380,7 +380,7 @@ def steering_panel(selection: ScreenSelection, subject: ModelAdapter, model: str
     if not subject.input.is_open_ended or subject.shape.is_pair:
         raise InputError("This model does not continue texts; choose one that does, like characters.")
     texts = {name: _ask_text(subject, name) for name in LABELS}
-    readings = tuple(resources.run(model, subject.input.read(validate_text(one, MOST_TYPED))) for one in texts.values())
+    readings = tuple(resources.run(model, subject.input.read(validate_text(one, MAX_TYPED))) for one in texts.values())
     finding = st.container()
     with toolbar():
         layer, scale = _ask_strength(subject)

@@ -42,7 +42,7 @@ from xformer.interventions import parse
 from xformer.viz.theme import MODEL_HUES
 
 INPUT = "compare_input"
-MOST_TYPED = 2_000
+MAX_TYPED = 2_000
 """Maximum characters; each model processes all of them."""
 WITHIN = 2500
 """Number of inputs tried in a search for a difference."""
@@ -279,7 +279,7 @@ def _source(variants: Sequence[ModelSettings], inputs: Input) -> tuple[tuple[int
         return source
 
     try:
-        source = read(validate_text(st.session_state[INPUT], MOST_TYPED))
+        source = read(validate_text(st.session_state[INPUT], MAX_TYPED))
     except InputError as error:
         st.error(escape_markdown(str(error)), icon=":material/edit:")
         for text in (state().good_input, inputs.default):

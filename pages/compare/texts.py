@@ -19,7 +19,7 @@ from pages.shared import link as link_of_screen
 from pages.shared import models, resources
 from pages.shared.background_job import interruptible_progress
 from pages.shared.call import Call, PictureContext
-from pages.shared.inputs import MOST_TYPED, lane_of
+from pages.shared.inputs import MAX_TYPED, lane_of
 from pages.shared.layout import caption, headline
 from pages.shared.link import keep_widget_value
 from pages.shared.picture import footer, panel, picture, table, toolbar
@@ -52,7 +52,7 @@ PANELS = {
     "rows": "Heads",
     "lens": "Logit lens",
 }
-MOST_GAPS = 4
+MAX_GAPS = 4
 CONTEXT = PictureContext("compare")
 
 
@@ -135,7 +135,7 @@ def texts_panel(selection: ScreenSelection) -> None:
             raise InputError(reason)
         if _output(b.model) != _output(a.model):
             raise InputError(f"{models.title_of(b.model)} has another kind of output; choose another model.")
-        text = validate_text(st.session_state["input"], MOST_TYPED)
+        text = validate_text(st.session_state["input"], MAX_TYPED)
         sources = [variant.subject.input.read(variant.with_own_gaps(text, a)) for variant in both]
         below = (_continuations if a.subject.input.is_open_ended else _gaps)(both, sources)
         link |= _runs(both, sources)
@@ -298,7 +298,7 @@ def _alternatives(runs: Sequence[Reading], letters: Sequence[str]) -> None:
         caption("This text has no gaps. Each position shows the most likely token there.")
         return
     found = table(CONTEXT, analysis.gap_fillings, runs)
-    numbers = found["gap"].unique().tolist()[:MOST_GAPS]
+    numbers = found["gap"].unique().tolist()[:MAX_GAPS]
     for place, number in zip(st.columns(max(2, len(numbers))), numbers, strict=False):
         one = found[found["gap"] == number].pivot(index="token", columns="model", values="probability")
         one = one.reindex(columns=[run.subject.name for run in runs]).set_axis(letters, axis=1)

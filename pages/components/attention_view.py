@@ -21,7 +21,7 @@ from pages.components import event_data, parse_index
 from xformer.viz.packing import AnyLayer, Packed, rider
 from xformer.widgets.scripts import script, style
 
-MOST_HEADS = 32
+MAX_HEADS = 32
 """Number of heads of a layer whose arcs can be selected from Python."""
 _component = component("xformer_attention_view", css=style("attention_view"), js=script("attention_view", "streamlit"))
 _message = component("xformer_attention_message", js=script("attention_view", "streamlit_message"))
@@ -127,7 +127,7 @@ def _send(key: str, selection: Selection) -> None:
 def _read(choice: dict[str, Any]) -> Selection:
     layer, head, query, key = (parse_index(choice.get(name)) for name in ("layer", "head", "query", "key"))
     arcs, shown, scale = choice.get("arcs"), choice.get("shown"), choice.get("scale")
-    heads = [parse_index(head, MOST_HEADS) for head in arcs] if isinstance(arcs, list) else []
+    heads = [parse_index(head, MAX_HEADS) for head in arcs] if isinstance(arcs, list) else []
     scale = OLD_SCALES.get(str(scale), scale)
     drawn = tuple(sorted({head for head in heads if head is not None}))
     look = Look(scale if scale in SCALES else SCALES[0], shown if shown in SHOWN else SHOWN[0], drawn)
@@ -142,5 +142,5 @@ def _inside(selection: Any, shapes: Sequence[tuple[int, ...]]) -> Selection:
     heads, queries, keys = shapes[layer]
 
     head = min(max(selection.head, 0), heads - 1)
-    look = replace(selection.looks, arcs=tuple(arc for arc in selection.looks.arcs if arc < min(heads, MOST_HEADS)))
+    look = replace(selection.looks, arcs=tuple(arc for arc in selection.looks.arcs if arc < min(heads, MAX_HEADS)))
     return Selection(layer, head, parse_index(selection.query, queries), parse_index(selection.key, keys), look)

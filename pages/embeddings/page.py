@@ -32,7 +32,7 @@ from xformer import viz
 from xformer.analysis.embeddings import input_vectors
 from xformer.errors import UnavailableError
 from xformer.layers.embedding import PatchEmbedding
-from xformer.widgets.embedding_sum import MOST_ROWS, embedding_sum_data
+from xformer.widgets.embedding_sum import MAX_ROWS, embedding_sum_data
 from xformer.widgets.page import sum_page
 
 VECTORS, COSINES, VOCABULARY, WAVES, FILTERS = "vectors", "cosines", "vocabulary", "waves", "filters"
@@ -83,7 +83,7 @@ def vectors_panel(view: View, parts: Mapping[str, Tensor], stack: str | None, sh
     """Draw token + position = sum, or the cosines of the vectors; also of the changed run where it differs."""
     original, changed = view.original(), view.changed()
     n = len(parts["tokens"])
-    at = list(ask_window(range(n), "vectors_from", most=MOST_ROWS))
+    at = list(ask_window(range(n), "vectors_from", most=MAX_ROWS))
     runs = {ORIGINAL: original}
     if changed is not None:
         after = input_vectors(changed, stack)

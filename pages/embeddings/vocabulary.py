@@ -16,7 +16,7 @@ from pages.shared.call import Call
 from pages.shared.picture import footer, heading, picture, shown
 from pages.shared.text import escape_markdown
 from pages.shared.view import ORIGINAL, View
-from pages.shared.widgets import MOST_LISTED, ask_token, choose
+from pages.shared.widgets import MAX_LISTED, ask_token, choose
 from xformer import analysis, viz
 from xformer.analysis.embeddings import (
     N_SHUFFLES,
@@ -29,12 +29,12 @@ from xformer.analysis.embeddings import (
     token_labels,
     vocabulary_vectors,
 )
-from xformer.analysis.number_waves import FEWEST_NUMBERS, Spectrum, circle_of, number_spectrum, number_vectors
+from xformer.analysis.number_waves import MIN_NUMBERS, Spectrum, circle_of, number_spectrum, number_vectors
 from xformer.analysis.positions import found_positions
 from xformer.errors import UnavailableError
 from xformer.formatting import percent, percent_at_most
 from xformer.reading import Reading
-from xformer.viz.embeddings import MOST_POINTS_DRAWN
+from xformer.viz.embeddings import MAX_POINTS_DRAWN
 
 AXES = {"2": "2-D", "3": "3-D"}
 R = TypeVar("R")
@@ -63,7 +63,7 @@ def vocabulary_panel(view: View, stack: str | None, controls: DeltaGenerator) ->
         click: dict[str, Any] = {} if axes == 3 else {"on_select": _follow_click, "selection_mode": "point"}
         shown(view, call, f"projection_{axes}", **click)
         explained = sum(once_per_model(view, stack, principal_axes).explained.tolist()[:axes])
-        sampled = f" About {MOST_POINTS_DRAWN:,} are drawn." if len(vectors) > MOST_POINTS_DRAWN else ""
+        sampled = f" About {MAX_POINTS_DRAWN:,} are drawn." if len(vectors) > MAX_POINTS_DRAWN else ""
         st.caption(
             f"{len(vectors):,} vectors of {vectors.shape[1]} numbers; the axes show {percent(explained, 1)} of their "
             f"variance.{sampled}"
@@ -73,7 +73,7 @@ def vocabulary_panel(view: View, stack: str | None, controls: DeltaGenerator) ->
 
 def _neighbours(view: View, run: Reading, stack: str | None) -> int:
     label, tokens = token_labels(view.subject), run.ids(stack)
-    if len(label) > MOST_LISTED:
+    if len(label) > MAX_LISTED:
         token = ask_token(label, "near", tokens[0], "Of token")
     else:
         names = {name: f"{name}{' · in the input' if token in tokens else ''}" for token, name in enumerate(label)}
@@ -93,7 +93,7 @@ def _follow_click() -> None:
         st.session_state["near"] = point["token"]
 
 
-FEWEST_OF_A_KIND = 3
+MIN_OF_A_KIND = 3
 """Smallest number of characters of one kind in the alphabet for a note on that kind."""
 
 KINDS = {
@@ -111,7 +111,7 @@ def vocabulary_notes(view: View, stack: str | None) -> list[str]:
     n, alphabet = view.task.rule.n_numbers, view.task.config.alphabet
     order = about_order(n, once_per_model(view, stack, _nearness_of_numbers)) if n else ""
     places = {kind: [at for at, one in enumerate(alphabet) if one in found] for kind, found in KINDS.items()}
-    enough = {kind: found for kind, found in places.items() if len(found) >= FEWEST_OF_A_KIND}
+    enough = {kind: found for kind, found in places.items() if len(found) >= MIN_OF_A_KIND}
 
     def nearness(reading: Reading, stack: str | None) -> dict[str, Nearness]:
         return kinds_together(vocabulary_vectors(reading, stack)[1 : len(alphabet) + 1], enough)
@@ -157,7 +157,7 @@ ROUND_WITHIN = 0.2
 
 def has_waves(view: View) -> bool:
     """Whether the model reads enough numbers for a spectrum."""
-    return view.task is not None and view.task.rule.n_numbers >= FEWEST_NUMBERS
+    return view.task is not None and view.task.rule.n_numbers >= MIN_NUMBERS
 
 
 def number_waves_panel(view: View, stack: str | None, controls: DeltaGenerator) -> None:

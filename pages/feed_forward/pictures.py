@@ -29,7 +29,7 @@ from xformer.analysis.feed_forward import Survey, activity, fitting
 from xformer.formatting import percent
 from xformer.reading import Reading
 from xformer.site import Site, layer_title
-from xformer.viz.feed_forward import MOST_NEURONS_DRAWN, clear_limit, ranking_of, trigger_words
+from xformer.viz.feed_forward import MAX_NEURONS_DRAWN, clear_limit, ranking_of, trigger_words
 from xformer.viz.images import picture as image_of
 from xformer.viz.theme import signed_limit
 
@@ -115,7 +115,7 @@ def layer_headline(known: pd.DataFrame, active: Sequence[float], title: str) -> 
     return f"{layer}: **{few} of {len(shares):,}** neurons {hold} half of the activity on this input."
 
 
-MOST_POSITIONS = 24
+MAX_POSITIONS = 24
 
 
 def ranked_panel(view: View, choice: Choice, headline_at: DeltaGenerator) -> None:
@@ -125,7 +125,7 @@ def ranked_panel(view: View, choice: Choice, headline_at: DeltaGenerator) -> Non
         orders = {"distinct": "one of each trigger first", "activity": "by activity"}
         order = choose("rank", orders, "distinct", "Neurons", key="ff_rank")
         positions = range(len(run.tokens_of(choice.site.stack)))
-        window = ask_window(positions, "ff_from", most=MOST_POSITIONS)
+        window = ask_window(positions, "ff_from", most=MAX_POSITIONS)
     options: dict[str, Any] = {"layer": choice.layer, "distinct": order == "distinct", "survey": found}
     known = table(view, analysis.triggers, found or run, layer=choice.layer)
     with headline_at:
@@ -163,7 +163,7 @@ def ablation_note(row: dict[str, Any], *, judged: bool) -> str:
     return note.replace("-", "−")
 
 
-MOST_POSITIONS_BESIDE = 12
+MAX_POSITIONS_BESIDE = 12
 """The bars of up to this many positions are next to the sampled inputs; the bars of more are above them."""
 
 
@@ -185,7 +185,7 @@ def one_neuron_panel(view: View, choice: Choice, headline_at: DeltaGenerator) ->
         if row["trigger"] != "none":
             words, share = escape_markdown(trigger_words(row["trigger"], row["on"])), percent(row["share"], 0)
             headline(f"**#{choice.neuron}** {words}: {share} of its activation (uniform: {percent(row['even'], 0)}).")
-    left, right = st.columns([3, 4]) if len(window) <= MOST_POSITIONS_BESIDE else (st.container(), st.container())
+    left, right = st.columns([3, 4]) if len(window) <= MAX_POSITIONS_BESIDE else (st.container(), st.container())
     options = {"positions": window if len(window) < len(positions) else None, **before}
     calls = [Call(viz.neuron, (run,), {"layer": choice.layer, "neuron": choice.neuron, **options})]
     with left:
@@ -288,7 +288,7 @@ def activations_panel(view: View, choice: Choice, _: DeltaGenerator) -> None:
         stage = choose("stage", stages, "post", prompt, key=f"ff_stage{'_gated' * is_gated}", width="content")
         order = choose("order", ORDERS, "sorted", "Neurons", key="ff_order", width="content")
         shown = ask_window(positions, "ff_from")
-        columns = ask_window(range(n), "ff_columns", most=MOST_NEURONS_DRAWN, name="columns", what="columns")
+        columns = ask_window(range(n), "ff_columns", most=MAX_NEURONS_DRAWN, name="columns", what="columns")
     runs = view.runs().values()
     values = torch.cat([run[f"{path}.{stage}"][0] for run in runs]).numpy(force=True)  # [pos of all runs, d_ff]
     limit, largest = clear_limit(values), signed_limit(values)

@@ -48,7 +48,7 @@ from xformer.reading import Reading
 from xformer.widgets.matrices_data import Shown, matrices_data, mix, operand, product, softmax
 
 USUAL = "the cat saw the dog"
-MOST_TYPED = 120
+MAX_TYPED = 120
 """Maximum number of characters of the sentence."""
 D_OF_WORDS = (2, 4, 8)
 SEEDS = range(1, 100)
@@ -66,7 +66,7 @@ def ask_sentence() -> Sentence:
     seed("d", D_OF_WORDS, 4, key=WIDTH)
     seed("seed", SEEDS, 3, key=SEED)
     if (wanted := take_parameter("text")) is not None:
-        _set_text(wanted[:MOST_TYPED])
+        _set_text(wanted[:MAX_TYPED])
     if (wanted := take_parameter("vector")) is not None:
         word, _, numbers = wanted.rpartition(":")
         try:
@@ -138,7 +138,7 @@ def change(sent: Mapping[str, Any]) -> None:
 
 def _set_text(text: str) -> None:
     try:
-        st.session_state[TEXT] = " ".join(Sentence(validate_text(text, MOST_TYPED)).words)
+        st.session_state[TEXT] = " ".join(Sentence(validate_text(text, MAX_TYPED)).words)
     except InputError as error:
         st.session_state[PROBLEM] = str(error)
 
@@ -439,7 +439,7 @@ def parts_panel() -> tuple[list[str], dict[str, str]]:
 
 
 MODEL, USUAL_INPUT = "reverse-decoder", "3 7 12"
-MOST_NUMBERS = 4
+MAX_NUMBERS = 4
 """Maximum number of input numbers; with the answer they give nine rows."""
 COLUMNS_OF_Z = 4
 """Number of columns of Z that are drawn."""
@@ -500,14 +500,14 @@ def _ask_source(checkpoint: Checkpoint) -> tuple[tuple[int, ...], str]:
         st.session_state["principle_input"] = wanted[:60]
     st.session_state.setdefault("principle_input", USUAL_INPUT)
     keep_widget_value("principle_input")
-    label = f"Up to {MOST_NUMBERS} numbers"
+    label = f"Up to {MAX_NUMBERS} numbers"
     text = st.text_input(label, key="principle_input", persist_state="session", width=160, label_visibility="collapsed")
     task = checkpoint.task
     assert task is not None
     try:
         source = task.vocabulary.read(validate_text(text, 60))
-        if len(source) > MOST_NUMBERS:
-            raise InputError(f"This step reads at most {MOST_NUMBERS} numbers, got {len(source)}.")
+        if len(source) > MAX_NUMBERS:
+            raise InputError(f"This step reads at most {MAX_NUMBERS} numbers, got {len(source)}.")
         task.example(source, max_len=checkpoint.config.max_len)
     except InputError as error:
         return st.session_state.get("principle_input_last", (3, 7, 12)), str(error)

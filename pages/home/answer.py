@@ -34,13 +34,13 @@ from xformer.tasks.images import digit_images
 from xformer.tasks.rules.digits import Digits
 from xformer.viz.images import picture
 from xformer.widgets.page import scene_page
-from xformer.widgets.scene_data import MOST_TOKENS as SCENE_TOKENS
+from xformer.widgets.scene_data import MAX_TOKENS as SCENE_TOKENS
 from xformer.widgets.scene_data import scene_data
 
 LENGTHS = (100, 200, 400, 800)
 TEMPERATURES = {0.0: "greedy", 0.5: "careful", 0.8: "usual", 1.2: "daring"}
-MOST_GAPS, MOST_TOKENS = 4, 8
-MOST_MISTAKES = 12
+MAX_GAPS, MAX_TOKENS = 4, 8
+MAX_MISTAKES = 12
 """Maximum number of misclassified images shown."""
 
 
@@ -142,9 +142,9 @@ def filled_panel(view: View) -> None:
     if run.answer == tuple(run.ids()[position] for position in run.target_positions):
         caption("This text has no gaps: each position shows the token that the model finds likeliest there.")
         return
-    shown = run.target_positions[:MOST_GAPS]
+    shown = run.target_positions[:MAX_GAPS]
     for column, position in zip(st.columns(max(2, len(shown))), shown, strict=False):
-        p = run.logits[0, position].softmax(dim=-1).topk(min(MOST_TOKENS, view.shape.vocab_size))
+        p = run.logits[0, position].softmax(dim=-1).topk(min(MAX_TOKENS, view.shape.vocab_size))
         names = [view.subject.labels[token] for token in p.indices.tolist()]
         frame = pd.DataFrame({"token": names, "probability": p.values.tolist()})
         with column:
@@ -188,11 +188,11 @@ def mistakes_panel(view: View) -> None:
     if wrong.empty:
         st.caption("The model gets all of them right.")
         return
-    first = f"; the first {MOST_MISTAKES} are shown" if len(wrong) > MOST_MISTAKES else ""
+    first = f"; the first {MAX_MISTAKES} are shown" if len(wrong) > MAX_MISTAKES else ""
     st.caption(f"For the unchanged model, highest probability first{first}. “Show” makes one the input of all screens.")
     pixels = digit_images()[1].pixels.numpy()
-    columns = st.columns(min(MOST_MISTAKES, max(6, len(wrong))), gap="small")
-    for column, row in zip(columns, wrong.head(MOST_MISTAKES).to_dict("records"), strict=False):
+    columns = st.columns(min(MAX_MISTAKES, max(6, len(wrong))), gap="small")
+    for column, row in zip(columns, wrong.head(MAX_MISTAKES).to_dict("records"), strict=False):
         image = int(row["image"])
         with column:
             st.image(picture(pixels[image], dark=is_dark(), scale=10), width=80)

@@ -30,14 +30,14 @@ from xformer.interventions import join
 from xformer.positions import POSITION_KINDS, PositionKind
 from xformer.reading import Reading
 from xformer.site import head_title
-from xformer.viz.attention_patterns import MOST_CELLS, pooled
+from xformer.viz.attention_patterns import MAX_CELLS, pooled
 from xformer.viz.embeddings import every
 from xformer.viz.positions import attention_guess
 
 MOST_MOVED = "most"
 """The value in the link for the head whose attention moves most."""
 GUESS, GUESS_MAP, HEAD_MAP = "positions_guess", "positions_guess_map", "moved"
-LEAST_MOVED = 0.01
+MIN_MOVED = 0.01
 """A smaller share of moved attention is not reported."""
 HEIGHT = 224
 
@@ -72,8 +72,8 @@ def positions_off_panel(view: View, headline_at: DeltaGenerator, controls: Delta
     with headline_at:
         headline(finding)
     longest = max(on[f"{on.attention[layer].path}.pattern"].shape[-2:])
-    if longest > MOST_CELLS:
-        block = -(-longest // MOST_CELLS)
+    if longest > MAX_CELLS:
+        block = -(-longest // MAX_CELLS)
         st.caption(f"{longest} positions in blocks of {block}: a cell shows the largest weight of its block.")
     footer(view, "pattern", calls)
 
@@ -92,14 +92,14 @@ def question(on: Reading, off: Reading, layer: int, head: int) -> tuple[int, str
     moved = (after - before).abs().sum(dim=-1) / 2  # [query]
     query = int(moved.argmax())
     names = analysis.attention(on, layer=layer, head=head)["query"].unique()
-    return query, names[query] if moved[query] > LEAST_MOVED else ""
+    return query, names[query] if moved[query] > MIN_MOVED else ""
 
 
 def moved_sentence(on: Reading, off: Reading, moved: pd.DataFrame, layer: int, head: int) -> str:
     """Describe how much of a head's attention moved, and how many answers are right; "" where nothing moved."""
     path, n = on.attention[layer].path, len(on.target_positions)
     [share] = moved.loc[(moved["layer"] == path) & (moved["head"] == head), "moved"]
-    if share < LEAST_MOVED:
+    if share < MIN_MOVED:
         return ""
     has_changed = n > 1 and on.has_right_answer and on.n_correct != off.n_correct
     right = f", and **{off.n_correct}** of {n} answers are right instead of {on.n_correct}" if has_changed else ""
@@ -124,7 +124,7 @@ def _verdict(about: tuple[Any, ...], off: Reading) -> str:
     guessed_about, query, guess = st.session_state.get(GUESS, (None, "", ""))
     if guessed_about != about:
         return ""
-    cells = pooled(analysis.attention(off, layer=about[-2], head=about[-1]), MOST_CELLS)
+    cells = pooled(analysis.attention(off, layer=about[-2], head=about[-1]), MAX_CELLS)
     row = cells.loc[(cells["query"] == query) & cells["weight"].notna()]
     if row.empty:
         return ""
@@ -147,9 +147,9 @@ def _ask_head(view: View, moved: pd.DataFrame) -> tuple[int, int]:
     return cells[most if chosen == MOST_MOVED else chosen]
 
 
-MOST_ROWS_DRAWN = 128
+MAX_ROWS_DRAWN = 128
 """Largest number of positions drawn at a time."""
-MOST_WAVES = 8
+MAX_WAVES = 8
 TITLES = {"added": "Added vectors", "turned": "Angles", "biased": "Biases by distance"}
 _OFFSETS = {
     "added": "Dot product of the vectors of two positions, by distance; the band spans all pairs at that distance.",
@@ -178,7 +178,7 @@ def own_panel(view: View, side: str | None) -> None:
     else:
         how = "added" if view.config.position_kind.acts_on == "stream" else "turned"
         n, width = positions_of(view, side), view.config.d_model if how == "added" else (view.config.d_head + 1) // 2
-    rows, right = ask_window(range(n), "positions_from", most=MOST_ROWS_DRAWN), st.container()
+    rows, right = ask_window(range(n), "positions_from", most=MAX_ROWS_DRAWN), st.container()
     if how == "added":
         left, right = st.columns([3, 2], gap="large")
         with left:
@@ -217,19 +217,19 @@ def ask_waves(d_model: int) -> list[int]:
     kept = st.session_state.get("waves")
     if (wanted := take_parameter("waves")) is not None:
         known = {str(dimension): dimension for dimension in range(d_model)}
-        kept = list(dict.fromkeys(known[word] for word in wanted.split("-") if word in known))[:MOST_WAVES]
+        kept = list(dict.fromkeys(known[word] for word in wanted.split("-") if word in known))[:MAX_WAVES]
         if len(kept) != len(wanted.split("-")):
             warn_unknown("dimension")
     if not kept or max(kept) >= d_model:
         kept = sorted({0, 1, *(share * d_model // 8 * 2 for share in (1, 2, 3))} & set(range(d_model)))
     st.session_state["waves"] = kept
-    look: dict[str, Any] = {"max_selections": MOST_WAVES, "label_visibility": "collapsed", "persist_state": "session"}
+    look: dict[str, Any] = {"max_selections": MAX_WAVES, "label_visibility": "collapsed", "persist_state": "session"}
     waves = st.multiselect("Dimensions", list(range(d_model)), key="waves", **look) or [0]
     set_parameter("waves", "-".join(map(str, waves)))
     return waves
 
 
-MOST_ROWS_ON_A_CARD = 64
+MAX_ROWS_ON_A_CARD = 64
 CARDS_IN_A_ROW = 3
 
 
@@ -256,7 +256,7 @@ def _card(view: View, kind: PositionKind, side: str | None) -> None:
     elif kind.is_drawn_by_offset:
         picture(view, kind.name, viz.position_offsets, run, n=n, height=260, **options)  # its legend is below the chart
     else:
-        rows = range(min(n, MOST_ROWS_ON_A_CARD))
+        rows = range(min(n, MAX_ROWS_ON_A_CARD))
         picture(view, kind.name, viz.position_values, run, positions=rows, height=150, legend=False, **options)
 
 

@@ -11,7 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from pages.shared import resources
 from pages.shared.call import Call
-from pages.shared.inputs import MOST_TYPED
+from pages.shared.inputs import MAX_TYPED
 from pages.shared.layout import WIDE, caption, headline, run_title, what_to_notice
 from pages.shared.link import keep_widget_value, set_parameter, take_parameter
 from pages.shared.picture import footer, of_each_run, picture, shown, side_by_side, table
@@ -25,9 +25,9 @@ from xformer.analysis.text_similarity import Pooling, default_pooling, stream_na
 from xformer.errors import InputError
 from xformer.formatting import percent
 from xformer.tasks.batch import IGNORED
-from xformer.viz.residual import MOST_POINTS, answer_kind
+from xformer.viz.residual import MAX_POINTS, answer_kind
 
-MOST_NUMBERS = 100_000_000
+MAX_NUMBERS = 100_000_000
 """Largest number of logits computed for the notes of a lens; more would take seconds."""
 
 
@@ -60,7 +60,7 @@ def lens_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerator
             click = {"on_select": _follow_click, "selection_mode": "cell"} if framed and not index else {}
             shown(view, calls[index], f"lens_{index}", **click)
     footer(view, "lens", calls)
-    is_large = len(positions) * len(view.shape.sites) * len(view.subject.labels) > MOST_NUMBERS
+    is_large = len(positions) * len(view.shape.sites) * len(view.subject.labels) > MAX_NUMBERS
     frames = {
         name: table(view, analysis.lens, one_run, **(window if is_large else {}))
         for name, one_run in view.runs().items()
@@ -224,7 +224,7 @@ def norms_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerato
 def _thin(frame: pd.DataFrame) -> str:
     """Return a sentence for the caption where not all steps are drawn, else ""."""
     n_points = len(set(frame["depth"]))
-    return f" {MOST_POINTS} of {n_points} steps are drawn." if n_points > MOST_POINTS else ""
+    return f" {MAX_POINTS} of {n_points} steps are drawn." if n_points > MAX_POINTS else ""
 
 
 def norm_notes(frame: pd.DataFrame, what: str, norm: str) -> list[str]:
@@ -322,9 +322,9 @@ def who_adds(parts: pd.DataFrame, position: int) -> list[str]:
 MORE_TEXTS = ("Although the movie took its time, I loved all of it.", "The train to the airport leaves at noon.")
 """Texts to compare with the default input: a paraphrase, and another subject."""
 
-MOST_TEXTS = 8
+MAX_TEXTS = 8
 
-MOST_LINES = 4
+MAX_LINES = 4
 """Largest number of texts for which each pair has a line over the layers."""
 
 CLEAR = 0.02
@@ -359,7 +359,7 @@ def similarity_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGen
     frame = table(view, analysis.similarity, view.original(), **options)
     look: dict[str, Any] = options if layer == last else options | {"layer": layer}
     calls = [Call(viz.similarity, (view.original(),), look)]
-    if pooling != "own" and len(texts) <= MOST_LINES:
+    if pooling != "own" and len(texts) <= MAX_LINES:
         calls.append(Call(viz.similarity, (view.original(),), {**look, "what": "layers"}))
     side_by_side(view, calls, "similarity", widths=[3, 2][: len(calls)])
     footer(view, "similarity", calls, frame)
@@ -382,13 +382,13 @@ def _ask_texts(view: View) -> list[str]:
     st.session_state["similar_input"] = (view.model, first)
     keep_widget_value(_KEY)
     written = st.text_area(
-        "Texts, one per line", key=_KEY, persist_state="session", height=122, help=f"Two to {MOST_TEXTS} texts."
+        "Texts, one per line", key=_KEY, persist_state="session", height=122, help=f"Two to {MAX_TEXTS} texts."
     )
     set_parameter("texts", written)
     try:
-        texts = [line.strip() for line in validate_text(written, MOST_TYPED).splitlines() if line.strip()]
-        if not 2 <= len(texts) <= MOST_TEXTS:
-            raise InputError(f"Type 2 to {MOST_TEXTS} texts, one per line, got {len(texts)}.")
+        texts = [line.strip() for line in validate_text(written, MAX_TYPED).splitlines() if line.strip()]
+        if not 2 <= len(texts) <= MAX_TEXTS:
+            raise InputError(f"Type 2 to {MAX_TEXTS} texts, one per line, got {len(texts)}.")
         for text in texts:
             resources.check_memory(view.model, view.input.read(text))
     except InputError as error:

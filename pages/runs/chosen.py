@@ -50,7 +50,7 @@ SCALES = {"linear": "linear", "log": "log"}
 AXES = {"step": "steps", "seconds": "seconds"}
 MAX_DRAWN = 12
 """The number of run colours, and so the maximum number of runs that are drawn."""
-MOST_ALARMS = 3
+MAX_ALARMS = 3
 """Maximum alarms in the menu of a card."""
 GOOD = 0.99
 """The exact match at which the notes compare runs."""
@@ -287,11 +287,11 @@ def _recorded(entry: Entry) -> bool:
     if words := [f"{value:.3g} {name}" for name, value in found.items() if value is not None]:
         st.caption(f"Loss at step {last['step']:,}: {', '.join(words)}.")
     alarms = _alarms(entry)
-    for alarm in alarms[:MOST_ALARMS]:
+    for alarm in alarms[:MAX_ALARMS]:
         label = f"Step {alarm.frame:,}: {alarm.rule.replace('_', ' ')}"
         screens.link("train", label, "warning", run=entry.id, step=str(alarm.frame))
-    if len(alarms) > MOST_ALARMS:
-        st.caption(f"and {len(alarms) - MOST_ALARMS} more on the Train screen.")
+    if len(alarms) > MAX_ALARMS:
+        st.caption(f"and {len(alarms) - MAX_ALARMS} more on the Train screen.")
     return bool(alarms)
 
 

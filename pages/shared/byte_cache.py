@@ -32,7 +32,7 @@ R = TypeVar("R")
 UNUSED_SECONDS = 900.0
 """Seconds after which an unused entry is evicted."""
 MB = 1024**2
-LEAST_MB, MOST_MB, SHARE = 1024, 2048, 8
+MIN_MB, MAX_MB, SHARE = 1024, 2048, 8
 """Without XFORMER_MAX_MEMORY the budget is an eighth of the machine's memory, within these bounds."""
 
 
@@ -41,7 +41,7 @@ def budget() -> int:
     asked = os.environ.get("XFORMER_MAX_MEMORY", "")
     if asked.isascii() and asked.isdecimal():
         return int(asked) * MB
-    return min(MOST_MB * MB, max(LEAST_MB * MB, machine_bytes() // SHARE))
+    return min(MAX_MB * MB, max(MIN_MB * MB, machine_bytes() // SHARE))
 
 
 class _Entry:

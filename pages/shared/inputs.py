@@ -33,9 +33,9 @@ from xformer.reading import Reading
 from xformer.tasks.images import N_TEST
 from xformer.tasks.rules.digits import Digits
 
-MOST_EDITED = 256
+MAX_EDITED = 256
 """Maximum tokens of an input that can be edited one by one."""
-MOST_TYPED = 20_000
+MAX_TYPED = 20_000
 """Maximum characters of an input. This is more than any model here reads; the model reads the end of a longer text."""
 
 
@@ -74,7 +74,7 @@ class InputKind:
         how["disabled"] = bool(of.no_sample_reason)
         row.button("Random", on_click=lambda: set_input(of.random(random.getrandbits(32))), **how)
         try:
-            whole = of.read(validate_text(st.session_state["input"], MOST_TYPED))
+            whole = of.read(validate_text(st.session_state["input"], MAX_TYPED))
             source = of.truncate(whole)
             resources.check_memory(model, source)
         except InputError as error:
@@ -117,7 +117,7 @@ class InputKind:
             return Pieces()
         for first in (0, 1):  # some tokenizers put a special token before and after a text
             tokens = source[first : len(source) - first]
-            if 0 < len(tokens) <= MOST_EDITED and of.text(tokens) == of.text(source):
+            if 0 < len(tokens) <= MAX_EDITED and of.text(tokens) == of.text(source):
                 texts = [of.text((*tokens, tokens[-1])[:n]) for n in range(len(tokens) + 2)]
                 if all(after.startswith(before) for before, after in pairwise(texts)):
                     return Pieces(tuple(after[len(before) :] for before, after in pairwise(texts)), first)
@@ -157,7 +157,7 @@ def _begin(of: Input) -> None:
         set_input(of.default)
     elif before != of.name:
         try:
-            of.read(validate_text(st.session_state["input"], MOST_TYPED))
+            of.read(validate_text(st.session_state["input"], MAX_TYPED))
         except InputError:
             set_input(of.default)
 
@@ -284,7 +284,7 @@ def edited(pieces: Sequence[str], at: int, text: str) -> str:
 def follow_edit(subject: ModelAdapter, pieces: Sequence[str], at: int, text: str) -> str:
     """Apply the edit of one token to the input. A callback; returns why the new text cannot be read, else ""."""
     try:
-        whole = validate_text(edited(pieces, at, text), MOST_TYPED)
+        whole = validate_text(edited(pieces, at, text), MAX_TYPED)
         subject.input.read(whole)
     except InputError as error:
         return str(error)
@@ -297,7 +297,7 @@ _PICTURE_TYPES = ["png", "jpg", "jpeg", "webp", "gif", "bmp"]
 _MAX_MEGABYTES = 16
 """Maximum size of an uploaded picture."""
 
-_MOST_CLASSES = 3
+_MAX_CLASSES = 3
 """Number of likeliest classes that are shown."""
 
 
@@ -339,7 +339,7 @@ class PictureKind(InputKind):
 def _likeliest_classes(run: Reading, name: str, before: Lane | None = None) -> Lane:
     """Return a lane of the likeliest classes of a picture, marking those that differ from `before` at the same rank."""
     p = run.probabilities[0]  # [vocab]
-    top = p.topk(min(_MOST_CLASSES, len(p)))
+    top = p.topk(min(_MAX_CLASSES, len(p)))
     tokens = tuple(run.subject.labels[at] for at in top.indices.tolist())
     moved = () if before is None else tuple(a != b for a, b in zip(tokens, before.tokens, strict=True))
     return Lane(name, tokens, probability=tuple(top.values.tolist()), moved=moved)

@@ -26,7 +26,7 @@ from xformer.tasks.task import Example
 
 MASKS = ("as trained", "causal", "full")
 """The available masks; the first is the model's own."""
-MOST_IN_USE = 4
+MAX_IN_USE = 4
 """Maximum readings that a script run holds on to while the cache evicts others."""
 PATIENCE_SECONDS = 60.0
 """Maximum seconds that a script run waits for memory, so that one that hangs does not block all others."""
@@ -102,7 +102,7 @@ def _computed(key: RunKey) -> Reading:
             shared.sweep(more=n_bytes)
         found = shared.get(at, partial(_run, *key))
     run.readings[key] = found
-    if len(run.readings) > MOST_IN_USE:
+    if len(run.readings) > MAX_IN_USE:
         del run.readings[next(iter(run.readings))]
     return found
 

@@ -22,7 +22,7 @@ from xformer.training.entry import ELSEWHERE, Entry
 
 Settings = Mapping[str, Sequence[Any]] | None
 """The swept settings; None for one model."""
-MOST_NAME = 80
+MAX_NAME = 80
 NO_OWNER = (
     "You cannot own anything here: your browser blocks the cookie of this server, or shows this page in a frame. "
     "Allow the cookie, or open the page in its own tab, and try again."
@@ -31,7 +31,7 @@ NO_OWNER = (
 
 def start(settings: Preset, *, name: str = "", device: str = "auto", sweep: Settings = None) -> str:
     """Queue a run for the visitor and return its id; with `sweep`, a sweep of many models."""
-    name = validate_text(name, MOST_NAME)
+    name = validate_text(name, MAX_NAME)
     return _submit(jobs.submit, run_store.store(), settings, name=name, device=device, sweep=sweep)
 
 
@@ -74,7 +74,7 @@ def change_rate(run: str, peak: float) -> None:
 
 def rename(run: str, name: str) -> None:
     """Rename a run."""
-    run_store.store().rename(_own(run).id, validate_text(name, MOST_NAME))
+    run_store.store().rename(_own(run).id, validate_text(name, MAX_NAME))
 
 
 def tag(run: str, tags: list[str]) -> None:

@@ -29,11 +29,11 @@ from xformer.training.entry import Entry
 from xformer.viz.timeline import Frame, TimelineLayer, head_to_enlarge, layers_of, timeline_frame
 from xformer.viz.training_runs import THUMBNAIL_WIDE, thumbnail
 
-MOST_CELLS = 4_000_000
+MAX_CELLS = 4_000_000
 """Maximum cells of one frame; each takes one byte."""
 CARD = THUMBNAIL_WIDE + 32
 """Width of a card with a thumbnail in CSS pixels; three fit side by side at 1280 px."""
-MOST_POINTS = 80
+MAX_POINTS = 80
 """Approximate number of points of the loss curve; more cannot be seen."""
 Curve = tuple[tuple[float, float], ...]
 """Losses by step."""
@@ -44,10 +44,10 @@ def check_size(config: ModelConfig, example: Example) -> None:
     source, target = example.stream.shape[1], None if example.target is None else example.target.shape[1]
     check_fits(config, source, target, allowed_bytes=budget())
     heads, tokens = config.n_layers * config.n_heads, max(source, target or 0)
-    if heads * tokens**2 > MOST_CELLS:
+    if heads * tokens**2 > MAX_CELLS:
         raise InputError(
             f"A timeline of {heads:,} heads over {tokens:,} tokens has {heads * tokens**2:,} cells per frame, and at most "
-            f"{MOST_CELLS:,} can be shown; type a shorter input."
+            f"{MAX_CELLS:,} can be shown; type a shorter input."
         )
 
 
@@ -91,7 +91,7 @@ def _show(found: tuple[str, str] | None) -> bool:
 def _loss(rows: Sequence[Mapping[str, Any]]) -> Curve:
     losses = {row["step"]: row.get("held_out_loss") or row.get("loss") for row in rows}
     known = {step: loss for step, loss in losses.items() if isinstance(loss, float)}
-    return tuple((float(step), known[step]) for step in thinned(list(known), MOST_POINTS))
+    return tuple((float(step), known[step]) for step in thinned(list(known), MAX_POINTS))
 
 
 @st.cache_data(max_entries=256, show_spinner=False)

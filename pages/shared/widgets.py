@@ -17,7 +17,7 @@ from pages.shared.link import keep_widget_value, set_parameter, take_parameter
 from pages.shared.text import escape_markdown
 from xformer.errors import InputError, XformerError
 
-MOST_SHOWN = 24
+MAX_SHOWN = 24
 """Maximum columns of a picture; more do not fit a screen legibly."""
 T = TypeVar("T")
 SIDES = {"encoder": "source", "decoder": "target"}
@@ -116,7 +116,7 @@ def ask_side() -> str:
 
 
 def ask_window(
-    positions: Sequence[int], key: str, *, most: int = MOST_SHOWN, name: str = "from", what: str = "positions"
+    positions: Sequence[int], key: str, *, most: int = MAX_SHOWN, name: str = "from", what: str = "positions"
 ) -> Sequence[int]:
     """Draw a slider for the window of positions that a picture shows, if not all of them fit.
 
@@ -159,13 +159,13 @@ def warn_unknown(what: str, there: Iterable[str] = ()) -> None:
     )
 
 
-MOST_LISTED = 512
+MAX_LISTED = 512
 """Maximum vocabulary size for a list of tokens; larger vocabularies get a search field."""
 
-MOST_FOUND = 30
+MAX_FOUND = 30
 
 
-def find_tokens(labels: Sequence[str], text: str, most: int = MOST_FOUND) -> list[int]:
+def find_tokens(labels: Sequence[str], text: str, most: int = MAX_FOUND) -> list[int]:
     """Find the tokens equal to a text, then those with a leading space (·), then those containing it, the shortest first."""
     wanted = text.replace(" ", "·")
     if not wanted:

@@ -235,7 +235,7 @@ def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
             ":material/group: A text that you upload is visible only to you. Once you train on it, everyone on this server can "
             "see the run and passages of the text."
         )
-    most = texts.MOST_BYTES // 1024**2
+    most = texts.MAX_BYTES // 1024**2
     kinds = ["txt", "md", "csv", "py", "json", "html", "xml"]
     file_box(f"Your own text: UTF-8, up to {most} MB", kinds, most, take, key="text_file")
     if not texts.is_here(SHAKESPEARE):

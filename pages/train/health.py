@@ -42,7 +42,7 @@ from xformer.viz.training_curves import metrics_frame
 
 TICK = 2.0
 """Seconds between two updates of an ongoing training."""
-MOST_BYTES = 1_200_000
+MAX_BYTES = 1_200_000
 """Maximum bytes of patterns sent to the browser."""
 
 
@@ -117,7 +117,7 @@ def _record(entry: Entry, n_rows: int) -> HealthRecord:
 def _timeline(entry: Entry, record: HealthRecord, rows: Sequence[Mapping[str, Any]], *, live: bool) -> bytes:
     steps = record.steps
     size = sum(codes.size for codes in record.planes(steps[-1]).values())
-    chosen = thinned(steps, max(2, MOST_BYTES // max(1, size)))
+    chosen = thinned(steps, max(2, MAX_BYTES // max(1, size)))
     marks = {alarm.step: alarm.rule.replace("_", " ") for alarm in reversed(record.alarms)}
     return health_timeline(
         record.tokens,

@@ -89,15 +89,15 @@ from xformer.widgets.page import timeline_page
 
 HEIGHT = 230
 """The height of a chart in CSS pixels, including axes."""
-MOST_FRAMES = 120
+MAX_FRAMES = 120
 """Maximum number of snapshots in a timeline."""
-MOST_POINTS = 200
+MAX_POINTS = 200
 """Approximate maximum number of exact-match points in the player."""
-MOST_BYTES = 1_200_000
+MAX_BYTES = 1_200_000
 """Maximum size of a timeline sent to the browser."""
 BUDGET = 0.25
 """Seconds spent on evaluating snapshots in one rerun of the page."""
-MOST_HEADS = 16
+MAX_HEADS = 16
 """Maximum number of heads with a curve each; above it, only the best head of each layer has one."""
 
 
@@ -199,7 +199,7 @@ def timeline_of(entry: Entry, settings: Preset, task: Task, example: Example, wa
     folder, cache_key = run_store.store().folder_of(entry.id), ("snapshots", entry.id, example.source)
     cache: dict[tuple[int, int], Frame] = shared.get(cache_key, dict)  # by step and time of the file
     cells = sum(codes.size for frame in list(cache.values())[:1] for codes in frame.planes.values())
-    most = min(MOST_FRAMES, max(2, MOST_BYTES // cells)) if cells else MOST_FRAMES
+    most = min(MAX_FRAMES, max(2, MAX_BYTES // cells)) if cells else MAX_FRAMES
     steps = thinned(snapshot_steps(folder), most)
     begun, waiting = time.perf_counter(), 0
     keys: dict[int, tuple[int, int]] = {}
@@ -245,7 +245,7 @@ def metric_chart(view: RunView, call: Call) -> None:
 
 
 def head_panel(view: RunView) -> None:
-    """Draw the scores of the heads over the snapshots; with more than `MOST_HEADS`, of the best head of each layer."""
+    """Draw the scores of the heads over the snapshots; with more than `MAX_HEADS`, of the best head of each layer."""
     timeline, names, title = view.timeline, view.timeline.head_names, f"Heads: {view.task.rule.score_name} score"
     help = "The share of a head’s attention on the positions that the task needs, from 0 (none) to 1 (all)."
     st.markdown(f"**{title}**", help=help)
@@ -253,7 +253,7 @@ def head_panel(view: RunView) -> None:
         st.caption("The scores appear with the first snapshot.")
         return
     table = timeline.table
-    if len(names) > MOST_HEADS:
+    if len(names) > MAX_HEADS:
         table = table.loc[table.groupby(["step", "layer"])["score"].idxmax()].assign(head=0)
         paths = {*table["layer"]}
         names = {(layer.path, 0): f"{layer.title}, best head" for layer in timeline.layers if layer.path in paths}
@@ -382,7 +382,7 @@ def _live(run: str, visitor: str, moves: bool) -> None:
         found_at = st.container(key="run_headline")
     frame = metrics_frame(rows_so_far(entry))
     shares = [] if task.rule.is_open_ended else frame[["step", "held_out_exact_match"]].dropna().to_numpy().tolist()
-    drawn = {*thinned([int(step) for step, _ in shares], MOST_POINTS)}
+    drawn = {*thinned([int(step) for step, _ in shares], MAX_POINTS)}
     exact = [(int(step), round(share, 4)) for step, share in shares if step in drawn]
     with toolbar():
         example = _ask_probe(entry, task, settings.model.max_len)

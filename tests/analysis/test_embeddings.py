@@ -120,7 +120,7 @@ def test_pca_is_the_eigen_decomposition_of_the_covariance(n: int, d: int) -> Non
 def test_pca_of_many_points_in_single_precision_gives_the_same_axes(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = points(31, 5).float()
     few = pca(vectors, 2)
-    monkeypatch.setattr(embeddings, "MOST_IN_DOUBLE", 0)
+    monkeypatch.setattr(embeddings, "MAX_DOUBLE_VALUES", 0)
     many = pca(vectors, 2)
     torch.testing.assert_close(many.points, few.points, rtol=0, atol=1e-3)
     torch.testing.assert_close(many.explained, few.explained, rtol=0, atol=1e-5)

@@ -68,7 +68,7 @@ def tiny_survey(monkeypatch: pytest.MonkeyPatch, architecture: str, n: int, seed
     """Run a survey that keeps three inputs for each neuron, with `batch` inputs per batch."""
     subject = tiny_subject(architecture)
     monkeypatch.setattr(feed_forward, "BEST", 3)
-    monkeypatch.setattr(feed_forward, "MOST_TOKENS_AT_ONCE", batch * max(subject.task.longest))
+    monkeypatch.setattr(feed_forward, "MAX_TOKENS_AT_ONCE", batch * max(subject.task.longest))
     return survey(subject, n, seed)
 
 

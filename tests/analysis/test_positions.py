@@ -144,7 +144,7 @@ def test_without_positions_only_a_causal_model_depends_on_the_order() -> None:
 def test_order_test_returns_none_for_palindromes_and_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert order_test(ran(random_model("encoder-decoder"))) is None
     # Only the first tokens of a long input are used.
-    monkeypatch.setattr("xformer.analysis.positions.MOST_TOKENS_READ", 3)
+    monkeypatch.setattr("xformer.analysis.positions.MAX_TOKENS_READ", 3)
     assert order_test(ran(random_model("encoder"), tokens=torch.tensor([[3, 7, 3, 1, 4]]))) is None
 
 

@@ -52,7 +52,7 @@ def test_returning_browser_is_the_same_student(rooms: Rooms, room: Room) -> None
 
 
 def test_full_room_refuses_further_students(rooms: Rooms, room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_MEMBERS", 1)
+    monkeypatch.setattr(module, "MAX_MEMBERS", 1)
     rooms.join(room.id, "one")
     with pytest.raises(ClassroomError, match="1 are allowed"):
         rooms.join(room.id, "two")
@@ -182,7 +182,7 @@ def test_another_process_reads_the_same_rooms(rooms: Rooms, room: Room) -> None:
 
 
 def test_number_of_rooms_on_a_server_is_limited(rooms: Rooms, room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_ROOMS", 1)
+    monkeypatch.setattr(module, "MAX_ROOMS", 1)
     with pytest.raises(ClassroomError, match="1 are allowed"):
         rooms.open("another")
     second = rooms.open("lecturer")  # replaces the first

@@ -164,7 +164,7 @@ def test_a_too_large_archive_is_rejected_before_it_is_unpacked(
     content = to_archive(store_of(recorded), recorded.run)
     with pytest.raises(QuotaExceededError, match="This record takes"):
         from_archive(RunStore(tmp_path), content, owner="me", limits=Limits(disk=1000))
-    monkeypatch.setattr("xformer.integrations.health_archive.MOST_BYTES", 1000)
+    monkeypatch.setattr("xformer.integrations.health_archive.MAX_BYTES", 1000)
     with pytest.raises(CheckpointError, match="are read"):
         from_archive(RunStore(tmp_path), content, owner="me")
 
@@ -193,7 +193,7 @@ def test_random_damage_is_rejected_or_harmless(recorded: AttentionHealth, tmp_pa
 def test_a_long_record_is_thinned(recorded: AttentionHealth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = store_of(recorded).folder_of(recorded.run)
     most = sum(file.stat().st_size for file in (folder / "health").glob("*.npz")) - 1
-    monkeypatch.setattr("xformer.integrations.health_archive.MOST_PACKED", most)
+    monkeypatch.setattr("xformer.integrations.health_archive.MAX_PACKED", most)
     store = RunStore(tmp_path)
     run = from_archive(store, to_archive(store_of(recorded), recorded.run), owner="me").run
     assert HealthRecord.load(store.folder_of(run)).steps == [0, 10]

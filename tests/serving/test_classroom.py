@@ -16,7 +16,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from pages.shared.serving import classroom
 from pages.shared.serving.access import COOKIE, HostGuard, MessageGuard, SecurityHeaders, VisitorCookie
-from pages.shared.serving.classroom import ENDED, MOST_CHARACTERS, REFUSED, TABS_EACH, Guesses, hub
+from pages.shared.serving.classroom import ENDED, MAX_CHARACTERS, REFUSED, TABS_EACH, Guesses, hub
 from pages.shared.serving.limits import ConnectionGuard
 from xformer.classroom.rooms import Question, Room, Rooms
 
@@ -198,7 +198,7 @@ def test_oversized_message_closes_only_its_own_connection(client: TestClient, ro
     with join(client, room) as student, join(client, room) as neighbour:
         receive(student)
         receive(neighbour)
-        student.send_text("x" * (MOST_CHARACTERS + 1))
+        student.send_text("x" * (MAX_CHARACTERS + 1))
         assert closing_code(student) == 1009
         neighbour.send_bytes(b"\xff\xfe")
         assert receive(neighbour, "problem")

@@ -14,7 +14,7 @@ import torch
 from tests.training.at_work import failing_with
 from tests.training.tiny import tiny_model
 from xformer.config import TaskConfig
-from xformer.decoding import MOST_TOKENS, Sampling, continue_text
+from xformer.decoding import MAX_TOKENS, Sampling, continue_text
 from xformer.errors import ConfigError, InputError
 from xformer.model import Transformer
 from xformer.presets import preset
@@ -279,7 +279,7 @@ def test_generation_is_bounded_and_uses_its_generator() -> None:
         return [step.token for step in continue_text(model, [1, 2], 30, **how)]
 
     assert draw(1) == draw(1) != draw(2)
-    for n in (-1, MOST_TOKENS + 1):
+    for n in (-1, MAX_TOKENS + 1):
         with pytest.raises(InputError, match=f"from 0 to 10,000 tokens, got {n}"):
             continue_text(model, [1], n)
     with pytest.raises(InputError, match="at least one token"):

@@ -172,7 +172,7 @@ def test_progress_of_scoring_is_stored(run: LocalRun, during: Any, seconds: floa
 
     run.monkeypatch.setattr(evaluate, "rows_at_once", lambda *_: 5)
     run.monkeypatch.setattr(evaluate, "score", part)
-    run.monkeypatch.setattr(commands, "MOST_SECONDS", seconds)
+    run.monkeypatch.setattr(commands, "MAX_SECONDS", seconds)
     entry = run.train()
     found = [(one.state, one.step, *one.live["scoring"][:2]) for one in seen]
     assert found == [("running", 20, done, 20) for done in range(0, samples, 5)]

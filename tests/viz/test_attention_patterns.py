@@ -144,7 +144,7 @@ def test_arcs_have_the_width_of_their_weight_and_the_hue_of_their_head(original:
 
 
 def test_only_the_strongest_arcs_are_drawn(original: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_patterns, "MOST_ARCS", 4)
+    monkeypatch.setattr(attention_patterns, "MAX_ARCS", 4)
     points = rows_of(viz.attention_arcs(original, layer=0, heads=[0]), "arc")
     widths = {point["arc"]: point["width"] for point in points}
     strongest = original["encoder.0.attn.pattern"][0, 0].flatten().topk(4).values

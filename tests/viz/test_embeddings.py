@@ -17,7 +17,7 @@ from xformer import viz
 from xformer.adapters import BareModel
 from xformer.analysis.embeddings import principal_axes, vector_table
 from xformer.errors import InputError
-from xformer.viz.embeddings import MOST_CELLS, vector_heatmap
+from xformer.viz.embeddings import MAX_CELLS, vector_heatmap
 
 LABELS = ["3", "7", "1", "7", "2"]
 TOKENS = [3, 7, 1, 7, 2]
@@ -26,7 +26,7 @@ TOKENS = [3, 7, 1, 7, 2]
 def test_wide_vectors_are_thinned_by_columns() -> None:
     table = vector_table(torch.zeros(11, 997), [""] * 11)
     rows = all_rows(vector_heatmap(table, dark=False))
-    assert len(rows) <= MOST_CELLS
+    assert len(rows) <= MAX_CELLS
     assert {row["dimension"] for row in rows} == set(range(0, 997, 3))  # evenly, from the first to the last
 
 

@@ -99,7 +99,7 @@ def test_neurons_are_labelled_by_their_triggers() -> None:
 
 
 def test_promotion_shows_the_tokens_with_the_largest_effects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_forward, "MOST_TOKENS_DRAWN", 4)
+    monkeypatch.setattr(feed_forward, "MAX_TOKENS_DRAWN", 4)
     chosen = top_neurons(RUN, layer=LAYER, position=2, n=3)
     effect = direct_logit_effect(RUN, LAYER)[chosen].numpy() * POST[2, chosen][:, None]  # [3, 11]
     kept = np.argsort(-np.abs(effect).max(axis=0))[:4]

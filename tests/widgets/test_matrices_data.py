@@ -11,7 +11,7 @@ import torch
 import xformer
 from tests.training.tiny import random_model
 from xformer.analysis.principles import AttentionCell, attention_cell
-from xformer.widgets.matrices_data import MOST_KEYS, is_followed, row_data
+from xformer.widgets.matrices_data import MAX_KEYS, is_followed, row_data
 
 
 def cell_of(n: int = 4) -> AttentionCell:
@@ -38,6 +38,6 @@ def test_ablated_head_is_labelled_as_set_to_0() -> None:
 
 
 def test_long_rows_and_non_softmax_rows_are_not_followed() -> None:
-    assert is_followed(cell_of(MOST_KEYS))
-    assert not is_followed(cell_of(MOST_KEYS + 1))
+    assert is_followed(cell_of(MAX_KEYS))
+    assert not is_followed(cell_of(MAX_KEYS + 1))
     assert not is_followed(replace(cell_of(), pattern=torch.tensor([0.0, 0.0, 1.0, 0.0])))

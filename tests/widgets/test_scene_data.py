@@ -12,7 +12,7 @@ import xformer
 from pages.components.players import Opened, opened
 from xformer.reading import Reading
 from xformer.viz.packing import header_of
-from xformer.widgets.scene_data import MAGIC, MOST_TOKENS, scene_data
+from xformer.widgets.scene_data import MAGIC, MAX_TOKENS, scene_data
 
 
 def body(data: bytes) -> bytes:
@@ -71,10 +71,10 @@ def test_long_text_shows_its_last_tokens_with_an_open_output() -> None:
     header = header_of(scene_data(reading), MAGIC)
     [stack] = header["stacks"]
 
-    assert stack["n"] == len(reading.tokens) > MOST_TOKENS == len(stack["tokens"])
-    assert stack["first"] == stack["n"] - MOST_TOKENS
+    assert stack["n"] == len(reading.tokens) > MAX_TOKENS == len(stack["tokens"])
+    assert stack["first"] == stack["n"] - MAX_TOKENS
     last = header["answers"][-1]
-    assert (header["continues"], last["is_right"], last["row"]) == (True, None, MOST_TOKENS - 1)
+    assert (header["continues"], last["is_right"], last["row"]) == (True, None, MAX_TOKENS - 1)
 
 
 def test_messages_of_the_browser_are_validated() -> None:

@@ -187,7 +187,7 @@ class ArgumentsOnly(Input):
 SAMPLES = {"flower": "flower.jpg", "temple": "china.jpg"}
 """Photographs included in scikit-learn."""
 
-MOST_UPLOADS, MOST_PIXELS, KEPT_SIDE = 64, 40_000_000, 512
+MAX_UPLOADS, MAX_PIXELS, KEPT_SIDE = 64, 40_000_000, 512
 """Limits on uploads: the number that is kept, the pixels of an image, and the longer side of a kept image."""
 
 
@@ -290,8 +290,8 @@ def keep_upload(data: bytes) -> str:
         from PIL import Image
     try:
         image = Image.open(io.BytesIO(data), formats=("PNG", "JPEG", "WEBP", "GIF", "BMP"))
-        if image.width * image.height > MOST_PIXELS:
-            raise InputError(f"An image may have at most {MOST_PIXELS:,} pixels, got {image.width} × {image.height}.")
+        if image.width * image.height > MAX_PIXELS:
+            raise InputError(f"An image may have at most {MAX_PIXELS:,} pixels, got {image.width} × {image.height}.")
         image = image.convert("RGB")
     except InputError:
         raise
@@ -301,7 +301,7 @@ def keep_upload(data: bytes) -> str:
     name = f"upload-{hashlib.sha256(image.tobytes()).hexdigest()[:12]}"
     with _LOCK:
         _UPLOADS[name] = image
-        while len(_UPLOADS) > MOST_UPLOADS:
+        while len(_UPLOADS) > MAX_UPLOADS:
             _UPLOADS.popitem(last=False)
     return name
 

@@ -295,14 +295,14 @@ MEMORY = 1024**3
 """The memory limit in bytes, beyond the memory of the imports. Mapped files do not count."""
 STEP_SECONDS = 4
 """The CPU time limit of the model, and again of the tokenizer, after the imports."""
-MOST_RATIO = 2.0
+MAX_RATIO = 2.0
 """A class may have this many times the parameters of its file, as tied weights are stored once."""
 SLACK = 1_000_000
 """Parameters allowed beyond that."""
-MOST_BUFFER_BYTES = 512 * 1024**2
+MAX_BUFFER_BYTES = 512 * 1024**2
 """The limit on the bytes of buffers, such as masks and position tables, which are in no file."""
 PROBES = ("a" * 2_000 + "!", " " * 2_000, "1" * 2_000, "\n" * 1_000, "é" * 500, "aB1 ,\t" * 300, "\u200b" * 300)
-MOST_TOKENS = 4
+MAX_TOKENS = 4
 """The largest plausible number of tokens per byte of text."""
 
 
@@ -350,16 +350,16 @@ def _count(transformers: Any, config: Any, n_stored: int) -> None:
         warnings.simplefilter("ignore")
         model = kind.from_config(config) if hasattr(kind, "from_config") else kind(config)
     n_wanted = sum(weight.numel() for weight in model.parameters())
-    if n_wanted > MOST_RATIO * n_stored + SLACK:
+    if n_wanted > MAX_RATIO * n_stored + SLACK:
         raise CheckpointError(
             f"config.json describes a model of {n_wanted:,} parameters, but the file has {n_stored:,}; use the config.json "
             "that the model was saved with."
         )
     n_bytes = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
-    if n_bytes > MOST_BUFFER_BYTES:
+    if n_bytes > MAX_BUFFER_BYTES:
         raise CheckpointError(
             f"config.json requires {n_bytes // 1024**2:,} MB of buffers besides the weights; at most "
-            f"{MOST_BUFFER_BYTES // 1024**2} MB are allowed."
+            f"{MAX_BUFFER_BYTES // 1024**2} MB are allowed."
         )
 
 
@@ -370,9 +370,9 @@ def _check_tokenizer(tokenizer: Any) -> None:
             n = len(tokenizer(text)["input_ids"])
         except Exception:  # a tokenizer that lacks some characters may still read ordinary text
             continue
-        if n > MOST_TOKENS * len(text.encode()) + 64:
+        if n > MAX_TOKENS * len(text.encode()) + 64:
             raise CheckpointError(
-                f"The tokenizer makes {n:,} tokens of {len(text):,} characters; at most {MOST_TOKENS} per byte are allowed."
+                f"The tokenizer makes {n:,} tokens of {len(text):,} characters; at most {MAX_TOKENS} per byte are allowed."
             )
 
 

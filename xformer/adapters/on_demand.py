@@ -31,7 +31,7 @@ from xformer.model_shape import ModelShape
 from xformer.tape import AnyTape, Edit, Tape, TapeAt
 from xformer.tasks.task import Example
 
-MOST_GROUPS = 2
+MAX_GROUPS = 2
 """The largest number of groups of recomputed activations kept at once."""
 Reduce = Callable[[str, dict[str, Tensor]], Any]
 """Called with a layer's path and its mask, pattern and z; returns their reduced form."""
@@ -124,7 +124,7 @@ class OnDemand(dict[str, Tensor]):
             if group not in self._groups:
                 wanted = [one for one in self if not dict.__contains__(self, one) and not self._is_later(one)]
                 found = self._record([one for one in wanted if _group(one.rpartition(".")[2]) == group])
-                self._groups = dict([*self._groups.items(), (group, found)][-MOST_GROUPS:])
+                self._groups = dict([*self._groups.items(), (group, found)][-MAX_GROUPS:])
             return self._groups[group][name]
 
     def _is_later(self, name: str) -> bool:

@@ -153,7 +153,7 @@ def head_effects(
     return found.table()
 
 
-MOST_MEASURED = 4096
+MAX_MEASURED = 4096
 """Heads × tokens. Up to this product `heads_worth_seeing` also ablates each head."""
 
 
@@ -180,7 +180,7 @@ def heads_worth_seeing(reading: Reading, n: int = 5) -> pd.DataFrame:
     found = notable_heads(reading, n=10_000)
     heads = [(site.path, head) for site in reading.attention for head in range(reading.subject.shape.heads[site.path])]
     n_tokens = reading.example.stream.shape[1]
-    if not isinstance(reading.subject, BareModel) or len(heads) * n_tokens > MOST_MEASURED or not reading.has_logits:
+    if not isinstance(reading.subject, BareModel) or len(heads) * n_tokens > MAX_MEASURED or not reading.has_logits:
         return found.assign(effect=math.nan, right=math.nan).head(n)
     measure, at = minimal_pairs.of_run(reading), list(reading.target_positions)
     before, labels = float(measure(reading.logits)), reading.example.labels[0, at]

@@ -20,7 +20,7 @@ from xformer.site import Site
 from xformer.trace import Trace
 
 Pattern = Float[Tensor, "head query key"]
-MOST_WRITTEN_OUT = 512**2
+MAX_WRITTEN_OUT = 512**2
 """The most cells of a table whose names are text; larger tables use categories, which need a tenth of the memory."""
 REACH = 24
 """How many queries and keys on each side of a cell `attention` keeps with `around`."""
@@ -106,7 +106,7 @@ def pattern_cells(
 
 def _column(names: Sequence[str], rows: Int[np.ndarray, " row"]) -> np.ndarray | pd.Categorical:
     """Return a name per row; with very many rows each name is stored once."""
-    return np.asarray(names)[rows] if len(rows) <= MOST_WRITTEN_OUT else pd.Categorical.from_codes(rows, list(names))
+    return np.asarray(names)[rows] if len(rows) <= MAX_WRITTEN_OUT else pd.Categorical.from_codes(rows, list(names))
 
 
 def attention_moved(reading: Reading, *, before: Reading) -> pd.DataFrame:
@@ -180,7 +180,7 @@ def looks_back_only(reading: Reading, stack: str | None = None) -> bool:
     return all(not reading[f"{path}.mask"].triu(1).any() for path in paths)
 
 
-MOST_TOKENS = 48
+MAX_TOKENS = 48
 """The most tokens per side of a rollout; beyond it, neighbouring tokens are pooled."""
 
 
@@ -188,7 +188,7 @@ def rollout(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
     """Compute attention rollout: how much of the token at `key` could have reached `query` after each layer.
 
     Each layer contributes ½ (mean pattern of its heads) + ½ I, and layers are multiplied (Abnar and Zuidema 2020,
-    arXiv:2005.00928). Beyond `MOST_TOKENS` tokens, neighbours are pooled: keys are summed and queries averaged, so that each
+    arXiv:2005.00928). Beyond `MAX_TOKENS` tokens, neighbours are pooled: keys are summed and queries averaged, so that each
     row still sums to 1.
 
     Args:
@@ -209,8 +209,8 @@ def rollout(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
         ['layer', 'query', 'key', 'share']
     """
     names = numbered(reading.tokens_of(stack))
-    names = [span(names, *block) for block in blocks(len(names), MOST_TOKENS)]
-    reached = rollout_matrices(reading.trace, stack, MOST_TOKENS)
+    names = [span(names, *block) for block in blocks(len(names), MAX_TOKENS)]
+    reached = rollout_matrices(reading.trace, stack, MAX_TOKENS)
     return array_table({"layer": range(1, 1 + len(reached))}, {"query": names}, {"key": names}, share=reached)
 
 
@@ -330,9 +330,9 @@ def head_scores(
 
 NOTABLE = (TASK, "previous", "next", "anti_diagonal", "diagonal", "induction")
 """The patterns that make a head notable. Attention to the first token is not one: most heads of a large model rest there."""
-NOTABLE_SHARE, NOTABLE_TIMES, NOTABLE_GAIN, MOST_EVEN = 0.4, 2.0, 0.4, 0.9
+NOTABLE_SHARE, NOTABLE_TIMES, NOTABLE_GAIN, MAX_CHANCE = 0.4, 2.0, 0.4, 0.9
 """A head is notable if its share of attention on a pattern is at least `NOTABLE_SHARE`, and is either `NOTABLE_TIMES` the share
-of uniform attention or `NOTABLE_GAIN` of the way from there to 1. Patterns on which uniform attention has `MOST_EVEN` or more
+of uniform attention or `NOTABLE_GAIN` of the way from there to 1. Patterns on which uniform attention has `MAX_CHANCE` or more
 are skipped."""
 
 
@@ -376,7 +376,7 @@ def notable_heads(reading: Reading, n: int = 5) -> pd.DataFrame:
             {"layer": site.path, "head": head, "pattern": name, "share": share, "even": chance}
             for name in NOTABLE
             for head, (share, chance) in enumerate(shares.get(name, ()))
-            if chance < MOST_EVEN
+            if chance < MAX_CHANCE
             and share >= max(NOTABLE_SHARE, min(NOTABLE_TIMES * chance, chance + NOTABLE_GAIN * (1 - chance)))
         ]
     table = pd.DataFrame(rows, columns=["layer", "head", "pattern", "share", "even"])

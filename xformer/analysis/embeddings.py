@@ -209,7 +209,7 @@ def _selected_part(
 BLOCK_BYTES = 16 * 1024**2
 """Memory that one block of cosines may use."""
 
-MOST_IN_DOUBLE = 2**22
+MAX_DOUBLE_VALUES = 2**22
 """Arrays with more numbers are not copied to double precision: it takes seconds for a vocabulary of 49,152 tokens."""
 
 
@@ -237,7 +237,7 @@ class Alike:
 
 SURE = 0.05
 """The share of inputs of random tokens that would be reported as having two similar tokens."""
-MOST_PAIRED = 1_024
+MAX_PAIRED = 1_024
 """From a larger vocabulary, this many evenly spaced tokens are compared with each other."""
 
 
@@ -249,7 +249,7 @@ def most_alike(reading: Reading, stack: str | None = None) -> Alike | None:
         return None
     found = cosine_matrix(every[ids]).fill_diagonal_(-math.inf)
     best = found.max().item()
-    some = cosine_matrix(every[evenly(len(every), MOST_PAIRED)])
+    some = cosine_matrix(every[evenly(len(every), MAX_PAIRED)])
     others = some[torch.ones_like(some, dtype=torch.bool).triu(1)].sort().values  # [pair]
     among = math.floor((1 - SURE / (n * (n - 1) / 2)) * (len(others) - 1))
     usual = others[among].item()
@@ -259,7 +259,7 @@ def most_alike(reading: Reading, stack: str | None = None) -> Alike | None:
 
 def cosines_with(vectors: Float[Tensor, "a d_model"], one: int) -> Float[Tensor, " a"]:
     """Return the cosine of one of the vectors with each of them."""
-    exact = vectors if vectors.numel() > MOST_IN_DOUBLE else vectors.double()
+    exact = vectors if vectors.numel() > MAX_DOUBLE_VALUES else vectors.double()
     return torch.cosine_similarity(exact, exact[one], dim=-1).double()
 
 
@@ -280,7 +280,7 @@ def pca(vectors: Float[Tensor, "point d_model"], n_axes: int | None = None) -> P
 
     Large inputs use the eigenvectors of the covariance, computed in single precision, instead of an SVD.
     """
-    is_large = vectors.numel() > MOST_IN_DOUBLE
+    is_large = vectors.numel() > MAX_DOUBLE_VALUES
     exact = vectors if is_large else vectors.double()
     mean = exact.mean(dim=0)
     centred = exact - mean  # [point, d_model]
@@ -297,7 +297,7 @@ def pca(vectors: Float[Tensor, "point d_model"], n_axes: int | None = None) -> P
 
 N_SHUFFLES = 999
 
-MOST_COMPARED = 2_048
+MAX_COMPARED = 2_048
 """From more tokens, this many evenly spaced ones are compared, each with all tokens."""
 
 
@@ -311,7 +311,7 @@ class Nearness:
     most_by_chance: float
     """The highest share in any of the `N_SHUFFLES` shuffles."""
     n_compared: int
-    """The number of tokens examined, `MOST_COMPARED` at most."""
+    """The number of tokens examined, `MAX_COMPARED` at most."""
 
     @property
     def is_above_chance(self) -> bool:
@@ -355,8 +355,8 @@ def places_side_by_side(cosine: Float[Tensor, "patch patch"]) -> Nearness:
 
 
 def _nearest(vectors: Float[Tensor, "token d_model"]) -> tuple[Int[Tensor, " compared"], Int[Tensor, " compared"]]:
-    """Return up to `MOST_COMPARED` tokens and the nearest other token of each."""
-    tokens, nearest = evenly(len(vectors), MOST_COMPARED), []
+    """Return up to `MAX_COMPARED` tokens and the nearest other token of each."""
+    tokens, nearest = evenly(len(vectors), MAX_COMPARED), []
     directions = torch.nn.functional.normalize(vectors.double(), dim=-1)
     for some in tokens.split(max(1, BLOCK_BYTES // (8 * len(vectors)))):
         cosine = directions[some] @ directions.T

@@ -37,7 +37,7 @@ FIRING_SHARE = 1e-6
 of each. A neuron that never fires is dead. The 0 of a ReLU is below any threshold."""
 FAVOURITES = 3
 """Number of tokens listed that a neuron promotes, and that it suppresses."""
-MOST_TOKENS = 2048
+MAX_TOKENS = 2048
 """The most tokens in a table of promotions; of a larger vocabulary, the tokens that change most."""
 
 
@@ -174,7 +174,7 @@ def promotion(
 
     Returns:
         A row per neuron and token: neuron, token and adds (activation × direct effect, in logits). Of a vocabulary of more than
-        `MOST_TOKENS`, only the tokens that any of the neurons changes most.
+        `MAX_TOKENS`, only the tokens that any of the neurons changes most.
 
     Raises:
         EditError: If the layer writes to a stream that is not unembedded.
@@ -194,8 +194,8 @@ def promotion(
     post = reading[f"{reading.feed_forward_site(layer).path}.post"][0, position, chosen]  # [neuron]
     effect = direct_logit_effect(reading, layer, chosen) * post[:, None]  # [neuron, vocab]
     tokens = torch.arange(effect.shape[1])
-    if len(tokens) > MOST_TOKENS:
-        tokens = effect.abs().amax(dim=0).topk(MOST_TOKENS).indices.sort().values
+    if len(tokens) > MAX_TOKENS:
+        tokens = effect.abs().amax(dim=0).topk(MAX_TOKENS).indices.sort().values
         effect = effect[:, tokens]
     names = [labels[token] for token in tokens.tolist()]
     return array_table({"neuron": chosen}, {"token": names}, adds=effect.double())
@@ -276,7 +276,7 @@ def neurons(
 
 BEST = 8
 """The number of inputs kept for each neuron: those at which it is most active."""
-MOST_TOKENS_AT_ONCE = 4096
+MAX_TOKENS_AT_ONCE = 4096
 """Tokens per batch of a survey."""
 
 
@@ -371,7 +371,7 @@ def survey(where: str | Path | Checkpoint | TaskModel, n: int = 500, seed: int =
     task, path = subject.task, str(where) if isinstance(where, str | Path) else None
     n = min(n, task.rule.n_held_out or n)
     sample = task.sample(n, seed=seed)
-    batch = max(1, min(250, MOST_TOKENS_AT_ONCE // max(task.longest)))
+    batch = max(1, min(250, MAX_TOKENS_AT_ONCE // max(task.longest)))
     pad = task.vocabulary.special.pad
     keep = [*(f"{site.path}.post" for site in subject.shape.feed_forward), "logits"]
     layers: dict[str, LayerSurvey] = {}
@@ -420,9 +420,9 @@ def _sequences(tokens: Int[Tensor, "batch pos"], pad: int) -> tuple[tuple[int, .
     return tuple(tuple(token for token in row if token != pad) for row in tokens.tolist())
 
 
-CLEAR_SHARE, OVER_EVEN, MOST_VALUES, LEAST_FIRINGS = 0.5, 3.0, 3, 20
-"""A trigger is clear if at most `MOST_VALUES` of its values hold `CLEAR_SHARE` of a neuron's activation, and `OVER_EVEN` times
-their even share. In a survey the neuron must also fire at `LEAST_FIRINGS` positions."""
+CLEAR_SHARE, OVER_EVEN, MAX_VALUES, MIN_FIRINGS = 0.5, 3.0, 3, 20
+"""A trigger is clear if at most `MAX_VALUES` of its values hold `CLEAR_SHARE` of a neuron's activation, and `OVER_EVEN` times
+their even share. In a survey the neuron must also fire at `MIN_FIRINGS` positions."""
 
 
 def _tally(key: Int[Tensor, " real"], size: Float[Tensor, "real d_ff"], n_values: int) -> Tally:
@@ -453,7 +453,7 @@ def triggers(of: Reading | Survey, *, layer: int) -> pd.DataFrame:
     """
     if isinstance(of, Survey):
         counted = of.layers[of.subject.shape.feed_forward[layer].path]
-        tallies, is_known = counted.tallies, counted.fired >= LEAST_FIRINGS
+        tallies, is_known = counted.tallies, counted.fired >= MIN_FIRINGS
         names = {"reads": of.subject.labels, "says": of.subject.labels}
     else:
         site = of.feed_forward_site(layer)
@@ -465,7 +465,7 @@ def triggers(of: Reading | Survey, *, layer: int) -> pd.DataFrame:
     rows: list[tuple[str, tuple[str | int, ...], float, float]] = [("none", (), 0.0, 0.0)] * len(is_known)
     best = torch.zeros(len(is_known))
     for kind, (sums, count) in tallies.items():
-        order = (sums / count[:, None].clamp(min=1)).topk(min(MOST_VALUES, len(sums)), dim=0).indices  # [most, d_ff]
+        order = (sums / count[:, None].clamp(min=1)).topk(min(MAX_VALUES, len(sums)), dim=0).indices  # [most, d_ff]
         shares = (sums.gather(0, order) / sums.sum(dim=0).clamp(min=1e-12)).cumsum(dim=0)
         evens = (count[order] / count.sum()).cumsum(dim=0)
         clear = (shares >= CLEAR_SHARE) & (shares >= OVER_EVEN * evens) & is_known

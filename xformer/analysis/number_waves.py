@@ -21,13 +21,13 @@ from xformer.adapters import TaskModel
 from xformer.analysis.embeddings import vocabulary_vectors
 from xformer.reading import Reading
 
-FEWEST_NUMBERS = 8
+MIN_NUMBERS = 8
 """With fewer numbers there are too few frequencies for a peak to be meaningful."""
 PEAK_OVER_CHANCE = 1.5
 """The strongest peak must be at least this many times the highest share of any shuffle."""
-N_SHUFFLES, FEWEST_SHUFFLES = 999, 19
+N_SHUFFLES, MIN_SHUFFLES = 999, 19
 """The largest and smallest numbers of random orders that a spectrum is compared with; more numbers allow fewer orders."""
-MOST_SHUFFLED = 2 * 10**8
+MAX_SHUFFLED = 2 * 10**8
 """The most entries (shuffles × numbers × dimensions) transformed for the comparison: a few seconds of work."""
 BLOCK_BYTES = 16 * 1024**2
 """Memory that one block of the transform may use."""
@@ -110,7 +110,7 @@ def power_shares(
 
 def shuffles_for(n: int, d_model: int) -> int:
     """Return the number of random orders that a spectrum of n vectors is compared with."""
-    return max(FEWEST_SHUFFLES, min(N_SHUFFLES, MOST_SHUFFLED // max(1, n * d_model)))
+    return max(MIN_SHUFFLES, min(N_SHUFFLES, MAX_SHUFFLED // max(1, n * d_model)))
 
 
 def spectrum_of(

@@ -302,7 +302,7 @@ def turned_products(angles: Float[Tensor, "pos pair"]) -> Float[Tensor, "query k
 ROUNDING = 1e-4
 """Logits that differ by less than this share of the largest are equal up to single precision."""
 
-MOST_TOKENS_READ = 32
+MAX_TOKENS_READ = 32
 """More tokens would not show more."""
 
 
@@ -322,14 +322,14 @@ class OrderTest:
 
 
 def order_test(reading: Reading) -> OrderTest | None:
-    """Run a single-stack model with its positions disabled on its input (the first `MOST_TOKENS_READ` tokens) and its reverse.
+    """Run a single-stack model with its positions disabled on its input (the first `MAX_TOKENS_READ` tokens) and its reverse.
 
     The patches of an image are reversed; its class token stays in front. Returns None for a model with two stacks, and if the
     reversed input equals the input, so that there is nothing to compare.
     """
     model = own_model(reading.subject)
     config, inputs = model.config, reading.example.tokens[:1]
-    inputs = inputs if config.patch else inputs[:, :MOST_TOKENS_READ]
+    inputs = inputs if config.patch else inputs[:, :MAX_TOKENS_READ]
     other = reversed_patches(inputs, config.patch) if config.patch else inputs.flip(1)
     if reading.is_pair or other.equal(inputs):
         return None

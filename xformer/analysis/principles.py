@@ -29,7 +29,7 @@ from xformer.positions import POSITION_KINDS
 from xformer.positions.sinusoidal import sinusoidal
 from xformer.reading import Reading
 
-MOST_WORDS, LONGEST_WORD = 8, 14
+MAX_WORDS, LONGEST_WORD = 8, 14
 NO_MASK, BEFORE, AFTER, ZERO = "no mask", "−∞ before the softmax", "0 after the softmax", "0 before the softmax"
 """Ways to treat later keys: `BEFORE` is the correct mask, the last two are common mistakes."""
 BETWEEN_WORDS = ("scores", "weights")
@@ -50,9 +50,9 @@ class Sentence:
     own: tuple[str, tuple[float, ...]] | None = None
 
     def __post_init__(self) -> None:
-        if not 2 <= len(self.words) <= MOST_WORDS:
+        if not 2 <= len(self.words) <= MAX_WORDS:
             raise InputError(
-                f"A sentence here has 2 to {MOST_WORDS} words, so that every number can be read; this one has "
+                f"A sentence here has 2 to {MAX_WORDS} words, so that every number can be read; this one has "
                 f"{len(self.words)}. For example: the cat saw the dog."
             )
         if len(word := max(self.words, key=len)) > LONGEST_WORD:

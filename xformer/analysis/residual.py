@@ -340,7 +340,7 @@ def _row(part: str, kind: str, value: Tensor, layer: int = -1, head: int = -1) -
     return {"part": part, "kind": kind, "layer": layer, "head": head, "contribution": value.item()}
 
 
-MOST_AT_ONCE = 8_000_000
+MAX_AT_ONCE = 8_000_000
 """The most logits computed at a time."""
 
 
@@ -387,10 +387,10 @@ def lens(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFra
 def _probabilities(reading: Reading, counted: Sequence[int]) -> Iterator[tuple[str, Float[Tensor, "position vocab"]]]:
     """Yield the lens probabilities of each point of the stream at the given positions.
 
-    Points are batched up to `MOST_AT_ONCE` logits: reading a large unembedding is slow, and all logits together would not fit.
+    Points are batched up to `MAX_AT_ONCE` logits: reading a large unembedding is slow, and all logits together would not fit.
     """
     points = list(stream(reading).items())
-    together = max(1, MOST_AT_ONCE // max(1, len(counted) * len(reading.subject.labels)))
+    together = max(1, MAX_AT_ONCE // max(1, len(counted) * len(reading.subject.labels)))
     for first in range(0, len(points), together):
         some = points[first : first + together]
         x = torch.cat([state[:1, counted] for _, state in some], dim=1)  # [1, point · position, d_model]

@@ -33,9 +33,9 @@ LETTERS = "ABCDEFGHJKMNPQRSTUVWXYZ"
 CODE_LENGTH = 6
 LIFETIME = 24 * 3600.0
 """Seconds until a room is deleted."""
-MOST_ROOMS, MOST_MEMBERS = 200, 2000
+MAX_ROOMS, MAX_MEMBERS = 200, 2000
 """Largest number of rooms on a server, and of students in a room."""
-MOST_CELLS, MOST_OPTIONS = 64, 512
+MAX_CELLS, MAX_OPTIONS = 64, 512
 """Largest number of tokens on each side of an attention map in a question, and of answers to choose from."""
 KINDS = ("cell", "token", "head", "choice")
 STUCK_SECONDS = 240.0
@@ -91,10 +91,10 @@ class Question:
         if not self.text.strip():
             raise ClassroomError("A question needs a text, got none; for example “Where will it look?”.")
         n = len(self.options)
-        if self.kind != "cell" and not 2 <= n <= MOST_OPTIONS:
-            raise ClassroomError(f"A question needs 2 to {MOST_OPTIONS} answers, got {n}; for example yes and no.")
-        if self.kind == "cell" and not all(1 <= len(side) <= MOST_CELLS for side in (self.queries, self.keys)):
-            what = f"A question about a cell needs a map of at most {MOST_CELLS} × {MOST_CELLS}"
+        if self.kind != "cell" and not 2 <= n <= MAX_OPTIONS:
+            raise ClassroomError(f"A question needs 2 to {MAX_OPTIONS} answers, got {n}; for example yes and no.")
+        if self.kind == "cell" and not all(1 <= len(side) <= MAX_CELLS for side in (self.queries, self.keys)):
+            what = f"A question about a cell needs a map of at most {MAX_CELLS} × {MAX_CELLS}"
             raise ClassroomError(f"{what}, got {len(self.queries)} × {len(self.keys)}; use a shorter input.")
 
     def accepts(self, answer: object) -> bool:
@@ -209,8 +209,8 @@ class Rooms:
         room = secrets.token_hex(16)
         with self._writing() as db:
             db.execute("DELETE FROM rooms WHERE owner = ?", (_hash(owner),))
-            if (n := db.execute("SELECT count(*) FROM rooms").fetchone()[0]) >= MOST_ROOMS:
-                raise ClassroomError(f"This server has {n} rooms, and {MOST_ROOMS} are allowed; try again later.")
+            if (n := db.execute("SELECT count(*) FROM rooms").fetchone()[0]) >= MAX_ROOMS:
+                raise ClassroomError(f"This server has {n} rooms, and {MAX_ROOMS} are allowed; try again later.")
             while True:
                 code = "".join(secrets.choice(LETTERS) for _ in range(CODE_LENGTH))
                 if not db.execute("SELECT 1 FROM rooms WHERE code = ?", (code,)).fetchone():
@@ -295,8 +295,8 @@ class Rooms:
             if db.execute("SELECT 1 FROM members WHERE id = ?", (member,)).fetchone() is None:
                 of_room = "FROM members WHERE room = ?"
                 n, last = db.execute(f"SELECT count(*), coalesce(max(number), 0) {of_room}", (room,)).fetchone()
-                if n >= MOST_MEMBERS:
-                    raise ClassroomError(f"This room has {n} students, and {MOST_MEMBERS} are allowed.")
+                if n >= MAX_MEMBERS:
+                    raise ClassroomError(f"This room has {n} students, and {MAX_MEMBERS} are allowed.")
                 db.execute("INSERT INTO members (id, room, number) VALUES (?, ?, ?)", (member, room, last + 1))
             return _member(db.execute("SELECT * FROM members WHERE id = ?", (member,)).fetchone())
 

@@ -76,7 +76,7 @@ def _escaped(letter: str) -> str:
     return letter.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
-_MOST_SAMPLES = 10_000_000
+_MAX_SAMPLES = 10_000_000
 
 
 def checked_page(wanted: str, what: str) -> Path:
@@ -89,8 +89,8 @@ def checked_page(wanted: str, what: str) -> Path:
 
 def check_samples(option: str, value: int, least: int) -> None:
     """Raise `InputError` for an invalid number of samples."""
-    if not least <= value <= _MOST_SAMPLES:
-        raise InputError(f"{option} must be from {least} to {_MOST_SAMPLES:,}, got {value}; for example 10000.")
+    if not least <= value <= _MAX_SAMPLES:
+        raise InputError(f"{option} must be from {least} to {_MAX_SAMPLES:,}, got {value}; for example 10000.")
 
 
 def check_seed(value: int) -> None:

@@ -20,7 +20,7 @@ from xformer.training.liveness import with_process_state
 from xformer.training.run_store import RunStore, exact_match, latest_rows
 
 _COLUMNS = ("run", "name", "preset", "seed", "step", "state", "exact match", "seconds")
-_MOST_NAMED = 20
+_MAX_NAMED = 20
 
 
 def run_runs(options: Namespace) -> int:
@@ -44,8 +44,8 @@ def run_runs(options: Namespace) -> int:
         raise RunStoreError(trouble)
     else:
         existing = [*found, *entries]
-        more = f" and {len(existing) - _MOST_NAMED} more" if len(existing) > _MOST_NAMED else ""
-        names = ", ".join(existing[:_MOST_NAMED]) or "none"
+        more = f" and {len(existing) - _MAX_NAMED} more" if len(existing) > _MAX_NAMED else ""
+        names = ", ".join(existing[:_MAX_NAMED]) or "none"
         what = f"There is no run {options.run!r:.100} in" if options.run else f"runs {options.action} needs a run of"
         raise InputError(f"{what} {folder}; the runs there: {names}{more}.")
     return 0

@@ -57,8 +57,8 @@ def _with_text(chosen: Preset, path: str) -> Preset:
     from xformer.training.jobs import check_reads_text, with_text
 
     check_reads_text(chosen)
-    with guarded(path, texts.MOST_BYTES, InputError) as (file, _):
-        content = file.read(texts.MOST_BYTES + 1)
+    with guarded(path, texts.MAX_BYTES, InputError) as (file, _):
+        content = file.read(texts.MAX_BYTES + 1)
     return with_text(chosen, texts.keep(content))
 
 

@@ -170,7 +170,7 @@ def _all(sums: Tensor, value: float, pattern: Tensor, n: int) -> bool:
 
 FIT_LIMIT = 1e-3
 
-LEAST_CELLS = 3
+MIN_CELLS = 3
 """Smallest number of cells from which a factor can be told from chance."""
 
 
@@ -190,7 +190,7 @@ def _wrong_scores(
         scores = scores - case[f"{layer.path}.pos_bias"].double()
     right = 1 / math.sqrt(config.d_head)
     dots, measured = (q @ k.mT).masked_fill(~finite, 0.0), scores.masked_fill(~finite, 0.0)
-    if finite.sum() < LEAST_CELLS or dots.norm() == 0 or relative(measured - right * dots, measured) <= FIT_LIMIT:
+    if finite.sum() < MIN_CELLS or dots.norm() == 0 or relative(measured - right * dots, measured) <= FIT_LIMIT:
         return None
     dots, measured = dots[finite], measured[finite]
     v, pattern, z = v.double(), pattern.double(), z.double()

@@ -202,7 +202,7 @@ def relative(apart: Tensor, whole: Tensor) -> float:
     return above / below if below > 0 else (0.0 if above == 0 else float("inf"))
 
 
-LEAST_SPREAD = 1e-3
+MIN_SPREAD = 1e-3
 """Rows whose spread is below this fraction of their norm count as identical: the rest can be amplified rounding."""
 
 
@@ -210,7 +210,7 @@ def centred(rows: Float[Tensor, "*row width"]) -> Float[Tensor, "row width"] | N
     """Subtract the mean of the rows, in double precision; None if all rows are equal, so that nothing can be fitted."""
     rows = rows.double().flatten(0, -2)
     apart = rows - rows.mean(dim=0)
-    return apart if len(rows) >= 3 and vector_norm(apart) > LEAST_SPREAD * vector_norm(rows) else None
+    return apart if len(rows) >= 3 and vector_norm(apart) > MIN_SPREAD * vector_norm(rows) else None
 
 
 def cells(layer: Layer, pattern: Tensor) -> Bool[Tensor, "batch 1 query key"] | None:

@@ -260,7 +260,7 @@ class Report:
 N_INPUTS = 24
 """Number of examined inputs; at a dozen tokens each, they have more rows than a stream of 128 dimensions."""
 
-LEAST_TOKENS = 768
+MIN_TOKENS = 768
 """Fewer inputs are used if they are longer: enough for this many tokens, or for four times the width of the stream."""
 
 LONGEST_TASK = 64
@@ -292,7 +292,7 @@ def examination(config: ModelConfig, task: Task | None = None) -> Examination:
     if task is not None and max(task.longest) > LONGEST_TASK:
         task = None
     if task is not None:
-        n_inputs = min(N_INPUTS, -(-max(LEAST_TOKENS, 4 * config.d_model) // max(task.longest)))
+        n_inputs = min(N_INPUTS, -(-max(MIN_TOKENS, 4 * config.d_model) // max(task.longest)))
         batch = task.sample(n_inputs, seed=0, purpose="test")
         source = batch.tokens, _tokens_of(batch.tokens, batch.layout)
         target = ()

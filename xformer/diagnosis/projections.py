@@ -19,8 +19,8 @@ from xformer.diagnosis.case import Case, Finding, Layer, centred, error, relativ
 from xformer.diagnosis.rounding import of_product
 
 BY_VIEW = "The heads are split across positions, as by a view without the transpose"
-MOST_OUTSIDE = 1e-2
-LEAST_DIRECTION = 1e-5
+MAX_SHARE_OUTSIDE = 1e-2
+MIN_SINGULAR_VALUE = 1e-5
 """Singular values below this fraction of the largest count as 0, because of float32's precision."""
 
 
@@ -39,7 +39,7 @@ def check_projections(case: Case) -> Iterator[Finding]:
                 angles = case[f"{layer.path}.pos_angles"].double()
                 made |= {name: case.trace.config.position_kind.turn(made[name].double(), -angles) for name in "qk"}
             outside = {name: share_outside(stream, heads_joined(heads)) for name, heads in made.items()}
-            wrong = [name for name, share in outside.items() if share is not None and share > MOST_OUTSIDE]
+            wrong = [name for name, share in outside.items() if share is not None and share > MAX_SHARE_OUTSIDE]
             if wrong and all(_is_cut_by_view(stream, made[name]) for name in wrong):
                 sentence = f"{BY_VIEW}: joined in that order, queries, keys and values match their positions’ vectors."
                 numbers = {f"outside_{name}": share for name, share in outside.items() if share is not None}
@@ -60,7 +60,7 @@ def _is_tiled(case: Case, layer: Layer) -> bool:
 def _is_cut_by_view(stream: Tensor, heads: Tensor) -> bool:
     """Return whether [batch, head, pos, width], reinterpreted as [batch, pos, head·width], is affine in the stream."""
     share = share_outside(stream, heads.flatten(1).unflatten(1, (heads.shape[2], -1)))
-    return share is not None and share <= MOST_OUTSIDE
+    return share is not None and share <= MAX_SHARE_OUTSIDE
 
 
 def _cross(case: Case, layer: Layer) -> Iterator[Finding]:
@@ -103,9 +103,9 @@ def _source(case: Case, made: Tensor, target: Tensor, memory: Tensor) -> str | N
     if shares["target"] is None or shares["memory"] is None:
         return next((name for name, share in shares.items() if share is None and 1.0 in shares.values()), None)
     name = min(shares, key=lambda stream: shares[stream] or 0.0)
-    if (shares[name] or 0.0) > MOST_OUTSIDE:
+    if (shares[name] or 0.0) > MAX_SHARE_OUTSIDE:
         return "neither"
-    return name if max(share or 0.0 for share in shares.values()) > MOST_OUTSIDE else None  # None: both fit
+    return name if max(share or 0.0 for share in shares.values()) > MAX_SHARE_OUTSIDE else None  # None: both fit
 
 
 def check_clones(case: Case) -> Iterator[Finding]:
@@ -127,7 +127,7 @@ def _directions(rows: Tensor) -> tuple[Tensor, int]:
     """Return an orthonormal basis [row, rank] of the column space, and the rank."""
     is_tall = len(rows) > rows.shape[1]
     squares, ways = torch.linalg.eigh(rows.T @ rows if is_tall else rows @ rows.T)  # several times as fast as an SVD
-    kept = squares > LEAST_DIRECTION**2 * squares[-1]
+    kept = squares > MIN_SINGULAR_VALUE**2 * squares[-1]
     squares, ways = squares[kept], ways[:, kept]
     return rows @ (ways / squares.sqrt()) if is_tall else ways, len(squares)
 
@@ -168,7 +168,7 @@ def affine(
     matrix, plus = case.weight(before + weight), case.weight(before + bias)
     if matrix is None:
         share = share_outside(x, y) if x.shape[:-1] == y.shape[:-1] else float("inf")
-        return None if share is None else share / MOST_OUTSIDE
+        return None if share is None else share / MAX_SHARE_OUTSIDE
     if rows is not None:
         matrix, plus = matrix[rows], None if plus is None else plus[rows]
     if x.shape[-1] != matrix.shape[1]:

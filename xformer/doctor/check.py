@@ -26,7 +26,7 @@ Verdict = Literal["holds", "broken", "not applicable", "could not run"]
 
 LIMIT = 20.0
 """Largest difference, in rounding floors, between runs that count as equal."""
-LEAST_FLOOR, MOST_FLOOR = 16, 512
+MIN_FLOOR, MAX_FLOOR = 16, 512
 """Bounds of the rounding floor, in units of the weights' machine epsilon.
 
 Without the upper bound, a model that mixes the rows of a batch would raise its own floor and pass.
@@ -192,7 +192,7 @@ class Exam:
         distances = []
         for rows, at in (([base, other], 0), ([other, base], 1), ([other, other, base], 2)):
             distances.append(distance(subject.base_logits[0], subject.logits(stacked(rows))[at]))
-        return min(max(*distances, LEAST_FLOOR * eps), MOST_FLOOR * eps)
+        return min(max(*distances, MIN_FLOOR * eps), MAX_FLOOR * eps)
 
     @cached_property
     def change_when_repeated(self) -> float:

@@ -46,7 +46,7 @@ from xformer.viz.packing import plane
 log = logging.getLogger("xformer.health")
 INDUCTION_LENGTH = 16
 """The length in tokens of the sequence that is repeated in the induction probe."""
-MOST_LOSSES = 20_000
+MAX_LOSSES = 20_000
 """The limit on losses in memory. Beyond it, every second loss of the older half is dropped."""
 OWN_SCALE = ("relative_attention_num_buckets", "query_pre_attn_scalar", "attention_multiplier")
 """Settings of families whose scores have a factor other than 1/√d_head (T5, Gemma, Granite)."""
@@ -234,7 +234,7 @@ class AttentionHealth:
         losses = self.record.losses
         losses += [(step, float(loss)) for step, loss in self._losses]
         self._losses = []
-        if len(losses) > MOST_LOSSES:
+        if len(losses) > MAX_LOSSES:
             losses[: len(losses) // 2] = losses[: len(losses) // 2 : 2]
         assert self._setting is not None
         new = raised(State(self.record.probes, self.record.losses, self._setting), self.thresholds, self._known)

@@ -55,11 +55,11 @@ from xformer.training.entry import ELSEWHERE, EXTERNAL, FIGURES, is_number, metr
 from xformer.training.limits import Limits
 from xformer.training.run_store import RunStore, new_id, one_line
 
-MOST_PACKED = 60 * 1024**2
+MAX_PACKED = 60 * 1024**2
 """The size limit in bytes of an archive that is written, as the app reads uploads of up to 64 MB."""
-MOST_BYTES = 512 * 1024**2
+MAX_BYTES = 512 * 1024**2
 """The limit on the bytes of all unpacked arrays."""
-MOST_FILES = 4_096
+MAX_FILES = 4_096
 """The limit on the files of an archive, and on the arrays of a file."""
 _WANTED = re.compile(rf"(?P<folder>(?:[^/]+/)*)(?P<file>{CARD}|{FOLDER}/{FILE}|{FOLDER}/\d{{6,8}}\.npz)", re.ASCII)
 _DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, EOFError, OSError, ValueError)
@@ -113,7 +113,7 @@ def to_archive(store: RunStore, run: str) -> bytes:
     probes = probe_files(folder)
     if not HealthRecord.is_in(folder) or not probes:
         raise CheckpointError(f"The run “{store.entry(run).name}” has no recorded probe yet.")
-    while len(probes) > MOST_FILES - 2 or sum(file.stat().st_size for file in probes) > MOST_PACKED:
+    while len(probes) > MAX_FILES - 2 or sum(file.stat().st_size for file in probes) > MAX_PACKED:
         probes = probes[::-2][::-1]
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -149,7 +149,7 @@ def from_archive(
     alarms = [Alarm(**alarm.model_dump()) for alarm in found.alarms]
     record = HealthRecord(found.tokens, alarms=alarms, folder=store.folder_of(run), target=found.target)
     with store.removed_on_failure(run):  # files and rows come first, so that an entry never lacks them
-        shapes, left = {}, MOST_BYTES
+        shapes, left = {}, MAX_BYTES
         for name in sorted(name for name in files if name.endswith(".npz")):
             arrays, left = _arrays(files[name], name, left)
             probe, planes = _checked(arrays, name)
@@ -174,7 +174,7 @@ def from_archive(
 
 def _files_of_run(content: bytes) -> dict[str, bytes]:
     """The files of an archive's only run, by their path in the run's folder."""
-    found, _ = _unpacked(content, MOST_BYTES, "The archive")
+    found, _ = _unpacked(content, MAX_BYTES, "The archive")
     matches = [match for name in found if (match := _WANTED.fullmatch(name))]
     folders = {match["folder"] for match in matches if match["file"] == f"{FOLDER}/{FILE}"}
     if len(folders) != 1:
@@ -186,14 +186,14 @@ def _files_of_run(content: bytes) -> dict[str, bytes]:
 def _unpacked(content: bytes, most: int, what: str) -> tuple[dict[str, bytes], int]:
     """Unpack a zip file of up to `most` bytes. Returns its files, and how many of the `most` bytes are left."""
     try:
-        if content.count(b"PK\1\2") > 100 * MOST_FILES:  # zipfile allocates memory for all entries when it opens a file
-            raise CheckpointError(f"{what} has too many files; at most {MOST_FILES:,} are read.")
+        if content.count(b"PK\1\2") > 100 * MAX_FILES:  # zipfile allocates memory for all entries when it opens a file
+            raise CheckpointError(f"{what} has too many files; at most {MAX_FILES:,} are read.")
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             members = [one for one in archive.infolist() if what != "The archive" or _WANTED.fullmatch(one.filename)]
             size = sum(one.file_size for one in members)
-            if len(members) > MOST_FILES or size > most:
+            if len(members) > MAX_FILES or size > most:
                 found = f"{len(members):,} files with {size:,} bytes"
-                raise CheckpointError(f"{what} has {found}; at most {MOST_FILES:,} with {most:,} are read.")
+                raise CheckpointError(f"{what} has {found}; at most {MAX_FILES:,} with {most:,} are read.")
             found = {}
             for one in members:
                 with archive.open(one) as file:  # without a size, a read would inflate all data

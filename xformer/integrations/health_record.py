@@ -41,7 +41,7 @@ from xformer.training.run_store import RunStore, entry_of, insert_rows, move, se
 
 FOLDER, FILE = "health", "record.json"
 """The record's folder in the run's folder, and its file with tokens and alarms."""
-MOST_KEPT = 16 * 1024**2
+MAX_KEPT = 16 * 1024**2
 """The limit on the bytes of patterns that a record keeps in memory. Beyond it, every second step is dropped."""
 Planes = dict[str, UInt8[np.ndarray, "head row col"]]
 """Patterns as codes, by the path of the layer; see `xformer.viz.packing.plane`."""
@@ -77,7 +77,7 @@ class HealthRecord:
             write_atomically(self.file(probe.step), _packed(probe, planes))
             return
         self.kept[probe.step] = planes
-        if sum(codes.nbytes for layers in self.kept.values() for codes in layers.values()) > MOST_KEPT:
+        if sum(codes.nbytes for layers in self.kept.values() for codes in layers.values()) > MAX_KEPT:
             self.kept = {step: self.kept[step] for step in sorted(self.kept)[::2]}
 
     def write_words(self) -> None:

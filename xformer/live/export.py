@@ -38,11 +38,11 @@ from xformer.widgets.page import stand_alone_page
 MAGIC = b"XLIV"
 TOLERANCE = 1e-4
 """Largest change of a logit or an attention weight at which float16 weights count as equivalent."""
-MOST_BYTES, MOST_BYTES_OF_A_RUN = 1_000_000, 3_000_000
+MAX_BYTES, MAX_BYTES_OF_A_RUN = 1_000_000, 3_000_000
 """Largest size of a page without and with training snapshots."""
 SCRIPT_BYTES = 240_000
 """Size of a page without the model."""
-MOST_SNAPSHOTS = 40
+MAX_SNAPSHOTS = 40
 INSIDE = ("attention_view", "scene", "matrices", "digit_pad")
 """The widgets that the page contains."""
 KNOWN = {
@@ -154,7 +154,7 @@ def pack_model(
     subject = BareModel(model, name) if task is None else TaskModel(model, task, name)
     text = _opening(subject) if input is None else input
     _run(subject, text)
-    most = (MOST_BYTES_OF_A_RUN if snapshots else MOST_BYTES) - SCRIPT_BYTES
+    most = (MAX_BYTES_OF_A_RUN if snapshots else MAX_BYTES) - SCRIPT_BYTES
     limit = most * 3 // 4  # base64 adds a third
     exact = _numbers(model)
     difference = _difference(subject, model, exact.astype("<f2").astype("<f4"), text)
@@ -233,7 +233,7 @@ def opened(what: Readable) -> tuple[str, Checkpoint, list[tuple[int, Checkpoint]
     steps = snapshot_steps(path)
     if not steps:
         return path.stem if path.suffix == ".safetensors" else path.name, load(path), []
-    found = [(step, load(snapshot_file(path, step))) for step in _spread(steps, MOST_SNAPSHOTS)]
+    found = [(step, load(snapshot_file(path, step))) for step in _spread(steps, MAX_SNAPSHOTS)]
     final = load(path) if (path / "model.safetensors").is_file() else found[-1][1]
     return path.name, final, [*found[:-1], (found[-1][0], final)]
 

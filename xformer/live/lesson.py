@@ -19,7 +19,7 @@ from xformer.files import read_text, write_atomically
 from xformer.site import PATH
 
 Table = Mapping[str, Any]
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 """Largest size of a lesson in bytes."""
 EDITS = ("ablate", "cut", "mask", "positions", "replace", "step")
 """The kinds of changes in a state. An exercise may also allow "input"."""
@@ -288,7 +288,7 @@ def load(path: str | Path) -> Lesson:
         >>> lesson.load("docs/lessons/masks.md").title
         'Masks'
     """
-    return parse(read_text(path, MOST_BYTES), Path(path).name)
+    return parse(read_text(path, MAX_BYTES), Path(path).name)
 
 
 def build(path: str | Path, out: str | Path) -> None:

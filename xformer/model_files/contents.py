@@ -152,10 +152,10 @@ MAY_BE_0 = {"type_vocab_size", "num_labels", "moe_intermediate_size", "num_local
 SMALL = 128
 """Sizes up to this are harmless; small layers and heads may share tensors."""
 
-MOST_LABELS = 100_000
+MAX_LABELS = 100_000
 """The limit on listed classes, which a model without its head may still have."""
 
-MOST_DEPTH = 32
+MAX_DEPTH = 32
 """The deepest nesting of configurations."""
 
 
@@ -175,7 +175,7 @@ def check_sizes(config: Mapping[str, Any], *, largest: int, n_tensors: int) -> N
             if name in DEPTHS:
                 most, having = max(n_tensors, SMALL), f"{n_tensors:,} tensors"
             elif name == "num_labels":
-                most = max(largest, MOST_LABELS)
+                most = max(largest, MAX_LABELS)
             elif name not in WIDTHS | HEADS:
                 continue
             if value is None:
@@ -190,7 +190,7 @@ def check_sizes(config: Mapping[str, Any], *, largest: int, n_tensors: int) -> N
 
 
 def _parts(config: Any, depth: int) -> Iterator[Mapping[str, Any]]:
-    if not isinstance(config, Mapping) or depth > MOST_DEPTH:
+    if not isinstance(config, Mapping) or depth > MAX_DEPTH:
         return
     yield config
     for value in config.values():
@@ -223,11 +223,11 @@ def check_free(name: str, needed: int, free: int) -> None:
         raise NotEnoughMemoryError(f"{what}; close other models or use a smaller one.")
 
 
-MOST_FILES = 2_000
+MAX_FILES = 2_000
 
 TEXTS = (".json", ".txt", ".jinja", ".model", ".spm", ".tiktoken")
 
-MOST_TEXT = 128 * 1024**2
+MAX_TEXT = 128 * 1024**2
 """The size limit of a tokenizer file, which is read at once. The largest known one has 35 MB."""
 
 TOKENIZERS = (
@@ -240,20 +240,20 @@ def file_names(folder: Path) -> list[str]:
     """The names of a model's files. Raises `ModelFileError` for a link out of the folder or a file that is too large."""
     try:
         with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in itertools.islice(entries, MOST_FILES + 1))
+            names = sorted(entry.name for entry in itertools.islice(entries, MAX_FILES + 1))
     except OSError as problem:
         raise ModelFileError(f"The folder {folder.name!r:.100} cannot be read: {problem.strerror}.") from None
-    if len(names) > MOST_FILES:
-        what = f"The folder {folder.name!r:.100} has more than {MOST_FILES:,} files"
+    if len(names) > MAX_FILES:
+        what = f"The folder {folder.name!r:.100} has more than {MAX_FILES:,} files"
         raise ModelFileError(f"{what}; use the folder of one model.")
     inside = _whole_model(folder)
     for name in names:
         file = folder / name
         if not Path(os.path.realpath(file)).is_relative_to(inside):
             raise ModelFileError(f"{name!r:.100} is a link out of the model's folder; copy the file into the folder.")
-        if name.endswith(TEXTS) and file.exists() and (size := file.stat().st_size) > MOST_TEXT:
+        if name.endswith(TEXTS) and file.exists() and (size := file.stat().st_size) > MAX_TEXT:
             what = f"{name!r:.100} has {size:,} bytes"
-            raise ModelFileError(f"{what}; a file other than the weights may have at most {MOST_TEXT:,}.")
+            raise ModelFileError(f"{what}; a file other than the weights may have at most {MAX_TEXT:,}.")
     return names
 
 

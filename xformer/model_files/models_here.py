@@ -23,9 +23,9 @@ from xformer.model_files.headers import INDEX, SINGLE
 FOLDER, FIRST = "XFORMER_MODELS", "XFORMER_MODEL"
 PREFIX = "hf:"
 """The prefix of the ids of external models in links."""
-MOST_LISTED = 500
+MAX_LISTED = 500
 """The limit on the models of the catalogue."""
-MOST_NAMED = 10
+MAX_NAMED = 10
 """The limit on the model ids named in an error message."""
 
 
@@ -68,8 +68,8 @@ class Catalogue:
         """The model with this id. Raises `ModelFileError` if there is none, or if it cannot be opened."""
         if id not in self.entries:
             available = [name for name, entry in self.entries.items() if not entry.trouble]
-            listed = ", ".join(available[:MOST_NAMED]) or "none"
-            more = f" and {len(available) - MOST_NAMED} more" if len(available) > MOST_NAMED else ""
+            listed = ", ".join(available[:MAX_NAMED]) or "none"
+            more = f" and {len(available) - MAX_NAMED} more" if len(available) > MAX_NAMED else ""
             raise ModelFileError(f"This server has no model {id!r:.100}; available: {listed}{more}.")
         if (entry := self.entries[id]).trouble:
             raise ModelFileError(f"{entry.title} cannot be opened. {entry.trouble}")
@@ -96,7 +96,7 @@ def catalogue(environment: Mapping[str, str] = os.environ) -> Catalogue:
         path = Path(given).expanduser().resolve()
         first = entries[f"{PREFIX}{_name(path)}"] = _entry(_name(path), path)
     for name, path in _places(environment):
-        if f"{PREFIX}{name}" not in entries and len(entries) < MOST_LISTED:
+        if f"{PREFIX}{name}" not in entries and len(entries) < MAX_LISTED:
             entries[f"{PREFIX}{name}"] = _entry(name, path)
     return Catalogue(entries, first)
 
@@ -148,7 +148,7 @@ def _entry(name: str, path: Path) -> Entry:
         return Entry(f"{PREFIX}{name}", path, None, str(error))
 
 
-@lru_cache(maxsize=MOST_LISTED)
+@lru_cache(maxsize=MAX_LISTED)
 def _inspected(path: Path, state: object) -> Contents:
     """`inspect`, cached by the state of the files, as pages call it at every click."""
     return inspect(path)

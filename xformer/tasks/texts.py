@@ -22,9 +22,9 @@ from torch import Tensor
 from xformer.disk_quota import DiskQuota, allowed, disk_used, megabytes, texts_folder
 from xformer.errors import InputError, QuotaExceededError
 from xformer.files import write_atomically
-from xformer.task_limits import MOST_DIFFERENT, PYTHON, SHAKESPEARE, is_sayable
+from xformer.task_limits import MAX_VOCABULARY, PYTHON, SHAKESPEARE, is_sayable
 
-MOST_BYTES = 8 * 1024**2
+MAX_BYTES = 8 * 1024**2
 SHARE = 4
 """Texts may use one quarter of the disk quota, so that there is room for runs."""
 FEWEST = 1_000
@@ -82,7 +82,7 @@ def download_shakespeare(timeout: float = 10.0) -> None:
     """Download tiny Shakespeare (1.1 MB) into the folder. Raises `InputError` if that fails."""
     try:
         with urllib.request.urlopen(SHAKESPEARE_URL, timeout=timeout) as answer:
-            content = answer.read(MOST_BYTES + 1)
+            content = answer.read(MAX_BYTES + 1)
     except OSError as error:  # no network, an unknown host, a refused connection, a timeout
         why = getattr(error, "reason", error)
         what = f"Tiny Shakespeare could not be downloaded ({str(why) or type(why).__name__:.80})"
@@ -108,8 +108,8 @@ def _write(name: str, text: bytes) -> None:
 def alphabet_of(text: str) -> str:
     """Return the distinct characters of a text, sorted. Raises `InputError` if there are too many."""
     found = "".join(sorted(set(text)))
-    if len(found) > MOST_DIFFERENT:
-        what = f"This text has {len(found):,} different characters, and at most {MOST_DIFFERENT:,} can be learned"
+    if len(found) > MAX_VOCABULARY:
+        what = f"This text has {len(found):,} different characters, and at most {MAX_VOCABULARY:,} can be learned"
         raise InputError(f"{what}; use a text with fewer.")
     return found
 
@@ -126,8 +126,8 @@ def encoded(name: str, alphabet: str) -> Int[Tensor, " pos"]:
 
 def _checked(content: bytes) -> str:
     """Decode and validate the text of a file: UTF-8, newlines as \\n, printable characters only."""
-    if len(content) > MOST_BYTES:
-        raise InputError(f"A text may have at most {MOST_BYTES // 1024**2} MB, and this one has more; use a part.")
+    if len(content) > MAX_BYTES:
+        raise InputError(f"A text may have at most {MAX_BYTES // 1024**2} MB, and this one has more; use a part.")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

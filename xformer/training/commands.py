@@ -207,7 +207,7 @@ class CommandLoop:
         return bool(wanted) or time.monotonic() - self.paused_since > IDLE_SECONDS
 
 
-MOST_SECONDS = 30.0
+MAX_SECONDS = 30.0
 """Seconds after which scoring ends early, with fewer examples."""
 
 
@@ -230,8 +230,8 @@ class Scoring:
                 is_to_stop = has_stop(db, entry.id)
             if is_to_stop or self.command_loop.interrupted:
                 self.ended = "Its scoring was ended early."
-        if done < samples and now - self.began >= MOST_SECONDS:
-            self.ended = f"Its scoring was ended after {MOST_SECONDS:.0f} s."
+        if done < samples and now - self.began >= MAX_SECONDS:
+            self.ended = f"Its scoring was ended after {MAX_SECONDS:.0f} s."
         return not self.ended
 
 

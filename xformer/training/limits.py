@@ -19,7 +19,7 @@ from xformer.memory import free_bytes, machine_bytes, peak_bytes
 from xformer.presets import Preset
 from xformer.training.entry import Entry
 
-MOST_METRICS = 50 * 10**6
+MAX_METRICS = 50 * 10**6
 """Largest size of a run's metrics in bytes; the saved state of the run contains them too."""
 
 
@@ -90,8 +90,8 @@ class Limits:
         ):
             if size > most:
                 raise RunStoreError(f"This run has {size:,} {what}, and this server allows {most:,}; choose fewer.")
-        if (lines := metrics_needed(settings)) > MOST_METRICS:
-            what = f"The reports of this run need about {megabytes(lines)}, and {megabytes(MOST_METRICS)} are allowed"
+        if (lines := metrics_needed(settings)) > MAX_METRICS:
+            what = f"The reports of this run need about {megabytes(lines)}, and {megabytes(MAX_METRICS)} are allowed"
             raise RunStoreError(f"{what}; report less often, or choose fewer heads.")
         together = n_models if together is None else together
         needed, most = memory_needed(settings, n_models=together), min(self.run_memory * 1024**2, machine_bytes())

@@ -155,7 +155,7 @@ def prepare_process(threads: int = 1) -> None:
     torch.set_flush_denormal(True)
 
 
-MOST_ODD = 5
+MAX_EXTRA_SNAPSHOTS = 5
 """Largest number of snapshots kept at steps that are not a multiple of `snapshot_every`."""
 
 
@@ -369,7 +369,7 @@ class Run:
             self.reserve_disk(weights_on_disk(self.preset), f"A snapshot of step {self.step:,}")
         self._write_snapshot(self.out)
         single = [step for step in snapshot_steps(self.out) if step % self.config.snapshot_every]
-        for step in single[:-MOST_ODD]:
+        for step in single[:-MAX_EXTRA_SNAPSHOTS]:
             snapshot_file(self.out, step).unlink(missing_ok=True)
 
     def _write_snapshot(self, out: Path) -> None:

@@ -173,7 +173,7 @@ USUAL = {
 
 SWEPT = tuple(USUAL)
 
-MOST_VALUES = 1_000
+MAX_VALUES = 1_000
 
 _RANGE = re.compile(r"(\d{1,18})\s*(?:-|–|\.\.)\s*(\d{1,18})", re.ASCII)
 
@@ -185,12 +185,12 @@ def read_values(name: str, text: str) -> list[int] | list[float]:
     for part in filter(None, re.split(r"[,;\s]+", _RANGE.sub(r"\1-\2", text.strip()))):
         found = _RANGE.fullmatch(part) if is_whole else None
         try:
-            values += range(int(found[1]), int(found[2]) + 1)[: MOST_VALUES + 1] if found else [_number(part, is_whole)]
+            values += range(int(found[1]), int(found[2]) + 1)[: MAX_VALUES + 1] if found else [_number(part, is_whole)]
         except ValueError:
             values = []
             break
-    if len(values) > MOST_VALUES:
-        what = f"A setting has at most {MOST_VALUES:,} values, got more in {text.strip()!r:.60}"
+    if len(values) > MAX_VALUES:
+        what = f"A setting has at most {MAX_VALUES:,} values, got more in {text.strip()!r:.60}"
         raise ConfigError(f"{what}; for example {USUAL[name]}.")
     if not values:
         kinds = "whole numbers" if is_whole else "numbers"

@@ -23,7 +23,7 @@ from xformer.viz.charts import Chart, head_titles, heat, inks, label_layers, lay
 from xformer.viz.generation import short_names
 from xformer.viz.residual import TIGHT, around, row_height
 
-MOST_PARTS = 20
+MAX_PARTS = 20
 
 
 def patching(
@@ -34,7 +34,7 @@ def patching(
     table: pd.DataFrame | None = None,
     dark: bool = False,
 ) -> Chart:
-    """Draw the `MOST_PARTS` largest effects of `analysis.patching` as bars: 0 is no effect, 1 the source run's result.
+    """Draw the `MAX_PARTS` largest effects of `analysis.patching` as bars: 0 is no effect, 1 the source run's result.
 
     Heads have their own hues, other parts the hue of their kind; ⇒ marks patches that change the answer to the source run's.
 
@@ -62,7 +62,7 @@ def patching(
     full_names = [reading.subject.name for reading in (readings[out_of], readings[1 - out_of])]
     names = short_names(full_names)
     source, into = (names[name] for name in full_names)
-    shown = table.loc[table["source"] == full_names[0]].head(MOST_PARTS)
+    shown = table.loc[table["source"] == full_names[0]].head(MAX_PARTS)
     kinds = shown["component"].map({"residual": "sum", "feed-forward": "feed_forward"}).fillna("attention")
     data = shown.assign(
         hue=[theme.part_hue(kind, head - 1, dark) for kind, head in zip(kinds, shown["head"], strict=True)],

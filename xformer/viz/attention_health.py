@@ -25,7 +25,7 @@ from xformer.viz.charts import heat, layered, tips
 from xformer.viz.timeline import Frame, head_to_enlarge, pack_timeline, timeline_layers
 from xformer.viz.training_curves import Curves, curve_chart
 
-MOST_STEPS = 60
+MAX_STEPS = 60
 """Largest number of columns of a map; more probes are thinned evenly."""
 SHARES = (
     "entropy_p05", "entropy_p50", "entropy_p95", "first_token", "diagonal", "previous", "padding", "future", "induction",
@@ -61,7 +61,7 @@ def health_map(table: pd.DataFrame, measure: str, *, dark: bool = False) -> alt.
     if not len(table):
         raise InputError("There is no probe to draw yet; call health.step first.")
     steps = sorted(table["step"].unique())
-    chosen = [steps[at] for at in np.unique(np.linspace(0, len(steps) - 1, MOST_STEPS).astype(int))]
+    chosen = [steps[at] for at in np.unique(np.linspace(0, len(steps) - 1, MAX_STEPS).astype(int))]
     shown = table.loc[table["step"].isin(chosen), ["step", "layer", "head", measure]].copy()
     is_pair = any(Site.parse(layer).is_cross for layer in shown["layer"].unique())
     titles = {layer: layer_title(layer, is_pair=is_pair) for layer in shown["layer"].unique()}

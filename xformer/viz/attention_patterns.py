@@ -42,7 +42,7 @@ LEAST = 1e-4
 """Start of a logarithmic scale."""
 NOTHING = 1e-12
 """Replaces smaller weights on a logarithmic scale."""
-MOST_CELLS = 64
+MAX_CELLS = 64
 """Largest number of queries or keys of one head that are drawn individually; longer patterns are max-pooled."""
 
 
@@ -61,7 +61,7 @@ def attention(
 ) -> alt.TopLevelMixin:
     """Draw the attention weights of one head as a matrix (`analysis.attention`).
 
-    Masked cells are grey, never the colour of a zero. Patterns with more than `MOST_CELLS` positions on a side are max-pooled.
+    Masked cells are grey, never the colour of a zero. Patterns with more than `MAX_CELLS` positions on a side are max-pooled.
     With `before`, both runs are drawn on one scale, next to the change of each weight.
 
     Args:
@@ -102,7 +102,7 @@ def head_chart(
     dark: bool = False,
 ) -> alt.Chart:
     """Draw a table of `analysis.attention` as a heatmap."""
-    frame = pooled(_left_out(frame, scale), MOST_CELLS)
+    frame = pooled(_left_out(frame, scale), MAX_CELLS)
     return _heatmap(frame, "weight", _scale(frame["weight"].to_numpy(), scale, dark), title, dark, height, legend)
 
 
@@ -135,9 +135,9 @@ def _changed_chart(before: pd.DataFrame, after: pd.DataFrame, scale: str, dark: 
     colours = _scale(weights, scale, dark)
     signed = vega_scale(diverging(dark), -(limit or 1.0), limit or 1.0)
     charts = [
-        _heatmap(pooled(before, MOST_CELLS), "weight", colours, "original", dark),
-        _heatmap(pooled(after, MOST_CELLS), "weight", colours, "changed", dark),
-        _heatmap(pooled(moved, MOST_CELLS, signed=True), "difference", signed, "changed − original", dark),
+        _heatmap(pooled(before, MAX_CELLS), "weight", colours, "original", dark),
+        _heatmap(pooled(after, MAX_CELLS), "weight", colours, "changed", dark),
+        _heatmap(pooled(moved, MAX_CELLS, signed=True), "difference", signed, "changed − original", dark),
     ]
     return alt.hconcat(*charts).resolve_scale(color="independent")
 
@@ -197,14 +197,14 @@ def _heatmap(
 ROW_WIDTH = 1080
 """Width in pixels that the layers of a row share."""
 
-MOST_ROLLOUT_CELLS = 20_000
+MAX_ROLLOUT_CELLS = 20_000
 """Largest number of cells of all layers of a rollout together; beyond it, evenly spaced layers are drawn."""
 
 
 def rollout(reading: Reading, *, stack: str | None = None, dark: bool = False) -> alt.FacetChart:
     """Draw attention rollout (`analysis.rollout`), one heatmap per layer: rows are positions, columns input tokens.
 
-    If all layers together have more than `MOST_ROLLOUT_CELLS` cells, only evenly spaced layers are drawn, including the last.
+    If all layers together have more than `MAX_ROLLOUT_CELLS` cells, only evenly spaced layers are drawn, including the last.
 
     Args:
         reading: The run.
@@ -221,7 +221,7 @@ def rollout(reading: Reading, *, stack: str | None = None, dark: bool = False) -
     """
     frame = rollout_table(reading, stack=stack)
     layers = frame["layer"].unique()
-    every = -(-len(frame) // MOST_ROLLOUT_CELLS)
+    every = -(-len(frame) // MAX_ROLLOUT_CELLS)
     frame = frame.loc[frame["layer"].isin(list(layers)[::-1][::every])]
     order = list(dict.fromkeys(frame["query"]))
     size = int(np.clip(26 * len(order), 150, 320))
@@ -377,7 +377,7 @@ def heads_grid(
     return layered(*layers).resolve_scale(color="independent").properties(width=width, height=height)
 
 
-MOST_ARCS = 600
+MAX_ARCS = 600
 """Largest number of arcs; the weakest beyond it are left out."""
 
 ARCS_LEAST = 5 / 253
@@ -400,7 +400,7 @@ def attention_arcs(
 ) -> alt.TopLevelMixin:
     """Draw the attention weights of some heads of a layer as arcs in the hue of the head; larger weights are thicker.
 
-    Beyond `MOST_ARCS` arcs, the weakest are left out. With `before`, both runs are drawn side by side on one scale.
+    Beyond `MAX_ARCS` arcs, the weakest are left out. With `before`, both runs are drawn side by side on one scale.
 
     Args:
         reading: The run.
@@ -443,7 +443,7 @@ def _arcs(layer: AnyLayer, shares: Weights, title: str, *, heads: Sequence[int],
     names = [f"head {head + 1}" for head in heads]
     for index, query, key in np.argwhere(np.nan_to_num(shares) >= ARCS_LEAST).tolist():
         rows.append((shares[index, query, key], names[index], (query + 0.5) / n_query, (key + 0.5) / n_key))
-    table = pd.DataFrame(sorted(rows)[-MOST_ARCS:], columns=["share", "head", "start", "end"])
+    table = pd.DataFrame(sorted(rows)[-MAX_ARCS:], columns=["share", "head", "start", "end"])
     thickest = min(2.7, 0.6 * height / max(n_query, n_key))
     share = table["share"]
     table = table.assign(arc=table.index, opacity=0.04 + 0.9 * share**0.85, width=0.5 + thickest * share)

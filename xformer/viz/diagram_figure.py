@@ -217,7 +217,7 @@ def _columns(stack: StackFrame, diagram: Diagram) -> Iterator[tuple[str, float]]
 LETTER = 0.58
 """Width of an average letter relative to the font size, for the fonts in common use."""
 
-MOST_CHIPS, MOST_GLYPHS = 16, 9
+MAX_CHIPS, MAX_GLYPHS = 16, 9
 """Largest number of heads drawn as coloured squares, and of tokens drawn as squares."""
 
 
@@ -270,7 +270,7 @@ def _lines(sheet: Sheet, box: Box, at: Place, hue: str) -> None:
 
 def _chips(sheet: Sheet, box: Box, x: float, y: float) -> float:
     """Draw the heads as squares in their colours and return the width taken."""
-    if not 0 < box.heads <= MOST_CHIPS:
+    if not 0 < box.heads <= MAX_CHIPS:
         return 0
     pitch = min(12.0, 90 / box.heads)
     side = max(3.0, pitch - 2.5)
@@ -280,8 +280,8 @@ def _chips(sheet: Sheet, box: Box, x: float, y: float) -> float:
 
 
 def _glyphs(sheet: Sheet, at: Place, n: int, hue: str) -> None:
-    """Draw a square for each token, at most `MOST_GLYPHS`."""
-    shown = min(n, MOST_GLYPHS)
+    """Draw a square for each token, at most `MAX_GLYPHS`."""
+    shown = min(n, MAX_GLYPHS)
     wide, tall = 9 * min(shown, 3) - 2, 9 * -(-shown // 3) - 2
     for token in range(shown):
         x, y = at.middle - wide / 2 + 9 * (token % 3), at.y + 45 - tall / 2 + 9 * (token // 3)

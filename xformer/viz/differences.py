@@ -257,7 +257,7 @@ def prediction_difference(readings: Sequence[Reading], *, at: int | None = None,
     return alt.Chart(table, height=220).mark_bar().encode(x=x, y=y, color=colour, tooltip=tooltip)
 
 
-_MOST_WORDS = 90
+_MAX_WORDS = 90
 """Beyond this many tokens, only those of several characters are written."""
 
 
@@ -280,7 +280,7 @@ def surprise_by_character(readings: Sequence[Reading], *, dark: bool = False) ->
     table = surprise_table(readings)
     models = list(dict.fromkeys(table["model"]))
     sign = [1 if name == models[0] else -1 for name in table["model"]]
-    has_room = (table["to"] > table["from"] + 1) | (len(table) <= _MOST_WORDS)
+    has_room = (table["to"] > table["from"] + 1) | (len(table) <= _MAX_WORDS)
     table = table.assign(
         bits_up=table["bits_per_character"] * sign,
         middle=(table["from"] + table["to"]) / 2,

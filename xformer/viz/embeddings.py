@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
-MOST_CELLS = 5000
+MAX_CELLS = 5000
 """Largest number of cells of one heatmap: beyond it, browsers slow down and Altair raises an error in notebooks."""
 
 
 def every(n_rows: int, n_columns: int) -> int:
-    """Return the column stride that keeps a heatmap within `MOST_CELLS`: all columns (1), every 2nd (2), …"""
-    return max(1, math.ceil(n_columns / max(1, MOST_CELLS // max(1, n_rows))))
+    """Return the column stride that keeps a heatmap within `MAX_CELLS`: all columns (1), every 2nd (2), …"""
+    return max(1, math.ceil(n_columns / max(1, MAX_CELLS // max(1, n_rows))))
 
 
 def rows_height(n_rows: int, most: int = 300, around: int = 70) -> int:
@@ -69,7 +69,7 @@ def vector_heatmap(
 ) -> alt.Chart:
     """Draw vectors as rows [position × dimension], orange below zero and blue above, on a scale from −`limit` to `limit`.
 
-    `table` has the columns position, token, dimension and value (`vector_table`). Beyond `MOST_CELLS` cells, only every 2nd,
+    `table` has the columns position, token, dimension and value (`vector_table`). Beyond `MAX_CELLS` cells, only every 2nd,
     3rd, … column is drawn (see `every`).
     """
     limit = theme.signed_limit(table["value"].to_numpy()) if limit is None else limit
@@ -127,7 +127,7 @@ def cosines(
 ) -> alt.Chart:
     """Draw the cosine similarity of every pair of vectors, on a fixed scale from −1 (orange) to 1 (blue).
 
-    Unless `positions` are given, long inputs are thinned to every 2nd, 3rd, … position, for at most `MOST_CELLS` pairs.
+    Unless `positions` are given, long inputs are thinned to every 2nd, 3rd, … position, for at most `MAX_CELLS` pairs.
 
     Args:
         reading: The run.
@@ -148,7 +148,7 @@ def cosines(
     """
     if positions is None:
         n = len(reading.tokens_of(stack))
-        positions = range(0, n, -(-n // math.isqrt(MOST_CELLS)))
+        positions = range(0, n, -(-n // math.isqrt(MAX_CELLS)))
     table = cosines_table(reading, part=part, stack=stack, positions=positions)
     labelled = table.assign(
         one=table["position"].astype(str) + " " + table["token"],
@@ -181,7 +181,7 @@ def _sparse(angle: int = 0) -> alt.Axis:
 WIDTH_OF_POINTS = 400
 """Pixels between the outermost points of a projection in a typical window, for which labels are placed."""
 
-MOST_POINTS_DRAWN = 2_000
+MAX_POINTS_DRAWN = 2_000
 """Largest number of tokens of a vocabulary that are drawn, apart from those of the input and the neighbours of `near`."""
 
 HEIGHT_IN_PLANE, HEIGHT_IN_SPACE = 430, 480
@@ -193,7 +193,7 @@ def projection(
     """Draw the token embeddings along their first two principal components (Altair), or three, rotated with the mouse (Plotly).
 
     The tokens of the input are larger and in colour. In the plane, `near` has a ring, and clicking a point sets the selection
-    "point" to its token. Of vocabularies with more than `MOST_POINTS_DRAWN` tokens, the tokens of the input, `near`, its
+    "point" to its token. Of vocabularies with more than `MAX_POINTS_DRAWN` tokens, the tokens of the input, `near`, its
     neighbours and an even selection of the others are drawn.
 
     Args:
@@ -214,9 +214,9 @@ def projection(
     table = projection_table(reading, stack=stack)
     shares = [percent(share, 1) for share in table.attrs["explained"]]
     table = table.assign(shown=table["positions"] != "")
-    if len(table) > MOST_POINTS_DRAWN:
+    if len(table) > MAX_POINTS_DRAWN:
         beside = [] if near is None else [near, *neighbours(reading, token=near, stack=stack)["id"]]
-        drawn = table.index.isin([*beside, *np.linspace(0, len(table) - 1, MOST_POINTS_DRAWN).astype(int)])
+        drawn = table.index.isin([*beside, *np.linspace(0, len(table) - 1, MAX_POINTS_DRAWN).astype(int)])
         table = table[drawn | table["shown"]].assign(named=lambda one: one["shown"] | one["id"].isin(beside))
     return _in_space(table, shares, dark) if axes == 3 else _in_the_plane(table, shares, near, dark)
 
@@ -263,7 +263,7 @@ def _in_space(table: pd.DataFrame, shares: Sequence[str], dark: bool) -> go.Figu
             x=np.asarray(part["pc1"]),
             y=np.asarray(part["pc2"]),
             z=np.asarray(part["pc3"]),
-            mode="markers+text" if shown or len(table) <= MOST_POINTS_DRAWN else "markers",
+            mode="markers+text" if shown or len(table) <= MAX_POINTS_DRAWN else "markers",
             name=name,
             text=np.array([html.escape(token) for token in part["token"]]),
             customdata=np.asarray(part[["positions"]]),
@@ -286,7 +286,7 @@ def _in_space(table: pd.DataFrame, shares: Sequence[str], dark: bool) -> go.Figu
 
 
 HEIGHT_OF_SPECTRUM, SIDE_OF_CIRCLE = 300, 330
-MOST_TICKS = 15
+MAX_TICKS = 15
 """Largest number of tick labels of an axis."""
 
 
@@ -310,7 +310,7 @@ def spectrum(reading: Reading, *, stack: str | None = None, chosen: int | None =
     table = spectrum_table(reading, stack=stack)
     quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
     ink = theme.pick(theme.TEXT, dark)
-    every = -(-len(table) // MOST_TICKS)
+    every = -(-len(table) // MAX_TICKS)
     axis = alt.Axis(labelAngle=0, values=[k for k in table["frequency"].tolist() if (k - 1) % every == 0])
     x = alt.X("frequency:O", title="frequency: cycles over all numbers", axis=axis)
     hover = tips("frequency:O", ("period:Q", "period, in numbers", ".4~g"), ("share:Q", "", ".4%"))
@@ -363,7 +363,7 @@ def circle(reading: Reading, *, frequency: int, stack: str | None = None, dark: 
     return layered(dots, *names, width=SIDE_OF_CIRCLE, height=SIDE_OF_CIRCLE)
 
 
-MOST_NUMBERED = 8
+MAX_NUMBERED = 8
 """Largest number of texts at which the cells still have room for their numbers."""
 _ROW, _AROUND = 36, 44
 """Pixels of a row of the heatmap, and of its axes."""
@@ -420,7 +420,7 @@ def _heat_map(table: pd.DataFrame, texts: Sequence[str], dark: bool) -> Chart:
         shown=[f"{value + 0.0:.2f}".replace("-0.00", "0.00").replace("-", "−") for value in table["cosine"]],
         ink=inks(stops, table["cosine"], -1, 1),
     )
-    has_room = len(texts) <= MOST_NUMBERED
+    has_room = len(texts) <= MAX_NUMBERED
     axis = {"ticks": False, "domain": False, "title": None}
     legend = None if has_room else alt.Legend(title="cosine", gradientLength=120, format=".2~g")
     base = alt.Chart(data).encode(

@@ -33,7 +33,7 @@ from xformer.viz.residual import flat_axis, with_places
 
 ROWS_HEIGHT = 380
 """Pixels of the rows of a chart, so that it fits on a screen with its controls."""
-MOST_NEURONS_DRAWN, MOST_TOKENS_DRAWN = 512, 40
+MAX_NEURONS_DRAWN, MAX_TOKENS_DRAWN = 512, 40
 """Largest number of neurons in a map of activations, and of tokens in a map of promotions."""
 PROMOTES_WIDTH = 150
 """Pixels for the promoted tokens to the right of a row."""
@@ -79,7 +79,7 @@ def activations(
         order: "sorted" (by mean activity, see `analysis.neurons`, the most active first) or "plain" (by index).
         before: The original run, to compare with.
         positions: The positions, from 0; all of them by default.
-        columns: The ranks in that order to draw; the first `MOST_NEURONS_DRAWN` by default.
+        columns: The ranks in that order to draw; the first `MAX_NEURONS_DRAWN` by default.
         neuron: The neuron to mark with a triangle.
         limit: The end of the colour scale; see `clear_limit` for the default.
         title: The title of the chart.
@@ -101,7 +101,7 @@ def activations(
     limit = clear_limit(whole) if limit is None else limit
     signed = stage != "post" or bool((whole < 0).any())
     ranking = ranking_of(runs[0], layer=layer, order=order)
-    shown = list(range(len(ranking)))[:MOST_NEURONS_DRAWN] if columns is None else list(columns)
+    shown = list(range(len(ranking)))[:MAX_NEURONS_DRAWN] if columns is None else list(columns)
     neurons, places = ranking[shown].tolist(), numbered(frame)
     height = 74 + min(ROWS_HEIGHT, max(150, 24 * len(places)))
     ends = [shown[0] - 0.5, shown[-1] + 0.5]
@@ -279,7 +279,7 @@ def promotion(
 ) -> Chart:
     """Draw `analysis.promotion`: what each of the most active neurons adds to the logits, one column per token.
 
-    The most promoted token of each row is written out. Of larger vocabularies, the `MOST_TOKENS_DRAWN` tokens are shown whose
+    The most promoted token of each row is written out. Of larger vocabularies, the `MAX_TOKENS_DRAWN` tokens are shown whose
     logits change most.
 
     Args:
@@ -302,9 +302,9 @@ def promotion(
     limit = theme.signed_limit(data["adds"].to_numpy())
     n_tokens = len(data) // len(set(data["neuron"].tolist()))
     labels = data["token"].tolist()[:n_tokens]
-    if n_tokens > MOST_TOKENS_DRAWN:
+    if n_tokens > MAX_TOKENS_DRAWN:
         effect = data["adds"].abs().to_numpy().reshape(-1, n_tokens)  # [neuron, vocab]
-        kept = np.sort(np.argsort(-effect.max(axis=0), kind="stable")[:MOST_TOKENS_DRAWN])
+        kept = np.sort(np.argsort(-effect.max(axis=0), kind="stable")[:MAX_TOKENS_DRAWN])
         labels = [labels[token] for token in kept]
         data = data.iloc[[row for row in range(len(data)) if row % effect.shape[1] in set(kept)]]
     data = data.assign(neuron=[f"#{neuron}" for neuron in data["neuron"]])

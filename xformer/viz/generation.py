@@ -346,7 +346,7 @@ ROW, LANE, TRACK = 760, 34, 100
 """CSS pixels: the width of the lanes, and the heights of a lane and of a curve."""
 
 
-MOST_TOKENS = 8
+MAX_TOKENS = 8
 
 
 def pack_steps(runs: Sequence[DecodedSteps]) -> dict[str, Any]:
@@ -360,7 +360,7 @@ def pack_steps(runs: Sequence[DecodedSteps]) -> dict[str, Any]:
     models = []
     for run in runs:
         own = steps.loc[steps["model"] == run.name]
-        tops = [run.top(step, MOST_TOKENS) for step in range(len(run))]
+        tops = [run.top(step, MAX_TOKENS) for step in range(len(run))]
         model = {
             "name": run.name,
             "has_right_answer": run.has_right_answer,

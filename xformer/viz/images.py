@@ -32,7 +32,7 @@ from xformer.viz.charts import Chart, heat, layered, pixel_axes, tips
 GAP = 1.6
 """Space between two panels, in units of the frame."""
 _OWN_SIZE = alt.AutoSizeParams(type="pad", contains="padding")  # a legend must not shrink the cells
-MOST_WIDE = 740.0
+MAX_WIDTH = 740.0
 """Largest width of a chart, in pixels."""
 ABOVE = 3.2
 """Space above an image for its title and the class token, in units of the frame."""
@@ -93,13 +93,13 @@ def overlay_chart(
 
     Tiles have a fixed scale from 0 to 1 with colours spaced by the square root, so that small weights show. Over a
     `photograph` (a data URL), larger values are more opaque, up to `top` or the largest value of a patch. The tile `query` is
-    outlined. The chart is at most `MOST_WIDE` pixels wide.
+    outlined. The chart is at most `MAX_WIDTH` pixels wide.
     """
     tiles, dots = frame.loc[frame["kind"] != "ink"], frame.loc[frame["kind"] == "ink"]
     ink, halo = theme.pick(theme.TEXT, dark), theme.pick(theme.BACKGROUND, dark)
     titles = tiles.drop_duplicates(["panel", "left", "top"]).assign(title_y=lambda table: table["top"] - 2.1)
     width, height = frame["right"].to_numpy().max().item(), tiles["y2"].to_numpy().max().item()
-    unit = min(20.0, MOST_WIDE / width)
+    unit = min(20.0, MAX_WIDTH / width)
     x, y = pixel_axes(width, height)
     if photograph is None:
         stops, edge = theme.sequential(dark), {"stroke": halo, "strokeWidth": 0.5}

@@ -199,9 +199,9 @@ SIDE = 48
 """Largest number of cells of a `plane` on either axis; longer inputs are max-pooled."""
 POWER = 2
 """The root of the weight that is stored in a byte; see `codes_of`."""
-MOST_BYTES = 1_950_000
+MAX_BYTES = 1_950_000
 """Largest size of a message, in bytes; an exact head that does not fit is pooled."""
-MOST_STREAM_CELLS = 4096
+MAX_STREAM_CELLS = 4096
 """Largest number of queries times layers for which the change of the residual stream is sent."""
 _SHOWN = str.maketrans({" ": "·", "\n": "↵", "\r": "↵", "\t": "⇥"})
 
@@ -283,13 +283,13 @@ def pack(
         raise ValueError(f"The changed run must have the shapes of the original, {shapes[0]}; got {shapes[1]}.")
     exact = np.stack([exact_weights(run[selected[0]], selected[1]) for run in runs])
     side = _side(layers, (budget - exact.nbytes) // len(runs), max_thumbnail)
-    exact, pool = _fitted(exact, MOST_BYTES - len(runs) * sum(_plane_bytes(layer, side) for layer in layers))
+    exact, pool = _fitted(exact, MAX_BYTES - len(runs) * sum(_plane_bytes(layer, side) for layer in layers))
     records, planes = zip(*(_run(run, side) for run in runs), strict=True)
     labels: dict[tuple[str, tuple[str, ...]], int] = {}
     headers = [_layer_header(layer, side, labels) for layer in layers]
     for record, layer, after in zip(headers, layers, changed or (), strict=False):
         record["moved"] = after.moved_from(layer).tolist()
-        if layer.stream is not None and after.stream is not None and layer.shape[1] * len(layers) <= MOST_STREAM_CELLS:
+        if layer.stream is not None and after.stream is not None and layer.shape[1] * len(layers) <= MAX_STREAM_CELLS:
             record["stream"] = [round(share, 4) for share in relative_change(after.stream, layer.stream).tolist()]
     common = {
         "labels": [[visible(text) for text in row] for _, row in labels], "thumbnail": max_thumbnail, "power": POWER,

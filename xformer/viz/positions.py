@@ -22,13 +22,13 @@ from xformer.analysis.positions import position_offsets as offsets_table
 from xformer.analysis.positions import position_values as values_table
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.attention_patterns import MOST_CELLS, pooled
+from xformer.viz.attention_patterns import MAX_CELLS, pooled
 from xformer.viz.charts import PADDED, Chart, head_titles, heat, hues, inks, layered, numbers, squares, tips
 from xformer.viz.embeddings import rows_height, vector_heatmap
 
-MOST_WITH_NUMBERS = 48
+MAX_WITH_NUMBERS = 48
 """Largest number of heads whose values are written into the cells."""
-MOST_POINTS_DRAWN = 600
+MAX_POINTS_DRAWN = 600
 """Largest number of points per line for up to 8 heads; with more heads, fewer."""
 
 
@@ -140,7 +140,7 @@ def position_offsets(
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
         >>> chart = xformer.viz.position_offsets(reading)
     """
-    most = max(2, MOST_POINTS_DRAWN // max(1, reading.subject.shape.n_heads // 8))
+    most = max(2, MAX_POINTS_DRAWN // max(1, reading.subject.shape.n_heads // 8))
     table = offsets_table(reading, n=n, kind=kind, stack=stack, most=most)
     offset = ("offset", "offset = key − query")
     if "bias" in table:
@@ -194,7 +194,7 @@ def attention_moved(
         y=alt.Y("row:N", title=None, sort=rows, axis=alt.Axis(labelLimit=150, labelOverlap=True)),
         tooltip=[*tips(("name:N", "head")), alt.Tooltip("moved:Q", format=".7f")],
     )
-    few = len(table) <= MOST_WITH_NUMBERS
+    few = len(table) <= MAX_WITH_NUMBERS
     legend = None if few else alt.Legend(format=".0%", gradientLength=105, orient="bottom", titleOrient="left")
     click = alt.selection_point(name="head", fields=["cell"], on="click", clear=False)
     colour = heat("moved:Q", theme.sequential(dark), 0, 1, title="moved", legend=legend)
@@ -215,7 +215,7 @@ def attention_guess(
 
     Masked cells are grey and cannot be selected. The chart has the size of `viz.attention` with the same `height`.
     """
-    frame = pooled(attention_table(reading, layer=layer, head=head), MOST_CELLS)
+    frame = pooled(attention_table(reading, layer=layer, head=head), MAX_CELLS)
     queries, keys = list(dict.fromkeys(frame["query"])), list(dict.fromkeys(frame["key"]))
     highlighted = queries[query * len(queries) // reading[f"{reading.attention[layer].path}.pattern"].shape[-2]]
     click = alt.selection_point(name="cell", fields=["query", "key"], on="click", clear=False)

@@ -37,9 +37,9 @@ from xformer.viz.theme import MASKED, PART_HUES, diverging, signed_limit
 ROW = 30
 AXIS = 80
 """Pixels that the axis and its title take of a chart's height."""
-MOST_KEYS = 48
+MAX_KEYS = 48
 """Largest number of keys that are drawn."""
-MOST_NUMBERS = 20
+MAX_NUMBERS = 20
 """Largest number of dimensions, across a whole screen, whose values are written into the cells; half on half a screen."""
 STEPS = ("product", "scores", "weights", "z", "out")
 
@@ -50,7 +50,7 @@ def attention_steps(
     """Draw the arithmetic of an attention cell: one of `STEPS`, or all of them stacked.
 
     "product" shows q, k and q·k by dimension; "scores" and "weights" those of the query with each key (see
-    `analysis.attention_steps`), for the `MOST_KEYS` largest weights; "z" the weighted sum of the values; "out" what the head
+    `analysis.attention_steps`), for the `MAX_KEYS` largest weights; "z" the weighted sum of the values; "out" what the head
     writes to the residual stream.
 
     Args:
@@ -76,14 +76,14 @@ def attention_steps(
         return alt.vconcat(*charts).resolve_scale(x="independent", y="independent", color="independent")
     if step == "out":
         vector = head_output(reading, layer=layer, head=head, query=query)
-        return _strips(_as_frame(step, vector), "dimension of the residual stream", dark, most=MOST_NUMBERS)
+        return _strips(_as_frame(step, vector), "dimension of the residual stream", dark, most=MAX_NUMBERS)
     cell = attention_cell(reading, **at)
     if step == "z":
         return _strips(_as_frame(step, cell.z), "dimension of the value", dark)
     if step == "product":  # q, k, and q·k by dimension
         frame = dimensions(cell).melt("dimension", var_name="vector", value_name="value")
         return _strips(frame, "dimension of the head", dark)
-    return _bars(strongest(softmax_of_cell(cell), MOST_KEYS, key), "score" if step == "scores" else "weight", key, dark)
+    return _bars(strongest(softmax_of_cell(cell), MAX_KEYS, key), "score" if step == "scores" else "weight", key, dark)
 
 
 def _as_frame(name: str, vector: Any) -> pd.DataFrame:
@@ -108,7 +108,7 @@ def _bars(row: pd.DataFrame, what: str, key: int, dark: bool) -> Chart:
     return layered(bars, *([words.encode(y=alt.datum(0))] if what == "score" else []), height=190)
 
 
-def _strips(frame: pd.DataFrame, axis: str, dark: bool, *, most: int = MOST_NUMBERS // 2) -> Chart:
+def _strips(frame: pd.DataFrame, axis: str, dark: bool, *, most: int = MAX_NUMBERS // 2) -> Chart:
     """Draw one strip per vector, on a common scale centred on zero, with its numbers for up to `most` dimensions."""
     limit, stops, order = signed_limit(frame["value"].to_numpy()), diverging(dark), list(dict.fromkeys(frame["vector"]))
     frame = frame.assign(ink=inks(stops, frame["value"], -limit, limit))

@@ -24,7 +24,7 @@ ROOMY, TIGHT = 12, 24
 """Largest numbers of positions at which cells still have room for the probability, and for the token."""
 TALL = 410
 """Pixels of the rows of a heatmap, so that it fits on a projected screen with its controls."""
-MANY_POINTS, MOST_POINTS = 24, 33
+MANY_POINTS, MAX_POINTS = 24, 33
 """Largest number of points of the stream that are all labelled, and that are all drawn; more points are thinned evenly."""
 _AROUND, _TITLE = 72, 34
 """Pixels for the axis and the title of a chart, which its height includes."""
@@ -83,14 +83,14 @@ def norms(
 
 
 def thinned(frame: pd.DataFrame) -> pd.DataFrame:
-    """Thin a table by depth to at most `MOST_POINTS` evenly spaced points of the stream, keeping the first and the last."""
+    """Thin a table by depth to at most `MAX_POINTS` evenly spaced points of the stream, keeping the first and the last."""
     depths = sorted(frame["depth"].unique())
-    if len(depths) <= MOST_POINTS:
+    if len(depths) <= MAX_POINTS:
         return frame
-    if len(depths) % 2 and len(depths) // 2 < MOST_POINTS:  # two points per layer: keep the stream after each layer
+    if len(depths) % 2 and len(depths) // 2 < MAX_POINTS:  # two points per layer: keep the stream after each layer
         return frame.loc[frame["depth"].isin(depths[::2])]
-    step = (len(depths) - 1) / (MOST_POINTS - 1)
-    return frame.loc[frame["depth"].isin([depths[round(index * step)] for index in range(MOST_POINTS)])]
+    step = (len(depths) - 1) / (MAX_POINTS - 1)
+    return frame.loc[frame["depth"].isin([depths[round(index * step)] for index in range(MAX_POINTS)])]
 
 
 def row_height(n: int) -> int:

@@ -30,7 +30,7 @@ METRICS = {
     "held_out_loss": "held-out loss, nats per token",
     "gradient_norm": "gradient norm",
 }
-MOST_WRITTEN = 16
+MAX_WRITTEN = 16
 """Largest number of columns of a map whose cells show their numbers instead of a legend."""
 DRAWN = 120
 """Largest number of points per line; with sixteen lines, more would be finer than a pixel."""
@@ -147,7 +147,7 @@ def sweep_outcome(
     columns, rows = (list(dict.fromkeys(data[name])) for name in ("column", "row"))
     click = alt.selection_point(name="cell", fields=[x, y] if y else [x], on="click", clear=False)
     look = {"gradientLength": 120, "tickCount": 3, "format": ".0%" if is_share else ",d"}
-    is_written = len(columns) <= MOST_WRITTEN
+    is_written = len(columns) <= MAX_WRITTEN
     legend = None if is_written else alt.Legend(title="solved" if is_share else "steps", **look)
     hidden = {"test": "!datum.known", "value": grey}
     colour = heat(f"{measure}:Q", stops, 0.0, high, legend=legend, condition=hidden)

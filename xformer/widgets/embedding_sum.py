@@ -3,7 +3,7 @@
     from xformer.widgets.embedding_sum import embedding_sum
     embedding_sum(xformer.read("checkpoints/reverse", "3 7 12 9"))   # in a notebook
 
-It shows at most `MOST_ROWS` tokens and `MOST_VALUES` numbers of each vector, all of them values of the run.
+It shows at most `MAX_ROWS` tokens and `MAX_VALUES` numbers of each vector, all of them values of the run.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from xformer.viz.packing import visible
 from xformer.viz.theme import DIVERGING, signed_limit
 from xformer.widgets.page import sum_page
 
-MOST_ROWS = 20
-MOST_VALUES = 64
+MAX_ROWS = 20
+MAX_VALUES = 64
 SUM, INPUT = "sum: input of layer 1", "input of layer 1"
 
 
@@ -33,10 +33,10 @@ def embedding_sum_data(reading: Reading, *, stack: str | None = None, positions:
     Args:
         reading: The run.
         stack: "encoder" or "decoder", where a model has both.
-        positions: The positions, from 0; the first `MOST_ROWS` by default.
+        positions: The positions, from 0; the first `MAX_ROWS` by default.
     """
     parts, tokens = input_vectors(reading, stack), reading.tokens_of(stack)
-    shown = list(range(len(tokens)) if positions is None else positions)[:MOST_ROWS]
+    shown = list(range(len(tokens)) if positions is None else positions)[:MAX_ROWS]
     is_image = bool(reading.subject.shape.image)
     ids = [None] * len(tokens) if is_image else reading.ids(stack)
     is_sum, what = is_the_sum(parts), "patch" if is_image else "token"
@@ -58,7 +58,7 @@ def embedding_sum_data(reading: Reading, *, stack: str | None = None, positions:
 def _column(name: str, vectors: torch.Tensor) -> dict[str, Any]:
     """Select numbers of each vector, evenly spaced over its dimensions."""
     width = vectors.shape[1]
-    n = min(width, MOST_VALUES)
+    n = min(width, MAX_VALUES)
     dimensions = [index * width // n for index in range(n)]
     values = vectors[:, dimensions].detach().double().nan_to_num(0.0).tolist()
     rounded = [[float(f"{value:.5g}") for value in row] for row in values]

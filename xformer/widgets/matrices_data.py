@@ -13,7 +13,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.principles import AFTER, BEFORE, MOST_WORDS, AttentionCell, Mixed, matrix, numbered
+from xformer.analysis.principles import AFTER, BEFORE, MAX_WORDS, AttentionCell, Mixed, matrix, numbered
 from xformer.viz.theme import DIVERGING, HEAD_HUES, MASKED, SEQUENTIAL, signed_limit
 
 COLOURS = {
@@ -24,7 +24,7 @@ COLOURS = {
     "right": HEAD_HUES[0],
 }
 
-MOST_KEYS = 12
+MAX_KEYS = 12
 """Largest number of keys for which the row of a head is drawn."""
 COLUMNS_OF_Z = 4
 """Number of components of z that are drawn."""
@@ -131,12 +131,12 @@ def matrices_data(
 
 
 def _data(drawn: list[dict[str, Any]], step: str) -> dict[str, Any]:
-    return {"matrices": drawn, "step": step, "row": 0, "words": None, "most": MOST_WORDS, "colours": COLOURS}
+    return {"matrices": drawn, "step": step, "row": 0, "words": None, "most": MAX_WORDS, "colours": COLOURS}
 
 
 def is_followed(cell: AttentionCell) -> bool:
     """Return whether the row of a cell is short enough, and its weights are exactly the softmax of its scores."""
-    return len(cell.tokens) <= MOST_KEYS and cell.scores.softmax(dim=-1).allclose(cell.pattern, atol=1e-3)
+    return len(cell.tokens) <= MAX_KEYS and cell.scores.softmax(dim=-1).allclose(cell.pattern, atol=1e-3)
 
 
 def row_data(cell: AttentionCell, *, query: str, key: int, step: str) -> dict[str, Any]:

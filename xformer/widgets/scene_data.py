@@ -2,7 +2,7 @@
 
     data = scene_data(xformer.read("checkpoints/reverse", "3 7 12 9"))
 
-The scene shows at most `MOST_TOKENS` tokens and `MOST_VALUES` numbers of each vector, all of them values of the run.
+The scene shows at most `MAX_TOKENS` tokens and `MAX_VALUES` numbers of each vector, all of them values of the run.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from xformer.site import Site
 from xformer.viz.packing import Blocks, joined, visible
 from xformer.viz.theme import DIVERGING, HEAD_HUES, PART_HUES, RIGHT, SEQUENTIAL, WRONG
 
-MOST_TOKENS = 20
-MOST_VALUES = 16
-MOST_HEADS = 1024
+MAX_TOKENS = 20
+MAX_VALUES = 16
+MAX_HEADS = 1024
 """Models with more heads show the mean pattern of each layer."""
-MOST_ANSWERS = 5
+MAX_ANSWERS = 5
 MAGIC = b"XSC1"
 COLOURS = {
     "sequential": SEQUENTIAL,
@@ -90,9 +90,9 @@ def _stack(reading: Reading, name: str, arrays: Blocks) -> dict[str, Any]:
 
 def _window(reading: Reading, n: int) -> range:
     """Return the tokens to show: all if they fit, otherwise the last ones of a text to continue, or the first ones."""
-    if n <= MOST_TOKENS:
+    if n <= MAX_TOKENS:
         return range(n)
-    return range(n - MOST_TOKENS, n) if reading.open_output is not None else range(MOST_TOKENS)
+    return range(n - MAX_TOKENS, n) if reading.open_output is not None else range(MAX_TOKENS)
 
 
 def _layer(reading: Reading, block: str, sites: Sequence[Site], shown: range, arrays: Blocks) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _patterns(reading: Reading, site: Site, shown: range, arrays: Blocks) -> dic
     keys = _window(reading, pattern.shape[-1])
     pattern = pattern[:, shown.start : shown.stop, keys.start : keys.stop].nan_to_num(0.0).clamp(0, 1)
     n_heads = len(pattern)
-    if sum(reading.subject.shape.heads.values()) > MOST_HEADS:
+    if sum(reading.subject.shape.heads.values()) > MAX_HEADS:
         pattern = pattern.mean(dim=0, keepdim=True)
     return {
         "heads": n_heads,
@@ -142,7 +142,7 @@ def _rows(reading: Reading, name: str, shown: range) -> Float[Tensor, "row d_mod
 def _column(name: str, vectors: Float[Tensor, "row d_model"], arrays: Blocks) -> dict[str, Any]:
     """Select numbers of each vector, evenly spaced over its dimensions, with their largest magnitude."""
     width = vectors.shape[1]
-    n = min(width, MOST_VALUES)
+    n = min(width, MAX_VALUES)
     dimensions = [index * width // n for index in range(n)]
     values = vectors[:, dimensions].nan_to_num(0.0)
     return {
@@ -176,7 +176,7 @@ def _answers(reading: Reading, stack: dict[str, Any]) -> list[dict[str, Any]]:
         if is_each and output not in rows:
             continue
         probabilities = reading.logits[0, output].detach().float().softmax(dim=-1).nan_to_num(0.0)  # [vocab]
-        top = probabilities.topk(min(MOST_ANSWERS, len(probabilities)))
+        top = probabilities.topk(min(MAX_ANSWERS, len(probabilities)))
         answer = int(reading.example.labels[0, output])
         is_known = output in reading.target_positions
         said = zip(top.indices.tolist(), top.values.tolist(), strict=True)

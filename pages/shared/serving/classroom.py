@@ -34,7 +34,7 @@ from xformer.classroom.rooms import Room, Rooms, normalised
 from xformer.disk_quota import runs_folder
 from xformer.errors import ClassroomError, XformerError
 
-MOST_CHARACTERS = 8192
+MAX_CHARACTERS = 8192
 """Maximum length of a message from a browser."""
 MESSAGES_A_SECOND = 20
 TABS_EACH = 4
@@ -421,7 +421,7 @@ async def _student(websocket: WebSocket) -> None:
     async def take() -> None:
         while (received := await websocket.receive())["type"] != "websocket.disconnect":
             text = received.get("text") or ""
-            if len(text) > MOST_CHARACTERS:
+            if len(text) > MAX_CHARACTERS:
                 await websocket.close(1009)
                 return
             if (answer := await _handle(room.id, member, text)) is not None:

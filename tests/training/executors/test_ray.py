@@ -199,7 +199,7 @@ def test_unknown_actor_has_a_grace_period(office: Office, monkeypatch: pytest.Mo
 
 def test_run_whose_node_is_lost_repeatedly_fails(office: Office) -> None:
     run = office.store.add(tiny_preset(steps=10**5, log_every=10**5, snapshot_every=0))
-    for _ in range(ray.MOST_STARTS):
+    for _ in range(ray.MAX_STARTS):
         office.wait(run, lambda entry: entry.is_active)
         office.cluster.die()
         office.executor.round(starts=False)

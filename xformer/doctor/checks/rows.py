@@ -81,7 +81,7 @@ def causality_with_attention(exam: Exam) -> Finding:
 
 PADDED_TOKENS = 6
 """Number of tokens of the padded input; few, because many padding lengths are tried."""
-MOST_PADS = 40
+MAX_PADS = 40
 """Largest number of padding tokens on the left."""
 MASK_REMEDY = (
     "Check how the padding mask is built and combined with the causal mask: the scores of padded keys must be −∞ in every "
@@ -130,7 +130,7 @@ def left_padding(exam: Exam) -> Finding:
     """Try every length from 0 to 40: some bugs appear only at a few (alignment to 8, 16 or 32)."""
     _assume_padding(exam)
     base = _short(exam)
-    room = min(MOST_PADS, exam.subject.max_len - base.tokens.shape[1])
+    room = min(MAX_PADS, exam.subject.max_len - base.tokens.shape[1])
     pairs = [
         _pair(exam, base, _padded(exam, base, n, left=True), n, f"{n} pads on the left")
         for n in range(max(0, room) + 1)

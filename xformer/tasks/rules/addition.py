@@ -22,7 +22,7 @@ from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, shown
 
 PLUS = 11
 """The token of "+"; a digit d is the token 1 + d."""
-MOST_DIGITS = 18
+MAX_DIGITS = 18
 """Largest number of digits whose sums fit into 64 bits."""
 CARRYING = 0.25
 """Fraction of sums in which most columns add up to 9, so that carries propagate, which is rare by chance."""
@@ -30,7 +30,7 @@ RUNS = 0.3
 """Fraction of training numbers in which one end repeats a digit, often 0 or 9 (5000, 0007, 1999), which is rare by chance."""
 
 
-MOST_EDGES = 10_000
+MAX_EDGES = 10_000
 """Largest number of values of x in the edge cases."""
 
 
@@ -72,7 +72,7 @@ class Addition(Rule):
             "… adds without any carry": f"{'1234512345'[:k]:0>{k}}+{'4321043210'[:k]:0>{k}}",
             "… adds the largest numbers it was trained on": f"{'9' * k}+{'9' * k}",
             "… adds zero": f"{'0' * k}+{'7052618394'[:k]:0>{k}}",
-            "… fails on more digits than it was trained on": f"{'7' * min(k + 2, MOST_DIGITS)}+{'5' * min(k + 2, MOST_DIGITS)}",
+            "… fails on more digits than it was trained on": f"{'7' * min(k + 2, MAX_DIGITS)}+{'5' * min(k + 2, MAX_DIGITS)}",
         }
 
     def source_length(self, size: int) -> int:
@@ -101,7 +101,7 @@ class Addition(Rule):
     def edge_cases(self) -> tuple[Sequences, Lengths]:
         """Return edge cases for each number of digits k.
 
-        These are, for all x (or MOST_EDGES evenly spaced ones), x + 0, x + x, x + 9…9, x + 1 and x plus its complements to 10ᵏ
+        These are, for all x (or MAX_EDGES evenly spaced ones), x + 0, x + x, x + 9…9, x + 1 and x plus its complements to 10ᵏ
         and 10ᵏ − 1; all sums of two round numbers; and each sum with its terms swapped.
         """
         sums = [(k, *pair) for k in range(self.config.min_len, self.config.max_len + 1) for pair in sorted(_edges(k))]
@@ -117,7 +117,7 @@ class Addition(Rule):
         place = torch.arange(source.shape[1], device=source.device)  # [pos]
         power = torch.where(place < k, k - 1 - place, 2 * k - place)  # of ten, in a and in b
         counts = (place != k) & (place < lengths[:, None])
-        total = torch.where(counts, (source - 1) * 10 ** power.clamp(0, MOST_DIGITS), 0).sum(dim=1)  # [batch]
+        total = torch.where(counts, (source - 1) * 10 ** power.clamp(0, MAX_DIGITS), 0).sum(dim=1)  # [batch]
         column = torch.arange((source.shape[1] - 1) // 2 + 1, device=source.device)  # [answer]
         return 1 + total[:, None] // 10**column % 10, (lengths - 1) // 2 + 1
 
@@ -128,15 +128,15 @@ class Addition(Rule):
             what = f"“{shown(text.strip())}” is not one" if text.strip() else "nothing was typed"
             raise InputError(f"This model reads a sum of two numbers, and {what}; try {self.typed_example}.")
         k = max(map(len, parts.groups()))
-        if k > MOST_DIGITS:
-            raise InputError(f"This model reads numbers of at most {MOST_DIGITS} digits, got {k}; take some away.")
+        if k > MAX_DIGITS:
+            raise InputError(f"This model reads numbers of at most {MAX_DIGITS} digits, got {k}; take some away.")
         a, b = ([1 + int(digit) for digit in part.zfill(k)] for part in parts.groups())
         return [*a, PLUS, *b]
 
     def check(self, source: Sequence[int]) -> None:
-        if len(source) < 3 or len(source) % 2 == 0 or self.size(source) > MOST_DIGITS:
+        if len(source) < 3 or len(source) % 2 == 0 or self.size(source) > MAX_DIGITS:
             raise InputError(
-                f"A sum has two numbers of as many digits, at most {MOST_DIGITS}, and + between them, got "
+                f"A sum has two numbers of as many digits, at most {MAX_DIGITS}, and + between them, got "
                 f"{len(source)} tokens; at least one digit each, for example {self.typed_example}."
             )
 
@@ -150,7 +150,7 @@ class Addition(Rule):
 def _edges(k: int) -> set[tuple[int, int]]:
     """Return sums of two numbers of k digits that carry through all digits, or nowhere, or only at one end."""
     top = 10**k
-    every = max(1, top // MOST_EDGES)
+    every = max(1, top // MAX_EDGES)
     pairs = {
         pair
         for x in range(0, top, every)

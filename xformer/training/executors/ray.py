@@ -42,7 +42,7 @@ GRACE_SECONDS = 10.0
 """Seconds that an actor may be unknown to the cluster, because it is still being registered or the head has restarted."""
 STOP_SECONDS = 60.0
 """Seconds after which a run that does not stop is killed."""
-MOST_STARTS = 5
+MAX_STARTS = 5
 """Number of consecutive starts without a saved state after which the run fails."""
 UNANSWERED = "Its node did not respond. Resume continues from the last state that was saved here."
 AHEAD = 2
@@ -348,7 +348,7 @@ class RayExecutor(Executor):
         entry = self.store.entry(entry.id)
         self.seen.pop(batch.name, None)
         starts = entry.unreported_starts
-        if starts >= MOST_STARTS:
+        if starts >= MAX_STARTS:
             what = f"Its node was lost {starts} times in a row before a saved state came back"
             self._leave(entry, "failed", f"{what}; it may need more memory than a node has. Resume tries again.")
             return

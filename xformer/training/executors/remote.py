@@ -30,7 +30,7 @@ Stamp = tuple[int, int]
 """The modification time in nanoseconds, and the size. A copy of a file gets the stamp of its original."""
 Files = Mapping[str, tuple[Stamp, bytes]]
 """Stamps and contents of files, by path relative to the folder of a run store."""
-MOST_BYTES = 64 * 1024**2
+MAX_BYTES = 64 * 1024**2
 """Approximate largest size of the files in one report."""
 PREFIX = "xformer-run-"
 ABANDONED_SECONDS = 3600.0
@@ -163,10 +163,10 @@ class RemoteRun:
         return Report(_node_id(), row, rows, models, files, gone, is_whole, is_over, self.error, self.obeyed)
 
     def _read(self, paths: Sequence[str]) -> tuple[Files, bool]:
-        """Return files up to about `MOST_BYTES` in total, and whether these are all of them."""
+        """Return files up to about `MAX_BYTES` in total, and whether these are all of them."""
         files, total = {}, 0
         for path in paths:
-            if total > MOST_BYTES:
+            if total > MAX_BYTES:
                 return files, False
             with suppress(FileNotFoundError), open(self.store.folder / path, "rb") as file:
                 files[path] = stamp_of(os.fstat(file.fileno())), file.read()  # stamp and content of the same open file
