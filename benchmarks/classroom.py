@@ -136,12 +136,12 @@ class Crowd:
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
         self.students: list[Student] = []
         self.tasks: list[asyncio.Task[None]] = []
-        self.call(self._come(address, code, n))
+        self.call(self._connect(address, code, n))
 
     def call(self, work: Any, timeout: float = PATIENCE) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
 
-    async def _come(self, address: str, code: str, n: int) -> None:
+    async def _connect(self, address: str, code: str, n: int) -> None:
         for at in range(n):
             self.students.append(Student(address, code))
             self.tasks.append(asyncio.create_task(self.students[-1].run()))

@@ -16,7 +16,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from pages.shared.serving import classroom
 from pages.shared.serving.access import COOKIE, HostGuard, MessageGuard, SecurityHeaders, VisitorCookie
-from pages.shared.serving.classroom import ENDED, MAX_CHARACTERS, REFUSED, TABS_EACH, Guesses, hub
+from pages.shared.serving.classroom import ENDED, MAX_CHARACTERS, REFUSED, TABS_EACH, GuessLimiter, hub
 from pages.shared.serving.limits import ConnectionGuard
 from xformer.classroom.rooms import Question, Room, Rooms
 
@@ -29,7 +29,7 @@ TRUTH = Question("choice", "Which?", options=("yes", "no"), shown={"model": "rev
 def rooms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rooms:
     monkeypatch.setenv("XFORMER_RUNS", str(tmp_path))
     monkeypatch.setattr(classroom, "WRONG_SECONDS", 0)
-    monkeypatch.setattr(classroom, "guesses", Guesses())
+    monkeypatch.setattr(classroom, "guesses", GuessLimiter())
     return classroom.rooms()
 
 

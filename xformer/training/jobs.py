@@ -91,8 +91,8 @@ def submit(
     with store.removed_on_failure(run):
         if start is not None:  # write the weights before the run can start
             save(Checkpoint(start.model, start.task), store.folder_of(run) / START)
-        whose: dict[str, Any] = {"owner": owner, "name": name, "parent": parent, "private": private}
-        store.add(settings, device=device, run=run, sweep=column, check=check, **whose)
+        owned: dict[str, Any] = {"owner": owner, "name": name, "parent": parent, "private": private}
+        store.add(settings, device=device, run=run, sweep=column, check=check, **owned)
     with suppress(XformerError, OSError):  # the run is queued; the next `reconcile` starts it
         reconcile(store)
     return run

@@ -199,7 +199,7 @@ def train_sweep(store: RunStore, entry: Entry, loop: CommandLoop, device: torch.
     """
     folder, members = store.folder_of(entry.id), members_of(entry)
     forget_unfinished(folder)
-    gather(store, entry, members)
+    reclaim_members(store, entry, members)
     known = store.ids()
     waiting = [member for member in members if member.id not in known]
     check_memory(entry.settings(), device.type, n_models=len(waiting))
@@ -284,7 +284,7 @@ def _forget_later(store: RunStore, name: str, run: Run, folder: Path) -> None:
         set_columns(db, name, step=run.step, seconds=run.seconds, live="{}")
 
 
-TAKEN_BACK = ("stopped", "interrupted")
+RECLAIMABLE = ("stopped", "interrupted")
 """The states of member runs that are resumed with their sweep."""
 
 
@@ -299,18 +299,18 @@ def become_run(
 
     columns = {"step": run.step, "seconds": run.seconds, "device": entry.device, "message": message}
     columns |= {"tags": json.dumps(list(entry.tags))}
-    whose: dict[str, Any] = {"owner": entry.owner, "device": entry.wanted, "private": bool(entry.private)}
-    whose |= {"name": f"{entry.name} · {member.name}", "parent": f"{entry.id}/{member.number:03d}"}
-    store.add(member.preset, run=member.id, state=state, figures=figures, check=move_files, columns=columns, **whose)
+    owned: dict[str, Any] = {"owner": entry.owner, "device": entry.wanted, "private": bool(entry.private)}
+    owned |= {"name": f"{entry.name} · {member.name}", "parent": f"{entry.id}/{member.number:03d}"}
+    store.add(member.preset, run=member.id, state=state, figures=figures, check=move_files, columns=columns, **owned)
 
 
-def gather(store: RunStore, entry: Entry, members: Sequence[Member]) -> None:
+def reclaim_members(store: RunStore, entry: Entry, members: Sequence[Member]) -> None:
     """Return members to their sweep: stopped ones, and those whose files a killed process had already moved."""
     for member in members:
         moved, here = store.folder_of(member.id), member.folder(store, entry.id)
         with store.database.writing() as db:
             found = db.execute("SELECT worker, deleted, state FROM runs WHERE id = ?", (member.id,)).fetchone()
-            if found is not None and (found["worker"] or found["deleted"] or found["state"] not in TAKEN_BACK):
+            if found is not None and (found["worker"] or found["deleted"] or found["state"] not in RECLAIMABLE):
                 continue
             db.execute("DELETE FROM runs WHERE id = ?", (member.id,))
             if moved.is_dir() and not here.exists():

@@ -86,16 +86,16 @@ class Hub:
         """By room id: the event that wakes up each connection, with the student's id (None for a lecturer)."""
         self._texts: dict[str, str] = {}
 
-    def changed(self, room: str, *, only_hosts: bool = False) -> None:
+    def changed(self, room: str, *, hosts_only: bool = False) -> None:
         """Wake up the connections of a room. Thread-safe."""
         if self.loop is not None and not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self._wake, room, only_hosts)
+            self.loop.call_soon_threadsafe(self._wake, room, hosts_only)
 
-    def _wake(self, room: str, only_hosts: bool) -> None:
-        if not only_hosts:
+    def _wake(self, room: str, hosts_only: bool) -> None:
+        if not hosts_only:
             self._texts.pop(room, None)
         for event, member in self.connections.get(room, {}).items():
-            if member is None or not only_hosts:
+            if member is None or not hosts_only:
                 event.set()
 
     def text(self, room: str) -> str:
@@ -111,17 +111,17 @@ class Hub:
         if member is not None and list(of_room.values()).count(member) >= TABS_EACH:
             raise ClassroomError(f"This room is already open in {TABS_EACH} tabs of this browser; close one of them.")
         of_room[event] = member
-        self._wake(room, only_hosts=True)
+        self._wake(room, hosts_only=True)
 
     def remove(self, room: str, event: asyncio.Event) -> None:
         """Unregister a connection that has ended."""
         self.connections[room].pop(event)
-        self._wake(room, only_hosts=True)
+        self._wake(room, hosts_only=True)
         if not self.connections[room]:
             del self.connections[room]
             self._texts.pop(room, None)
 
-    def present(self, room: str) -> set[str]:
+    def connected_students(self, room: str) -> set[str]:
         """Return the ids of the connected students."""
         return {member for member in self.connections.get(room, {}).values() if member is not None}
 
@@ -145,7 +145,7 @@ def for_students(room: Room, store: Rooms) -> dict[str, Any]:
 
 def for_host(room: Room, store: Rooms) -> dict[str, Any]:
     """Return the state of a room for its lecturer: the number of students, the votes, and the work on exercises."""
-    present = hub.present(room.id)
+    present = hub.connected_students(room.id)
     message: dict[str, Any] = {"type": "host", "present": len(present), "question": None, "work": None}
     if (asked := room.asked) is not None:
         about = {name: value for name, value in vars(asked.question).items() if name != "shown"}
@@ -171,29 +171,29 @@ def for_host(room: Room, store: Rooms) -> dict[str, Any]:
 # ── wrong codes ──
 
 
-class Guesses:
+class GuessLimiter:
     """A rate limit on wrong codes by address (a token bucket)."""
 
     def __init__(self) -> None:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def are_left(self, address: str) -> bool:
+    def is_allowed(self, address: str) -> bool:
         """Whether an address may send another code."""
-        return self._now(address) >= 1
+        return self._remaining(address) >= 1
 
-    def wrong(self, address: str) -> None:
+    def record_wrong(self, address: str) -> None:
         """Count a wrong code."""
-        self._left[address] = (max(0.0, self._now(address) - 1), time.monotonic())
+        self._left[address] = (max(0.0, self._remaining(address) - 1), time.monotonic())
         self._left.move_to_end(address)
         while len(self._left) > 10_000:
             self._left.popitem(last=False)
 
-    def _now(self, address: str) -> float:
+    def _remaining(self, address: str) -> float:
         left, at = self._left.get(address, (float(GUESSES), 0.0))
         return min(GUESSES, left + (time.monotonic() - at) * GUESSES_A_MINUTE / 60)
 
 
-guesses = Guesses()
+guesses = GuessLimiter()
 
 
 async def _find(connection: HTTPConnection) -> Room | Response:
@@ -203,10 +203,10 @@ async def _find(connection: HTTPConnection) -> Room | Response:
     """
     address, code = client_address(connection.scope), connection.path_params["code"]
     found = rooms().find(code)
-    if guesses.are_left(address):
+    if guesses.is_allowed(address):
         if found is not None:
             return found
-        guesses.wrong(address)
+        guesses.record_wrong(address)
         why, status = f"There is no room {normalised(code)[:12]}. Check the six letters; rooms close after a day.", 404
     elif found is not None and rooms().is_member(found.id, visitor_id_in(connection.cookies)):
         return found
@@ -462,7 +462,7 @@ async def _handle(room: str, member: str, text: str) -> str | None:
             question, round = _whole(message.get("question")), _whole(message.get("round"), 1, 2)
             answer = str(message.get("answer"))
             await _write(partial(store.vote, member, question, round, answer))
-            hub.changed(room, only_hosts=True)
+            hub.changed(room, hosts_only=True)
             return _vote_reply(question, round, answer)
         if kind == "work":
             step, tries = _whole(message.get("step"), 0, 999), _whole(message.get("tries"), 0, 10**6)
@@ -483,5 +483,5 @@ async def _handle(room: str, member: str, text: str) -> str | None:
         return json.dumps({"type": "problem", "text": str(error)})
     except (ValueError, RecursionError):
         return json.dumps({"type": "problem", "text": NOT_UNDERSTOOD})
-    hub.changed(room, only_hosts=True)
+    hub.changed(room, hosts_only=True)
     return None

@@ -36,7 +36,7 @@ from xformer.training.loop import forget_after, forget_unfinished
 from xformer.training.run_store import RunStore, entry_of, insert_rows, insert_run, move, owned_entry, set_columns
 from xformer.training.stored_sweep import read_maps, write_maps
 from xformer.training.sweeps import Member, members_of
-from xformer.training.worker import gather, release, sweep_message
+from xformer.training.worker import reclaim_members, release, sweep_message
 
 GRACE_SECONDS = 10.0
 """Seconds that an actor may be unknown to the cluster, because it is still being registered or the head has restarted."""
@@ -131,7 +131,7 @@ class RayExecutor(Executor):
                 jobs.assign(db, entry, device=None, node="", sweep=sweep)
             entry = self.store.entry(entry.id)
             if entry.sweep is not None:
-                gather(self.store, entry, members_of(entry))  # for all batches, before any of them counts as finished
+                reclaim_members(self.store, entry, members_of(entry))  # for all batches, before any counts as finished
             self.submit(entry, self.needs(entry))
             n += len(batches(entry))
 
@@ -169,7 +169,7 @@ class RayExecutor(Executor):
         forget_unfinished(folder)
         known = self.store.ids()
         mine = [member for member in batch.members if member.id not in known]
-        gather(self.store, entry, mine)
+        reclaim_members(self.store, entry, mine)
         folders = [member.folder(self.store, entry.id) for member in mine] if entry.sweep else [folder]
         for one in folders:
             forget_after(one, _saved_step(one))
