@@ -10,7 +10,7 @@ import transformers
 from torch import nn
 
 import xformer
-from tests.adapters.test_attachment import left_as_found
+from tests.adapters.test_attachment import preserve_state
 from xformer import live_app
 from xformer.adapters import load
 from xformer.adapters.load import in_memory, titles_in_memory
@@ -56,7 +56,7 @@ def test_model_that_is_shown_again_gets_a_new_name(gpt2: nn.Module) -> None:
 
 def test_show_does_not_change_the_module(gpt2: nn.Module) -> None:
     gpt2.train()
-    with left_as_found(gpt2):
+    with preserve_state(gpt2):
         shown(gpt2, [1, 2, 3])
 
 

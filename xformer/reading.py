@@ -218,7 +218,7 @@ class Reading(Mapping[str, Tensor]):
         """Return the labels of the tokens that a stack reads; an encoder-decoder's decoder reads the target."""
         if self.token_labels is not None and (stack != "decoder" or self.trace.target is None):
             return self.token_labels
-        return self.subject.names(self.trace.read_by(stack)[0])
+        return self.subject.token_names(self.trace.read_by(stack)[0])
 
     def ids(self, stack: str | None = None) -> list[int]:
         """Return the ids of the tokens that a stack reads."""

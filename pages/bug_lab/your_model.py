@@ -299,7 +299,7 @@ def _link(examination: Examination, finding: Finding, place: Place, model: Model
 
 def _names(model: ModelAdapter, tokens: Sequence[int]) -> tuple[str, ...]:
     """Return the display names of tokens."""
-    return model.names(torch.tensor(tokens)) if len(tokens) else ()
+    return model.token_names(torch.tensor(tokens)) if len(tokens) else ()
 
 
 def _lanes(pair: Pair, model: ModelAdapter) -> list[Lane]:

@@ -162,7 +162,7 @@ def n_bytes(value: Any, seen: set[int] | None = None) -> int:
         return value.nbytes
     if isinstance(value, pd.DataFrame | pd.Series):
         return int(np.asarray(value.memory_usage(deep=True)).sum())
-    if hasattr(type(value), "heads_read"):  # a `ModelAdapter`; `isinstance` would compute all its properties
+    if hasattr(type(value), "project_heads"):  # a `ModelAdapter`; `isinstance` would compute all its properties
         return 0  # the weights are counted where the model itself is cached
     if isinstance(value, torch.nn.Module):
         parts = [*value.parameters(), *value.buffers()]

@@ -25,7 +25,7 @@ import xformer
 from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import tokenizer
 from xformer import edits
-from xformer.adapters.attachment import remembered
+from xformer.adapters.attachment import cached
 from xformer.errors import EditError, InputError, XformerError
 from xformer.reading import Reading
 
@@ -94,7 +94,7 @@ def _numbers(tensor: Tensor) -> tuple[Any, ...]:
 
 
 @contextmanager
-def left_as_found(model: nn.Module, forward: Callable[[nn.Module], Tensor] | None = None) -> Iterator[None]:
+def preserve_state(model: nn.Module, forward: Callable[[nn.Module], Tensor] | None = None) -> Iterator[None]:
     """Fail if the body changed the model, or the output of `forward` under a fixed seed."""
 
     def now() -> dict[str, Any]:
@@ -214,7 +214,7 @@ def test_a_read_leaves_the_model_as_it_was(case: Case) -> None:
     model.get_submodule(case.block).eval()
     wanted = case.expected(model)
     assert distance(case.logits(model), wanted) > ROUNDING
-    with left_as_found(model, case.logits):
+    with preserve_state(model, case.logits):
         one, other = case.read(model), case.read(model)
         case.read(model, edits=[edits.ablate_head(case.site, 1)])
     assert torch.equal(one.logits, other.logits)
@@ -226,13 +226,13 @@ def test_a_failed_read_leaves_the_model_as_it_was(case: Case) -> None:
         raise ZeroDivisionError("on purpose")
 
     model = case.make().train()
-    with left_as_found(model, case.logits):
+    with preserve_state(model, case.logits):
         with pytest.raises(EditError):
             case.read(model, edits=[edits.ablate_head("decoder.7.attn", 0)])
         with pytest.raises((XformerError, IndexError, RuntimeError, AssertionError)):
             case.read(model, case.wrong)
     handle = model.get_submodule(case.block).register_forward_hook(fail)
-    with left_as_found(model), pytest.raises((ZeroDivisionError, InputError)):
+    with preserve_state(model), pytest.raises((ZeroDivisionError, InputError)):
         case.read(model)
     handle.remove()
     assert distance(case.read(model).logits, case.expected(model)) <= ROUNDING
@@ -261,7 +261,7 @@ def test_the_callers_hooks_stay_and_fire(case: Case) -> None:
 
     wanted = fired_by_a_step()
     assert {"first", "always", "backward"} <= set(wanted)
-    with left_as_found(model, case.logits):
+    with preserve_state(model, case.logits):
         case.read(model)
     assert fired_by_a_step() == wanted
 
@@ -300,7 +300,7 @@ def test_threads_that_open_one_model_at_once_share_the_result() -> None:
         return 7
 
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(lambda _: remembered(model, "layout", find), range(4))) == [7] * 4
+        assert list(pool.map(lambda _: cached(model, "layout", find), range(4))) == [7] * 4
     assert len(begun) == 1
 
 
@@ -316,7 +316,7 @@ def test_edits_of_concurrent_threads_do_not_mix_and_do_not_affect_other_passes(c
         together.wait(30)
         return [case.read(model, edits=changes[index], keep=("logits",)).logits for _ in range(3)]
 
-    with left_as_found(model, case.logits), ThreadPoolExecutor(4) as pool:
+    with preserve_state(model, case.logits), ThreadPoolExecutor(4) as pool:
         jobs = [pool.submit(read, index) for index in range(4)]
         while not all(job.done() for job in jobs):
             differences.append(distance(case.logits(model), wanted))
@@ -393,7 +393,7 @@ def test_a_model_that_writes_to_itself_is_left_as_it_was(has_run: bool) -> None:
     if has_run:
         with torch.no_grad():
             model(IDS)
-    with left_as_found(model):
+    with preserve_state(model):
         reading = case.read(model)
         with pytest.raises(EditError):
             case.read(model, edits=[edits.ablate_head("decoder.7.attn", 0)])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import xformer
 from tests.adapters.families import returned_patterns
-from tests.adapters.test_attachment import ROUNDING, distance, left_as_found
+from tests.adapters.test_attachment import ROUNDING, distance, preserve_state
 from tests.adapters.test_huggingface import tokenizer
 from tests.adapters.zoo import N_LABELS, ZOO, Attention, Member
 from xformer.errors import XformerError
@@ -75,7 +75,7 @@ def test_a_loaded_model_equals_the_stock_model(member: Member, dtype: torch.dtyp
     given = member.inputs(model)
     inputs = {name: one.to(dtype) if one.is_floating_point() else one for name, one in given.items()}
     wanted = stock_output(model, inputs)
-    with left_as_found(model) if dtype == torch.float32 else nullcontext():
+    with preserve_state(model) if dtype == torch.float32 else nullcontext():
         reading = xformer.read(model, inputs)
     assert_output(member, reading, wanted)
     if (dtype, attention) == (torch.float32, "eager"):

@@ -140,7 +140,7 @@ class ModelAdapter(Protocol):
         """Whether a prediction for this example can be right or wrong."""
         ...
 
-    def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
+    def token_names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
         """The label of each position of a stream."""
         ...
 
@@ -156,7 +156,7 @@ class ModelAdapter(Protocol):
         """Logits of a residual stream state: the final norm, then the unembedding."""
         ...
 
-    def heads_read(
+    def project_heads(
         self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
     ) -> Float[Tensor, "part head pos d_head"]:
         """Compute an attention layer's queries or keys from the streams `x`, with all else as in a run of `example`.

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from xformer.adapters.adapter import Input
-from xformer.adapters.attachment import left_as_found, noting_draws, remembered
+from xformer.adapters.attachment import cached, detect_randomness, preserve_state
 from xformer.adapters.on_demand import lengths, recorded_bytes, tensors_in
 from xformer.adapters.opening import ExternalAdapter, Inputs, OpenedModel, Verification, open_module, shape_of
 from xformer.adapters.own_models import numbered
@@ -67,7 +67,7 @@ class AnyModule(ExternalAdapter):
         named = _named(inputs)
         called = tuple((name, value.dim() if isinstance(value, Tensor) else None) for name, value in named.items())
 
-        parts, verification, shape = remembered(module, called, lambda: _open(module, named))
+        parts, verification, shape = cached(module, called, lambda: _open(module, named))
         return cls(OpenedModel(module, **parts), shape, verification, name, named)
 
     @property
@@ -85,7 +85,7 @@ class AnyModule(ExternalAdapter):
         """The arguments of the module's forward pass."""
         return self.inputs if example.arguments is None else dict(example.arguments)
 
-    def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
+    def token_names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
         """The ids of the tokens, or the numbers of the positions."""
         return tuple(str(token) for token in tokens.tolist())
 
@@ -181,7 +181,7 @@ def _lengthened(inputs: Inputs, names: Iterable[str], n: int) -> Inputs:
 def _runs(module: nn.Module, inputs: Inputs) -> bool:
     """Whether the module can be called with these inputs."""
     try:
-        with left_as_found(module), torch.no_grad(), noting_draws(module):
+        with preserve_state(module), torch.no_grad(), detect_randomness(module):
             _call(module, inputs)
     except Exception:  # a module may raise anything for inputs it cannot read
         return False

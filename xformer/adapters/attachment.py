@@ -2,11 +2,11 @@
 
     with attached(module, layout, backend, run):   eval mode, with our attention and hooks that serve one run
         module(...)
-    with left_as_found(module):                    eval mode alone
+    with preserve_state(module):                    eval mode alone
     unwrapped(model)                               the model inside DDP, torch.compile and PEFT
 
 Mode, attributes, configurations, buffers, hooks and random state are restored afterwards. Threads may share a model; it is
-restored when the last of them is done. Results cached between calls (`remembered`) do not keep the model alive.
+restored when the last of them is done. Results cached between calls (`cached`) do not keep the model alive.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SEED = 0
 _LOCK = threading.RLock()
 
 
-class _Held:
+class _SavedState:
     """The saved state of a module or configuration, shared by all calls that use it."""
 
     def __init__(self, owner: Any) -> None:
@@ -127,7 +127,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
         model = inner
 
 
-_HELD: dict[int, _Held] = {}
+_SAVED: dict[int, _SavedState] = {}
 """Saved states by object identity; empty while no call runs."""
 _UNCOMPILED = ExitStack()
 _n_uncompiled = 0
@@ -151,33 +151,33 @@ def uncompiled() -> Iterator[None]:
 
 
 @contextmanager
-def left_as_found(module: nn.Module) -> Iterator[None]:
+def preserve_state(module: nn.Module) -> Iterator[None]:
     """Put a model into eval mode, and restore afterwards what a forward pass or an attachment may have changed."""
     parts = _parts_of(module)
     with _LOCK:
         for part in parts:
-            held = _HELD.get(id(part))
-            if held is None:
-                held = _HELD[id(part)] = _Held(part)
-            held.n_holders += 1
+            saved = _SAVED.get(id(part))
+            if saved is None:
+                saved = _SAVED[id(part)] = _SavedState(part)
+            saved.n_holders += 1
         module.eval()
     try:
-        with uncompiled(), _same_numbers(module) if memory_of(module).draws else nullcontext():
+        with uncompiled(), _fixed_seed(module) if cache_of(module).is_random else nullcontext():
             yield
     finally:
         with _LOCK:
             for part in parts:
-                held = _HELD[id(part)]
-                held.n_holders -= 1
-                if not held.n_holders:
-                    del _HELD[id(part)]
-                    held.restore()
+                saved = _SAVED[id(part)]
+                saved.n_holders -= 1
+                if not saved.n_holders:
+                    del _SAVED[id(part)]
+                    saved.restore()
 
 
 @contextmanager
 def attached(module: nn.Module, layout: Layout, backend: Backend, run: ActiveRun) -> Iterator[None]:
     """Attach our attention function, and hooks that serve only `run`, to a model."""
-    with left_as_found(module), running(run):
+    with preserve_state(module), running(run):
         with _LOCK:
             if backend == "attention_function":
                 set_function(module)
@@ -199,7 +199,7 @@ def set_function(module: nn.Module) -> None:
 
 
 @contextmanager
-def _same_numbers(module: nn.Module) -> Iterator[None]:
+def _fixed_seed(module: nn.Module) -> Iterator[None]:
     """Draw the same random numbers in every run, and restore the generators afterwards."""
     devices = {weight.device for weight in module.parameters() if weight.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(devices, key=str)):
@@ -215,24 +215,24 @@ _RANDOM = {
 """Functions that draw random numbers even in eval mode."""
 
 
-class _Draws(TorchFunctionMode):
+class _RandomnessDetector(TorchFunctionMode):
     """Records whether this thread draws random numbers."""
 
-    noted = False
+    found = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.noted = self.noted or func in _RANDOM
+        self.found = self.found or func in _RANDOM
         return func(*args, **(kwargs or {}))
 
 
 @contextmanager
-def noting_draws(module: nn.Module) -> Iterator[None]:
-    """Detect, within `left_as_found`, whether a model draws random numbers in eval mode. Only such models are seeded."""
+def detect_randomness(module: nn.Module) -> Iterator[None]:
+    """Detect, within `preserve_state`, whether a model draws random numbers in eval mode. Only such models are seeded."""
     before = torch.get_rng_state()
-    with _Draws() as draws:
+    with _RandomnessDetector() as detector:
         yield
-    if draws.noted and not memory_of(module).draws:
-        memory_of(module).draws = True
+    if detector.found and not cache_of(module).is_random:
+        cache_of(module).is_random = True
         torch.set_rng_state(before)
 
 
@@ -255,7 +255,7 @@ def _add_config(config: Any, parts: dict[int, Any]) -> None:
 
 
 @dataclass
-class Memory:
+class ModelCache:
     """The cache of one model; nothing in it keeps the model alive."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -263,29 +263,29 @@ class Memory:
     structure: tuple[Any, ...] = ()
     """The names and classes of its modules when the cache was filled."""
     found: dict[Any, Any] = field(default_factory=dict)
-    draws: bool = False
+    is_random: bool = False
     """Whether the model draws random numbers in eval mode."""
 
 
-_MEMORIES: WeakKeyDictionary[nn.Module, Memory] = WeakKeyDictionary()
+_CACHES: WeakKeyDictionary[nn.Module, ModelCache] = WeakKeyDictionary()
 
 
-def memory_of(module: nn.Module) -> Memory:
+def cache_of(module: nn.Module) -> ModelCache:
     """The cache of a model, created on first use."""
     with _LOCK:
-        return _MEMORIES.setdefault(module, Memory())
+        return _CACHES.setdefault(module, ModelCache())
 
 
-def remembered(module: nn.Module, key: Any, find: Callable[[], T]) -> T:
+def cached(module: nn.Module, key: Any, find: Callable[[], T]) -> T:
     """Cache the result of `find` until the model's modules change; concurrent threads wait for one result."""
-    memory = memory_of(module)
+    cache = cache_of(module)
     structure = tuple((name, type(part)) for name, part in module.named_modules())
-    with memory.lock:
-        if memory.structure != structure:
-            memory.structure, memory.found = structure, {}
-        if key not in memory.found:
-            memory.found[key] = find()
-        return memory.found[key]
+    with cache.lock:
+        if cache.structure != structure:
+            cache.structure, cache.found = structure, {}
+        if key not in cache.found:
+            cache.found[key] = find()
+        return cache.found[key]
 
 
 def set_taps(model: nn.Module, layout: Layout, run: ActiveRun) -> list[RemovableHandle]:
@@ -303,22 +303,22 @@ def set_taps(model: nn.Module, layout: Layout, run: ActiveRun) -> list[Removable
             if active_run() is not run:
                 return None
             taps = by_call.get((path, side, run.call_number(path, side)))
-            return _CHANGES[side](run, taps, args, last) if taps else None
+            return _TAP_HANDLERS[side](run, taps, args, last) if taps else None
 
         return called
 
     def entering(path: str) -> Callable[..., None]:
         def called(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
             if active_run() is run:
-                run.inside += 1
-                if run.catches is not None:
-                    run.catches(path, run.call_number(path, "catch"), args, kwargs or {})
+                run.depth += 1
+                if run.on_call is not None:
+                    run.on_call(path, run.call_number(path, "catch"), args, kwargs or {})
 
         return called
 
     def leaving(module: nn.Module, *_: Any) -> None:
         if active_run() is run:
-            run.inside -= 1
+            run.depth -= 1
 
     handles: list[RemovableHandle] = []
     hooked: list[tuple[str, Side]] = [(path, side) for path, side, _ in by_call]
@@ -335,21 +335,21 @@ def set_taps(model: nn.Module, layout: Layout, run: ActiveRun) -> list[Removable
     return handles
 
 
-def _take(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _tap_input(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Pass the first floating-point input of a module through the tape."""
     places: list[Any] = [*range(len(args)), *kwargs]
     given = dict(zip(places, (*args, *kwargs.values()), strict=True))
     at = next((one for one in places if isinstance(given[one], Tensor) and given[one].is_floating_point()), None)
     if at is None:
         return None
-    changed = _through(run, taps, given[at])
+    changed = _apply_tape(run, taps, given[at])
     if changed is given[at]:
         return None
     given[at] = changed
     return tuple(given[one] for one in range(len(args))), {name: given[name] for name in kwargs}
 
 
-def _give(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], output: Any) -> Any:
+def _tap_output(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], output: Any) -> Any:
     """Pass a module's first output through the tape, then the stream to which that output, times a factor, is added."""
     factor = next((tap.factor for tap in taps if tap.factor != 1.0), 1.0)
     first = output if isinstance(output, Tensor) else output[0]
@@ -358,10 +358,10 @@ def _give(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], output: Any) -
         added = first * factor
     elif any(tap.is_changed_later for tap in taps):
         added = first.clone()
-    changed = _through(run, [tap for tap in taps if tap.side == "out"], added)
+    changed = _apply_tape(run, [tap for tap in taps if tap.side == "out"], added)
     for tap in taps:
         if tap.side == "adds":
-            changed = _onto_stream(run, tap.name, changed)
+            changed = _tap_stream(run, tap.name, changed)
         elif tap.name.endswith(".resid_post"):
             run.kept.pop(tap.name.rpartition(".")[0], None)
     if changed is added:
@@ -375,7 +375,7 @@ def _give(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], output: Any) -
     return output
 
 
-def _onto_stream(run: ActiveRun, name: str, adds: Tensor) -> Tensor:
+def _tap_stream(run: ActiveRun, name: str, adds: Tensor) -> Tensor:
     """Pass the sum of stream and summand through the tape, and return the summand that yields the tape's value."""
     block = name.rpartition(".")[0]
     stream = run.kept.get(block)
@@ -387,25 +387,25 @@ def _onto_stream(run: ActiveRun, name: str, adds: Tensor) -> Tensor:
     return adds if changed is total else (changed - stream).reshape(adds.shape)
 
 
-def _turn(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], output: Any) -> Any:
+def _tap_angles(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], output: Any) -> Any:
     """Pass rotation angles through the tape, from cosines and sines."""
     cosine, sine = output[0], output[1]
     angles = torch.atan2(sine, cosine)
-    changed = _through(run, taps, angles)
+    changed = _apply_tape(run, taps, angles)
     if changed is angles:
         return None
     length = torch.hypot(cosine, sine)
     return (changed.cos() * length, changed.sin() * length)
 
 
-def _route(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], output: Any) -> Any:
+def _tap_experts(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], output: Any) -> Any:
     """Pass the weights of all experts through the tape, from a router's top-k choice."""
     positions = routing(output)
     if positions is None:
         return None
     scores, weights, chosen = (output[at] for at in positions)
     every = weights.new_zeros(*weights.shape[:-1], scores.shape[-1]).scatter(-1, chosen, weights)  # [token, expert]
-    changed = _through(run, taps, every)
+    changed = _apply_tape(run, taps, every)
     if changed is every:
         return None
     values = list(output)
@@ -413,11 +413,11 @@ def _route(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], output: Any) 
     return type(output)(values)
 
 
-_CHANGES: dict[Side, Callable[..., Any]] = {"in": _take, "out": _give, "angles": _turn, "experts": _route}
+_TAP_HANDLERS = {"in": _tap_input, "out": _tap_output, "angles": _tap_angles, "experts": _tap_experts}
 """The handler of each side of a tap; it returns None to leave the module's inputs or output unchanged."""
 
 
-def _through(run: ActiveRun, taps: list[Tap], value: Tensor) -> Tensor:
+def _apply_tape(run: ActiveRun, taps: list[Tap], value: Tensor) -> Tensor:
     """Pass a value through the tape as [batch, pos, width]; some families flatten batch and position."""
     for name in (tap.name for tap in taps):
         is_flat = value.dim() == 2 and name.rpartition(".")[2] != "pos_embed"

@@ -136,7 +136,7 @@ class SoftmaxMode(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         options = kwargs or {}
-        if not (self._everywhere or self._run.inside):
+        if not (self._everywhere or self._run.depth):
             return func(*args, **options)
         if func is F.multi_head_attention_forward and (given := multi_head_arguments(args, options)):
             return multi_head_attention(self._attend, given)

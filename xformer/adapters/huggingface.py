@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from xformer.adapters.attachment import remembered
+from xformer.adapters.attachment import cached
 from xformer.adapters.huggingface_example import N_WRITTEN, HuggingFaceInputs
 from xformer.adapters.huggingface_opening import (
     CLASSES,
@@ -54,7 +54,7 @@ class HuggingFaceModel(HuggingFaceInputs):
     ) -> HuggingFaceModel:
         """Locate the parts of a loaded model. Raises `InputError` if its attention cannot be captured."""
         opened, verification = open_transformers(model)
-        shape = remembered(model, "shape", lambda: _shape(opened))
+        shape = cached(model, "shape", lambda: _shape(opened))
         return cls(opened, shape, verification, name, tokenizer, image_processor)
 
     @property

@@ -95,7 +95,7 @@ class HuggingFaceInputs(ExternalAdapter):
         """The text of each of the first `n` tokens; their ids without a tokenizer."""
         return numbered(n) if self.tokenizer is None else vocabulary(self.tokenizer, n)
 
-    def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
+    def token_names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
         """The tokens as text, or the patches of an image."""
         if isinstance(self.input, PatchedImage):
             return self.input.names(len(tokens))

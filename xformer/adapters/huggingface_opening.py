@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from xformer.adapters.attachment import left_as_found, noting_draws, on_device, remembered
+from xformer.adapters.attachment import cached, detect_randomness, on_device, preserve_state
 from xformer.adapters.opening import Inputs, OpenedModel, Verification, open_module
 from xformer.adapters.probe import running
 from xformer.errors import InputError
@@ -56,7 +56,7 @@ def open_transformers(model: nn.Module) -> tuple[OpenedModel, Verification]:
         opened, verification = _open(model)
         return opened.parts, verification
 
-    parts, verification = remembered(model, "parts", find)
+    parts, verification = cached(model, "parts", find)
     return OpenedModel(model, **parts), verification
 
 
@@ -84,7 +84,7 @@ def _open(model: nn.Module) -> tuple[OpenedModel, Verification]:
 def _runnable(model: nn.Module) -> tuple[list[Inputs], Any]:
     """Two example inputs on which the model runs, and its output for the first."""
     examples = [example_inputs(model, seed) for seed in (0, 1)]
-    with left_as_found(model), torch.no_grad(), running(None), noting_draws(model):
+    with preserve_state(model), torch.no_grad(), running(None), detect_randomness(model):
         try:
             return examples, call(model, examples[0])
         except Exception as error:  # a model may raise anything for inputs it cannot read

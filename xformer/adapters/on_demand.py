@@ -155,7 +155,7 @@ class OnDemand(dict[str, Tensor]):
         later = [tensor for one in self.later.values() for tensor in one.held]
         return [*dict.values(self), *later, *groups, *tensors_in(list(self.calls.values()))]
 
-    def remembered(self, key: tuple[object, ...], make: Callable[[], Any]) -> Any:
+    def cached(self, key: tuple[object, ...], make: Callable[[], Any]) -> Any:
         """Cache a value derived from this run and `key`; runs in `key` are compared by identity."""
         at = tuple(id(one) if isinstance(one, OnDemand) else one for one in key)
         found = self._memory.get(at)

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer.adapters.adapter import Projection, Readout, WithoutTask
-from xformer.adapters.attachment import attached, left_as_found, noting_draws, on_device, set_function
+from xformer.adapters.attachment import attached, detect_randomness, on_device, preserve_state, set_function
 from xformer.adapters.capture_backends import (
     BACKENDS,
     Backend,
@@ -121,7 +121,7 @@ class OpenedModel:
         """
         tape, later, calls = Tape(edits, keep, fused=True), {}, Calls()
         with torch.no_grad():
-            run = ActiveRun(tape, self.layout.paths, later=later, reduce=reduce, catches=calls.keep)
+            run = ActiveRun(tape, self.layout.paths, later=later, reduce=reduce, on_call=calls.keep)
             self._once(inputs, run)
         if any(glob != "*" for glob in tape.never_matched()):
             self.run(inputs, edits=edits)  # raises the error for an edit that matches nothing
@@ -137,7 +137,7 @@ class OpenedModel:
 
     def returned(self, inputs: Inputs) -> Any:
         """The model's full return value in eval mode, on its device."""
-        with torch.no_grad(), running(None), left_as_found(self.module):
+        with torch.no_grad(), running(None), preserve_state(self.module):
             return self.call(self.module, inputs)
 
     def attached_call(self, inputs: Inputs, run: ActiveRun) -> Any:
@@ -210,7 +210,7 @@ def open_module(
     """
     examples = [on_device(inputs, module) for inputs in examples]
     unknown = OpenedModel(module, Layout((), ()), "attention_function", call, output_of, None, output)
-    with left_as_found(module), torch.no_grad(), running(None), noting_draws(module):
+    with preserve_state(module), torch.no_grad(), running(None), detect_randomness(module):
         call(module, examples[0])
     stock = [unknown.plain(inputs) for inputs in examples]
     reasons: list[str] = []
@@ -274,7 +274,7 @@ def _takes_a_function(module: nn.Module) -> bool:
     if can is None or not can():
         return False
     try:
-        with left_as_found(module):
+        with preserve_state(module):
             set_function(module)
     except (ValueError, ImportError):
         return False
@@ -291,7 +291,7 @@ def _call_of(opened: OpenedModel, inputs: Inputs, name: str, number: int) -> tup
             calls.keep(module, called, args, kwargs)
             raise StopForward
 
-    run = ActiveRun(Tape((), (), fused=True), opened.layout.paths, catches=catch)
+    run = ActiveRun(Tape((), (), fused=True), opened.layout.paths, on_call=catch)
     with suppress(StopForward):
         opened.attached_call(inputs, run)
         raise UnavailableError(f"{name} was not called in this run.")
@@ -381,7 +381,7 @@ class ExternalAdapter(WithoutTask):
         """The arguments of the model's forward pass."""
         raise NotImplementedError
 
-    def heads_read(
+    def project_heads(
         self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
     ) -> Float[Tensor, "part head pos d_head"]:
         """Compute an attention layer's queries or keys for streams `x`, as in the run; differentiable with respect to `x`.

@@ -71,7 +71,7 @@ class BareModel(WithoutTask):
         tokens = self._numbers(source)
         return Example.unlabelled(tokens[None], self._numbers(target)[None] if is_pair else None)
 
-    def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
+    def token_names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
         """The ids of the tokens."""
         return tuple(self.labels[token] for token in tokens.tolist())
 
@@ -87,7 +87,7 @@ class BareModel(WithoutTask):
         """The final norm, where there is one, then the unembedding."""
         return self.model.unembed(stream.to(self.model.device)).cpu()
 
-    def heads_read(
+    def project_heads(
         self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
     ) -> Float[Tensor, "part head pos d_head"]:
         """x W_Q + b_Q, or x W_K + b_K, rotated by the positions of the run if the model has rotary positions."""
@@ -229,7 +229,7 @@ class TaskModel(BareModel):
         """False for text and for drawn images."""
         return self.task.has_right_answer(example.source)
 
-    def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
+    def token_names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
         """The tokens as text, or the patches of an image."""
         return tuple(self.task.position_names(tokens.tolist()))
 

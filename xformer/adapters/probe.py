@@ -164,7 +164,7 @@ def probe(model: nn.Module, run_model: Callable[[ActiveRun], Any], n_batch: int 
     return seen
 
 
-Catches = Callable[[str, int, tuple[Any, ...], dict[str, Any]], None]
+OnCall = Callable[[str, int, tuple[Any, ...], dict[str, Any]], None]
 
 
 @dataclass
@@ -182,10 +182,10 @@ class ActiveRun:
     """Values that one hook leaves for a later one, such as the stream at the start of a block."""
     limits: dict[tuple[int, bool], tuple[Tensor | None, Limits]] = field(default_factory=dict)
     """Interpreted masks, by address and causality; most layers share one."""
-    inside: int = 0
+    depth: int = 0
     """The nesting depth of attention modules; counted by the `softmax` backend only."""
     n_attentions: int = 0
-    catches: Catches | None = None
+    on_call: OnCall | None = None
     """Called with module name, call number and arguments of each call of an attention module."""
     later: dict[str, DeferredAttention] | None = None
     """The inputs of each attention by its path; None unless patterns are recomputed on demand."""

@@ -37,7 +37,7 @@ def token_labels(subject: ModelAdapter) -> tuple[str, ...]:
     """Return the label of each input token. Only language models have the same labels for inputs and outputs."""
     if getattr(subject, "output", "next_token") in WORDS_OUT:
         return tuple(subject.labels)
-    return subject.names(torch.arange(subject.shape.n_inputs))
+    return subject.token_names(torch.arange(subject.shape.n_inputs))
 
 
 def input_vectors(reading: Reading, stack: str | None = None) -> dict[str, Float[Tensor, "pos d_model"]]:

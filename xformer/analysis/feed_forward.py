@@ -546,7 +546,7 @@ def exciting_inputs(of: Survey, *, layer: int, neuron: int) -> pd.DataFrame:
     rows, peaks = [], counted.peak[:, neuron].tolist()
     for value, (index, position) in zip(peaks, counted.places[:, neuron].tolist(), strict=True):
         if abs(value) > counted.least[neuron]:
-            names = of.subject.names(torch.tensor(of.read_by(site)[index]))
+            names = of.subject.token_names(torch.tensor(of.read_by(site)[index]))
             text = "" if of.subject.shape.image else " ".join(names)
             rows.append((index, position, names[position], value, text))
     return pd.DataFrame(rows, columns=["input", "position", "token", "activation", "tokens"])

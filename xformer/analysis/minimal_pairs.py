@@ -111,7 +111,7 @@ def pair_incompatibility(reading: Reading, source: Reading) -> str | None:
     """Return the reason why two runs cannot be compared position by position, in one sentence, or None."""
     if reading.subject.shape != source.subject.shape:
         return "A minimal pair is two inputs of one model; these two runs come from models of different shapes."
-    tokens = [reading.subject.names(torch.tensor(run.example.source)) for run in (reading, source)]
+    tokens = [reading.subject.token_names(torch.tensor(run.example.source)) for run in (reading, source)]
     for one, other in (tokens, *((run.tokens_of(stack) for run in (reading, source)) for stack in stacks_of(reading))):
         if len(one) != len(other):
             return _different_lengths(one, other)

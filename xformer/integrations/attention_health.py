@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from xformer.adapters.attachment import left_as_found, on_device, unwrapped
+from xformer.adapters.attachment import on_device, preserve_state, unwrapped
 from xformer.analysis.attention_health import KEEP, Projections, attention_modules, gradient_norms, induction, measure
 from xformer.checkpoints import Checkpoint, save
 from xformer.errors import ConfigError, EditError, InputError, XformerError
@@ -464,7 +464,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     no_cast = torch.autocast(kind, enabled=False)
     try:
         # Around all reads of a probe, so that the state of the model is saved only once.
-        with torch.random.fork_rng(devices=gpus), torch.no_grad(), no_cast, left_as_found(model):
+        with torch.random.fork_rng(devices=gpus), torch.no_grad(), no_cast, preserve_state(model):
             yield
     finally:
         if hasattr(forward, "__wrapped__"):

@@ -124,7 +124,7 @@ class DeferredLayer:
         """Return how far each head moved, as `PatternLayer.moved_from`, cached per run."""
         if not isinstance(before, DeferredLayer):
             return moved(before.pattern, self.pattern)
-        return self.run.remembered((before.run, self.name), lambda: moved(before.pattern, self.pattern))
+        return self.run.cached((before.run, self.name), lambda: moved(before.pattern, self.pattern))
 
 
 def exact_weights(layer: AnyLayer, head: int) -> Float[np.ndarray, "query key"]:
