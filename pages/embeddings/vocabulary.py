@@ -269,7 +269,7 @@ def adds_none(view: View, parts: Mapping[str, Tensor], stack: str | None) -> str
     if view.task is not None:
         is_causal = view.shape.is_causal or stack == "decoder"
         without = "only its causal mask encodes the order" if is_causal else "nothing encodes the order"
-        why = view.config.position_kind.instead or without
+        why = view.config.position_kind.alternative or without
     else:
         kinds = {"turned": "it rotates queries and keys instead", "biased": "it adds to the scores instead"}
         with suppress(UnavailableError):

@@ -184,7 +184,9 @@ def own_panel(view: View, side: str | None) -> None:
         with left:
             heading("Selected dimensions")
             options = {"dimensions": ask_waves(width), "positions": rows, "stack": side}
-            longest = n if view.task is None or not view.config.position_kind.keeps_keys else view.longest_trained(side)
+            longest = (
+                n if view.task is None or not view.config.position_kind.can_cache_keys else view.longest_trained(side)
+            )
             trained = longest if longest <= rows[-1] else None
             picture(view, "curves", viz.position_curves, view.original(), trained=trained, **options)
             if trained is not None:
@@ -209,7 +211,7 @@ def offsets_panel(view: View, side: str | None) -> None:
 def positions_of(view: View, side: str | None) -> int:
     """Return how many positions can be drawn: all of the model, or those of the input where they depend on its length."""
     config = view.config
-    return config.max_len if config.position_kind.keeps_keys else len(view.original().tokens_of(side))
+    return config.max_len if config.position_kind.can_cache_keys else len(view.original().tokens_of(side))
 
 
 def ask_waves(d_model: int) -> list[int]:
@@ -246,8 +248,8 @@ def _card(view: View, kind: PositionKind, side: str | None) -> None:
     config, run = view.config, view.original()
     is_own = kind is config.position_kind
     heading(kind.title + (" :green-badge[:material/check: this model]" if is_own else ""))
-    st.caption(kind.does, help=kind.more)
-    n = max(2, view.longest_trained(side)) if kind.keeps_keys else len(run.tokens_of(side))
+    st.caption(kind.summary, help=kind.note)
+    n = max(2, view.longest_trained(side)) if kind.can_cache_keys else len(run.tokens_of(side))
     options: dict[str, Any] = {"key": f"card_{kind.name}", "kind": kind.name, "stack": side}
     if kind.acts_on == "nothing":
         order_trial(view)

@@ -45,12 +45,12 @@ def test_different_pairings_of_queries_and_keys_are_found() -> None:
     class Neighbours(type(own().config.position_kind)):
         """Queries and keys with different pairings; both preserve norms."""
 
-        def turn(self, x: Tensor, angles: Tensor) -> Tensor:
+        def rotate(self, x: Tensor, angles: Tensor) -> Tensor:
             self.calls = getattr(self, "calls", 0) + 1
             if self.calls % 2:
-                return super().turn(x, angles)
+                return super().rotate(x, angles)
             order = torch.arange(x.shape[-1]).unflatten(0, (2, -1)).T.flatten()  # halves as neighbours
-            return super().turn(x[..., order], angles)[..., order.argsort()]
+            return super().rotate(x[..., order], angles)[..., order.argsort()]
 
     model = own()
     attention: Any = model.get_submodule("decoder.blocks.1.attn")

@@ -98,7 +98,7 @@ class BareModel(WithoutTask):
             bias = None if attention.bias_in is None else attention.bias_in.split(attention.rows)[which].to(x)
             read = attention.split(F.linear(x, weight, bias), attention.n_kv_heads if which else None)
             read = attention.kv.expand(read, attention.n_heads) if which else read
-            return attention.positions.turn(read, trace[angles].to(x.dtype)) if angles in trace else read
+            return attention.positions.rotate(read, trace[angles].to(x.dtype)) if angles in trace else read
 
     def steps(self, example: Example, n: int | None = None, **how: Any) -> Iterator[Step]:
         """Generate until the end token, or `n` tokens; see `xformer.decode`."""

@@ -236,7 +236,7 @@ def sees_ahead(variant: Variant, task: Task) -> bool:
         or (isinstance(edit, SetEdges) and not edit.allowed)
         for edit in variant.edits
     )
-    if not (looks_back_only and variant.model.config.position_kind.keeps_keys):
+    if not (looks_back_only and variant.model.config.position_kind.can_cache_keys):
         return True
     few = task.sample(TRIED, seed=0, device=variant.model.device)
     return reads_ahead(variant.model, few, places=TRIED)

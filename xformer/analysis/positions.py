@@ -49,7 +49,7 @@ def added_positions(
         if how != "added":
             raise UnavailableError(f"{reading.subject.name} adds no position vectors.")
         return found if n is None else found[:n]
-    config, chosen = own_model(reading.subject).config, kind_of(reading, kind)
+    config, chosen = own_model(reading.subject).config, position_kind(reading, kind)
     is_own = chosen is config.position_kind
     if chosen.acts_on != "stream" or not (is_own or chosen.can_be_drawn(config)):
         raise InputError(f"{chosen.title} positions add no vectors that this model has; it uses {config.positions}.")
@@ -63,7 +63,7 @@ def added_positions(
     table = _stack_of(reading, stack)[1].positions.table
     assert table is not None
     device = own_model(reading.subject).device
-    return table(Layout.plain(n if chosen.keeps_keys else len(reading.tokens_of(stack)), device))[:n].cpu()
+    return table(Layout.plain(n if chosen.can_cache_keys else len(reading.tokens_of(stack)), device))[:n].cpu()
 
 
 def position_values(
@@ -98,7 +98,7 @@ def position_values(
             raise UnavailableError(f"{reading.subject.name} adds biases to its scores, nothing at single positions.")
         shown = [at for at in (range(len(found)) if positions is None else positions) if at < len(found)]
         return _added_table(found[shown], shown) if how == "added" else _angle_table(found[shown].double(), shown)
-    if kind_of(reading, kind).acts_on != "queries and keys":
+    if position_kind(reading, kind).acts_on != "queries and keys":
         vectors = added_positions(reading, None if positions is None else max(positions) + 1, kind=kind, stack=stack)
         shown = list(range(len(vectors)) if positions is None else positions)
         return _added_table(vectors[shown], shown)
@@ -175,7 +175,7 @@ def position_offsets(
         if how == "biased":
             return found_biases(found)
         return by_offset(dot_products(found[:n]) if how == "added" else turned_products(found[:n]))
-    config, chosen = own_model(reading.subject).config, kind_of(reading, kind)
+    config, chosen = own_model(reading.subject).config, position_kind(reading, kind)
     if chosen.acts_on == "scores":
         return _biases(reading, n or config.max_len, chosen, stack, most)
     if chosen.acts_on == "queries and keys":
@@ -223,16 +223,16 @@ def _biases(reading: Reading, n: int, kind: PositionKind, stack: str | None, mos
     return array_table({"head": range(bias.shape[1])}, {"offset": offset.tolist()}, bias=bias[0, :, 0].double())
 
 
-def kind_of(reading: Reading, name: str | None) -> PositionKind:
+def position_kind(reading: Reading, name: str | None) -> PositionKind:
     """Return the kind of positions with that name; by default the model's own."""
     return own_model(reading.subject).config.position_kind if name is None else POSITION_KINDS[name]
 
 
-def are_turned(reading: Reading, kind: str | None, stack: str | None) -> bool:
+def is_rotary(reading: Reading, kind: str | None, stack: str | None) -> bool:
     """Return whether queries and keys are rotated, by the given kind or by the model itself."""
     if not isinstance(reading.subject, BareModel):
         return found_positions(reading, stack)[0] == "turned"
-    return kind_of(reading, kind).acts_on == "queries and keys"
+    return position_kind(reading, kind).acts_on == "queries and keys"
 
 
 def _stack_of(reading: Reading, stack: str | None) -> tuple[str, Stack]:

@@ -183,8 +183,8 @@ def parts() -> pd.DataFrame:
     known = {"Norm": NORMS, "Feed-forward": FEED_FORWARDS, "Mask": MASKS, "Key/value heads": KEY_VALUE_HEADS}
     rows = [(part, one.title, one.explanation, one.source) for part, ones in known.items() for one in ones.values()]
     for kind in POSITION_KINDS.values():
-        does, _, source = kind.more.rpartition(" (") if kind.more.endswith(")") else (kind.more, "", "")
-        rows.append(("Positions", kind.title, f"{kind.does} {does}", source.rstrip(")")))
+        details, _, source = kind.note.rpartition(" (") if kind.note.endswith(")") else (kind.note, "", "")
+        rows.append(("Positions", kind.title, f"{kind.summary} {details}", source.rstrip(")")))
     return pd.DataFrame(rows, columns=["part", "title", "explanation", "source"])
 
 

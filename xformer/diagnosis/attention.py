@@ -45,7 +45,7 @@ def projections(case: Case) -> Iterator[Measurement]:
 def unturned(case: Case, layer: Layer, made: Tensor) -> Tensor:
     """Undo the rotation of q or k by the angles of the trace."""
     angles = case[f"{layer.path}.pos_angles"]
-    return case.trace.config.position_kind.turn(made.double(), -angles.double()).to(made.dtype)
+    return case.trace.config.position_kind.rotate(made.double(), -angles.double()).to(made.dtype)
 
 
 def scores(case: Case) -> Iterator[Measurement]:

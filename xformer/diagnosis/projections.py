@@ -37,7 +37,7 @@ def check_projections(case: Case) -> Iterator[Finding]:
                 continue
             if case.has(layer.path, "pos_angles"):
                 angles = case[f"{layer.path}.pos_angles"].double()
-                made |= {name: case.trace.config.position_kind.turn(made[name].double(), -angles) for name in "qk"}
+                made |= {name: case.trace.config.position_kind.rotate(made[name].double(), -angles) for name in "qk"}
             outside = {name: share_outside(stream, heads_joined(heads)) for name, heads in made.items()}
             wrong = [name for name, share in outside.items() if share is not None and share > MAX_SHARE_OUTSIDE]
             if wrong and all(_is_cut_by_view(stream, made[name]) for name in wrong):

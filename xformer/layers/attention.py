@@ -77,7 +77,7 @@ class Attention(nn.Module):
         q, k, v = self.project(x, memory, cache)
         if angles is not None:
             angles = tape("pos_angles", angles)
-            q, k = self.positions.turn(q, angles), self.positions.turn(k, angles)
+            q, k = self.positions.rotate(q, angles), self.positions.rotate(k, angles)
         if cache is not None:
             k, v = cache.extend(k, v)
         k, v = self.share(k), self.share(v)

@@ -41,12 +41,12 @@ class Alibi(PositionKind):
 
     name = "alibi"
     title = "ALiBi"
-    does = "Subtracts the distance, times each head’s slope, from its scores."
-    more = "Nothing is added to the vectors; distant keys get lower scores. (Press et al. 2022, §3)"
+    summary = "Subtracts the distance, times each head’s slope, from its scores."
+    note = "Nothing is added to the vectors; distant keys get lower scores. (Press et al. 2022, §3)"
     acts_on = "scores"
     detail = "ALiBi, fixed"
     equation = "score − mₕ·distance"
-    instead = "ALiBi biases the scores instead"
+    alternative = "ALiBi biases the scores instead"
 
     def bias(self, sizes: Sizes, tables: Tables, queries: Positions, keys: Positions, *, causal: bool) -> Bias:
         return alibi_bias(queries, keys, sizes.n_heads)

@@ -3,7 +3,7 @@
 An encoding acts at one of three points:
 
     stream               x = E[token] + add(position)
-    queries and keys     q, k = turn(q, angles(position)), turn(k, angles(position))
+    queries and keys     q, k = rotate(q, angles(position)), rotate(k, angles(position))
     scores               S = Q Kᵀ / √d_head + bias(query's position, key's position)
 
 Other modules call its methods and never branch on its name. No module here imports torch on import, because some commands
@@ -58,18 +58,18 @@ class PositionKind:
     name: ClassVar[str]
     """The name in a configuration."""
     title: ClassVar[str]
-    does: ClassVar[str]
+    summary: ClassVar[str]
     """What it does, in one plain sentence."""
-    more: ClassVar[str]
+    note: ClassVar[str]
     """The consequences, and the source."""
     acts_on: ClassVar[Place]
-    keeps_keys: ClassVar[bool] = True
+    can_cache_keys: ClassVar[bool] = True
     """Whether keys and values of earlier tokens are unaffected by new tokens, so that they can be cached."""
 
     detail: ClassVar[str] = ""
     """The name and whether it is learned, for the diagram of a model."""
     equation: ClassVar[str] = ""
-    instead: ClassVar[str] = ""
+    alternative: ClassVar[str] = ""
     """For encodings that add no vector: what they do instead, as a clause."""
 
     # ── computation; `tables` are the `learned` and `fixed` tables of one stack ──
@@ -90,7 +90,7 @@ class PositionKind:
         """Return the rotation angles of queries and keys at each position."""
         return None
 
-    def turn(self, x: HeadVectors, angles: Angles) -> HeadVectors:
+    def rotate(self, x: HeadVectors, angles: Angles) -> HeadVectors:
         """Rotate queries or keys by these angles; negative angles undo it."""
         return x
 
@@ -123,9 +123,9 @@ class PositionKind:
         """Return whether it can be drawn for any model of these sizes, because nothing is learned."""
         return self.acts_on != "nothing" and not self.learned(sizes)
 
-    def explained(self, sizes: Sizes) -> str:
+    def explanation(self, sizes: Sizes) -> str:
         """Describe what it does in a model of these sizes, in one plain sentence."""
-        return self.does
+        return self.summary
 
     def offset_caption(self, sizes: Sizes) -> str:
         """Return the caption of its figure by offset; "" for dot products of added vectors."""

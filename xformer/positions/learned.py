@@ -20,8 +20,8 @@ class Learned(PositionKind):
 
     name = "learned"
     title = "Learned"
-    does = "Adds one learned vector per position."
-    more = (
+    summary = "Adds one learned vector per position."
+    note = (
         "Only training can make offsets comparable, and positions that never occur in training learn nothing. "
         "(Vaswani et al. 2017, §3.5)"
     )
@@ -37,7 +37,7 @@ class Learned(PositionKind):
 
         return embedding(index, tables["table"])
 
-    def explained(self, sizes: Sizes) -> str:
+    def explanation(self, sizes: Sizes) -> str:
         return f"Adds a learned vector for each of {sizes.max_len} positions."
 
     def offset_note(self, sizes: Sizes) -> str:

@@ -20,10 +20,10 @@ class Mirror(PositionKind):
 
     name = "mirror"
     title = "Mirror"
-    does = "Adds two learned vectors, for the distance from the start and from the end."
-    more = "One look-up is then enough to reverse a sequence. It needs the length of the sequence, so a decoder cannot use it."
+    summary = "Adds two learned vectors, for the distance from the start and from the end."
+    note = "One look-up is then enough to reverse a sequence. It needs the length of the sequence, so a decoder cannot use it."
     acts_on = "stream"
-    keeps_keys = False  # each new token increases the distance from the end of all others
+    can_cache_keys = False  # each new token increases the distance from the end of all others
     detail = "mirror, learned"
     equation = "P[start] + Q[end]"
 

@@ -10,6 +10,6 @@ class NoPositions(PositionKind):
 
     name = "none"
     title = "None"
-    does = "Adds, rotates and subtracts nothing."
-    more = "Every offset has the same effect: none."
+    summary = "Adds, rotates and subtracts nothing."
+    note = "Every offset has the same effect: none."
     acts_on = "nothing"

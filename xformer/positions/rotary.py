@@ -43,17 +43,17 @@ class Rotary(PositionKind):
 
     name = "rotary"
     title = "Rotary"
-    does = "Rotates queries and keys, pair by pair, by angles that grow with the position."
-    more = "The score of a given query and key then depends only on their offset. (Su et al. 2021, §3.4)"
+    summary = "Rotates queries and keys, pair by pair, by angles that grow with the position."
+    note = "The score of a given query and key then depends only on their offset. (Su et al. 2021, §3.4)"
     acts_on = "queries and keys"
     detail = "rotary, fixed"
     equation = "rotate q, k by pos·θᵢ"
-    instead = "rotary positions rotate queries and keys instead"
+    alternative = "rotary positions rotate queries and keys instead"
 
     def angles(self, sizes: Sizes, index: Positions) -> Angles:
         return _angles(index, sizes.d_head, sizes.position_base)
 
-    def turn(self, x: HeadVectors, angles: Angles) -> HeadVectors:
+    def rotate(self, x: HeadVectors, angles: Angles) -> HeadVectors:
         return rotate(x, angles)
 
     def check(self, sizes: Sizes) -> None:

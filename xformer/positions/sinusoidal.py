@@ -32,8 +32,8 @@ class Sinusoidal(PositionKind):
 
     name = "sinusoidal"
     title = "Sinusoidal"
-    does = "Adds fixed waves, each longer than the one before."
-    more = "With an even d_model, the dot product of two positions depends only on their offset. (Vaswani et al. 2017, §3.5)"
+    summary = "Adds fixed waves, each longer than the one before."
+    note = "With an even d_model, the dot product of two positions depends only on their offset. (Vaswani et al. 2017, §3.5)"
     acts_on = "stream"
     detail = "sinusoidal, fixed"
     equation = "sin, cos of pos·ωᵢ"
@@ -46,7 +46,7 @@ class Sinusoidal(PositionKind):
 
         return embedding(index, tables["table"])
 
-    def explained(self, sizes: Sizes) -> str:
+    def explanation(self, sizes: Sizes) -> str:
         base = f"{sizes.position_base:g}"
         return f"Adds fixed waves, from short to very long (base {base}), so that every position has its own vector."
 

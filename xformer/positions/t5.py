@@ -56,15 +56,15 @@ class T5(PositionKind):
 
     name = "t5"
     title = "T5’s bias"
-    does = "Adds a learned number to each score, by head and distance of the key."
-    more = (
+    summary = "Adds a learned number to each score, by head and distance of the key."
+    note = (
         "Small distances have a number each, larger ones share numbers, and all layers use the same table. Distances that "
         "never occur in training learn nothing. (Raffel et al. 2020, §2.1)"
     )
     acts_on = "scores"
     detail = "T5’s bias, learned"
     equation = "score + Bₕ[bucket(distance)]"
-    instead = "T5’s bias is added to the scores instead"
+    alternative = "T5’s bias is added to the scores instead"
 
     def learned(self, sizes: Sizes) -> dict[str, tuple[int, int]]:
         return {"table": (N_BUCKETS, sizes.n_heads)}
@@ -76,7 +76,7 @@ class T5(PositionKind):
         bias = embedding(bucket(offset, causal=causal), tables["table"]).movedim(-1, -3)  # [*batch, head, query, key]
         return bias if bias.dim() == 4 else bias[None]
 
-    def explained(self, sizes: Sizes) -> str:
+    def explanation(self, sizes: Sizes) -> str:
         return f"Adds a learned number to each score: one for every head and each of {N_BUCKETS} ranges of distance."
 
     def offset_caption(self, sizes: Sizes) -> str:

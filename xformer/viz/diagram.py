@@ -268,7 +268,7 @@ class _OwnParts:
         }[kind.acts_on]
         where = self.once if kind.acts_on == "stream" else f"{self.layer}{self.sublayers[0]}."
         return self.box(
-            "positions", "positions", "Positions", kind.explained(config), place="above", equation=kind.equation,
+            "positions", "positions", "Positions", kind.explanation(config), place="above", equation=kind.equation,
             detail=kind.detail, shape=shape, activation=where + kind.activation, parameters=kind.n_parameters(config),
         )  # fmt: skip
 

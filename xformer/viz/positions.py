@@ -16,7 +16,7 @@ import pandas as pd
 
 from xformer.analysis.attention_patterns import attention as attention_table
 from xformer.analysis.attention_patterns import attention_moved as moved_table
-from xformer.analysis.positions import are_turned
+from xformer.analysis.positions import is_rotary
 from xformer.analysis.positions import position_curves as curves_table
 from xformer.analysis.positions import position_offsets as offsets_table
 from xformer.analysis.positions import position_values as values_table
@@ -151,7 +151,7 @@ def position_offsets(
     base = alt.Chart(table).encode(x=_whole(*offset))
     products = [alt.Tooltip(f"{name}:Q", format=".7g") for name in ("mean", "low", "high")]
     tooltip = [*tips("offset:Q"), *products, *tips(("pairs:Q", "pairs of positions"))]
-    title = "rotated q · k" if are_turned(reading, kind, stack) else "P[i] · P[j]"
+    title = "rotated q · k" if is_rotary(reading, kind, stack) else "P[i] · P[j]"
     return layered(
         base.mark_area(color=hue, opacity=0.25).encode(y=alt.Y("low:Q", title=title), y2="high:Q"),
         base.mark_line(color=hue, strokeWidth=2.5).encode(y="mean:Q"),

@@ -226,8 +226,8 @@ def cache(exam: Exam) -> Finding:
     subject = exam.subject
     assume(subject.causal, "The model is not causal, so it has no cache.")
     assume(subject.can("past"), "The model takes no cache.")
-    keeps_keys = not isinstance(subject.module, Transformer) or subject.module.config.position_kind.keeps_keys
-    assume(keeps_keys, "Its positions change with the length of the text, so earlier keys cannot be cached.")
+    can_cache_keys = not isinstance(subject.module, Transformer) or subject.module.config.position_kind.can_cache_keys
+    assume(can_cache_keys, "Its positions change with the length of the text, so earlier keys cannot be cached.")
     base = subject.base.with_read(subject.base.read[:, :N_TOKENS])
     n = base.read.shape[1]
     assume(n >= 2, "The input has only one token; give at least two.")
