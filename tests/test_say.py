@@ -11,7 +11,7 @@ import pytest
 
 from tests.training.tiny import tiny_preset
 from xformer.__main__ import main
-from xformer.cli.output import say_json, to_printable
+from xformer.cli.output import print_json, to_printable
 from xformer.training.run_store import RunStore
 
 ROOT = Path(__file__).parents[1]
@@ -32,11 +32,11 @@ def test_unprintable_characters_are_escaped() -> None:
 
 
 def test_escaped_json_is_still_valid_json(capsys: pytest.CaptureFixture[str]) -> None:
-    say_json({"name": NASTY, "é": [1]}, indent=2)
+    print_json({"name": NASTY, "é": [1]}, indent=2)
     shown = capsys.readouterr().out
     assert_tame(shown)
     assert json.loads(shown) == {"name": NASTY, "é": [1]}
-    say_json({"name": "é"})
+    print_json({"name": "é"})
     assert "é" in capsys.readouterr().out
 
 

@@ -75,7 +75,8 @@ def show(
         raise InputError(f"{name} can be shown only with the inputs of a call; pass them: show(model, x).")
     adapter = adapter_of(model, inputs, tokenizer)
     typed, base = _typed(adapter, inputs), _served()
-    if isinstance(adapter, HuggingFaceModel) and (why := import_module("pages.shared.models").not_shown(adapter)):
+    is_external, screens = isinstance(adapter, HuggingFaceModel), "pages.shared.models"
+    if is_external and (why := import_module(screens).unsupported_reason(adapter)):
         raise InputError(why)
     usual = type(model).__name__ if isinstance(model, nn.Module) else adapter.name
     usual = adapter.task.config.name if isinstance(adapter, TaskModel) else usual

@@ -37,11 +37,11 @@ def zoom(view: View, chosen: Selection, pooled: int) -> None:
         st.caption(f"{drawn} Click a cell to see the single weights around it.")
         return
     st.caption(f"{drawn} Below: {REACH} single weights on each side of query {chosen.query} and key {chosen.key}.")
-    readings, options = call_of(view, chosen)
+    readings, options = attention_call(view, chosen)
     picture(view, "zoom", viz.attention, *readings, around=(chosen.query, chosen.key), **options)
 
 
-def call_of(view: View, chosen: Selection) -> tuple[tuple[Reading], dict[str, Any]]:
+def attention_call(view: View, chosen: Selection) -> tuple[tuple[Reading], dict[str, Any]]:
     """Return the reading and the options of `viz.attention` for the enlarged head; of a changed run with the original."""
     run, before = view.compared
     return (run,), {"layer": chosen.layer, "head": chosen.head, "scale": chosen.looks.scale, **before}
@@ -98,10 +98,10 @@ def finding(view: View, run: Reading, found: pd.DataFrame, layer: AnyLayer, head
     row = own.iloc[0].to_dict()
     target = pattern_words(view, row["pattern"])[1]
     attends = f"{name}: {percent(row['share'], 0)} of attention {target} (uniform: {percent(row['even'], 0)})"
-    return (attends if target else f"{name} follows no simple pattern") + _cost(run, row)
+    return (attends if target else f"{name} follows no simple pattern") + _ablation_sentence(run, row)
 
 
-def _cost(run: Reading, row: dict[str, Any]) -> str:
+def _ablation_sentence(run: Reading, row: dict[str, Any]) -> str:
     """Describe the measured effect of ablating a head."""
     if not math.isnan(row["right"]):
         n, right = len(run.answer), int(row["right"])

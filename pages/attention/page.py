@@ -12,8 +12,8 @@ from pages.attention.head_scores import scores_panel
 from pages.attention.heads import (
     KEY,
     atom_mapping_panel,
+    attention_call,
     attention_notes,
-    call_of,
     change_panel,
     finding,
     follow_cutting_click,
@@ -119,7 +119,7 @@ def _attention(view: View) -> None:
 
 def _footer(view: View, chosen: Selection) -> None:
     """Draw the menu of the picture: code and numbers of the enlarged head; figures of all heads, the matrix and the arcs."""
-    reading, options = call_of(view, chosen)
+    reading, options = attention_call(view, chosen)
     call, shown = Call(viz.attention, reading, options), chosen.looks.shown
     look = {name: value for name, value in options.items() if name not in ("layer", "head")}
     arcs = options | {"heads": sorted({chosen.head, *chosen.looks.arcs})}

@@ -36,7 +36,7 @@ from pages.shared.picture import footer, shown, toolbar
 from pages.shared.session import choose_model
 from pages.shared.text import escape_markdown
 from pages.shared.view import View, editing
-from pages.shared.widgets import choose, choose_here, seed, warn_unknown
+from pages.shared.widgets import choose, choose_unlinked, seed, warn_unknown
 from xformer import viz
 from xformer.bugs import BUGS, CRASHES, Bug
 from xformer.bugs.attention import MASK_BUGS, ROLE_BUGS, SOFTMAX_BUGS
@@ -91,7 +91,7 @@ def browse(chosen: View, wanted: str | None) -> None:
             st.info(needs, icon=":material/bug_report:")
         chosen.share(bug=bug.name, **own)
         bug_card(bug)
-        what_to_notice(hints(bug))
+        what_to_notice(bug_hints(bug))
         return
     with controls:
         panels = {name: SHOW[name] for name in ("training", "diagnosis")} if bug.shows == "in training" else SHOW
@@ -99,7 +99,7 @@ def browse(chosen: View, wanted: str | None) -> None:
         show = choose(name, panels, next(iter(panels)), "Show", key=f"bug_{name}", label_visibility="collapsed")
     both, free_running = _both(view, bug)
     with finding:
-        headline(effect(view, bug, both, free_running) if both else "")
+        headline(effect_sentence(view, bug, both, free_running) if both else "")
     with pictures, frame.picture():
         if show == "answer" and both:
             _predictions(view, both, free_running, is_own=view.model == chosen.model)
@@ -244,7 +244,7 @@ def attention_panel(view: View, bug: Bug, both: Sequence[Reading]) -> None:
     layers, other = (pattern_layers(reading) for reading in both)
     if state().attention_of != (view.model, bug.name):
         state().attention_of = (view.model, bug.name)
-        most, paths = _moved_most(both), [site.path for site in both[0].sites]
+        most, paths = _most_changed_head(both), [site.path for site in both[0].sites]
         choose_attention(KEY, Selection() if most is None else Selection(paths.index(most[0]), most[1]))
     is_same = [item.pattern.shape for item in layers] == [item.pattern.shape for item in other]
     if not is_same:
@@ -256,13 +256,13 @@ def attention_panel(view: View, bug: Bug, both: Sequence[Reading]) -> None:
     footer(view, "bug-attention", calls, remark=_CODE)
 
 
-def _moved_most(both: Sequence[Reading]) -> tuple[str, int] | None:
+def _most_changed_head(both: Sequence[Reading]) -> tuple[str, int] | None:
     """Return the layer path and the head whose pattern changed most."""
     changes = moved(both)
     return max(changes, key=changes.__getitem__) if changes else None
 
 
-def effect(view: View, bug: Bug, both: Sequence[Reading], free_running: Decoded) -> str:
+def effect_sentence(view: View, bug: Bug, both: Sequence[Reading], free_running: Decoded) -> str:
     """Describe the number of right tokens and the loss, without the bug and with it."""
     right, wrong = both
     n, is_finite = len(right.answer), math.isfinite(wrong.loss)
@@ -283,7 +283,7 @@ def effect(view: View, bug: Bug, both: Sequence[Reading], free_running: Decoded)
     return words
 
 
-def hints(bug: Bug) -> list[str]:
+def bug_hints(bug: Bug) -> list[str]:
     """Return what to look for, and where the mistake occurs."""
     look_for, seen_in = escape_markdown(bug.look_for), escape_markdown(bug.seen_in)
     return [f"Look for: **{look_for}**", f"Where it occurs: {seen_in}."]
@@ -291,7 +291,7 @@ def hints(bug: Bug) -> list[str]:
 
 def bug_notes(bug: Bug, both: Sequence[Reading], latest: Lesson | None) -> Iterator[str]:
     """Yield what to notice, as Markdown."""
-    yield from hints(bug)
+    yield from bug_hints(bug)
     if both and (note := row_note(both)):
         yield note
     if both and not has_effect(both, bug):
@@ -314,7 +314,7 @@ def bug_notes(bug: Bug, both: Sequence[Reading], latest: Lesson | None) -> Itera
 
 def row_note(both: Sequence[Reading]) -> str:
     """Describe the row sums and largest weights of the head that changed most; "" where the bug does not change them."""
-    if (most := _moved_most(both)) is None:
+    if (most := _most_changed_head(both)) is None:
         return ""
     path, head = most
     broken = both[1][f"{path}.pattern"][0, head].isnan().any(dim=-1)  # [query]
@@ -354,8 +354,8 @@ def training_panel(view: View, bug: Bug) -> dict[str, str]:
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bug_train_bar"):
         start = {"on_click": _start, "args": (view, bug), "disabled": job is not None and job.is_running}
         st.button("Train both", type="primary", icon=":material/play_arrow:", key="bug_train", **start)
-        choose_here("Steps", {steps: f"{steps} steps" for steps in STEPS}, "bug_steps")
-        choose_here("Rate", RATES, _rate_key(bug))
+        choose_unlinked("Steps", {steps: f"{steps} steps" for steps in STEPS}, "bug_steps")
+        choose_unlinked("Rate", RATES, _rate_key(bug))
         if job is not None and job.is_running:
             job.advance(BUDGET)
         if job is not None and job.latest is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import streamlit as st
 
-from pages.bug_lab.browse import bug_card, diagnosis_panel, hints
+from pages.bug_lab.browse import bug_card, bug_hints, diagnosis_panel
 from pages.bug_lab.lab import NAME, TAB, example_of, findings, fitting_model, moved, readings, state
 from pages.components.controls import Editing, Lane, prediction_strip
 from pages.shared import frame, models
@@ -104,7 +104,7 @@ def game_panel() -> None:
     bug_card(bug)
     with st.spinner("Examining both models …"):
         diagnosis_panel(bug, *findings(view.model, bug.name))
-    what_to_notice(hints(bug))
+    what_to_notice(bug_hints(bug))
     footer(view, "bug-attention", calls, remark=["from xformer.bugs.lab import read_both"])
 
 

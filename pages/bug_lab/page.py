@@ -11,7 +11,7 @@ from pages.bug_lab.your_model import your_model
 from pages.shared.link import keep_widget_value, take_parameter
 from pages.shared.picture import panel
 from pages.shared.session import open_sidebar
-from pages.shared.widgets import choose_here
+from pages.shared.widgets import choose_unlinked
 
 TABS = {"find": "Find the bug", "browse": "Browse all bugs", "yours": "Your model"}
 QUESTION = "What does a broken transformer look like?"
@@ -41,7 +41,7 @@ def page() -> None:
 
 def _ask_tab() -> None:
     with st.container(horizontal=True, gap="medium", vertical_alignment="center"):
-        choose_here("Tab", TABS, TAB)
+        choose_unlinked("Tab", TABS, TAB)
         if st.session_state[TAB] == "find" and (score_text := score()):
             st.markdown(score_text)
 

@@ -24,7 +24,7 @@ from xformer.classroom.rooms import Room
 from xformer.errors import ClassroomError, XformerError
 from xformer.interventions import parse
 from xformer.live.export import check_exportable
-from xformer.viz.packing import pack, pattern_layers, rider
+from xformer.viz.packing import pack, pack_selection, pattern_layers
 
 MAX_PARAMETERS = 3_000_000
 """Maximum parameters of a model that runs on students' phones (6 MB as float16). Larger models are shown as pictures."""
@@ -107,7 +107,7 @@ def _picture(title: str, view: View, at: Selection) -> tuple[dict[str, Any], byt
     original, changed = view.original(), view.changed()
     runs = [pattern_layers(run)[at.layer : at.layer + 1] for run in (original, changed) if run is not None]
     packed = pack(runs[0], runs[1] if changed is not None else None, selected=(0, at.head))
-    planes = packed.message("view") + rider((0, at.head), (at.query, at.key))
+    planes = packed.message("view") + pack_selection((0, at.head), (at.query, at.key))
     lanes = view.kind.rows(original, changed, f"with {view.change_summary()}")
     message = {
         "screen": title, "title": models.title_of(view.model), "picture": time.time_ns() // 1_000_000,

@@ -72,7 +72,7 @@ def _open_room(room: Room) -> None:
         if st.button("Ask a question", icon=":material/how_to_vote:", type="primary", key="ask_question"):
             ask.dialog(room)
         if st.button("Show the code large", icon=":material/qr_code_2:", key="show_code"):
-            _large(address, room.code)
+            _show_large_code(address, room.code)
     names = {"": "none: students follow the screen"} | {name: lesson.title for name, lesson in lessons().items()}
     st.session_state["room_lesson"] = "" if room.lesson is None else room.lesson["name"]
     teach = {"key": "room_lesson", "on_change": _teach, "args": (room.id,)}
@@ -85,7 +85,7 @@ def _open_room(room: Room) -> None:
 
 
 @st.dialog("Join", width="large")
-def _large(address: str, code: str) -> None:
+def _show_large_code(address: str, code: str) -> None:
     with st.container(horizontal=True, gap="large", vertical_alignment="center"):
         st.image(code_image(address), width=380)
         st.markdown(f"### {escape_markdown(short_address())}")

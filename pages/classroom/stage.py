@@ -88,13 +88,13 @@ def _exercises(room: Room, lesson: Mapping[str, Any]) -> None:
         titles = [f"{at + 1}. {lesson_step.title}" for at, lesson_step in enumerate(given.steps)]
         st.session_state["room_step"] = step
         st.selectbox("The students’ current step", range(len(titles)), format_func=titles.__getitem__,
-                     key="room_step", on_change=_go, args=(room, lesson["name"]))  # fmt: skip
+                     key="room_step", on_change=_go_to_lesson, args=(room, lesson["name"]))  # fmt: skip
         download("Results as CSV", lambda: results_csv(room.id), "xformer-exercises.csv", key="room_results")
         st.button("End the lesson", on_click=_act, args=(rooms().teach, room, room.id, None), key="end_lesson")
     _students_who_allow_it(room, given.checkpoint)
 
 
-def _go(room: Room, lesson: str) -> None:
+def _go_to_lesson(room: Room, lesson: str) -> None:
     step = parse_index(st.session_state["room_step"], len(lessons()[lesson].steps))
     if step is not None:  # a forged value is no step
         _act(rooms().teach, room, room.id, lesson, step)

@@ -274,7 +274,7 @@ def names_of(variants: Sequence[ModelSettings]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def places_of(pair: str, letters: Sequence[str]) -> tuple[int, int] | None:
+def pair_indices(pair: str, letters: Sequence[str]) -> tuple[int, int] | None:
     """Return the indices of the chosen pair among the variants that take a step, else of the first two; None for one."""
     if all(letter in letters for letter in pair):
         return letters.index(pair[0]), letters.index(pair[1])

@@ -176,7 +176,7 @@ def _examples(subject: ModelAdapter, model: str) -> None:
             st.caption("No pairs are known for this model. Type two inputs that differ in one token.")
         look: dict[str, Any] = {"width": "stretch", "type": "tertiary"}
         for purpose, texts in found.items():
-            st.button(purpose, on_click=_type, args=texts, key=f"pair_example_{purpose}", **look)
+            st.button(purpose, on_click=_set_texts, args=texts, key=f"pair_example_{purpose}", **look)
 
 
 def _read(subject: ModelAdapter, key: str) -> tuple[int, ...]:
@@ -194,12 +194,12 @@ def _fits(subject: ModelAdapter, text: str) -> bool:
     return True
 
 
-def _type(one: str, other: str) -> None:
+def _set_texts(one: str, other: str) -> None:
     st.session_state[FIRST], st.session_state[SECOND] = one, other
 
 
 def _swap() -> None:
-    _type(str(st.session_state[SECOND]), str(st.session_state[FIRST]))
+    _set_texts(str(st.session_state[SECOND]), str(st.session_state[FIRST]))
 
 
 def _show_tokens(one: Reading, other: Reading) -> None:
@@ -336,10 +336,10 @@ def cell_name(row: Mapping[Hashable, Any], part: PartKind) -> str:
 
 def map_headline(pair: MinimalPair, table: pd.DataFrame, part: PartKind) -> str:
     """Describe what the measured cells of a map show; "" where it could be wrong."""
-    return _moves(pair, table) if part == "stream" else _largest(table, part)
+    return _path_sentence(pair, table) if part == "stream" else _largest_effect(table, part)
 
 
-def _largest(table: pd.DataFrame, part: PartKind) -> str:
+def _largest_effect(table: pd.DataFrame, part: PartKind) -> str:
     """Name the measured component that carries most of the difference, or state that none stands out."""
     rows = sorted(table.dropna(subset="measured").to_dict("records"), key=lambda row: -abs(row["measured"]))
     if len(rows) < 2:
@@ -354,21 +354,21 @@ def _largest(table: pd.DataFrame, part: PartKind) -> str:
     return f"**{name}** alone carries {signed(share)} of the difference, the next one {signed(rest)}{among}."
 
 
-def _moves(pair: MinimalPair, table: pd.DataFrame) -> str:
+def _path_sentence(pair: MinimalPair, table: pd.DataFrame) -> str:
     """State up to which layer the changed position carries the difference, and from which one the output position does."""
     changed = differing(pair.reading, pair.source, pair.reading.output_stack)
     if pair.reading.is_pair or len(changed) != 1 or changed[0] == pair.position:
         return ""
     if bool(table.loc[table["position"].isin([changed[0], pair.position]), "measured"].isna().any()):
         return ""
-    begin, end = _carrying(table, changed[0], first=True), _carrying(table, pair.position, first=False)
+    begin, end = _carrying_layers(table, changed[0], first=True), _carrying_layers(table, pair.position, first=False)
     if not begin:
         return ""
     then = f", position {pair.position} from **{end[0]}** on." if end else "."
     return f"Position {changed[0]} carries the difference up to **{begin[-1]}**{then}"
 
 
-def _carrying(table: pd.DataFrame, position: int, *, first: bool) -> list[str]:
+def _carrying_layers(table: pd.DataFrame, position: int, *, first: bool) -> list[str]:
     """Return the layers after which a position carries half or more, if these are the first or the last ones; else none."""
     column = table[table["position"] == position]
     carries = (column["measured"] >= HALF).tolist()

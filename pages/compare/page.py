@@ -16,7 +16,7 @@ from pages.compare.comparison import (
     incomparable_reason,
     incompatibility_reason,
     letter_in,
-    places_of,
+    pair_indices,
     selection_of_other_screens,
     state,
 )
@@ -131,7 +131,7 @@ def _draw_step(comparison: Comparison, link: dict[str, str]) -> None:
 def _at_step(comparison: Comparison, panel: str, step: int, pair: str, bar: Any) -> dict[str, str]:
     """Draw a panel of one step; return what the link keeps."""
     by_letter = comparison.readings(step)
-    readings, two = list(by_letter.values()), places_of(pair, list(by_letter))
+    readings, two = list(by_letter.values()), pair_indices(pair, list(by_letter))
     if two is None:
         unit = comparison.unit
         st.info(f"Only one model takes {unit} {step}; the others have already ended.", icon=":material/flag:")

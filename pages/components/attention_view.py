@@ -18,7 +18,7 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from pages.components import event_data, parse_index
-from xformer.viz.packing import AnyLayer, Packed, rider
+from xformer.viz.packing import AnyLayer, Packed, pack_selection
 from xformer.widgets.scripts import script, style
 
 MAX_HEADS = 32
@@ -102,7 +102,7 @@ def attention_view(packed: Packed, *, key: str) -> Selection:
     look = (SCALES.index(shown.scale), SHOWN.index(shown.shown), shown.arcs)
     original, planes = packed.apart(key)
     cell = (selection.query, selection.key)
-    planes += rider((selection.layer, selection.head), cell, look, order=order)
+    planes += pack_selection((selection.layer, selection.head), cell, look, order=order)
     _message(key=f"original_of_{key}", data=original)
     _message(key=f"exact_of_{key}", data=packed.head(key))
     _component(key=key, data=planes, on_choice_change=remember)

@@ -15,8 +15,8 @@ from pages.embeddings.vocabulary import (
     about_lengths,
     about_repeats,
     about_waves,
-    adds_none,
     has_waves,
+    no_positions_sentence,
     number_waves_panel,
     vocabulary_notes,
     vocabulary_panel,
@@ -76,7 +76,7 @@ def _headline(view: View, parts: Mapping[str, Tensor], stack: str | None) -> Non
     if not finding and not view.shape.image:
         with suppress(UnavailableError):
             finding = about_alike(view, stack)
-    headline(finding or about_lengths(parts, one) or adds_none(view, parts, stack))
+    headline(finding or about_lengths(parts, one) or no_positions_sentence(view, parts, stack))
 
 
 def vectors_panel(view: View, parts: Mapping[str, Tensor], stack: str | None, show: str) -> None:
@@ -124,7 +124,7 @@ def embedding_notes(view: View, parts: Mapping[str, Tensor], stack: str | None, 
         matrix = "" if show == WAVES else where_from(view, stack)
         notes = [matrix, *(vocabulary_notes(view, stack) if show == VOCABULARY else [])]
         notes.append(about_waves(view, stack, show))
-        notes += [adds_none(view, parts, stack)] if show == VECTORS else []
+        notes += [no_positions_sentence(view, parts, stack)] if show == VECTORS else []
     if notes := [note for note in notes if note]:
         what_to_notice(notes)
 

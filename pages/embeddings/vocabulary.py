@@ -40,7 +40,7 @@ AXES = {"2": "2-D", "3": "3-D"}
 R = TypeVar("R")
 
 
-def once_per_model(view: View, stack: str | None, work: Callable[[Reading, str | None], R]) -> R:
+def cached_per_model(view: View, stack: str | None, work: Callable[[Reading, str | None], R]) -> R:
     """Return a result that depends on the weights alone, computed once per model."""
     return shared.get((work.__qualname__, view.model, stack), lambda: work(view.original(), stack))
 
@@ -48,7 +48,7 @@ def once_per_model(view: View, stack: str | None, work: Callable[[Reading, str |
 def vocabulary_panel(view: View, stack: str | None, controls: DeltaGenerator) -> None:
     """Draw the vocabulary along its principal axes, next to the nearest neighbours of one token."""
     run = view.changed() or view.original()
-    vectors = once_per_model(view, stack, vocabulary_vectors)
+    vectors = cached_per_model(view, stack, vocabulary_vectors)
     with controls:
         options = AXES if min(vectors.shape) > 2 else {"2": "2-D"}
         axes = int(choose("axes", options, "2", "Axes", label_visibility="collapsed"))
@@ -62,7 +62,7 @@ def vocabulary_panel(view: View, stack: str | None, controls: DeltaGenerator) ->
         call = Call(viz.projection, (run,), look | {"stack": stack})
         click: dict[str, Any] = {} if axes == 3 else {"on_select": _follow_click, "selection_mode": "point"}
         shown(view, call, f"projection_{axes}", **click)
-        explained = sum(once_per_model(view, stack, principal_axes).explained.tolist()[:axes])
+        explained = sum(cached_per_model(view, stack, principal_axes).explained.tolist()[:axes])
         sampled = f" About {MAX_POINTS_DRAWN:,} are drawn." if len(vectors) > MAX_POINTS_DRAWN else ""
         st.caption(
             f"{len(vectors):,} vectors of {vectors.shape[1]} numbers; the axes show {percent(explained, 1)} of their "
@@ -109,14 +109,14 @@ def vocabulary_notes(view: View, stack: str | None) -> list[str]:
     if view.task is None:
         return []
     n, alphabet = view.task.rule.n_numbers, view.task.config.alphabet
-    order = about_order(n, once_per_model(view, stack, _nearness_of_numbers)) if n else ""
+    order = about_order(n, cached_per_model(view, stack, _nearness_of_numbers)) if n else ""
     places = {kind: [at for at, one in enumerate(alphabet) if one in found] for kind, found in KINDS.items()}
     enough = {kind: found for kind, found in places.items() if len(found) >= MIN_OF_A_KIND}
 
     def nearness(reading: Reading, stack: str | None) -> dict[str, Nearness]:
         return kinds_together(vocabulary_vectors(reading, stack)[1 : len(alphabet) + 1], enough)
 
-    return [order, about_kinds(once_per_model(view, stack, nearness)) if alphabet else ""]
+    return [order, about_kinds(cached_per_model(view, stack, nearness)) if alphabet else ""]
 
 
 def _nearness_of_numbers(reading: Reading, stack: str | None) -> Nearness:
@@ -175,7 +175,7 @@ def number_waves_panel(view: View, stack: str | None, controls: DeltaGenerator) 
     with right:
         heading(f"Frequency {k}")
         picture(view, "circle", viz.circle, view.original(), frequency=k, stack=stack)
-        circle = circle_of(once_per_model(view, stack, number_vectors), k)
+        circle = circle_of(cached_per_model(view, stack, number_vectors), k)
         st.caption(f"{percent(circle.explained, 1)} of the variance; radii vary by {circle.uneven:.0%} (a circle: 0%).")
 
 
@@ -206,7 +206,7 @@ def about_waves(view: View, stack: str | None, show: str) -> str:
     """Describe the frequencies of the numbers; "" where none exceeds those of shuffled numbers."""
     if not has_waves(view) or not (found := _spectrum(view, stack)).peaks:
         return ""
-    vectors = once_per_model(view, stack, number_vectors)
+    vectors = cached_per_model(view, stack, number_vectors)
     is_round = all(circle_of(vectors, k).uneven < ROUND_WITHIN for k in found.peaks)
     circles = "; at each, the numbers lie on a **circle**" if is_round else ""
     see = "" if show == "waves" else " See **Numbers as waves**."
@@ -261,7 +261,7 @@ def about_lengths(parts: Mapping[str, Tensor], one: str) -> str:
     return f"The vector of a {long} is {most / least:.1f} times as long as that of a {short}, so the {long} dominates the sum."
 
 
-def adds_none(view: View, parts: Mapping[str, Tensor], stack: str | None) -> str:
+def no_positions_sentence(view: View, parts: Mapping[str, Tensor], stack: str | None) -> str:
     """State that the model adds no positions, and what it does instead where that is known; else ""."""
     if "positions" in parts:
         return ""

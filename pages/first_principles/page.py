@@ -10,7 +10,7 @@ from pages.first_principles import steps
 from pages.shared import frame
 from pages.shared.layout import what_to_notice
 from pages.shared.link import share
-from pages.shared.widgets import choose_here, seed
+from pages.shared.widgets import choose_unlinked, seed
 
 PANELS = {
     "average": steps.average_panel,
@@ -33,7 +33,7 @@ def page() -> None:
     step = st.session_state["principle_step"]
     sentence = steps.ask_sentence() if step in PANELS else None
     with frame.picture("steps"), st.container(horizontal=True, gap="xsmall", vertical_alignment="center"):
-        choose_here("Step", STEPS, "principle_step")
+        choose_unlinked("Step", STEPS, "principle_step")
         following = {"on_click": _go, "args": (NAMES.index(step) + 1,), "disabled": step == NAMES[-1], "shortcut": "N"}
         look: dict[str, Any] = {"icon": ":material/arrow_forward:", "help": "The next step", "type": "primary"}
         st.button("", key="principle_next", **look, **following)

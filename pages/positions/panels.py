@@ -31,7 +31,7 @@ from xformer.positions import POSITION_KINDS, PositionKind
 from xformer.reading import Reading
 from xformer.site import head_title
 from xformer.viz.attention_patterns import MAX_CELLS, pooled
-from xformer.viz.embeddings import every
+from xformer.viz.embeddings import column_stride
 from xformer.viz.positions import attention_guess
 
 MOST_MOVED = "most"
@@ -196,7 +196,7 @@ def own_panel(view: View, side: str | None) -> None:
             heading("All dimensions")
         picture(view, "matrix", viz.position_values, view.original(), positions=rows, stack=side, height=330)
         what = "dimensions" if how == "added" else "pairs of dimensions"
-        drawn = -(-width // every(len(rows), width))
+        drawn = -(-width // column_stride(len(rows), width))
         st.caption(f"{len(rows)} of {n} positions, {drawn} of {width} {what}. {_ROWS[how]}")
 
 

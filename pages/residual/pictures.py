@@ -49,7 +49,7 @@ def lens_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerator
     path = table(view, analysis.answer_path, run, position=position) if is_followed else None
     if path is not None:
         with headline_at:
-            headline(when_ahead(path, position, len(view.subject.labels)))
+            headline(lead_sentence(path, position, len(view.subject.labels)))
     framed = {"position": position} if is_followed else {}
     calls = [Call(viz.lens, (run,), {**window, **before, **framed, "legend": False})]
     if path is not None:
@@ -81,7 +81,7 @@ def _follow_click() -> None:
         st.session_state["residual_pos"] = int(cells[0]["position"])
 
 
-def when_ahead(path: pd.DataFrame, position: int, n_tokens: int) -> str:
+def lead_sentence(path: pd.DataFrame, position: int, n_tokens: int) -> str:
     """Describe after which step the answer of `analysis.answer_path` keeps the lead, and after which it stays certain.
 
     Returns "" where it does not lead in the end, or hardly more likely than chance.
@@ -116,7 +116,7 @@ def _reading_guide(view: View, frame: pd.DataFrame, positions: Sequence[int], sh
     moved = " Dashed frames: the token differs from the original." if view.is_changed else ""
     return (
         f"Logit lens: {which} after each step, decoded with {norm}; {outline}. The last row is the model’s actual "
-        f"output.{left_out}{_thin(frame)}{moved}{window_caption(positions, shown)}"
+        f"output.{left_out}{_thinning_note(frame)}{moved}{window_caption(positions, shown)}"
     )
 
 
@@ -160,7 +160,7 @@ def attribution_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGe
     norm = "none" if view.shape.norm == "pre" and unembedding.norm is None else view.shape.norm
     cap = "" if unembedding.softcap is None else " The logit soft-cap is treated as a constant factor."
     caption(f"{_NORMS[norm]}{cap} A head’s part is z·W_O; its effect through later queries and keys is excluded.{few}")
-    what_to_notice(who_adds(frames[view.shown], position))
+    what_to_notice(largest_contributions(frames[view.shown], position))
 
 
 def _ask_position(view: View) -> int:
@@ -216,12 +216,12 @@ def norms_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerato
         "stream": f"‖x‖, the norm of {stream} after each step.{reset}",
         "added": "‖f(x)‖, the norm of the vector that each step adds.",
     }
-    caption(lengths[what] + _thin(frames[-1]) + window_caption(positions, shown))
+    caption(lengths[what] + _thinning_note(frames[-1]) + window_caption(positions, shown))
     if notes := norm_notes(frames[-1], what, view.shape.norm):
         what_to_notice(notes)
 
 
-def _thin(frame: pd.DataFrame) -> str:
+def _thinning_note(frame: pd.DataFrame) -> str:
     """Return a sentence for the caption where not all steps are drawn, else ""."""
     n_points = len(set(frame["depth"]))
     return f" {MAX_POINTS} of {n_points} steps are drawn." if n_points > MAX_POINTS else ""
@@ -299,7 +299,7 @@ def when_decided(frame: pd.DataFrame, n_tokens: int, prefix: str, *, judged: boo
     return f"{prefix}Of {total} outputs, these {what}: {found}{rest}."
 
 
-def who_adds(parts: pd.DataFrame, position: int) -> list[str]:
+def largest_contributions(parts: pd.DataFrame, position: int) -> list[str]:
     """Name the part that adds the most to an output, and the part that subtracts the most."""
     named = parts.loc[parts["kind"] != "bias"]
     best, worst = named.nlargest(1, "contribution").iloc[0], named.nsmallest(1, "contribution").iloc[0]

@@ -15,7 +15,7 @@ from pages.shared.layout import headline, is_dark, what_to_notice
 from pages.shared.link import begin_part, share, take_parameter
 from pages.shared.session import upload
 from pages.shared.text import escape_markdown
-from pages.shared.widgets import choose_here, validate_text
+from pages.shared.widgets import choose_unlinked, validate_text
 from xformer.errors import InputError, RunStoreError
 from xformer.formatting import percent
 from xformer.presets import PRESETS
@@ -80,11 +80,11 @@ def _body(visitor: str, was_alive: bool) -> None:
     finding_at = st.container(key="runs_headline")
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="runs_toolbar"):
         view = _ask_view()
-        found = _find(entries)
+        found = _filter_runs(entries)
         st.space("stretch")
         _import(visitor)
     _cluster()
-    some = _fold(found, runs_state().chosen if view == TABLE else ())
+    some = _collapse_sweeps(found, runs_state().chosen if view == TABLE else ())
     drawn, rows, link = [], {}, {}
     if not some:
         with st.container(border=True, horizontal=True, vertical_alignment="center"):
@@ -124,7 +124,7 @@ def _messages() -> None:
             run, name = state.deleted
             with st.container(horizontal=True, vertical_alignment="center", gap="small", border=True):
                 st.markdown(f":material/delete: Deleted “{escape_markdown(name)}”. It can be restored for an hour.")
-                st.button("Undo", icon=":material/undo:", on_click=_undo, args=(run,), key="runs_undo")
+                st.button("Undo", icon=":material/undo:", on_click=_undelete, args=(run,), key="runs_undo")
                 st.button("Dismiss", on_click=setattr, args=(state, "deleted", None), type="tertiary")
 
 
@@ -141,7 +141,7 @@ def _cluster() -> None:
         st.caption(f":material/hub: Ray: {found.free_cpus:g} of {found.cpus:g} CPUs{gpus} free on {nodes}.")
 
 
-def _undo(run: str) -> None:
+def _undelete(run: str) -> None:
     state = runs_state()
     if state.attempt(lambda: run_commands.undelete(run)):
         state.choose(*state.chosen, run)
@@ -170,10 +170,10 @@ def _follow_the_link(entries: Sequence[Entry], latest: Mapping[str, Any]) -> Non
 def _ask_view() -> str:
     """Draw the choice between cards and the table, and return it."""
     st.session_state.setdefault("runs_view", CARDS)
-    return choose_here("View", VIEWS, "runs_view")
+    return choose_unlinked("View", VIEWS, "runs_view")
 
 
-def _find(entries: Sequence[Entry]) -> list[Entry]:
+def _filter_runs(entries: Sequence[Entry]) -> list[Entry]:
     """Draw the filter if there are more than `FEW` runs or the link has a filter, and return the matching runs."""
     wanted = " ".join(filter(None, map(take_parameter, ("find", "state", "tag"))))  # older links have state and tag
     if wanted or "runs_text" not in st.session_state:
@@ -189,15 +189,15 @@ def _find(entries: Sequence[Entry]) -> list[Entry]:
     except InputError as error:
         st.warning(escape_markdown(str(error)), icon=":material/search_off:")
         words = []
-    return [entry for entry in entries if all(word in _searched(entry) for word in words)]
+    return [entry for entry in entries if all(word in _search_text(entry) for word in words)]
 
 
-def _searched(entry: Entry) -> str:
+def _search_text(entry: Entry) -> str:
     task = entry.task.get("name", "")
     return f"{entry.name} {' '.join(entry.tags)} {entry.title} {entry.preset} {entry.id} {task} {entry.state}".lower()
 
 
-def _fold(found: list[Entry], ticked: Sequence[str]) -> list[Entry]:
+def _collapse_sweeps(found: list[Entry], ticked: Sequence[str]) -> list[Entry]:
     """Hide the models of sweeps unless the sweep or one of its models is ticked, or a filter is set."""
     if st.session_state["runs_text"]:
         return found
@@ -264,7 +264,7 @@ def _card(entry: Entry, rows: Rows, settings: pd.Series, all_entries: Sequence[E
     return st.popover("Open", icon=":material/movie:", width="stretch", key=f"runs_menu_{entry.id}", on_change="rerun")
 
 
-def _lined_up(entries: Sequence[Entry], latest: Mapping[str, Any]) -> pd.DataFrame:
+def _comparison_table(entries: Sequence[Entry], latest: Mapping[str, Any]) -> pd.DataFrame:
     """Return the overview and the settings of runs, the latest first, with the models of each sweep right below it."""
     table, sweeps = overview(entries, latest), {entry.id: entry.name for entry in entries if entry.sweep is not None}
     equal = [name for name in ("device", "tags") if len(set(map(str, table[name]))) <= 1]
@@ -281,7 +281,7 @@ def _lined_up(entries: Sequence[Entry], latest: Mapping[str, Any]) -> pd.DataFra
 def _table(entries: Sequence[Entry], latest: Mapping[str, Any], visitor: str) -> None:
     """Draw the table; ticked rows are the chosen runs."""
     state = runs_state()
-    lines = _lined_up(entries, latest)
+    lines = _comparison_table(entries, latest)
     slots, dark = state.colour_slots(), is_dark()
     state.rows = list(lines.index)
     lines.insert(0, "●", [dot(head_hue(slots[run], dark) if run in slots else None) for run in lines.index])
@@ -313,14 +313,14 @@ def _table(entries: Sequence[Entry], latest: Mapping[str, Any], visitor: str) ->
         },
         selection_mode="multi-row",
         selection_default={"selection": {"rows": ticked}},
-        on_select=lambda: _tick(key),
+        on_select=lambda: _choose_ticked(key),
         key=key,
         placeholder="–",
         alt="The runs, one per row; tick rows to compare their curves.",
     )
 
 
-def _tick(key: str) -> None:
+def _choose_ticked(key: str) -> None:
     """Choose the ticked runs; those chosen earlier keep their order, and so their colours."""
     state, rows = runs_state(), st.session_state[key]["selection"]["rows"]
     ticked = [state.rows[row] for row in rows if row < len(state.rows)]

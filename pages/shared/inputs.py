@@ -64,7 +64,7 @@ class InputKind:
             InputError: Tracing even the last readable input would take more memory than allowed.
         """
         of = subject.input
-        _begin(of)
+        _init_input(of)
         keep_widget_value("input")
         st.text_input("Input", key="input", persist_state="session", help=of.format_hint)
         row = st.container(horizontal=True, gap="small")
@@ -148,7 +148,7 @@ def set_input(text: str) -> None:
     st.session_state["input"] = text
 
 
-def _begin(of: Input) -> None:
+def _init_input(of: Input) -> None:
     """Fill in the default input on the first run, and when the new model cannot read the current one."""
     before = st.session_state.get("input_task", of.name)
     st.session_state["input_task"] = of.name
@@ -309,7 +309,7 @@ class PictureKind(InputKind):
     def ask(self, subject: ModelAdapter, model: str) -> tuple[int, ...]:
         """Draw the samples and the uploader. An unknown name is replaced by the default picture with a warning."""
         of = subject.input
-        _begin(of)
+        _init_input(of)
         source, name = _chosen(of)
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
             st.image(picture(source), caption="Your picture" if name not in SAMPLES else name.capitalize(), width=130)
@@ -380,7 +380,7 @@ class ImageKind(InputKind):
         """Draw the controls for a test image, whose digit is known, or a drawing, whose digit is not."""
         rule = own_task_model(subject).task.rule
         assert isinstance(rule, Digits)
-        _begin(subject.input)
+        _init_input(subject.input)
         source, _ = _chosen(subject.input)
         digit_pad(key=PAD, data={"pixels": list(source[:-1])}, on_drawn_change=_take_drawing)
         number = rule.test_number(source)
@@ -435,7 +435,7 @@ class GivenKind(InputKind):
 
     def ask(self, subject: ModelAdapter, model: str) -> tuple[int, ...]:
         """Draw a caption and return the given inputs."""
-        _begin(subject.input)
+        _init_input(subject.input)
         set_input(subject.input.default)
         st.caption(subject.input.instruction)
         source = subject.input.read("")

@@ -42,7 +42,7 @@ _rehearsals = threading.BoundedSemaphore(2)
 def _load(id: str, step: Step) -> ModelAdapter:
     """Open an external model. Raises `ModelFileError` if no screen can ask for its inputs."""
     model = open_model(catalogue().entry(id).path, step=step)
-    if isinstance(model, HuggingFaceModel) and (why := not_shown(model)):
+    if isinstance(model, HuggingFaceModel) and (why := unsupported_reason(model)):
         raise ModelFileError(why)
     return model
 
@@ -62,7 +62,7 @@ def _rehearsed(path: Path, state: object) -> None:
             try_in_subprocess(path)
 
 
-def not_shown(model: HuggingFaceModel) -> str:
+def unsupported_reason(model: HuggingFaceModel) -> str:
     """Return why the screens cannot show a model, as one sentence; "" if they can."""
     is_of_images = getattr(model.opened.module, "main_input_name", "") == "pixel_values" and not model.shape.is_pair
     if model.output != "similarity" and (model.reads_tokens or is_of_images):

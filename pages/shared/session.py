@@ -63,7 +63,7 @@ def open_sidebar(title: str, question: str) -> Opened:
             except InputError as error:  # even the default input takes too much memory
                 st.error(escape_markdown(str(error)))
                 st.stop()
-    return Opened(model, source, mask_at, said_in_sidebar())
+    return Opened(model, source, mask_at, sidebar_selection())
 
 
 def _verification(verified: Verification, model: str) -> None:
@@ -151,7 +151,7 @@ class Opened:
 
     def _draw(self, draw: Callable[[View], None]) -> None:
         # A click in the fragment chose another input, or the model is gone.
-        if self.sidebar != said_in_sidebar() or models.usable(self.model):
+        if self.sidebar != sidebar_selection() or models.usable(self.model):
             st.rerun()
         picture.begin()
         link.begin_part()
@@ -159,7 +159,7 @@ class Opened:
         follow.publish()
 
 
-def said_in_sidebar() -> tuple[object, ...]:
+def sidebar_selection() -> tuple[object, ...]:
     """Return the session values that select the model and the input."""
     return tuple(st.session_state.get(name) for name in ("model", "model_step", "input"))
 

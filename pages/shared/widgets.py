@@ -94,7 +94,7 @@ def choose(
     return chosen
 
 
-def choose_here(label: str, options: Mapping[T, str], key: str, **look: Any) -> Any:
+def choose_unlinked(label: str, options: Mapping[T, str], key: str, **look: Any) -> Any:
     """Draw buttons for one of several options, which is kept for the session but not written to the link.
 
     Args:

@@ -155,7 +155,7 @@ def _ask(field: Field, form: str) -> None:
         st.multiselect(field.label, options, default=begin, **common)
     elif options:
         index = options.index(begin) if begin in options else 0
-        st.selectbox(field.label, options, index=index, format_func=_word, **common)
+        st.selectbox(field.label, options, index=index, format_func=_option_label, **common)
     elif isinstance(begin, bool):
         st.toggle(field.label, value=begin, **common)
     elif isinstance(begin, float):
@@ -192,7 +192,7 @@ def _is_used(field: Field, form: str) -> bool:
     return field.name != "tied_source" or _value(ARCHITECTURE, form) == "encoder-decoder"
 
 
-def _word(option: Any) -> str:
+def _option_label(option: Any) -> str:
     return {True: "yes", False: "no"}[option] if isinstance(option, bool) else str(option).replace("_", " ")
 
 

@@ -13,7 +13,7 @@ import streamlit as st
 from pages.shared import models, run_commands, run_store, run_thumbnail
 from pages.shared.run_commands import Settings
 from pages.shared.text import escape_markdown
-from pages.shared.widgets import choose_here, validate_text
+from pages.shared.widgets import choose_unlinked, validate_text
 from pages.train import form as form_of
 from pages.train.status import start_once, train_state
 from xformer.counting import n_parameters, parameters_by_part
@@ -77,10 +77,10 @@ def setup(visitor: str) -> None:
     if not run_store.is_open():
         st.caption(":material/group: Everyone on this server can watch your runs and open their weights.")
     with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="train_what"):
-        group = choose_here("What to train", GROUPS, "train_group", default=QUICK)
+        group = choose_unlinked("What to train", GROUPS, "train_group", default=QUICK)
         kind = group if group in PLANS else ONE
         if group == OWN:
-            kind = choose_here("How many", PLANS, "train_way", default=ONE)
+            kind = choose_unlinked("How many", PLANS, "train_way", default=ONE)
         plan = _ask_plan(kind)
     if plan.is_valid and kind != ONE:
         st.caption(f"{plan.n} models of the same shape train as one stacked computation; each becomes its own run.")
@@ -321,7 +321,7 @@ def known_runs() -> list[Entry]:
 def expected(settings: Preset, entries: Sequence[Entry], gpu: bool) -> Expected:
     """Estimate the time of a run from an earlier run on the same kind of device, else from the shipped models."""
     for entry in entries:
-        if _is_like(entry, settings, gpu) and entry.step >= 50 and entry.seconds > 0:
+        if _is_comparable(entry, settings, gpu) and entry.step >= 50 and entry.seconds > 0:
             device = "this CPU" if entry.device in (None, "cpu") else f"the GPU {entry.device}"
             seconds = settings.train.steps * entry.seconds / entry.step
             return Expected(seconds, f"as for an earlier run of this model on {device}")
@@ -330,10 +330,10 @@ def expected(settings: Preset, entries: Sequence[Entry], gpu: bool) -> Expected:
         return Expected(None, "because there is no comparable run")
     if settings.name in shipped:
         return Expected(shipped[settings.name][0], "as for the shipped model on the machine that trained it")
-    here = _work(settings)
-    nearest = min(shipped, key=lambda name: abs(math.log(_work(PRESETS[name]) / here)))
+    here = _step_flops(settings)
+    nearest = min(shipped, key=lambda name: abs(math.log(_step_flops(PRESETS[name]) / here)))
     seconds, steps = shipped[nearest]
-    a_step = seconds / steps * here / _work(PRESETS[nearest])
+    a_step = seconds / steps * here / _step_flops(PRESETS[nearest])
     return Expected(settings.train.steps * a_step, f"scaled by size from the shipped “{nearest}”")
 
 
@@ -348,14 +348,14 @@ def shipped_training() -> dict[str, tuple[float, int]]:
     return found
 
 
-def _work(settings: Preset) -> float:
+def _step_flops(settings: Preset) -> float:
     """Return the approximate operations per training step: 6 per weight and token (2 forward, 4 backward)."""
     streams = 1 if settings.task.architecture == "encoder" else 2
     tokens = settings.train.batch_size * streams * (settings.task.min_len + settings.task.max_len) / 2
     return 6.0 * n_parameters(settings.model) * tokens
 
 
-def _is_like(entry: Entry, settings: Preset, gpu: bool) -> bool:
+def _is_comparable(entry: Entry, settings: Preset, gpu: bool) -> bool:
     """Whether a run was trained on this server and kind of device, with steps of the same size."""
     is_elsewhere = ELSEWHERE in (entry.wanted, entry.device) or TAG in entry.tags
     is_stacked = entry.sweep is not None or bool(entry.sweep_of)  # a step of stacked models takes a different time

@@ -227,7 +227,7 @@ def _status(entry: Entry, settings: Preset) -> str:
     if entry.state == "running" and entry.pid is None:
         waits = "Waiting for a free processor on the Ray cluster."
         return "Starting its process." if entry.node is None else waits
-    if (scored := _scored(entry)) is not None:
+    if (scored := _scoring_progress(entry)) is not None:
         done, total, seconds = scored
         left = f", about {duration(seconds * (total - done) / done)} left" if done else ""
         return f"Trained. Scoring it on unseen examples: {done:,} of {total:,}{left}."
@@ -261,7 +261,7 @@ def device_name(entry: Entry) -> str:
     return f"the GPU{where}" if entry.device == "cuda" else f"GPU {entry.device.removeprefix('cuda:')}{where}"
 
 
-def _scored(entry: Entry) -> tuple[int, int, float] | None:
+def _scoring_progress(entry: Entry) -> tuple[int, int, float] | None:
     """Return (examples scored, their total, seconds so far) while a trained run is being scored, else None."""
     found = entry.live.get(SCORING) if entry.state == "running" else None
     return (found[0], max(1, found[1]), found[2]) if isinstance(found, list) and len(found) == 3 else None
@@ -289,7 +289,7 @@ def _progress(run: str, settings: Preset, visitor: str, rests_at: int | None, dr
     if entry.state != drawn or has_picture != _has_picture(run):  # the buttons change, or the first picture is ready
         st.rerun()
     is_text, earlier = RULES[settings.task.name].is_open_ended, earlier_step(entry, rests_at)
-    done = _scored(entry)
+    done = _scoring_progress(entry)
     share = done[0] / done[1] if done else min(1.0, entry.step / settings.train.steps)
     shown = "" if earlier is None else f"The figures are for step {earlier:,}. The run itself: "
     words = shown + status_sentence(entry, settings, visitor)
@@ -370,7 +370,7 @@ def new_run() -> None:
 
 def controls(entry: Entry, visitor: str) -> None:
     """Draw the buttons that control a run, for a visitor who may."""
-    run, is_scored = entry.id, _scored(entry) is not None
+    run, is_scored = entry.id, _scoring_progress(entry) is not None
     if not run_store.may_control(entry, visitor):
         return
     is_ours = entry.wanted != ELSEWHERE  # another program can only be stopped

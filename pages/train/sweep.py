@@ -19,7 +19,7 @@ from pages.shared.link import address
 from pages.shared.picture import csv, figure_files, menu, toolbar
 from pages.shared.session import open_on
 from pages.shared.text import escape_markdown
-from pages.shared.widgets import choose_here
+from pages.shared.widgets import choose_unlinked
 from pages.train.status import (
     ACTIVE,
     BADGES,
@@ -161,7 +161,7 @@ def _fan(sweep: StoredSweep) -> list[Drawn]:
     metrics = dict(list(METRICS.items())[0 if sweep.is_judged else 1 :])
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="fan_row"):
         st.markdown("**All curves**", width="stretch", help="The median of all models, and a band with half of them.")
-        metric = choose_here("Curve", metrics, "sweep_metric", default=next(iter(metrics)))
+        metric = choose_unlinked("Curve", metrics, "sweep_metric", default=next(iter(metrics)))
     steps = max(member.preset.train.steps for member in sweep.members)
     log, rows = metric != "held_out_exact_match", sweep.rows()
     call = Call(viz.training_fan, (rows,), {"metric": metric, "steps": steps, "log": log, "height": HEIGHT})
@@ -225,7 +225,7 @@ def _outcome(sweep: StoredSweep, outcomes: pd.DataFrame, chosen: int | None) -> 
         st.markdown("**Steps to solve**" if is_of_seeds else "**Outcome**", width="stretch")
         measure = "steps_to_solve"
         if not is_of_seeds:
-            measure = choose_here("Outcome", MEASURES, "sweep_measure", default="share_solved")
+            measure = choose_unlinked("Outcome", MEASURES, "sweep_measure", default="share_solved")
     axes = {"x": names[-1], "x_title": words(names[-1])}
     if len(names) == 2:
         axes |= {"y": names[0], "y_title": words(names[0])}

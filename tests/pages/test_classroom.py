@@ -77,7 +77,7 @@ def test_forged_lesson_and_step_change_nothing(rooms: Rooms, room: Room, monkeyp
     monkeypatch.setattr(present.ask, "keep_the_link", lambda: None)
     st.session_state["room_lesson"], st.session_state["room_step"] = "masks", "😀"
     present._teach(room.id)
-    stage._go(room_of(rooms), "masks")
+    stage._go_to_lesson(room_of(rooms), "masks")
     assert room_of(rooms).lesson == {"name": "masks", "step": 0}
     st.session_state["room_lesson"] = "😀"
     present._teach(room.id)

@@ -251,7 +251,7 @@ def test_a_low_loss_is_pointed_out_only_where_it_is_low() -> None:
     for loss, is_low in ((3.28, True), (9.0, False)):
         shown = replace(wrong)
         vars(shown)["loss"] = loss  # override the cached loss of the broken model
-        assert ("in the patterns, not in the loss" in browse.effect(view, bug, [right, shown], [])) == is_low
+        assert ("in the patterns, not in the loss" in browse.effect_sentence(view, bug, [right, shown], [])) == is_low
     assert "above ln" not in bug.look_for
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from pages.residual.pictures import norm_notes, when_ahead, when_decided, who_adds
+from pages.residual.pictures import largest_contributions, lead_sentence, norm_notes, when_decided
 
 
 def frame(last: list[float], right: list[list[bool]]) -> pd.DataFrame:
@@ -46,13 +46,13 @@ def parts(*values: tuple[str, str, int, float]) -> pd.DataFrame:
 
 def test_ablation_is_suggested_only_for_heads_and_layers() -> None:
     token, head = ("token", "embedding", 0, 2.0), ("layer 1 · head 2", "attention", 2, 1.0)
-    assert "**token** adds the most (+2.00)" in who_adds(parts(token, head), 3)[0]
-    assert "subtracts" not in who_adds(parts(token, head), 3)[0]
-    assert len(who_adds(parts(token, head), 3)) == 1
-    assert "Ablate that head" in who_adds(parts(("token", "embedding", 0, -2.0), head), 3)[1]
-    [note] = who_adds(parts(("token", "embedding", 0, -2.0)), 3)
+    assert "**token** adds the most (+2.00)" in largest_contributions(parts(token, head), 3)[0]
+    assert "subtracts" not in largest_contributions(parts(token, head), 3)[0]
+    assert len(largest_contributions(parts(token, head), 3)) == 1
+    assert "Ablate that head" in largest_contributions(parts(("token", "embedding", 0, -2.0), head), 3)[1]
+    [note] = largest_contributions(parts(("token", "embedding", 0, -2.0)), 3)
     assert note == "At position 3, **token** subtracts the most (−2.00)."
-    assert len(who_adds(parts(("token", "embedding", 0, 0.0)), 3)) == 1
+    assert len(largest_contributions(parts(("token", "embedding", 0, 0.0)), 3)) == 1
 
 
 def test_norms_are_noted_only_where_they_change() -> None:
@@ -80,12 +80,12 @@ def path(*steps: tuple[int, float]) -> pd.DataFrame:
 
 
 def test_the_headline_states_where_an_answer_takes_the_lead_or_is_empty() -> None:
-    assert when_ahead(path((1, 0.3), (2, 0.2), (1, 0.95)), 3, 20) == (
+    assert lead_sentence(path((1, 0.3), (2, 0.2), (1, 0.95)), 3, 20) == (
         "At position 3, **12** stays ahead and certain (≥ 90%) after **c**."
     )
-    note = when_ahead(path((2, 0.3), (1, 0.6), (1, 0.95)), 3, 20)
+    note = lead_sentence(path((2, 0.3), (1, 0.6), (1, 0.95)), 3, 20)
     assert "stays ahead after **b** and certain (≥ 90%) after **c**" in note
-    assert "after **a**, ending at 60%" in when_ahead(path((1, 0.3), (1, 0.4), (1, 0.6)), 3, 20)
-    assert when_ahead(path((1, 0.9), (1, 0.9), (2, 0.4)), 3, 20) == ""
-    assert when_ahead(path((1, 0.1), (1, 0.1), (1, 0.1)), 3, 20) == ""  # hardly above chance
-    assert when_ahead(path((1, 0.5), (1, 0.5), (1, 0.55)), 3, 2) == ""
+    assert "after **a**, ending at 60%" in lead_sentence(path((1, 0.3), (1, 0.4), (1, 0.6)), 3, 20)
+    assert lead_sentence(path((1, 0.9), (1, 0.9), (2, 0.4)), 3, 20) == ""
+    assert lead_sentence(path((1, 0.1), (1, 0.1), (1, 0.1)), 3, 20) == ""  # hardly above chance
+    assert lead_sentence(path((1, 0.5), (1, 0.5), (1, 0.55)), 3, 2) == ""

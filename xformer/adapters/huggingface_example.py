@@ -30,8 +30,8 @@ from xformer.adapters.inputs import (
     TextWithGaps,
     TokenizedText,
     TwoTexts,
-    cut,
     purposes,
+    tokenize,
     vocabulary,
 )
 from xformer.adapters.opening import ExternalAdapter, Inputs
@@ -161,7 +161,7 @@ def _single(model: HuggingFaceInputs, inputs: Any) -> Example:
         return _pair(model, inputs)
     if isinstance(inputs, tuple) and len(inputs) == 2 and all(isinstance(one, str) for one in inputs):
         _check_tokenizer(model)
-        inputs = cut(model.tokenizer, *inputs)
+        inputs = tokenize(model.tokenizer, *inputs)
     example = Example.unlabelled(torch.tensor([_ids(model, inputs)]))
     types = _token_types(model, example.stream)
     if types is not None:

@@ -28,7 +28,7 @@ _LINE_BREAK = "↵"
 """A line break as typed in a one-line text box."""
 
 
-def cut(tokenizer: Any, *texts: str) -> tuple[int, ...]:
+def tokenize(tokenizer: Any, *texts: str) -> tuple[int, ...]:
     """Tokenize one or two texts. Raises `InputError` if the tokenizer fails."""
     try:
         return tuple(tokenizer(*texts)["input_ids"])
@@ -59,7 +59,7 @@ class TokenizedText(OpenText):
 
     def read(self, text: str) -> tuple[int, ...]:
         """Tokenize a text, including special tokens."""
-        ids = cut(self.tokenizer, text.replace(_LINE_BREAK, "\n"))
+        ids = tokenize(self.tokenizer, text.replace(_LINE_BREAK, "\n"))
         if not ids:
             raise InputError("This model reads text, got none; type a word.")
         return ids
@@ -136,7 +136,7 @@ class TwoTexts(PlainText):
         first, between, second = text.replace(_LINE_BREAK, "\n").partition(BETWEEN)
         if not between:
             return super().read(text)
-        return cut(self.tokenizer, first.strip(), second.strip())
+        return tokenize(self.tokenizer, first.strip(), second.strip())
 
     def text(self, source: Sequence[int]) -> str:
         """Both texts, joined by the separator."""

@@ -10,7 +10,7 @@ from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
 
-from xformer.cli.output import print_line, say_table, to_printable
+from xformer.cli.output import print_line, print_table, to_printable
 from xformer.disk_quota import megabytes, runs_folder
 from xformer.errors import InputError, MissingLibraryError
 from xformer.installed import APP, IS_INSTALLED
@@ -94,7 +94,7 @@ def _list() -> None:
         else:
             rows.append((entry.title, "–", "–", "–", "–", entry.trouble))
     if rows:
-        say_table(_COLUMNS, rows)
+        print_table(_COLUMNS, rows)
         return
     folder = models_folder()
     where = f"There are no models in {folder}." if folder else "XFORMER_MODELS is empty, so there are no models."

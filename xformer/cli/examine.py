@@ -17,9 +17,9 @@ from xformer.cli.output import (
     figure,
     lengths_in,
     print_error,
+    print_json,
     print_line,
-    say_json,
-    say_table,
+    print_table,
     score_of,
 )
 from xformer.errors import InputError, XformerError
@@ -150,7 +150,7 @@ def _doctor_of_model(options: Namespace) -> int:
     diagnosis = Diagnosis(tuple(found))
     if options.json:
         rows = [finding.row() for finding in diagnosis.findings]
-        say_json([{name: None if value == float("inf") else value for name, value in row.items()} for row in rows])
+        print_json([{name: None if value == float("inf") else value for name, value in row.items()} for row in rows])
         return int(not diagnosis.ok)
     print_line()
     n = len(diagnosis.broken)
@@ -178,11 +178,11 @@ def _doctor_of_trace(options: Namespace) -> int:
     recorded = load_trace(options.path)
     report = diagnose(recorded)
     if options.json:
-        say_json([asdict(finding) for finding in report.findings])
+        print_json([asdict(finding) for finding in report.findings])
         return int(any(finding.severity != "note" for finding in report.findings))
     if report.findings:
         rows = findings_frame(report.findings).itertuples(index=False)
-        say_table(("severity", "kind", "where", "finding", "numbers"), rows, apart=True, whole=2)
+        print_table(("severity", "kind", "where", "finding", "numbers"), rows, apart=True, whole=2)
     else:
         print_line("No problems found.")
     if too_few_rows(recorded):
@@ -212,13 +212,13 @@ def run_eval(options: Namespace) -> None:
     else:
         figures = measure(checkpoint, options.samples, options.seed, edge_cases=options.edge_cases)
     if options.json:
-        say_json(figures | _bits(figures, checkpoint.task))
+        print_json(figures | _bits(figures, checkpoint.task))
         return
     rows = []
     for prefix, part in (("", figures), ("edge cases: ", figures.pop("edge_cases", {}))):
         for name, value in (part | _bits(part, checkpoint.task)).items():
             rows.append((prefix + name.replace("_", " "), figure(name, value)))
-    say_table(("figure", "value"), rows)
+    print_table(("figure", "value"), rows)
 
 
 def _by_length(checkpoint: Checkpoint, lengths: range, options: Namespace) -> None:
@@ -230,7 +230,7 @@ def _by_length(checkpoint: Checkpoint, lengths: range, options: Namespace) -> No
     found = scores_by_length(checkpoint.model, task, lengths, samples=options.samples, seed=options.seed)
     scores = [{"length": length, **vars(score)} for length, score in found]
     if options.json:
-        say_json({"lengths": scores, "seed": options.seed})
+        print_json({"lengths": scores, "seed": options.seed})
         return
     trained = range(task.config.min_len, task.config.max_len + 1)
     names = ("exact_match", "token_accuracy", "loss", "samples")
@@ -238,7 +238,7 @@ def _by_length(checkpoint: Checkpoint, lengths: range, options: Namespace) -> No
     for row in scores:
         known = "yes" if row["length"] in trained else "no"
         rows.append((str(row["length"]), *(figure(name, row[name]) for name in names), known))
-    say_table(("length", *(name.replace("_", " ") for name in names), "trained on"), rows)
+    print_table(("length", *(name.replace("_", " ") for name in names), "trained on"), rows)
 
 
 def _bits(figures: dict[str, Any], task: Task) -> dict[str, float]:

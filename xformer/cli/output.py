@@ -49,7 +49,7 @@ def print_error(text: object) -> None:
     print(f"xformer: {to_printable(text, sys.stderr)}", file=sys.stderr)
 
 
-def say_json(value: Any, *, indent: int | None = None) -> None:
+def print_json(value: Any, *, indent: int | None = None) -> None:
     """Print a JSON value with unprintable characters escaped."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     if any(to_printable(line) != line for line in text.split("\n")):
@@ -57,7 +57,7 @@ def say_json(value: Any, *, indent: int | None = None) -> None:
     print(text)
 
 
-def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, apart: bool = False, whole: int = 0) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, apart: bool = False, whole: int = 0) -> None:
     """Print a table as wide as the terminal. `apart` draws lines between rows; the first `whole` columns do not wrap."""
     from rich.console import Console  # imported here because that takes a tenth of a second
     from rich.table import Table
@@ -115,7 +115,7 @@ def score_of(figures: Mapping[str, Any]) -> Score:
     return Score(**{name: figures[name] for name in ("loss", "token_accuracy", "exact_match", "samples")})
 
 
-def how_good(score: Score, task: TaskName) -> str:
+def main_metric(score: Score, task: TaskName) -> str:
     """Return the main metric of a task's score as text."""
     if TASK_LIMITS[task].is_text:
         return f"held-out loss {score.loss:.4f} nats, {score.bits:.3f} bits per character"

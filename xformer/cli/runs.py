@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from xformer.cli.output import print_error, print_line, say_json, say_table
+from xformer.cli.output import print_error, print_json, print_line, print_table
 from xformer.errors import InputError, RunStoreError, XformerError
 from xformer.files import FILE, STATE
 from xformer.formatting import percent
@@ -59,14 +59,14 @@ def _act_on_entry(action: str, entry: Entry, store: RunStore) -> None:
     words = {"id": entry.id, "tags": entry.tags, "state": entry.state, "model": entry.model, "task": entry.task}
     words |= {"message": entry.message} if entry.message else {}
     words |= {"damaged_rows": n} if (n := store.n_rows(entry.id) - len(rows)) else {}
-    say_json(words | card_of(entry, rows, entry.step), indent=2)
+    print_json(words | card_of(entry, rows, entry.step), indent=2)
 
 
 def _act_on_folder(action: str, found: _Found) -> None:
     if action == "show":
         if found.trouble:
             raise InputError(f"The run {found.name!r:.100} is damaged. {found.trouble}")
-        say_json(found.card, indent=2)
+        print_json(found.card, indent=2)
     elif action == "delete":
         if found.path.is_symlink():
             raise InputError(f"{str(found.path)!r:.200} is a link to another folder; delete that folder, or the link.")
@@ -89,7 +89,7 @@ def _list(found: dict[str, _Found], entries: dict[str, Entry], store: RunStore, 
         seed, seconds = entry.train.get("seed", ""), f"{entry.seconds:.1f}"
         lines.append((name, entry.name, entry.preset, seed, f"{entry.step:,}", entry.state, exact, seconds))
     if lines:
-        say_table(_COLUMNS, lines)
+        print_table(_COLUMNS, lines)
     elif not trouble:
         start = "python -m xformer train --preset reverse --out …"
         print_line(f"Nothing has been trained in {store.folder} yet; start with: {start}")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from xformer.cli.output import check_samples, how_good, print_line, say_table, score_of, to_printable
+from xformer.cli.output import check_samples, main_metric, print_line, print_table, score_of, to_printable
 from xformer.counting import n_parameters
 from xformer.errors import InputError, TrainingError
 from xformer.files import STATE, guarded
@@ -84,7 +84,7 @@ def _train(chosen: Preset, options: Namespace) -> None:
     with Progress(*columns, console=console, expand=True) as bar, closing(reports):
         shown = bar.add_task("training", total=chosen.train.steps, loss=to_printable("–"), how="")
         for last in reports:
-            how = to_printable(how_good(last.held_out, chosen.task.name))
+            how = to_printable(main_metric(last.held_out, chosen.task.name))
             bar.update(shown, completed=last.step, loss=f"{last.loss:.4f}", how=how)
             if last.note:
                 console.print(to_printable(last.note))
@@ -182,10 +182,10 @@ def _score(chosen: Preset, options: Namespace) -> None:
     from xformer.training.evaluate import put_figures_on_card
 
     figures = put_figures_on_card(options.out, options.score, edge_cases=True)
-    print_line(f"{how_good(score_of(figures), chosen.task.name)} on {figures['samples']:,} unseen inputs")
+    print_line(f"{main_metric(score_of(figures), chosen.task.name)} on {figures['samples']:,} unseen inputs")
     if "edge_cases" in figures:
         edges = figures["edge_cases"]
-        print_line(f"{how_good(score_of(edges), chosen.task.name)} on {edges['samples']:,} edge cases")
+        print_line(f"{main_metric(score_of(edges), chosen.task.name)} on {edges['samples']:,} edge cases")
     sys.stdout.flush()
 
 
@@ -235,7 +235,7 @@ def _train_many(chosen: Preset, settings: dict[str, Sequence[Any]], options: Nam
             ended += 1
             words = report.failure
             if report.progress is not None:
-                words = f"{how_good(report.progress.held_out, chosen.task.name)} at step {report.progress.step:,}"
+                words = f"{main_metric(report.progress.held_out, chosen.task.name)} at step {report.progress.step:,}"
                 if options.score:
                     put_figures_on_card(Path(options.out) / f"{one.number:03d}", options.score)
             bar.console.print(to_printable(f"{one.number:03d}  {one.name}: {words}"))
@@ -248,4 +248,4 @@ def run_presets(options: Namespace) -> None:
         (name, of.title, of.model.architecture, f"{n_parameters(of.model):,}", f"{of.train.steps:,}")
         for name, of in PRESETS.items()
     ]
-    say_table(("preset", "title", "architecture", "parameters", "steps"), rows, whole=1)
+    print_table(("preset", "title", "architecture", "parameters", "steps"), rows, whole=1)

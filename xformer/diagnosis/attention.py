@@ -18,7 +18,7 @@ from torch import Tensor
 
 from xformer.diagnosis.case import Case, Finding, Layer, Measurement, broken, cells, error, relative
 from xformer.diagnosis.projections import affine, heads_joined
-from xformer.diagnosis.rounding import OTHER_ROUNDINGS, excess, of_product, unit
+from xformer.diagnosis.rounding import OTHER_ROUNDINGS, epsilon, excess, of_product
 from xformer.formatting import percent, percent_at_most
 
 
@@ -67,7 +67,7 @@ def _allowed_scores(made: Tensor, q: Tensor, k: Tensor, bias: Tensor | None, all
     if bias is not None:
         expected, size = expected + bias.double(), size + bias.abs()
     made, expected = made.masked_fill(~allowed, 0.0), expected.masked_fill(~allowed, 0.0)
-    return excess(made, expected, (d_head + OTHER_ROUNDINGS) * unit(made) * size)
+    return excess(made, expected, (d_head + OTHER_ROUNDINGS) * epsilon(made) * size)
 
 
 def masks(case: Case) -> Iterator[Measurement]:
@@ -106,7 +106,7 @@ def patterns(case: Case) -> Iterator[Measurement]:
         expected = scores.softmax(dim=-1).masked_fill(empty, 0.0)
         below = (scores.amax(dim=-1, keepdim=True) - scores).nan_to_num(posinf=0.0)  # the softmax takes exp(−below)
         roundings = below + made.shape[-1] + 2 * OTHER_ROUNDINGS
-        yield Measurement(layer.path, excess(made, expected, unit(made) * roundings * expected))
+        yield Measurement(layer.path, excess(made, expected, epsilon(made) * roundings * expected))
 
 
 def mixes(case: Case) -> Iterator[Measurement]:

@@ -18,7 +18,7 @@ from xformer.components import Norm
 from xformer.components.component import OTHER_ROUNDINGS
 
 
-def unit(value: Tensor) -> float:
+def epsilon(value: Tensor) -> float:
     """Return the machine epsilon of a tensor's type."""
     return torch.finfo(value.dtype).eps
 
@@ -44,7 +44,7 @@ def of_product(made: Tensor, a: Tensor, b: Tensor, plus: Tensor | None = None, f
     expected, size = factor * (a.double() @ b.double()), factor * (a.float().abs() @ b.float().abs())
     if plus is not None:
         expected, size = expected + plus.double(), size + plus.double().abs()
-    return excess(made, expected, (a.shape[-1] + OTHER_ROUNDINGS) * unit(made) * size)
+    return excess(made, expected, (a.shape[-1] + OTHER_ROUNDINGS) * epsilon(made) * size)
 
 
 def of_sum(made: Tensor, *parts: Tensor) -> float:
@@ -53,7 +53,7 @@ def of_sum(made: Tensor, *parts: Tensor) -> float:
         return float("inf")
     expected = reduce(torch.add, (part.double() for part in parts))
     size = reduce(torch.add, (part.abs() for part in parts))
-    return excess(made, expected, 2 * unit(made) * size)
+    return excess(made, expected, 2 * epsilon(made) * size)
 
 
 def of_norm(made: Tensor, x: Tensor, norm: Norm, eps: float, gain: Tensor | None, shift: Tensor | None) -> float | None:
@@ -78,4 +78,4 @@ def of_norm(made: Tensor, x: Tensor, norm: Norm, eps: float, gain: Tensor | None
     gain = gain.double()
     shift = torch.zeros_like(gain) if shift is None else shift.double()
     bound = size * gain.abs() * (1 + normal.abs()) + OTHER_ROUNDINGS * shift.abs()
-    return excess(made, gain * normal + shift, unit(made) * bound)
+    return excess(made, gain * normal + shift, epsilon(made) * bound)

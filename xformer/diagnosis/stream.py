@@ -29,7 +29,7 @@ from xformer.diagnosis.case import (
     warning,
 )
 from xformer.diagnosis.projections import affine
-from xformer.diagnosis.rounding import OTHER_ROUNDINGS, excess, of_norm, of_sum, unit
+from xformer.diagnosis.rounding import OTHER_ROUNDINGS, epsilon, excess, of_norm, of_sum
 
 FIT_LIMIT = 1e-3
 NO_ADDITION = 1e-6
@@ -111,7 +111,7 @@ def embeddings(case: Case) -> Iterator[Measurement]:
         if table is not None:
             scale = case.trace.config.d_model**0.5 if case.trace.config.scale_embeddings else 1.0
             expected = table.double()[at.tokens] * scale
-            yield Measurement(name, excess(embed, expected, OTHER_ROUNDINGS * unit(embed) * expected.abs()))
+            yield Measurement(name, excess(embed, expected, OTHER_ROUNDINGS * epsilon(embed) * expected.abs()))
 
 
 def _patches(case: Case, at: TraceStack, embed: Tensor) -> Iterator[Measurement]:
@@ -187,7 +187,7 @@ def activations(case: Case) -> Iterator[Measurement]:
     for path, (pre, post, *gated) in case.feed_forward("pre", "post", *(["up"] if component.is_gated else [])):
         up = gated[0].double() if gated else None
         size = pre.double().abs() * (1.0 if up is None else up.abs())
-        yield Measurement(path, excess(post, component.post(pre.double(), up), OTHER_ROUNDINGS * unit(post) * size))
+        yield Measurement(path, excess(post, component.post(pre.double(), up), OTHER_ROUNDINGS * epsilon(post) * size))
 
 
 def second(case: Case) -> Iterator[Measurement]:

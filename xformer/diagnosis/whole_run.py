@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from xformer.diagnosis.case import Case, Finding, Layer, Measurement, broken, error, positions_of, relative, warning
-from xformer.diagnosis.rounding import OTHER_ROUNDINGS, excess, unit
+from xformer.diagnosis.rounding import OTHER_ROUNDINGS, epsilon, excess
 
 EQUAL_STREAMS = 1e-5
 
@@ -102,7 +102,7 @@ def positions(case: Case) -> Iterator[Measurement]:
         if kind.learned(config):
             size = kind.add(config, {part: table.abs() for part, table in tables.items()}, index, mirrored)
         assert size is not None
-        yield Measurement(name, excess(made, expected, OTHER_ROUNDINGS * unit(made) * size))
+        yield Measurement(name, excess(made, expected, OTHER_ROUNDINGS * epsilon(made) * size))
 
 
 def turns(case: Case) -> Iterator[Measurement]:
@@ -141,7 +141,7 @@ def _bias(case: Case, layer: Layer, index: Tensor) -> Iterator[Measurement]:
 
 
 def _compared(path: str, made: Tensor, expected: Tensor, here: Tensor) -> Measurement:
-    size = unit(made)
+    size = epsilon(made)
     if made.shape == expected.shape:
         made, expected = made[here], expected[here]
     return Measurement(path, excess(made, expected, OTHER_ROUNDINGS * size * expected.abs()))

@@ -149,7 +149,7 @@ class CommandLoop:
             self._write(db)
             found = db.execute("SELECT * FROM commands WHERE run = ? ORDER BY number", (self.entry.id,)).fetchall()
             for command in found:
-                self._carry_out(db, command["kind"], command["value"])
+                self._execute(db, command["kind"], command["value"])
             # A stop command stays in the run store until the run has stopped, so that this process is killed if it hangs.
             # For a sweep it is deleted, because saving all models may take longer than the timeout.
             kept = "stop" if self.entry.sweep is None else ""
@@ -158,7 +158,7 @@ class CommandLoop:
             self.reason = "stopped"
             raise Stopped
 
-    def _carry_out(self, db: Any, kind: str, value: float | None) -> None:
+    def _execute(self, db: Any, kind: str, value: float | None) -> None:
         entry, run = entry_of(db, self.entry.id), self.runs.get(self.entry.id)
         if run is None:  # a sweep only supports stop
             return
@@ -168,11 +168,11 @@ class CommandLoop:
             move(db, entry, "paused")
         elif kind == "resume" and self.paused:
             self.paused = False
-            move(db, entry, "running", message=self._without_full(entry))
+            move(db, entry, "running", message=self._without_quota_message(entry))
         elif kind == "step" and self.paused:
             self.paused_since = time.monotonic()
             self.steps_allowed += 1
-            set_columns(db, entry.id, message=self._without_full(entry))
+            set_columns(db, entry.id, message=self._without_quota_message(entry))
         elif kind == "rate" and value is not None and change_peak(db, entry.id, run.step, value):
             run.change_rate(value)
 
@@ -187,7 +187,7 @@ class CommandLoop:
         self.flush()
         while self.paused and not self.steps_allowed:
             self._check_interrupt()
-            if time.monotonic() - self.queue_checked >= ROOM_SECONDS and self._should_make_room():
+            if time.monotonic() - self.queue_checked >= ROOM_SECONDS and self._should_yield():
                 self.reason = "paused"
                 raise Stopped
             time.sleep(PAUSE_SECONDS)
@@ -195,11 +195,11 @@ class CommandLoop:
         self.steps_allowed = max(0, self.steps_allowed - 1)
         self.written, self.written_step = time.monotonic(), run.step
 
-    def _without_full(self, entry: Entry) -> str:
+    def _without_quota_message(self, entry: Entry) -> str:
         """Return the message of a run, or "" if it is about the disk quota."""
         return "" if entry.message == self.quota_message else entry.message
 
-    def _should_make_room(self) -> bool:
+    def _should_yield(self) -> bool:
         """Return whether another run waits for the device, or the pause has exceeded `IDLE_SECONDS`."""
         self.queue_checked = time.monotonic()
         others = [entry for entry in self.store.entries() if entry.id != self.entry.id]

@@ -21,7 +21,7 @@ from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import Chart, head_titles, heat, inks, label_layers, layered, numbers, place_labels, tips
 from xformer.viz.generation import short_names
-from xformer.viz.residual import TIGHT, around, row_height
+from xformer.viz.residual import TIGHT, extra_height, row_height
 
 MAX_PARTS = 20
 
@@ -178,7 +178,7 @@ def patching_map(
         cells.encode(color=shade, tooltip=hover).add_params(click),
         frame.mark_rect(filled=False, stroke=theme.pick(theme.TEXT, dark), strokeWidth=2.5),
         *numbers(base, "share:N", shown=n <= TIGHT),
-        height=high * len(rows) + around(""),
+        height=high * len(rows) + extra_height(""),
     )
 
 

@@ -28,12 +28,12 @@ from xformer.viz.charts import (
     hues,
     inline,
     layered,
+    masked_colours,
     pixel_axes,
     pool_maps,
     small_maps,
     squares,
     tips,
-    unseen,
 )
 from xformer.viz.packing import AnyLayer, Weights, exact_weights, pattern_layers, visible
 from xformer.viz.theme import RIGHT, TEXT, WRONG, diverging, head_hue, pick, sequential, vega_scale
@@ -181,7 +181,7 @@ def _heatmap(
     if height is not None:
         x, y, limit, legend = "key", "query", 50, alt.Legend(gradientLength=105, values=[0, 0.5, 1])
         size = squares(len(queries), len(keys), 42, height) | {"autosize": PADDED}
-    hidden = unseen("!datum.allowed", "!isValid(datum.weight)", dark)
+    hidden = masked_colours("!datum.allowed", "!isValid(datum.weight)", dark)
     look = {"title": what, "legend": legend if has_legend else None, "condition": hidden}
     colour = alt.Color("weight:Q", scale=alt.Scale(**scale), **look)
     axis = alt.Axis(labelOverlap=True, labelLimit=limit)

@@ -177,7 +177,7 @@ def above(title: str) -> dict[str, str]:
     return {"title": title} if title else {}
 
 
-def unseen(masked: str, broken: str, dark: bool) -> list[dict[str, str]]:
+def masked_colours(masked: str, broken: str, dark: bool) -> list[dict[str, str]]:
     """Return the colour `condition` that draws `masked` cells grey and `broken` ones (not a number) in a warning colour."""
     return [{"test": masked, "value": theme.pick(theme.MASKED, dark)}, {"test": broken, "value": theme.BROKEN}]
 
@@ -188,7 +188,7 @@ def pixel_axes(width: float, height: float) -> tuple[alt.X, alt.Y]:
     return alt.X("x:Q", scale=across, axis=None), alt.Y("y:Q", scale=down, axis=None)
 
 
-def mix(one: str, other: str, share: float) -> str:
+def blend(one: str, other: str, share: float) -> str:
     """Mix two colours in sRGB, as CSS does; `share` is the share of the second."""
     pairs = ((int(one[i : i + 2], 16), int(other[i : i + 2], 16)) for i in (1, 3, 5))
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
@@ -212,8 +212,8 @@ def token_lanes(
         dark: Whether to draw on a dark background.
     """
     ground, ink = theme.pick(theme.BACKGROUND, dark), theme.pick(theme.TEXT, dark)
-    looks = {kind: (mix(ground, hue, inside), mix(ground, hue, edge)) for kind, (hue, edge, inside) in CHIPS.items()}
-    looks["plain"] = (theme.pick(theme.SECONDARY_BACKGROUND, dark), mix(ground, ink, 0.2))
+    looks = {kind: (blend(ground, hue, fill), blend(ground, hue, edge)) for kind, (hue, edge, fill) in CHIPS.items()}
+    looks["plain"] = (theme.pick(theme.SECONDARY_BACKGROUND, dark), blend(ground, ink, 0.2))
     marks = {"right": f" {theme.RIGHT.mark}", "wrong": f" {theme.WRONG.mark}", "plain": ""}
     verdicts = [marks[kind] for kind in tokens["kind"]]
     data = tokens.assign(
@@ -284,7 +284,7 @@ def small_maps(
         size = {"wide": (frame["x2"] - frame["x"]) / n_columns, "tall": (frame["y2"] - frame["y"]) / n_rows}
         rows.append({"x0": frame["x"], "y0": frame["y"], **size, "columns": n_columns, "cells": "".join(letters)})
     look = alt.Legend(orient="bottom", direction="horizontal", gradientLength=160, values=[0, 0.5, 1], **legend)
-    hidden = unseen(f"datum.letter === '{GREY}'", f"datum.letter === '{LOUD}'", dark)
+    hidden = masked_colours(f"datum.letter === '{GREY}'", f"datum.letter === '{LOUD}'", dark)
     colour = heat("weight:Q", theme.sequential(dark), 0, 1, title=title, legend=look, condition=hidden)
     return (
         alt.Chart(pd.DataFrame(rows))

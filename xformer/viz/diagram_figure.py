@@ -15,7 +15,7 @@ import pandas as pd
 
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import Chart, inline, layered, mix, pixel_axes
+from xformer.viz.charts import Chart, blend, inline, layered, pixel_axes
 from xformer.viz.diagram import Arrow, Box, Diagram, StackFrame, described
 
 
@@ -58,7 +58,7 @@ def model_diagram(reading: Reading, *, dark: bool = False) -> Chart:
 def _layers(sheet: Sheet, frame: StackFrame, at: tuple[float, float, float, float]) -> None:
     """Draw the card of a layer; further layers show as cards behind it."""
     x, y, wide, tall = at
-    fill, edge = mix(sheet.ground, sheet.ink, 0.035), mix(sheet.ground, sheet.ink, 0.16)
+    fill, edge = blend(sheet.ground, sheet.ink, 0.035), blend(sheet.ground, sheet.ink, 0.16)
     for behind in (2, 1, 0) if frame.n_layers > 1 else (0,):
         shift = behind * CARD
         sheet.box(x + shift, y - shift, wide, tall, fill, edge=edge, thick=1.2, corner=16, level=-behind)
@@ -72,7 +72,7 @@ def _layers(sheet: Sheet, frame: StackFrame, at: tuple[float, float, float, floa
 
 def _arrow(sheet: Sheet, arrow: Arrow, points: list[Point], boxes: dict[str, Box]) -> None:
     """Draw an arrow: thick along the stream, coloured if it feeds positions or encoder output into attention."""
-    ink, thick = mix(sheet.ground, sheet.ink, 0.42), 3.0 if arrow.flow in ("stream", "residual") else 1.5
+    ink, thick = blend(sheet.ground, sheet.ink, 0.42), 3.0 if arrow.flow in ("stream", "residual") else 1.5
     if arrow.flow in ("inside", "memory"):
         kind = boxes[arrow.source].kind if arrow.flow == "inside" else "attention"
         ink = theme.pick(theme.PART_HUES[kind], sheet.dark)
@@ -224,12 +224,12 @@ MAX_CHIPS, MAX_GLYPHS = 16, 9
 def card(sheet: Sheet, box: Box, at: Place) -> None:
     """Draw a part at its place."""
     hue = theme.pick(theme.PART_HUES[box.kind], sheet.dark)
-    edge = mix(sheet.ground, hue, 0.62)
+    edge = blend(sheet.ground, hue, 0.62)
     if box.kind == "sum":
         sheet.dot(at.middle, at.stream, SUM, sheet.ground, edge=edge, level=2)
         sheet.words(at.middle, at.stream, "+", sheet.ink, 18, bold=True, align="center", level=2)
         return
-    fill = sheet.ground if box.kind == "norm" else mix(sheet.ground, hue, 0.09)
+    fill = sheet.ground if box.kind == "norm" else blend(sheet.ground, hue, 0.09)
     corner = at.tall / 2 if box.kind == "norm" else 11
     sheet.box(*at.box, fill, edge=edge, thick=1.4, corner=corner, level=2)
     if box.kind == "norm":
@@ -247,7 +247,7 @@ def _lines(sheet: Sheet, box: Box, at: Place, hue: str) -> None:
     is_above = at.tall != ON
     x, room, pitch = at.x + 10, at.wide - 20, 22 if is_above else 19
     size = f"{box.parameters:,}" if box.parameters else "shared" if box.note.startswith("shares") else ""
-    _write(sheet, x, at.y + 17, box.title, 14.5, room - (24 if box.mask else 0), mix(sheet.ink, hue, 0.82), bold=True)
+    _write(sheet, x, at.y + 17, box.title, 14.5, room - (24 if box.mask else 0), blend(sheet.ink, hue, 0.82), bold=True)
     _write(sheet, x, at.y + 17 + pitch, box.equation, 13, room)
     if is_above:
         chips = _chips(sheet, box, x, at.y + 17 + 2 * pitch)
@@ -264,7 +264,7 @@ def _lines(sheet: Sheet, box: Box, at: Place, hue: str) -> None:
         for query in range(4):
             for key in range(4):
                 seen = box.mask == "full" or key < query or (box.mask == "causal" and key == query)
-                ink = hue if seen else mix(sheet.ground, hue, 0.16)
+                ink = hue if seen else blend(sheet.ground, hue, 0.16)
                 sheet.box(left + 4.6 * key, top + 4.6 * query, 3.8, 3.8, ink, corner=0.8, level=3)
 
 
@@ -285,7 +285,7 @@ def _glyphs(sheet: Sheet, at: Place, n: int, hue: str) -> None:
     wide, tall = 9 * min(shown, 3) - 2, 9 * -(-shown // 3) - 2
     for token in range(shown):
         x, y = at.middle - wide / 2 + 9 * (token % 3), at.y + 45 - tall / 2 + 9 * (token // 3)
-        sheet.box(x, y, 7, 7, mix(sheet.ground, hue, 0.8), corner=1.6, level=3)
+        sheet.box(x, y, 7, 7, blend(sheet.ground, hue, 0.8), corner=1.6, level=3)
 
 
 def _write(
@@ -306,7 +306,7 @@ class Sheet:
 
     def __init__(self, dark: bool = False) -> None:
         self.ground, self.ink = theme.pick(theme.BACKGROUND, dark), theme.pick(theme.TEXT, dark)
-        self.muted, self.dark = mix(self.ground, self.ink, 0.66), dark
+        self.muted, self.dark = blend(self.ground, self.ink, 0.66), dark
         self._marks: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         self._n_lines = 0
 

@@ -47,7 +47,7 @@ MAX_CELLS = 5000
 """Largest number of cells of one heatmap: beyond it, browsers slow down and Altair raises an error in notebooks."""
 
 
-def every(n_rows: int, n_columns: int) -> int:
+def column_stride(n_rows: int, n_columns: int) -> int:
     """Return the column stride that keeps a heatmap within `MAX_CELLS`: all columns (1), every 2nd (2), …"""
     return max(1, math.ceil(n_columns / max(1, MAX_CELLS // max(1, n_rows))))
 
@@ -70,11 +70,11 @@ def vector_heatmap(
     """Draw vectors as rows [position × dimension], orange below zero and blue above, on a scale from −`limit` to `limit`.
 
     `table` has the columns position, token, dimension and value (`vector_table`). Beyond `MAX_CELLS` cells, only every 2nd,
-    3rd, … column is drawn (see `every`).
+    3rd, … column is drawn (see `column_stride`).
     """
     limit = theme.signed_limit(table["value"].to_numpy()) if limit is None else limit
     n_rows, n_columns = len(set(table["position"])), len(set(table["dimension"]))
-    table = table.query(f"dimension % {every(n_rows, n_columns)} == 0")
+    table = table.query(f"dimension % {column_stride(n_rows, n_columns)} == 0")
     names = numbered(table)
     token = ["token:N"] if any(table["token"]) else []
     chart = alt.Chart(table.assign(row=names), height=rows_height(n_rows, height)).mark_rect()

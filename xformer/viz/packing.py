@@ -436,7 +436,7 @@ def head_message(
     return joined(MAGIC_HEAD, about, sent.astype("<f4").tobytes())
 
 
-def rider(
+def pack_selection(
     head: tuple[int, int],
     cell: tuple[int | None, int | None] = (None, None),
     look: tuple[int, int, Sequence[int]] = (0, 0, ()),

@@ -79,7 +79,7 @@ def norms(
     hover = tips("point:N", ("place:N", "position · input"), ("length:Q", "norm", ".5f"))
     cells = base.mark_rect().encode(heat("length:Q", stops, 0, limit, legend=legend), tooltip=hover)
     text = numbers(base, "shown:N", shown=len(places) <= ROOMY)
-    return layered(cells, *text, height=row_height(len(points)) * len(points) + around(title), title=title)
+    return layered(cells, *text, height=row_height(len(points)) * len(points) + extra_height(title), title=title)
 
 
 def thinned(frame: pd.DataFrame) -> pd.DataFrame:
@@ -172,7 +172,7 @@ def answer_kind(reading: Reading, position: int) -> str:
     return "right" if reading.has_right_answer else "next"
 
 
-def around(title: str) -> int:
+def extra_height(title: str) -> int:
     """Return the pixels of a chart's height for the axis and, if there is one, the title."""
     return _AROUND + (_TITLE if title else 0)
 
@@ -387,7 +387,7 @@ def lens(
         look = {"fontSize": size, "fontWeight": "bold", "limit": limit, "color": theme.pick(theme.TEXT, dark)}
         words = alt.Chart(answers).mark_text(**look)
         layers.append(words.encode(x, y, text="answer:N", tooltip=["place:N", "answer:N"]))
-    return layered(*layers, height=high * len(rows) + around(title), title=title)
+    return layered(*layers, height=high * len(rows) + extra_height(title), title=title)
 
 
 def answer_path(
@@ -442,7 +442,7 @@ def answer_path(
     return layered(
         base.mark_bar(height={"band": 0.7}).encode(alt.X(f"{value}:Q", axis=axis), color=colour),
         text.encode(x=alt.value("width"), text="says:N", opacity=opacity),
-        height=high * len(rows) + around(title),
+        height=high * len(rows) + extra_height(title),
         padding={"left": 5, "top": 5, "bottom": 5, "right": 100 if before is None else 190},
         **above(title),
     )

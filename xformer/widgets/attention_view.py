@@ -29,8 +29,8 @@ from xformer.viz.packing import (
     head_message,
     is_causal,
     pack,
+    pack_selection,
     pattern_layers,
-    rider,
 )
 from xformer.widgets.page import about, recipe_of, view_page_of
 from xformer.widgets.scripts import script, style, themes
@@ -85,7 +85,7 @@ class AttentionView(anywidget.AnyWidget):
         super().__init__(
             layer=layer,
             head=head,
-            _planes=packed.message("view") + rider((layer, head), height=height),
+            _planes=packed.message("view") + pack_selection((layer, head), height=height),
             _exact=packed.head("view"),
             _page_class=f"xformer-{secrets.token_hex(6)}",
             _style=f".ground {{ {light} padding: 8px 4px; }} .ground.dark {{ {dark} }} {style('attention_view')}",

@@ -14,7 +14,7 @@ import numpy as np
 
 from xformer.files import write_atomically
 from xformer.reading import Reading, Recipe
-from xformer.viz.packing import AnyLayer, exact_weights, head_message, pack, pattern_layers, rider
+from xformer.viz.packing import AnyLayer, exact_weights, head_message, pack, pack_selection, pattern_layers
 from xformer.widgets.scripts import script, style, themes
 
 ROOM = 2_150_000
@@ -83,7 +83,7 @@ def view_page_of(
         weights = ((head, np.stack([exact_weights(run[head[0]], head[1]) for run in runs])) for head in others)
         exact = [head_message(block, head, view="view", content=packed.content) for head, block in weights]
     blocks = b"".join(struct.pack("<I", len(one)) + one for one in exact)
-    data = {"planes": planes + rider((layer, head), cell), "exact": blocks}
+    data = {"planes": planes + pack_selection((layer, head), cell), "exact": blocks}
     return stand_alone_page("attention_view", "view", data, caption)
 
 

@@ -57,14 +57,14 @@ def attention_rows(exam: Exam) -> Finding:
             if apart is not None and float(apart.max()) > loose(subject):
                 sentence = f"The returned weights differ by {float(apart.max()):.2g} from those that multiply values."
                 remedy = "Return the weights that are actually multiplied with the values, after mask and softmax."
-                return placed(one, worst_cell(apart), sentence, remedy, float(apart.max()))
+                return finding_at(one, worst_cell(apart), sentence, remedy, float(apart.max()))
     assume(seen, "A fused kernel computes the attention, and the model has no other path that exposes the weights.")
     rest = " The returned weights agree." if returned and len(returned) == len(used) else ""
     sentence = f"Each row of weights equals softmax(scores) and sums to 1, in {len(seen)} attentions.{rest}"
     return Finding("holds", sentence)
 
 
-def placed(
+def finding_at(
     one: Watched, cell: dict[str, int], sentence: str, remedy: str, size: float, cause: str = "pattern"
 ) -> Finding:
     """Return a finding of a broken rule at one cell of one attention."""
@@ -80,7 +80,7 @@ def _wrong_rows(one: Watched, limit: float) -> Finding | None:
         axis = {-2: "the queries", -3: "the heads"}.get(one.axis, "the batch")
         apart = (one.softmax.sum(dim=-1, keepdim=True) - 1).abs().expand_as(one.softmax)
         sentence = f"The softmax is over {axis}, not over the keys."
-        return placed(one, worst_cell(apart), sentence, remedy, float(apart.max()))
+        return finding_at(one, worst_cell(apart), sentence, remedy, float(apart.max()))
     if one.weights is None:
         return None
     softmax = one.softmax[..., : one.weights.shape[-1]]
@@ -95,7 +95,7 @@ def _wrong_rows(one: Watched, limit: float) -> Finding | None:
         if abs(worst - 1) > limit and not one.has_sink
         else f"The weights that multiply the values differ from softmax(scores) by {float(apart.max()):.2g}."
     )
-    return placed(one, worst_cell(apart), sentence, remedy, float(apart.max()))
+    return finding_at(one, worst_cell(apart), sentence, remedy, float(apart.max()))
 
 
 def _returned(subject: Subject, run: Run) -> list[Tensor]:
@@ -180,7 +180,9 @@ def _weak(one: Watched, head: int, constant: float, masked: Tensor) -> Finding:
     cell = worst_cell(cells[:, head : head + 1]) | {"head": head}
     already = f" (already up to {largest:.2g})" if largest > 0 else ""
     sentence = f"Masked scores are only {constant:.3g}: when scores are large, masked keys get weight{already}."
-    return placed(one, cell, sentence, "Mask with −∞, or with torch.finfo(scores.dtype).min.", abs(constant), "mask")
+    return finding_at(
+        one, cell, sentence, "Mask with −∞, or with torch.finfo(scores.dtype).min.", abs(constant), "mask"
+    )
 
 
 GROUPING = (

@@ -24,7 +24,7 @@ from xformer.doctor.check import (
     share,
     stacked,
 )
-from xformer.doctor.checks.attention import loose, placed, shortened, worst_cell
+from xformer.doctor.checks.attention import finding_at, loose, shortened, worst_cell
 from xformer.doctor.subject import Run, Subject
 from xformer.doctor.watch import Watched, watch, watch_outputs
 from xformer.formatting import error_message
@@ -43,7 +43,7 @@ PAIRING = (
 HALF = "Compute positions and angles in float32, and cast only cos and sin; bfloat16 cannot represent angles of far positions."
 
 
-def counted(run: Run, start: int = 0, step: int = 1) -> Run:
+def with_positions(run: Run, start: int = 0, step: int = 1) -> Run:
     """Return the call with explicit positions: start, start + step, …"""
     n = run.read.shape[1]
     return replace(run, positions=(start + step * torch.arange(n))[None].expand(len(run.read), -1))
@@ -59,7 +59,7 @@ def position_shift(exam: Exam) -> Finding:
     shifts = [shift for shift in SHIFTS if shift + n <= subject.max_len]
     assume(n >= 2 and shifts, "The input is too short, or as long as the context length.")
     exam.need_determinism()
-    runs = [counted(base, shift) for shift in (0, *shifts)]
+    runs = [with_positions(base, shift) for shift in (0, *shifts)]
     backwards = replace(base, positions=torch.arange(n).flip(0)[None])
     seen, outputs = watch_outputs(subject, stacked([*runs, backwards]))
     assume(distance(outputs[0], outputs[-1]) > exam.limit, "The outputs do not depend on the given positions.")
@@ -84,7 +84,7 @@ def position_shift(exam: Exam) -> Finding:
         scores = one.key_scores.masked_fill(~one.allowed, 0.0).double()
         apart = (scores[0] - scores[worst]).abs() / scores[0].abs().max().clamp(min=1e-30)
         if float(apart.max()) > 10 * limit:
-            return placed(one, worst_cell(apart[None]), sentence, remedy, size, "positions")
+            return finding_at(one, worst_cell(apart[None]), sentence, remedy, size, "positions")
         entered = None if after is None else after.entered
         if entered is not None and distance(entered[0], entered[worst]) > 10 * limit:
             return broken(sentence, remedy, size, exam.floor, cause="v", layer=one.layer)
@@ -152,7 +152,7 @@ def _no_rotation(one: Watched, q: Tensor, k: Tensor, limit: float) -> Finding | 
         if change > 10 * limit:
             sentence = f"The norm of the {name} changes by {share(change)} with the position: this is not a rotation."
             break
-    return placed(one, worst_cell(apart), sentence, PAIRING, float(apart.max()), "positions")
+    return finding_at(one, worst_cell(apart), sentence, PAIRING, float(apart.max()), "positions")
 
 
 def _scaling(config: Any, layer: int | None) -> Mapping[str, Any] | None:
@@ -170,7 +170,7 @@ def _unscaled(subject: Subject, same: Run) -> Finding | None:
     """Return a finding if a layer's queries are rotated by unscaled angles although a scaling is configured."""
     config, n = subject.config, same.read.shape[1]
     step = max(1, min(subject.max_len, 2048) // n) if subject.can("positions") else 1
-    far, limit = counted(same, 0, step) if step > 1 else same, loose(subject)
+    far, limit = with_positions(same, 0, step) if step > 1 else same, loose(subject)
     for one in watch(subject, far) if _scaling(config, 0) or _scaling(config, -1) else []:
         scaling = _scaling(config, one.layer)
         if scaling is None or one.q is None or _turning(one, limit) is None:
@@ -230,7 +230,7 @@ def window(exam: Exam) -> Finding:
             place = {"head": head, "query": int(cell[0]), "key": int(cell[1])}
             sentence = f"With a window of {w} (including itself), a query should reach {w - 1} back but reaches {far}."
             remedy = "Mask with query − key < window; in flash attention's window_size=(left, 0), left is window − 1."
-            return placed(one, place, sentence, remedy, float(abs(far - w + 1)), "mask")
+            return finding_at(one, place, sentence, remedy, float(abs(far - w + 1)), "mask")
     return Finding("holds", f"Each window of {width} reaches exactly {width - 1} back, in {len(windows)} layers.")
 
 
@@ -284,7 +284,7 @@ def precision(exam: Exam) -> Finding:
     base = shortened(subject, 8)
     n = base.read.shape[1]
     if subject.can("positions") and (far := _farthest(whole, base)) > 4 * n:
-        run, places = stacked([counted(base), counted(base, far)]), ((0, slice(None)), (1, slice(None)))
+        run, places = stacked([with_positions(base), with_positions(base, far)]), ((0, slice(None)), (1, slice(None)))
     else:
         for module in (half.module, whole.module):
             if isinstance(module, Transformer) and module.config.position_kind.acts_on == "queries and keys":
@@ -339,7 +339,7 @@ def _farthest(subject: Subject, base: Run) -> int:
     n, on_cpu = base.read.shape[1], next(subject.module.parameters()).device.type == "cpu"
     if on_cpu and subject.max_len < FARTHEST:  # on a GPU an index out of range would abort the process
         with suppress(Exception):
-            subject.logits(counted(base, FARTHEST - n))
+            subject.logits(with_positions(base, FARTHEST - n))
             return FARTHEST - n
     return min(subject.max_len, FARTHEST) - n
 

@@ -106,8 +106,8 @@ class RayExecutor(Executor):
             self._start_waiting()
         waits = any(one.state == "queued" or (is_on_ray(one) and one.pid is None) for one in self.store.entries())
         if waits and self.cluster.free().get("CPU", 0.0) < 1:
-            self._make_room()
-        self._clean()
+            self._preempt_paused()
+        self._end_orphans()
 
     def _active(self) -> list[Entry]:
         return [entry for entry in self.store.entries() if is_on_ray(entry)]
@@ -119,7 +119,7 @@ class RayExecutor(Executor):
 
     def _start_waiting(self) -> None:
         """Assign waiting runs to the cluster in turn, as far as it has CPUs."""
-        n = sum(len(self._left(entry)) for entry in self._active())
+        n = sum(len(self._unfinished_batches(entry)) for entry in self._active())
         for waiting in jobs.queue_order(self.store.entries()):
             if n >= self._total("CPU") + AHEAD:
                 break
@@ -154,10 +154,10 @@ class RayExecutor(Executor):
 
     def submit(self, entry: Entry, needs: Resources) -> None:
         """Create the missing actors of a run that have something left to train."""
-        for batch in self._left(entry):
+        for batch in self._unfinished_batches(entry):
             self.cluster.start(batch.name, self._job(entry, batch), needs)
 
-    def _left(self, entry: Entry) -> list[Batch]:
+    def _unfinished_batches(self, entry: Entry) -> list[Batch]:
         """Return the batches of a run with something left to train; of a sweep, those with models that are not runs yet."""
         if entry.sweep is None:
             return batches(entry)
@@ -184,7 +184,7 @@ class RayExecutor(Executor):
         ids = {member.id for member in members_of(entry)} - {member.id for member in mine}
         return Job(row, sorted(ids), files, _text(entry))
 
-    def _make_room(self) -> None:
+    def _preempt_paused(self) -> None:
         """Take paused runs off their nodes for waiting runs. Their states have been saved here."""
         for entry in self._active():
             seen = self.seen.get(f"{entry.id}-{entry.worker}")
@@ -195,20 +195,20 @@ class RayExecutor(Executor):
 
     def poll(self, entry: Entry) -> None:
         """Poll each actor of a run and write its report into the run store."""
-        for batch in self._left(entry):
+        for batch in self._unfinished_batches(entry):
             seen = self.seen.setdefault(batch.name, Seen())
             try:
-                report = self.cluster.ask(batch.name, self._have(entry, batch, seen), seen.after, seen.forget)
+                report = self.cluster.ask(batch.name, self._local_stamps(entry, batch, seen), seen.after, seen.forget)
             except LostError as error:
-                self._missing(entry, batch, seen, error.is_certain)
+                self._restart_missing(entry, batch, seen, error.is_certain)
                 continue
             seen.missing_since = None
             if report is not None and not self._take(entry, batch, seen, report):
                 return
-        if entry.sweep is not None and not self._left(entry):
+        if entry.sweep is not None and not self._unfinished_batches(entry):
             self._end_sweep(entry)
 
-    def _have(self, entry: Entry, batch: Batch, seen: Seen) -> dict[str, Stamp]:
+    def _local_stamps(self, entry: Entry, batch: Batch, seen: Seen) -> dict[str, Stamp]:
         """Return the stamps of the local files that belong to an actor's work."""
         if not batch.members:
             return stamps(self.store.folder, entry.id)
@@ -249,7 +249,7 @@ class RayExecutor(Executor):
             return False
         self.cluster.end(batch.name)
         if state == "queued":  # it lost its GPU and continues without one
-            self._missing(entry, batch, seen, is_certain=True)
+            self._restart_missing(entry, batch, seen, is_certain=True)
         return True
 
     def _move_models(self, entry: Entry, report: Report) -> None:
@@ -339,7 +339,7 @@ class RayExecutor(Executor):
         release(self.store, entry.id, str(entry.worker), state, message, **values)
         self.cancel(entry)
 
-    def _missing(self, entry: Entry, batch: Batch, seen: Seen, is_certain: bool) -> None:
+    def _restart_missing(self, entry: Entry, batch: Batch, seen: Seen, is_certain: bool) -> None:
         """Restart a run or batch whose actor has died. An actor of unknown state gets `GRACE_SECONDS` first."""
         now = time.monotonic()
         seen.missing_since = seen.missing_since or now
@@ -378,7 +378,7 @@ class RayExecutor(Executor):
         if is_late or (stops and entry.pid is None):
             self._leave(entry, "stopped", UNANSWERED if is_late else "")
             return
-        for batch in self._left(entry) if found else ():
+        for batch in self._unfinished_batches(entry) if found else ():
             seen = self.seen.setdefault(batch.name, Seen())
             new = [(number, kind, value) for number, kind, value, _ in found if number > seen.sent_commands]
             if new:
@@ -391,14 +391,14 @@ class RayExecutor(Executor):
             self.cluster.end(batch.name)
             self.seen.pop(batch.name, None)
 
-    def _clean(self) -> None:
+    def _end_orphans(self) -> None:
         """End actors that are no longer needed, such as those of runs that were restarted, or left by a killed process."""
         for name in self.cluster.names():
             try:
                 entry = self.store.entry(name.partition("-")[0])
             except RunStoreError:  # it belongs to another run store
                 continue
-            wanted = [batch.name for batch in self._left(entry)] if is_on_ray(entry) else []
+            wanted = [batch.name for batch in self._unfinished_batches(entry)] if is_on_ray(entry) else []
             if name not in wanted:
                 self.cluster.end(name)
 
