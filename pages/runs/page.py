@@ -223,21 +223,17 @@ def _nothing_yet(visitor: str) -> None:
 
 
 def _cards(
-    entries: Sequence[Entry],
-    rows: Mapping[str, Rows],
-    all_entries: Sequence[Entry],
-    visitor: str,
-    chosen: Sequence[Entry],
+    entries: Sequence[Entry], rows: Mapping[str, Rows], all_runs: Sequence[Entry], visitor: str, chosen: Sequence[Entry]
 ) -> None:
     """Draw a card for each run with its reports `rows`; the metrics of the `chosen` runs can be downloaded together."""
     settings = differing(entries)
     with st.container(horizontal=True, gap="small", key="cards"):
         for entry in entries:
             with st.container(border=True, width=run_thumbnail.CARD, gap="xsmall", key=f"card_{entry.id}"):
-                menu = _card(entry, rows[entry.id], settings.loc[entry.id], all_entries)
+                menu = _card(entry, rows[entry.id], settings.loc[entry.id], all_runs)
             with menu, st.container(height=MENU, width=380, border=False):  # a menu that grows later would not fit
                 if menu.open:
-                    run_panel(entry, chosen or [entry], all_entries, visitor)
+                    run_panel(entry, chosen or [entry], all_runs, visitor)
 
 
 def _card(entry: Entry, rows: Rows, settings: pd.Series, all_entries: Sequence[Entry]) -> Any:
