@@ -29,7 +29,7 @@ from xformer.layers.attention import Attention
 from xformer.live.export import KNOWN, KNOWN_TASKS, TOLERANCE, live_page, pack_model
 from xformer.model import Transformer
 from xformer.positions import POSITION_KINDS
-from xformer.reading import framed
+from xformer.reading import prepare_inputs
 from xformer.task_limits import TASK_LIMITS
 from xformer.tasks import Task
 from xformer.tasks.batch import IGNORED
@@ -95,7 +95,7 @@ def run_of(subject: BareModel, request: Request) -> tuple[Trace, list[int]]:
     if subject.shape.image and not isinstance(subject, TaskModel):
         return record(subject.model, torch.tensor([request["input"]]), edits=edits_of(subject, request)), []
     changes = ",".join(f"token:{at}.{token}" for at, token in request.get("replace", ()))
-    _, example, _ = framed(subject, request["input"], changes)
+    _, example, _ = prepare_inputs(subject, request["input"], changes)
     tokens = torch.tensor([request["tokens"]]) if "tokens" in request else example.stream
     target = torch.tensor([request["target"]]) if "target" in request else example.target
     return record(subject.model, tokens, target, edits=edits_of(subject, request)), example.labels[0].tolist()
