@@ -56,7 +56,9 @@ def main() -> None:
         device={"default": "cpu"},
     )  # fmt: skip
     if not KEEP_MEMORY.items() <= os.environ.items():  # read once, when a process starts
-        os.execve(sys.executable, [sys.executable, "-m", "benchmarks.train_many", *sys.argv[1:]], os.environ | KEEP_MEMORY)
+        os.execve(
+            sys.executable, [sys.executable, "-m", "benchmarks.train_many", *sys.argv[1:]], os.environ | KEEP_MEMORY
+        )
     machine, device = Machine.start(given.threads), choose_device(given.device)
     rows = []
     for name in given.presets:

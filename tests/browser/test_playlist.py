@@ -33,7 +33,9 @@ def shown(page: Page, count: str, path: str, value: str) -> None:
     expect(page.locator(".playlist .count")).to_have_text(count)
     there = "([path, value]) => location.pathname === path && location.search.includes(value)"
     page.wait_for_function(there, arg=[path, value])
-    expect(page).to_have_title(f"{path[1:].capitalize()} · xformer")  # written by the server, the address by the browser
+    expect(page).to_have_title(
+        f"{path[1:].capitalize()} · xformer"
+    )  # written by the server, the address by the browser
     quiet(page)
 
 
