@@ -42,9 +42,14 @@ class SlidingWindow(Mask):
         return offset.abs() < sizes.window
 
     def picture(self, sizes: Sizes, *, causal: bool) -> MaskPicture:
-        if not causal:
-            return "window"
-        return "causal_window" if sizes.see_self else "strict"
+        reach, rows = (
+            min(sizes.window, 2),
+            super().picture(sizes, causal=causal),
+        )  # a wider one would fill the miniature
+        return tuple(tuple(seen and abs(q - k) < reach for k, seen in enumerate(row)) for q, row in enumerate(rows))
+
+    def width(self, sizes: Sizes) -> int:
+        return sizes.window
 
     def seen(self, sizes: Sizes, *, causal: bool) -> str:
         n = sizes.window - 1
