@@ -57,7 +57,13 @@ PANELS = {
     "rollout": "rollout",
 }
 ATOM_MAPPING = {"atom_mapping": "atom mapping"}
-OLD_PANELS = {text: name for name, text in (PANELS | ATOM_MAPPING).items()}
+OLD_PANELS = {
+    "scores of all heads": "scores",
+    "step by step": "steps",
+    "why here?": "score_attribution",
+    "change the run": "change",
+    "atom mapping": "atom_mapping",
+}
 """Panel names in older links, with their current names."""
 MORE = "# All heads: xformer.viz.attention_grid; arcs: xformer.viz.attention_arcs, with heads= instead of head=."
 
