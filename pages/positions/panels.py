@@ -246,7 +246,7 @@ def _card(view: View, kind: PositionKind, side: str | None) -> None:
     config, run = view.config, view.original()
     is_own = kind is config.position_kind
     heading(kind.title + (" :green-badge[:material/check: this model]" if is_own else ""))
-    st.caption(kind.does, help=kind.more)
+    st.caption(kind.does, help=f"{kind.more} ({kind.source})" if kind.source else kind.more)
     n = max(2, view.longest_trained(side)) if kind.keeps_keys else len(run.tokens_of(side))
     options: dict[str, Any] = {"key": f"card_{kind.name}", "kind": kind.name, "stack": side}
     if kind.acts_on == "nothing":

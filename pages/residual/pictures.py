@@ -173,7 +173,7 @@ def _ask_position(view: View) -> int:
     if not positions:
         return lens_positions(run)[0]
     reads, token = run.tokens_of("decoder"), view.subject.labels
-    verb = {"right answer": "should predict", "really comes next": "is followed by"}.get(run.answer_name, "predicts")
+    verb = "should predict" if run.has_right_answer else "is followed by" if view.input.goes_on else "predicts"
     names = {
         at: f"{at}: reads {reads[at]}, {'predicts' if labels[at] == IGNORED else verb} {token[run.explained(at)]}"
         for at in positions

@@ -21,6 +21,7 @@ from xformer.reading import Reading
             lambda reading: viz.lens(reading, positions=[99]),
             r"reads positions \[0, 1, 2, 3, 4\], got \[99\]",
         ),
+        ("reverse", viz.patch_cosines, "reads no image that is cut into patches"),
         ("reverse", lambda reading: viz.head_effects(reading, score="induction"), "No head has the score 'induction'"),
     ],
 )

@@ -234,6 +234,7 @@ def patch_cosines(reading: Reading) -> pd.DataFrame:
         A row per pair: patch and other (row and column, "r1 c3"), cosine, and itself (whether both are the same patch).
 
     Raises:
+        UnavailableError: If the model does not read an image in patches.
         InputError: If the model adds no position vectors.
 
     Example:
@@ -243,5 +244,6 @@ def patch_cosines(reading: Reading) -> pd.DataFrame:
         >>> list(table.columns)
         ['patch', 'other', 'cosine', 'itself']
     """
+    patch_grid(reading)
     names, is_itself = reading.tokens[1:], torch.eye(len(reading.tokens) - 1, dtype=torch.bool)
     return array_table({"patch": names}, {"other": names}, cosine=place_cosines(reading), itself=is_itself)

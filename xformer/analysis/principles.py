@@ -182,9 +182,7 @@ def parts() -> pd.DataFrame:
     """List the registered components of a transformer, a row each: part, title, explanation, and source of publication."""
     known = {"Norm": NORMS, "Feed-forward": FEED_FORWARDS, "Mask": MASKS, "Key/value heads": KEY_VALUE_HEADS}
     rows = [(part, one.title, one.explanation, one.source) for part, ones in known.items() for one in ones.values()]
-    for kind in POSITION_KINDS.values():
-        does, _, source = kind.more.rpartition(" (") if kind.more.endswith(")") else (kind.more, "", "")
-        rows.append(("Positions", kind.title, f"{kind.does} {does}", source.rstrip(")")))
+    rows += [("Positions", one.title, f"{one.does} {one.more}", one.source) for one in POSITION_KINDS.values()]
     return pd.DataFrame(rows, columns=["part", "title", "explanation", "source"])
 
 

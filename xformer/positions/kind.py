@@ -61,7 +61,9 @@ class PositionKind:
     does: ClassVar[str]
     """What it does, in one plain sentence."""
     more: ClassVar[str]
-    """The consequences, and the source."""
+    """The consequences."""
+    source: ClassVar[str] = ""
+    """The paper, with its section; "" if there is none."""
     acts_on: ClassVar[Place]
     keeps_keys: ClassVar[bool] = True
     """Whether keys and values of earlier tokens are unaffected by new tokens, so that they can be cached."""
