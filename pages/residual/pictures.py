@@ -211,7 +211,7 @@ def norms_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerato
     window = shown if len(shown) < len(positions) else None
     of_each_run(view, "norms", viz.norms, what=what, limit=limit, positions=window)
     stream = "the decoder’s stream" if view.is_pair else "the residual stream"
-    reset = " Each layer norm of this model resets it." if view.shape.norm == "post" else ""
+    reset = " Each norm of this model resets it." if view.shape.norm == "post" else ""
     lengths = {
         "stream": f"‖x‖, the norm of {stream} after each step.{reset}",
         "added": "‖f(x)‖, the norm of the vector that each step adds.",
