@@ -130,7 +130,7 @@ class PositionKind:
         return self.does
 
     def offset_caption(self, sizes: Sizes) -> str:
-        """Return the caption of its figure by offset; "" for dot products of added vectors."""
+        """Return the caption of its figure by offset; "" for the usual caption of what it acts on."""
         return ""
 
     def offset_note(self, sizes: Sizes) -> str:
