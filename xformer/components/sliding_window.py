@@ -42,10 +42,8 @@ class SlidingWindow(Mask):
         return offset.abs() < sizes.window
 
     def picture(self, sizes: Sizes, *, causal: bool) -> MaskPicture:
-        reach, rows = (
-            min(sizes.window, 2),
-            super().picture(sizes, causal=causal),
-        )  # a wider one would fill the miniature
+        rows = super().picture(sizes, causal=causal)
+        reach = min(sizes.window, 2)  # a wider one would fill the miniature
         return tuple(tuple(seen and abs(q - k) < reach for k, seen in enumerate(row)) for q, row in enumerate(rows))
 
     def width(self, sizes: Sizes) -> int:
