@@ -330,9 +330,11 @@ def gradients(
         raise EditError(f"No activation that matches {', '.join(names)} has a gradient; use a name like '*.z'.")
     with torch.enable_grad():
         value = measure(logits)
-        if value.numel() != 1 or not value.requires_grad:
+        if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
+            shape = f" of shape {list(value.shape)}" if isinstance(value, Tensor) else ""
             raise InputError(
-                f"A measure must return one number that depends on the logits, like logits[0, -1, 7], got {value}."
+                "A measure must return one number that depends on the logits, like logits[0, -1, 7], got a "
+                f"{type(value).__name__}{shape}."
             )
         found = torch.autograd.grad(value.reshape(()), list(seen.values()), materialize_grads=True)
     return Gradients(
