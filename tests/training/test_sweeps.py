@@ -21,7 +21,7 @@ from xformer.training.limits import Limits
 from xformer.training.loop import Run
 from xformer.training.run_store import RunStore
 from xformer.training.stored_sweep import StoredSweep, map_steps, read_maps
-from xformer.training.sweeps import members_of
+from xformer.training.sweeps import members_of, sweep
 
 PRESET = tiny_preset(steps=20, log_every=5, snapshot_every=10)
 
@@ -180,6 +180,8 @@ def test_invalid_sweeps_and_commands_are_rejected(store: RunStore, monkeypatch: 
     ):
         with pytest.raises(ConfigError, match=words):
             submit(store, **settings)
+    with pytest.raises(ConfigError, match=r"seed must be a list of values, got 3; for example seed=\[3\]"):
+        sweep("reverse-small", seed=3)  # type: ignore[arg-type]
     words = "trains 60 models at once, and this server allows 2; choose fewer values"
     with pytest.raises(RunStoreError, match=words):
         jobs.submit(store, PRESET, sweep={"seed": range(60)}, limits=Limits(models=2))

@@ -19,13 +19,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from xformer.decoding import Step
+from xformer.decoding import GREEDY, Sampling, Step
 from xformer.edits import AnyEdit, Watch
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.model_shape import ModelShape
@@ -169,7 +169,13 @@ class ModelAdapter(Protocol):
         ...
 
     def steps(
-        self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any
+        self,
+        example: Example,
+        n: int | None = None,
+        *,
+        edits: Sequence[AnyEdit] = (),
+        sampling: Sampling = GREEDY,
+        generator: torch.Generator | None = None,
     ) -> Iterator[Step]:
         """Generate token by token.
 
@@ -177,7 +183,8 @@ class ModelAdapter(Protocol):
             example: The prompt.
             n: The largest number of tokens; None: the model's default. Generation also stops at an end token.
             edits: Applied in every step.
-            **how: `sampling` and `generator`, as for `xformer.decode`.
+            sampling: The sampling rule; greedy by default.
+            generator: The source of randomness, for a temperature above 0.
 
         Raises:
             UnavailableError: The model does not generate.

@@ -114,7 +114,7 @@ def iter_train(
 
 
 def _run_of(preset: Preset | str, out: str | Path | None, device: str, resume: bool) -> Run:
-    preset = preset_named(preset) if isinstance(preset, str) else preset
+    preset = preset_named(preset)
     task = Task(preset.task)
     task.check_fits(preset.model)
     chosen = choose_device(device)

@@ -116,7 +116,7 @@ def iter_train_many(
 def _runs_of(
     presets: Sequence[Preset | str], out: str | Path | None, device: str, resume: bool
 ) -> tuple[dict[int, Run], list[Path | None]]:
-    chosen = [preset_named(preset) if isinstance(preset, str) else preset for preset in presets]
+    chosen = [preset_named(preset) for preset in presets]
     check_alike(chosen)
     torch_device = choose_device(device)
     Task(chosen[0].task).check_fits(chosen[0].model)

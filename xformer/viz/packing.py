@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float, UInt8
 from xformer.adapters.on_demand import LEVELS, MASKED, NAN, OnDemand, Thumbnail
 from xformer.analysis.attention_patterns import relative_change, token_names
 from xformer.blocks import block_max, block_size
+from xformer.errors import check_index
 from xformer.reading import Reading
 from xformer.site import Site, layer_title
 from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL
@@ -277,6 +278,8 @@ def pack(
     Raises:
         ValueError: The shapes of the two runs differ.
     """
+    check_index("layer", selected[0], len(layers))
+    check_index("head", selected[1], layers[selected[0]].shape[0])
     runs = [layers] if changed is None else [layers, changed]
     shapes = [[layer.shape for layer in run] for run in runs]
     if shapes[-1] != shapes[0]:
