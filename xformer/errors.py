@@ -20,7 +20,7 @@ Each message is one plain sentence that can be shown to a visitor as it is.
 """
 
 import operator
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from typing import Any
 
@@ -103,6 +103,12 @@ def check_index(name: str, value: Any, n: int, *, least: int = 0) -> None:
         is_valid = False
     if not is_valid:
         raise InputError(f"{name} must be from {least} to {n - 1}, got {value!r:.100}.")
+
+
+def check_indices(name: str, values: Iterable[Any], n: int) -> None:
+    """Raise `InputError` unless all values of an argument are whole numbers from 0 to n − 1."""
+    for value in values:
+        check_index(name, value, n)
 
 
 def similar_names(name: str, names: Collection[str]) -> str:

@@ -572,7 +572,7 @@ def adapter_of(where: Readable, typed: Any = None, tokenizer: Any = None) -> Mod
         return BareModel(where.model, name) if where.task is None else TaskModel(where.model, where.task, name)
     if isinstance(where, nn.Module):
         return opened_module(where, typed, tokenizer)
-    if not isinstance(where, ModelAdapter):
+    if not hasattr(where, "frame"):  # of a ModelAdapter
         raise InputError(
             f"A model is a path, a checkpoint or a torch module, got {where!r:.100}; try 'checkpoints/reverse'."
         )

@@ -21,7 +21,7 @@ from xformer.analysis.attention_patterns import blocks, pooled, pooled_keys, spa
 from xformer.analysis.generation import kl, total_variation
 from xformer.analysis.residual import holds_from, lens
 from xformer.analysis.tables import array_table
-from xformer.errors import EditError, InputError
+from xformer.errors import EditError, InputError, check_index
 from xformer.reading import Reading
 from xformer.site import Site
 from xformer.tasks.batch import IGNORED
@@ -323,8 +323,7 @@ def at_position(reading: Reading, position: int) -> Reading:
         (2,)
     """
     n = reading.example.labels.shape[1]
-    if not 0 <= position < n:
-        raise InputError(f"This run has outputs 0 to {n - 1}, got {position}.")
+    check_index("position", position, n)
     labels = torch.full_like(reading.example.labels, IGNORED)
     labels[0, position] = reading.explained(position)
     recipe = f"xformer.analysis.at_position({reading.recipe}, {position})"

@@ -26,7 +26,7 @@ from xformer.adapters import ModelAdapter, TaskModel, own_task_model
 from xformer.analysis.ablation import logits_with_replacements
 from xformer.analysis.tables import array_table
 from xformer.checkpoints import Checkpoint
-from xformer.errors import EditError, UnavailableError
+from xformer.errors import EditError, UnavailableError, check_index, check_indices, check_option
 from xformer.memory import check_analysis
 from xformer.reading import Reading, adapter_of
 from xformer.site import Site
@@ -62,9 +62,11 @@ def activations(
         >>> table.shape  # rows are positions, columns are neurons
         (5, 514)
     """
+    check_option("stage", stage, ("pre", "post"))
     site = reading.feed_forward_site(layer)
     values, tokens = reading[f"{site.path}.{stage}"][0], reading.tokens_of(site.stack)  # [pos, d_ff]
     shown = list(range(len(values)) if positions is None else positions)
+    check_indices("positions", shown, len(values))
     table = pd.DataFrame(values[shown].numpy(force=True))
     table.insert(0, "position", shown)
     table.insert(1, "token", [tokens[position] for position in shown])
@@ -91,6 +93,7 @@ def neuron(reading: Reading, *, layer: int, neuron: int, positions: Sequence[int
         ['position', 'token', 'activation']
     """
     table = activations(reading, layer=layer, positions=positions)
+    check_index("neuron", neuron, table.shape[1] - 2)
     return table[["position", "token"]].assign(activation=table[neuron])
 
 
@@ -128,7 +131,9 @@ def fires_above(peak: Float[Tensor, " d_ff"], norms: Float[Tensor, " d_ff"] | No
 
 def top_neurons(reading: Reading, *, layer: int, position: int, n: int = 10) -> list[int]:
     """Return the `n` neurons with the highest `activity` at a position, highest first."""
-    here = activity(reading, layer=layer)[position]  # [d_ff]
+    active = activity(reading, layer=layer)  # [pos, d_ff]
+    check_index("position", position, len(active))
+    here = active[position]
     return here.topk(min(n, len(here))).indices.tolist()
 
 
@@ -240,6 +245,7 @@ def neurons(
     """
     post, labels = reading[f"{reading.feed_forward_site(layer).path}.post"][0], reading.subject.labels
     active = activity(reading, layer=layer)  # [pos, d_ff]
+    check_indices("position", () if position is None else [position], len(active))
     rank = active.mean(dim=0) if position is None else active[position]  # [d_ff]
     known = triggers(survey or reading, layer=layer)
     order = rank.argsort(descending=True, stable=True).tolist()
@@ -332,6 +338,11 @@ class Survey:
     def recipe(self) -> str | None:
         """The call that repeats the survey."""
         return self.path and f"xformer.analysis.survey({self.path!r}, {self.n_inputs}, {self.seed})"
+
+    def layer(self, layer: int) -> LayerSurvey:
+        """Return the statistics of a feed-forward layer, from 0. Raises `InputError` if there is none."""
+        check_index("layer", layer, len(self.layers))
+        return self.layers[self.subject.shape.feed_forward[layer].path]
 
     def read_by(self, site: Site) -> tuple[tuple[int, ...], ...]:
         """Return the tokens of every input that a layer reads."""
@@ -452,7 +463,7 @@ def triggers(of: Reading | Survey, *, layer: int) -> pd.DataFrame:
         'says'
     """
     if isinstance(of, Survey):
-        counted = of.layers[of.subject.shape.feed_forward[layer].path]
+        counted = of.layer(layer)
         tallies, is_known = counted.tallies, counted.fired >= LEAST_FIRINGS
         names = {"reads": of.subject.labels, "says": of.subject.labels}
     else:
@@ -541,8 +552,9 @@ def exciting_inputs(of: Survey, *, layer: int, neuron: int) -> pd.DataFrame:
         >>> list(table.columns)
         ['input', 'position', 'token', 'activation', 'tokens']
     """
+    counted = of.layer(layer)
     site = of.subject.shape.feed_forward[layer]
-    counted = of.layers[site.path]
+    check_index("neuron", neuron, counted.peak.shape[1])
     rows, peaks = [], counted.peak[:, neuron].tolist()
     for value, (index, position) in zip(peaks, counted.places[:, neuron].tolist(), strict=True):
         if abs(value) > counted.least[neuron]:

@@ -15,7 +15,7 @@ from xformer.analysis.attention_patterns import rollout_matrices
 from xformer.analysis.embeddings import cosine_matrix, pca
 from xformer.analysis.positions import added_positions
 from xformer.analysis.tables import array_table
-from xformer.errors import EditError, InputError, UnavailableError
+from xformer.errors import EditError, InputError, UnavailableError, check_index, check_option
 from xformer.formatting import percent
 from xformer.layers.embedding import PatchEmbedding
 from xformer.memory import rows_that_fit
@@ -112,6 +112,8 @@ def over_image(
         ['row', 'panel', 'place', 'weight']
     """
     patch_grid(reading)
+    check_option("laid", laid, ("heads", "rollout"))
+    check_index("query", query, len(reading.tokens))
     if laid == "rollout":
         reached = rollout_matrices(reading.trace)[:, query].tolist()  # [layer, key]
         panels = [(0, f"after layer {layer}", weights) for layer, weights in enumerate(reached, start=1)]

@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from xformer.analysis.attention_patterns import numbered, token_names
 from xformer.components import FEED_FORWARDS, KEY_VALUE_HEADS, MASKS, NORMS
-from xformer.errors import EditError, InputError, UnavailableError
+from xformer.errors import EditError, InputError, UnavailableError, check_option
 from xformer.layers.masks import causal_mask
 from xformer.positions import POSITION_KINDS
 from xformer.positions.sinusoidal import sinusoidal
@@ -170,6 +170,7 @@ def matrix(mixed: Mixed, *, which: str, n_columns: int | None = None) -> pd.Data
         >>> list(table.columns)
         ['matrix', 'row', 'column', 'value']
     """
+    check_option("which", which, ("x", "q", "k", "v", "scores", "weights", "out"))
     values = getattr(mixed, which)[:, :n_columns]  # [row, column]
     letter = mixed.out_letter if which == "out" else which
     numbers = [f"{letter}{index}" for index in range(1, values.shape[1] + 1)]

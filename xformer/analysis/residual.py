@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from xformer.adapters.adapter import Projection, Readout, before_norm
-from xformer.errors import EditError, InputError, UnavailableError
+from xformer.errors import EditError, InputError, UnavailableError, check_index, check_indices
 from xformer.reading import Reading
 from xformer.site import Site, after
 from xformer.trace import Trace
@@ -85,6 +85,7 @@ def positions_of(reading: Reading, positions: Sequence[int] | None = None) -> li
     real = reading.trace.real(reading.output_stack)
     has_one_each = reading.has_logits and reading.output not in WHOLE
     n = reading.logits.shape[1] if has_one_each else len(reading.ids(reading.output_stack))
+    check_indices("positions", positions or (), n)
     return [at for at in range(n) if (real is None or real[at]) and (positions is None or at in positions)]
 
 
@@ -307,8 +308,10 @@ def _inside(own: Projection, trace: Trace, site: Site, position: int, g: Vector)
 
 def explained_pair(reading: Reading, position: int, token: int | None = None) -> tuple[int, int]:
     """Return the token that is explained at a position, and the strongest other token."""
-    token = reading.explained(position) if token is None else token
+    expected = reading.explained(position)
+    token = expected if token is None else token
     others = reading.logits[0, position].clone()  # [vocab]
+    check_index("token", token, len(others))
     others[token] = float("-inf")
     return token, int(others.argmax())
 

@@ -14,6 +14,7 @@ from xformer.analysis.differences import decision_rows as rows_table
 from xformer.analysis.differences import pattern_difference as difference_table
 from xformer.analysis.differences import prediction_difference as prediction_table
 from xformer.analysis.differences import surprise_by_character as surprise_table
+from xformer.errors import check_index, check_option
 from xformer.reading import Reading
 from xformer.site import Site, layer_title
 from xformer.viz import theme
@@ -65,6 +66,7 @@ def pattern_difference(
         >>> readings = [run[1] for run in runs]  # at the second step
         >>> chart = xformer.viz.pattern_difference(readings, 1, 1)
     """
+    check_option("show", show, ("difference", "one", "other"))
     frame = difference_table(readings, layer, head, max_blocks) if table is None else table
     is_signed = show == "difference"
     allowed = frame["one_allowed"] | frame["other_allowed"] if is_signed else frame[f"{show}_allowed"]
@@ -117,8 +119,10 @@ def decision_rows(
         >>> readings = [run[1] for run in runs]  # at the second step
         >>> chart = xformer.viz.decision_rows(readings)
     """
+    check_index("show", show, len(readings))
     frame = rows_table(readings, pair=pair, n_heads=n_heads, max_keys=max_keys) if table is None else table
     frame = frame.loc[frame["model"] == readings[show].subject.name]
+    check_option("does", does, (None, *(Site.parse(path).kind_label for path in frame["layer"].unique())))
     frame = frame.loc[[does in (None, Site.parse(path).kind_label) for path in frame["layer"]]]
     data = frame[["weight", "allowed"]].assign(
         row=[_row_title(path, head) for path, head in zip(frame["layer"], frame["head"], strict=True)],

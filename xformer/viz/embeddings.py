@@ -19,7 +19,7 @@ from xformer.analysis.number_waves import circle as circle_table
 from xformer.analysis.number_waves import spectrum as spectrum_table
 from xformer.analysis.text_similarity import Pooling
 from xformer.analysis.text_similarity import similarity as similarity_table
-from xformer.errors import InputError
+from xformer.errors import InputError, check_option
 from xformer.formatting import percent
 from xformer.installed import needed
 from xformer.reading import Readable, Reading
@@ -211,6 +211,7 @@ def projection(
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
         >>> chart = xformer.viz.projection(reading)
     """
+    check_option("axes", axes, (2, 3))
     table = projection_table(reading, stack=stack)
     shares = [percent(share, 1) for share in table.attrs["explained"]]
     table = table.assign(shown=table["positions"] != "")
@@ -399,6 +400,7 @@ def similarity(
         >>> import xformer
         >>> chart = xformer.viz.similarity("checkpoints/characters", ["import os", "import sys", "return None"])
     """
+    check_option("what", what, ("map", "layers"))
     table = similarity_table(model, texts, pooling=pooling, tokenizer=tokenizer)
     layers = sorted(set(table["layer"]))
     shown = layers[-1] if layer is None else layer

@@ -24,6 +24,7 @@ from xformer.analysis.feed_forward import firing as firing_table
 from xformer.analysis.feed_forward import neuron as neuron_table
 from xformer.analysis.feed_forward import neurons as neurons_table
 from xformer.analysis.feed_forward import promotion as promotion_table
+from xformer.errors import check_option
 from xformer.reading import Reading
 from xformer.site import layer_title
 from xformer.viz import theme
@@ -93,6 +94,7 @@ def activations(
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
         >>> chart = xformer.viz.activations(reading, layer=1)
     """
+    check_option("order", order, ("sorted", "plain"))
     path = reading.feed_forward_site(layer).path
     frame = activations_table(reading, layer=layer, stage=stage, positions=positions)
     values = frame.drop(columns=["position", "token"]).to_numpy(dtype=np.float32)  # [pos, neuron]

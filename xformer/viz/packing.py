@@ -196,6 +196,8 @@ AnyLayer = PatternLayer | LaterLayer
 
 MAGIC, MAGIC_HEAD, MAGIC_ORIGINAL = b"XATT", b"XATH", b"XATO"
 
+SCALES = ("fixed", "own", "log", "without_first_token")
+"""Colour scales: 0 to 1, 0 to the head's maximum, logarithmic, 0 to the head's maximum excluding the first key."""
 SIDE = 48
 """Largest number of cells of a `plane` on either axis; longer inputs are max-pooled."""
 POWER = 2

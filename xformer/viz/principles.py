@@ -29,6 +29,7 @@ from xformer.analysis.principles import matrix as matrix_table
 from xformer.analysis.principles import product_variances as variances_table
 from xformer.analysis.principles import softmax_row as row_table
 from xformer.analysis.principles import softmax_saturation as saturation_table
+from xformer.errors import check_option
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import Chart, heat, hues, inks, layered, numbers, tips
@@ -74,6 +75,7 @@ def attention_steps(
     if step is None:
         charts = [attention_steps(reading, **at, step=one, dark=dark) for one in STEPS]
         return alt.vconcat(*charts).resolve_scale(x="independent", y="independent", color="independent")
+    check_option("step", step, STEPS)
     if step == "out":
         vector = head_output(reading, layer=layer, head=head, query=query)
         return _strips(_as_frame(step, vector), "dimension of the residual stream", dark, most=MOST_NUMBERS)
@@ -208,6 +210,7 @@ def softmax_saturation(*, what: str = "gradient", d: int | None = None, seed: in
         >>> import xformer
         >>> chart = xformer.viz.softmax_saturation()
     """
+    check_option("what", what, ("largest", "gradient"))
     frame = saturation_table(seed=seed)
     title, top = {"largest": ("largest weight of a row", 1.0), "gradient": ("largest p (1 − p)", 0.25)}[what]
     legend = alt.Legend(orient="top", symbolStrokeWidth=4)
