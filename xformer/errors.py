@@ -19,11 +19,6 @@
 Each message is one plain sentence that can be shown to a visitor as it is.
 """
 
-import operator
-from collections.abc import Collection, Iterable
-from difflib import get_close_matches
-from typing import Any
-
 
 class XformerError(Exception):
     """Base class of the errors that this library raises."""
@@ -87,37 +82,3 @@ class QuotaExceededError(RunStoreError, InputError):
 
 class ClassroomError(XformerError):
     """A classroom has ended, or rejects the message."""
-
-
-def check_option(name: str, value: object, options: Collection[object]) -> None:
-    """Raise `InputError` unless an argument has one of the values in `options`."""
-    if value not in options:
-        raise InputError(f"{name} must be one of {', '.join(map(str, options))}, got {value!r:.100}.")
-
-
-def check_index(name: str, value: Any, n: int, *, least: int = 0) -> None:
-    """Raise `InputError` unless an argument is a whole number from `least` to n − 1."""
-    try:
-        is_valid = not isinstance(value, bool) and least <= operator.index(value) < n
-    except TypeError:
-        is_valid = False
-    if not is_valid:
-        raise InputError(f"{name} must be from {least} to {n - 1}, got {value!r:.100}.")
-
-
-def check_indices(name: str, values: Iterable[Any], n: int) -> None:
-    """Raise `InputError` unless all values of an argument are whole numbers from 0 to n − 1."""
-    for value in values:
-        check_index(name, value, n)
-
-
-def similar_names(name: str, names: Collection[str]) -> str:
-    """Return the end of a sentence about an unknown name: up to three similar names, or else the first names."""
-    if near := get_close_matches(name, names, n=3, cutoff=0.4):
-        return f"did you mean {', '.join(near)}?"
-    more = f", … ({len(names)} in all)" if len(names) > MOST_NAMES else ""
-    return f"its names are {', '.join([*names][:MOST_NAMES])}{more}."
-
-
-MOST_NAMES = 20
-"""The most names that an error lists."""

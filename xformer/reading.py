@@ -32,15 +32,8 @@ from xformer.adapters.load import in_memory, is_external, opened_from, opened_mo
 from xformer.adapters.on_demand import OnDemand
 from xformer.checkpoints import Checkpoint, load
 from xformer.edits import AnyEdit, set_causal
-from xformer.errors import (
-    ActivationError,
-    EditError,
-    InputError,
-    UnavailableError,
-    check_index,
-    check_option,
-    similar_names,
-)
+from xformer.errors import ActivationError, EditError, InputError, UnavailableError
+from xformer.formatting import check_index, check_option, similar_names
 from xformer.interventions import all_edits, changed_source, parse
 from xformer.memory import check_analysis
 from xformer.model import Transformer

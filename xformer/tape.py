@@ -18,7 +18,8 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
-from xformer.errors import EditError, similar_names
+from xformer.errors import EditError
+from xformer.formatting import similar_names
 
 
 @dataclass(frozen=True, eq=False)

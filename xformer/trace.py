@@ -19,16 +19,9 @@ from torch import Tensor
 
 from xformer.config import ModelConfig
 from xformer.edits import AnyEdit, Replace
-from xformer.errors import (
-    ActivationError,
-    CheckpointError,
-    ConfigError,
-    InputError,
-    MissingError,
-    UnavailableError,
-    similar_names,
-)
+from xformer.errors import ActivationError, CheckpointError, ConfigError, InputError, MissingError, UnavailableError
 from xformer.files import MAX_HEADER, Header, guarded, parse_header, strict_json, write_atomically
+from xformer.formatting import similar_names
 from xformer.model import Transformer
 from xformer.site import Site
 from xformer.tape import Tape, graph_of

@@ -16,7 +16,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from xformer.edits import AnyEdit, Apply, Replace
-from xformer.errors import ActivationError, EditError, InputError, similar_names
+from xformer.errors import ActivationError, EditError, InputError
+from xformer.formatting import similar_names
 from xformer.model_shape import ModelShape
 
 _ENDS = {"hook_embed": "embed", "hook_pos_embed": "pos_embed", "ln_final.hook_normalized": "final_norm"}

@@ -47,7 +47,7 @@ def counted() -> Agreement:
     [
         (lambda r: analysis.accuracy(counted(), "size"), "by .* all, position, length, got 'size'"),
         (lambda r: analysis.confusion(counted(), "third"), "model .* a, b, got 'third'"),
-        (lambda r: analysis.activations(r, layer=0, stage="out"), "stage must be one of pre, post, got 'out'"),
+        (lambda r: analysis.activations(r, layer=0, stage="out"), "stage must be one of pre, up, post, got 'out'"),
         (lambda r: analysis.activations(r, layer=0, positions=[5]), "positions must be from 0 to 4, got 5"),
         (lambda r: analysis.answer_path(r, position=-1), "position must be from 0 to 4, got -1"),
         (lambda r: analysis.attribution(r, position=0, token=20), "token must be from 0 to 19, got 20"),

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from xformer.adapters import TaskModel
 from xformer.analysis.tables import array_table
-from xformer.errors import EditError, check_option
+from xformer.errors import EditError
+from xformer.formatting import check_option
 from xformer.memory import check_analysis
 from xformer.reading import Reading
 from xformer.site import Site

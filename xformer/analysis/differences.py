@@ -21,7 +21,8 @@ from xformer.analysis.attention_patterns import blocks, pooled, pooled_keys, spa
 from xformer.analysis.generation import kl, total_variation
 from xformer.analysis.residual import holds_from, lens
 from xformer.analysis.tables import array_table
-from xformer.errors import EditError, InputError, check_index
+from xformer.errors import EditError, InputError
+from xformer.formatting import check_index
 from xformer.reading import Reading
 from xformer.site import Site
 from xformer.tasks.batch import IGNORED

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from xformer.adapters import ModelAdapter
 from xformer.analysis.tables import array_table
-from xformer.errors import check_index, check_indices, check_option
+from xformer.formatting import check_index, check_indices, check_option
 from xformer.memory import check_analysis
 from xformer.reading import Reading
 from xformer.site import STACKS

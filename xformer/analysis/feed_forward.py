@@ -26,7 +26,8 @@ from xformer.adapters import ModelAdapter, TaskModel, own_task_model
 from xformer.analysis.ablation import logits_with_replacements
 from xformer.analysis.tables import array_table
 from xformer.checkpoints import Checkpoint
-from xformer.errors import EditError, UnavailableError, check_index, check_indices, check_option
+from xformer.errors import EditError, UnavailableError
+from xformer.formatting import check_index, check_indices, check_option
 from xformer.memory import check_analysis
 from xformer.reading import Reading, adapter_of
 from xformer.site import Site
@@ -49,7 +50,7 @@ def activations(
     Args:
         reading: The run.
         layer: The feed-forward layer, from 0.
-        stage: "pre" or "post" the activation function. In a gated layer, "post" is act(gate) × up.
+        stage: "pre" or "post" the activation function. In a gated layer, "post" is act(gate) × up, and there is also "up".
         positions: The positions to return, from 0; all by default.
 
     Returns:
@@ -62,7 +63,7 @@ def activations(
         >>> table.shape  # rows are positions, columns are neurons
         (5, 514)
     """
-    check_option("stage", stage, ("pre", "post"))
+    check_option("stage", stage, ("pre", "up", "post"))
     site = reading.feed_forward_site(layer)
     values, tokens = reading[f"{site.path}.{stage}"][0], reading.tokens_of(site.stack)  # [pos, d_ff]
     shown = list(range(len(values)) if positions is None else positions)

@@ -15,8 +15,8 @@ from xformer.analysis.attention_patterns import rollout_matrices
 from xformer.analysis.embeddings import cosine_matrix, pca
 from xformer.analysis.positions import added_positions
 from xformer.analysis.tables import array_table
-from xformer.errors import EditError, InputError, UnavailableError, check_index, check_option
-from xformer.formatting import percent
+from xformer.errors import EditError, InputError, UnavailableError
+from xformer.formatting import check_index, check_option, percent
 from xformer.layers.embedding import PatchEmbedding
 from xformer.memory import rows_that_fit
 from xformer.model import Transformer

@@ -21,7 +21,8 @@ from torch import Tensor
 from xformer.adapters import ModelAdapter, TaskModel
 from xformer.adapters.adapter import Measure
 from xformer.adapters.inputs import known_pairs
-from xformer.errors import InputError, check_index, check_indices
+from xformer.errors import InputError
+from xformer.formatting import check_index, check_indices
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example

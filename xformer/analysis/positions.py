@@ -26,7 +26,8 @@ from xformer.adapters import BareModel, own_model
 from xformer.analysis.tables import array_table
 from xformer.config import ModelConfig
 from xformer.edits import zero_positions
-from xformer.errors import InputError, UnavailableError, check_indices, check_option
+from xformer.errors import InputError, UnavailableError
+from xformer.formatting import check_indices, check_option
 from xformer.layers.masks import Layout
 from xformer.layers.stack import Stack
 from xformer.positions import POSITION_KINDS, PositionKind

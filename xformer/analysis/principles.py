@@ -23,7 +23,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from xformer.analysis.attention_patterns import numbered, token_names
 from xformer.components import FEED_FORWARDS, KEY_VALUE_HEADS, MASKS, NORMS
-from xformer.errors import EditError, InputError, UnavailableError, check_option
+from xformer.errors import EditError, InputError, UnavailableError
+from xformer.formatting import check_option
 from xformer.layers.masks import causal_mask
 from xformer.positions import POSITION_KINDS
 from xformer.positions.sinusoidal import sinusoidal

@@ -21,7 +21,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from xformer.adapters.adapter import Projection, Readout, before_norm
-from xformer.errors import EditError, InputError, UnavailableError, check_index, check_indices
+from xformer.errors import EditError, InputError, UnavailableError
+from xformer.formatting import check_index, check_indices
 from xformer.reading import Reading
 from xformer.site import Site, after
 from xformer.trace import Trace

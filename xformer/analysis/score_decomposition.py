@@ -24,7 +24,8 @@ from xformer.adapters.adapter import FrozenNorm
 from xformer.analysis.residual import check_told_apart, entering, projection_of, tolerance
 from xformer.analysis.tables import array_table
 from xformer.disk_quota import megabytes
-from xformer.errors import InputError, UnavailableError, check_index, check_indices
+from xformer.errors import InputError, UnavailableError
+from xformer.formatting import check_index, check_indices
 from xformer.memory import BYTES_PER_FLOAT, free_bytes
 from xformer.reading import Reading, rerun
 from xformer.site import Site, after, layer_title

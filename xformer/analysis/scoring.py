@@ -34,7 +34,8 @@ from xformer.analysis.comparison import (
     predictions,
 )
 from xformer.analysis.tables import TableSoFar
-from xformer.errors import InputError, UnavailableError, check_option
+from xformer.errors import InputError, UnavailableError
+from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.tasks import Task
 from xformer.training.evaluate import lengths_of, of_length, scores_by_length

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from xformer.errors import check_option
+from xformer.formatting import check_option
 
 APPEARS = 0.5
 """A head has appeared when half of its attention is where the task requires it."""

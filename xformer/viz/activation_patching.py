@@ -16,7 +16,8 @@ from xformer.analysis.activation_patching import patching as patching_table
 from xformer.analysis.activation_patching import patching_map as map_table
 from xformer.analysis.attention_patterns import SCORES, TASK, head_scores
 from xformer.analysis.minimal_pairs import Token
-from xformer.errors import InputError, UnavailableError, check_option
+from xformer.errors import InputError, UnavailableError
+from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import Chart, head_titles, heat, inks, label_layers, layered, numbers, place_labels, tips

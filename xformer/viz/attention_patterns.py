@@ -19,7 +19,8 @@ from xformer.analysis.attention_patterns import rollout as rollout_table
 from xformer.analysis.reactions import ARROW
 from xformer.analysis.reactions import atom_mapping as mapping_table
 from xformer.blocks import block_max, block_size
-from xformer.errors import EditError, check_option
+from xformer.errors import EditError
+from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz.charts import (
     PADDED,

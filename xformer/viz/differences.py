@@ -14,7 +14,7 @@ from xformer.analysis.differences import decision_rows as rows_table
 from xformer.analysis.differences import pattern_difference as difference_table
 from xformer.analysis.differences import prediction_difference as prediction_table
 from xformer.analysis.differences import surprise_by_character as surprise_table
-from xformer.errors import check_index, check_option
+from xformer.formatting import check_index, check_option
 from xformer.reading import Reading
 from xformer.site import Site, layer_title
 from xformer.viz import theme

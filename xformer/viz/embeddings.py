@@ -19,8 +19,8 @@ from xformer.analysis.number_waves import circle as circle_table
 from xformer.analysis.number_waves import spectrum as spectrum_table
 from xformer.analysis.text_similarity import Pooling
 from xformer.analysis.text_similarity import similarity as similarity_table
-from xformer.errors import InputError, check_option
-from xformer.formatting import percent
+from xformer.errors import InputError
+from xformer.formatting import check_option, percent
 from xformer.installed import needed
 from xformer.reading import Readable, Reading
 from xformer.viz import theme

@@ -24,7 +24,7 @@ from xformer.analysis.feed_forward import firing as firing_table
 from xformer.analysis.feed_forward import neuron as neuron_table
 from xformer.analysis.feed_forward import neurons as neurons_table
 from xformer.analysis.feed_forward import promotion as promotion_table
-from xformer.errors import check_option
+from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.site import layer_title
 from xformer.viz import theme
@@ -76,7 +76,7 @@ def activations(
     Args:
         reading: The run.
         layer: The layer, from 0.
-        stage: "pre" or "post" the nonlinearity.
+        stage: "pre" or "post" the nonlinearity; in a gated layer also "up".
         order: "sorted" (by mean activity, see `analysis.neurons`, the most active first) or "plain" (by index).
         before: The original run, to compare with.
         positions: The positions, from 0; all of them by default.

@@ -19,7 +19,8 @@ from xformer.analysis.generation import divergence_by_step as divergence_table
 from xformer.analysis.generation import likeliest_tokens as tokens_table
 from xformer.analysis.generation import predictions_by_step as predictions_table
 from xformer.analysis.generation import steering_by_scale as steering_table
-from xformer.errors import InputError, check_option
+from xformer.errors import InputError
+from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import Chart, hues, layered, tips, token_lanes

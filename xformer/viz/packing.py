@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, UInt8
 from xformer.adapters.on_demand import LEVELS, MASKED, NAN, OnDemand, Thumbnail
 from xformer.analysis.attention_patterns import relative_change, token_names
 from xformer.blocks import block_max, block_size
-from xformer.errors import check_index
+from xformer.formatting import check_index
 from xformer.reading import Reading
 from xformer.site import Site, layer_title
 from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL

@@ -29,7 +29,7 @@ from xformer.analysis.principles import matrix as matrix_table
 from xformer.analysis.principles import product_variances as variances_table
 from xformer.analysis.principles import softmax_row as row_table
 from xformer.analysis.principles import softmax_saturation as saturation_table
-from xformer.errors import check_option
+from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import Chart, heat, hues, inks, layered, numbers, tips

@@ -14,7 +14,7 @@ from xformer.analysis.residual import lens as lens_table
 from xformer.analysis.residual import norms as norms_table
 from xformer.analysis.residual import strongest
 from xformer.analysis.score_decomposition import score_attribution as score_table
-from xformer.errors import check_option
+from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED
 from xformer.viz import theme

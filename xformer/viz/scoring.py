@@ -14,7 +14,7 @@ from xformer.analysis.scoring import accuracy as accuracy_table
 from xformer.analysis.scoring import accuracy_by_length as length_table
 from xformer.analysis.scoring import confusion as confusion_table
 from xformer.analysis.scoring import lengths_compared as compared_table
-from xformer.errors import check_option
+from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import Chart, heat, hues, layered, tips

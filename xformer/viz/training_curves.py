@@ -19,7 +19,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from xformer.bugs.lab import Lesson
-from xformer.errors import check_option
+from xformer.formatting import check_option
 from xformer.viz import theme
 from xformer.viz.charts import Chart, hues, layered, tips
 

@@ -16,7 +16,7 @@ from jaxtyping import UInt8
 
 from xformer.analysis.training_runs import curves_of_all, quantiles
 from xformer.analysis.training_runs import sweep_outcome as outcome_table
-from xformer.errors import check_option
+from xformer.formatting import check_option
 from xformer.viz import theme
 from xformer.viz.charts import Chart, heat, inks, layered, numbers, pixel_axes, pool_maps, small_maps, tips
 from xformer.viz.packing import LEVELS, NAN

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from xformer.errors import InputError, check_index
+from xformer.errors import InputError
 from xformer.files import write_atomically
+from xformer.formatting import check_index
 from xformer.installed import needed
 from xformer.reading import Reading
 from xformer.viz.packing import (
