@@ -282,13 +282,13 @@ def over_image_panel(view: View, chosen: Selection | None = None) -> None:
             who = choose("from", options, names[0], "From query", widget=st.selectbox, width=160)
         else:
             who = names[locked]
-    options: dict[str, Any] = {"laid": laid}
+    options: dict[str, Any] = {"what": laid}
     if chosen is not None and laid != "rollout":
         options = {"layer": chosen.layer} | ({"head": chosen.head} if laid == "head" else {})
     options["query"] = names.index(who)
     if chosen is not None and view.is_changed:  # both runs on one scale
         both = pd.concat([table(view, analysis.over_image, run, **options) for run in view.runs().values()])
-        options["top"] = both.loc[both["place"].str.startswith("r"), "weight"].to_numpy().max().item()
+        options["limit"] = both.loc[both["place"].str.startswith("r"), "weight"].to_numpy().max().item()
     of_each_run(view, "over-image", viz.over_image, **options)
     if laid == "rollout":
         st.caption(f"How much of each patch could have reached **{who}** after each layer. {ROLLOUT}")

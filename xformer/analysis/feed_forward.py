@@ -358,14 +358,14 @@ def fitting(subject: TaskModel, work: float = 2e10) -> int:
     return max(16, min(500, int(work / (token * longest))))
 
 
-def survey(where: str | Path | Checkpoint | TaskModel, n: int = 500, seed: int = 0) -> Survey:
-    """Run a model on `n` inputs sampled from its task, and count where its neurons fire.
+def survey(model: str | Path | Checkpoint | TaskModel, samples: int = 500, seed: int = 0) -> Survey:
+    """Run a model on `samples` inputs sampled from its task, and count where its neurons fire.
 
-    Inputs are from the task's "test" stream, which is never used in training; the same (n, seed) gives the same inputs.
+    Inputs are from the task's "test" stream, which is never used in training; the same (samples, seed) gives the same inputs.
 
     Args:
-        where: A checkpoint with a task, or its path.
-        n: The number of inputs; fewer if the task has fewer unseen ones.
+        model: A checkpoint with a task, or its path.
+        samples: The number of inputs; fewer if the task has fewer unseen ones.
         seed: The seed of the sampled inputs.
 
     Returns:
@@ -379,9 +379,9 @@ def survey(where: str | Path | Checkpoint | TaskModel, n: int = 500, seed: int =
         >>> survey = xformer.analysis.survey("checkpoints/reverse", 50)
         >>> table = xformer.analysis.firing(survey)
     """
-    subject = own_task_model(adapter_of(where))
-    task, path = subject.task, str(where) if isinstance(where, str | Path) else None
-    n = min(n, task.rule.unseen or n)
+    subject = own_task_model(adapter_of(model))
+    task, path = subject.task, str(model) if isinstance(model, str | Path) else None
+    n = min(samples, task.rule.unseen or samples)
     sample = task.sample(n, seed=seed)
     batch = max(1, min(250, MOST_TOKENS_AT_ONCE // max(task.longest)))
     pad = task.vocabulary.special.pad

@@ -86,14 +86,14 @@ CROWDED = 6
 
 
 def over_image(
-    reading: Reading, *, query: int = 0, laid: str = "heads", layer: int | None = None, head: int | None = None
+    reading: Reading, *, query: int = 0, what: str = "heads", layer: int | None = None, head: int | None = None
 ) -> pd.DataFrame:
     """Show the attention of one position of a vision model over the image, panel by panel.
 
     Args:
         reading: A run on an image.
         query: The query position, from 0: the class token if there is one.
-        laid: "heads" for a row per layer with a panel for each head and for their mean, or "rollout" for a panel per layer.
+        what: "heads" for a row per layer with a panel for each head and for their mean, or "rollout" for a panel per layer.
         layer: Only this attention layer, from 0.
         head: Only this head of each layer, from 0.
 
@@ -112,9 +112,9 @@ def over_image(
         ['row', 'panel', 'place', 'weight']
     """
     patch_grid(reading)
-    check_option("laid", laid, ("heads", "rollout"))
+    check_option("what", what, ("heads", "rollout"))
     check_index("query", query, len(reading.tokens))
-    if laid == "rollout":
+    if what == "rollout":
         reached = rollout_matrices(reading.trace)[:, query].tolist()  # [layer, key]
         panels = [(0, f"after layer {layer}", weights) for layer, weights in enumerate(reached, start=1)]
     else:

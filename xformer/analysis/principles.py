@@ -153,30 +153,30 @@ def order_error(sentence: Sentence, order: Sequence[int], *, add_positions: bool
     return (permuted - original[list(order)]).abs().max().item()
 
 
-def matrix(mixed: Mixed, *, which: str, n_columns: int | None = None) -> pd.DataFrame:
+def matrix(mixed: Mixed, *, what: str, n_columns: int | None = None) -> pd.DataFrame:
     """Tabulate one matrix of an attention, a row per cell.
 
     Args:
         mixed: The attention, from the methods of a `principles.Sentence`.
-        which: The matrix: "x", "q", "k", "v", "scores", "weights" or "out".
+        what: The matrix: "x", "q", "k", "v", "scores", "weights" or "out".
         n_columns: Keep only the first columns; all by default.
 
     Returns:
-        A row per cell: matrix (`which`), row and column (words with their positions, or numbered dimensions), value.
+        A row per cell: matrix (`what`), row and column (words with their positions, or numbered dimensions), value.
 
     Example:
         >>> import xformer
         >>> sentence = xformer.analysis.principles.Sentence("the cat saw the dog", d=4)
-        >>> table = xformer.analysis.matrix(sentence.attention(), which="weights")
+        >>> table = xformer.analysis.matrix(sentence.attention(), what="weights")
         >>> list(table.columns)
         ['matrix', 'row', 'column', 'value']
     """
-    check_option("which", which, ("x", "q", "k", "v", "scores", "weights", "out"))
-    values = getattr(mixed, which)[:, :n_columns]  # [row, column]
-    letter = mixed.out_letter if which == "out" else which
+    check_option("what", what, ("x", "q", "k", "v", "scores", "weights", "out"))
+    values = getattr(mixed, what)[:, :n_columns]  # [row, column]
+    letter = mixed.out_letter if what == "out" else what
     numbers = [f"{letter}{index}" for index in range(1, values.shape[1] + 1)]
-    columns = mixed.names[:n_columns] if which in BETWEEN_WORDS else numbers
-    cells = [(which, row, column) for row in mixed.names for column in columns]
+    columns = mixed.names[:n_columns] if what in BETWEEN_WORDS else numbers
+    cells = [(what, row, column) for row in mixed.names for column in columns]
     return pd.DataFrame(cells, columns=["matrix", "row", "column"]).assign(value=values.flatten().tolist())
 
 

@@ -188,7 +188,7 @@ HEIGHT_IN_PLANE, HEIGHT_IN_SPACE = 430, 480
 
 
 def projection(
-    reading: Reading, *, axes: int = 2, stack: str | None = None, near: int | None = None, dark: bool = False
+    reading: Reading, *, axes: int = 2, stack: str | None = None, token: int | None = None, dark: bool = False
 ) -> Any:
     """Draw the token embeddings along their first two principal components (Altair), or three, rotated with the mouse (Plotly).
 
@@ -200,7 +200,7 @@ def projection(
         reading: The run.
         axes: 2 for a plane, 3 for space.
         stack: "encoder" or "decoder", where a model has both.
-        near: The id of the token with a ring.
+        token: The id of the token with a ring.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -216,10 +216,10 @@ def projection(
     shares = [percent(share, 1) for share in table.attrs["explained"]]
     table = table.assign(shown=table["positions"] != "")
     if len(table) > MOST_POINTS_DRAWN:
-        beside = [] if near is None else [near, *neighbours(reading, token=near, stack=stack)["id"]]
+        beside = [] if token is None else [token, *neighbours(reading, token=token, stack=stack)["id"]]
         drawn = table.index.isin([*beside, *np.linspace(0, len(table) - 1, MOST_POINTS_DRAWN).astype(int)])
         table = table[drawn | table["shown"]].assign(named=lambda one: one["shown"] | one["id"].isin(beside))
-    return _in_space(table, shares, dark) if axes == 3 else _in_the_plane(table, shares, near, dark)
+    return _in_space(table, shares, dark) if axes == 3 else _in_the_plane(table, shares, token, dark)
 
 
 def _in_the_plane(table: pd.DataFrame, shares: Sequence[str], near: int | None, dark: bool) -> Chart:

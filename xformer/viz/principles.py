@@ -274,7 +274,7 @@ MANY_COLUMNS = 6
 
 
 def matrix(
-    mixed: Mixed, *, which: str, n_columns: int | None = None, row: int | None = None, dark: bool = False
+    mixed: Mixed, *, what: str, n_columns: int | None = None, row: int | None = None, dark: bool = False
 ) -> Chart:
     """Draw `analysis.matrix` as coloured cells with numbers: weights on a scale from 0 to 1, other values centred on zero.
 
@@ -282,7 +282,7 @@ def matrix(
 
     Args:
         mixed: The attention of a `principles.Sentence`.
-        which: The matrix: "x", "q", "k", "v", "scores", "weights" or "out".
+        what: The matrix: "x", "q", "k", "v", "scores", "weights" or "out".
         n_columns: The number of columns to keep, from the first.
         row: The row to frame, from 0.
         dark: Whether to draw on a dark background.
@@ -293,9 +293,9 @@ def matrix(
     Example:
         >>> import xformer
         >>> sentence = xformer.analysis.principles.Sentence("the cat saw the dog", d=4)
-        >>> chart = xformer.viz.matrix(sentence.attention(), which="weights")
+        >>> chart = xformer.viz.matrix(sentence.attention(), what="weights")
     """
-    frame, is_share = matrix_table(mixed, which=which, n_columns=n_columns), which == "weights"
+    frame, is_share = matrix_table(mixed, what=what, n_columns=n_columns), what == "weights"
     down, across = list(dict.fromkeys(frame["row"])), list(dict.fromkeys(frame["column"]))
     values = frame["value"].to_numpy(dtype=float)
     limit = 1.0 if is_share else theme.signed_limit(values)
