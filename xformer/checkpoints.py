@@ -197,7 +197,7 @@ def _build(checked: tuple[ModelConfig, Task | None, dict[str, Any]], content: by
     for name, value in weights.items():
         if not bool(value.isfinite().all()):
             raise CheckpointError(f"The weights {name!r} contain NaN or infinity.")
-    model = Transformer(config)
+    model = Transformer(config, torch.Generator())  # the global generator stays as it is
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(weights[name])
