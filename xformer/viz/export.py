@@ -70,8 +70,8 @@ def save(
         grey: Whether to convert to greyscale: signed data from black (negative) to white, masked cells hatched.
 
     Raises:
-        InputError: The suffix is unknown, there is no chart, a size is not positive, a 3-D figure is saved as anything but .html,
-            or several charts as .html.
+        InputError: The suffix is unknown, there is no chart, a size is not positive, a 3-D figure is saved as anything but
+            .html, or several charts as .html.
 
     Example:
         >>> import tempfile, xformer
