@@ -1,15 +1,12 @@
 """Training many models in one step, compared with training one after the other: time per model and step.
 
 Every variant takes whole steps, including drawing the data. A stack of n models is compared with one model that takes n steps
-in the same turn. As in a worker of the app, glibc keeps freed memory; without that, a stack of large models is slower than
-training them one after the other.
+in the same turn. Only GPUs train in stacks: on a CPU this shows what a stack would gain or lose there.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
-import sys
 from collections.abc import Callable
 
 import torch
@@ -18,7 +15,6 @@ from benchmarks.measure import Machine, in_turns, options, ratio, show
 from xformer.presets import preset
 from xformer.tasks import Task
 from xformer.training import many
-from xformer.training.executors.process import KEEP_MEMORY
 from xformer.training.loop import Run, choose_device
 from xformer.training.sweeps import check_alike, sweep
 
@@ -30,7 +26,7 @@ def stacked(name: str, n: int, device: torch.device) -> Callable[[], object]:
     runs = [Run(one, Task(one.task), device, None) for one in presets]
 
     def step() -> None:
-        for run, figures in zip(runs, many.train_step(runs), strict=True):
+        for run, figures in zip(runs, many.stacked_step(runs), strict=True):
             run.finish_step(*figures)
 
     return step
@@ -55,10 +51,6 @@ def main() -> None:
         presets={"nargs": "+", "default": ["reverse-small", "reverse-mirror", "reverse-seq2seq", "reverse", "modular"]},
         device={"default": "cpu"},
     )  # fmt: skip
-    if not KEEP_MEMORY.items() <= os.environ.items():  # read once, when a process starts
-        os.execve(
-            sys.executable, [sys.executable, "-m", "benchmarks.train_many", *sys.argv[1:]], os.environ | KEEP_MEMORY
-        )
     machine, device = Machine.start(given.threads), choose_device(given.device)
     rows = []
     for name in given.presets:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from xformer.checkpoints import load
 from xformer.errors import ConfigError, RunStoreError
 from xformer.files import STATE, snapshot_steps
 from xformer.tasks import texts
-from xformer.training import jobs, many, worker
+from xformer.training import jobs, worker
 from xformer.training.entry import Entry
 from xformer.training.limits import Limits
 from xformer.training.loop import Run
@@ -37,15 +36,15 @@ def submit(store: RunStore, preset: Any = PRESET, **settings: Any) -> str:
 
 def train(store: RunStore, run: str, monkeypatch: pytest.MonkeyPatch, at: dict[int, Any] | None = None) -> Entry:
     """Train a queued sweep in this process; `at[step]` is called before the next step."""
-    step_of_all = many.train_step
+    step_of_one = Run.train_step
 
-    def step(runs: Sequence[Run]) -> Any:
-        if at and (do := at.pop(runs[0].step, None)):
+    def step(run: Run) -> None:
+        if at and (do := at.pop(run.step, None)):
             do()
-        return step_of_all(runs)
+        step_of_one(run)
 
     with quick_worker(monkeypatch), monkeypatch.context() as patch:
-        patch.setattr(many, "train_step", step)
+        patch.setattr(Run, "train_step", step)
         worker.work(store, run, claim(store, run))
     return store.entry(run)
 
