@@ -61,9 +61,6 @@ lint: .venv/test
 
 # Run all benchmarks against peers and write docs/figures.md: half an hour on an idle machine.
 BENCHMARKS := train_step train_many record characters browser screens panels training_room live
-# These variables make glibc keep freed memory, as in a worker.
-bench: export MALLOC_MMAP_THRESHOLD_ = 1073741824
-bench: export MALLOC_TRIM_THRESHOLD_ = 2147483647
 bench: .venv/test
 	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --keep || exit 1; done
 	$(BIN)/python -m benchmarks.figures
