@@ -61,9 +61,6 @@ lint: .venv/test
 
 # Run all benchmarks against peers and write docs/figures.md: half an hour on an idle machine.
 BENCHMARKS := train_step train_many record characters browser screens panels training_room live
-# These variables make glibc keep freed memory, as in a worker.
-bench: export MALLOC_MMAP_THRESHOLD_ = 1073741824
-bench: export MALLOC_TRIM_THRESHOLD_ = 2147483647
 bench: .venv/test
 	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --keep || exit 1; done
 	$(BIN)/python -m benchmarks.figures
@@ -80,13 +77,9 @@ ENTRIES := streamlit streamlit_message notebook page
 bundle: export LC_ALL := C
 bundle:
 	rm -rf xformer/widgets/bundles
-	cd xformer/widgets && for widget in $$(ls -d */ | grep -v __pycache__ | tr -d /); do \
-		entries=$$(ls $(ENTRIES:%=$$widget/%.js) 2>/dev/null); \
-		test -z "$$entries" || npx --yes esbuild@0.28.2 $$entries --bundle --format=esm --charset=utf8 --log-level=warning \
-			--minify-whitespace --minify-syntax --outbase=. --outdir=bundles \
-			--banner:js="// Made by make bundle. SHA-256 of the sources: $$(cat *.js */*.js | sha256sum | cut -d ' ' -f 1)" \
-			|| exit 1; \
-	done
+	cd xformer/widgets && npx --yes esbuild@0.28.2 $$(ls $(ENTRIES:%=*/%.js)) --bundle --format=esm --charset=utf8 \
+		--log-level=warning --minify-whitespace --minify-syntax --outbase=. --outdir=bundles \
+		--banner:js="// Made by make bundle. SHA-256 of the sources: $$(cat *.js */*.js | sha256sum | cut -d ' ' -f 1)"
 
 # Retrain every shipped model (the seed is in its preset), or only rescore it; the results are stored in its card.
 MODELS := reverse reverse-small reverse-seq2seq reverse-decoder reverse-modern reverse-mirror reverse-long sort \

@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 def main() -> None:
     """Draw the screen at the visitor's address."""
     icon = str(HERE / "pages/shared/icon.png")
-    st.set_page_config(page_title="xformer", page_icon=icon, layout="wide", initial_sidebar_state=300)
+    st.set_page_config(page_icon=icon, layout="wide", initial_sidebar_state=300)
     st.html(HERE / "pages/shared/page.css")
     st.html(
         f"<script>{(HERE / 'pages/shared/history.js').read_text(encoding='utf-8')}</script>",
@@ -31,6 +31,7 @@ def main() -> None:
     picture.begin()
     all_screens = screens.screens()
     name = screen.url_path or next(iter(all_screens))
+    st.set_page_config(page_title=f"{screen.title} · xformer")
     with frame.begin(all_screens[name]):
         present.menu()
     playlist.begin(name)

@@ -12,7 +12,7 @@ from xformer.live import lesson
 
 DOCS = Path(__file__).parents[1] / "docs"
 PLAYLISTS = Path(playlist.__file__).with_name("playlists")
-WORDS_BEGIN = "<!-- what follows is written by `make pages` from pages/shared/text.py -->\n"
+WORDS_BEGIN = "<!-- what follows is written by `make pages` from pages/shared/glossary.toml -->\n"
 
 
 def words() -> str:

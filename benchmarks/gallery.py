@@ -167,7 +167,7 @@ sentence = analysis.principles.Sentence("the cat saw the dog", d=4)
 lesson = train_both("checkpoints/reverse-small", "init-too-large", steps=200)
 """,
         (
-            'viz.matrix(sentence.attention(), which="weights")',
+            'viz.matrix(sentence.attention(), what="weights")',
             "viz.product_variances()",
             "viz.softmax_row(d=64)",
             "viz.softmax_saturation()",

@@ -1,15 +1,25 @@
-"""Every benchmark can be imported."""
+"""Every benchmark can be imported, and explains its options with `--help`."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 
+import pytest
+
 import benchmarks
 
-MODULES = [found.name for found in pkgutil.walk_packages(benchmarks.__path__, "benchmarks.")]
+MODULES = [
+    found.name for found in pkgutil.walk_packages(benchmarks.__path__, "benchmarks.") if ".apps" not in found.name
+]
 
 
-def test_every_benchmark_can_be_imported() -> None:
+def test_every_benchmark_has_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["benchmark", "--help"])
     for name in MODULES:
-        assert ".apps." in name or importlib.import_module(name).__doc__, name
+        module = importlib.import_module(name)
+        assert module.__doc__, name
+        if hasattr(module, "main"):
+            with pytest.raises(SystemExit, match=r"^0$"):
+                module.main()
+            assert capsys.readouterr().out.startswith("usage:"), name

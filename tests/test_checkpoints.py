@@ -84,6 +84,18 @@ def test_saving_again_replaces_the_file_and_does_not_change_the_model(tmp_path: 
     assert all(p.requires_grad for p in second.model.parameters())
 
 
+def test_loading_leaves_the_global_generator_as_it_was() -> None:
+    before = torch.get_rng_state()
+    load(Path(__file__).parents[1] / "checkpoints" / "reverse-seq2seq")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_model_of_another_library_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"got a Linear; save a model of Transformers with its save_pretrained"):
+        save(torch.nn.Linear(2, 2), tmp_path / "linear")  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
 def test_non_finite_weights_are_not_saved(tmp_path: Path) -> None:
     good = checkpoint_of()
     save(good, tmp_path)

@@ -203,11 +203,19 @@ def test_an_invalid_prompt_is_refused(unchecked: None, architecture: str, prompt
         assert words in str(caught.value)
 
 
+def test_a_model_of_another_library_is_refused(unchecked: None) -> None:
+    with pytest.raises(InputError, match=r"takes an xformer\.Transformer, .* got a Linear; any other model generates"):
+        decode(torch.nn.Linear(2, 2), [3, 4])  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         *(({"temperature": value}, f"got {value}; for example 1.0.") for value in (1e-40, 101.0, math.nan)),
-        ({"top_k": -1}, "top_k must be 0 (all tokens) or more, got -1; for example 5."),
+        *(
+            ({"top_k": value}, f"top_k must be 0 (all tokens) or more, got {value}; for example 5.")
+            for value in (-1, 1.5)
+        ),
         *(({"top_p": value}, f"got {value}; for example 0.9.") for value in (0.0, 1.5)),
     ],
 )

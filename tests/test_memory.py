@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -147,3 +150,11 @@ def test_predictions_in_parts_equal_predictions_at_once(monkeypatch: pytest.Monk
     assert reading.predicted == tuple(p.argmax(dim=-1).tolist())
     assert reading.probability == tuple(p.amax(dim=-1).tolist())
     assert reading.probability_of_answer == tuple(p[at, token].item() for at, token in enumerate(reading.answer))
+
+
+def test_the_total_memory_is_known_without_linux(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "missing")
+    monkeypatch.setattr(memory, "CONTAINER", tmp_path)
+    assert memory.machine_bytes() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    monkeypatch.setattr(os, "sysconf", lambda name: int("unknown"))
+    assert memory.machine_bytes() == memory.UNKNOWN_BYTES

@@ -111,13 +111,29 @@ def test_a_reading_is_a_mapping_from_names_to_tensors() -> None:
     assert "encoder.9.attn.pattern" not in reading
     assert 0 not in reading
     for mapping in (reading, reading.trace):
-        with pytest.raises(KeyError, match=r"^This trace has no activation 'encoder.0.attn.patern': did you mean enc"):
+        with pytest.raises(KeyError, match=r"^This run has no activation 'encoder.0.attn.patern'; did you mean enc"):
             mapping["encoder.0.attn.patern"]
-    with pytest.raises(KeyError, match=r"by name, got 0; for one input of a batch use reading\.one\(0\)"):
+    with pytest.raises(KeyError, match=r"got 0; for one input of a batch use reading\.one\(0\)"):
         reading[0]  # type: ignore[index]
     assert len({reading, replace(reading)}) == 2, "two readings are equal only if they are the same object"
-    with pytest.raises(InputError, match="'xformer' or 'transformer_lens', got 'bertviz'"):
+    with pytest.raises(InputError, match="one of xformer, transformer_lens, got 'bertviz'"):
         reading.names("bertviz")  # type: ignore[arg-type]
+
+
+def test_a_wrong_argument_is_refused_in_one_sentence() -> None:
+    reading = read(CHECKPOINTS / "reverse", "3 7 12 9")
+    for wrong in (None, 5):
+        with pytest.raises(InputError, match=f"A model is a path, .* got {wrong}; try 'checkpoints/reverse'"):
+            read(wrong, "3 7 12 9")  # type: ignore[arg-type]
+    for wrong in (edits.ablate_head("encoder.1.attn", 2), ["ablate"]):
+        with pytest.raises(EditError, match="edits must be a list like"):
+            read(CHECKPOINTS / "reverse", "3 7 12 9", edits=wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"must be a list like \['\*\.pattern'\], got '\*\.z'"):
+        read(CHECKPOINTS / "reverse", "3 7 12 9", keep="*.z")
+    with pytest.raises(InputError, match="position must be from 0 to 3, got 4"):
+        reading.explained(4)
+    with pytest.raises(EditError, match=r"attention layers 0 to 3, got 1\.5"):
+        reading.attention_site(1.5)  # type: ignore[arg-type]
 
 
 def test_gradients_equal_autograd_and_finite_differences() -> None:
@@ -160,7 +176,7 @@ def test_an_apply_function_with_a_wrong_result_raises_edit_error() -> None:
     for name, function, words in (
         ("encoder.0.attn.z", lambda z: z.mean(1), r"\.z must return the shape \[1, 4, 4, 16\], got \[1, 4, 16\]"),
         ("encoder.0.attn.z", lambda z: None, r"encoder\.0\.attn\.z must return a tensor, got NoneType"),
-        ("encoder.8.attn.z", lambda z: z, r"'encoder\.8\.attn\.z'; its names are embed, .*logits"),
+        ("encoder.8.attn.z", lambda z: z, r"'encoder\.8\.attn\.z'; did you mean encoder"),
     ):
         with pytest.raises(EditError, match=words):
             read(CHECKPOINTS / "reverse", "3 7 12 9", edits=[edits.apply(name, function)])

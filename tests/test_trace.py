@@ -23,10 +23,14 @@ from xformer.errors import EditError, InputError
 from xformer.trace import Trace, is_trace, load_trace, record, save_trace
 
 
-def test_an_unknown_name_raises_with_suggestions_and_all_names() -> None:
+def test_an_unknown_name_raises_with_similar_names_or_else_the_first() -> None:
     trace = record(build(), *inputs(build()))
-    for name, answer in (("encoder.0.attn.patern", ": did you mean encoder.0.attn.pattern.*"), ("§§§", r"\. ")):
-        with pytest.raises(EditError, match=f"'{name}'{answer}It has embed"):
+    answers = {
+        "encoder.0.attn.patern": r"did you mean encoder\.0\.attn\.pattern",
+        "§§§": r"its names are embed, .*, … \(",
+    }
+    for name, answer in answers.items():
+        with pytest.raises(EditError, match=f"^This run has no activation '{name}'; {answer}"):
             trace[name]
 
 
@@ -38,7 +42,7 @@ def test_a_run_keeps_only_the_requested_activations_and_no_graph() -> None:
     assert list(some) == ["encoder.0.attn.pattern", "encoder.1.attn.pattern", "logits"]
     assert all(torch.equal(some[name], everything[name]) for name in some)
     assert not any(everything[name].requires_grad for name in everything)
-    with pytest.raises(EditError, match=r"'\*\.patern'; its names are embed"):
+    with pytest.raises(EditError, match=r"'\*\.patern'; did you mean .*encoder\.0\.attn\.pattern"):
         record(model, *arguments, keep=["*.patern"])
 
 
@@ -77,15 +81,14 @@ def test_concurrent_runs_of_one_model_do_not_interfere() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_a_fused_run_gives_the_same_logits_and_errors_list_all_names() -> None:
+def test_a_fused_run_gives_the_same_logits_and_errors_suggest_names_of_fused_parts() -> None:
     model = build(architecture="encoder-decoder")
     whole, brief = record(model, *inputs(model)), record(model, *inputs(model), keep=["logits"], fused=True)
     torch.testing.assert_close(brief.logits, whole.logits, rtol=1e-4, atol=1e-4)
     z = "decoder.1.cross_attn.z"
     torch.testing.assert_close(record(model, *inputs(model), keep=["*cross_attn.z"], fused=True)[z], whole[z])
-    with pytest.raises(EditError, match=r"0\.(cross_)?attn\.pattern") as error:
-        record(model, *inputs(model), keep=["logits"], fused=True, edits=[edits.scale("nothing.of.the.kind", 0.0)])
-    assert all(name in str(error.value) for name in whole)
+    with pytest.raises(EditError, match=r"did you mean .*encoder\.0\.attn\.pattern"):
+        record(model, *inputs(model), keep=["logits"], fused=True, edits=[edits.scale("encoder.0.attn.patern", 0.0)])
 
 
 GOOD = {"architecture": "encoder", "vocab_size": 5, "d_model": 4, "n_layers": 1, "n_heads": 1, "d_ff": 0, "max_len": 7}

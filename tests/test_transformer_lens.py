@@ -77,11 +77,13 @@ def test_an_unknown_name_suggests_similar_ones(reading: xformer.Reading) -> None
     with pytest.raises(ActivationError, match=r"no activation 'blocks\.7\.attn\.hook_z'; did you mean blocks"):
         reading["blocks.7.attn.hook_z"]
     absent = "blocks.0.attn.hook_result"
-    with pytest.raises(KeyError, match=rf"no activation '{absent}' here\. The supported TransformerLens.*hook_embed"):
+    with pytest.raises(KeyError, match=rf"no activation '{absent}' here; did you mean blocks\.0\.attn\.hook_"):
         reading[absent]
     assert "blocks.7.attn.hook_z" not in reading
     assert reading.get(absent) is None
     assert absent not in reading
+    assert reading["ln_final"] is reading["final_norm"]
+    assert "ln_final" in reading
 
 
 def test_rotary_models_have_names_for_rotated_queries_only() -> None:

@@ -85,7 +85,7 @@ def save(what: Checkpoint | Transformer, path: str | Path) -> None:
         path: A folder, or a file whose name ends in ".safetensors".
 
     Raises:
-        CheckpointError: The weights or the card contain non-finite numbers, or the card is too large.
+        CheckpointError: It is no xformer model, the weights or the card contain non-finite numbers, or the card is too large.
         OSError: The file cannot be written.
 
     Example:
@@ -96,6 +96,11 @@ def save(what: Checkpoint | Transformer, path: str | Path) -> None:
         ...     xformer.load(f"{folder}/copy").config == checkpoint.config
         True
     """
+    if not isinstance(what, Checkpoint | Transformer):
+        raise CheckpointError(
+            f"xformer.save takes an xformer model or a checkpoint, such as xformer.load('checkpoints/reverse'), got a "
+            f"{type(what).__name__}; save a model of Transformers with its save_pretrained."
+        )
     checkpoint = what if isinstance(what, Checkpoint) else Checkpoint(what)
     path = Path(path)
     content = to_bytes(checkpoint)
@@ -192,7 +197,7 @@ def _build(checked: tuple[ModelConfig, Task | None, dict[str, Any]], content: by
     for name, value in weights.items():
         if not bool(value.isfinite().all()):
             raise CheckpointError(f"The weights {name!r} contain NaN or infinity.")
-    model = Transformer(config)
+    model = Transformer(config, torch.Generator())  # the global generator stays as it is
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(weights[name])

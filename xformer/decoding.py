@@ -85,7 +85,7 @@ class Sampling:
             raise InputError(
                 f"temperature must be 0 (greedy) or from 0.001 to 100, got {self.temperature}; for example 1.0."
             )
-        if self.top_k < 0:
+        if not isinstance(self.top_k, int) or self.top_k < 0:
             raise InputError(f"top_k must be 0 (all tokens) or more, got {self.top_k}; for example 5.")
         if not 0 < self.top_p <= 1:
             raise InputError(f"top_p must be above 0 and at most 1, got {self.top_p}; for example 0.9.")
@@ -146,6 +146,11 @@ def decode(
         >>> [step.token for step in xformer.decode(model, [3, 7, 12, 9])]
         [9, 12, 7, 3]
     """
+    if not isinstance(model, Transformer):
+        raise InputError(
+            f"xformer.decode takes an xformer.Transformer, such as xformer.load('checkpoints/reverse').model, got a "
+            f"{type(model).__name__}; any other model generates with reading.subject.steps(reading.example)."
+        )
     tokens = prompt if isinstance(prompt, Tensor) else torch.tensor([list(prompt)], dtype=torch.long)
     if tokens.dim() != 2 or tokens.shape[0] != 1:
         raise InputError(

@@ -107,6 +107,8 @@ class Header:
 def parse_header(content: bytes, max_header: int = MAX_HEADER, *, size: int | None = None) -> Header:
     """Parse and validate the header of a safetensors file.
 
+    `safetensors.safe_open` is not used, as it needs a path, maps the file into memory, and accepts duplicate and unknown keys.
+
     Args:
         content: The beginning of the file, including the header.
         max_header: Largest size of the header in bytes.

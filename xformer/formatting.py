@@ -1,14 +1,23 @@
-"""Numbers as text, rounded so that the text is never misleading ("100%" only for all), and errors as one line."""
+"""Numbers as text, rounded so that the text is never misleading ("100%" only for all), and errors as one sentence."""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Collection, Iterable
 from decimal import ROUND_CEILING, Decimal
+from difflib import get_close_matches
+from typing import Any
+
+from xformer.errors import InputError
 
 MAX_DIGITS = 12
 ROUNDING = 1e-9
 """Fractions this close to 0 or 1 differ from them by rounding only: none here counts that many items."""
 SUMS = 1e-5
 """Largest excess over 1 of a sum of softmax weights in single precision."""
+
+MAX_NAMES = 20
+"""The most names that an error lists."""
 
 
 def percent(share: float, digits: int = 2) -> str:
@@ -53,3 +62,33 @@ def duration(seconds: float) -> str:
 def error_message(error: BaseException, longest: int) -> str:
     """Return the message of any error as one line of at most `longest` characters."""
     return " ".join(str(error).split())[:longest]
+
+
+def check_option(name: str, value: object, options: Collection[object]) -> None:
+    """Raise `InputError` unless an argument has one of the values in `options`."""
+    if value not in options:
+        raise InputError(f"{name} must be one of {', '.join(map(str, options))}, got {value!r:.100}.")
+
+
+def check_index(name: str, value: Any, n: int, *, least: int = 0) -> None:
+    """Raise `InputError` unless an argument is a whole number from `least` to n − 1."""
+    try:
+        is_valid = not isinstance(value, bool) and least <= operator.index(value) < n
+    except TypeError:
+        is_valid = False
+    if not is_valid:
+        raise InputError(f"{name} must be from {least} to {n - 1}, got {value!r:.100}.")
+
+
+def check_indices(name: str, values: Iterable[Any], n: int) -> None:
+    """Raise `InputError` unless all values of an argument are whole numbers from 0 to n − 1."""
+    for value in values:
+        check_index(name, value, n)
+
+
+def similar_names(name: str, names: Collection[str]) -> str:
+    """Return the end of a sentence about an unknown name: up to three similar names, or else the first names."""
+    if near := get_close_matches(name, names, n=3, cutoff=0.4):
+        return f"did you mean {', '.join(near)}?"
+    more = f", … ({len(names)} in all)" if len(names) > MAX_NAMES else ""
+    return f"its names are {', '.join([*names][:MAX_NAMES])}{more}."

@@ -22,6 +22,8 @@ UNKNOWN_BYTES = 2**62
 """Stands for a size that the system does not report; more than any machine has."""
 ANALYSIS_BYTES = 500_000_000
 """The memory limit of one table; see `check_analysis`."""
+MEMINFO = Path("/proc/meminfo")
+"""The memory of the machine; the file exists on Linux only."""
 CONTAINER = Path("/sys/fs/cgroup")
 """The folder with a container's memory limits; the files do not exist outside a container."""
 SCRATCH_MATRICES = 4
@@ -116,13 +118,13 @@ def machine_bytes() -> int:
 
 
 def _machine(name: str, pages: str) -> int:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
+    with suppress(OSError):
+        for line in MEMINFO.read_text().splitlines():
             if line.startswith(name):
                 return int(line.split()[1]) * 1024
+    with suppress(OSError, ValueError, AttributeError):  # macOS knows the total, Windows neither
         return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, AttributeError):
-        return UNKNOWN_BYTES
+    return UNKNOWN_BYTES
 
 
 def _container_bytes() -> int:

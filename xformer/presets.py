@@ -67,10 +67,15 @@ def current_name(name: str) -> str:
     return RENAMED.get(name, name)
 
 
-def preset(name: str) -> Preset:
-    """Return the preset with a current or earlier name. Raises `ConfigError`, listing the known names."""
+def preset(name: Preset | str) -> Preset:
+    """Return the preset with a current or earlier name; a `Preset` is returned unchanged.
+
+    Raises `ConfigError`, listing the known names.
+    """
+    if isinstance(name, Preset):
+        return name
     if (name := current_name(name)) not in PRESETS:
-        raise ConfigError(f"There is no preset {name!r}; the presets are {', '.join(PRESETS)}.")
+        raise ConfigError(f"There is no preset {name!r:.100}; the presets are {', '.join(PRESETS)}.")
     return PRESETS[name]
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property
 from html import escape
@@ -33,6 +33,7 @@ from xformer.adapters.on_demand import OnDemand
 from xformer.checkpoints import Checkpoint, load
 from xformer.edits import AnyEdit, set_causal
 from xformer.errors import ActivationError, EditError, InputError, UnavailableError
+from xformer.formatting import check_index, check_option, similar_names
 from xformer.interventions import all_edits, changed_source, parse
 from xformer.memory import check_analysis
 from xformer.model import Transformer
@@ -40,7 +41,7 @@ from xformer.site import Site
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
-from xformer.transformer_lens import is_lens_name, lens_axes, lens_names, own_edit, own_name, own_names
+from xformer.transformer_lens import is_lens_name, lens_axes, lens_names, own_edits, own_name, own_names
 
 MAX_CELLS = 4_000_000
 """Number of probabilities computed at a time, to limit memory."""
@@ -102,22 +103,24 @@ class Reading(Mapping[str, Tensor]):
         """Return an activation by name. Raises `ActivationError`, a `KeyError`, if there is none of that name."""
         if not isinstance(name, str):
             raise ActivationError(
-                f"Activations are indexed by name, got {name!r}; for one input of a batch use reading.one({name!r})."
+                f"Activations are indexed by name, like 'logits', got {name!r}; for one input of a batch use reading.one(0)."
             )
         if not is_lens_name(name):
             return self.trace[name]
         own = own_name(name, self.subject.shape)
         if own not in self.trace:
-            near = get_close_matches(name, self.names("transformer_lens"), n=3, cutoff=0.4)
-            hint = f"; did you mean {', '.join(near)}?" if near else "."
-            raise ActivationError(f"This reading has no activation {name!r}{hint}")
+            raise ActivationError(
+                f"This run has no activation {name!r}; {similar_names(name, self.names('transformer_lens'))}"
+            )
         value = lens_axes(own, self.trace[own])
         return value.expand(self.batch_size, *value.shape[1:]) if own == "pos_embed" else value
 
     def __contains__(self, name: object) -> bool:
         if not is_lens_name(name):
             return name in self.trace
-        return not self.is_pair and name in lens_names(self.trace, self.subject.shape)
+        with suppress(ActivationError):
+            return own_name(str(name), self.subject.shape) in self.trace
+        return False
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.trace)
@@ -137,11 +140,8 @@ class Reading(Mapping[str, Tensor]):
         Raises:
             ActivationError: "transformer_lens" was requested for a model with two stacks.
         """
-        if convention == "xformer":
-            return tuple(self.trace)
-        if convention != "transformer_lens":
-            raise InputError(f"convention must be 'xformer' or 'transformer_lens', got {convention!r}.")
-        return tuple(lens_names(self.trace, self.subject.shape))
+        check_option("convention", convention, ("xformer", "transformer_lens"))
+        return tuple(self.trace if convention == "xformer" else lens_names(self.trace, self.subject.shape))
 
     def one(self, index: int) -> Reading:
         """Return the reading of one input of a batch, with its padding. Raises `InputError` if there is no such input."""
@@ -249,7 +249,11 @@ class Reading(Mapping[str, Tensor]):
         return "right answer" if self.has_right_answer else self.subject.input.reference_label
 
     def explained(self, position: int) -> int:
-        """Return the token that a figure explains at a position: its target, or the likeliest token if there is none."""
+        """Return the token that a figure explains at a position: its target, or the likeliest token if there is none.
+
+        Raises `InputError` if the model has no output at the position.
+        """
+        check_index("position", position, self.example.labels.shape[1])
         token = int(self.example.labels[0, position])
         return token if token != IGNORED else int(self.logits[0, position].argmax())
 
@@ -377,7 +381,7 @@ def _and_more(n: int) -> str:
 
 
 def _numbered(sites: tuple[Site, ...], layer: int, what: str) -> Site:
-    if not 0 <= layer < len(sites):
+    if layer not in range(len(sites)):
         available = f"{what} 0 to {len(sites) - 1}" if sites else f"no {what}"
         raise EditError(f"This model has {available}, got {layer}.")
     return sites[layer]
@@ -426,7 +430,7 @@ def read(
     if is_ids and (inputs.dim() == 1 or (inputs.dim() == 2 and len(inputs) == 1)):
         plain = tuple(inputs.flatten().tolist())
     first, example, changed = prepare_inputs(subject, plain, changes)
-    run = [*(own_edit(edit, subject.shape) for edit in edits), *changed]
+    run = [*own_edits(edits, subject.shape), *changed]
     keep = own_names(keep, subject.shape)
     output = getattr(getattr(subject, "opened", None), "output_name", "logits")
     kept = keep if output in keep or "*" in keep else (*keep, output)
@@ -449,7 +453,7 @@ def labelled(reading: Reading, tokens: Sequence[str]) -> Reading:
 
 def rerun(reading: Reading, more: Sequence[AnyEdit]) -> Reading:
     """Run the same input again under the reading's edits and then `more`."""
-    run = [*reading.edits, *(own_edit(edit, reading.subject.shape) for edit in more)]
+    run = [*reading.edits, *own_edits(more, reading.subject.shape)]
     trace = reading.subject.record(reading.example, edits=run)
     return Reading(reading.subject, reading.example, trace, reading.has_right_answer)
 
@@ -561,4 +565,8 @@ def adapter_of(model: Readable, inputs: Any = None, tokenizer: Any = None) -> Mo
         return BareModel(model.model, name) if model.task is None else TaskModel(model.model, model.task, name)
     if isinstance(model, nn.Module):
         return opened_module(model, inputs, tokenizer)
+    if not hasattr(model, "to_example"):  # of a ModelAdapter
+        raise InputError(
+            f"A model is a path, a checkpoint or a torch module, got {model!r:.100}; try 'checkpoints/reverse'."
+        )
     return model

@@ -14,6 +14,8 @@ from typing import Literal, cast
 from xformer.errors import InputError
 
 Stack = Literal["encoder", "decoder"]
+STACKS = (None, "encoder", "decoder")
+"""The values of `stack`; None is the only stack, or the default of an encoder-decoder."""
 Kind = Literal["attn", "self_attn", "cross_attn", "ffn"]
 PATH = r"(?P<stack>encoder|decoder)\.(?P<layer>\d{1,3})\.(?P<kind>attn|self_attn|cross_attn|ffn)"
 """A regular expression that matches a path, also inside other text: "encoder.0.attn.pattern", "ablate:encoder.0.attn.2"."""

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from xformer.errors import EditError
+from xformer.formatting import similar_names
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +92,7 @@ class Tape:
     def check_all_fired(self, repeat: Callable[[Tape], object]) -> None:
         """Raise `EditError` if an edit, or a glob of `keep`, matched nothing in the pass.
 
-        `repeat` runs the pass again: the error lists all names, and fused parts have reported none.
+        `repeat` runs the pass again: the error suggests names, and fused parts have reported none.
         """
         if self.never_matched():
             everything = Tape()
@@ -99,7 +100,7 @@ class Tape:
                 repeat(everything)
             self.names = everything.names
         for glob in self.never_matched():
-            raise EditError(f"No activation of this run matches {glob!r}; its names are {', '.join(self.names)}.")
+            raise EditError(f"No activation of this run matches {glob!r}; {similar_names(glob, self.names)}")
 
 
 class TapeAt:

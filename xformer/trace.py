@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from xformer.config import ModelConfig
 from xformer.edits import AnyEdit, Replace
 from xformer.errors import ActivationError, CheckpointError, ConfigError, InputError, MissingError, UnavailableError
 from xformer.files import MAX_HEADER, Header, guarded, parse_header, strict_json, write_atomically
+from xformer.formatting import similar_names
 from xformer.model import Transformer
 from xformer.site import Site
 from xformer.tape import Tape, graph_of
@@ -61,11 +61,8 @@ class Trace(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.activations:
-            near = get_close_matches(name, self.activations, n=3, cutoff=0.4)
-            hint = f": did you mean {', '.join(near)}?" if near else "."
-            if self.model_config is None:
-                raise MissingError(f"No {name} was found in a run of this model{hint}")
-            raise ActivationError(f"This trace has no activation {name!r}{hint} It has {', '.join(self.activations)}.")
+            error = ActivationError if self.model_config else MissingError
+            raise error(f"This run has no activation {name!r}; {similar_names(name, self.activations)}")
         return self.activations[name]
 
     def __contains__(self, name: object) -> bool:

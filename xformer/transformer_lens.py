@@ -16,7 +16,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from xformer.edits import AnyEdit, Apply, Replace
-from xformer.errors import ActivationError
+from xformer.errors import ActivationError, EditError, InputError
+from xformer.formatting import similar_names
 from xformer.model_shape import ModelShape
 
 _ENDS = {"hook_embed": "embed", "hook_pos_embed": "pos_embed", "ln_final.hook_normalized": "final_norm"}
@@ -42,7 +43,7 @@ _HEAD_FIRST = (".q", ".k", ".v", ".z")
 
 def is_lens_name(name: object) -> bool:
     """Whether a name or glob has the form of a TransformerLens name."""
-    return isinstance(name, str) and name.startswith(("blocks.", "hook_", "ln_final."))
+    return isinstance(name, str) and name.startswith(("blocks.", "hook_", "ln_final"))
 
 
 def own_name(name: str, shape: ModelShape) -> str:
@@ -51,19 +52,20 @@ def own_name(name: str, shape: ModelShape) -> str:
     Raises `ActivationError` for a name without a counterpart, and for a model with two stacks.
     """
     _check_single(shape)
-    if name in _ENDS:
-        return _ENDS[name]
+    if name in _ENDS or name == "ln_final":
+        return _ENDS.get(name, "final_norm")
     found = re.fullmatch(r"blocks\.(\d+|\*)\.(.+)", name)
+    layer, end = found.groups() if found else ("0", "")
     in_block = _in_block(shape)
-    if found is None or found[2] not in in_block:
-        known = (*_ENDS, *(f"blocks.N.{end}" for end in in_block))
-        hint = ""
-        if found is not None and shape.rotates and found[2] in _ROTATED:
-            hint = f" This model rotates it by position and records it after the rotation, as {_ROTATED[found[2]]}."
+    if end in in_block:
+        return f"{shape.output_stack}.{layer}.{in_block[end]}"
+    if shape.rotates and end in _ROTATED:
         raise ActivationError(
-            f"There is no activation {name!r} here.{hint} The supported TransformerLens names are {', '.join(known)}."
+            f"There is no activation {name!r} here: this model rotates it by position, and records it after the rotation as "
+            f"{_ROTATED[end]}."
         )
-    return f"{shape.output_stack}.{found[1]}.{in_block[found[2]]}"
+    known = [*_ENDS, *(f"blocks.{layer}.{end}" for end in in_block)]
+    raise ActivationError(f"There is no activation {name!r} here; {similar_names(name, known)}")
 
 
 def lens_names(names: Iterable[str], shape: ModelShape) -> dict[str, str]:
@@ -104,8 +106,19 @@ def own_axes(name: str, value: Tensor) -> Tensor:
     return value.transpose(-3, -2) if name.endswith(_HEAD_FIRST) and value.dim() >= 3 else value
 
 
-def own_edit(edit: AnyEdit, shape: ModelShape) -> AnyEdit:
-    """Convert an edit of a TransformerLens name to our name and order of axes; other edits are returned unchanged."""
+def own_edits(edits: Iterable[AnyEdit], shape: ModelShape) -> list[AnyEdit]:
+    """Convert edits of TransformerLens names to our names and order of axes; others are returned unchanged.
+
+    Raises `EditError` if `edits` is not a sequence of edits.
+    """
+    if not isinstance(edits, Iterable) or not all(isinstance(edit, AnyEdit) for edit in edits):
+        raise EditError(
+            f"edits must be a list like [xformer.edits.ablate_head('encoder.1.attn', 2)], got {edits!r:.100}."
+        )
+    return [_own_edit(edit, shape) for edit in edits]
+
+
+def _own_edit(edit: AnyEdit, shape: ModelShape) -> AnyEdit:
     if not is_lens_name(edit.name):
         return edit
     name = own_name(edit.name, shape)
@@ -117,7 +130,9 @@ def own_edit(edit: AnyEdit, shape: ModelShape) -> AnyEdit:
 
 
 def own_names(names: Iterable[str], shape: ModelShape) -> tuple[str, ...]:
-    """Convert TransformerLens names and globs to ours; others are returned unchanged."""
+    """Convert TransformerLens names and globs to ours; others are returned unchanged. Raises `InputError` for a single name."""
+    if isinstance(names, str):
+        raise InputError(f"Names of activations must be a list like ['*.pattern'], got {names!r:.100}.")
     return tuple(own_name(name, shape) if is_lens_name(name) else name for name in names)
 
 

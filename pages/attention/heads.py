@@ -12,7 +12,7 @@ import streamlit as st
 from pages.components.attention_view import Selection, choose_attention
 from pages.shared.layout import caption, what_to_notice
 from pages.shared.picture import of_each_run, picture, table
-from pages.shared.resources import mask_words
+from pages.shared.resources import MASKS, mask_words
 from pages.shared.text import escape_markdown, signed
 from pages.shared.view import OFF, View, requested_interventions, switch, toggle_intervention
 from pages.shared.widgets import choose, find_tokens
@@ -136,7 +136,7 @@ def attention_notes(view: View, layers: Sequence[AnyLayer], run: Reading, *, all
     notes, causal = [], "each position then sees only itself and earlier ones."
     if view.task is not None:
         notes, causal = [view.task.rule.attention_hint], view.task.rule.about_causal_mask(run.example.source)
-    if view.mask != "as trained":
+    if view.mask != MASKS[0]:
         notes.append(f"The mask is now **{view.mask}**; **as trained** restores the mask of the training.")
     elif run.trace.tokens.shape[1] > 1 and not view.shape.is_read_only:
         full = "Set the mask to **Full**: each position then also sees later ones, which it never saw in training."
@@ -282,13 +282,13 @@ def over_image_panel(view: View, chosen: Selection | None = None) -> None:
             who = choose("from", options, names[0], "From query", widget=st.selectbox, width=160)
         else:
             who = names[locked]
-    options: dict[str, Any] = {"laid": laid}
+    options: dict[str, Any] = {"what": laid}
     if chosen is not None and laid != "rollout":
         options = {"layer": chosen.layer} | ({"head": chosen.head} if laid == "head" else {})
     options["query"] = names.index(who)
     if chosen is not None and view.is_changed:  # both runs on one scale
         both = pd.concat([table(view, analysis.over_image, run, **options) for run in view.runs().values()])
-        options["top"] = both.loc[both["place"].str.startswith("r"), "weight"].to_numpy().max().item()
+        options["limit"] = both.loc[both["place"].str.startswith("r"), "weight"].to_numpy().max().item()
     of_each_run(view, "over-image", viz.over_image, **options)
     if laid == "rollout":
         st.caption(f"How much of each patch could have reached **{who}** after each layer. {ROLLOUT}")

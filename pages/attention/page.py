@@ -28,7 +28,6 @@ from pages.attention.heads import (
 from pages.attention.one_cell import score_attribution_panel, steps_panel
 from pages.components.attention_view import (
     OLD_SCALES,
-    SCALES,
     SHOWN,
     Look,
     Selection,
@@ -47,7 +46,7 @@ from pages.shared.view import View, prediction_panel
 from pages.shared.widgets import choose, warn_unknown
 from xformer import viz
 from xformer.analysis.reactions import is_reaction
-from xformer.viz.packing import AnyLayer, pack, pattern_layers
+from xformer.viz.packing import SCALES, AnyLayer, pack, pattern_layers
 
 PANELS = {
     "scores": "scores of all heads",
@@ -57,7 +56,13 @@ PANELS = {
     "rollout": "rollout",
 }
 ATOM_MAPPING = {"atom_mapping": "atom mapping"}
-OLD_PANELS = {text: name for name, text in (PANELS | ATOM_MAPPING).items()}
+OLD_PANELS = {
+    "scores of all heads": "scores",
+    "step by step": "steps",
+    "why here?": "score_attribution",
+    "change the run": "change",
+    "atom mapping": "atom_mapping",
+}
 """Panel names in older links, with their current names."""
 MORE = "# All heads: xformer.viz.attention_grid; arcs: xformer.viz.attention_arcs, with heads= instead of head=."
 

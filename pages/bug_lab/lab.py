@@ -154,8 +154,7 @@ def readings(view: View, bug: Bug) -> list[Reading]:
     """Read with the correct and the broken model. Raises `XformerError` where the changes do not fit the broken model."""
 
     def make() -> list[Reading]:
-        causal = None if view.mask == resources.MASKS[0] else view.mask == "causal"
-        how: dict[str, Any] = {"causal": causal, "changes": join(view.interventions)}
+        how: dict[str, Any] = {"causal": resources.causality(view.mask), "changes": join(view.interventions)}
         both = read_both(view.own, view.source, bug.name, models=_models(view.model, bug.name), **how)
         more = "".join(f", {name}={value!r}" for name, value in how.items() if value not in (None, ""))
         call = f"read_both({shown_path(view.model)!r}, {view.input.text(view.source)!r}, {bug.name!r}{more})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Sequence
@@ -241,10 +240,9 @@ def _title(finding: Finding) -> str:
 
 
 def _sentence(finding: Finding, model: ModelAdapter) -> str:
-    """Describe a finding and its place; layers and heads count from 1, as on all screens."""
-    found = re.sub(r"\b(layer|head) (\d+)", lambda match: f"{match[1]} {int(match[2]) + 1}", finding.sentence)
+    """Describe a finding and its place."""
     place = "" if finding.place is None else f" {_seen(finding.place, model)}"
-    return escape_markdown(found) + place
+    return escape_markdown(finding.sentence) + place
 
 
 def _seen(place: Place, model: ModelAdapter) -> str:

@@ -20,7 +20,7 @@ from pages.shared import models, run_store
 from pages.shared.background_job import Step
 from pages.shared.byte_cache import shared
 from pages.shared.models import shown_path
-from pages.shared.resources import MASKS, mask_words
+from pages.shared.resources import MASKS, causality, mask_words
 from pages.shared.session import ScreenSelection, apply_link, choose_model, last_selection
 from xformer import analysis
 from xformer.adapters import TaskModel, own_task_model
@@ -90,7 +90,7 @@ class ModelSettings:
         return analysis.Variant.load(
             shown_path(self.model),
             name,
-            causal=None if self.mask == MASKS[0] else self.mask == "causal",
+            causal=causality(self.mask),
             changes=",".join(self.changes),
             sampling=self.sampling,
             seed=self.seed,

@@ -95,7 +95,7 @@ def _span(row: pd.Series, at: str) -> str:
 
 def rows_panel(context: Context, step: int, readings: Sequence[Reading], two: tuple[int, int]) -> None:
     """Draw the attention row that predicts a step, in all heads or, with many heads, in those where the `two` differ most."""
-    options = {"pair": two, "n_heads": CLEAREST_HEADS, "max_keys": MAX_KEYS}
+    options = {"pair": two, "n_heads": CLEAREST_HEADS, "max_blocks": MAX_KEYS}
     n_rows = max(sum(one[f"{path}.pattern"].shape[1] + 1 for path in deciding_layers(one)) for one in readings)
     which = "every layer and head" if n_rows <= ALL_ROWS else f"the {CLEAREST_HEADS} heads that stand out most"
     st.markdown(f"**The row that predicts {context.unit} {step}**, in {which}.")
@@ -112,7 +112,7 @@ def rows_panel(context: Context, step: int, readings: Sequence[Reading], two: tu
                     st.caption(f"{name} has no {kind} here.")
                     continue
                 st.markdown(f"**{name}**" if len(every) == 1 else f"**{name}: {kind}**")
-                more = {"show": index, "does": kind, "table": frame}
+                more = {"show": index, "kind_label": kind, "table": frame}
                 calls.append(Call(viz.decision_rows, (readings,), options | more))
                 shown(context, calls[-1], f"compare_look_{kind}_{index}")
     footer(context, "rows", calls, lambda: heads_from_1(frame, no_head="mean"))

@@ -231,7 +231,7 @@ def _runs(both: Pair, sources: Sources) -> dict[str, str]:
         return {"panel": chosen}
     link = {"panel": chosen, "position": str(at)}
     if chosen == "apart":
-        picture(CONTEXT, "apart", viz.prediction_difference, runs, at=at, key="compare_apart")  # type: ignore[arg-type]
+        picture(CONTEXT, "apart", viz.prediction_difference, runs, position=at, key="compare_apart")  # type: ignore[arg-type]
         st.markdown(_largest_divergence(runs))
         caption("KL(A ‖ B) of the predicted distributions in nats; 0 where they are equal.")
         return link

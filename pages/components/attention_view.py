@@ -18,7 +18,7 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from pages.components import event_data, parse_index
-from xformer.viz.packing import AnyLayer, Packed, pack_selection
+from xformer.viz.packing import SCALES, AnyLayer, Packed, pack_selection
 from xformer.widgets.scripts import script, style
 
 MAX_HEADS = 32
@@ -26,8 +26,6 @@ MAX_HEADS = 32
 _component = component("xformer_attention_view", css=style("attention_view"), js=script("attention_view", "streamlit"))
 _message = component("xformer_attention_message", js=script("attention_view", "streamlit_message"))
 SHOWN = ("both", "matrix", "arcs")
-SCALES = ("fixed", "own", "log", "without_first_token")
-"""Colour scales: 0 to 1, 0 to the head's maximum, logarithmic, 0 to the head's maximum excluding the first key."""
 OLD_SCALES = {"rest": "without_first_token"}
 """Names of scales in the browser and in older links."""
 

@@ -58,7 +58,7 @@ def vocabulary_panel(view: View, stack: str | None, controls: DeltaGenerator) ->
         near = _neighbours(view, run, stack)
     with left:
         heading("The whole vocabulary")
-        look: dict[str, Any] = {"axes": 3} if axes == 3 else {"near": near}
+        look: dict[str, Any] = {"axes": 3} if axes == 3 else {"token": near}
         call = Call(viz.projection, (run,), look | {"stack": stack})
         click: dict[str, Any] = {} if axes == 3 else {"on_select": _follow_click, "selection_mode": "point"}
         shown(view, call, f"projection_{axes}", **click)

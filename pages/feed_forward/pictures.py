@@ -26,6 +26,7 @@ from pages.shared.widgets import ask_window, choose, seed, window_caption
 from xformer import analysis, viz
 from xformer.adapters import TaskModel
 from xformer.analysis.feed_forward import Survey, activity, fitting
+from xformer.components import FEED_FORWARDS
 from xformer.formatting import percent
 from xformer.reading import Reading
 from xformer.site import Site, layer_title
@@ -267,7 +268,6 @@ def framed(image: np.ndarray, number: int, size: int) -> np.ndarray:
 STAGES = {"post": "after", "pre": "before"}
 GATED = {"post": "the product", "pre": "the gate", "up": "the gated value"}
 ORDERS = {"sorted": "sorted", "plain": "by number"}
-_FUNCTIONS = {"relu": "ReLU", "gelu": "GELU", "swiglu": "SiLU"}
 _OF_A_GATE = {
     "post": "The activation that multiplies each neuron’s row of W₂: the nonlinearity of its gate × its gated value.",
     "pre": "The input of the nonlinearity: blue passes, orange is suppressed.",
@@ -277,8 +277,8 @@ _OF_A_GATE = {
 
 def activations_panel(view: View, choice: Choice, _: DeltaGenerator) -> None:
     """Draw the activations of all neurons at all positions; all runs use the order and the scale of the original."""
-    path, relu = choice.site.path, view.shape.activation == "relu"
-    n, function = view.shape.neurons[path], _FUNCTIONS.get(view.shape.activation, "the nonlinearity")
+    path, component = choice.site.path, FEED_FORWARDS.get(view.shape.activation)
+    n, function = view.shape.neurons[path], "the nonlinearity" if component is None else component.title
     positions = range(len(view.original().tokens_of(choice.site.stack)))
     with choice.more:
         kept = [name for name in GATED if f"{path}.{name}" in view.original()]
@@ -297,9 +297,9 @@ def activations_panel(view: View, choice: Choice, _: DeltaGenerator) -> None:
     options["columns"] = columns if len(columns) < n else None
     options["limit"] = limit if len(runs) > 1 else None
     of_each_run(view, "activations", viz.activations, **options)
-    of_relu = {"pre": "The input of ReLU: blue fires, orange is set to 0.", "post": "The output of ReLU."}
+    closing = {"pre": f"The input of {function}: blue fires, orange is set to 0.", "post": f"The output of {function}."}
     what = f"The {'output' if stage == 'post' else 'input'} of {function}: blue is above 0, orange below."
-    what = _OF_A_GATE[stage] if is_gated else of_relu[stage] if relu else what
+    what = _OF_A_GATE[stage] if is_gated else closing[stage] if component and component.closes else what
     drawn = ranking_of(view.original(), layer=choice.layer, order=order)[columns]
     mark = f" ▲ is neuron #{choice.neuron}." if choice.neuron in drawn else ""
     beyond = f" The colour scale ends at {limit:.3g}; the maximum is {largest:.3g}." if limit < largest else ""
@@ -340,9 +340,10 @@ def firing_panel(view: View, choice: Choice, headline_at: DeltaGenerator) -> Non
     row = analysis.firing(counted).set_index("layer").loc[choice.site.path].to_dict()
     with headline_at:
         headline(firing_note(row, choice.title, which, view.input.unit))
-    relu = " A ReLU output of 0 writes nothing." if view.shape.activation == "relu" else ""
+    component = FEED_FORWARDS.get(view.shape.activation)
+    zero = f" A {component.title} output of 0 writes nothing." if component and component.closes else ""
     with st.expander("How this is counted"):
-        st.markdown(f"{MEASURES[row['measure']]} {FIRES}{relu} Counted on {over_what}.")
+        st.markdown(f"{MEASURES[row['measure']]} {FIRES}{zero} Counted on {over_what}.")
 
 
 def firing_note(row: dict[str, Any], title: str, which: str = "", one: str = "token") -> str:

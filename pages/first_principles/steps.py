@@ -150,7 +150,7 @@ def show_matrices(shown: Sequence[Shown], step: str, row: int, **more: Any) -> l
     """Draw matrices that follow the numbers of `row`; return the calls that draw them as figures."""
     matrices(matrices_data(shown, step=step, row=row, **more), key=f"matrices_{step}", changed=change)
     return [
-        Call(viz.matrix, (matrix.mixed,), {"which": matrix.which, "n_columns": matrix.n_columns, "row": row})
+        Call(viz.matrix, (matrix.mixed,), {"what": matrix.which, "n_columns": matrix.n_columns, "row": row})
         for matrix in shown
         if matrix.drawn
     ]

@@ -150,6 +150,8 @@ def _ask_head(view: View, moved: pd.DataFrame) -> tuple[int, int]:
 MAX_ROWS_DRAWN = 128
 """Largest number of positions drawn at a time."""
 MAX_WAVES = 8
+HOW = {"stream": "added", "queries and keys": "turned", "scores": "biased"}
+"""How positions that act on this enter a model, as a key of the texts below."""
 TITLES = {"added": "Added vectors", "turned": "Angles", "biased": "Biases by distance"}
 _OFFSETS = {
     "added": "Dot product of the vectors of two positions, by distance; the band spans all pairs at that distance.",
@@ -176,7 +178,7 @@ def own_panel(view: View, side: str | None) -> None:
         how, found = found_positions(view.original(), side)
         n, width = found.shape
     else:
-        how = "added" if view.config.position_kind.acts_on == "stream" else "turned"
+        how = HOW[view.config.position_kind.acts_on]
         n, width = positions_of(view, side), view.config.d_model if how == "added" else (view.config.d_head + 1) // 2
     rows, right = ask_window(range(n), "positions_from", most=MAX_ROWS_DRAWN), st.container()
     if how == "added":
@@ -204,8 +206,11 @@ def offsets_panel(view: View, side: str | None) -> None:
     """Draw the effect of the distance between two positions."""
     n = None if view.task is None else min(positions_of(view, side), max(2, view.longest_trained(side)))
     picture(view, "offsets", viz.position_offsets, view.original(), n=n, stack=side)
-    how = found_positions(view.original(), side)[0] if view.task is None else "added"
-    st.caption((view.task is not None and view.config.position_kind.offset_caption(view.config)) or _OFFSETS[how])
+    if view.task is None:
+        st.caption(_OFFSETS[found_positions(view.original(), side)[0]])
+        return
+    kind = view.config.position_kind
+    st.caption(kind.offset_caption(view.config) or _OFFSETS[HOW[kind.acts_on]])
 
 
 def positions_of(view: View, side: str | None) -> int:
@@ -248,7 +253,7 @@ def _card(view: View, kind: PositionKind, side: str | None) -> None:
     config, run = view.config, view.original()
     is_own = kind is config.position_kind
     heading(kind.title + (" :green-badge[:material/check: this model]" if is_own else ""))
-    st.caption(kind.summary, help=kind.note)
+    st.caption(kind.summary, help=f"{kind.note} ({kind.source})" if kind.source else kind.note)
     n = max(2, view.longest_trained(side)) if kind.can_cache_keys else len(run.tokens_of(side))
     options: dict[str, Any] = {"key": f"card_{kind.name}", "kind": kind.name, "stack": side}
     if kind.acts_on == "nothing":

@@ -173,7 +173,7 @@ def _ask_position(view: View) -> int:
     if not positions:
         return lens_positions(run)[0]
     reads, token = run.tokens_of("decoder"), view.subject.labels
-    verb = {"right answer": "should predict", "really comes next": "is followed by"}.get(run.answer_name, "predicts")
+    verb = "should predict" if run.has_right_answer else "is followed by" if view.input.is_open_ended else "predicts"
     names = {
         at: f"{at}: reads {reads[at]}, {'predicts' if labels[at] == IGNORED else verb} {token[run.explained(at)]}"
         for at in positions
@@ -211,7 +211,7 @@ def norms_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerato
     window = shown if len(shown) < len(positions) else None
     of_each_run(view, "norms", viz.norms, what=what, limit=limit, positions=window)
     stream = "the decoder’s stream" if view.is_pair else "the residual stream"
-    reset = " Each layer norm of this model resets it." if view.shape.norm == "post" else ""
+    reset = " Each norm of this model resets it." if view.shape.norm == "post" else ""
     lengths = {
         "stream": f"‖x‖, the norm of {stream} after each step.{reset}",
         "added": "‖f(x)‖, the norm of the vector that each step adds.",

@@ -3,6 +3,8 @@
 // - After two quick Backs, Streamlit sends the address of the screen in between once more. An entry for it would cut off Forward.
 // - On a busy machine the parameters of the next screen may arrive before its path, and overwrite the entry of the previous
 //   screen. That entry's address is then restored.
+// Read in Streamlit 1.67.0, which has no option for this: https://github.com/streamlit/streamlit/pull/16831. The tests are in
+// tests/browser/test_navigation.py.
 if (!window.xformerHistory) {
   window.xformerHistory = true;
   const push = history.pushState.bind(history);

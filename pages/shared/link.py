@@ -3,7 +3,7 @@
 A screen starts from the parameters of the link and shares its own state:
 
     panel = choose("panel", PANELS, "scores", "Panel")   # pages.shared.widgets: reads and writes its parameter
-    scale = asked("scale")                               # "own" if it is in the link, only once; else None
+    scale = take_parameter("scale")                      # "own" if it is in the link, only once; else None
     view.share(scale=scale)                              # or share({...}) on a screen without a view
 
 app.py calls `begin` before every screen and `finish` after it; a fragment that reruns alone writes at once.

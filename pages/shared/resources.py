@@ -137,8 +137,7 @@ def _run(name: str, source: tuple[int, ...], mask: str, changes: str) -> Reading
     of, *_ = _inputs(name, source, mask, changes)
     reading = read(of, source, edits=mask_edits(mask), changes=changes)
     typed = of.input.text(source)
-    causal = None if mask == MASKS[0] else mask == "causal"
-    return replace(reading, recipe=Recipe(shown_path(name), typed, causal, changes))
+    return replace(reading, recipe=Recipe(shown_path(name), typed, causality(mask), changes))
 
 
 def decoded(
@@ -196,6 +195,11 @@ def _inputs(name: str, source: tuple[int, ...], mask: str, changes: str) -> tupl
     return of, example, [*mask_edits(mask), *changed]
 
 
+def causality(mask: str) -> bool | None:
+    """Return whether one of `MASKS` imposes a causal or a full mask; None for the model's own."""
+    return None if mask == MASKS[0] else mask == "causal"
+
+
 def mask_edits(mask: str) -> list[AnyEdit]:
     """Return the edits that replace the model's own mask with one of `MASKS`."""
-    return [] if mask == MASKS[0] else [edits.set_causal(mask == "causal")]
+    return [] if (causal := causality(mask)) is None else [edits.set_causal(causal)]

@@ -83,7 +83,7 @@ def setup(visitor: str) -> None:
             kind = choose_unlinked("How many", PLANS, "train_way", default=ONE)
         plan = _ask_plan(kind)
     if plan.is_valid and kind != ONE:
-        st.caption(f"{plan.n} models of the same shape train as one stacked computation; each becomes its own run.")
+        st.caption(f"{plan.n} models of the same shape train together; each becomes its own run.")
     if group == OWN:
         _own(visitor, ticket, plan)
         return
@@ -99,9 +99,9 @@ def setup(visitor: str) -> None:
     with st.container(horizontal=True, gap="small", key="cards"):
         for preset in presets:
             settings, name, do = watchable(preset), preset.name, (ticket, plan.settings)
-            time = expected(settings, entries, gpu).seconds
+            time = expected(settings, entries, gpu, plan.n).seconds
             words = "time unknown" if time is None else f"about {duration(time)}"
-            words = words if kind == ONE else f"{plan.n} models"  # a step of stacked models takes a different time
+            words = words if kind == ONE else f"{plan.n} models, {words}"
             size = f"{n_parameters(preset.model):,} parameters  \n{words}"
             look = {"is_first": name == FIRST[0] and kind == ONE, "is_possible": bool(visitor) and plan.is_valid}
             _card(name, preset.title, size, settings, preset.about, do, shipped=name, **look)
@@ -299,9 +299,10 @@ def _summary(settings: Preset, device: str, plan: Plan) -> None:
         rows = [{"part": p.name, "how": p.formula, "numbers": p.count} for p in parameters_by_part(settings.model)]
         st.dataframe(rows, hide_index=True)
     gpu = device.startswith("cuda") or (device == "auto" and len(jobs.devices()) > 1)
-    alone = "" if plan.n == 1 else " for one model alone"
-    seconds, basis = expected(settings, entries, gpu)
-    st.caption(f"**Time{alone}:** {'not measured' if seconds is None else f'about {duration(seconds)}'}, {basis}.")
+    seconds, basis = expected(settings, entries, gpu, plan.n)
+    in_turns = "" if plan.n == 1 or seconds is None else f" for {plan.n} models in turns"
+    time = "not measured" if seconds is None else f"about {duration(seconds)}"
+    st.caption(f"**Time:** {time}{in_turns}, {basis}.")
     memory = memory_needed(settings, n_models=plan.n)
     disk = plan.n * disk_needed(settings if plan.settings is None else _with_few_snapshots(settings))
     st.caption(f"**Memory:** about {megabytes(memory)}. **Disk:** {megabytes(disk)}.")
@@ -318,23 +319,25 @@ def known_runs() -> list[Entry]:
         return []
 
 
-def expected(settings: Preset, entries: Sequence[Entry], gpu: bool) -> Expected:
-    """Estimate the time of a run from an earlier run on the same kind of device, else from the shipped models."""
+def expected(settings: Preset, entries: Sequence[Entry], gpu: bool, n: int = 1) -> Expected:
+    """Estimate the time of `n` models from an earlier run on the same kind of device, else from the shipped models."""
+    if gpu and n > 1:
+        return Expected(None, "because a GPU trains many models as one computation")
     for entry in entries:
         if _is_comparable(entry, settings, gpu) and entry.step >= 50 and entry.seconds > 0:
             device = "this CPU" if entry.device in (None, "cpu") else f"the GPU {entry.device}"
-            seconds = settings.train.steps * entry.seconds / entry.step
+            seconds = n * settings.train.steps * entry.seconds / entry.step
             return Expected(seconds, f"as for an earlier run of this model on {device}")
     shipped = shipped_training()
     if gpu or not shipped:
         return Expected(None, "because there is no comparable run")
     if settings.name in shipped:
-        return Expected(shipped[settings.name][0], "as for the shipped model on the machine that trained it")
+        return Expected(n * shipped[settings.name][0], "as for the shipped model on the machine that trained it")
     here = _step_flops(settings)
     nearest = min(shipped, key=lambda name: abs(math.log(_step_flops(PRESETS[name]) / here)))
     seconds, steps = shipped[nearest]
     a_step = seconds / steps * here / _step_flops(PRESETS[nearest])
-    return Expected(settings.train.steps * a_step, f"scaled by size from the shipped “{nearest}”")
+    return Expected(n * settings.train.steps * a_step, f"scaled by size from the shipped “{nearest}”")
 
 
 @st.cache_data(max_entries=1, show_spinner=False)
@@ -358,7 +361,7 @@ def _step_flops(settings: Preset) -> float:
 def _is_comparable(entry: Entry, settings: Preset, gpu: bool) -> bool:
     """Whether a run was trained on this server and kind of device, with steps of the same size."""
     is_elsewhere = ELSEWHERE in (entry.wanted, entry.device) or TAG in entry.tags
-    is_stacked = entry.sweep is not None or bool(entry.sweep_of)  # a step of stacked models takes a different time
+    is_stacked = entry.sweep is not None or (gpu and bool(entry.sweep_of))  # on a CPU, models take their steps in turns
     own = (entry.model, entry.task, entry.train.get("batch_size"), (entry.device or "cpu").startswith("cuda"))
     same = own == (settings.model.to_json(), settings.task.to_json(), settings.train.batch_size, gpu)
     return same and not (entry.private or is_elsewhere or is_stacked)

@@ -134,8 +134,10 @@ def test_activations_and_measures_without_a_gradient_are_rejected() -> None:
     found = gradients(subject, example, minimal_pairs.Logit(0, 3), ["decoder.1.resid_post"])["decoder.1.resid_post"]
     assert found[0, 0].any()
     assert not found[0, 1:].any()  # it does not reach the measure
-    for wrong in (lambda logits: logits[0, -1], lambda logits: logits[0, 0, 0].detach()):
-        with pytest.raises(InputError, match="A measure must return one number"):
+    for wrong in (lambda logits: logits[0, -1], lambda logits: logits[0, 0, 0].detach(), lambda logits: 7.0):
+        with pytest.raises(
+            InputError, match=r"A measure must return one number.*got a (Tensor of shape \[.*\]|float)\.$"
+        ):
             gradients(subject, example, wrong, ["*.z"])
 
 

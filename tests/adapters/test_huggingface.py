@@ -60,6 +60,8 @@ def test_generation_with_a_cache_equals_full_runs(tmp_path: Path) -> None:
         assert torch.allclose(step.probabilities, probabilities, rtol=0, atol=1e-5)
         ids.append(int(probabilities.argmax()))
         assert step.token == ids[-1]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'temprature'"):
+        reading.subject.steps(reading.example, 5, temprature=2.0)  # type: ignore[call-arg]
 
 
 def test_a_masked_model_predicts_the_masked_tokens() -> None:

@@ -72,6 +72,9 @@ def test_a_class_that_does_not_match_the_configuration_is_rejected(folder: Path)
     change(folder / "config.json", architectures=["NoSuchModel"])
     with pytest.raises(CheckpointError, match="names the class 'NoSuchModel'"):
         open_model(folder)
+    change(folder / "config.json", architectures=None, model_type="blip_text_model")  # a part of other models
+    with pytest.raises(CheckpointError, match="no class for the model type 'blip_text_model'"):
+        try_out(folder)
 
 
 def test_circular_symlinks_do_not_affect_other_models(folder: Path) -> None:

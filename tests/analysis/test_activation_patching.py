@@ -272,7 +272,7 @@ def test_invalid_pairs_and_options_are_refused_with_the_reason() -> None:
         (a, {}, "Both inputs are the same"),
         (b, {"answers": ("3", "3")}, "two different answers"),
         (b, {"answers": ("3", "x")}, "There is no token “x”"),
-        (b, {"position": 9}, "positions 0 to 3, got 9"),
+        (b, {"position": 9}, "position must be from 0 to 3, got 9"),
         (b, {"part": "gas"}, "part is one of stream, head, neurons"),
     ):
         with pytest.raises(InputError, match=reason):

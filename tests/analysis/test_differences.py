@@ -159,7 +159,7 @@ def test_at_position_has_one_target_position(two: list[Reading]) -> None:
     assert (one.target_positions, one.subject.name) == ((3,), "A")
     lens = decision_lens([one])
     assert (set(lens["position"]), len(lens)) == ({3}, 5)  # before the two blocks, and after each of their sublayers
-    with pytest.raises(InputError, match=f"outputs 0 to {last}, got {last + 1}"):
+    with pytest.raises(InputError, match=f"position must be from 0 to {last}, got {last + 1}"):
         at_position(two[0], last + 1)
 
 

@@ -73,7 +73,7 @@ def test_head_of_recomputes_a_head_of_a_model() -> None:
     torch.testing.assert_close(mixed.scores, own["scores"])
     torch.testing.assert_close(mixed.out, own["z"])
     assert mixed.names == ["0 3", "1 7", "2 1", "3 7"]
-    assert matrix(mixed, which="out", n_columns=2)["column"].unique().tolist() == ["z1", "z2"]
+    assert matrix(mixed, what="out", n_columns=2)["column"].unique().tolist() == ["z1", "z2"]
 
 
 def test_each_way_to_mask_matches_weights_computed_by_hand() -> None:
@@ -103,7 +103,7 @@ def test_sentences_that_cannot_be_shown_are_refused_with_the_reason() -> None:
 def test_a_matrix_table_has_a_row_per_cell() -> None:
     mixed = Sentence(TEXT, d=4).attention()
     for which, columns in (("x", ["x1", "x2", "x3", "x4"]), ("out", ["y1", "y2", "y3", "y4"]), ("scores", mixed.names)):
-        table = matrix(mixed, which=which)
+        table = matrix(mixed, what=which)
         assert table["value"].tolist() == getattr(mixed, which).flatten().tolist()
         assert table["column"].tolist() == list(columns) * 7
         assert table["row"].tolist() == [name for name in mixed.names for _ in columns]

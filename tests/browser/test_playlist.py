@@ -29,10 +29,13 @@ def view(page: Page, at: int) -> Locator:
 
 
 def shown(page: Page, count: str, path: str, value: str) -> None:
-    """Wait until the bar shows `count` and the address is that of the view."""
+    """Wait until the bar shows `count`, and the address and the title of the tab are those of the view."""
     expect(page.locator(".playlist .count")).to_have_text(count)
     there = "([path, value]) => location.pathname === path && location.search.includes(value)"
     page.wait_for_function(there, arg=[path, value])
+    expect(page).to_have_title(
+        f"{path[1:].capitalize()} · xformer"
+    )  # written by the server, the address by the browser
     quiet(page)
 
 

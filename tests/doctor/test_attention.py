@@ -111,7 +111,7 @@ class InTurn(Attention):
 def test_heads_that_read_the_wrong_group_are_found() -> None:
     model = own()
     model.get_submodule("decoder.blocks.1.attn").__class__ = InTurn
-    place = broken_place("key_value_groups", model, "Query head 1 reads key/value head 1, but should read 0.")
+    place = broken_place("key_value_groups", model, "A query head reads the key/value head of another group.")
     assert (place.layer, place.head) == (1, 1)
 
 

@@ -68,7 +68,7 @@ SCREENS = [
     ("Mixtral", "feed_forward", {"edits": "ablate:decoder.0.attn.1"}, 2, "4 experts, 2 of them per token"),
     ("BERT", "home", {"input": "the [MASK] sat"}, 0, "likeliest tokens at each gap"),
     ("BERT", "residual", {"picture": "parts"}, 0, "not a sum of contributions to the stream"),
-    (READ_ONLY, "attention", {"panel": "why here?"}, 0, "No decoder.1.attn.scores was found"),
+    (READ_ONLY, "attention", {"panel": "why here?"}, 0, "This run has no activation 'decoder.1.attn.scores'"),
     (ENCODER, "home", {}, 0, "it outputs a vector of 24 numbers for each of the 6 positions"),
     (ENCODER, "residual", {"pooling": "first", "after": "1"}, 1, "for this model is the mean over all positions"),
     (ENCODER, "compare", {"edits": EDIT}, 0, "outputs vectors and no predictions"),

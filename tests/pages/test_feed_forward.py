@@ -87,6 +87,18 @@ def test_measure_of_activity_is_explained(open_page: Open, monkeypatch: pytest.M
     assert "A ReLU output of 0 writes nothing" in text(app)
 
 
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("reverse", "one column each. The output of ReLU."),
+        ("reverse-modern", "the nonlinearity of its gate × its gated"),
+    ],
+)
+def test_the_activations_are_described_by_their_component(open_page: Open, model: str, says: str) -> None:
+    app = open_page(PAGE, model=model, picture="map")
+    assert says in text(app)
+
+
 def test_the_effect_of_ablation_is_noted_only_where_it_is_known() -> None:
     def note(change: float, flips: int, *, judged: bool = True) -> str:
         return ablation_note({"neuron": 3, "loss_change": change, "flips": flips}, judged=judged)

@@ -134,6 +134,15 @@ def test_the_notes_follow_the_mask(open_page: Open) -> None:
     assert "causal mask" not in text(app)
 
 
+def test_a_kind_without_a_caption_of_its_own_gets_that_of_what_it_acts_on(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(POSITION_KINDS["rotary"]), "offset_caption", lambda self, sizes: "")
+    app = open_page(PAGE, model="induction", show="offsets")
+    assert "The factor by which the rotation scales" in text(app)
+    assert "The factor by which the rotation scales" not in text(open_page(PAGE, model="reverse", show="offsets"))
+
+
 @pytest.mark.usefixtures("kinds")
 def test_a_long_input_is_drawn_in_blocks(open_page: Open) -> None:
     app = open_page(PAGE, model="encoder-long", input=" ".join(["3", "1", "2"] * 50))

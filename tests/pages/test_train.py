@@ -152,6 +152,8 @@ def test_expected_times_come_from_runs_on_the_same_kind_of_device_then_from_ship
     here = expected(preset, store.entries(), gpu=False)
     assert here.seconds == pytest.approx(20.0)
     assert here.basis == "as for an earlier run of this model on this CPU"
+    assert expected(preset, store.entries(), gpu=False, n=16).seconds == pytest.approx(320.0)  # in turns
+    assert expected(preset, store.entries(), gpu=True, n=16).seconds is None
 
 
 def test_a_finished_run_shows_its_timeline_and_curves(open_page: Open, runs: Path) -> None:

@@ -187,6 +187,8 @@ def test_invalid_configurations_are_rejected_before_anything_is_written(tmp_path
             iter_train(preset, out=out, device=device)
     with pytest.raises(ConfigError, match="There is no preset 'nothing'; the presets are reverse, "):
         iter_train("nothing", out=out)
+    with pytest.raises(ConfigError, match=r"There is no preset ModelConfig\(.*; the presets are reverse, "):
+        iter_train(preset.model, out=out)  # type: ignore[arg-type]
     assert not out.exists()
 
 

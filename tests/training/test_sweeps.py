@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,13 @@ from xformer.checkpoints import load
 from xformer.errors import ConfigError, RunStoreError
 from xformer.files import STATE, snapshot_steps
 from xformer.tasks import texts
-from xformer.training import jobs, many, worker
+from xformer.training import jobs, worker
 from xformer.training.entry import Entry
 from xformer.training.limits import Limits
 from xformer.training.loop import Run
 from xformer.training.run_store import RunStore
 from xformer.training.stored_sweep import StoredSweep, map_steps, read_maps
-from xformer.training.sweeps import members_of
+from xformer.training.sweeps import members_of, sweep
 
 PRESET = tiny_preset(steps=20, log_every=5, snapshot_every=10)
 
@@ -37,15 +36,15 @@ def submit(store: RunStore, preset: Any = PRESET, **settings: Any) -> str:
 
 def train(store: RunStore, run: str, monkeypatch: pytest.MonkeyPatch, at: dict[int, Any] | None = None) -> Entry:
     """Train a queued sweep in this process; `at[step]` is called before the next step."""
-    step_of_all = many.train_step
+    step_of_one = Run.train_step
 
-    def step(runs: Sequence[Run]) -> Any:
-        if at and (do := at.pop(runs[0].step, None)):
+    def step(run: Run) -> None:
+        if at and (do := at.pop(run.step, None)):
             do()
-        return step_of_all(runs)
+        step_of_one(run)
 
     with quick_worker(monkeypatch), monkeypatch.context() as patch:
-        patch.setattr(many, "train_step", step)
+        patch.setattr(Run, "train_step", step)
         worker.work(store, run, claim(store, run))
     return store.entry(run)
 
@@ -180,6 +179,8 @@ def test_invalid_sweeps_and_commands_are_rejected(store: RunStore, monkeypatch: 
     ):
         with pytest.raises(ConfigError, match=words):
             submit(store, **settings)
+    with pytest.raises(ConfigError, match=r"seed must be a list of values, got 3; for example seed=\[3\]"):
+        sweep("reverse-small", seed=3)  # type: ignore[arg-type]
     words = "trains 60 models at once, and this server allows 2; choose fewer values"
     with pytest.raises(RunStoreError, match=words):
         jobs.submit(store, PRESET, sweep={"seed": range(60)}, limits=Limits(models=2))

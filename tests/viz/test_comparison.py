@@ -84,7 +84,7 @@ def test_layers_over_different_tokens_are_not_mixed() -> None:
     with pytest.raises(ValueError, match="one by one"):
         viz.decision_rows([reading])
     cross = frame[frame["layer"].str.endswith("cross_attn")]
-    shown = rows(viz.decision_rows([reading], does="cross-attention"))
+    shown = rows(viz.decision_rows([reading], kind_label="cross-attention"))
     assert [row["weight"] for row in shown] == cross["weight"].tolist()
     assert {row["row"] for row in shown} >= {"decoder 1 · cross · head 1", "decoder 2 · cross · mean"}
 

@@ -95,15 +95,23 @@ def test_arrows_match_the_sums_and_norms_of_a_run(config: ModelConfig) -> None:
     assert checks >= 1
 
 
-def test_each_attention_has_its_mask() -> None:
+def test_each_attention_has_its_mask_in_miniature() -> None:
     sizes = PRIMES | {"d_ff": 19}
 
-    def masks(architecture: str, **kind) -> list[str | None]:
+    def masks(architecture: str, **kind) -> list[str]:
         model = drawn(ModelConfig(architecture=architecture, **sizes, **kind))
-        return [box.mask for box in model.boxes if box.kind == "attention"]
+        return [
+            " ".join("".join("·x"[seen] for seen in row) for row in box.mask or ())
+            for box in model.boxes
+            if box.kind == "attention"
+        ]
 
-    assert [masks(one) for one in ARCHITECTURES] == [["full"], ["causal"], ["full", "causal", "full"]]
-    assert masks("encoder", causal=True, see_self=False) == ["strict"]
+    full, causal = "xxxx xxxx xxxx xxxx", "x··· xx·· xxx· xxxx"
+    assert [masks(one) for one in ARCHITECTURES] == [[full], [causal], [full, causal, full]]
+    assert masks("encoder", causal=True, see_self=False) == ["···· x··· xx·· xxx·"]
+    window = {"mask": "sliding_window", "window": 8}
+    assert masks("encoder-decoder", **window) == ["xx·· xxx· ·xxx ··xx", "x··· xx·· ·xx· ··xx", full]
+    assert masks("encoder", **window | {"causal": True, "see_self": False}) == ["···· x··· ·x·· ··x·"]
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])

@@ -33,7 +33,7 @@ def test_wide_vectors_are_thinned_by_columns() -> None:
 def test_projection_has_every_token_once_and_marks_the_input() -> None:
     reading = xformer.read(random_model("encoder"), [3, 10, 3])
     found = principal_axes(reading)
-    chart = viz.projection(reading, near=4)
+    chart = viz.projection(reading, token=4)
     rows = all_rows(chart)
     assert [row["id"] for row in rows] == list(range(11))
     assert [[row["pc1"], row["pc2"]] for row in rows] == found.points[:, :2].tolist()

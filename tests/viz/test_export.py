@@ -72,6 +72,15 @@ def test_unsupported_formats_raise_and_leave_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_size_that_is_not_positive_and_an_empty_list_are_refused(reading: xformer.Reading, tmp_path: Path) -> None:
+    for options, reason in (({"width": -1}, "width must be above 0, got -1"), ({"font_size": 0}, "font_size .* got 0")):
+        with pytest.raises(InputError, match=reason):
+            xformer.viz.save(xformer.viz.lens(reading), tmp_path / "lens.svg", **options)
+    with pytest.raises(InputError, match="no chart to save"):
+        xformer.viz.save([], tmp_path / "lens.svg")
+    assert not list(tmp_path.iterdir())
+
+
 def test_notebook_output_contains_svg() -> None:
     chart = alt.Chart({"values": [{"a": 1}]}).mark_bar().encode(x="a:Q")
     with alt.renderers.enable("default"):

@@ -49,12 +49,15 @@ def test_missing_head_raises_and_keeps_the_selection() -> None:
     ones = [torch.ones(1, 2, 1, 1)]
     view = xformer.attention_view(ones)
     for name, value in (("layer", 99), ("head", -1)):
-        with pytest.raises(InputError, match=f"This view has {name}s 0 to"):
+        with pytest.raises(InputError, match=f"{name} must be from 0 to .*, got {value}"):
             setattr(view, name, value)
     assert (view.layer, view.head) == (0, 0)
     for layer, head in ((-1, 0), (0, 2)):
-        with pytest.raises(InputError, match=r"layers 0 to 0, got layer=|heads 0 to 1, got head=2"):
+        with pytest.raises(InputError, match=r"layer must be from 0 to 0, got -1|head must be from 0 to 1, got 2"):
             xformer.attention_view(ones, layer=layer, head=head)
+    reading = xformer.read("checkpoints/reverse", "3 7 12 9")
+    with pytest.raises(InputError, match="layer must be from 0 to 3, got 99"):
+        xformer.save_html(reading, "view.html", layer=99)
 
 
 def test_two_runs_are_compared_and_mismatched_runs_raise(reading: xformer.Reading) -> None:

@@ -19,13 +19,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from xformer.decoding import Step
+from xformer.decoding import GREEDY, Sampling, Step
 from xformer.edits import AnyEdit, Watch
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.model_shape import ModelShape
@@ -169,7 +169,13 @@ class ModelAdapter(Protocol):
         ...
 
     def steps(
-        self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any
+        self,
+        example: Example,
+        n: int | None = None,
+        *,
+        edits: Sequence[AnyEdit] = (),
+        sampling: Sampling = GREEDY,
+        generator: torch.Generator | None = None,
     ) -> Iterator[Step]:
         """Generate token by token.
 
@@ -177,7 +183,8 @@ class ModelAdapter(Protocol):
             example: The prompt.
             n: The largest number of tokens; None: the model's default. Generation also stops at an end token.
             edits: Applied in every step.
-            **how: `sampling` and `generator`, as for `xformer.decode`.
+            sampling: The sampling rule; greedy by default.
+            generator: The source of randomness, for a temperature above 0.
 
         Raises:
             UnavailableError: The model does not generate.
@@ -330,9 +337,11 @@ def gradients(
         raise EditError(f"No activation that matches {', '.join(names)} has a gradient; use a name like '*.z'.")
     with torch.enable_grad():
         value = measure(logits)
-        if value.numel() != 1 or not value.requires_grad:
+        if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
+            shape = f" of shape {list(value.shape)}" if isinstance(value, Tensor) else ""
             raise InputError(
-                f"A measure must return one number that depends on the logits, like logits[0, -1, 7], got {value}."
+                "A measure must return one number that depends on the logits, like logits[0, -1, 7], got a "
+                f"{type(value).__name__}{shape}."
             )
         found = torch.autograd.grad(value.reshape(()), list(seen.values()), materialize_grads=True)
     return Gradients(

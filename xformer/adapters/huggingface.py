@@ -106,7 +106,6 @@ class HuggingFaceModel(HuggingFaceInputs):
         edits: Sequence[AnyEdit] = (),
         sampling: Sampling = GREEDY,
         generator: torch.Generator | None = None,
-        **others: Any,
     ) -> Iterator[Step]:
         """Generate from the example.
 

@@ -104,7 +104,7 @@ def config_of(transformers: Any, contents: Contents) -> Any:
 def _loaded(transformers: Any, contents: Contents) -> tuple[Any, dict[str, Any]]:
     """The model, and the library's report on its weights."""
     config, options = config_of(transformers, contents), _options(contents)
-    last: Exception | None = None
+    errors: list[CheckpointError] = []
     for kind in classes_of(transformers, config):
         model, report = kind.from_pretrained(
             contents.folder,
@@ -120,12 +120,15 @@ def _loaded(transformers: Any, contents: Contents) -> tuple[Any, dict[str, Any]]
             _check_complete(model, report)
             return model, report
         except CheckpointError as error:
-            last = error
-    raise last or CheckpointError(f"Transformers has no class for the model type {contents.model_type!r}.")
+            errors.append(error)
+    raise errors[-1]
 
 
 def classes_of(transformers: Any, config: Any) -> Sequence[Any]:
-    """The class named in the configuration; if none is named, the candidates, most specific first."""
+    """The class named in the configuration; if none is named, the candidates, most specific first.
+
+    Raises `CheckpointError` if there is none.
+    """
     for name in config.architectures or ():
         found = getattr(transformers, name, None)
         if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
@@ -135,9 +138,16 @@ def classes_of(transformers: Any, config: Any) -> Sequence[Any]:
             f"config.json names the class {config.architectures[0]!r}, which the installed version of transformers does not "
             "have; another version may."
         )
-    heads = ("Seq2SeqLM",) if config.is_encoder_decoder else ("CausalLM", "MaskedLM")
-    autos = [getattr(transformers, f"AutoModelFor{head}") for head in heads] + [transformers.AutoModel]
-    return [auto for auto in autos if type(config) in auto._model_mapping]
+    candidates = [
+        (transformers.AutoModelForCausalLM, transformers.MODEL_FOR_CAUSAL_LM_MAPPING),
+        (transformers.AutoModelForMaskedLM, transformers.MODEL_FOR_MASKED_LM_MAPPING),
+    ]
+    if config.is_encoder_decoder:
+        candidates = [(transformers.AutoModelForSeq2SeqLM, transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING)]
+    candidates.append((transformers.AutoModel, transformers.MODEL_MAPPING))
+    if found := [auto for auto, known in candidates if type(config) in known]:
+        return found
+    raise CheckpointError(f"Transformers has no class for the model type {config.model_type!r}.")
 
 
 def _check_numbers(model: Any) -> None:

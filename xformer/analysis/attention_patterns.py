@@ -14,6 +14,7 @@ from torch import Tensor
 from xformer.adapters import TaskModel
 from xformer.analysis.tables import array_table
 from xformer.errors import EditError
+from xformer.formatting import check_option
 from xformer.memory import check_analysis
 from xformer.reading import Reading
 from xformer.site import Site
@@ -307,6 +308,7 @@ def head_scores(
         ['layer', 'head', 'task_pattern', 'diagonal', 'anti_diagonal', 'previous', 'next', 'first', 'entropy',
          'induction']
     """
+    check_option("look", look, ("answer", "source"))
     if positions is None:
         positions, keys = reading.subject.input.scored_positions(reading.example, look)
     needed = reading.subject.task_scores(reading.trace, reading.example)

@@ -22,6 +22,7 @@ from xformer.analysis.generation import kl, total_variation
 from xformer.analysis.residual import holds_from, lens
 from xformer.analysis.tables import array_table
 from xformer.errors import EditError, InputError
+from xformer.formatting import check_index
 from xformer.reading import Reading
 from xformer.site import Site
 from xformer.tasks.batch import IGNORED
@@ -42,7 +43,7 @@ def decision_rows(
     *,
     pair: tuple[int, int] = (0, 1),
     n_heads: int | None = None,
-    max_keys: int | None = None,
+    max_blocks: int | None = None,
 ) -> pd.DataFrame:
     """Tabulate the attention at the deciding position: a row per model, attention layer, head (and the mean) and key.
 
@@ -51,7 +52,7 @@ def decision_rows(
         pair: The indices of the two readings from whose difference the heads to keep are chosen.
         n_heads: If there are more than `ALL_ROWS` heads and means, the number of heads to keep: those in which the `pair`
             differs most if its patterns can be compared, else those with the largest weight in each model. None keeps all.
-        max_keys: The most blocks of keys per row; the weights of the keys in a block are summed.
+        max_blocks: The most blocks of keys per row; the weights of the keys in a block are summed.
 
     Returns:
         The columns model, layer (its path), head (from 0; −1 for the mean), key and key_end (first and last position of the
@@ -69,7 +70,7 @@ def decision_rows(
         >>> list(table.columns)
         ['model', 'layer', 'head', 'key', 'key_end', 'token', 'weight', 'allowed']
     """
-    frames = [_rows(reading, max_keys) for reading in readings]
+    frames = [_rows(reading, max_blocks) for reading in readings]
     if n_heads is not None and max(frame.groupby(["layer", "head"]).ngroups for frame in frames) > ALL_ROWS:
         one, other = (frames[at] for at in pair)
         alike = pattern_incompatibility(*(readings[at] for at in pair)) is None
@@ -186,15 +187,15 @@ def lens_divergence(table: pd.DataFrame) -> tuple[int, str] | None:
     return None if depth is None else (depth, one["point"].iloc[depth])
 
 
-def _rows(reading: Reading, max_keys: int | None) -> pd.DataFrame:
+def _rows(reading: Reading, max_blocks: int | None) -> pd.DataFrame:
     """Tabulate the attention of one model at its deciding position."""
     frames = []
     for path in deciding_layers(reading):
         weights = reading[f"{path}.pattern"][0, :, reading.target_positions[-1]].double()  # [head, key]
         mask = reading[f"{path}.mask"][0, :, reading.target_positions[-1]]  # [head, key]
-        weights = pooled_keys(torch.cat((weights, weights.mean(dim=0, keepdim=True))), max_keys)
-        mask = pooled_keys(torch.cat((mask, mask.any(dim=0, keepdim=True))).double(), max_keys) > 0
-        keys = _axis("key", "token", reading.tokens_of(Site.parse(path).key_stack), max_keys)
+        weights = pooled_keys(torch.cat((weights, weights.mean(dim=0, keepdim=True))), max_blocks)
+        mask = pooled_keys(torch.cat((mask, mask.any(dim=0, keepdim=True))).double(), max_blocks) > 0
+        keys = _axis("key", "token", reading.tokens_of(Site.parse(path).key_stack), max_blocks)
         table = array_table({"head": [*range(len(weights) - 1), MEAN]}, keys, weight=weights, allowed=mask)
         table.insert(0, "layer", path)
         frames.append(table)
@@ -323,8 +324,7 @@ def at_position(reading: Reading, position: int) -> Reading:
         (2,)
     """
     n = reading.example.labels.shape[1]
-    if not 0 <= position < n:
-        raise InputError(f"This run has outputs 0 to {n - 1}, got {position}.")
+    check_index("position", position, n)
     labels = torch.full_like(reading.example.labels, IGNORED)
     labels[0, position] = reading.explained(position)
     recipe = f"xformer.analysis.at_position({reading.recipe}, {position})"

@@ -18,8 +18,10 @@ from torch import Tensor
 
 from xformer.adapters import ModelAdapter
 from xformer.analysis.tables import array_table
+from xformer.formatting import check_index, check_indices, check_option
 from xformer.memory import check_analysis
 from xformer.reading import Reading
+from xformer.site import STACKS
 
 WORDS_OUT = ("next_token", "masked_token", "pair_next_token")
 """The output kinds of external models whose output vocabulary is the input vocabulary."""
@@ -30,6 +32,7 @@ def vocabulary_vectors(reading: Reading, stack: str | None = None) -> Float[Tens
 
     Raises `InputError` for a model of images, and `UnavailableError` if there is no table.
     """
+    check_option("stack", stack, STACKS)
     return reading.subject.weights.token_embedding(stack)
 
 
@@ -45,6 +48,7 @@ def input_vectors(reading: Reading, stack: str | None = None) -> dict[str, Float
 
     A model that adds no position vectors has only "tokens".
     """
+    check_option("stack", stack, STACKS)
     stack = (stack or "encoder") if reading.is_pair else reading.output_stack
     at = f"{stack}." if reading.is_pair else ""
     parts = {"tokens": reading[f"{at}embed"][0]}  # [pos, d_model]
@@ -175,6 +179,7 @@ def neighbours(reading: Reading, *, token: int, stack: str | None = None, n: int
     """
     every = vocabulary_vectors(reading, stack)
     labels = _row_labels(token_labels(reading.subject), len(every))
+    check_index("token", token, len(labels))
     alike = cosines_with(every, token)  # [vocab]
     alike[token] = -math.inf
     chosen = alike.topk(min(n, len(labels) - 1)).indices
@@ -201,8 +206,11 @@ def _selected_part(
     reading: Reading, part: str, stack: str | None, positions: Sequence[int] | None
 ) -> tuple[list[int], list[str], Float[Tensor, "pos d_model"]]:
     """Return the chosen positions, their tokens, and one part of their vectors."""
-    found, tokens = input_vectors(reading, stack)[part], reading.tokens_of(stack)
+    parts, tokens = input_vectors(reading, stack), reading.tokens_of(stack)
+    check_option("part", part, parts)
+    found = parts[part]
     chosen = list(range(len(found)) if positions is None else positions)
+    check_indices("positions", chosen, len(found))
     return chosen, [tokens[position] for position in chosen], found[chosen]
 
 

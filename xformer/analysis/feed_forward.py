@@ -27,6 +27,7 @@ from xformer.analysis.ablation import logits_with_replacements
 from xformer.analysis.tables import array_table
 from xformer.checkpoints import Checkpoint
 from xformer.errors import EditError, UnavailableError
+from xformer.formatting import check_index, check_indices, check_option
 from xformer.memory import check_analysis
 from xformer.reading import Reading, adapter_of
 from xformer.site import Site
@@ -49,7 +50,7 @@ def activations(
     Args:
         reading: The run.
         layer: The feed-forward layer, from 0.
-        stage: "pre" or "post" the activation function. In a gated layer, "post" is act(gate) × up.
+        stage: "pre" or "post" the activation function. In a gated layer, "post" is act(gate) × up, and there is also "up".
         positions: The positions to return, from 0; all by default.
 
     Returns:
@@ -62,9 +63,11 @@ def activations(
         >>> table.shape  # rows are positions, columns are neurons
         (5, 514)
     """
+    check_option("stage", stage, ("pre", "up", "post"))
     site = reading.feed_forward_site(layer)
     values, tokens = reading[f"{site.path}.{stage}"][0], reading.tokens_of(site.stack)  # [pos, d_ff]
     shown = list(range(len(values)) if positions is None else positions)
+    check_indices("positions", shown, len(values))
     table = pd.DataFrame(values[shown].numpy(force=True))
     table.insert(0, "position", shown)
     table.insert(1, "token", [tokens[position] for position in shown])
@@ -91,6 +94,7 @@ def neuron(reading: Reading, *, layer: int, neuron: int, positions: Sequence[int
         ['position', 'token', 'activation']
     """
     table = activations(reading, layer=layer, positions=positions)
+    check_index("neuron", neuron, table.shape[1] - 2)
     return table[["position", "token"]].assign(activation=table[neuron])
 
 
@@ -128,7 +132,9 @@ def fires_above(peak: Float[Tensor, " d_ff"], norms: Float[Tensor, " d_ff"] | No
 
 def top_neurons(reading: Reading, *, layer: int, position: int, n: int = 10) -> list[int]:
     """Return the `n` neurons with the highest `activity` at a position, highest first."""
-    here = activity(reading, layer=layer)[position]  # [d_ff]
+    active = activity(reading, layer=layer)  # [pos, d_ff]
+    check_index("position", position, len(active))
+    here = active[position]
     return here.topk(min(n, len(here))).indices.tolist()
 
 
@@ -240,6 +246,7 @@ def neurons(
     """
     post, labels = reading[f"{reading.feed_forward_site(layer).path}.post"][0], reading.subject.labels
     active = activity(reading, layer=layer)  # [pos, d_ff]
+    check_indices("position", () if position is None else [position], len(active))
     rank = active.mean(dim=0) if position is None else active[position]  # [d_ff]
     known = triggers(survey or reading, layer=layer)
     order = rank.argsort(descending=True, stable=True).tolist()
@@ -333,6 +340,11 @@ class Survey:
         """The call that repeats the survey."""
         return self.path and f"xformer.analysis.survey({self.path!r}, {self.n_inputs}, {self.seed})"
 
+    def layer(self, layer: int) -> LayerSurvey:
+        """Return the statistics of a feed-forward layer, from 0. Raises `InputError` if there is none."""
+        check_index("layer", layer, len(self.layers))
+        return self.layers[self.subject.shape.feed_forward[layer].path]
+
     def read_by(self, site: Site) -> tuple[tuple[int, ...], ...]:
         """Return the tokens of every input that a layer reads."""
         return self.targets if self.targets and site.stack == "decoder" else self.inputs
@@ -346,14 +358,14 @@ def fitting(subject: TaskModel, work: float = 2e10) -> int:
     return max(16, min(500, int(work / (token * longest))))
 
 
-def survey(where: str | Path | Checkpoint | TaskModel, n: int = 500, seed: int = 0) -> Survey:
-    """Run a model on `n` inputs sampled from its task, and count where its neurons fire.
+def survey(model: str | Path | Checkpoint | TaskModel, samples: int = 500, seed: int = 0) -> Survey:
+    """Run a model on `samples` inputs sampled from its task, and count where its neurons fire.
 
-    Inputs are from the task's "test" stream, which is never used in training; the same (n, seed) gives the same inputs.
+    Inputs are from the task's "test" stream, which is never used in training; the same (samples, seed) gives the same inputs.
 
     Args:
-        where: A checkpoint with a task, or its path.
-        n: The number of inputs; fewer if the task has fewer unseen ones.
+        model: A checkpoint with a task, or its path.
+        samples: The number of inputs; fewer if the task has fewer unseen ones.
         seed: The seed of the sampled inputs.
 
     Returns:
@@ -367,9 +379,9 @@ def survey(where: str | Path | Checkpoint | TaskModel, n: int = 500, seed: int =
         >>> survey = xformer.analysis.survey("checkpoints/reverse", 50)
         >>> table = xformer.analysis.firing(survey)
     """
-    subject = own_task_model(adapter_of(where))
-    task, path = subject.task, str(where) if isinstance(where, str | Path) else None
-    n = min(n, task.rule.n_held_out or n)
+    subject = own_task_model(adapter_of(model))
+    task, path = subject.task, str(model) if isinstance(model, str | Path) else None
+    n = min(samples, task.rule.n_held_out or samples)
     sample = task.sample(n, seed=seed)
     batch = max(1, min(250, MAX_TOKENS_AT_ONCE // max(task.longest)))
     pad = task.vocabulary.special.pad
@@ -452,7 +464,7 @@ def triggers(of: Reading | Survey, *, layer: int) -> pd.DataFrame:
         'says'
     """
     if isinstance(of, Survey):
-        counted = of.layers[of.subject.shape.feed_forward[layer].path]
+        counted = of.layer(layer)
         tallies, is_known = counted.tallies, counted.fired >= MIN_FIRINGS
         names = {"reads": of.subject.labels, "says": of.subject.labels}
     else:
@@ -541,8 +553,9 @@ def exciting_inputs(of: Survey, *, layer: int, neuron: int) -> pd.DataFrame:
         >>> list(table.columns)
         ['input', 'position', 'token', 'activation', 'tokens']
     """
+    counted = of.layer(layer)
     site = of.subject.shape.feed_forward[layer]
-    counted = of.layers[site.path]
+    check_index("neuron", neuron, counted.peak.shape[1])
     rows, peaks = [], counted.peak[:, neuron].tolist()
     for value, (index, position) in zip(peaks, counted.places[:, neuron].tolist(), strict=True):
         if abs(value) > counted.least[neuron]:

@@ -16,7 +16,7 @@ from xformer.analysis.embeddings import cosine_matrix, pca
 from xformer.analysis.positions import added_positions
 from xformer.analysis.tables import array_table
 from xformer.errors import EditError, InputError, UnavailableError
-from xformer.formatting import percent
+from xformer.formatting import check_index, check_option, percent
 from xformer.layers.embedding import PatchEmbedding
 from xformer.memory import rows_that_fit
 from xformer.model import Transformer
@@ -86,14 +86,14 @@ CROWDED = 6
 
 
 def over_image(
-    reading: Reading, *, query: int = 0, laid: str = "heads", layer: int | None = None, head: int | None = None
+    reading: Reading, *, query: int = 0, what: str = "heads", layer: int | None = None, head: int | None = None
 ) -> pd.DataFrame:
     """Show the attention of one position of a vision model over the image, panel by panel.
 
     Args:
         reading: A run on an image.
         query: The query position, from 0: the class token if there is one.
-        laid: "heads" for a row per layer with a panel for each head and for their mean, or "rollout" for a panel per layer.
+        what: "heads" for a row per layer with a panel for each head and for their mean, or "rollout" for a panel per layer.
         layer: Only this attention layer, from 0.
         head: Only this head of each layer, from 0.
 
@@ -112,7 +112,9 @@ def over_image(
         ['row', 'panel', 'place', 'weight']
     """
     patch_grid(reading)
-    if laid == "rollout":
+    check_option("what", what, ("heads", "rollout"))
+    check_index("query", query, len(reading.tokens))
+    if what == "rollout":
         reached = rollout_matrices(reading.trace)[:, query].tolist()  # [layer, key]
         panels = [(0, f"after layer {layer}", weights) for layer, weights in enumerate(reached, start=1)]
     else:
@@ -234,6 +236,7 @@ def patch_cosines(reading: Reading) -> pd.DataFrame:
         A row per pair: patch and other (row and column, "r1 c3"), cosine, and itself (whether both are the same patch).
 
     Raises:
+        UnavailableError: If the model does not read an image in patches.
         InputError: If the model adds no position vectors.
 
     Example:
@@ -243,5 +246,6 @@ def patch_cosines(reading: Reading) -> pd.DataFrame:
         >>> list(table.columns)
         ['patch', 'other', 'cosine', 'itself']
     """
+    patch_grid(reading)
     names, is_itself = reading.tokens[1:], torch.eye(len(reading.tokens) - 1, dtype=torch.bool)
     return array_table({"patch": names}, {"other": names}, cosine=place_cosines(reading), itself=is_itself)

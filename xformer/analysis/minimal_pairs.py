@@ -22,6 +22,7 @@ from xformer.adapters import ModelAdapter, TaskModel
 from xformer.adapters.adapter import Measure
 from xformer.adapters.inputs import known_pairs
 from xformer.errors import InputError
+from xformer.formatting import check_index, check_indices
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
@@ -56,8 +57,7 @@ class MinimalPair:
         n = reading.logits.shape[1]
         if position is None:
             position = differing_output(reading, source)
-        elif not 0 <= position < n:
-            raise InputError(f"The outputs are at positions 0 to {n - 1}, got {position}.")
+        check_index("position", position, n)
         found = [token_of(reading.subject.labels, token) for token in answers or ()]
         if answers is None:
             found = usual_answers(reading, source, position)
@@ -159,9 +159,8 @@ def usual_answers(reading: Reading, source: Reading, position: int) -> tuple[int
 def token_of(labels: Sequence[str], token: Token) -> int:
     """Return the id of a token. Raises `InputError` if there is no such token."""
     if isinstance(token, int):
-        if 0 <= token < len(labels):
-            return token
-        raise InputError(f"The tokens are 0 to {len(labels) - 1}, got {token}.")
+        check_index("token", token, len(labels))
+        return token
     shown = token.replace(" ", "·")
     for text in (token, shown, f"·{shown}"):
         if text in labels:
@@ -280,6 +279,7 @@ def of_run(
     position. `position` defaults to the last, `token` to the likeliest, and `against`, if no token is given, to the second
     likeliest.
     """
+    check_indices("position", () if position is None else [position], reading.example.labels.shape[1])
     if position is None and token is None and reading.target_positions:
         return Loss(reading.example)
     position = reading.logits.shape[1] - 1 if position is None else position

@@ -27,6 +27,7 @@ from xformer.analysis.tables import array_table
 from xformer.config import ModelConfig
 from xformer.edits import zero_positions
 from xformer.errors import InputError, UnavailableError
+from xformer.formatting import check_indices, check_option
 from xformer.layers.masks import Layout
 from xformer.layers.stack import Stack
 from xformer.positions import POSITION_KINDS, PositionKind
@@ -131,6 +132,7 @@ def position_curves(
     """
     vectors = added_positions(reading, None if positions is None else max(positions) + 1, stack=stack)
     shown = list(range(len(vectors)) if positions is None else positions)
+    check_indices("dimensions", dimensions, vectors.shape[1])
     values = vectors[shown][:, list(dimensions)].T.double()  # [dimension, pos]
     table = array_table({"dimension": dimensions}, {"position": shown}, value=values)
     return table.reindex(columns=["position", "dimension", "value"])
@@ -225,6 +227,7 @@ def _biases(reading: Reading, n: int, kind: PositionKind, stack: str | None, mos
 
 def position_kind(reading: Reading, name: str | None) -> PositionKind:
     """Return the kind of positions with that name; by default the model's own."""
+    check_option("kind", name, (None, *POSITION_KINDS))
     return own_model(reading.subject).config.position_kind if name is None else POSITION_KINDS[name]
 
 
@@ -237,6 +240,7 @@ def is_rotary(reading: Reading, kind: str | None, stack: str | None) -> bool:
 
 def _stack_of(reading: Reading, stack: str | None) -> tuple[str, Stack]:
     """Return the name and module of a stack, by default of the first one."""
+    check_option("stack", stack, (None, *{site.stack: None for site in reading.subject.shape.sites}))
     name = stack or reading.subject.shape.sites[0].stack
     return name, getattr(own_model(reading.subject), name)
 

@@ -24,6 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from xformer.analysis.attention_patterns import numbered, token_names
 from xformer.components import FEED_FORWARDS, KEY_VALUE_HEADS, MASKS, NORMS
 from xformer.errors import EditError, InputError, UnavailableError
+from xformer.formatting import check_option
 from xformer.layers.masks import causal_mask
 from xformer.positions import POSITION_KINDS
 from xformer.positions.sinusoidal import sinusoidal
@@ -152,29 +153,30 @@ def order_error(sentence: Sentence, order: Sequence[int], *, add_positions: bool
     return (permuted - original[list(order)]).abs().max().item()
 
 
-def matrix(mixed: Mixed, *, which: str, n_columns: int | None = None) -> pd.DataFrame:
+def matrix(mixed: Mixed, *, what: str, n_columns: int | None = None) -> pd.DataFrame:
     """Tabulate one matrix of an attention, a row per cell.
 
     Args:
         mixed: The attention, from the methods of a `principles.Sentence`.
-        which: The matrix: "x", "q", "k", "v", "scores", "weights" or "out".
+        what: The matrix: "x", "q", "k", "v", "scores", "weights" or "out".
         n_columns: Keep only the first columns; all by default.
 
     Returns:
-        A row per cell: matrix (`which`), row and column (words with their positions, or numbered dimensions), value.
+        A row per cell: matrix (`what`), row and column (words with their positions, or numbered dimensions), value.
 
     Example:
         >>> import xformer
         >>> sentence = xformer.analysis.principles.Sentence("the cat saw the dog", d=4)
-        >>> table = xformer.analysis.matrix(sentence.attention(), which="weights")
+        >>> table = xformer.analysis.matrix(sentence.attention(), what="weights")
         >>> list(table.columns)
         ['matrix', 'row', 'column', 'value']
     """
-    values = getattr(mixed, which)[:, :n_columns]  # [row, column]
-    letter = mixed.out_letter if which == "out" else which
+    check_option("what", what, ("x", "q", "k", "v", "scores", "weights", "out"))
+    values = getattr(mixed, what)[:, :n_columns]  # [row, column]
+    letter = mixed.out_letter if what == "out" else what
     numbers = [f"{letter}{index}" for index in range(1, values.shape[1] + 1)]
-    columns = mixed.names[:n_columns] if which in BETWEEN_WORDS else numbers
-    cells = [(which, row, column) for row in mixed.names for column in columns]
+    columns = mixed.names[:n_columns] if what in BETWEEN_WORDS else numbers
+    cells = [(what, row, column) for row in mixed.names for column in columns]
     return pd.DataFrame(cells, columns=["matrix", "row", "column"]).assign(value=values.flatten().tolist())
 
 
@@ -182,9 +184,7 @@ def parts() -> pd.DataFrame:
     """List the registered components of a transformer, a row each: part, title, explanation, and source of publication."""
     known = {"Norm": NORMS, "Feed-forward": FEED_FORWARDS, "Mask": MASKS, "Key/value heads": KEY_VALUE_HEADS}
     rows = [(part, one.title, one.explanation, one.source) for part, ones in known.items() for one in ones.values()]
-    for kind in POSITION_KINDS.values():
-        details, _, source = kind.note.rpartition(" (") if kind.note.endswith(")") else (kind.note, "", "")
-        rows.append(("Positions", kind.title, f"{kind.summary} {details}", source.rstrip(")")))
+    rows += [("Positions", one.title, f"{one.summary} {one.note}", one.source) for one in POSITION_KINDS.values()]
     return pd.DataFrame(rows, columns=["part", "title", "explanation", "source"])
 
 

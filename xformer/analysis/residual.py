@@ -22,6 +22,7 @@ from torch import Tensor
 
 from xformer.adapters.adapter import Projection, Readout, before_norm
 from xformer.errors import EditError, InputError, UnavailableError
+from xformer.formatting import check_index, check_indices
 from xformer.reading import Reading
 from xformer.site import Site, after
 from xformer.trace import Trace
@@ -85,6 +86,7 @@ def positions_of(reading: Reading, positions: Sequence[int] | None = None) -> li
     real = reading.trace.real(reading.output_stack)
     has_one_each = reading.has_logits and reading.output not in WHOLE
     n = reading.logits.shape[1] if has_one_each else len(reading.ids(reading.output_stack))
+    check_indices("positions", positions or (), n)
     return [at for at in range(n) if (real is None or real[at]) and (positions is None or at in positions)]
 
 
@@ -183,6 +185,11 @@ def attribution(reading: Reading, *, position: int, token: int | None = None, le
         >>> list(table.columns)
         ['part', 'kind', 'layer', 'head', 'contribution']
     """
+    return _attribution(reading, position, token, lead=lead).drop(columns="path")
+
+
+def _attribution(reading: Reading, position: int, token: int | None, *, lead: bool) -> pd.DataFrame:
+    """Return the table of `attribution` with one more column, the path of the part's layer ("" outside the layers)."""
     trace, weights, at = reading.trace, reading.subject.weights, f"{reading.output_stack}." if reading.is_pair else ""
     readout, steps = weights.unembedding(), stream_steps(reading)
     check_told_apart(trace[steps[-1].after], [step.site for step in steps])
@@ -212,21 +219,21 @@ def attribution(reading: Reading, *, position: int, token: int | None = None, le
         replaced = any(fnmatchcase(f"{path}.out", edit.name) for edit in trace.edits)
         own = None if replaced else projection_of(reading, step.site)
         if own is None:
-            rows.append(_row(step.title, kind, g @ out, layer))
+            rows.append(_row(step.title, kind, g @ out, layer, path=path))
             continue
         inner, constant = _inside(own, trace, step.site, position, g)
         shift = shift + constant
         of_bias = torch.zeros_like(shift) if own.bias is None else inner @ own.bias.double()
         added = added + of_bias
         if not step.site.is_attention:
-            rows.append(_row(step.title, kind, g @ out - of_bias - constant, layer))
+            rows.append(_row(step.title, kind, g @ out - of_bias - constant, layer, path=path))
             continue
         z = trace[f"{path}.z"][0, :, position].double()  # [head, d_value]
         w_o = own.weight.double().unflatten(0, tuple(z.shape))  # [head, d_value, d_model]
         heads = torch.einsum("hv,hvd,d->h", z, w_o, inner)  # [head]
         title = step.title.removesuffix(" · attention")
         for head in reversed(range(len(heads))):
-            rows.append(_row(f"{title} · head {head + 1}", kind, heads[head], layer, head))
+            rows.append(_row(f"{title} · head {head + 1}", kind, heads[head], layer, head, path))
     rows += [_row(name, kind, g @ vectors[position]) for name, kind, vectors in entering(reading, steps[0].before)]
     rows.reverse()
     rows.insert(-1, _row("norms' shifts β", "bias", shift))
@@ -302,8 +309,10 @@ def _inside(own: Projection, trace: Trace, site: Site, position: int, g: Vector)
 
 def explained_pair(reading: Reading, position: int, token: int | None = None) -> tuple[int, int]:
     """Return the token that is explained at a position, and the strongest other token."""
-    token = reading.explained(position) if token is None else token
+    expected = reading.explained(position)
+    token = expected if token is None else token
     others = reading.logits[0, position].clone()  # [vocab]
+    check_index("token", token, len(others))
     others[token] = float("-inf")
     return token, int(others.argmax())
 
@@ -336,8 +345,8 @@ def _check_is_a_sum(trace: Trace, names: Sequence[str]) -> None:
             )
 
 
-def _row(part: str, kind: str, value: Tensor, layer: int = -1, head: int = -1) -> dict[str, Any]:
-    return {"part": part, "kind": kind, "layer": layer, "head": head, "contribution": value.item()}
+def _row(part: str, kind: str, value: Tensor, layer: int = -1, head: int = -1, path: str = "") -> dict[str, Any]:
+    return {"part": part, "kind": kind, "layer": layer, "head": head, "contribution": value.item(), "path": path}
 
 
 MAX_AT_ONCE = 8_000_000
@@ -420,13 +429,12 @@ def answer_path(reading: Reading, *, position: int) -> pd.DataFrame:
     """
     names, answer, adds = reading.subject.labels, reading.explained(position), {}
     try:
-        parts = attribution(reading, position=position, lead=True)
+        parts = _attribution(reading, position, None, lead=True)
         adds["embedding"] = parts.loc[parts["kind"].isin(["embedding", "positions"]), "contribution"].sum()
         ends: dict[str, float] = {}
         for step in stream_steps(reading):
-            head = step.title.removesuffix(" · attention") + " · head "
-            is_own = (parts["part"] == step.title) | parts["part"].str.startswith(head)
-            ends[step.after] = ends.get(step.after, 0.0) + parts.loc[is_own, "contribution"].sum()
+            of_step = parts.loc[parts["path"] == step.site.path, "contribution"].sum()
+            ends[step.after] = ends.get(step.after, 0.0) + of_step
         adds |= dict(zip(list(stream(reading))[1:], ends.values(), strict=True))
     except (EditError, UnavailableError):
         adds = {}

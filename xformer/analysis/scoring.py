@@ -35,6 +35,7 @@ from xformer.analysis.comparison import (
 )
 from xformer.analysis.tables import TableSoFar
 from xformer.errors import InputError, UnavailableError
+from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.tasks import Task
 from xformer.training.evaluate import lengths_of, of_length, scores_by_length
@@ -102,6 +103,7 @@ def accuracy(counted: Agreement, by: Literal["all", "position", "length"] = "all
         >>> list(table.columns)
         ['model', 'measure', 'share', 'low', 'high', 'hits', 'trials']
     """
+    check_option("by", by, ("all", "position", "length"))
     table = _table(counted, by, by)
     return table.drop(columns="all") if by == "all" else table
 
@@ -152,6 +154,7 @@ def confusion(counted: Agreement, model: str | None = None) -> pd.DataFrame:
         >>> list(table.columns)
         ['model', 'right', 'predicted', 'count', 'share']
     """
+    check_option("model", model, (None, *counted.models))
     cells = sorted(counted.confusions.items(), key=lambda item: (counted.models.index(item[0][0]), *item[0][1:]))
     rows = [
         (name, counted.labels[right], counted.labels[predicted], count)

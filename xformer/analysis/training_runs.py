@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from xformer.formatting import check_option
+
 APPEARS = 0.5
 """A head has appeared when half of its attention is where the task requires it."""
 GAIN = 0.25
@@ -116,6 +118,7 @@ def curves_of_all(rows: pd.DataFrame, *, metric: str) -> pd.DataFrame:
 
     A member that has finished keeps its last value; one that has not reported yet is NaN.
     """
+    check_option("metric", metric, rows.columns)
     known = rows[["member", "step", metric]].dropna()
     wide = known.pivot_table(index="step", columns="member", values=metric, aggfunc="last")
     return wide.sort_index().ffill()
@@ -170,6 +173,8 @@ def sweep_outcome(outcomes: pd.DataFrame, *, x: str, y: str | None = None) -> pd
         >>> list(table.columns)
         ['rate', 'members', 'decided', 'solved', 'share_solved', 'steps_to_solve']
     """
+    check_option("x", x, outcomes.columns)
+    check_option("y", y, [None, *outcomes.columns])
     axes = [x] if y is None else [x, y]
     solved, steps = outcomes["solved"].eq(True), outcomes["steps_to_solve"].astype(float)
     decided = solved | outcomes["solved"].eq(False)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     GroupVectors = Float[Tensor, "batch kv_head pos width"]
     HeadVectors = Float[Tensor, "batch head pos width"]
 
-MaskPicture = Literal["full", "causal", "strict", "window", "causal_window"]
-"""How the diagram draws a mask; "strict" is causal without the diagonal."""
+MaskPicture = tuple[tuple[bool, ...], ...]
+"""A mask in miniature: for each of four queries, which of four keys it may attend to."""
 
 
 class Sizes(Protocol):
@@ -173,8 +173,20 @@ class Mask(Component):
         return None
 
     def picture(self, sizes: Sizes, *, causal: bool) -> MaskPicture:
-        """Return how the diagram draws the mask in a causal or bidirectional stack."""
-        return "full" if not causal else "causal" if sizes.see_self else "strict"
+        """Return the mask of a causal or bidirectional stack in miniature, for the diagram."""
+        allowed = self.allowed(sizes, 4, 4)
+        return tuple(
+            tuple(
+                (allowed is None or bool(allowed[query, key]))
+                and (not causal or key < query or (key == query and sizes.see_self))
+                for key in range(4)
+            )
+            for query in range(4)
+        )
+
+    def width(self, sizes: Sizes) -> int | None:
+        """Return the width of a sliding window, including the query itself; None for any other mask."""
+        return None
 
     def seen(self, sizes: Sizes, *, causal: bool) -> str:
         """Describe the visible positions, as the object of "each position looks at …"."""

@@ -42,9 +42,12 @@ class SlidingWindow(Mask):
         return offset.abs() < sizes.window
 
     def picture(self, sizes: Sizes, *, causal: bool) -> MaskPicture:
-        if not causal:
-            return "window"
-        return "causal_window" if sizes.see_self else "strict"
+        rows = super().picture(sizes, causal=causal)
+        reach = min(sizes.window, 2)  # a wider one would fill the miniature
+        return tuple(tuple(seen and abs(q - k) < reach for k, seen in enumerate(row)) for q, row in enumerate(rows))
+
+    def width(self, sizes: Sizes) -> int:
+        return sizes.window
 
     def seen(self, sizes: Sizes, *, causal: bool) -> str:
         n = sizes.window - 1

@@ -120,7 +120,7 @@ class Finding:
 
     Attributes:
         verdict: "holds", "broken", "not applicable" or "could not run".
-        sentence: The result, or why the check was not done, in one sentence.
+        sentence: The result, or why the check was not done, in one sentence, which leaves the layer and head to `place`.
         remedy: What to look for in the code, if the verdict is "broken".
         size: The largest difference, relative to the spread of the outputs.
         floor: The difference that rounding alone causes, relative to the spread of the outputs.

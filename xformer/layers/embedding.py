@@ -104,7 +104,7 @@ class PositionTables(nn.Module):
 
     def tables(self) -> dict[str, Tensor]:
         """Return all tables by name."""
-        return {name: table for name, table in (*self._parameters.items(), *self._buffers.items()) if table is not None}
+        return {**dict(self.named_parameters(recurse=False)), **dict(self.named_buffers(recurse=False))}
 
     def forward(self, layout: Layout) -> Float[Tensor, "*batch pos d_model"] | None:
         """Return the vectors to add to the embeddings; None for an encoding that adds nothing."""

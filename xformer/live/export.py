@@ -59,7 +59,7 @@ KNOWN_TASKS = (
 
 
 def live_page(
-    checkpoint_or_run: Readable,
+    model: Readable,
     input: str | None = None,
     *,
     lesson: Mapping[str, Any] | None = None,
@@ -68,7 +68,7 @@ def live_page(
     """Return the text of an HTML file in which an xformer model runs, without a server or a network.
 
     Args:
-        checkpoint_or_run: The folder or file of a checkpoint, the folder of a training run with its snapshots, or a loaded
+        model: The folder or file of a checkpoint, the folder of a training run with its snapshots, or a loaded
             checkpoint or xformer model.
         input: The initial input as a user types it: "3 7 12 9". By default the task's example.
         lesson: A lesson as JSON values, see `xformer.live.lesson`.
@@ -88,7 +88,7 @@ def live_page(
     """
     from xformer.widgets import matrices_data, scene_data  # imported here because they import the analyses
 
-    name, checkpoint, snapshots = opened(checkpoint_or_run)
+    name, checkpoint, snapshots = opened(model)
     values = {"colours": matrices_data.COLOURS | scene_data.COLOURS, "lesson": lesson, "state": state}
     data = {"model": pack_model(checkpoint, snapshots, input, name=name)}
     data |= {part: json.dumps(value).encode() for part, value in values.items() if value is not None}
@@ -96,12 +96,12 @@ def live_page(
     return stand_alone_page("live", "live", data, title=title, styles=INSIDE)
 
 
-def save_live(path: str | Path, checkpoint_or_run: Readable, input: str | None = None) -> None:
+def save_live(path: str | Path, model: Readable, input: str | None = None) -> None:
     """Write an HTML file in which an xformer model runs offline, with editable input and mask, and heads to ablate.
 
     Args:
         path: The file.
-        checkpoint_or_run: The folder or file of a checkpoint, the folder of a training run with its snapshots, or a loaded
+        model: The folder or file of a checkpoint, the folder of a training run with its snapshots, or a loaded
             checkpoint or xformer model.
         input: The initial input as a user types it. By default the task's example.
 
@@ -118,7 +118,7 @@ def save_live(path: str | Path, checkpoint_or_run: Readable, input: str | None =
         ...     Path(f"{folder}/reverse.html").stat().st_size < 1_000_000
         True
     """
-    write_atomically(path, live_page(checkpoint_or_run, input).encode())
+    write_atomically(path, live_page(model, input).encode())
 
 
 Snapshots = Sequence[tuple[int, Checkpoint]]

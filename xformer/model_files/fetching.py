@@ -188,7 +188,7 @@ def gguf(folder: Path) -> None:
     [file] = folder.glob("*.gguf")
     AutoTokenizer.from_pretrained(folder, gguf_file=file.name, local_files_only=True).save_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file.name, local_files_only=True)
-    model.config.__dict__.pop("quantization_config")  # the weights are no longer quantised
+    delattr(model.config, "quantization_config")  # the weights are no longer quantised
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(folder)
     _write(model.state_dict(), folder)

@@ -61,7 +61,9 @@ class PositionKind:
     summary: ClassVar[str]
     """What it does, in one plain sentence."""
     note: ClassVar[str]
-    """The consequences, and the source."""
+    """The consequences."""
+    source: ClassVar[str] = ""
+    """The paper, with its section; "" if there is none."""
     acts_on: ClassVar[Place]
     can_cache_keys: ClassVar[bool] = True
     """Whether keys and values of earlier tokens are unaffected by new tokens, so that they can be cached."""
@@ -128,7 +130,7 @@ class PositionKind:
         return self.summary
 
     def offset_caption(self, sizes: Sizes) -> str:
-        """Return the caption of its figure by offset; "" for dot products of added vectors."""
+        """Return the caption of its figure by offset; "" for the usual caption of what it acts on."""
         return ""
 
     def offset_note(self, sizes: Sizes) -> str:

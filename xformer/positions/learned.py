@@ -21,10 +21,8 @@ class Learned(PositionKind):
     name = "learned"
     title = "Learned"
     summary = "Adds one learned vector per position."
-    note = (
-        "Only training can make offsets comparable, and positions that never occur in training learn nothing. "
-        "(Vaswani et al. 2017, §3.5)"
-    )
+    note = "Only training can make offsets comparable, and positions that never occur in training learn nothing."
+    source = "Vaswani et al. 2017, §3.5"
     acts_on = "stream"
     detail = "learned"
     equation = "P[pos]"

@@ -59,8 +59,9 @@ class T5(PositionKind):
     summary = "Adds a learned number to each score, by head and distance of the key."
     note = (
         "Small distances have a number each, larger ones share numbers, and all layers use the same table. Distances that "
-        "never occur in training learn nothing. (Raffel et al. 2020, §2.1)"
+        "never occur in training learn nothing."
     )
+    source = "Raffel et al. 2020, §2.1"
     acts_on = "scores"
     detail = "T5’s bias, learned"
     equation = "score + Bₕ[bucket(distance)]"

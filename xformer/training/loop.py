@@ -114,7 +114,7 @@ def iter_train(
 
 
 def _run_of(preset: Preset | str, out: str | Path | None, device: str, resume: bool) -> Run:
-    preset = preset_named(preset) if isinstance(preset, str) else preset
+    preset = preset_named(preset)
     task = Task(preset.task)
     task.check_fits(preset.model)
     chosen = choose_device(device)
@@ -212,9 +212,7 @@ class Run:
                     if progress.done:
                         return
                 between()
-                clock = time.perf_counter()
                 self.train_step()
-                self.seconds += time.perf_counter() - clock
         except (GeneratorExit, KeyboardInterrupt, Stopped, QuotaExceededError):
             finished = bool(self.rows) and self.rows[-1]["done"]
             if not (self.updating or finished):
@@ -223,12 +221,14 @@ class Run:
 
     def train_step(self) -> None:
         """Take one training step. Raises `TrainingError` if the loss or the gradient is not finite."""
+        clock = time.perf_counter()
         batch = self.batch(self.step)
         loss_and_norm = self.find_gradient(batch)
         lr = learning_rate(self.config, self.step + 1)
         self.updating = True
         update(self.optimiser, lr)
         loss, norm = loss_and_norm.tolist()
+        self.seconds += time.perf_counter() - clock
         self.finish_step(loss, norm, batch.tokens.numel())
 
     def find_gradient(self, batch: Batch) -> Float[Tensor, "2"]:

@@ -1,7 +1,8 @@
-"""Train many models of one shape at once: many seeds, or a grid of settings.
+"""Train many models of one shape together: many seeds, or a grid of settings.
 
-The forward pass is one `torch.func.vmap` over the stacked parameters of all models, so each operation is launched once for all
-of them. Each model keeps its own data, recipe, optimiser and files: between two steps it is an ordinary `Run`.
+On a GPU the forward pass is one `torch.func.vmap` over the stacked parameters of all models, so each operation is launched once
+for all of them. On a CPU, where launching costs little and the stack of sixteen models exceeds the caches, the models take
+their steps in turns. Each model keeps its own data, recipe, optimiser and files: between two steps it is an ordinary `Run`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +54,7 @@ def train_many(
 ) -> list[Checkpoint | None]:
     """Train presets of one model shape and one task together, and return their checkpoints.
 
-    On a CPU and with a fixed number of models, each model depends on its preset alone, bit for bit. Within rounding, it equals
-    the model that `train` returns for that preset.
+    Each model equals the one that `train` returns for its preset: bit for bit on a CPU, within rounding on a GPU.
 
     Args:
         presets: Presets that differ in seed, learning rate, weight decay, steps or other training settings; see `sweep`.
@@ -66,9 +67,6 @@ def train_many(
 
     Raises:
         ConfigError: The models cannot be trained together, or need more memory than is free.
-
-    On Linux, setting MALLOC_MMAP_THRESHOLD_=1073741824 and MALLOC_TRIM_THRESHOLD_=2147483647 in the environment of the process
-    makes a step a quarter faster, because glibc then keeps freed memory for the next step.
 
     Example:
         >>> models = train_many(sweep("reverse-small", seed=range(16)))  # doctest: +SKIP
@@ -116,7 +114,7 @@ def iter_train_many(
 def _runs_of(
     presets: Sequence[Preset | str], out: str | Path | None, device: str, resume: bool
 ) -> tuple[dict[int, Run], list[Path | None]]:
-    chosen = [preset_named(preset) if isinstance(preset, str) else preset for preset in presets]
+    chosen = [preset_named(preset) for preset in presets]
     check_alike(chosen)
     torch_device = choose_device(device)
     Task(chosen[0].task).check_fits(chosen[0].model)
@@ -131,12 +129,19 @@ def _runs_of(
     return runs, folders
 
 
-def reports(runs: Mapping[int, Run], between: Callable[[], None] = lambda: None) -> Generator[ReportOfOne]:
+def reports(
+    runs: Mapping[int, Run], between: Callable[[], None] = lambda: None, *, stacked: bool | None = None
+) -> Generator[ReportOfOne]:
     """Train runs to their ends together. Closing the generator early writes the states of the unfinished runs.
 
-    `between` is called before every step and may raise `Stopped`.
+    Args:
+        runs: Runs of one model shape and one task, by number.
+        between: Called before every step of all runs; may raise `Stopped`.
+        stacked: Whether all runs take a step as one computation, or in turns; None means stacked on a GPU.
     """
     active = dict(runs)
+    if stacked is None:
+        stacked = all(run.device.type != "cpu" for run in runs.values())
     try:
         while active:
             for number, run in list(active.items()):
@@ -153,10 +158,10 @@ def reports(runs: Mapping[int, Run], between: Callable[[], None] = lambda: None)
             if not active:
                 return
             between()
-            results = train_step(list(active.values()))
-            for (number, run), result in zip(list(active.items()), results, strict=True):
+            steps = stacked_step(list(active.values())) if stacked else [run.train_step for run in active.values()]
+            for (number, _), step in zip(list(active.items()), steps, strict=True):
                 try:
-                    run.finish_step(*result)
+                    step()
                 except TrainingError as error:
                     del active[number]
                     yield ReportOfOne(number, None, str(error))
@@ -167,8 +172,8 @@ def reports(runs: Mapping[int, Run], between: Callable[[], None] = lambda: None)
         raise
 
 
-def train_step(runs: Sequence[Run]) -> list[tuple[float, float, int]]:
-    """Take one training step of every run. Returns the arguments of `Run.finish_step` for each: loss, gradient norm, tokens."""
+def stacked_step(runs: Sequence[Run]) -> list[Callable[[], None]]:
+    """Take one training step of all runs. Returns a function for each run that counts its step; see `Run.finish_step`."""
     clock = time.perf_counter()
     batches = [run.batch(run.step) for run in runs]
     losses, norms = find_gradients(runs, batches)
@@ -177,11 +182,11 @@ def train_step(runs: Sequence[Run]) -> list[tuple[float, float, int]]:
         run.updating = True
     for run, lr in zip(runs, rates, strict=True):
         update(run.optimiser, lr)
-    figures = list(zip(losses.tolist(), norms.tolist(), (batch.tokens.numel() for batch in batches), strict=True))
+    figures = zip(runs, losses.tolist(), norms.tolist(), batches, strict=True)
     share = (time.perf_counter() - clock) / len(runs)
     for run in runs:
         run.seconds += share
-    return figures
+    return [partial(run.finish_step, loss, norm, batch.tokens.numel()) for run, loss, norm, batch in figures]
 
 
 def find_gradients(runs: Sequence[Run], batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:

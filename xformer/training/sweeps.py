@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from xformer.config import ModelConfig, TaskConfig, TrainConfig
 from xformer.errors import ConfigError
-from xformer.presets import Preset, preset
+from xformer.presets import Preset
+from xformer.presets import preset as preset_named
 from xformer.training.run_store import new_id
 
 if TYPE_CHECKING:
@@ -32,11 +33,11 @@ OF_THE_TASK = ("train_share",)
 """Task settings that can be swept, because they do not change the shape of a batch."""
 
 
-def sweep(of: Preset | str, **settings: Sequence[Any]) -> list[Preset]:
+def sweep(preset: Preset | str, **settings: Sequence[Any]) -> list[Preset]:
     """Return a preset with every combination of training settings; the last setting changes fastest.
 
     Args:
-        of: The name of a preset, or your own `Preset`.
+        preset: The name of a preset, or your own `Preset`.
         settings: The values of each setting of `TrainConfig`, by its name.
 
     Returns:
@@ -51,15 +52,19 @@ def sweep(of: Preset | str, **settings: Sequence[Any]) -> list[Preset]:
         >>> [(one.train.peak_lr, one.train.seed) for one in presets]
         [(0.001, 0), (0.001, 1), (0.003, 0), (0.003, 1)]
     """
-    of = preset(of) if isinstance(of, str) else of
-    for name in settings:
+    preset = preset_named(preset)
+    for name, values in settings.items():
+        if not isinstance(values, Iterable):
+            raise ConfigError(
+                f"{name} must be a list of values, got {values!r:.100}; for example {name}=[{values!r:.100}]."
+            )
         if name in ModelConfig.model_fields or (name in TaskConfig.model_fields and name not in OF_THE_TASK):
             what = f"Settings that change the model's shape or its inputs cannot be swept: got {name!r}"
             raise ConfigError(f"{what}; for example seed=range(16) or peak_lr=(0.001, 0.003) can.")
-        if name == "train_share" and of.task.name != "modular":
-            what = f"train_share is a setting of modular addition only, got it for {of.task.name}"
+        if name == "train_share" and preset.task.name != "modular":
+            what = f"train_share is a setting of modular addition only, got it for {preset.task.name}"
             raise ConfigError(f"{what}; for example sweep('modular', train_share=(0.6, 0.8)).")
-    return [_with(of, dict(zip(settings, values, strict=True))) for values in product(*settings.values())]
+    return [_with(preset, dict(zip(settings, values, strict=True))) for values in product(*settings.values())]
 
 
 def _with(of: Preset, values: Mapping[str, Any]) -> Preset:
@@ -218,7 +223,7 @@ class ReadySweep:
 
 
 def _ready() -> Iterator[ReadySweep]:
-    small, modular, p = preset("reverse-small"), preset("modular"), 43
+    small, modular, p = preset_named("reverse-small"), preset_named("modular"), 43
     many = replace(small, train=small.train.replace(target=1.0))
     about = "The same model and recipe with different seeds: when does each find the anti-diagonal, and do all of them?"
     yield ReadySweep("seeds", "Sixteen seeds of the reverser", about, many, {"seed": range(16)})

@@ -17,6 +17,7 @@ from xformer.analysis.activation_patching import patching_map as map_table
 from xformer.analysis.attention_patterns import SCORES, TASK, head_scores
 from xformer.analysis.minimal_pairs import Token
 from xformer.errors import InputError, UnavailableError
+from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import Chart, head_titles, heat, inks, label_layers, layered, numbers, place_labels, tips
@@ -143,6 +144,7 @@ def patching_map(
         >>> other = xformer.read("checkpoints/reverse", "3 7 5 9 1")
         >>> chart = xformer.viz.patching_map(reading, other)
     """
+    check_option("show", show, (None, "measured", "estimated"))
     if table is None:
         table = map_table(reading, source, part=part, answers=answers, position=position, exact=exact, groups=groups)
     kind = show or ("estimated" if exact is False else "measured")

@@ -20,6 +20,7 @@ from xformer.analysis.reactions import ARROW
 from xformer.analysis.reactions import atom_mapping as mapping_table
 from xformer.blocks import block_max, block_size
 from xformer.errors import EditError
+from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz.charts import (
     PADDED,
@@ -35,7 +36,7 @@ from xformer.viz.charts import (
     squares,
     tips,
 )
-from xformer.viz.packing import AnyLayer, Weights, exact_weights, pattern_layers, visible
+from xformer.viz.packing import SCALES, AnyLayer, Weights, exact_weights, pattern_layers, visible
 from xformer.viz.theme import RIGHT, TEXT, WRONG, diverging, head_hue, pick, sequential, vega_scale
 
 LEAST = 1e-4
@@ -86,6 +87,7 @@ def attention(
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
         >>> chart = xformer.viz.attention(reading, layer=2, head=1)
     """
+    check_option("scale", scale, SCALES)
     after = attention_table(reading, layer=layer, head=head, around=around)
     if before is None:
         return head_chart(after, scale=scale, height=height, title=title, legend=legend, dark=dark)
@@ -284,6 +286,7 @@ def attention_grid(
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
         >>> chart = xformer.viz.attention_grid(reading)
     """
+    check_option("scale", scale, SCALES)
     runs = [pattern_layers(one) for one in (reading, before) if one is not None]
     n_heads = sum(layer.shape[0] for layer in runs[0])
     side = max(4, min(48, isqrt(HEAD_GRID_MOST_CELLS // n_heads)))
@@ -421,6 +424,7 @@ def attention_arcs(
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
         >>> chart = xformer.viz.attention_arcs(reading, layer=2, heads=[1])
     """
+    check_option("scale", scale, SCALES)
     runs = [pattern_layers(one) for one in (before, reading) if one is not None]
     if not 0 <= layer < len(runs[0]):
         raise EditError(f"The attention layers are 0 to {len(runs[0]) - 1}, got {layer}.")

@@ -35,6 +35,10 @@ Flow = Literal["stream", "residual", "branch", "add", "inside", "memory"]
 or the encoder's output, which provides the keys and values of cross-attention."""
 
 
+FULL: MaskPicture = ((True,) * 4,) * 4
+CAUSAL: MaskPicture = tuple(tuple(key <= query for key in range(4)) for query in range(4))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Box:
     """One part of the diagram.
@@ -59,7 +63,8 @@ class Box:
     sublayer: int | None = None
     heads: int = 0
     mask: MaskPicture | None = None
-    note: str = ""
+    is_shared: bool = False
+    """Whether its weights are those of another box."""
 
     @property
     def shape_text(self) -> str:
@@ -256,7 +261,7 @@ class _OwnParts:
             "embed", "embedding", "Embedding", what, equation=f"E[token]{scale and ' · '}{scale}",
             detail=f"{config.vocab_size} tokens", activation=f"{self.once}embed",
             parameters=0 if shared else self.counts["token embedding"] // tables,
-            note="shares its weights with the source embedding" if shared else "",
+            is_shared=shared,
         )  # fmt: skip
 
     def positions(self) -> Box:
@@ -273,7 +278,7 @@ class _OwnParts:
         )  # fmt: skip
 
     def attention(self, index: int, name: str, memory: _Walk | None) -> Box:
-        config, title, mask = self.config, "Self-attention", "full"
+        config, title, mask = self.config, "Self-attention", FULL
         if memory is not None and name == "cross_attn":
             title, n_source = "Cross-attention", memory.parts.vectors[1]
             what = f"In every head, each target position attends to all {n_source} encoded source positions."
@@ -320,7 +325,7 @@ class _OwnParts:
             equation=f"x·{matrix}{' + b' if config.output_bias else ''}",
             detail=f"{config.vocab_size} logits", shape=(1, self.length, config.vocab_size), activation="logits",
             parameters=self.counts.get("output", 0),
-            note="shares its weights with the embedding" if config.tied_output else "",
+            is_shared=config.tied_output,
         )  # fmt: skip
 
 
@@ -351,8 +356,8 @@ class _FoundParts:
             self.positions_name = next(iter(turned or biased), "")
 
     def box(self, name: str, kind: Kind, title: str, what: str, *, index: int | None = None, **more: Any) -> Box:
-        repeats, note = (self.n_layers if index is not None else 1), "" if kind in ("tokens", "sum") else "learned"
-        fields: dict[str, Any] = {"shape": self.vectors, "repeats": repeats, "sublayer": index, "note": note} | more
+        repeats = self.n_layers if index is not None else 1
+        fields: dict[str, Any] = {"shape": self.vectors, "repeats": repeats, "sublayer": index} | more
         if fields.get("activation") not in self.reading:
             fields["activation"] = None
         return Box(id=f"{self.stack}.{name}", kind=kind, stack=self.stack, title=title, what=what, **fields)
@@ -395,7 +400,7 @@ class _FoundParts:
             name, "attention", "Cross-attention" if site.is_cross else "Self-attention",
             f"In every head, each position attends to {seen} and takes a weighted average of their values.",
             place="above", equation="softmax(scores)·v", detail=f"{heads} head{'s' * (heads != 1)}", index=index,
-            activation=f"{site.path}.out", heads=heads, mask="causal" if causal else "full",
+            activation=f"{site.path}.out", heads=heads, mask=CAUSAL if causal else FULL,
         )  # fmt: skip
 
     def feed_forward(self, index: int) -> Box:

@@ -246,7 +246,7 @@ def _lines(sheet: Sheet, box: Box, at: Place, hue: str) -> None:
     """Write the title, equation, detail, shape and parameter count of a part, and draw its mask."""
     is_above = at.tall != ON
     x, room, pitch = at.x + 10, at.wide - 20, 22 if is_above else 19
-    size = f"{box.parameters:,}" if box.parameters else "shared" if box.note.startswith("shares") else ""
+    size = f"{box.parameters:,}" if box.parameters else "shared" if box.is_shared else ""
     _write(sheet, x, at.y + 17, box.title, 14.5, room - (24 if box.mask else 0), blend(sheet.ink, hue, 0.82), bold=True)
     _write(sheet, x, at.y + 17 + pitch, box.equation, 13, room)
     if is_above:
@@ -261,9 +261,8 @@ def _lines(sheet: Sheet, box: Box, at: Place, hue: str) -> None:
         _write(sheet, x, at.y + 17 + 3 * pitch, size + unit, 12, room, sheet.muted)
     if box.mask:
         left, top = at.x + at.wide - 28, at.y + 10
-        for query in range(4):
-            for key in range(4):
-                seen = box.mask == "full" or key < query or (box.mask == "causal" and key == query)
+        for query, row in enumerate(box.mask):
+            for key, seen in enumerate(row):
                 ink = hue if seen else blend(sheet.ground, hue, 0.16)
                 sheet.box(left + 4.6 * key, top + 4.6 * query, 3.8, 3.8, ink, corner=0.8, level=3)
 

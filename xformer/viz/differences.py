@@ -14,6 +14,7 @@ from xformer.analysis.differences import decision_rows as rows_table
 from xformer.analysis.differences import pattern_difference as difference_table
 from xformer.analysis.differences import prediction_difference as prediction_table
 from xformer.analysis.differences import surprise_by_character as surprise_table
+from xformer.formatting import check_index, check_option
 from xformer.reading import Reading
 from xformer.site import Site, layer_title
 from xformer.viz import theme
@@ -65,6 +66,7 @@ def pattern_difference(
         >>> readings = [run[1] for run in runs]  # at the second step
         >>> chart = xformer.viz.pattern_difference(readings, 1, 1)
     """
+    check_option("show", show, ("difference", "one", "other"))
     frame = difference_table(readings, layer, head, max_blocks) if table is None else table
     is_signed = show == "difference"
     allowed = frame["one_allowed"] | frame["other_allowed"] if is_signed else frame[f"{show}_allowed"]
@@ -83,24 +85,24 @@ def decision_rows(
     *,
     pair: tuple[int, int] = (0, 1),
     n_heads: int | None = None,
-    max_keys: int | None = None,
+    max_blocks: int | None = None,
     show: int = 0,
-    does: str | None = None,
+    kind_label: str | None = None,
     table: pd.DataFrame | None = None,
     dark: bool = False,
 ) -> Chart:
     """Draw the attention of the deciding position: one row per layer and head, one column per key.
 
-    Layers that attend to different tokens need separate charts, such as self-attention and cross-attention; `does` selects one
-    kind of layer.
+    Layers that attend to different tokens need separate charts, such as self-attention and cross-attention; `kind_label`
+    selects one kind of layer.
 
     Args:
         readings: The runs to compare.
         pair: The indices of the two readings to compare.
         n_heads: The number of heads to keep, those that differ most; all by default.
-        max_keys: The largest number of blocks of keys; longer rows are pooled.
+        max_blocks: The largest number of blocks of keys; longer rows are pooled.
         show: The index of the reading to draw.
-        does: The kind of layer to draw, a `Site.kind_label` such as "cross-attention".
+        kind_label: The kind of layer to draw, a `Site.kind_label` such as "cross-attention".
         table: The table of the analysis, if already computed.
         dark: Whether to draw on a dark background.
 
@@ -117,9 +119,11 @@ def decision_rows(
         >>> readings = [run[1] for run in runs]  # at the second step
         >>> chart = xformer.viz.decision_rows(readings)
     """
-    frame = rows_table(readings, pair=pair, n_heads=n_heads, max_keys=max_keys) if table is None else table
+    check_index("show", show, len(readings))
+    frame = rows_table(readings, pair=pair, n_heads=n_heads, max_blocks=max_blocks) if table is None else table
     frame = frame.loc[frame["model"] == readings[show].subject.name]
-    frame = frame.loc[[does in (None, Site.parse(path).kind_label) for path in frame["layer"]]]
+    check_option("kind_label", kind_label, (None, *(Site.parse(path).kind_label for path in frame["layer"].unique())))
+    frame = frame.loc[[kind_label in (None, Site.parse(path).kind_label) for path in frame["layer"]]]
     data = frame[["weight", "allowed"]].assign(
         row=[_row_title(path, head) for path, head in zip(frame["layer"], frame["head"], strict=True)],
         key=_position_labels(frame, "key", "token"),
@@ -222,12 +226,12 @@ def _axis(angle: int, n: int) -> alt.Axis:
     return alt.Axis(labelAngle=angle, labelOverlap=n > _CROWDED, labelFontSize=11, labelLimit=180)
 
 
-def prediction_difference(readings: Sequence[Reading], *, at: int | None = None, dark: bool = False) -> alt.Chart:
+def prediction_difference(readings: Sequence[Reading], *, position: int | None = None, dark: bool = False) -> alt.Chart:
     """Draw KL(first ‖ second) of the next-token distributions of two runs, one bar per position.
 
     Args:
         readings: The two runs.
-        at: The position to highlight, from 0.
+        position: The position to highlight, from 0.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -243,7 +247,7 @@ def prediction_difference(readings: Sequence[Reading], *, at: int | None = None,
     """
     table = prediction_table(readings)
     places = [f"{position} {token}" for position, token in zip(table["position"], table["token"], strict=True)]
-    table = table.assign(place=places, chosen=table["position"] == at)
+    table = table.assign(place=places, chosen=table["position"] == position)
     names = [reading.subject.name for reading in readings]
     x = alt.X("place:N", sort=places, title=None, axis=alt.Axis(labelAngle=-60, labelLimit=110, labelOverlap=True))
     tooltip = tips(("place:N", "position"), ("kl:Q", "KL (nats)", ".4g"), ("kl_back:Q", "reverse KL (nats)", ".4g"))

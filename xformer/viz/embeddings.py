@@ -20,7 +20,7 @@ from xformer.analysis.number_waves import spectrum as spectrum_table
 from xformer.analysis.text_similarity import Pooling
 from xformer.analysis.text_similarity import similarity as similarity_table
 from xformer.errors import InputError
-from xformer.formatting import percent
+from xformer.formatting import check_option, percent
 from xformer.installed import needed
 from xformer.reading import Readable, Reading
 from xformer.viz import theme
@@ -188,7 +188,7 @@ HEIGHT_IN_PLANE, HEIGHT_IN_SPACE = 430, 480
 
 
 def projection(
-    reading: Reading, *, axes: int = 2, stack: str | None = None, near: int | None = None, dark: bool = False
+    reading: Reading, *, axes: int = 2, stack: str | None = None, token: int | None = None, dark: bool = False
 ) -> Any:
     """Draw the token embeddings along their first two principal components (Altair), or three, rotated with the mouse (Plotly).
 
@@ -200,7 +200,7 @@ def projection(
         reading: The run.
         axes: 2 for a plane, 3 for space.
         stack: "encoder" or "decoder", where a model has both.
-        near: The id of the token with a ring.
+        token: The id of the token with a ring.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -211,14 +211,15 @@ def projection(
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
         >>> chart = xformer.viz.projection(reading)
     """
+    check_option("axes", axes, (2, 3))
     table = projection_table(reading, stack=stack)
     shares = [percent(share, 1) for share in table.attrs["explained"]]
     table = table.assign(shown=table["positions"] != "")
     if len(table) > MAX_POINTS_DRAWN:
-        beside = [] if near is None else [near, *neighbours(reading, token=near, stack=stack)["id"]]
+        beside = [] if token is None else [token, *neighbours(reading, token=token, stack=stack)["id"]]
         drawn = table.index.isin([*beside, *np.linspace(0, len(table) - 1, MAX_POINTS_DRAWN).astype(int)])
         table = table[drawn | table["shown"]].assign(named=lambda one: one["shown"] | one["id"].isin(beside))
-    return _in_space(table, shares, dark) if axes == 3 else _in_the_plane(table, shares, near, dark)
+    return _in_space(table, shares, dark) if axes == 3 else _in_the_plane(table, shares, token, dark)
 
 
 def _in_the_plane(table: pd.DataFrame, shares: Sequence[str], near: int | None, dark: bool) -> Chart:
@@ -399,6 +400,7 @@ def similarity(
         >>> import xformer
         >>> chart = xformer.viz.similarity("checkpoints/characters", ["import os", "import sys", "return None"])
     """
+    check_option("what", what, ("map", "layers"))
     table = similarity_table(model, texts, pooling=pooling, tokenizer=tokenizer)
     layers = sorted(set(table["layer"]))
     shown = layers[-1] if layer is None else layer

@@ -70,7 +70,8 @@ def save(
         grey: Whether to convert to greyscale: signed data from black (negative) to white, masked cells hatched.
 
     Raises:
-        InputError: The suffix is unknown, a 3-D figure is saved as anything but .html, or several charts as .html.
+        InputError: The suffix is unknown, there is no chart, a size is not positive, a 3-D figure is saved as anything but
+            .html, or several charts as .html.
 
     Example:
         >>> import tempfile, xformer
@@ -84,6 +85,11 @@ def save(
     if suffix not in _SUFFIXES:
         known = ", ".join(_SUFFIXES)
         raise InputError(f"A picture is saved as one of {known}, got {path.name!r:.80}; for example lens.svg.")
+    if not charts:
+        raise InputError("There is no chart to save; give one, such as viz.lens(reading).")
+    for name, value in (("width", width), ("font_size", font_size)):
+        if value is not None and not value > 0:
+            raise InputError(f"{name} must be above 0, got {value}; for example {name}=8.")
     if suffix == ".html":
         if (n := len(charts)) != 1:
             raise InputError(f"A page holds one picture, got {n}; save each to its own page, or all as .svg or .pdf.")

@@ -24,6 +24,7 @@ from xformer.analysis.feed_forward import firing as firing_table
 from xformer.analysis.feed_forward import neuron as neuron_table
 from xformer.analysis.feed_forward import neurons as neurons_table
 from xformer.analysis.feed_forward import promotion as promotion_table
+from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.site import layer_title
 from xformer.viz import theme
@@ -75,7 +76,7 @@ def activations(
     Args:
         reading: The run.
         layer: The layer, from 0.
-        stage: "pre" or "post" the nonlinearity.
+        stage: "pre" or "post" the nonlinearity; in a gated layer also "up".
         order: "sorted" (by mean activity, see `analysis.neurons`, the most active first) or "plain" (by index).
         before: The original run, to compare with.
         positions: The positions, from 0; all of them by default.
@@ -93,6 +94,7 @@ def activations(
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
         >>> chart = xformer.viz.activations(reading, layer=1)
     """
+    check_option("order", order, ("sorted", "plain"))
     path = reading.feed_forward_site(layer).path
     frame = activations_table(reading, layer=layer, stage=stage, positions=positions)
     values = frame.drop(columns=["position", "token"]).to_numpy(dtype=np.float32)  # [pos, neuron]

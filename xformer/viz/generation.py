@@ -20,6 +20,7 @@ from xformer.analysis.generation import likeliest_tokens as tokens_table
 from xformer.analysis.generation import predictions_by_step as predictions_table
 from xformer.analysis.generation import steering_by_scale as steering_table
 from xformer.errors import InputError
+from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import Chart, hues, layered, tips, token_lanes
@@ -133,6 +134,7 @@ def predictions_by_step(
         >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
         >>> chart = xformer.viz.predictions_by_step(runs)
     """
+    check_option("what", what, STEPS)
     frame: Any = predictions_table(runs)
     models = list(dict.fromkeys(frame["model"]))
     places = _step_labels(frame)
@@ -191,6 +193,7 @@ def divergence_by_step(
         >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
         >>> chart = xformer.viz.divergence_by_step(runs)
     """
+    check_option("what", what, PAIRS)
     frame: Any = divergence_table(runs)
     pairs = list(dict.fromkeys(frame["pair"]))
     places = {step: str(step) for step in sorted(set(frame["step"].tolist()))}

@@ -182,10 +182,10 @@ def over_image(
     reading: Reading,
     *,
     query: int = 0,
-    laid: str = "heads",
+    what: str = "heads",
     layer: int | None = None,
     head: int | None = None,
-    top: float | None = None,
+    limit: float | None = None,
     dark: bool = False,
 ) -> Chart:
     """Draw the attention of one query over the image (`analysis.over_image`); the query's own patch is outlined.
@@ -196,10 +196,10 @@ def over_image(
     Args:
         reading: The run.
         query: The query's position, from 0.
-        laid: What to overlay: "heads" or "rollout".
+        what: What to overlay: "heads" or "rollout".
         layer: The layer, from 0.
         head: The head, from 0.
-        top: The weight at the end of the scale over a photograph; the largest weight of a patch by default.
+        limit: The weight at the end of the scale over a photograph; the largest weight of a patch by default.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -210,15 +210,15 @@ def over_image(
         >>> digit = xformer.read("checkpoints/digits", "test 3")
         >>> chart = xformer.viz.over_image(digit, query=0)
     """
-    table = overlay_table(reading, query=query, laid=laid, layer=layer, head=head)
+    table = overlay_table(reading, query=query, what=what, layer=layer, head=head)
     rows, columns = patch_grid(reading)
     several = table.loc[table["row"] == table["row"].iloc[0], "panel"].nunique() > 1
     height = SMALL if several or reading.subject.shape.image else LARGE
     ink = reading.example.stream[0].numpy(force=True) if reading.subject.shape.image else None  # [pixel]
     frame = overlay_frame(table, (rows, columns), height / rows, ink)
-    what = "share" if laid == "rollout" else "attention"
+    value = "share" if what == "rollout" else "attention"
     photograph = None if ink is not None else photograph_url(reading)
-    return overlay_chart(frame, dark=dark, what=what, query=reading.tokens[query], photograph=photograph, top=top)
+    return overlay_chart(frame, dark=dark, what=value, query=reading.tokens[query], photograph=photograph, top=limit)
 
 
 def photograph_url(reading: Reading) -> str:

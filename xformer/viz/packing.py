@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float, UInt8
 from xformer.adapters.on_demand import LEVELS, MASKED, NAN, OnDemand, Thumbnail
 from xformer.analysis.attention_patterns import relative_change, token_names
 from xformer.blocks import block_max, block_size
+from xformer.formatting import check_index
 from xformer.reading import Reading
 from xformer.site import Site, layer_title
 from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL
@@ -195,6 +196,8 @@ AnyLayer = PatternLayer | DeferredLayer
 
 MAGIC, MAGIC_HEAD, MAGIC_ORIGINAL = b"XATT", b"XATH", b"XATO"
 
+SCALES = ("fixed", "own", "log", "without_first_token")
+"""Colour scales: 0 to 1, 0 to the head's maximum, logarithmic, 0 to the head's maximum excluding the first key."""
 SIDE = 48
 """Largest number of cells of a `plane` on either axis; longer inputs are max-pooled."""
 POWER = 2
@@ -277,6 +280,8 @@ def pack(
     Raises:
         ValueError: The shapes of the two runs differ.
     """
+    check_index("layer", selected[0], len(layers))
+    check_index("head", selected[1], layers[selected[0]].shape[0])
     runs = [layers] if changed is None else [layers, changed]
     shapes = [[layer.shape for layer in run] for run in runs]
     if shapes[-1] != shapes[0]:

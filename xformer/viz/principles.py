@@ -29,6 +29,7 @@ from xformer.analysis.principles import matrix as matrix_table
 from xformer.analysis.principles import product_variances as variances_table
 from xformer.analysis.principles import softmax_row as row_table
 from xformer.analysis.principles import softmax_saturation as saturation_table
+from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import Chart, heat, hues, inks, layered, numbers, tips
@@ -74,6 +75,7 @@ def attention_steps(
     if step is None:
         charts = [attention_steps(reading, **at, step=one, dark=dark) for one in STEPS]
         return alt.vconcat(*charts).resolve_scale(x="independent", y="independent", color="independent")
+    check_option("step", step, STEPS)
     if step == "out":
         vector = head_output(reading, layer=layer, head=head, query=query)
         return _strips(_as_frame(step, vector), "dimension of the residual stream", dark, most=MAX_NUMBERS)
@@ -208,6 +210,7 @@ def softmax_saturation(*, what: str = "gradient", d: int | None = None, seed: in
         >>> import xformer
         >>> chart = xformer.viz.softmax_saturation()
     """
+    check_option("what", what, ("largest", "gradient"))
     frame = saturation_table(seed=seed)
     title, top = {"largest": ("largest weight of a row", 1.0), "gradient": ("largest p (1 − p)", 0.25)}[what]
     legend = alt.Legend(orient="top", symbolStrokeWidth=4)
@@ -271,7 +274,7 @@ MANY_COLUMNS = 6
 
 
 def matrix(
-    mixed: Mixed, *, which: str, n_columns: int | None = None, row: int | None = None, dark: bool = False
+    mixed: Mixed, *, what: str, n_columns: int | None = None, row: int | None = None, dark: bool = False
 ) -> Chart:
     """Draw `analysis.matrix` as coloured cells with numbers: weights on a scale from 0 to 1, other values centred on zero.
 
@@ -279,7 +282,7 @@ def matrix(
 
     Args:
         mixed: The attention of a `principles.Sentence`.
-        which: The matrix: "x", "q", "k", "v", "scores", "weights" or "out".
+        what: The matrix: "x", "q", "k", "v", "scores", "weights" or "out".
         n_columns: The number of columns to keep, from the first.
         row: The row to frame, from 0.
         dark: Whether to draw on a dark background.
@@ -290,9 +293,9 @@ def matrix(
     Example:
         >>> import xformer
         >>> sentence = xformer.analysis.principles.Sentence("the cat saw the dog", d=4)
-        >>> chart = xformer.viz.matrix(sentence.attention(), which="weights")
+        >>> chart = xformer.viz.matrix(sentence.attention(), what="weights")
     """
-    frame, is_share = matrix_table(mixed, which=which, n_columns=n_columns), which == "weights"
+    frame, is_share = matrix_table(mixed, what=what, n_columns=n_columns), what == "weights"
     down, across = list(dict.fromkeys(frame["row"])), list(dict.fromkeys(frame["column"]))
     values = frame["value"].to_numpy(dtype=float)
     limit = 1.0 if is_share else theme.signed_limit(values)

@@ -14,6 +14,7 @@ from xformer.analysis.residual import lens as lens_table
 from xformer.analysis.residual import norms as norms_table
 from xformer.analysis.residual import strongest
 from xformer.analysis.score_decomposition import score_attribution as score_table
+from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED
 from xformer.viz import theme
@@ -63,6 +64,7 @@ def norms(
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
         >>> chart = xformer.viz.norms(reading)
     """
+    check_option("what", what, ("stream", "added"))
     frame = norms_table(reading, positions)
     frame = frame.loc[frame["what"] == what]
     limit = max(frame["length"].tolist()) if limit is None else limit

@@ -14,6 +14,7 @@ from xformer.analysis.scoring import accuracy as accuracy_table
 from xformer.analysis.scoring import accuracy_by_length as length_table
 from xformer.analysis.scoring import confusion as confusion_table
 from xformer.analysis.scoring import lengths_compared as compared_table
+from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import Chart, heat, hues, layered, tips
@@ -54,6 +55,8 @@ def accuracy(
         >>> counted = xformer.analysis.agreement(variants, samples=50)
         >>> chart = xformer.viz.accuracy(counted)
     """
+    check_option("by", by, ("position", "length"))
+    check_option("measure", measure, ("token", "exact"))
     frame: Any = accuracy_table(counted, by)
     names = short_names(counted.models)
     data = frame[frame["measure"] == measure].assign(model=frame["model"].map(names), trained=True)

@@ -19,6 +19,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from xformer.bugs.lab import Lesson
+from xformer.formatting import check_option
 from xformer.viz import theme
 from xformer.viz.charts import Chart, hues, layered, tips
 
@@ -198,6 +199,7 @@ def metric_curves(
         >>> metrics = metrics_frame(xformer.load("checkpoints/reverse").card["curve"])
         >>> chart = xformer.viz.metric_curves(metrics, what="loss", steps=800)
     """
+    check_option("what", what, CURVES)
     bits = frame["held_out_loss"] / math.log(2)  # per character
     columns = frame.assign(bits=bits).loc[:, ["step", *CURVES[what].names]]
     data = with_marks(every_nth(columns), shown, (marks or {}).items())
@@ -323,6 +325,7 @@ def lesson_curves(lesson: Lesson, *, what: str, dark: bool = False) -> Chart:
         >>> lesson = train_both("checkpoints/reverse-small", "init-too-large", steps=4)
         >>> chart = xformer.viz.lesson_curves(lesson, what="loss")
     """
+    check_option("what", what, BUG_LESSON_CURVES)
     rows = pd.DataFrame(lesson.rows)
     frame = pd.DataFrame({side: rows.get(f"{what}_{side}", math.nan) for side in NAMES}).assign(step=rows["step"])
     curves = BUG_LESSON_CURVES[what]

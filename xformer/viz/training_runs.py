@@ -16,6 +16,7 @@ from jaxtyping import UInt8
 
 from xformer.analysis.training_runs import curves_of_all, quantiles
 from xformer.analysis.training_runs import sweep_outcome as outcome_table
+from xformer.formatting import check_option
 from xformer.viz import theme
 from xformer.viz.charts import Chart, heat, inks, layered, numbers, pixel_axes, pool_maps, small_maps, tips
 from xformer.viz.packing import LEVELS, NAN
@@ -131,6 +132,7 @@ def sweep_outcome(
         >>> outcomes = pd.DataFrame({"rate": [0.001, 0.003], "solved": [True, False], "steps_to_solve": [80, None]})
         >>> chart = xformer.viz.sweep_outcome(outcomes, x="rate", measure="steps_to_solve")
     """
+    check_option("measure", measure, ("share_solved", "steps_to_solve"))
     table = outcome_table(outcomes, x=x, y=y)
     values = table[measure].to_numpy(dtype=float)
     known = np.isfinite(values)

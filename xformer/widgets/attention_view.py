@@ -20,6 +20,7 @@ import numpy as np
 
 from xformer.errors import InputError
 from xformer.files import write_atomically
+from xformer.formatting import check_index
 from xformer.installed import needed
 from xformer.reading import Reading
 from xformer.viz.packing import (
@@ -78,7 +79,6 @@ class AttentionView(anywidget.AnyWidget):
     ) -> None:
         self._runs = [list(layers)] if changed is None else [list(layers), list(changed)]
         self._caption = tuple(caption)
-        _check(self._runs[0], layer, head)
         packed = pack(layers, changed, selected=(layer, head))
         self._content = packed.content
         light, dark = themes()
@@ -94,9 +94,7 @@ class AttentionView(anywidget.AnyWidget):
     @traitlets.validate("layer", "head")
     def _in_range(self, proposal: dict[str, Any]) -> int:
         value, name = proposal["value"], proposal["trait"].name
-        n = len(self._runs[0]) if name == "layer" else max(one.shape[0] for one in self._runs[0])
-        if not 0 <= value < n:
-            raise InputError(f"This view has {name}s 0 to {n - 1}, got {value}.")
+        check_index(name, value, len(self._runs[0]) if name == "layer" else max(one.shape[0] for one in self._runs[0]))
         return value
 
     @traitlets.observe("layer", "head")
@@ -180,13 +178,6 @@ def attention_view(
         return AttentionView(layers(what), other, layer=layer, head=head, height=height, caption=caption)
     except ValueError as error:
         raise error if isinstance(error, InputError) else InputError(str(error)) from None
-
-
-def _check(layers: Sequence[AnyLayer], layer: int, head: int) -> None:
-    if not 0 <= layer < len(layers):
-        raise InputError(f"The run has layers 0 to {len(layers) - 1}, got layer={layer}.")
-    if not 0 <= head < layers[layer].shape[0]:
-        raise InputError(f"Layer {layer} has heads 0 to {layers[layer].shape[0] - 1}, got head={head}.")
 
 
 def layers_of(

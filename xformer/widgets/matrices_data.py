@@ -72,7 +72,7 @@ class Shown:
 
     def data(self) -> dict[str, Any]:
         """Return the matrix as plain values; masked cells are None."""
-        cells = matrix(self.mixed, which=self.which, n_columns=self.n_columns)
+        cells = matrix(self.mixed, what=self.which, n_columns=self.n_columns)
         table = cells["value"].to_numpy().reshape(len(self.mixed.names), -1)
         is_share = self.which == "weights"
         hides_later = is_share and self.mixed.mask in (BEFORE, AFTER)

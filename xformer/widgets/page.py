@@ -8,7 +8,6 @@ import struct
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -41,16 +40,27 @@ def view_page(
     return view_page_of(layers, other, layer=layer, head=head, cell=cell, caption=lines)
 
 
-def save_html(reading: Reading, path: str | Path, changed: Reading | None = None, **chosen: Any) -> None:
+def save_html(
+    reading: Reading,
+    path: str | Path,
+    changed: Reading | None = None,
+    *,
+    layer: int = 0,
+    head: int = 0,
+    cell: tuple[int | None, int | None] = (None, None),
+) -> None:
     """Write the interactive view of a reading as one HTML file that opens with the network off.
 
     Args:
         reading: The run.
         path: The file.
         changed: A second run of the same input, drawn next to the first with the difference.
-        chosen: Further options of `view_page`: the `layer` and `head` to enlarge, from 0, and the locked `cell` (query, key).
+        layer: The layer of the enlarged head, from 0.
+        head: The enlarged head, from 0.
+        cell: The query and the key of the locked cell, from 0; no cell is locked by default.
 
     Raises:
+        InputError: There is no such layer or head.
         OSError: The file cannot be written.
 
     Example:
@@ -62,7 +72,7 @@ def save_html(reading: Reading, path: str | Path, changed: Reading | None = None
         ...     Path(f"{folder}/view.html").read_text(encoding="utf-8").startswith("<!doctype html>")
         True
     """
-    write_atomically(Path(path), view_page(reading, changed, **chosen).encode())
+    write_atomically(Path(path), view_page(reading, changed, layer=layer, head=head, cell=cell).encode())
 
 
 def view_page_of(

@@ -181,7 +181,7 @@ def client_address(scope: Scope) -> str:
 
 
 class Attendance(Guard):
-    """Counts the open connections; half a minute after the last one has ended, the shared cache is emptied.
+    """Counts the open connections; about a minute after the last one has ended, the shared cache is emptied.
 
     While there are visitors, it periodically evicts what exceeds the memory budget and logs a line:
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from xformer.errors import QuotaExceededError
 from xformer.files import STATE, is_finished, snapshot_steps
 from xformer.presets import Preset
 from xformer.tasks import texts
-from xformer.training import jobs, many, worker
+from xformer.training import jobs, worker
 from xformer.training.entry import Entry
 from xformer.training.executors import Resources, ray, remote
 from xformer.training.executors.cluster import LostError
@@ -117,13 +116,6 @@ class Office:
 @pytest.fixture
 def office(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]:
     monkeypatch.setattr(worker, "SAMPLES", 20)
-    one_at_a_time, step = threading.Lock(), many.train_step
-
-    def train_step(runs: Any) -> Any:  # the attention kernel is selected per process, and real actors do not share one
-        with one_at_a_time:
-            return step(runs)
-
-    monkeypatch.setattr(many, "train_step", train_step)
     made = Office(store)
     yield made
     made.cluster.die()

@@ -210,7 +210,7 @@ def key_value_groups(exam: Exam) -> Finding:
             for head, owner in enumerate(read):
                 group = head * len(owners) // n_heads
                 if owner != owners[group]:
-                    sentence = f"Query head {head} reads key/value head {owners.index(owner)}, but should read {group}."
+                    sentence = "A query head reads the key/value head of another group."
                     return broken(sentence, GROUPING, layer=one.layer, head=head, cause="v")
     rest = f" ({', '.join(sorted(kinds))})" if kinds else ""
     return Finding("holds", f"Every query head uses the key/value head of its group{rest}.")

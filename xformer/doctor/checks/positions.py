@@ -250,7 +250,7 @@ def _window_of(subject: Subject, one: Watched) -> int | None:
     """Return the window of one layer; None if it has none or it is unknown."""
     config, module = subject.config, subject.module
     if isinstance(module, Transformer):
-        return config.window if config.mask == "sliding_window" else None
+        return config.mask_component.width(config)
     if getattr(config, "use_sliding_window", True) is False:
         return None
     parts = one.path.split(".") if one.path else []

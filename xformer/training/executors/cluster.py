@@ -12,7 +12,6 @@ from typing import Any
 
 from xformer.installed import needed
 from xformer.training.executors import Resources
-from xformer.training.executors.process import KEEP_MEMORY
 from xformer.training.executors.relay import Status
 from xformer.training.executors.remote import Job, RemoteRun, Report
 
@@ -47,7 +46,7 @@ class RayCluster:
         options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
         options["max_restarts"] = 0
         resources = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "memory": needs.memory}
-        actor = self.ray.remote(**resources, **options, runtime_env={"env_vars": KEEP_MEMORY})(RemoteRun)
+        actor = self.ray.remote(**resources, **options)(RemoteRun)
         self._handles[name] = actor.remote(job)
 
     def ask(self, name: str, *arguments: Any) -> Report | None:

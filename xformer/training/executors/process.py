@@ -22,9 +22,6 @@ from xformer.training.liveness import LOCK, mark_dead
 from xformer.training.run_store import RunStore
 
 LOG = "worker.log"
-KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}
-"""Environment of a worker that makes glibc keep freed memory for the next step. Otherwise the kernel zeroes thousands of pages
-per step, which takes a quarter of a sweep's time."""
 
 
 class ProcessExecutor(Executor):
@@ -68,7 +65,6 @@ def detached(module: str, arguments: list[str], log: Any, lock: int) -> None:
         stderr=log,
         pass_fds=(lock,),
         cwd=Path(__file__).parents[3],
-        env=KEEP_MEMORY | os.environ,
         start_new_session=True,
     )
     threading.Thread(target=process.wait, daemon=True).start()  # reap it, so that it does not remain as a zombie

@@ -48,7 +48,7 @@ UNANSWERED = "Its node did not respond. Resume continues from the last state tha
 AHEAD = 2
 """Number of actors, beyond the CPUs of the cluster, that may wait in Ray's own queue. Other runs wait in the run store."""
 FEW = 8
-"""Smallest batch of a sweep that is split off to use more CPUs, because models that train together share overhead."""
+"""Smallest batch of a sweep that is split off to use more CPUs, because starting an actor takes seconds."""
 
 
 @dataclass(frozen=True)
