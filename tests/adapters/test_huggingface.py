@@ -45,7 +45,7 @@ def test_a_folder_is_read_like_a_checkpoint(tmp_path: Path) -> None:
         assert torch.allclose(reading.logits, stock(input_ids=ids).logits, rtol=0, atol=1e-5)
     assert reading.tokens == ("the", "cat", "sat", "on", "the", "mat")
     assert reading.answers == ("cat", "sat", "on", "the", "mat")
-    assert reading.answer_name == "really comes next"
+    assert reading.answer_name == "actual next token"
     assert not reading.has_right_answer
     assert reading.loss == pytest.approx(stock(input_ids=ids, labels=ids).loss.item(), abs=1e-5)
     assert str(reading.recipe) == f"xformer.read({str(tmp_path / 'tiny-llama')!r}, 'the cat sat on the mat')"

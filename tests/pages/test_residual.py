@@ -25,7 +25,7 @@ def test_the_lens_and_the_norms_open_on_models_with_and_without_right_answers(op
     words = {"digits": "The output stays correct", "characters": "these no longer change"}
     assert words[model] in text(app)
     assert ("✓" in text(app)) == (model != "characters")
-    assert ("really comes next" in text(app)) == (model == "characters")
+    assert ("actual next token" in text(app)) == (model == "characters")
     app.segmented_control(key="residual_picture").set_value("norms").run()
     assert complaints(app) == []
     assert len(specs(app)) == 1

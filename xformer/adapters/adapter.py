@@ -212,6 +212,10 @@ class WithoutTask:
         return {}
 
 
+UNCHANGED_PREDICTION = "unchanged prediction"
+"""The `reference_label` of an input whose reference is what the model predicts without edits."""
+
+
 class Input:
     """One kind of input. A subclass defines at least `read`, `text` and the attributes without a default."""
 
@@ -294,7 +298,7 @@ class OpenText(Input):
     """Text without a known continuation."""
 
     kind: ClassVar[str] = "text"
-    reference_label: ClassVar[str] = "really comes next"
+    reference_label: ClassVar[str] = "actual next token"
     is_open_ended: ClassVar[bool] = True
 
 

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from xformer.adapters.adapter import Input, OpenText
+from xformer.adapters.adapter import UNCHANGED_PREDICTION, Input, OpenText
 from xformer.errors import InputError
 from xformer.installed import needed
 from xformer.model_shape import ModelShape
@@ -120,7 +120,7 @@ def purposes(name: str) -> tuple[tuple[str, str], ...]:
 class PlainText(TokenizedText):
     """Text that is classified, searched for an answer, or turned into vectors."""
 
-    reference_label: ClassVar[str] = "unchanged prediction"
+    reference_label: ClassVar[str] = UNCHANGED_PREDICTION
     is_open_ended: ClassVar[bool] = False
     instruction = "Type a text for the model to classify or encode."
 
@@ -197,7 +197,7 @@ class PatchedImage(Input):
     kind: ClassVar[str] = "picture"
     unit: ClassVar[str] = "patch"
     units: ClassVar[str] = "patches"
-    reference_label: ClassVar[str] = "unchanged prediction"
+    reference_label: ClassVar[str] = UNCHANGED_PREDICTION
     sample_noun: ClassVar[str] = "image"
     name = "picture"
     instruction = "Choose a picture or upload one; the model classifies it."

@@ -12,7 +12,15 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from xformer.adapters.adapter import Input, ModelAdapter, OpenText, Projection, Readout, WithoutTask
+from xformer.adapters.adapter import (
+    UNCHANGED_PREDICTION,
+    Input,
+    ModelAdapter,
+    OpenText,
+    Projection,
+    Readout,
+    WithoutTask,
+)
 from xformer.decoding import Step, continue_text, decode
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
@@ -307,7 +315,7 @@ class ImageInput(TaskInput):
     kind: ClassVar[str] = "image"
     unit: ClassVar[str] = "patch"
     units: ClassVar[str] = "patches"
-    reference_label: ClassVar[str] = "unchanged prediction"
+    reference_label: ClassVar[str] = UNCHANGED_PREDICTION
     uses_prediction_as_reference: ClassVar[bool] = True
     sample_noun: ClassVar[str] = "test image"
 

@@ -8,6 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from xformer.adapters.adapter import UNCHANGED_PREDICTION
 from xformer.analysis.residual import answer_path as path_table
 from xformer.analysis.residual import attribution as parts_table
 from xformer.analysis.residual import lens as lens_table
@@ -169,7 +170,7 @@ def attribution(
 
 def answer_kind(reading: Reading, position: int) -> str:
     """Return a one-word description of the target token at a position."""
-    if reading.example.labels[0, position] == IGNORED or reading.answer_name == "unchanged prediction":
+    if reading.example.labels[0, position] == IGNORED or reading.answer_name == UNCHANGED_PREDICTION:
         return "predicted"
     return "right" if reading.has_right_answer else "next"
 
