@@ -26,8 +26,8 @@ def stacked(name: str, n: int, device: torch.device) -> Callable[[], object]:
     runs = [Run(one, Task(one.task), device, None) for one in presets]
 
     def step() -> None:
-        for run, figures in zip(runs, many.stacked_step(runs), strict=True):
-            run.finish_step(*figures)
+        for finish in many.stacked_step(runs):
+            finish()
 
     return step
 
