@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.layers.reference import FITTING, WHOLE_MODEL, assert_close, build, inputs, random, softmax_by_hand
 from xformer import edits
-from xformer.edits import AnyEdit
+from xformer.edits import Edit
 from xformer.errors import EditError
 from xformer.model import Transformer
 from xformer.tape import Tape
@@ -233,7 +233,7 @@ def test_edits_change_neither_weights_nor_other_runs() -> None:
     drawn, given = torch.ones(11, 11, dtype=torch.bool).tril(3), random(2, 11, 13).detach()
     kept = drawn.clone(), given.clone()
     patches = [edits.patch_from(a, name) for name in a]
-    everything: list[AnyEdit] = [
+    everything: list[Edit] = [
         edits.ablate_head("*attn", 1),
         edits.mask_edges("*attn", [(1, 0)], [0]),
         edits.unmask_edges("*attn", [(0, 1)], [2]),
@@ -266,7 +266,7 @@ def test_edits_change_neither_weights_nor_other_runs() -> None:
         (edits.replace("encoder.0.attn.zz", torch.ones(1)), r"attn\.zz'; did you mean encoder\.0\.attn\.z"),
     ],
 )
-def test_an_edit_that_does_not_fit_raises_a_clear_error(edit: AnyEdit, message: str) -> None:
+def test_an_edit_that_does_not_fit_raises_a_clear_error(edit: Edit, message: str) -> None:
     model = build()
     with pytest.raises(EditError, match=message):
         record(model, *inputs(model), edits=[edit])

@@ -36,7 +36,7 @@ def shape_of(model: xformer.Transformer) -> ModelShape:
         ("positions:off", [edits.zero_positions()]),
     ],
 )
-def test_an_intervention_equals_its_edits(text: str, same: list[edits.AnyEdit]) -> None:
+def test_an_intervention_equals_its_edits(text: str, same: list[edits.Edit]) -> None:
     model, tokens = model_of(), torch.arange(1, 8)[None]
     found = parse(text, shape_of(model))
     assert join(found) == text

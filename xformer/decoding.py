@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from xformer.edits import AnyEdit
+from xformer.edits import Edit
 from xformer.errors import InputError
 from xformer.layers.attention import Cache
 from xformer.model import Transformer
@@ -120,7 +120,7 @@ def decode(
     sampling: Sampling = GREEDY,
     forced: Sequence[int] | None = None,
     max_steps: int | None = None,
-    edits: Sequence[AnyEdit] = (),
+    edits: Sequence[Edit] = (),
     generator: torch.Generator | None = None,
 ) -> Iterator[Step]:
     """Predict token by token, until the end token, `max_steps`, or the model's context length.
@@ -190,7 +190,7 @@ class Choice:
         return Step(position, token, predicted, logits.softmax(dim=-1), q, run)
 
 
-def _positions(model: Transformer, tokens: Tensor, choose: Choice, edits: tuple[AnyEdit, ...]) -> Iterator[Step]:
+def _positions(model: Transformer, tokens: Tensor, choose: Choice, edits: tuple[Edit, ...]) -> Iterator[Step]:
     def run() -> Trace:
         return record(model, tokens, edits=edits)
 
@@ -200,7 +200,7 @@ def _positions(model: Transformer, tokens: Tensor, choose: Choice, edits: tuple[
         yield choose.step(logits[0, position], position, run)
 
 
-def _tokens(model: Transformer, prompt: Tensor, choose: Choice, edits: tuple[AnyEdit, ...]) -> Iterator[Step]:
+def _tokens(model: Transformer, prompt: Tensor, choose: Choice, edits: tuple[Edit, ...]) -> Iterator[Step]:
     read = first_read(model, prompt)
     limit = model.config.max_len - read.shape[1] + 1
     if limit < 1:
@@ -228,7 +228,7 @@ def first_read(model: Transformer, prompt: Int[Tensor, "batch pos"]) -> Int[Tens
 
 
 def reader(
-    model: Transformer, prompt: Int[Tensor, "batch pos"], edits: Sequence[AnyEdit] = ()
+    model: Transformer, prompt: Int[Tensor, "batch pos"], edits: Sequence[Edit] = ()
 ) -> Callable[[Tensor], Float[Tensor, "batch vocab"]]:
     """Return a function from the tokens so far to the next logits, with a key/value cache.
 
@@ -261,7 +261,7 @@ def continue_text(
     n: int,
     *,
     sampling: Sampling = GREEDY,
-    edits: Sequence[AnyEdit] = (),
+    edits: Sequence[Edit] = (),
     generator: torch.Generator | None = None,
 ) -> Iterator[Step]:
     """Generate n tokens after a prompt of any length, or fewer if the model predicts its end token.
@@ -311,7 +311,7 @@ class Question:
 
 @torch.no_grad()
 def greedy(
-    model: Transformer, prompt: Int[Tensor, "batch pos"], n: int, *, edits: Sequence[AnyEdit] = ()
+    model: Transformer, prompt: Int[Tensor, "batch pos"], n: int, *, edits: Sequence[Edit] = ()
 ) -> Int[Tensor, "batch n"]:
     """Decode n tokens greedily after each prompt. Tokens after an end token are meaningless.
 

@@ -21,6 +21,11 @@ from torch import Tensor
 from xformer.errors import EditError
 from xformer.tape import Edit
 
+__all__ = [
+    "Edit", "ablate_head", "ablate_neuron", "apply", "mask_edges", "patch_from", "replace", "replace_pattern", "scale",
+    "set_causal", "set_mask", "steer", "unmask_edges", "zero_positions",
+]  # fmt: skip
+
 Edges = Sequence[tuple[int, int]]
 """Pairs (query, key)."""
 
@@ -30,9 +35,6 @@ class Activations(Protocol):
     """A mapping from names to the activations of a run, such as a `Trace`."""
 
     def __getitem__(self, name: str, /) -> Tensor: ...
-
-
-AnyEdit = Edit
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import re
 from dataclasses import dataclass
 
 from xformer import edits
-from xformer.edits import AnyEdit
+from xformer.edits import Edit
 from xformer.errors import EditError
 from xformer.model_shape import READ_ONLY, ModelShape
 from xformer.site import PATH, head_title, layer_title
@@ -48,7 +48,7 @@ class Intervention:
 
     text: str
     label: str
-    edits: tuple[AnyEdit, ...] = ()
+    edits: tuple[Edit, ...] = ()
     replaced: tuple[int, int] | None = None
     """A position of the input and its new token. This changes the input, not the computation."""
 
@@ -66,7 +66,7 @@ def join(interventions: tuple[Intervention, ...]) -> str:
     return ",".join(intervention.text for intervention in interventions)
 
 
-def all_edits(interventions: tuple[Intervention, ...]) -> list[AnyEdit]:
+def all_edits(interventions: tuple[Intervention, ...]) -> list[Edit]:
     """The edits of all interventions, in order, for `record`."""
     return [edit for intervention in interventions for edit in intervention.edits]
 

@@ -31,7 +31,7 @@ from xformer.adapters.attachment import unwrapped
 from xformer.adapters.load import in_memory, is_external, opened_from, opened_module
 from xformer.adapters.on_demand import OnDemand
 from xformer.checkpoints import Checkpoint, load
-from xformer.edits import AnyEdit, set_causal
+from xformer.edits import Edit, set_causal
 from xformer.errors import ActivationError, EditError, InputError, UnavailableError
 from xformer.formatting import check_index, check_option, similar_names
 from xformer.interventions import all_edits, changed_source, parse
@@ -205,7 +205,7 @@ class Reading(Mapping[str, Tensor]):
         return self.subject.shape.is_pair
 
     @property
-    def edits(self) -> tuple[AnyEdit, ...]:
+    def edits(self) -> tuple[Edit, ...]:
         """The edits of this run."""
         return self.trace.edits
 
@@ -393,7 +393,7 @@ def read(
     *,
     tokenizer: Any = None,
     tokens: Sequence[str] | None = None,
-    edits: Sequence[AnyEdit] = (),
+    edits: Sequence[Edit] = (),
     changes: str = "",
     keep: Sequence[str] = ("*",),
 ) -> Reading:
@@ -451,7 +451,7 @@ def labelled(reading: Reading, tokens: Sequence[str]) -> Reading:
     return replace(reading, token_labels=tuple(map(str, tokens)))
 
 
-def rerun(reading: Reading, more: Sequence[AnyEdit]) -> Reading:
+def rerun(reading: Reading, more: Sequence[Edit]) -> Reading:
     """Run the same input again under the reading's edits and then `more`."""
     run = [*reading.edits, *own_edits(more, reading.subject.shape)]
     trace = reading.subject.record(reading.example, edits=run)
@@ -497,7 +497,7 @@ def gradients(reading: Reading, measure: Measure, names: Sequence[str]) -> Gradi
     return Gradients(found.measure, as_requested(found.activations), as_requested(found.gradients))
 
 
-def prepare_inputs(subject: ModelAdapter, inputs: Any, changes: str = "") -> tuple[Example, Example, list[AnyEdit]]:
+def prepare_inputs(subject: ModelAdapter, inputs: Any, changes: str = "") -> tuple[Example, Example, list[Edit]]:
     """Frame an input for a model and parse `changes`.
 
     Returns:
@@ -533,7 +533,7 @@ def answered(example: Example, token: int) -> Example:
     return replace(example, source=(*example.source[:-1], token), answer=(token,), labels=labels)
 
 
-def _recipe(model: object, inputs: Any, edits: Sequence[AnyEdit], changes: str) -> Recipe | None:
+def _recipe(model: object, inputs: Any, edits: Sequence[Edit], changes: str) -> Recipe | None:
     """Return the recipe, or None if the model is not a path or a recipe cannot express the edits or the inputs."""
     masks = {causal: set_causal(causal) for causal in (True, False)}
     causal = next((causal for causal, edit in masks.items() if list(edits) == [edit]), None)

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from xformer.config import ModelConfig
-from xformer.edits import AnyEdit, Replace
+from xformer.edits import Edit, Replace
 from xformer.errors import ActivationError, CheckpointError, ConfigError, InputError, MissingError, UnavailableError
 from xformer.files import MAX_HEADER, Header, guarded, parse_header, strict_json, write_atomically
 from xformer.formatting import similar_names
@@ -51,7 +51,7 @@ class Trace(Mapping[str, Tensor]):
     """The configuration of an xformer model, else None; see `config`."""
     tokens: Int[Tensor, "batch pos"]
     target: Int[Tensor, "batch target"] | None
-    edits: tuple[AnyEdit, ...]
+    edits: tuple[Edit, ...]
     activations: dict[str, Tensor] = field(repr=False)
     valid: Bool[Tensor, "batch pos"] | None = None
     """True where there is a token and not padding; None: there is no padding."""
@@ -182,7 +182,7 @@ def record(
     tokens: Int[Tensor, "batch pos"],
     target: Int[Tensor, "batch target"] | None = None,
     *,
-    edits: Sequence[AnyEdit] = (),
+    edits: Sequence[Edit] = (),
     keep: Sequence[str] = ("*",),
     pad: int | None = None,
     valid: Bool[Tensor, "batch pos"] | None = None,
@@ -241,7 +241,7 @@ def repeat_first(
     trace: Trace,
     n: int,
     *,
-    edits: Sequence[AnyEdit] = (),
+    edits: Sequence[Edit] = (),
     keep: Sequence[str] = ("*",),
     fused: bool = False,
 ) -> Trace:
@@ -267,7 +267,7 @@ def repeat_first(
     )
 
 
-def _of_first(edit: AnyEdit, trace: Trace) -> AnyEdit:
+def _of_first(edit: Edit, trace: Trace) -> Edit:
     """Reduce an edit of a batch to its first input: of one value per input, keep the first."""
     n = len(trace.tokens)
     if n == 1 or not isinstance(edit, Replace) or edit.value.shape[:1] != (n,):

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from xformer.edits import AnyEdit, Apply, Replace
+from xformer.edits import Apply, Edit, Replace
 from xformer.errors import ActivationError, EditError, InputError
 from xformer.formatting import similar_names
 from xformer.model_shape import ModelShape
@@ -106,19 +106,19 @@ def own_axes(name: str, value: Tensor) -> Tensor:
     return value.transpose(-3, -2) if name.endswith(_HEAD_FIRST) and value.dim() >= 3 else value
 
 
-def own_edits(edits: Iterable[AnyEdit], shape: ModelShape) -> list[AnyEdit]:
+def own_edits(edits: Iterable[Edit], shape: ModelShape) -> list[Edit]:
     """Convert edits of TransformerLens names to our names and order of axes; others are returned unchanged.
 
     Raises `EditError` if `edits` is not a sequence of edits.
     """
-    if not isinstance(edits, Iterable) or not all(isinstance(edit, AnyEdit) for edit in edits):
+    if not isinstance(edits, Iterable) or not all(isinstance(edit, Edit) for edit in edits):
         raise EditError(
             f"edits must be a list like [xformer.edits.ablate_head('encoder.1.attn', 2)], got {edits!r:.100}."
         )
     return [_own_edit(edit, shape) for edit in edits]
 
 
-def _own_edit(edit: AnyEdit, shape: ModelShape) -> AnyEdit:
+def _own_edit(edit: Edit, shape: ModelShape) -> Edit:
     if not is_lens_name(edit.name):
         return edit
     name = own_name(edit.name, shape)

@@ -23,7 +23,7 @@ from xformer.bugs.lab import Lesson, read_both, right_and_wrong
 from xformer.decoding import decode
 from xformer.diagnosis.case import Finding
 from xformer.diagnosis.diagnose import examine
-from xformer.edits import AnyEdit
+from xformer.edits import Edit
 from xformer.errors import InputError, XformerError
 from xformer.interventions import join
 from xformer.model import Transformer
@@ -209,7 +209,7 @@ def _models(name: str, bug: str) -> tuple[Transformer, Transformer]:
     return right_and_wrong(models.checkpoint(name).model, bug)
 
 
-def _tokens(reading: Reading, edits: Sequence[AnyEdit], n: int, report: Callable[[int], object]) -> tuple[int, ...]:
+def _tokens(reading: Reading, edits: Sequence[Edit], n: int, report: Callable[[int], object]) -> tuple[int, ...]:
     found: list[int] = []
     try:
         for step in islice(decode(own_model(reading.subject), reading.example.tokens, edits=edits), n):

@@ -19,7 +19,7 @@ from pages.shared.streamlit_compat import is_script_thread
 from xformer import decoding, edits
 from xformer.adapters import ModelAdapter
 from xformer.decoding import Sampling
-from xformer.edits import AnyEdit
+from xformer.edits import Edit
 from xformer.memory import check_recording
 from xformer.reading import Reading, Recipe, prepare_inputs, read
 from xformer.tasks.task import Example
@@ -186,7 +186,7 @@ def _all(steps: Iterable[decoding.Step], n: int, step: Step | None, show: Show =
     return tuple(generated)
 
 
-def _inputs(name: str, source: tuple[int, ...], mask: str, changes: str) -> tuple[ModelAdapter, Example, list[AnyEdit]]:
+def _inputs(name: str, source: tuple[int, ...], mask: str, changes: str) -> tuple[ModelAdapter, Example, list[Edit]]:
     """Return the model, the example it reads after token replacements, and the edits of its run."""
     of = subject(name)
     _, example, changed = prepare_inputs(of, source, changes)
@@ -200,6 +200,6 @@ def causality(mask: str) -> bool | None:
     return None if mask == MASKS[0] else mask == "causal"
 
 
-def mask_edits(mask: str) -> list[AnyEdit]:
+def mask_edits(mask: str) -> list[Edit]:
     """Return the edits that replace the model's own mask with one of `MASKS`."""
     return [] if (causal := causality(mask)) is None else [edits.set_causal(causal)]

@@ -10,7 +10,7 @@ import xformer
 from tests.real_models import real_model
 from xformer import edits
 from xformer.adapters import ModelAdapter
-from xformer.edits import AnyEdit
+from xformer.edits import Edit
 from xformer.model_files import inspect
 from xformer.reading import Reading, adapter_of
 
@@ -44,7 +44,7 @@ def test_sizes_match_the_model_card(smollm2: ModelAdapter) -> None:
     assert (found.folder / "LICENSE").is_file()
 
 
-def loss_on_the_repeat(subject: ModelAdapter, ids: torch.Tensor, changes: list[AnyEdit]) -> float:
+def loss_on_the_repeat(subject: ModelAdapter, ids: torch.Tensor, changes: list[Edit]) -> float:
     """Mean −log p of the second half, in nats."""
     logits = xformer.read(subject, ids, edits=changes, keep=("logits",)).logits
     return F.cross_entropy(logits[0, LENGTH:-1], ids[0, LENGTH + 1 :]).item()

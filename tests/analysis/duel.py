@@ -16,7 +16,7 @@ from tests.training.tiny import random_model, tiny_task
 from xformer.adapters import TaskModel
 from xformer.adapters.any_module import AnyModule
 from xformer.analysis.comparison import Variant
-from xformer.edits import AnyEdit
+from xformer.edits import Edit
 from xformer.model import Transformer
 from xformer.reading import Reading
 from xformer.tasks import Task
@@ -44,7 +44,7 @@ def module_reading(inputs: torch.Tensor) -> Reading:
     return xformer.read(AnyModule.open(torch_encoder(), inputs), None)
 
 
-def variant_of(name: str, model: Transformer, task: Task, edits: Sequence[AnyEdit] = (), **options: Any) -> Variant:
+def variant_of(name: str, model: Transformer, task: Task, edits: Sequence[Edit] = (), **options: Any) -> Variant:
     """Build a variant from its parts."""
     return Variant(TaskModel(model, task, name), tuple(edits), **options)
 

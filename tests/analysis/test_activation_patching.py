@@ -42,7 +42,7 @@ from xformer.analysis.minimal_pairs import (
     stacks_of,
     usual_answers,
 )
-from xformer.edits import AnyEdit
+from xformer.edits import Edit
 from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.reading import Reading, adapter_of, read, rerun
@@ -170,7 +170,7 @@ def pair_of(architecture: str, **model: Any) -> MinimalPair:
     return MinimalPair.of(read(subject, "3 7 1 4 2"), read(subject, "3 7 5 4 2"))
 
 
-def by_hand(pair: MinimalPair, changes: list[AnyEdit]) -> float:
+def by_hand(pair: MinimalPair, changes: list[Edit]) -> float:
     """Return the share that changes of this run restore, from running the model itself."""
     run = pair.reading
     assert isinstance(run.subject, TaskModel)

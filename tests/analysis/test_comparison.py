@@ -11,14 +11,14 @@ from xformer import edits
 from xformer.analysis import comparison as module
 from xformer.analysis.comparison import search
 from xformer.analysis.generation import decode_steps, first_divergence
-from xformer.edits import AnyEdit
+from xformer.edits import Edit
 from xformer.errors import InputError
 
 
 @pytest.mark.parametrize(
     ("architecture", "changes"), [*((name, ()) for name in ARCHITECTURES), ("decoder", (edits.set_causal(False),))]
 )
-def test_search_finds_the_first_input_where_two_models_differ(architecture: str, changes: tuple[AnyEdit, ...]) -> None:
+def test_search_finds_the_first_input_where_two_models_differ(architecture: str, changes: tuple[Edit, ...]) -> None:
     """Includes a change that lets a model see ahead. The twin differs in one neuron, so on few inputs."""
     one = random_variant("one", architecture, seed=1)
     stack = "encoder" if architecture == "encoder" else "decoder"

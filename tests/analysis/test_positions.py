@@ -24,7 +24,7 @@ from xformer.analysis.positions import (
     reversed_patches,
     wavelengths,
 )
-from xformer.edits import AnyEdit, set_causal, zero_positions
+from xformer.edits import Edit, set_causal, zero_positions
 from xformer.errors import InputError, UnavailableError
 from xformer.model import Transformer
 from xformer.positions.alibi import alibi_slopes
@@ -38,7 +38,7 @@ TOKENS = torch.tensor([[3, 7, 1, 7, 2, 5, 9]])
 N = 7
 
 
-def ran(model: Transformer, edits: list[AnyEdit] | None = None, tokens: Tensor = TOKENS) -> Reading:
+def ran(model: Transformer, edits: list[Edit] | None = None, tokens: Tensor = TOKENS) -> Reading:
     target = tokens[:, :3] if model.config.architecture == "encoder-decoder" else None
     return from_trace(model, record(model, tokens, target, edits=edits or []))
 

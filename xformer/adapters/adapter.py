@@ -26,7 +26,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from xformer.decoding import GREEDY, Sampling, Step
-from xformer.edits import AnyEdit, Watch
+from xformer.edits import Edit, Watch
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.model_shape import ModelShape
 from xformer.tasks.task import Example
@@ -144,7 +144,7 @@ class ModelAdapter(Protocol):
         """The label of each position of a stream."""
         ...
 
-    def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
+    def record(self, example: Example, *, edits: Sequence[Edit] = (), keep: Sequence[str] = ("*",)) -> Trace:
         """Run the model once and keep its activations.
 
         Raises:
@@ -173,7 +173,7 @@ class ModelAdapter(Protocol):
         example: Example,
         n: int | None = None,
         *,
-        edits: Sequence[AnyEdit] = (),
+        edits: Sequence[Edit] = (),
         sampling: Sampling = GREEDY,
         generator: torch.Generator | None = None,
     ) -> Iterator[Step]:
@@ -325,7 +325,7 @@ class Gradients(Mapping[str, Tensor]):
 
 
 def gradients(
-    subject: ModelAdapter, example: Example, measure: Measure, names: Sequence[str], edits: Sequence[AnyEdit] = ()
+    subject: ModelAdapter, example: Example, measure: Measure, names: Sequence[str], edits: Sequence[Edit] = ()
 ) -> Gradients:
     """Compute the gradient of `measure` with respect to each activation that matches a glob of `names`, in a run under `edits`.
 

@@ -23,7 +23,7 @@ from xformer.adapters.on_demand import lengths, recorded_bytes, tensors_in
 from xformer.adapters.opening import ExternalAdapter, Inputs, OpenedModel, Verification, open_module, shape_of
 from xformer.adapters.own_models import numbered
 from xformer.decoding import Step
-from xformer.edits import AnyEdit
+from xformer.edits import Edit
 from xformer.errors import InputError, UnavailableError
 from xformer.model_shape import ModelShape
 from xformer.tasks.task import Example
@@ -89,7 +89,7 @@ class AnyModule(ExternalAdapter):
         """The ids of the tokens, or the numbers of the positions."""
         return tuple(str(token) for token in tokens.tolist())
 
-    def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
+    def record(self, example: Example, *, edits: Sequence[Edit] = (), keep: Sequence[str] = ("*",)) -> Trace:
         """Record a run; see `xformer.record`."""
         inputs = self.inputs_of(example)
         activations = self.opened.run(inputs, n_batch=_n_batch(inputs), edits=edits, keep=keep)

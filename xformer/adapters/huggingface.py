@@ -32,7 +32,7 @@ from xformer.adapters.huggingface_opening import (
 from xformer.adapters.on_demand import added_bytes, lengths, on_demand_bytes, plane_side, recorded_bytes, reduced
 from xformer.adapters.opening import Inputs, OpenedModel, shape_of
 from xformer.decoding import GREEDY, Choice, Sampling, Step
-from xformer.edits import AnyEdit
+from xformer.edits import Edit
 from xformer.errors import InputError, UnavailableError
 from xformer.model_shape import ModelShape
 from xformer.tasks.task import Example
@@ -74,7 +74,7 @@ class HuggingFaceModel(HuggingFaceInputs):
             return ("no", "yes")
         return tuple(str(named.get(at, f"class {at}")) for at in range(n))
 
-    def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
+    def record(self, example: Example, *, edits: Sequence[Edit] = (), keep: Sequence[str] = ("*",)) -> Trace:
         """Record a run; see `xformer.record`. A large run recomputes most activations on request; see `OnDemand`."""
         inputs, n_batch = self.inputs_of(example), len(example.stream)
         activations: dict[str, Tensor]
@@ -103,7 +103,7 @@ class HuggingFaceModel(HuggingFaceInputs):
         example: Example,
         n: int | None = None,
         *,
-        edits: Sequence[AnyEdit] = (),
+        edits: Sequence[Edit] = (),
         sampling: Sampling = GREEDY,
         generator: torch.Generator | None = None,
     ) -> Iterator[Step]:

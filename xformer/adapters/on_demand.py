@@ -25,10 +25,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from xformer.adapters.attention import Limits, Terms, attend
-from xformer.edits import AnyEdit
+from xformer.edits import Edit
 from xformer.memory import BYTES_PER_FLOAT
 from xformer.model_shape import ModelShape
-from xformer.tape import AnyTape, Edit, Tape, TapeAt
+from xformer.tape import AnyTape, Tape, TapeAt
 from xformer.tasks.task import Example
 
 MAX_GROUPS = 2
@@ -50,7 +50,7 @@ class DeferredAttention:
     """The names of its activations, in the order in which they reach the tape."""
     reduced: Any
 
-    def recompute(self, names: Sequence[str], path: str, edits: Sequence[AnyEdit]) -> dict[str, Tensor]:
+    def recompute(self, names: Sequence[str], path: str, edits: Sequence[Edit]) -> dict[str, Tensor]:
         """Recompute activations by their full names."""
         tape = EarlyStopTape(edits, names)
         with suppress(StopForward):
@@ -95,7 +95,7 @@ class OnDemand(dict[str, Tensor]):
         kept: dict[str, Tensor],
         names: Sequence[str],
         later: dict[str, DeferredAttention],
-        edits: Sequence[AnyEdit],
+        edits: Sequence[Edit],
         record: Callable[[Sequence[str]], dict[str, Tensor]],
         calls: Calls,
     ) -> None:

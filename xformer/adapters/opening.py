@@ -35,7 +35,7 @@ from xformer.adapters.find_layout import OutputHead, find_layout, find_output_he
 from xformer.adapters.layout import Layout
 from xformer.adapters.on_demand import Calls, EarlyStopTape, OnDemand, Reduce, StopForward
 from xformer.adapters.probe import ActiveRun, probe, running
-from xformer.edits import AnyEdit
+from xformer.edits import Edit
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.model_shape import READ_ONLY, ModelShape
 from xformer.site import after
@@ -101,7 +101,7 @@ class OpenedModel:
         return "output" if self.output == "vectors" else "logits"
 
     def run(
-        self, inputs: Inputs, *, n_batch: int = 1, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)
+        self, inputs: Inputs, *, n_batch: int = 1, edits: Sequence[Edit] = (), keep: Sequence[str] = ("*",)
     ) -> dict[str, Tensor]:
         """Run under `edits` and keep the activations that match `keep`. Raises `EditError` if a name matches nothing."""
         if self.backend == "returned_weights" and edits:
@@ -113,7 +113,7 @@ class OpenedModel:
         return {name: value.cpu() for name, value in tape.activations.items()}
 
     def run_on_demand(
-        self, inputs: Inputs, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",), reduce: Reduce
+        self, inputs: Inputs, *, edits: Sequence[Edit] = (), keep: Sequence[str] = ("*",), reduce: Reduce
     ) -> OnDemand:
         """Run a large model captured by `attention_function` and keep only matches of `keep`; the rest is recomputed on demand.
 

@@ -22,7 +22,7 @@ from xformer.adapters.adapter import (
     WithoutTask,
 )
 from xformer.decoding import Step, continue_text, decode
-from xformer.edits import AnyEdit
+from xformer.edits import Edit
 from xformer.errors import InputError, UnavailableError
 from xformer.layers.embedding import PatchEmbedding, TokenEmbedding
 from xformer.layers.stack import PostNorm, PreNorm
@@ -83,7 +83,7 @@ class BareModel(WithoutTask):
         """The ids of the tokens."""
         return tuple(self.labels[token] for token in tokens.tolist())
 
-    def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
+    def record(self, example: Example, *, edits: Sequence[Edit] = (), keep: Sequence[str] = ("*",)) -> Trace:
         """Record a run; see `xformer.record`."""
         return record(
             self.model, example.stream, example.target, edits=edits, keep=keep, valid=example.valid,

@@ -34,7 +34,7 @@ from xformer.adapters.adapter import gradients
 from xformer.analysis.ablation import Where, logits_with_replacements, order_to_measure
 from xformer.analysis.minimal_pairs import LEAST, MinimalPair, Token, stacks_of
 from xformer.analysis.tables import TableSoFar
-from xformer.edits import AnyEdit, patch_from
+from xformer.edits import Edit, patch_from
 from xformer.errors import InputError, UnavailableError
 from xformer.reading import Reading
 from xformer.site import layer_title
@@ -55,7 +55,7 @@ class Part:
     head: int = 0
     """From 1; 0 if the part is not a head."""
 
-    def patch(self, source: Reading, *, everywhere: bool) -> AnyEdit:
+    def patch(self, source: Reading, *, everywhere: bool) -> Edit:
         heads = (self.head - 1,) if self.head else None
         positions = None if everywhere else (source.target_positions[-1],)
         return patch_from(source.trace, self.name, heads=heads, positions=positions)
@@ -167,7 +167,7 @@ def deciding_logits(reading: Reading) -> Float[Tensor, " vocab"]:
     return reading.logits[0, reading.target_positions[-1]]
 
 
-def patched_logits(into: Reading, patches: Sequence[AnyEdit]) -> Float[Tensor, " vocab"]:
+def patched_logits(into: Reading, patches: Sequence[Edit]) -> Float[Tensor, " vocab"]:
     """Return `deciding_logits` of a run to which `patches` are applied after its own edits."""
     run = into.subject.record(into.example, edits=[*into.edits, *patches], keep=("logits",))
     return run.logits[0, into.target_positions[-1]]

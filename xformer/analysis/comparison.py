@@ -18,7 +18,7 @@ from torch import Tensor
 
 from xformer.adapters import TaskModel, own_task_model
 from xformer.decoding import GREEDY, Sampling, prefixes, reads_ahead
-from xformer.edits import AblateHead, AblateNeuron, AnyEdit, Scale, SetCausal, SetEdges, ZeroPositions, set_causal
+from xformer.edits import AblateHead, AblateNeuron, Edit, Scale, SetCausal, SetEdges, ZeroPositions, set_causal
 from xformer.errors import InputError
 from xformer.interventions import Intervention, all_edits, changed_source, parse
 from xformer.memory import rows_that_fit
@@ -44,7 +44,7 @@ class Variant:
     """
 
     subject: TaskModel
-    edits: tuple[AnyEdit, ...] = ()
+    edits: tuple[Edit, ...] = ()
     sampling: Sampling = GREEDY
     seed: int = 0
     """The seed of the variant's own generator, so that its samples do not depend on other models."""
@@ -128,7 +128,7 @@ class Variant:
         return torch.Generator(self.model.device).manual_seed(self.seed)
 
 
-def clip_edges_to_length(edits: Iterable[AnyEdit]) -> tuple[AnyEdit, ...]:
+def clip_edges_to_length(edits: Iterable[Edit]) -> tuple[Edit, ...]:
     """Return the edits for a run over the beginning of an answer, which may be too short for some of the edges."""
     return tuple(replace(edit, grows=True) if isinstance(edit, SetEdges) else edit for edit in edits)
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from xformer.analysis.comparison import Variant, check_names, clip_edges_to_length, joint_labels, to_joint
 from xformer.decoding import Step, continue_text, decode
-from xformer.edits import AnyEdit, SetEdges, steer
+from xformer.edits import Edit, SetEdges, steer
 from xformer.errors import InputError, UnavailableError
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED
@@ -186,7 +186,7 @@ def decode_steps(
     return DecodedSteps(variant, tuple(source), example, forced, answer, tuple(steps))
 
 
-def _decoding_edits(variant: Variant, example: Example) -> tuple[AnyEdit, ...]:
+def _decoding_edits(variant: Variant, example: Example) -> tuple[Edit, ...]:
     """Return the edits of a variant during decoding, which starts on a shorter input."""
     if not any(isinstance(edit, SetEdges) for edit in variant.edits):
         return variant.edits

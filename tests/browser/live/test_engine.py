@@ -23,7 +23,7 @@ from xformer.adapters.own_models import BareModel, TaskModel
 from xformer.checkpoints import Checkpoint
 from xformer.components import FEED_FORWARDS, MASKS, NORMS
 from xformer.config import ModelConfig, TaskConfig
-from xformer.edits import AnyEdit
+from xformer.edits import Edit
 from xformer.errors import ConfigError, InputError, XformerError
 from xformer.layers.attention import Attention
 from xformer.live.export import KNOWN, KNOWN_TASKS, TOLERANCE, live_page, pack_model
@@ -73,10 +73,10 @@ def in_double(subject: BareModel) -> BareModel:
     return TaskModel(model, subject.task) if isinstance(subject, TaskModel) else BareModel(model)
 
 
-def edits_of(subject: BareModel, request: Request) -> list[AnyEdit]:
+def edits_of(subject: BareModel, request: Request) -> list[Edit]:
     """Return the edits of a request."""
     mask, attention = request.get("mask", "trained"), subject.shape.attention
-    made: list[AnyEdit] = []
+    made: list[Edit] = []
     if isinstance(mask, list):
         own = [site.path for site in attention if site.stack == attention[-1].stack and not site.is_cross]
         made += [edits.set_mask(path, torch.tensor(mask)) for path in own]
