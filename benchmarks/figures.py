@@ -117,11 +117,11 @@ def figures() -> Iterator[Figure]:
         cell = ({"visitor": visitor}, "page open to 100 % s")
         yield Figure(f"opening Train to 100 %, {title}", "newcomer", cell, goal=goal, unit="s")
     part = {"part": "start of the process to the first visitor's painted map"}
-    slowest, empty = {"screen": "the slowest of Explore"}, {"screen": "a page with nothing on it"}
+    slowest, empty = {"screen": "the slowest that shows a model"}, {"screen": "a page with nothing on it"}
     for way, goal in (("by the sidebar", "≤ 1.5"), ("again", "≤ 1.5"), ("first", "")):
         peer = None if way == "by the sidebar" else (empty, f"{way} s")
         ratio = (slowest, "times the empty page") if way == "first" else None
-        what = f"the slowest Explore screen, {way}; an empty page of Streamlit"
+        what = f"the slowest screen that shows a model, {way}; an empty page of Streamlit"
         yield Figure(what, "screens", (slowest, f"{way} s"), peer, ratio, goal, "s")
     for players, steps, goal in ((2, 7, "≤ 0.6"), (4, 32, "≤ 1.2")):
         for panel in ("where they looked", "heads", "when decided"):
