@@ -115,7 +115,7 @@ def figures() -> Iterator[Figure]:
         ("second", "second visitor", "≤ 3.5"),
     ):
         cell = ({"visitor": visitor}, "page open to 100 % s")
-        yield Figure(f"opening Train to 100 %, {title}", "newcomer", cell, goal=goal, unit="s")
+        yield Figure(f"opening Train to 100%, {title}", "newcomer", cell, goal=goal, unit="s")
     part = {"part": "start of the process to the first visitor's painted map"}
     slowest, empty = {"screen": "the slowest that shows a model"}, {"screen": "a page with nothing on it"}
     for way, goal in (("by the sidebar", "≤ 1.5"), ("again", "≤ 1.5"), ("first", "")):
