@@ -246,7 +246,8 @@ def neurons(
     """
     post, labels = reading[f"{reading.feed_forward_site(layer).path}.post"][0], reading.subject.labels
     active = activity(reading, layer=layer)  # [pos, d_ff]
-    check_indices("position", () if position is None else [position], len(active))
+    if position is not None:
+        check_index("position", position, len(active))
     rank = active.mean(dim=0) if position is None else active[position]  # [d_ff]
     known = triggers(survey or reading, layer=layer)
     order = rank.argsort(descending=True, stable=True).tolist()

@@ -22,7 +22,7 @@ from xformer.adapters import ModelAdapter, TaskModel
 from xformer.adapters.adapter import Measure
 from xformer.adapters.inputs import known_pairs
 from xformer.errors import InputError
-from xformer.formatting import check_index, check_indices
+from xformer.formatting import check_index
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
@@ -279,7 +279,8 @@ def of_run(
     position. `position` defaults to the last, `token` to the likeliest, and `against`, if no token is given, to the second
     likeliest.
     """
-    check_indices("position", () if position is None else [position], reading.example.labels.shape[1])
+    if position is not None:
+        check_index("position", position, reading.example.labels.shape[1])
     if position is None and token is None and reading.target_positions:
         return Loss(reading.example)
     position = reading.logits.shape[1] - 1 if position is None else position

@@ -240,7 +240,7 @@ def is_rotary(reading: Reading, kind: str | None, stack: str | None) -> bool:
 
 def _stack_of(reading: Reading, stack: str | None) -> tuple[str, Stack]:
     """Return the name and module of a stack, by default of the first one."""
-    check_option("stack", stack, (None, *{site.stack: None for site in reading.subject.shape.sites}))
+    check_option("stack", stack, (None, *dict.fromkeys(site.stack for site in reading.subject.shape.sites)))
     name = stack or reading.subject.shape.sites[0].stack
     return name, getattr(own_model(reading.subject), name)
 

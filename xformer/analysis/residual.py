@@ -309,8 +309,8 @@ def _inside(own: Projection, trace: Trace, site: Site, position: int, g: Vector)
 
 def explained_pair(reading: Reading, position: int, token: int | None = None) -> tuple[int, int]:
     """Return the token that is explained at a position, and the strongest other token."""
-    expected = reading.explained(position)
-    token = expected if token is None else token
+    check_index("position", position, reading.example.labels.shape[1])
+    token = reading.explained(position) if token is None else token
     others = reading.logits[0, position].clone()  # [vocab]
     check_index("token", token, len(others))
     others[token] = float("-inf")

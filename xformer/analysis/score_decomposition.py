@@ -25,7 +25,7 @@ from xformer.analysis.residual import check_told_apart, entering, projection_of,
 from xformer.analysis.tables import array_table
 from xformer.disk_quota import megabytes
 from xformer.errors import InputError, UnavailableError
-from xformer.formatting import check_index, check_indices
+from xformer.formatting import check_index
 from xformer.memory import BYTES_PER_FLOAT, free_bytes
 from xformer.reading import Reading, rerun
 from xformer.site import Site, after, layer_title
@@ -359,7 +359,8 @@ def _factor(scores: Float[Tensor, " key"], raw: Float[Tensor, " key"], rounding:
 def _check_cell(scores: Tensor, head: int, query: int, key: int, against: int | None) -> None:
     for name, value, n in zip(("head", "query", "key"), (head, query, key), scores.shape, strict=True):
         check_index(name, value, n)
-    check_indices("against", () if against is None else [against], scores.shape[-1])
+    if against is not None:
+        check_index("against", against, scores.shape[-1])
     for cell in (key, against):
         if cell is not None and not torch.isfinite(scores[head, query, cell]):
             raise InputError(f"Query {query} may not attend to key {cell}; try key {query}.")
