@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -153,3 +156,79 @@ def test_attention_that_a_module_only_returns_can_be_read_but_not_edited() -> No
 def test_a_returned_tensor_whose_rows_do_not_sum_to_1_is_not_attention() -> None:
     with pytest.raises(InputError, match="returns no attention weights either"):
         xformer.read(Hidden(sums_to=2.0), {"ids": torch.arange(7)[None]})
+
+
+@dataclass
+class Returned:
+    """An output object of a hand-written model."""
+
+    aux_loss: Tensor
+    logits: Tensor
+
+
+class Scores(NamedTuple):
+    """A tuple with names; the vectors come before the scores."""
+
+    hidden: Tensor
+    lm_logits: Tensor
+
+
+class Returning(nn.Module):
+    """A hand-written model that returns what `wrap` makes of its logits and its last vectors."""
+
+    def __init__(self, wrap: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner, self.wrap = Written(), wrap
+
+    def forward(self, ids: Tensor) -> Any:
+        logits = self.inner(ids)
+        return self.wrap(logits, logits[..., :15] * 2)
+
+
+def _cache(x: Tensor) -> list[tuple[Tensor, Tensor]]:
+    return [(x[:, None] + 1, x[:, None] + 2)] * 2
+
+
+WRAPPED: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "loss, logits": lambda logits, x: (logits.mean(), logits),
+    "logits, None": lambda logits, x: (logits, None),
+    "loss per input": lambda logits, x: (logits.mean(dim=(1, 2)), logits),
+    "loss and logits by name": lambda logits, x: {"loss": logits.mean(), "logits": logits},
+    "other names": lambda logits, x: {"aux": logits.mean(dim=1), "y": logits},
+    "vectors before logits by name": lambda logits, x: {"hidden": x, "out": {"logits": logits}},
+    "a dataclass": lambda logits, x: Returned(logits.mean(), logits),
+    "a named tuple": lambda logits, x: Scores(x, logits),
+    "an object": lambda logits, x: SimpleNamespace(loss=logits.sum(), logits=logits),
+    "nested": lambda logits, x: ((logits.sum(), {"pooled": x[:, 0]}), [logits]),
+    "a cache first": lambda logits, x: (_cache(x), logits),
+    "vectors of each layer": lambda logits, x: ([x, x], logits),
+    "attention weights first": lambda logits, x: (x @ x.mT * 0 + torch.eye(x.shape[1]), logits),
+    "predicted ids first": lambda logits, x: (logits.argmax(-1), logits),
+    "vectors before logits": lambda logits, x: (x, logits),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_the_output_is_found_by_its_name_or_its_positions(name: str) -> None:
+    model, ids = Returning(WRAPPED[name]).eval(), torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
+    reading = xformer.read(model, ids)
+    assert torch.allclose(reading.logits, model.inner(ids), **CLOSE)
+    assert xformer.diagnose(model, ids, checks=["causality"]).ok
+
+
+@pytest.mark.parametrize(
+    ("wrap", "found"),
+    [
+        (lambda logits, x: (x, x * 2), r"\[0\] \[1, 5, 15\], \[1\] \[1, 5, 15\]"),
+        (lambda logits, x: {"start": x[..., 0], "end": x[..., 1]}, r"start \[1, 5\], end \[1, 5\]"),
+        (lambda logits, x: logits.sum(), r"vectors or scores for its input, got a tensor \[\]"),
+        (lambda logits, x: {"loss": logits.sum(), "aux": x.sum(dim=(1, 2))}, r"loss \[\], aux \[1\]"),
+        (lambda logits, x: None, "got none"),
+    ],
+)
+def test_outputs_between_which_nothing_decides_are_refused_by_name(
+    wrap: Callable[[Tensor, Tensor], Any], found: str
+) -> None:
+    with pytest.raises(InputError, match=found):
+        xformer.read(Returning(wrap).eval(), torch.tensor([[3, 1, 4, 1, 5]]))

@@ -8,9 +8,9 @@ Integer inputs are shown as token ids; for all others, positions are numbered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import torch
@@ -18,8 +18,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from xformer.adapters.adapter import Input
-from xformer.adapters.attachment import cached, detect_randomness, preserve_state
-from xformer.adapters.on_demand import lengths, recorded_bytes, tensors_in
+from xformer.adapters.attachment import cached, detect_randomness, on_device, preserve_state
+from xformer.adapters.capture_backends import is_pattern
+from xformer.adapters.on_demand import lengths, recorded_bytes
 from xformer.adapters.opening import ExternalAdapter, Inputs, OpenedModel, Verification, open_module, shape_of
 from xformer.adapters.own_models import numbered
 from xformer.decoding import Step
@@ -214,12 +215,15 @@ def _probed(module: nn.Module, inputs: Inputs) -> tuple[Inputs, int | None]:
 
 def _open(module: nn.Module, inputs: Inputs) -> tuple[dict[str, Any], Verification, ModelShape]:
     probed, n_target = _probed(module, inputs)
+    here = on_device(probed, module)
+    with preserve_state(module), torch.no_grad(), detect_randomness(module):
+        shown = partial(output_at, path=output_path(_call(module, here), here, module))
     try:
-        opened, verification = open_module(module, _call, first_tensor, [probed], _ids_of, n_target=n_target)
+        opened, verification = open_module(module, _call, shown, [probed], _ids_of, n_target=n_target)
     except InputError:
         if n_target is None:
             raise
-        opened, verification = open_module(module, _call, first_tensor, [inputs], _ids_of)
+        opened, verification = open_module(module, _call, shown, [inputs], _ids_of)
         probed = inputs
     run = opened.run(probed, n_batch=_n_batch(probed))
     tables = [opened.module.get_submodule(tap.module) for tap in opened.layout.taps if tap.name.endswith("embed")]
@@ -230,9 +234,79 @@ def _open(module: nn.Module, inputs: Inputs) -> tuple[dict[str, Any], Verificati
     return opened.parts, verification, shape
 
 
-def first_tensor(output: Any) -> Tensor:
-    """The logits or the last hidden state if the output names them, else its first tensor."""
-    named = [getattr(output, name, None) for name in ("logits", "last_hidden_state")]
-    if not (found := tensors_in([*named, output])):
-        raise InputError("A module must return a tensor or a structure that contains one, got none.")
-    return found[0]
+OUTPUT_NAMES = ("logits", "prediction_logits", "last_hidden_state")
+"""The names of the shown output, in the order in which they are looked for."""
+
+
+def output_path(returned: Any, inputs: Inputs, module: nn.Module) -> tuple[Any, ...]:
+    """The keys that lead to the shown output in a module's return value; see `output_at`.
+
+    A name decides first, then the input's positions, then the width of the vocabulary: a tensor [batch, pos, width] goes before
+    losses, caches, attention weights and pooled vectors, and a returned value before a part of one.
+
+    Args:
+        returned: The return value: a tensor, or tensors in tuples, lists, mappings, dataclasses or objects with "logits".
+        inputs: The inputs of the call.
+        module: The module that was called.
+
+    Raises:
+        InputError: There is no such tensor, or nothing decides between several.
+    """
+    found = dict(_outputs(returned))
+    for name in OUTPUT_NAMES:
+        if named := [path for path in found if path and path[-1] == name]:
+            return min(named, key=len)
+    ending = [path for path in found if path and str(path[-1]).endswith(OUTPUT_NAMES[0])]
+    if len(ending) == 1:
+        return ending[0]
+    left = [
+        path for path, one in found.items() if one.is_floating_point() and one.dim() >= (1 if len(found) == 1 else 2)
+    ]
+    streams = list(_streams(inputs).values())
+    starts, lengths_of = {one.shape[:2] for one in streams}, {one.shape[1] for one in streams}
+    vocabularies = {one.num_embeddings for one in module.modules() if isinstance(one, nn.Embedding)}
+    rules: tuple[Callable[[tuple[Any, ...]], bool], ...] = (
+        lambda path: not (is_pattern(found[path]) and (found[path].dim() == 4 or found[path].shape[-1] in lengths_of)),
+        lambda path: found[path].shape[:2] in starts,
+        lambda path: found[path].dim() == 3,
+        lambda path: len(path) == min(map(len, left)),
+        lambda path: found[path].shape[-1] in vocabularies,
+    )
+    for rule in rules:
+        left = [path for path in left if rule(path)] or left
+    if len(left) == 1:
+        return left[0]
+    listed = ", ".join(f"{_written(path)} {list(found[path].shape)}" for path in left or found) or "none"
+    if left:
+        raise InputError(
+            f"Several of the returned tensors can be the output: {listed}. Name one 'logits', or return it alone."
+        )
+    raise InputError(f"A module must return vectors or scores for its input, got {listed}.")
+
+
+def _written(path: Sequence[Any]) -> str:
+    return ".".join(key if isinstance(key, str) else f"[{key}]" for key in path) or "a tensor"
+
+
+def output_at(returned: Any, path: Sequence[Any]) -> Tensor:
+    """The tensor in a return value that `output_path` found."""
+    for key in path:
+        is_field = isinstance(key, str) and not isinstance(returned, Mapping)
+        returned = getattr(returned, key) if is_field else returned[key]
+    return returned
+
+
+def _outputs(returned: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
+    """Every tensor in a return value, with the keys that lead to it. The fields of a named tuple go by their names."""
+    parts: Mapping[Any, Any] | Sequence[Any] = {}
+    if isinstance(returned, Tensor):
+        yield path, returned
+    elif isinstance(returned, Mapping):
+        parts = returned
+    elif isinstance(returned, list | tuple):
+        names = getattr(returned, "_fields", range(len(returned)))
+        parts = dict(zip(names, returned, strict=True))
+    elif is_dataclass(returned) or hasattr(returned, OUTPUT_NAMES[0]):
+        parts = vars(returned)
+    for key, value in parts.items():
+        yield from _outputs(value, (*path, key))

@@ -242,10 +242,10 @@ def returned_patterns(output: Any, stack: Stack | None = None) -> dict[Site, Pat
     if getattr(output, "encoder_attentions", None) is not None:
         for name, side, kind in _NAMED:
             given = getattr(output, name, None) or ()
-            found |= {Site(side, layer, kind): one for layer, one in enumerate(given) if _is_pattern(one)}
+            found |= {Site(side, layer, kind): one for layer, one in enumerate(given) if is_pattern(one)}
     else:
         named = getattr(output, "attentions", None)
-        every = [one for one in (tensors_in(output) if named is None else named) if _is_pattern(one)]
+        every = [one for one in (tensors_in(output) if named is None else named) if is_pattern(one)]
         if stack is None:
             own = [one for one in every if one.shape[-1] == one.shape[-2] > 1]
             stack = "decoder" if own and not any(bool(one.triu(1).any()) for one in own) else "encoder"
@@ -261,7 +261,7 @@ def returned_layout(output: Any) -> Layout:
     return Layout(sites, tuple(("", index) for index in range(len(sites))))
 
 
-def _is_pattern(one: Any) -> bool:
+def is_pattern(one: Any) -> bool:
     """Whether each row is a distribution, or all zero. The average of several heads counts as one head."""
     if not isinstance(one, Tensor) or one.dim() not in (3, 4) or not one.is_floating_point() or not one.numel():
         return False

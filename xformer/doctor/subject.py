@@ -265,14 +265,17 @@ class Subject:
 
     def output_of(self, returned: Any, run: Run) -> Float[Tensor, "batch out vocab"]:
         """Extract the logits, or the last hidden state of a model without a head, from the result of a call."""
-        from xformer.adapters.any_module import first_tensor  # imported late: xformer models do not need it
+        from xformer.adapters.any_module import output_at, output_path  # imported late: xformer models do not need it
 
-        output = getattr(returned, "prediction_logits", None)
-        output = first_tensor(returned) if output is None else output
+        def shown(returned: Any, arguments: dict[str, Any]) -> Tensor:
+            return output_at(returned, output_path(returned, arguments, self.module))
+
+        output = getattr(returned, "start_logits", None)  # of an answer's start and end, one is enough for a check
+        output = shown(returned, self.arguments(run)) if output is None else output
         if output.dim() == 3 and output.shape[1] == 1 < run.read.shape[1] and "labels" in self.takes:
             # Some models return only the last position unless they are given labels.
             named = self.arguments(run) | {self.takes["labels"]: run.read}
-            output = first_tensor(self.call(named))
+            output = shown(self.call(named), named)
         return output if output.dim() > 2 else output[:, None]
 
     @cached_property
