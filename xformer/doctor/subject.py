@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from xformer.adapters.attachment import unwrapped
 from xformer.adapters.huggingface_opening import (
@@ -322,7 +324,7 @@ class Subject:
 
     def copied(self, dtype: torch.dtype | None = None) -> Subject:
         """Return the subject with a deep copy of the module, whose weights can be changed."""
-        return self.changed(copy.deepcopy(self.module).to(dtype or self.dtype))
+        return self.changed(_copy(self.module).to(dtype or self.dtype))
 
     def shared(self) -> Subject:
         """Return the subject with a copy that shares the weights, whose configuration and hooks can be changed."""
@@ -427,14 +429,58 @@ def _is_triangle(buffer: Tensor) -> bool:
     return bool((below == below[0]).all() and (above == above[0]).all() and below[0] != above[0])
 
 
+class _DetachedCopies(TorchFunctionMode):
+    """Copies tensors without their graph: `deepcopy` refuses the results of a training step that a module keeps."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
+            value, memo = args
+            return memo.setdefault(id(value), value.detach().clone())
+        return func(*args, **(kwargs or {}))
+
+
+def _copy(model: nn.Module, kept: Iterable[Any] = ()) -> nn.Module:
+    """Copy a module, except the objects in `kept`. Values that cannot be copied, such as a lock or a file, are shared."""
+    memo: dict[int, Any] = {id(one): one for one in kept}
+    with _DetachedCopies():
+        try:
+            return copy.deepcopy(model, dict(memo))
+        except Exception:  # a module may hold anything
+            _share_uncopyable(model, memo, set())
+        try:
+            return copy.deepcopy(model, memo)
+        except Exception as error:
+            what = f"{type(model).__name__} cannot be copied, and the checks need a copy"
+            raise InputError(f"{what}: {error_message(error, 150)}") from error
+
+
+def _share_uncopyable(value: Any, memo: dict[int, Any], seen: set[int]) -> None:
+    """Enter into `memo` the values inside `value` that cannot be copied; modules are never shared."""
+    if id(value) in seen or _is_copyable(value, memo):
+        return
+    seen.add(id(value))
+    if isinstance(value, torch.Generator):
+        memo[id(value)] = value.clone_state()
+        return
+    parts = list(value.values()) if isinstance(value, Mapping) else []
+    parts += list(value) if isinstance(value, list | tuple | set | frozenset | deque) else []
+    for part in [*parts, *getattr(value, "__dict__", {}).values()]:
+        _share_uncopyable(part, memo, seen)
+    if not isinstance(value, nn.Module) and not _is_copyable(value, memo):
+        memo[id(value)] = value
+
+
+def _is_copyable(value: Any, memo: dict[int, Any]) -> bool:
+    try:
+        copy.deepcopy(value, dict(memo))
+    except Exception:  # `deepcopy` passes on whatever the value raises
+        return False
+    return True
+
+
 def _with_shared_weights(model: nn.Module) -> nn.Module:
     """Copy the modules and buffers, in eval mode, sharing the parameters."""
-    memo: dict[int, Any] = {id(one): one for one in model.parameters()}
-    try:
-        return copy.deepcopy(model, memo).eval()
-    except Exception as error:  # a module may hold anything: a lock, a file, a generator
-        what = f"{type(model).__name__} cannot be copied, and the checks need a copy"
-        raise InputError(f"{what}: {error_message(error, 150)}") from error
+    return _copy(model, model.parameters()).eval()
 
 
 @contextmanager

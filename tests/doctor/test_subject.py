@@ -1,0 +1,136 @@
+"""The checks run on a copy: whatever a module keeps is copied where it can be, and the module stays as it was found."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import xformer
+from benchmarks.health import GPT
+from xformer.doctor.subject import Subject
+from xformer.errors import InputError
+from xformer.testing import assert_causal
+
+VOCAB = 17
+IDS = torch.arange(7)[None]
+
+
+@dataclass
+class Kept:
+    """Results of a training step, kept for plotting."""
+
+    weights: Tensor
+    others: list[Any]
+
+
+class Slotted:
+    """A holder without a dictionary of attributes."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Uncopyable(GPT):
+    """A module that refuses to be copied itself."""
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise ValueError("one of a kind")
+
+
+def trained(make: type[GPT] = GPT) -> tuple[GPT, Tensor]:
+    """A model after a backward pass, and a tensor of its graph."""
+    torch.manual_seed(0)
+    model = make(VOCAB, d_model=12, n_heads=3, max_len=12)
+    logits = model(IDS)
+    F.cross_entropy(logits[:, :-1].flatten(0, 1), IDS[:, 1:].flatten()).backward()
+    return model, logits
+
+
+def stored_by_hook(model: GPT) -> Any:
+    """A hook that stores the outputs of a block in a list of the module."""
+    outputs: list[Tensor] = []
+    model.blocks[0].register_forward_hook(lambda module, args, output: setattr(module, "last", [output]))
+    model(IDS)
+    return outputs
+
+
+KEPT: dict[str, Callable[[GPT, Tensor], Any]] = {
+    "a tensor": lambda _, x: x,
+    "a list": lambda _, x: [x, [x * 2]],
+    "a dictionary": lambda _, x: {"weights": x, 3: (x,)},
+    "a deque": lambda _, x: deque([x], maxlen=3),
+    "a dataclass": lambda _, x: Kept(x, [x]),
+    "an object with slots": lambda _, x: Slotted(x),
+    "a view of a weight": lambda model, _: model.token.weight[:3],
+    "a hook that stores outputs": lambda model, _: stored_by_hook(model),
+    "a lambda": lambda model, _: lambda x: model.norm(x),
+    "a lock": lambda _, x: {"lock": threading.Lock(), "last": x},
+    "a generator": lambda _, x: [(i for i in range(3)), x],
+    "a torch.Generator": lambda _, x: Kept(x, [torch.Generator().manual_seed(3)]),
+    "a thread's event in an object with slots": lambda _, x: Slotted([threading.Event(), x]),
+    "a file": lambda _, x: {"log": sys.stderr, "last": x},
+}
+
+
+def found(model: nn.Module) -> list[Any]:
+    """What a caller can see of a module: its attributes, modes and gradients."""
+    parts = list(model.modules())
+    return [*(id(value) for part in parts for value in vars(part).values()), *(part.training for part in parts)]
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_copy_is_made_whatever_a_module_keeps(name: str) -> None:
+    model, logits = trained()
+    vars(model.blocks[1])["kept"] = KEPT[name](model, logits)
+    before, gradient = found(model), model.head.weight.grad
+    subject = Subject.of(model, IDS)
+    for one in (subject, subject.shared(), subject.copied()):
+        torch.testing.assert_close(one.logits(one.base), logits.detach())
+    assert found(model) == before
+    assert model.head.weight.grad is gradient
+    assert logits.grad_fn is not None
+
+
+def test_the_doctor_examines_a_model_that_keeps_results_of_a_training_step() -> None:
+    model, logits = trained()
+    vars(model.blocks[1])["kept"] = [keep(model, logits) for keep in KEPT.values()]
+    before = found(model)
+    assert xformer.diagnose(model, IDS, checks=["causality", "gradients"]).ok
+    assert_causal(model, IDS)
+    assert xformer.compare_runs(model, trained()[0], IDS).first is None
+    assert found(model) == before
+
+
+class Noisy(GPT):
+    """Draws random numbers from its own generator."""
+
+    def __init__(self) -> None:
+        super().__init__(VOCAB, d_model=12, n_heads=3, max_len=12)
+        self.draw = torch.Generator().manual_seed(5)
+
+    def forward(self, ids: Tensor, pads: Tensor | None = None) -> Tensor:
+        return super().forward(ids, pads) + 0.0 * torch.rand(1, generator=self.draw)
+
+
+def test_a_copy_does_not_advance_the_generator_of_the_module() -> None:
+    model = Noisy()
+    before = model.draw.get_state()
+    xformer.diagnose(model, IDS, checks=["causality"])
+    assert torch.equal(model.draw.get_state(), before)
+
+
+def test_a_module_that_refuses_to_be_copied_is_refused_by_name() -> None:
+    model, _ = trained(Uncopyable)
+    with pytest.raises(InputError, match="Uncopyable cannot be copied, and the checks need a copy: one of a kind"):
+        xformer.diagnose(model, IDS)
