@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import streamlit as st
@@ -17,10 +17,11 @@ from pages.shared import link, models, screens
 from pages.shared.live import live_state
 from pages.shared.serving.access import visitor_id
 from pages.shared.serving.classroom import hub, rooms
+from pages.shared.text import escape_markdown
 from pages.shared.view import View
 from xformer.adapters.own_models import own_model
 from xformer.checkpoints import Checkpoint
-from xformer.classroom.rooms import Room
+from xformer.classroom.rooms import Room, RoomEndedError
 from xformer.errors import ClassroomError, XformerError
 from xformer.interventions import parse
 from xformer.live.export import check_exportable
@@ -34,18 +35,33 @@ _ROOM, _LAST = "classroom_room", "classroom_published"
 
 
 def room() -> Room | None:
-    """Return the visitor's open room. A new session, as after a server restart, finds it by the visitor's cookie."""
-    if _ROOM not in st.session_state:
-        found = rooms().of(visitor_id())
-        st.session_state[_ROOM] = "" if found is None else found.id
-        return found
-    if not st.session_state[_ROOM]:
-        return None
+    """Return the visitor's open room. A new session, as after a server restart, finds it by the visitor's cookie.
+
+    Without a usable database there are no rooms, and the menu says so.
+    """
     try:
-        return rooms().room(st.session_state[_ROOM])
-    except ClassroomError:
+        if _ROOM not in st.session_state:
+            found = rooms().of(visitor_id())
+            st.session_state[_ROOM] = "" if found is None else found.id
+            return found
+        return rooms().room(st.session_state[_ROOM]) if st.session_state[_ROOM] else None
+    except RoomEndedError:
         st.session_state[_ROOM] = ""
-        return None
+    except ClassroomError:
+        pass
+    return None
+
+
+def act(room: str, change: Callable[..., object], *values: Any) -> bool:
+    """Change a room and wake up its pages. Returns False, and says why, if nothing could be changed."""
+    try:
+        change(*values)
+    except ClassroomError as error:
+        st.toast(escape_markdown(str(error)))
+        return False
+    publish_again()
+    hub.changed(room)
+    return True
 
 
 def use_room(chosen: str) -> None:
@@ -128,6 +144,10 @@ def publish() -> None:
         message, picture = shown(*now)
     except XformerError:
         return  # the screen itself shows the error
-    rooms().show(here.id, message, picture)
     st.session_state[_LAST] = now
+    try:
+        rooms().show(here.id, message, picture)
+    except ClassroomError as error:
+        st.toast(escape_markdown(str(error)))
+        return
     hub.changed(here.id)

@@ -11,7 +11,8 @@ from streamlit.components.v2 import component
 
 from pages.classroom import ask, follow
 from pages.shared.serving.access import LOOPBACK, is_local_only, visitor_id
-from pages.shared.serving.classroom import base_path, hub, lessons, rooms
+from pages.shared.serving.classroom import base_path, lessons, rooms
+from pages.shared.serving.limits import check_rooms, count_room, readmit_students, visitor_address
 from pages.shared.text import escape_markdown
 from xformer.classroom.rooms import Room
 from xformer.errors import ClassroomError
@@ -46,12 +47,20 @@ def _offer() -> None:
     )
     if is_local_only():
         st.caption("Only this machine can reach this server. For a class, start it with `xformer app --host 0.0.0.0`.")
+    try:
+        rooms().of(visitor_id())
+    except ClassroomError as error:
+        st.warning(escape_markdown(str(error)))
+        return
     st.button("Open a room", type="primary", on_click=_begin, key="open_room")
 
 
 def _begin() -> None:
     try:
-        follow.use_room(rooms().open(visitor_id()).id)
+        check_rooms(address := visitor_address(), rooms().exists)
+        opened = rooms().open(visitor_id())
+        count_room(address, opened.id)
+        follow.use_room(opened.id)
     except ClassroomError as error:
         st.toast(escape_markdown(str(error)))
 
@@ -80,6 +89,11 @@ def _open_room(room: Room) -> None:
     st.session_state["room_follows"] = not room.is_paused
     st.toggle("Students follow this screen", key="room_follows", on_change=_pause, args=(room.id,),
               help="Switch this off to prepare something that students do not see yet.")  # fmt: skip
+    st.session_state["room_locked"] = room.is_locked
+    st.toggle("Let nobody else join", key="room_locked", on_change=_lock, args=(room.id,),
+              help="Students who have joined before can come back.")  # fmt: skip
+    st.button("Remove all students", icon=":material/group_off:", on_click=_clear, args=(room.id,), type="tertiary",
+              key="clear_room", help="Deletes their votes and results. They can join again if the room is open.")  # fmt: skip
     st.button("End the room", icon=":material/logout:", on_click=_end, args=(room.id,), type="tertiary", key="end_room",
               help="Deletes the room with all its votes and results.")  # fmt: skip
 
@@ -95,20 +109,26 @@ def _show_large_code(address: str, code: str) -> None:
 def _teach(room: str) -> None:
     ask.keep_the_link()
     lesson = st.session_state["room_lesson"]
-    rooms().teach(room, lesson if lesson in lessons() else None)  # a forged value is no lesson
-    follow.publish_again()
-    hub.changed(room)
+    follow.act(room, rooms().teach, room, lesson if lesson in lessons() else None)  # a forged value is no lesson
 
 
 def _pause(room: str) -> None:
-    rooms().pause(room, not st.session_state["room_follows"])
-    follow.publish_again()
+    follow.act(room, rooms().pause, room, not st.session_state["room_follows"])
+
+
+def _lock(room: str) -> None:
+    follow.act(room, rooms().lock, room, bool(st.session_state["room_locked"]))
+
+
+def _clear(room: str) -> None:
+    if follow.act(room, rooms().clear, room):
+        readmit_students(room)
 
 
 def _end(room: str) -> None:
-    rooms().end(room)
-    follow.use_room("")
-    hub.changed(room)
+    if follow.act(room, rooms().end, room):
+        readmit_students(room)
+        follow.use_room("")
 
 
 def spaced(code: str) -> str:

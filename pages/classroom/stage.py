@@ -14,12 +14,12 @@ from pages.classroom.present import host_view, short_address, spaced
 from pages.components import parse_index
 from pages.shared import link
 from pages.shared.serving.access import visitor_id
-from pages.shared.serving.classroom import hub, lessons, rooms
+from pages.shared.serving.classroom import exercises, lessons, rooms
 from pages.shared.text import escape_markdown
 from pages.shared.view import OFF
 from pages.shared.widgets import download
+from xformer.classroom.messages import PageState
 from xformer.classroom.rooms import Asked, Member, Room
-from xformer.live.lesson import Exercise
 from xformer.training.tables import to_csv
 
 _STUDENT = "classroom_student"
@@ -48,12 +48,6 @@ def _join_line(room: Room) -> None:
     st.caption(f"Join at **{escape_markdown(short_address())}** with **{spaced(room.code)}**")
 
 
-def _act(act: Callable[..., None], room: Room, *values: Any) -> None:
-    act(*values)
-    follow.publish_again()
-    hub.changed(room.id)
-
-
 def _question(room: Room, asked: Asked) -> None:
     _join_line(room)
     host_view(room, "question", key="room_question")
@@ -61,8 +55,7 @@ def _question(room: Room, asked: Asked) -> None:
 
     def button(words: str, act: Callable[[int], None], icon: str, key: str, **look: Any) -> None:
         # Not a callback: after a server restart the new session has no callbacks registered, and would lose the click.
-        if st.button(words, icon=f":material/{icon}:", key=key, **look):
-            _act(act, room, asked.id)
+        if st.button(words, icon=f":material/{icon}:", key=key, **look) and follow.act(room.id, act, asked.id):
             st.rerun()
 
     with st.container(horizontal=True, gap="small"):
@@ -77,27 +70,27 @@ def _question(room: Room, asked: Asked) -> None:
 
 def _exercises(room: Room, lesson: Mapping[str, Any]) -> None:
     given, step = lessons()[lesson["name"]], int(lesson["step"])
-    exercises = [
-        {"step": at + 1, "title": lesson_step.title}
-        for at, lesson_step in enumerate(given.steps)
-        if any(isinstance(part, Exercise) for part in lesson_step.parts)
-    ]
+    columns = [{"step": at + 1, "title": given.steps[at].title} for at in exercises(lesson["name"])]
     _join_line(room)
-    host_view(room, "work", key="room_work", more={"exercises": exercises, "title": given.title})
+    host_view(room, "work", key="room_work", more={"exercises": columns, "title": given.title})
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         titles = [f"{at + 1}. {lesson_step.title}" for at, lesson_step in enumerate(given.steps)]
         st.session_state["room_step"] = step
         st.selectbox("The students’ current step", range(len(titles)), format_func=titles.__getitem__,
                      key="room_step", on_change=_go_to_lesson, args=(room, lesson["name"]))  # fmt: skip
         download("Results as CSV", lambda: results_csv(room.id), "xformer-exercises.csv", key="room_results")
-        st.button("End the lesson", on_click=_act, args=(rooms().teach, room, room.id, None), key="end_lesson")
+        st.button("End the lesson", on_click=_end_lesson, args=(room.id,), key="end_lesson")
     _students_who_allow_it(room, given.checkpoint)
+
+
+def _end_lesson(room: str) -> None:
+    follow.act(room, rooms().teach, room, None)
 
 
 def _go_to_lesson(room: Room, lesson: str) -> None:
     step = parse_index(st.session_state["room_step"], len(lessons()[lesson].steps))
     if step is not None:  # a forged value is no step
-        _act(rooms().teach, room, room.id, lesson, step)
+        follow.act(room.id, rooms().teach, room.id, lesson, step)
 
 
 def results_csv(room: str) -> bytes:
@@ -120,7 +113,7 @@ def _students_who_allow_it(room: Room, model: str) -> None:
 def _show(member: Member, model: str) -> None:
     """Open the state of a student's page on the lecturer's screen."""
     st.session_state[_STUDENT] = member.name
-    values = link_of_state(member.state or {}, model)
+    values = link_of_state(member.state or PageState(), model)
     link.reopen(values)
     st.switch_page("pages/attention/page.py", query_params=values)
 
@@ -140,24 +133,17 @@ def _stop_showing() -> None:
     st.session_state.pop(_STUDENT, None)
 
 
-def link_of_state(state: Mapping[str, Any], model: str) -> dict[str, str]:
-    """Return the link parameters of the Attention screen for the state of a live page. The screen validates them."""
-
-    def texts(name: str) -> list[str]:
-        listed = state.get(name)
-        return [text for text in listed if isinstance(text, str)] if isinstance(listed, list) else []
-
-    edits = [f"ablate:{head}" for head in texts("ablate")]
-    for cell in texts("cut"):  # "encoder.1.attn.2.0.3" → "encoder.1.attn.2.0-3"
+def link_of_state(state: PageState, model: str) -> dict[str, str]:
+    """Return the link parameters of the Attention screen for the state of a student's page. The screen validates them."""
+    edits = [f"ablate:{head}" for head in state.ablate]
+    for cell in state.cut:  # "encoder.1.attn.2.0.3" → "encoder.1.attn.2.0-3"
         before, _, key = cell.rpartition(".")
         edits.append(f"cut:{before}-{key}")
-    if state.get("positions") is False:
+    if not state.positions:
         edits.append(OFF)
-    mask, layer, head = state.get("mask"), state.get("layer"), state.get("head")
-    values = {"model": model, "input": str(state.get("input", ""))[:2000]}
-    values["mask"] = mask if isinstance(mask, str) and mask in ("causal", "full") else "as trained"
+    values = {"model": model, "input": state.input}
+    values["mask"] = state.mask if state.mask in ("causal", "full") else "as trained"
     if edits:
         values["edits"] = ",".join(edits)[:4000]
-    if type(layer) is int and type(head) is int:
-        values["head"] = f"{layer + 1}.{head + 1}"
+    values["head"] = f"{state.layer + 1}.{state.head + 1}"
     return values

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from xformer.classroom import rooms as module
+from xformer.classroom.messages import PageState
 from xformer.classroom.rooms import CODE_LENGTH, LETTERS, Question, Room, Rooms, normalised
 from xformer.errors import ClassroomError
 
@@ -161,9 +165,9 @@ def test_forgotten_student_is_deleted_with_all_votes_and_exercises(rooms: Rooms,
     rooms.vote(one, question, 1, "0")
     rooms.vote(two, question, 1, "1")
     rooms.work(one, "masks", 3, 1, True)
-    rooms.offer(one, {"input": "3 7"})
-    rooms.offer(two, {"input": "3 7"})
-    assert rooms.members(room.id)[1].state == {"input": "3 7"}
+    rooms.offer(one, PageState(input="3 7"))
+    rooms.offer(two, PageState(input="3 7"))
+    assert rooms.members(room.id)[1].state == PageState(input="3 7")
     rooms.offer(two, None)
     rooms.forget(one)
     assert rooms.tally(question) == {1: {"1": 1}}
@@ -190,3 +194,88 @@ def test_number_of_rooms_on_a_server_is_limited(rooms: Rooms, room: Room, monkey
     assert rooms.of("lecturer") == second
     with pytest.raises(ClassroomError, match="cookies"):
         rooms.open("")
+
+
+def test_files_are_private_and_shrink_after_a_deletion(rooms: Rooms, room: Room) -> None:
+    rooms.show(room.id, {}, bytes(range(256)) * 4000)
+    files = [rooms.file, *rooms.file.parent.glob(f"{rooms.file.name}-*")]
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    rooms.file.chmod(0o644)
+    Rooms(rooms.file.parent).find(room.code)
+    assert rooms.file.stat().st_mode & 0o777 == 0o600
+    rooms.end(room.id)
+    assert sum(file.stat().st_size for file in files) < 200_000
+
+
+@pytest.mark.parametrize("content", [b"no database", b"", b"SQLite format 3\0" + bytes(200)])
+def test_damaged_or_foreign_database_gives_one_sentence(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / module.FILE
+    file.write_bytes(content)
+    if not content:
+        with sqlite3.connect(file) as other:
+            other.execute("CREATE TABLE work (other TEXT)")
+    with pytest.raises(ClassroomError, match="Rooms are off"):
+        Rooms(tmp_path).of("lecturer")
+
+
+def test_room_counts_in_the_disk_quota(rooms: Rooms, room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    question = rooms.ask(room.id, YES_NO, [])
+    known = rooms.join(room.id, "known")
+    monkeypatch.setenv("XFORMER_MAX_DISK", "1000")
+    rooms._quota = module.DiskQuota(rooms.file.parent)
+    for act in (
+        lambda: rooms.open("another"),
+        lambda: rooms.join(room.id, "new"),
+        lambda: rooms.show(room.id, {}, b"x"),
+    ):
+        with pytest.raises(ClassroomError, match="are allowed"):
+            act()
+    assert rooms.join(room.id, "known") == known
+    rooms.reveal(question)
+    rooms.end(room.id)
+
+
+def test_deletions_work_on_a_full_disk(tmp_path: Path) -> None:
+    """On a disk of 6 MB in memory of which nothing is left, students and rooms can still be deleted."""
+    script = """
+import os, subprocess, sys
+from pathlib import Path
+from xformer.classroom import rooms as module
+from xformer.classroom.messages import PageState
+from xformer.errors import ClassroomError
+folder = Path(sys.argv[1])
+module.Rooms._check_space = lambda self, n: None  # the quota leaves more free than this disk has
+rooms = module.Rooms(folder)
+room = rooms.open("lecturer").id
+members = [rooms.join(room, str(number)).id for number in range(100)]
+question = rooms.ask(room, module.Question("choice", "Is it?", options=("yes", "no")), [])
+try:
+    with open(folder / "filler", "wb", buffering=0) as filler:
+        for size in (2**16, 2**10, 1):
+            try:
+                while True:
+                    filler.write(bytes(size))
+            except OSError:
+                pass
+except OSError:
+    pass
+said = []
+for _ in range(3):
+    try:
+        for member in members:
+            rooms.offer(member, PageState(input="x" * 2000))
+    except ClassroomError as error:
+        said.append(str(error))
+assert said and "disk of this server is full" in said[0], said
+rooms.forget(members[0])
+assert len(rooms.members(room)) == 99
+rooms.end(room)
+assert rooms.find(room) is None and not rooms.members(room)
+print("deleted")
+"""
+    mounted = f"mount -t tmpfs -o size=6m tmpfs {tmp_path} && exec {sys.executable} -c '{script}' {tmp_path}"
+    run = subprocess.run(["unshare", "--mount", "--user", "--map-root-user", "sh", "-c", mounted.replace("\n", "\n")],
+                         capture_output=True, text=True, check=False)  # fmt: skip
+    if "unshare" in run.stderr or "mount:" in run.stderr:
+        pytest.skip(f"a file system in memory is not permitted here: {run.stderr.strip()[:100]}")
+    assert run.stdout == "deleted\n", run.stderr

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
+import sqlite3
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,14 @@ from starlette.middleware import Middleware
 from starlette.testclient import TestClient, WebSocketTestSession
 from starlette.websockets import WebSocketDisconnect
 
-from pages.shared.serving import classroom
+from pages.shared.serving import classroom, limits
 from pages.shared.serving.access import COOKIE, HostGuard, MessageGuard, SecurityHeaders, VisitorCookie
-from pages.shared.serving.classroom import ENDED, MAX_CHARACTERS, REFUSED, TABS_EACH, GuessLimiter, hub
+from pages.shared.serving.classroom import ENDED, REFUSED, REMOVED, TABS_EACH, GuessLimiter, hub
 from pages.shared.serving.limits import ConnectionGuard
+from xformer.classroom import rooms as module
+from xformer.classroom.messages import MAX_CHARACTERS, PageState
 from xformer.classroom.rooms import Question, Room, Rooms
+from xformer.errors import ClassroomError
 
 LECTURER = "1" * 32
 SECRET = "the result"
@@ -29,6 +35,7 @@ TRUTH = Question("choice", "Which?", options=("yes", "no"), shown={"model": "rev
 def rooms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rooms:
     monkeypatch.setenv("XFORMER_RUNS", str(tmp_path))
     monkeypatch.setattr(classroom, "WRONG_SECONDS", 0)
+    monkeypatch.setattr(classroom, "OTHERS_SECONDS", 0.1)
     monkeypatch.setattr(classroom, "guesses", GuessLimiter())
     return classroom.rooms()
 
@@ -163,8 +170,9 @@ def test_student_cannot_act_as_the_lecturer(client: TestClient, rooms: Rooms, ro
 
 
 def test_page_of_another_site_or_without_a_cookie_is_refused(client: TestClient, room: Room) -> None:
-    with join(client, room, LECTURER, "/host", origin="https://evil.example") as socket:
-        assert closing_code(socket) == REFUSED
+    for origin in ("https://evil.example", "null", "file://"):
+        with pytest.raises(WebSocketDisconnect), join(client, room, LECTURER, "/host", origin=origin):
+            pass
     with join(client, room, origin="http://localhost") as socket:
         receive(socket)
     with client.websocket_connect(f"ws://localhost/room/{room.code}") as socket:
@@ -240,6 +248,205 @@ def test_one_student_has_a_limited_number_of_tabs(client: TestClient, room: Room
         socket.__exit__(None, None, None)
 
 
+STATES = {
+    "nested": '{"input": ' + "[" * 400 + "]" * 400 + "}",
+    "a field nested": '{"input": "3 7", "replace": ' + '{"a": ' * 400 + "1" + "}" * 400 + "}",
+    "long number": '{"layer": ' + "9" * 4300 + "}",
+    "negative number": '{"head": -1}',
+    "number as text": '{"layer": "1"}',
+    "infinite": '{"layer": 1e999}',
+    "text": '"x"',
+    "list": "[1]",
+    "long text": json.dumps({"input": "x" * 2001}),
+    "many cuts": json.dumps({"cut": ["a"] * 513}),
+    "odd cut": '{"cut": ["encoder.0.attn.0,positions:off"]}',
+    "odd mask": '{"mask": "x"}',
+}
+
+
+@pytest.mark.parametrize("text", STATES.values(), ids=STATES)
+def test_state_outside_the_schema_is_refused_or_cut_to_it(
+    client: TestClient, rooms: Rooms, room: Room, text: str
+) -> None:
+    with join(client, room, LECTURER, "/host") as host, join(client, room) as student:
+        receive(student)
+        student.send_text(f'{{"type": "state", "state": {text}}}')
+        student.send_text("{")
+        receive(student, "problem")
+        receive(host, "host")
+        [member] = rooms.members(room.id)
+        assert member.state in (None, PageState(input="3 7"))
+    rooms.teach(room.id, "masks")
+    with join(client, room, LECTURER, "/host") as host:
+        assert receive(host, "host")["work"]
+
+
+def test_half_of_a_surrogate_pair_is_replaced(client: TestClient, rooms: Rooms, room: Room) -> None:
+    with join(client, room) as student:
+        receive(student)
+        student.send_text('{"type": "state", "state": {"input": "3 \\ud800 \\ud83d\\ude00"}}')
+        student.send_text('{"type": "nickname", "name": "Mia\\ud83d"}')
+        student.send_text("{")
+        receive(student, "problem")
+    [member] = rooms.members(room.id)
+    assert member.state is not None
+    assert member.state.input == "3 \ufffd \N{GRINNING FACE}"
+    assert member.name.encode()
+
+
+def test_only_steps_with_an_exercise_are_recorded(client: TestClient, rooms: Rooms, room: Room) -> None:
+    steps = classroom.exercises("masks")
+    with join(client, room) as student:
+        receive(student)
+        for step in range(40):
+            student.send_text(json.dumps({"type": "work", "lesson": "masks", "step": step, "tries": 1}))
+        student.send_text(json.dumps({"type": "work", "lesson": "x" * 60, "step": steps[0], "tries": 1}))
+        student.send_text(json.dumps({"type": "forget", "then": "ignored"}) + " ")
+        for _ in range(40 - len(steps) + 1):
+            assert "no such exercise" in receive(student, "problem")["text"]
+        receive(student, "forgotten")
+    assert 0 < len(steps) < 10
+
+
+def test_lecturer_receives_only_what_has_changed(client: TestClient, rooms: Rooms, room: Room) -> None:
+    members = [rooms.join(room.id, f"{number:032}").id for number in range(50)]
+    rooms.teach(room.id, "masks")
+    for member in members:
+        rooms.work(member, "masks", classroom.exercises("masks")[0], 1, True)
+    with join(client, room, LECTURER, "/host") as host:
+        assert len(receive(host, "host")["work"]["students"]) == 50
+        rooms.rename(members[3], "Mia")
+        rooms.forget(members[4])
+        hub.changed(room.id, hosts_only=True)
+        work = receive(host, "host")["work"]
+        assert [one["name"] for one in work["students"].values()] == ["Mia"]
+        assert work["gone"] == [members[4]]
+
+
+def test_database_is_never_used_on_the_event_loop(
+    client: TestClient, rooms: Rooms, room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, used = rooms._connection, []
+
+    def watched(role: str) -> Any:
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            used.append(role)
+        return connection(role)
+
+    monkeypatch.setattr(rooms, "_connection", watched)
+    rooms.teach(room.id, "masks")
+    question = rooms.ask(room.id, TRUTH, ["1"])
+    with join(client, room, LECTURER, "/host") as host, join(client, room) as student:
+        receive(host, "host")
+        receive(student)
+        step = classroom.exercises("masks")[0]
+        for message in (
+            {"type": "vote", "question": question, "round": 1, "answer": "0"}, {"type": "nickname", "name": "Mia"},
+            {"type": "work", "lesson": "masks", "step": step, "tries": 1}, {"type": "state", "state": {"input": "1"}},
+        ):  # fmt: skip
+            student.send_text(json.dumps(message))
+        receive(student, "voted")
+        for path in ("model?name=lesson:masks", "lesson", "picture"):
+            client.get(f"/room/{room.code}/{path}")
+        with join(client, "ZZZZZZ") as wrong:
+            closing_code(wrong)
+        student.send_text(json.dumps({"type": "forget"}))
+        receive(student, "forgotten")
+    assert not used
+
+
+def test_locked_database_delays_nobody_and_is_said(
+    client: TestClient, rooms: Rooms, room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = rooms.ask(room.id, TRUTH, ["1"])
+    with join(client, room) as student, sqlite3.connect(rooms.file, isolation_level=None) as other:
+        receive(student)
+        other.execute("BEGIN IMMEDIATE")
+        student.send_text(json.dumps({"type": "vote", "question": question, "round": 1, "answer": "0"}))
+        with join(client, room, LECTURER, "/host") as host:
+            assert receive(host, "host")["question"]["votes"] == {}
+        assert "try again" in receive(student, "problem")["text"]
+        other.execute("COMMIT")
+        student.send_text(json.dumps({"type": "vote", "question": question, "round": 1, "answer": "0"}))
+        assert receive(student, "voted")
+
+
+def test_change_by_another_server_arrives(client: TestClient, rooms: Rooms, room: Room) -> None:
+    other = Rooms(rooms.file.parent)
+    with join(client, room) as student, join(client, room, LECTURER, "/host") as host:
+        receive(student)
+        receive(host, "host")
+        question = other.ask(room.id, TRUTH, ["1"])
+        assert receive(student)["question"]["id"] == question
+        other.vote(other.join(room.id, "elsewhere").id, question, 1, "1")
+        while receive(host, "host")["question"] is None or not other.tally(question):
+            pass
+        other.end(room.id)
+        assert closing_code(student) == closing_code(host) == ENDED
+
+
+def test_expired_room_closes_its_connections(client: TestClient, room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    with join(client, room) as student:
+        receive(student)
+        monkeypatch.setattr(module, "LIFETIME", 0)
+        assert closing_code(student) == ENDED
+
+
+def test_locked_room_admits_only_those_who_joined_and_clearing_removes_all(
+    client: TestClient, rooms: Rooms, room: Room
+) -> None:
+    visitor = "5" * 32
+    with join(client, room, visitor) as student:
+        receive(student)
+        rooms.lock(room.id, True)
+        with join(client, room) as late:
+            assert "locked" in receive(late, "problem")["text"]
+            assert closing_code(late) == REFUSED
+        with join(client, room, visitor) as again:
+            receive(again)
+        rooms.clear(room.id)
+        hub.changed(room.id)
+        assert closing_code(student) == REMOVED
+    assert rooms.members(room.id) == []
+    with join(client, room, visitor) as again:
+        assert closing_code(again) == REFUSED
+
+
+def test_one_address_can_neither_fill_a_room_nor_open_all_rooms(
+    client: TestClient, rooms: Rooms, room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XFORMER_MAX_STUDENTS_BY_ADDRESS", "2")
+    visitor = "6" * 32
+    with join(client, room, visitor) as student:
+        receive(student)
+    with join(client, room) as student:
+        receive(student)
+        with join(client, room) as third:
+            assert "at your address" in receive(third, "problem")["text"]
+        with join(client, room, visitor) as known:
+            receive(known)
+            with pytest.raises(WebSocketDisconnect), join(client, room, visitor):  # its connections are limited too
+                pass
+    monkeypatch.setenv("XFORMER_MAX_ROOMS_BY_ADDRESS", "2")
+    own = [rooms.open(name).id for name in "abc"]
+    for name in own[:2]:
+        limits.check_rooms("203.0.113.9", rooms.exists)
+        limits.count_room("203.0.113.9", name)
+    with pytest.raises(ClassroomError, match="2 rooms"):
+        limits.check_rooms("203.0.113.9", rooms.exists)
+    limits.check_rooms("203.0.113.10", rooms.exists)
+    rooms.end(own[0])
+    limits.check_rooms("203.0.113.9", rooms.exists)
+
+
+def test_browser_that_leaves_early_raises_no_error(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classroom, "WRONG_SECONDS", 0.05)
+    for path in ("", "/host"):
+        with join(client, "ZZZZZZ", path=path) as socket:
+            socket.close()
+
+
 def test_ended_room_closes_its_connections(client: TestClient, rooms: Rooms, room: Room) -> None:
     with join(client, room) as student, join(client, room, LECTURER, "/host") as host:
         receive(student)
@@ -259,7 +466,7 @@ def test_student_can_set_a_nickname_and_delete_all_data(client: TestClient, room
         student.send_text(json.dumps({"type": "work", "lesson": "masks", "step": 3, "tries": 2, "solved": True}))
         student.send_text("{")
         receive(student, "problem")
-        assert [(one.name, one.state) for one in rooms.members(room.id)] == [("Mia", {"input": "3 7"})]
+        assert [(one.name, one.state) for one in rooms.members(room.id)] == [("Mia", PageState(input="3 7"))]
         assert [(row["lesson"], row["step"], row["solved"]) for row in rooms.results(room.id)] == [("masks", 4, True)]
         student.send_text(json.dumps({"type": "forget"}))
         receive(student, "forgotten")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import streamlit as st
@@ -108,6 +108,50 @@ def test_a_request_to_a_foreign_host_name_is_refused(address: Any) -> None:
     closed = ask(HostGuard(inner), "websocket", incoming=received(b"x"), **host("evil.example"))
     assert closed[0]["type"] == "websocket.close"
     assert not inner.heard
+
+
+class Seen(Inner):
+    """Records the headers of a websocket that arrives."""
+
+    headers: ClassVar[list[bytes]] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        Seen.headers = [name for name, _ in scope["headers"]]
+        await send({"type": "websocket.accept"})
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_allowed"),
+    [
+        (None, True), ("http://localhost:8501", True), ("https://LOCALHOST:8501", True),
+        ("http://evil.example", False), ("http://localhost:3000", False), ("http://localhost", False), ("null", False),
+        ("file://", False), ("file://localhost:8501x", False), ("", False), ("localhost:8501", False),
+        ("http://localhost:8501@evil.example", False), ("http://evil.example/localhost:8501", False),
+        ("https://xformer.school.example", True), ("https://a.lab.example:444", True), ("https://lab.example.evil", False),
+    ],
+)  # fmt: skip
+def test_a_websocket_of_a_foreign_origin_is_refused_before_the_app(
+    address: Any, monkeypatch: pytest.MonkeyPatch, origin: str | None, is_allowed: bool
+) -> None:
+    monkeypatch.setenv("XFORMER_HOSTS", "xformer.school.example, *.lab.example, *")  # `*` allows hosts, not origins
+    given = [(b"host", b"localhost:8501"), *([] if origin is None else [(b"origin", origin.encode())])]
+    Seen.headers = []
+    [sent] = ask(HostGuard(Seen()), "websocket", headers=given)
+    assert sent["type"] == ("websocket.accept" if is_allowed else "websocket.close")
+    assert Seen.headers == ([b"host"] if is_allowed else [])  # Streamlit would look up an origin on the internet
+
+
+def test_the_names_of_this_machine_are_found_without_a_name_server(
+    address: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(*_: object) -> str:
+        raise AssertionError("a name server was asked")
+
+    address("0.0.0.0")
+    for name in ("getfqdn", "gethostbyname", "gethostbyaddr", "getaddrinfo"):
+        monkeypatch.setattr(access.socket, name, asked)
+    assert is_own(access.socket.gethostname())
+    assert not is_own("evil.example")
 
 
 def test_a_proxy_is_recognised_by_its_headers() -> None:

@@ -12,22 +12,30 @@ its data after a day, or when the lecturer ends it; a student's data is also del
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import re
 import secrets
 import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from xformer.errors import ClassroomError
+from xformer.classroom.messages import PageState
+from xformer.disk_quota import DiskQuota
+from xformer.errors import ClassroomError, QuotaExceededError
 
-FILE = "rooms.sqlite"
+FILE, RESERVE = "rooms.sqlite", "rooms.reserve"
+RESERVE_BYTES = 4 * 1024**2
+"""Size of a file that is given up on a full disk, so that what a student or a lecturer deletes can be deleted there too."""
+BUSY_SECONDS = 1.0
+"""Longest wait for a lock that another server holds on the database."""
 LETTERS = "ABCDEFGHJKMNPQRSTUVWXYZ"
 """The letters of room codes, without I, L and O, which look like 1 and 0. Six letters give 148 million codes."""
 CODE_LENGTH = 6
@@ -43,7 +51,8 @@ STUCK_SECONDS = 240.0
 _TABLES = """
 CREATE TABLE IF NOT EXISTS rooms (
     id TEXT PRIMARY KEY, code TEXT UNIQUE NOT NULL, owner TEXT NOT NULL, opened REAL NOT NULL,
-    shown TEXT NOT NULL DEFAULT '{}', picture BLOB, lesson TEXT, is_paused INTEGER NOT NULL DEFAULT 0);
+    shown TEXT NOT NULL DEFAULT '{}', picture BLOB, lesson TEXT, is_paused INTEGER NOT NULL DEFAULT 0,
+    is_locked INTEGER NOT NULL DEFAULT 0, cleared INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE IF NOT EXISTS members (
     id TEXT PRIMARY KEY, room TEXT NOT NULL REFERENCES rooms ON DELETE CASCADE, number INTEGER NOT NULL,
     nickname TEXT NOT NULL DEFAULT '', state TEXT);
@@ -59,6 +68,14 @@ CREATE TABLE IF NOT EXISTS work (
     member TEXT NOT NULL REFERENCES members ON DELETE CASCADE, lesson TEXT NOT NULL, exercise INTEGER NOT NULL,
     tries INTEGER NOT NULL, begun REAL NOT NULL, solved REAL, PRIMARY KEY (member, lesson, exercise)) WITHOUT ROWID;
 """
+
+
+class RoomEndedError(ClassroomError):
+    """The room has ended or expired."""
+
+
+class _FullDiskError(ClassroomError):
+    """The disk has no room for a change."""
 
 
 @dataclass(frozen=True)
@@ -123,13 +140,26 @@ class Asked:
 
 @dataclass(frozen=True)
 class Room:
-    """The state of a room. `shown` is the view that students follow, `lesson` the name and step of their lesson."""
+    """The state of a room.
+
+    Attributes:
+        id: The secret name of the room.
+        code: The six letters that students type.
+        shown: The view that students follow.
+        lesson: The name and step of their lesson, or None.
+        is_paused: Whether students keep what they last saw.
+        is_locked: Whether only those who have joined before may come in.
+        cleared: How often the lecturer has removed all students.
+        asked: The current question, or None.
+    """
 
     id: str
     code: str
     shown: Mapping[str, Any]
     lesson: Mapping[str, Any] | None
     is_paused: bool
+    is_locked: bool
+    cleared: int
     asked: Asked | None
 
 
@@ -140,7 +170,7 @@ class Member:
     id: str
     number: int
     nickname: str
-    state: Mapping[str, Any] | None
+    state: PageState | None
 
     @property
     def name(self) -> str:
@@ -158,46 +188,105 @@ def _hash(*parts: str) -> str:
 
 
 class Rooms:
-    """All rooms of a server, accessed through one connection that any thread may use."""
+    """All rooms of a server. Any thread may use them; one connection reads and one writes, so that a write delays no reader."""
 
     def __init__(self, folder: str | Path) -> None:
         self.file = Path(folder) / FILE
-        self._db: sqlite3.Connection | None = None
-        self._lock = threading.RLock()
+        self._reserve = Path(folder) / RESERVE
+        self._quota = DiskQuota(Path(folder))
+        self._connections: dict[str, sqlite3.Connection] = {}
+        self._versions: dict[str, int] = {}
+        self._locks = {"reader": threading.RLock(), "writer": threading.RLock()}
 
     @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection to one thread at a time."""
-        with self._lock:
+    def _connection(self, role: str) -> Iterator[sqlite3.Connection]:
+        """Yield the connection that reads or the one that writes, to one thread at a time."""
+        with self._locks[role]:
             try:
-                if self._db is None:
-                    self._db = self._connected()
-                yield self._db
+                if role not in self._connections:
+                    db = self._connections[role] = self._connected()
+                    self._versions[role] = db.execute("PRAGMA data_version").fetchone()[0]
+                yield self._connections[role]
             except (sqlite3.Error, OSError) as error:
-                raise ClassroomError(f"The database of rooms ({FILE}) cannot be used: {error}.") from error
+                code = getattr(error, "sqlite_errorcode", None)
+                if code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                    raise ClassroomError("Another server is using the database of rooms; try again.") from error
+                if code == sqlite3.SQLITE_FULL or getattr(error, "errno", None) == errno.ENOSPC:
+                    raise _FullDiskError("The disk of this server is full, so nothing was stored.") from error
+                raise ClassroomError(
+                    f"Rooms are off: {FILE} cannot be used ({error}). The operator of this server can delete it."
+                ) from error
 
     def _connected(self) -> sqlite3.Connection:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        db = sqlite3.connect(self.file, timeout=10, isolation_level=None, check_same_thread=False)
+        os.close(os.open(self.file, os.O_CREAT | os.O_RDWR, 0o600))  # SQLite's other files get its permissions
+        self.file.chmod(0o600)
+        db = sqlite3.connect(self.file, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         db.row_factory = sqlite3.Row
-        db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;")
+        for setting in ("auto_vacuum = FULL", "journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
+            db.execute(f"PRAGMA {setting}")
         db.execute("PRAGMA secure_delete = ON")
-        db.executescript(f"BEGIN IMMEDIATE; {_TABLES} COMMIT")
+        if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'work'").fetchone():
+            db.executescript(f"BEGIN IMMEDIATE; {_TABLES} COMMIT")
         return db
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """Yield the connection in a transaction, which is rolled back on an error."""
-        with self._connection() as db, db:  # the connection itself commits, or rolls back on an exception
+        with self._connection("writer") as db, db:  # the connection itself commits, or rolls back on an exception
             db.execute("BEGIN IMMEDIATE")
             yield db
 
-    def _run(self, query: str, *values: object) -> list[sqlite3.Row]:
-        """Run one statement and return its rows. Returns no rows, and creates no file, if there has been no room yet."""
-        if self._db is None and not self.file.exists():
+    def _write(self, query: str, *values: object) -> None:
+        """Run one statement that changes something, if there has been a room."""
+        if self._connections or self.file.exists():
+            with self._connection("writer") as db:
+                db.execute(query, values)
+
+    def _read(self, query: str, *values: object) -> list[sqlite3.Row]:
+        """Run one query. Returns no rows, and creates no file, if there has been no room yet."""
+        if not self._connections and not self.file.exists():
             return []
-        with self._connection() as db:
+        with self._connection("reader") as db:
             return db.execute(query, values).fetchall()
+
+    def _delete(self, query: str, *values: object) -> None:
+        """Delete rows for good: also from SQLite's write-ahead log. Works on a full disk."""
+        try:
+            self._write(query, *values)
+        except _FullDiskError:
+            self._reserve.unlink(missing_ok=True)
+            self._empty_log()
+            self._write(query, *values)
+        self._empty_log()
+
+    def _empty_log(self) -> None:
+        """Empty SQLite's write-ahead log, so that no deleted data remains in it."""
+        if self._connections or self.file.exists():
+            with self._connection("writer") as db:
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _keep_reserve(self) -> None:
+        """Write the reserve, if the disk has room for it."""
+        if not self._reserve.exists():
+            with suppress(OSError):
+                self._reserve.write_bytes(bytes(RESERVE_BYTES))
+
+    def _check_space(self, n: int) -> None:
+        """Raise `ClassroomError` if `n` more bytes exceed the disk quota."""
+        try:
+            self._quota.check(n, "This room")
+        except QuotaExceededError as error:
+            raise ClassroomError(str(error)) from error
+
+    def is_changed_by_others(self) -> bool:
+        """Whether another process has changed the rooms since the last call."""
+        if not self._connections and not self.file.exists():
+            return False
+        with self._connection("writer") as db:
+            before = self._versions["writer"]  # changes of its own connection do not count
+            self._versions["writer"] = db.execute("PRAGMA data_version").fetchone()[0]
+            return before != self._versions["writer"]
 
     # ── rooms ──
 
@@ -205,7 +294,9 @@ class Rooms:
         """Open a room for a lecturer, replacing the lecturer's previous room. Raises `ClassroomError` if there are too many."""
         if not owner:
             raise ClassroomError("Opening a room requires cookies; allow them in your browser.")
+        self._check_space(RESERVE_BYTES)
         self.delete_expired()
+        self._keep_reserve()
         room = secrets.token_hex(16)
         with self._writing() as db:
             db.execute("DELETE FROM rooms WHERE owner = ?", (_hash(owner),))
@@ -233,31 +324,46 @@ class Rooms:
         return found is not None and found.id == room
 
     def room(self, room: str) -> Room:
-        """Return a room by its id. Raises `ClassroomError` if it has ended."""
+        """Return a room by its id. Raises `RoomEndedError` if it has ended."""
         if (found := self._room("id = ?", room)) is None:
-            raise ClassroomError("This room has ended; open another one.")
+            raise RoomEndedError("This room has ended; open another one.")
         return found
 
+    def exists(self, room: str) -> bool:
+        """Return whether a room has neither ended nor expired."""
+        return bool(self._read("SELECT 1 FROM rooms WHERE id = ? AND opened > ?", room, time.time() - LIFETIME))
+
     def _room(self, where: str, value: str) -> Room | None:
-        found = self._run(f"SELECT * FROM rooms WHERE {where} AND opened > ?", value, time.time() - LIFETIME)
+        found = self._read(f"SELECT * FROM rooms WHERE {where} AND opened > ?", value, time.time() - LIFETIME)
         for row in found:
-            asked = self._run("SELECT * FROM questions WHERE room = ? AND phase != 'over'", row["id"])
+            asked = self._read("SELECT * FROM questions WHERE room = ? AND phase != 'over'", row["id"])
             lesson = json.loads(row["lesson"]) if row["lesson"] else None
             shown, question = json.loads(row["shown"]), _asked(asked[0]) if asked else None
-            return Room(row["id"], row["code"], shown, lesson, bool(row["is_paused"]), question)
+            flags = bool(row["is_paused"]), bool(row["is_locked"]), row["cleared"]
+            return Room(row["id"], row["code"], shown, lesson, *flags, question)
         return None
 
     def show(self, room: str, shown: Mapping[str, Any], picture: bytes | None = None) -> None:
         """Set the view that students follow. Their pages show `picture` instead if they cannot run the model."""
+        self._check_space(len(picture or b""))
         self._set(room, shown=json.dumps(shown), picture=picture)
 
     def picture(self, room: str) -> bytes | None:
         """Return the picture of the current view, or None."""
-        return next((row["picture"] for row in self._run("SELECT picture FROM rooms WHERE id = ?", room)), None)
+        return next((row["picture"] for row in self._read("SELECT picture FROM rooms WHERE id = ?", room)), None)
 
     def pause(self, room: str, is_paused: bool) -> None:
         """Pause or resume showing the lecturer's changes to the students."""
         self._set(room, is_paused=int(is_paused))
+
+    def lock(self, room: str, is_locked: bool) -> None:
+        """Let in only those who have joined before, or everybody who has the code."""
+        self._set(room, is_locked=int(is_locked))
+
+    def clear(self, room: str) -> None:
+        """Remove all students with their votes and exercises. Their pages must join again."""
+        self._write("UPDATE rooms SET cleared = cleared + 1 WHERE id = ?", room)
+        self._delete("DELETE FROM members WHERE room = ?", room)
 
     def teach(self, room: str, lesson: str | None, step: int = 0) -> None:
         """Start a lesson for the students, or move to another step; None ends it."""
@@ -265,33 +371,37 @@ class Rooms:
 
     def _set(self, room: str, **values: Any) -> None:
         names = ", ".join(f"{name} = ?" for name in values)
-        self._run(f"UPDATE rooms SET {names} WHERE id = ?", *values.values(), room)
+        self._write(f"UPDATE rooms SET {names} WHERE id = ?", *values.values(), room)
 
     def end(self, room: str) -> None:
         """Delete a room and all its data."""
-        self._run("DELETE FROM rooms WHERE id = ?", room)
-        self._empty_log()
+        self._delete("DELETE FROM rooms WHERE id = ?", room)
 
     def delete_expired(self) -> int:
         """Delete expired rooms. Returns their number."""
-        expired = self._run("SELECT id FROM rooms WHERE opened <= ?", time.time() - LIFETIME)
+        expired = self._read("SELECT id FROM rooms WHERE opened <= ?", time.time() - LIFETIME)
         for row in expired:
             self.end(row["id"])
         return len(expired)
 
-    def _empty_log(self) -> None:
-        """Empty SQLite's write-ahead log, so that no deleted data remains in it."""
-        with self._connection() as db:
-            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
     # ── students ──
 
     def join(self, room: str, secret: str) -> Member:
-        """Return the student with this secret, adding one on the first visit. Raises `ClassroomError` if the room is full."""
+        """Return the student with this secret, adding one on the first visit.
+
+        Raises:
+            ClassroomError: The room has ended, is full or locked, or nothing can be stored.
+        """
         member = _hash(room, secret)
+        if known := self._read("SELECT * FROM members WHERE id = ?", member):  # returns on a full disk too
+            return _member(known[0])
+        self._check_space(0)
         with self._writing() as db:
-            if db.execute("SELECT 1 FROM rooms WHERE id = ?", (room,)).fetchone() is None:
-                raise ClassroomError("This room has ended.")
+            found = db.execute("SELECT is_locked FROM rooms WHERE id = ?", (room,)).fetchone()
+            if found is None:
+                raise RoomEndedError("This room has ended.")
+            if found["is_locked"]:
+                raise ClassroomError("The lecturer has locked this room; ask to be let in.")
             if db.execute("SELECT 1 FROM members WHERE id = ?", (member,)).fetchone() is None:
                 of_room = "FROM members WHERE room = ?"
                 n, last = db.execute(f"SELECT count(*), coalesce(max(number), 0) {of_room}", (room,)).fetchone()
@@ -302,25 +412,25 @@ class Rooms:
 
     def is_member(self, room: str, secret: str) -> bool:
         """Return whether this browser has joined the room."""
-        return bool(self._run("SELECT 1 FROM members WHERE id = ?", _hash(room, secret)))
+        return bool(self._read("SELECT 1 FROM members WHERE id = ?", _hash(room, secret)))
 
     def members(self, room: str) -> list[Member]:
         """Return the students of a room in the order in which they joined."""
-        return [_member(row) for row in self._run("SELECT * FROM members WHERE room = ? ORDER BY number", room)]
+        return [_member(row) for row in self._read("SELECT * FROM members WHERE room = ? ORDER BY number", room)]
 
     def rename(self, member: str, nickname: str) -> None:
         """Set the nickname that the lecturer sees, cut to 24 characters."""
         shown = " ".join("".join(letter for letter in nickname if letter.isprintable()).split())[:24]
-        self._run("UPDATE members SET nickname = ? WHERE id = ?", shown, member)
+        self._write("UPDATE members SET nickname = ? WHERE id = ?", shown, member)
 
-    def offer(self, member: str, state: Mapping[str, Any] | None) -> None:
+    def offer(self, member: str, state: PageState | None) -> None:
         """Store the view that a student consents to the lecturer showing; None withdraws the consent."""
-        self._run("UPDATE members SET state = ? WHERE id = ?", None if state is None else json.dumps(state), member)
+        written = None if state is None else state.model_dump_json()
+        self._write("UPDATE members SET state = ? WHERE id = ?", written, member)
 
     def forget(self, member: str) -> None:
         """Delete a student with all votes and solved exercises."""
-        self._run("DELETE FROM members WHERE id = ?", member)
-        self._empty_log()
+        self._delete("DELETE FROM members WHERE id = ?", member)
 
     # ── questions ──
 
@@ -348,7 +458,7 @@ class Rooms:
         self._move(question, "phase = 'over'", "phase != 'over'")
 
     def _move(self, question: int, change: str, where: str) -> None:
-        self._run(f"UPDATE questions SET {change} WHERE id = ? AND {where}", question)
+        self._write(f"UPDATE questions SET {change} WHERE id = ? AND {where}", question)
 
     def vote(self, member: str, question: int, round: int, answer: str) -> None:
         """Record a vote; a later vote in the same round replaces it. Raises `ClassroomError` if the vote has ended."""
@@ -365,13 +475,13 @@ class Rooms:
     def vote_of(self, member: str, question: int, round: int) -> str | None:
         """Return the answer that a student chose in a round, or None."""
         query = "SELECT answer FROM votes WHERE question = ? AND round = ? AND member = ?"
-        return next((row["answer"] for row in self._run(query, question, round, member)), None)
+        return next((row["answer"] for row in self._read(query, question, round, member)), None)
 
     def tally(self, question: int) -> dict[int, dict[str, int]]:
         """Return the number of votes for each answer, by round."""
         found: dict[int, dict[str, int]] = {}
         query = "SELECT round, answer, count(*) AS n FROM votes WHERE question = ? GROUP BY round, answer"
-        for row in self._run(query, question):
+        for row in self._read(query, question):
             found.setdefault(row["round"], {})[row["answer"]] = row["n"]
         return found
 
@@ -385,7 +495,7 @@ class Rooms:
             "ON CONFLICT (member, lesson, exercise) DO UPDATE SET tries = max(tries, excluded.tries), "
             "solved = coalesce(solved, excluded.solved)"
         )
-        self._run(query, member, lesson, exercise, tries, now, now if is_solved else None)
+        self._write(query, member, lesson, exercise, tries, now, now if is_solved else None)
 
     def results(self, room: str, lesson: str | None = None) -> list[dict[str, Any]]:
         """Return a row for each student and exercise: student, lesson, step, tries, seconds, solved, stuck, member."""
@@ -394,7 +504,7 @@ class Rooms:
             "AND coalesce(?, lesson) = lesson ORDER BY number, lesson, exercise"
         )
         now, rows = time.time(), []
-        for row in self._run(query, room, lesson):
+        for row in self._read(query, room, lesson):
             seconds = (row["solved"] or now) - row["begun"]
             rows.append({
                 "student": _member(row).name, "lesson": row["lesson"], "step": row["exercise"] + 1,
@@ -405,7 +515,7 @@ class Rooms:
 
 
 def _member(row: sqlite3.Row) -> Member:
-    state = json.loads(row["state"]) if row["state"] else None
+    state = PageState.model_validate_json(row["state"]) if row["state"] else None
     return Member(row["id"], row["number"], row["nickname"], state)
 
 

@@ -1,4 +1,4 @@
-"""Access control: allowed host names, sites that may frame the app, the cookie that identifies a browser, allowed messages.
+"""Access control: allowed host names and origins, sites that may frame the app, the visitor's cookie, allowed messages.
 
 `XFORMER_HOSTS` and `XFORMER_FRAMES` configure the first two; docs/serving.md describes both.
 """
@@ -12,7 +12,6 @@ import secrets
 import socket
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import cache
 from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
 
@@ -63,6 +62,8 @@ ALLOWED = (
 Streamlit's protocol has others for developers. One of them lets any visitor clear the caches of all visitors:
 https://github.com/streamlit/streamlit/blob/develop/proto/streamlit/proto/BackMsg.proto.
 """
+MAX_MESSAGE_BYTES = 4_000_000
+"""Longest message from a browser; a pasted text is the largest that a screen sends."""
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 """A lone surrogate as JavaScript encodes it, which is not valid UTF-8. A paste or a script can leave one in a text."""
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
@@ -110,9 +111,11 @@ def is_own(host: str | None) -> bool:
     return not is_local_only() and (_is_address(name) or name in _machine_names())
 
 
-def _is_listed(name: str) -> bool:
+def _is_listed(name: str, *, any_name: bool = True) -> bool:
     listed = [word.strip().lower().rstrip(".") for word in os.environ.get("XFORMER_HOSTS", "").split(",")]
-    return any(word in ("*", name) or (word.startswith("*.") and name.endswith(word[1:])) for word in listed)
+    if any_name and "*" in listed:
+        return True
+    return any(word == name or (word.startswith("*.") and name.endswith(word[1:])) for word in listed)
 
 
 def _is_address(name: str) -> bool:
@@ -121,10 +124,23 @@ def _is_address(name: str) -> bool:
     return False
 
 
-@cache
-def _machine_names() -> frozenset[str]:
+def _machine_names() -> set[str]:
+    """The names of this machine that need no name server; `socket.getfqdn` would ask one on the event loop."""
     name = socket.gethostname().lower()
-    return frozenset({name, f"{name}.local", socket.getfqdn().lower()}) - {""}
+    return {name, name.partition(".")[0], f"{name}.local"} - {""}
+
+
+def is_own_origin(origin: str | None, host: str | None) -> bool:
+    """Whether a page with this Origin header may open a websocket to the Host `host`.
+
+    Allowed are the host itself, a name that `XFORMER_HOSTS` lists (a proxy may change the Host header), and clients that are
+    no browser and send no origin. A page without an origin ("null"), as a file or a sandboxed frame has, is refused.
+    """
+    if origin is None:
+        return True
+    place = origin.partition("://")[2].lower()
+    name = _name_in(place)
+    return name is not None and (place == (host or "").lower() or _is_listed(name, any_name=False))
 
 
 class Guard:
@@ -149,14 +165,21 @@ def is_classroom_websocket(scope: Scope) -> bool:
 
 
 class HostGuard(Guard):
-    """Refuses requests and websockets whose Host header names another server."""
+    """Refuses requests whose Host header names another server, and websockets that pages of other origins open.
+
+    The origin of an accepted websocket is not passed on: Streamlit compares it with the external address of this machine,
+    which it asks from a server on the internet, on the event loop.
+    """
 
     async def guard(self, scope: Scope, receive: Receive, send: Send) -> None:
-        host = Headers(scope=scope).get("host")
-        if is_own(host):
+        headers = Headers(scope=scope)
+        host, is_websocket = headers.get("host"), scope["type"] == "websocket"
+        if is_own(host) and (not is_websocket or is_own_origin(headers.get("origin"), host)):
+            if is_websocket:
+                scope = {**scope, "headers": [one for one in scope["headers"] if one[0] != b"origin"]}
             await self.app(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await send({**_REFUSED, "reason": "Host not allowed"})
+        elif is_websocket:
+            await send({**_REFUSED, "reason": "Host or origin not allowed"})
         else:
             shown = _name_in(host) or "(none)"
             text = f"This server does not answer to the name {shown[:200]}. Its operator can add it to XFORMER_HOSTS.\n"
@@ -245,7 +268,7 @@ def readable(data: bytes) -> bytes | None:
 
 
 class MessageGuard(Guard):
-    """Drops messages that are not allowed, and closes connections that send text, since the protocol is binary."""
+    """Drops messages that are not allowed, and closes connections that send large ones or text; the protocol is binary."""
 
     kinds = ("websocket",)
 
@@ -261,9 +284,10 @@ class MessageGuard(Guard):
                 message = await receive()
                 if message["type"] != "websocket.receive":
                     return message
-                if (data := message.get("bytes")) is None:
+                if (data := message.get("bytes")) is None or len(data) > MAX_MESSAGE_BYTES:
                     is_closed = True
-                    await send({**_REFUSED, "reason": "Text messages are not supported"})
+                    why = "Text messages are not supported" if data is None else "The message is too large"
+                    await send({**_REFUSED, "reason": why})
                     return {"type": "websocket.disconnect", "code": _REFUSED["code"]}
                 if (content := readable(data)) is not None:
                     return message if content is data else {**message, "bytes": content}

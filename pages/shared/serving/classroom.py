@@ -13,13 +13,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections import OrderedDict, defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache, partial
 from html import escape
 from typing import Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import streamlit as st
 from starlette.requests import HTTPConnection, Request
@@ -27,15 +28,13 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from pages.components import parse_index
 from pages.shared.serving.access import visitor_id_in
-from pages.shared.serving.limits import client_address
-from xformer.classroom.rooms import Room, Rooms, normalised
+from pages.shared.serving.limits import admit_student, client_address
+from xformer.classroom.messages import MAX_CHARACTERS, Forget, Nickname, Offer, Vote, Work, parse
+from xformer.classroom.rooms import Room, RoomEndedError, Rooms, normalised
 from xformer.disk_quota import runs_folder
 from xformer.errors import ClassroomError, XformerError
 
-MAX_CHARACTERS = 8192
-"""Maximum length of a message from a browser."""
 MESSAGES_A_SECOND = 20
 TABS_EACH = 4
 """Maximum open connections of one student."""
@@ -43,14 +42,19 @@ GUESSES, GUESSES_A_MINUTE = 30, 20
 """Wrong codes allowed from one address: a burst, and the rate after it. A whole class may share one address."""
 WRONG_SECONDS = 0.5
 """Delay of the response to a wrong code."""
-HOST_SECONDS = 0.15
-"""Minimum interval between two reports to a lecturer."""
-ENDED, REFUSED = 4404, 4403
-"""Close codes of a websocket: the room does not exist; this browser is not allowed."""
-NOT_UNDERSTOOD = "The server does not understand this message."
+HOST_SECONDS, HOST_SHARE = 0.15, 0.2
+"""Minimum interval between two reports to a lecturer, and the largest share of the time that is spent on making them."""
+OTHERS_SECONDS = 1.0
+"""Interval at which a server looks for changes that another server made in the same database, and for expired rooms."""
+ENDED, REFUSED, REMOVED, TOO_LARGE, TRY_AGAIN = 4404, 4403, 4405, 1009, 1013
+"""Close codes of a websocket: the room has ended; this browser is not allowed; the lecturer has removed all students; a message
+is too large; the database cannot be used at the moment.
+"""
 T = TypeVar("T")
 _writer = ThreadPoolExecutor(1, thread_name_prefix="rooms")
 """Runs the writes of all students one after the other, so that they never wait for each other's locks."""
+_reader = ThreadPoolExecutor(1, thread_name_prefix="rooms-reader")
+"""Reads for the event loop, which must never wait for the database."""
 
 
 _rooms_in = cache(Rooms)
@@ -69,8 +73,8 @@ def routes() -> list[BaseRoute]:
         Route("/room/{code}/model", _with_room(_model)),
         Route("/room/{code}/lesson", _with_room(_lesson)),
         Route("/room/{code}/picture", _with_room(_picture)),
-        WebSocketRoute("/room/{code}", _student),
-        WebSocketRoute("/room/{code}/host", _host),
+        WebSocketRoute("/room/{code}", _until_it_ends(_student)),
+        WebSocketRoute("/room/{code}/host", _until_it_ends(_host)),
     ]
 
 
@@ -84,34 +88,41 @@ class Hub:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.connections: dict[str, dict[asyncio.Event, str | None]] = {}
         """By room id: the event that wakes up each connection, with the student's id (None for a lecturer)."""
-        self._texts: dict[str, str] = {}
+        self._states: dict[str, asyncio.Task[tuple[str, int]]] = {}
+        self._watch: asyncio.Task[None] | None = None
 
     def changed(self, room: str, *, hosts_only: bool = False) -> None:
         """Wake up the connections of a room. Thread-safe."""
         if self.loop is not None and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._wake, room, hosts_only)
 
-    def _wake(self, room: str, hosts_only: bool) -> None:
+    def _wake(self, room: str, hosts_only: bool = False) -> None:
         if not hosts_only:
-            self._texts.pop(room, None)
+            self._states.pop(room, None)
         for event, member in self.connections.get(room, {}).items():
             if member is None or not hosts_only:
                 event.set()
 
-    def text(self, room: str) -> str:
-        """Return the message that every student of a room receives, computed once for all of them."""
-        if room not in self._texts:
-            self._texts[room] = json.dumps(for_students(rooms().room(room), rooms()))
-        return self._texts[room]
+    async def state(self, room: str) -> tuple[str, int]:
+        """Return the message that every student of a room receives, and how often the room was cleared.
+
+        Both are read once for all of them. Raises `ClassroomError` if the room has ended.
+        """
+        if room not in self._states:
+            self._states[room] = asyncio.create_task(_read(partial(_students_state, room)))
+        return await asyncio.shield(self._states[room])
 
     def add(self, room: str, member: str | None, event: asyncio.Event) -> None:
         """Register a connection. Raises `ClassroomError` if the student has too many."""
-        self.loop = asyncio.get_running_loop()
+        if self.loop is not (loop := asyncio.get_running_loop()):
+            self.loop, self._states, self._watch = loop, {}, None  # tasks belong to their loop
         of_room = self.connections.setdefault(room, {})
         if member is not None and list(of_room.values()).count(member) >= TABS_EACH:
             raise ClassroomError(f"This room is already open in {TABS_EACH} tabs of this browser; close one of them.")
         of_room[event] = member
         self._wake(room, hosts_only=True)
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.create_task(self._follow_others())
 
     def remove(self, room: str, event: asyncio.Event) -> None:
         """Unregister a connection that has ended."""
@@ -119,11 +130,29 @@ class Hub:
         self._wake(room, hosts_only=True)
         if not self.connections[room]:
             del self.connections[room]
-            self._texts.pop(room, None)
+            self._states.pop(room, None)
 
     def connected_students(self, room: str) -> set[str]:
-        """Return the ids of the connected students."""
+        """Return the ids of the students who are connected to this server."""
         return {member for member in self.connections.get(room, {}).values() if member is not None}
+
+    async def _follow_others(self) -> None:
+        """While there are connections, wake up those whose room another server has changed, or whose room has expired."""
+        while self.connections:
+            await asyncio.sleep(OTHERS_SECONDS)
+            with suppress(ClassroomError):  # a database that cannot be used is reported where it is
+                ended = await _read(partial(_ended, list(self.connections)))
+                for room in list(self.connections) if await _write(rooms().is_changed_by_others) else ended:
+                    self._wake(room)
+
+
+def _ended(connected: Sequence[str]) -> list[str]:
+    return [room for room in connected if not rooms().exists(room)]
+
+
+def _students_state(room: str) -> tuple[str, int]:
+    found = rooms().room(room)
+    return json.dumps(for_students(found, rooms())), found.cleared
 
 
 hub = Hub()
@@ -143,29 +172,47 @@ def for_students(room: Room, store: Rooms) -> dict[str, Any]:
     return message
 
 
-def for_host(room: Room, store: Rooms) -> dict[str, Any]:
-    """Return the state of a room for its lecturer: the number of students, the votes, and the work on exercises."""
-    present = hub.connected_students(room.id)
+def _report(room: str, present: Set[str], sent: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    return for_host(rooms().room(room), rooms(), present, sent)
+
+
+def for_host(room: Room, store: Rooms, present: Set[str], sent: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the report on a room for its lecturer: the number of students, the votes, and the work on exercises.
+
+    Args:
+        room: The room.
+        store: All rooms.
+        present: The ids of the connected students.
+        sent: What the lecturer's page knows of each student already, which is left out; by id.
+
+    Returns:
+        The report as JSON, and what the page knows of each student after it.
+    """
     message: dict[str, Any] = {"type": "host", "present": len(present), "question": None, "work": None}
     if (asked := room.asked) is not None:
         about = {name: value for name, value in vars(asked.question).items() if name != "shown"}
         about |= {"id": asked.id, "round": asked.round, "votes": store.tally(asked.id), "isRevealed": asked.is_revealed}
         message["question"] = about | {"truth": asked.truth if asked.is_revealed else None}
+    found: dict[str, Any] = {}
     if room.lesson is not None:
-        found: dict[str, dict[str, Any]] = {
-            member.id: {
+        done: defaultdict[str, dict[int, Any]] = defaultdict(dict)
+        for row in store.results(room.id, room.lesson["name"]):
+            done[row["member"]][row["step"]] = {key: row[key] for key in ("tries", "seconds", "solved", "stuck")}
+        for member in store.members(room.id):
+            about = {
+                "number": member.number,
                 "name": member.name,
                 "isHere": member.id in present,
                 "mayShow": member.state is not None,
-                "work": {},
             }
-            for member in store.members(room.id)
+            found[member.id] = about | {"work": done[member.id]}
+        news = {name: about for name, about in found.items() if sent.get(name) != about}
+        message["work"] = {
+            "lesson": room.lesson,
+            "students": news,
+            "gone": [name for name in sent if name not in found],
         }
-        for row in store.results(room.id, room.lesson["name"]):
-            shown = {key: row[key] for key in ("tries", "seconds", "solved", "stuck")}
-            found[row["member"]]["work"][row["step"]] = shown
-        message["work"] = {"lesson": room.lesson, "students": list(found.values())}
-    return message
+    return json.dumps(message), found
 
 
 # ── wrong codes ──
@@ -202,13 +249,16 @@ async def _find(connection: HTTPConnection) -> Room | Response:
     A student who has already joined the room is not refused because of wrong codes from the same address.
     """
     address, code = client_address(connection.scope), connection.path_params["code"]
-    found = rooms().find(code)
+    try:
+        found = await _read(partial(rooms().find, code))
+    except ClassroomError as error:
+        return PlainTextResponse(str(error), 503)
     if guesses.is_allowed(address):
         if found is not None:
             return found
         guesses.record_wrong(address)
         why, status = f"There is no room {normalised(code)[:12]}. Check the six letters; rooms close after a day.", 404
-    elif found is not None and rooms().is_member(found.id, visitor_id_in(connection.cookies)):
+    elif found is not None and await _read(partial(rooms().is_member, found.id, visitor_id_in(connection.cookies))):
         return found
     else:
         why, status = "Too many wrong codes have come from your address. Try again in a minute.", 429
@@ -282,7 +332,7 @@ async def _model(request: Request, room: Room) -> Response:
     name = request.query_params.get("name", "")
     shown = room.shown if room.asked is None else room.asked.question.shown
     if room.lesson is not None and name == f"lesson:{room.lesson['name']}":
-        name = lessons()[room.lesson["name"]].checkpoint
+        name = (await asyncio.to_thread(lessons))[room.lesson["name"]].checkpoint
     elif not name or name not in (room.shown.get("model"), shown.get("model")):
         return PlainTextResponse("This room does not show that model.", 404)
     try:
@@ -316,6 +366,14 @@ def lessons() -> dict[str, Any]:
     return {name: shipped for name, shipped in found.items() if shipped.checkpoint}
 
 
+def exercises(name: str) -> tuple[int, ...]:
+    """Return the steps of a shipped lesson that have an exercise, counted from 0; none if there is no such lesson."""
+    from xformer.live.lesson import Exercise
+
+    steps = lessons()[name].steps if name in lessons() else ()
+    return tuple(at for at, step in enumerate(steps) if any(isinstance(part, Exercise) for part in step.parts))
+
+
 async def _lesson(request: Request, room: Room) -> Response:
     if room.lesson is None:
         return PlainTextResponse("This room has no lesson.", 404)
@@ -325,28 +383,24 @@ async def _lesson(request: Request, room: Room) -> Response:
 
 async def _picture(request: Request, room: Room) -> Response:
     is_hidden = room.asked is not None and not room.asked.is_revealed
-    picture = None if is_hidden else rooms().picture(room.id)
+    picture = None if is_hidden else await _read(partial(rooms().picture, room.id))
     return Response(picture or b"", 200 if picture else 404, media_type="application/octet-stream")
 
 
 # ── websockets ──
 
 
-def _is_from_here(websocket: WebSocket) -> bool:
-    """Whether the page that opens the websocket came from this server."""
-    origin = urlsplit(websocket.headers.get("origin", ""))
-    return not origin.netloc or origin.netloc == websocket.headers.get("host")
-
-
 async def _admit(websocket: WebSocket) -> tuple[Room, str] | None:
     """Return the room and the visitor's secret; None if the connection was refused and closed with a reason."""
     secret = visitor_id_in(websocket.cookies)
     await websocket.accept()  # otherwise the page could not tell a refusal from a restarting server
-    if not secret or not _is_from_here(websocket):
+    if not secret:
         await websocket.close(REFUSED)
         return None
     found = await _find(websocket)
     if isinstance(found, Response):
+        if found.status_code == 503:
+            await websocket.send_text(json.dumps({"type": "problem", "text": bytes(found.body).decode()}))
         await websocket.close(ENDED if found.status_code == 404 else REFUSED)
         return None
     return found, secret
@@ -366,8 +420,10 @@ async def _run_connection(
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
-            if isinstance(error := task.exception(), ClassroomError):
+            if isinstance(error := task.exception(), RoomEndedError):
                 await websocket.close(ENDED)
+            elif isinstance(error, ClassroomError):
+                await websocket.close(TRY_AGAIN)
             elif error is not None and not isinstance(error, WebSocketDisconnect | RuntimeError):
                 raise error
     finally:
@@ -376,20 +432,36 @@ async def _run_connection(
             task.cancel()
 
 
+def _until_it_ends(serve: Callable[[WebSocket], Awaitable[None]]) -> Callable[[WebSocket], Awaitable[None]]:
+    """Return a route that ends without an error when the browser leaves before it has been answered."""
+
+    async def route(websocket: WebSocket) -> None:
+        with suppress(WebSocketDisconnect):
+            try:
+                await serve(websocket)
+            except ClassroomError:  # the database cannot be used now; the page tries again
+                await websocket.close(TRY_AGAIN)
+
+    return route
+
+
 async def _host(websocket: WebSocket) -> None:
     admitted = await _admit(websocket)
     if admitted is None:
         return
     room, secret = admitted
-    if not rooms().is_owner(room.id, secret):
+    if not await _read(partial(rooms().is_owner, room.id, secret)):
         await websocket.close(REFUSED)
         return
 
     async def report(event: asyncio.Event) -> None:
+        sent: dict[str, Any] = {}
         while True:
             event.clear()
-            await websocket.send_text(json.dumps(for_host(rooms().room(room.id), rooms())))
-            await asyncio.sleep(HOST_SECONDS)
+            began = time.monotonic()
+            text, sent = await _read(partial(_report, room.id, hub.connected_students(room.id), sent))
+            await websocket.send_text(text)
+            await asyncio.sleep(max(HOST_SECONDS, (time.monotonic() - began) / HOST_SHARE))
             await event.wait()
 
     async def wait_for_the_end() -> None:
@@ -407,13 +479,14 @@ async def _student(websocket: WebSocket) -> None:
     room, secret = admitted
 
     async def follow(event: asyncio.Event) -> None:
-        asked = rooms().room(room.id).asked
-        if asked is not None and (mine := rooms().vote_of(member, asked.id, asked.round)) is not None:
-            await websocket.send_text(_vote_reply(asked.id, asked.round, mine))  # cast before a reload or a restart
         sent = ""
         while True:
             event.clear()
-            if (text := hub.text(room.id)) != sent:
+            text, cleared = await hub.state(room.id)
+            if cleared != room.cleared:
+                await websocket.close(REMOVED)
+                return
+            if text != sent:
                 await websocket.send_text(text)
                 sent = text
             await event.wait()
@@ -422,18 +495,28 @@ async def _student(websocket: WebSocket) -> None:
         while (received := await websocket.receive())["type"] != "websocket.disconnect":
             text = received.get("text") or ""
             if len(text) > MAX_CHARACTERS:
-                await websocket.close(1009)
+                await websocket.close(TOO_LARGE)
                 return
             if (answer := await _handle(room.id, member, text)) is not None:
                 await websocket.send_text(answer)
             await asyncio.sleep(1 / MESSAGES_A_SECOND)
 
     try:
+        admit_student(client_address(websocket.scope), room.id, secret)
         member = (await _write(partial(rooms().join, room.id, secret))).id
+        if (reply := await _read(partial(_earlier_vote, room, member))) is not None:
+            await websocket.send_text(reply)
         await _run_connection(websocket, room.id, member, follow, take)
     except ClassroomError as error:
         await websocket.send_text(json.dumps({"type": "problem", "text": str(error)}))
         await websocket.close(REFUSED)
+
+
+def _earlier_vote(room: Room, member: str) -> str | None:
+    """Return the reply to a vote that was cast before a reload or a restart, or None."""
+    if room.asked is None or (answer := rooms().vote_of(member, room.asked.id, room.asked.round)) is None:
+        return None
+    return _vote_reply(room.asked.id, room.asked.round, answer)
 
 
 def _vote_reply(question: int, round: int, answer: str) -> str:
@@ -444,44 +527,31 @@ async def _write(act: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(_writer, act)
 
 
-def _whole(value: object, least: int = 0, most: int = 10**9) -> int:
-    found = parse_index(value, most + 1)
-    if found is None or found < least:
-        raise ClassroomError(NOT_UNDERSTOOD)
-    return found
+async def _read(act: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(_reader, act)
 
 
 async def _handle(room: str, member: str, text: str) -> str | None:
     """Handle a student's message and return the reply, if any. A malformed message changes nothing."""
+    store = rooms()
     try:
-        message = json.loads(text)
-        if not isinstance(message, dict):
-            raise ClassroomError(NOT_UNDERSTOOD)
-        kind, store = message.get("type"), rooms()
-        if kind == "vote":
-            question, round = _whole(message.get("question")), _whole(message.get("round"), 1, 2)
-            answer = str(message.get("answer"))
-            await _write(partial(store.vote, member, question, round, answer))
-            hub.changed(room, hosts_only=True)
-            return _vote_reply(question, round, answer)
-        if kind == "work":
-            step, tries = _whole(message.get("step"), 0, 999), _whole(message.get("tries"), 0, 10**6)
-            if (lesson := str(message.get("lesson"))) not in lessons():
-                raise ClassroomError("There is no such lesson.")
-            await _write(partial(store.work, member, lesson, step, tries, message.get("solved") is True))
-        elif kind == "nickname":
-            await _write(partial(store.rename, member, str(message.get("name"))))
-        elif kind == "state":
-            state = message.get("state")
-            await _write(partial(store.offer, member, state if isinstance(state, dict) else None))
-        elif kind == "forget":
-            await _write(partial(store.forget, member))
-            return json.dumps({"type": "forgotten"})
-        else:
-            raise ClassroomError(NOT_UNDERSTOOD)
+        match parse(text):
+            case Vote(question=question, round=round, answer=answer):
+                await _write(partial(store.vote, member, question, round, answer))
+                hub.changed(room, hosts_only=True)
+                return _vote_reply(question, round, answer)
+            case Work(lesson=lesson, step=step, tries=tries, solved=is_solved):
+                if step not in await asyncio.to_thread(exercises, lesson):
+                    raise ClassroomError("There is no such exercise.")
+                await _write(partial(store.work, member, lesson, step, tries, is_solved))
+            case Nickname(name=name):
+                await _write(partial(store.rename, member, name))
+            case Offer(state=state):
+                await _write(partial(store.offer, member, state))
+            case Forget():
+                await _write(partial(store.forget, member))
+                return json.dumps({"type": "forgotten"})
     except ClassroomError as error:
         return json.dumps({"type": "problem", "text": str(error)})
-    except (ValueError, RecursionError):
-        return json.dumps({"type": "problem", "text": NOT_UNDERSTOOD})
     hub.changed(room, hosts_only=True)
     return None

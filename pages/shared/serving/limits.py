@@ -1,4 +1,4 @@
-"""Limits by address (connections, queued training runs, uploaded files) and the memory that is shared by all visitors.
+"""Limits by address (connections, rooms, students, queued runs, uploaded files) and the memory that all visitors share.
 
 Limits are tied to the address, so that deleting the cookie does not reset them. The address is that of the connection, or the
 forwarded one behind a proxy that runs on this machine or is listed in `FORWARDED_ALLOW_IPS` (read by uvicorn); the
@@ -14,7 +14,7 @@ import gc
 import ipaddress
 import logging
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pages.shared.serving.access import Guard, is_classroom_websocket
 from pages.shared.streamlit_compat import uploaded_sizes
-from xformer.errors import RunStoreError
+from xformer.errors import ClassroomError, RunStoreError
 from xformer.training.entry import Entry
 
 HERE = "this machine"
@@ -41,6 +41,10 @@ _File = tuple[str, int]
 """The session that owns an uploaded file, and its size in bytes."""
 _runs: dict[str, str] = {}
 """The address from which each run was started, for runs started since the server started."""
+_rooms: dict[str, str] = {}
+"""The address from which each room was opened, likewise."""
+_students: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+"""The browsers that have joined a room from an address, by room and address, likewise."""
 
 
 def max_upload_bytes_each() -> int:
@@ -93,28 +97,58 @@ def count_run(address: str, run: str) -> None:
     _runs[run] = address
 
 
+def check_rooms(address: str, exists: Callable[[str], bool]) -> None:
+    """Raise `ClassroomError` if `address` has reached its limit of rooms. `exists` tells whether a room has not ended."""
+    own = [room for room, opened_from in _rooms.items() if opened_from == address]
+    for room in [room for room in own if not exists(room)]:
+        del _rooms[room]
+    n, most = sum(room in _rooms for room in own), _number_in("XFORMER_MAX_ROOMS_BY_ADDRESS", 16)
+    if n >= most:
+        raise ClassroomError(f"{n} rooms were opened from your address, and {most} are allowed; end one of them first.")
+
+
+def count_room(address: str, room: str) -> None:
+    """Record that a room was opened from an address."""
+    _rooms[room] = address
+
+
+def admit_student(address: str, room: str, browser: str) -> None:
+    """Record that a browser joins a room. Raises `ClassroomError` if too many have joined it from this address."""
+    joined, most = _students[room, address], _number_in("XFORMER_MAX_STUDENTS_BY_ADDRESS", 512)
+    if browser not in joined and len(joined) >= most:
+        raise ClassroomError(f"{most} browsers at your address have joined this room, and no more are allowed.")
+    joined.add(browser)
+
+
+def readmit_students(room: str) -> None:
+    """Forget who has joined a room, when it has been cleared or has ended."""
+    for key in [key for key in _students if key[0] == room]:
+        del _students[key]
+
+
 class ConnectionGuard(Guard):
-    """Refuses a websocket from an address that has reached its limit of open ones."""
+    """Refuses a websocket from an address that has reached its limit of open ones.
+
+    Those of classroom mode are counted apart and may be more, because a whole class may share one address.
+    """
 
     kinds = ("websocket",)
 
     def __init__(self, app: ASGIApp) -> None:
         super().__init__(app)
-        self.open: Counter[str] = Counter()
+        self.open: Counter[tuple[str, bool]] = Counter()
 
     async def guard(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if is_classroom_websocket(scope):  # a whole class may share one address; rooms have their own limit
-            await self.app(scope, receive, send)
-            return
-        address = client_address(scope)
-        if self.open[address] >= _number_in("XFORMER_MAX_CONNECTIONS_BY_ADDRESS", 64):
+        key = client_address(scope), is_classroom_websocket(scope)
+        name, most = ("STUDENTS", 512) if key[1] else ("CONNECTIONS", 64)
+        if self.open[key] >= _number_in(f"XFORMER_MAX_{name}_BY_ADDRESS", most):
             await send({"type": "websocket.close", "code": 1008, "reason": "Too many connections from your address"})
             return
-        self.open[address] += 1
+        self.open[key] += 1
         try:
             await self.app(scope, receive, send)
         finally:
-            self.open[address] -= 1
+            self.open[key] -= 1
             self.open += Counter()  # drops addresses without connections
 
 

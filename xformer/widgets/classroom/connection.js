@@ -1,6 +1,11 @@
 // A WebSocket that reconnects. `take(message)` receives messages, and `say(text, isOpen)` the connection status.
 
-const ENDED = 4404, REFUSED = 4403;
+const ENDED = 4404, REFUSED = 4403, REMOVED = 4405;
+const REASONS = {
+  [ENDED]: "This room has ended.",
+  [REFUSED]: "This browser cannot join: close other tabs of the room, and allow cookies.",
+  [REMOVED]: "The lecturer has removed everyone from this room. Reload the page to join again.",
+};
 const SOONEST = 250, LATEST = 1500; // milliseconds until the next attempt
 
 export const httpBase = (path = location.pathname) => path.replace(/\/(join|room)\/?.*$/, ""); // the base path of the app
@@ -18,14 +23,16 @@ export class Connection {
     socket.onopen = () => { this.wait = SOONEST; };
     socket.onmessage = ({ data }) => {
       if (!this.isReady) { this.isReady = true; this.say("", true); }
-      this.take(JSON.parse(data));
+      const message = JSON.parse(data);
+      this.reason = message.type === "problem" ? message.text : undefined; // of a refusal that follows
+      this.take(message);
     };
     socket.onclose = ({ code }) => {
       this.isReady = false;
       if (this.isOver) return;
-      if (code === ENDED || code === REFUSED) {
+      if (code in REASONS) {
         this.isOver = true;
-        return this.say(code === ENDED ? "This room has ended." : "This browser cannot join: close other tabs of the room, and allow cookies.", false);
+        return this.say(this.reason ?? REASONS[code], false);
       }
       this.say("Connecting …", false);
       this.timer = setTimeout(() => this.open(), this.wait * (0.5 + Math.random()));

@@ -21,8 +21,20 @@ export class HostView {
     if (this.key !== key) {
       this.connection?.close();
       this.key = key;
-      this.connection = new Connection(key, (message) => { this.message = message; this.draw(); }, (text, isOpen) => { this.problem = isOpen ? "" : text; this.draw(); });
+      this.connection = new Connection(key, (message) => this.take(message), (text, isOpen) => {
+        if (isOpen) this.students = new Map(); // a new connection begins with all of them
+        this.problem = isOpen ? "" : text;
+        this.draw();
+      });
     }
+    this.draw();
+  }
+
+  take(message) { // of the students, it has those who have changed
+    if (message.type !== "host") return;
+    for (const id of message.work?.gone ?? []) this.students.delete(id);
+    for (const [id, student] of Object.entries(message.work?.students ?? {})) this.students.set(id, student);
+    this.message = message;
     this.draw();
   }
 
@@ -34,7 +46,7 @@ export class HostView {
   draw() {
     const { message, data } = this;
     if (!message) return void this.root.replaceChildren(element("p", "hint", this.problem || "Connecting …"));
-    const now = JSON.stringify([message, data.view, this.problem, this.isShowingVotes]);
+    const now = JSON.stringify([message, [...this.students], data.view, this.problem, this.isShowingVotes]);
     if (now === this.drawn) return;
     this.drawn = now;
     const here = `${message.present} student${message.present === 1 ? "" : "s"} here`;
@@ -75,7 +87,7 @@ export class HostView {
     const { exercises, title } = this.data, box = element("div", "map"), table = element("table", "work");
     const head = table.createTHead().insertRow(), body = table.createTBody();
     head.append(element("th", "", here), ...exercises.map(({ step, title: words }) => element("th", "", `${step}. ${words}`)), element("td"));
-    const order = work.students.filter(({ isHere, work: done }) => isHere || Object.keys(done).length);
+    const order = [...this.students.values()].sort((a, b) => a.number - b.number).filter(({ isHere, work: done }) => isHere || Object.keys(done).length);
     for (const student of order) {
       const line = body.insertRow();
       line.append(element("th", student.isHere ? "" : "away", student.name));
