@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import streamlit as st
 
@@ -149,7 +150,8 @@ def _reconcile_for_ever() -> None:
         try:
             if is_time:
                 emptied = time.monotonic()
-                rooms().delete_expired()
+                with suppress(XformerError):  # rooms may be off
+                    rooms().delete_expired()
             if store().database.file.exists():
                 jobs.reconcile(store())
                 if is_time:

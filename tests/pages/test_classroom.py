@@ -13,6 +13,7 @@ from pages.classroom.follow import shown
 from pages.classroom.stage import link_of_state
 from pages.shared.serving import classroom
 from tests.pages.conftest import Open
+from xformer.classroom.messages import PageState
 from xformer.classroom.rooms import Question, Room, Rooms
 from xformer.errors import XformerError
 from xformer.viz.packing import header_of
@@ -92,7 +93,7 @@ def test_state_of_a_live_page_converts_back_to_the_link() -> None:
     link = REVERSE | {"edits": EDITS, "head": "3.1"}
     message, picture = shown("attention", link)
     assert picture is None
-    assert link_of_state(message["state"], "reverse") == link
+    assert link_of_state(PageState.model_validate(message["state"]), "reverse") == link
     state = shown("attention", REVERSE | {"head": "3.2.0-3"})[0]["state"]  # counted from 1
     assert [state[name] for name in ("layer", "head", "query", "key", "tab")] == [2, 1, 0, 3, "attention"]
     assert "layer" not in shown("residual", REVERSE)[0]["state"], "the page chooses a head"
@@ -103,9 +104,9 @@ def test_state_of_a_live_page_converts_back_to_the_link() -> None:
 
 @pytest.mark.parametrize(
     "state",
-    [{"ablate": "x", "cut": [1], "mask": ["causal"], "layer": "1", "input": None}, {"cut": [""], "ablate": ["<b>"]}],
+    [PageState(input="<b>", ablate=["x"], layer=999_999), PageState(cut=[""], ablate=["*"], head=9, mask="drawn")],
 )
-def test_forged_state_of_a_student_becomes_a_harmless_link(open_page: Open, state: dict) -> None:
+def test_forged_state_of_a_student_becomes_a_harmless_link(open_page: Open, state: PageState) -> None:
     link = link_of_state(state, "reverse-small")
     assert all(isinstance(value, str) for value in link.values())
     assert not open_page(ATTENTION, **link).exception
@@ -136,3 +137,12 @@ def test_qr_code_has_an_address_reachable_from_the_network(monkeypatch: pytest.M
     ):
         monkeypatch.setattr(present, "_here", lambda url=url: url)
         assert present.address_of(room) == address + room.code
+
+
+def test_damaged_database_switches_rooms_off_in_one_sentence(open_page: Open, rooms: Rooms) -> None:
+    rooms.file.parent.mkdir(parents=True, exist_ok=True)
+    rooms.file.write_bytes(b"no database")
+    page = open_page(ATTENTION, model="reverse-small")
+    assert not page.exception
+    assert any("Rooms are off" in warning.value for warning in page.warning)
+    assert page.main.children
