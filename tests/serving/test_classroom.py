@@ -334,9 +334,9 @@ def test_database_is_never_used_on_the_event_loop(
             used.append(role)
         return connection(role)
 
-    monkeypatch.setattr(rooms, "_connection", watched)
     rooms.teach(room.id, "masks")
     question = rooms.ask(room.id, TRUTH, ["1"])
+    monkeypatch.setattr(rooms, "_connection", watched)
     with join(client, room, LECTURER, "/host") as host, join(client, room) as student:
         receive(host, "host")
         receive(student)
