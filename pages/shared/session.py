@@ -141,7 +141,7 @@ class Opened:
         subject = models.subject(self.model)
         with self.mask_at:
             mask = ask_mask(subject.shape)
-        view = View(self.model, self.source, mask, subject, interventions_on(subject.shape))
+        view = View(self.model, self.source, mask, subject, interventions_on(subject.shape)).with_fitting_changes()
         show_chips(view)
         return view
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import streamlit as st
@@ -18,6 +18,7 @@ from pages.shared.text import escape_markdown, explained
 from xformer.adapters import Input, ModelAdapter, TaskModel, own_model, own_task_model
 from xformer.analysis.embeddings import token_labels
 from xformer.config import ModelConfig
+from xformer.edits import SetEdges
 from xformer.errors import EditError
 from xformer.interventions import Intervention, join, parse
 from xformer.model_shape import ModelShape
@@ -39,6 +40,8 @@ class View:
     mask: str
     subject: ModelAdapter
     interventions: tuple[Intervention, ...]
+    waiting: tuple[Intervention, ...] = ()
+    """Changes of the link that this input is too short for. They are not applied until the input is longer."""
 
     @property
     def is_changed(self) -> bool:
@@ -137,7 +140,20 @@ class View:
     def link(self) -> dict[str, str]:
         """The link parameters of the view."""
         shown = {"model": self.model, "input": self.input.text(self.source), "mask": self.mask}
-        return shown | ({"edits": join(self.interventions)} if self.interventions else {})
+        requested = (*self.interventions, *self.waiting)
+        return shown | ({"edits": join(requested)} if requested else {})
+
+    def with_fitting_changes(self) -> View:
+        """Return the view in which changes at positions that the input does not have are `waiting`."""
+        waiting = tuple(one for one in self.interventions if not self._fits(one))
+        return replace(self, interventions=tuple(one for one in self.interventions if one not in waiting), waiting=waiting)
+
+    def _fits(self, change: Intervention) -> bool:
+        if change.replaced is not None:
+            return change.replaced[0] < len(self.source) or bool(self.shape.image)
+        cuts = [edit for edit in change.edits if isinstance(edit, SetEdges)]
+        shapes = [self.original()[edit.name.removesuffix(".mask") + ".pattern"].shape[-2:] for edit in cuts]
+        return all(query < n and key < m for edit, (n, m) in zip(cuts, shapes, strict=True) for query, key in edit.edges)
 
     def share(self, **more: str) -> None:
         """Put the view and further parameters of the screen into the address bar."""
@@ -195,7 +211,7 @@ def show_chips(view: View) -> None:
     """Draw a button for each active change, which removes it."""
     # The container is drawn even if it is empty: if it appeared later, the browser would rebuild everything below.
     with st.container(horizontal=True, gap="small", vertical_alignment="center", key="chips"):
-        if not view.is_changed:
+        if not view.is_changed and not view.waiting:
             return
         st.markdown("**Changed:**", width="content")
         for mask in resources.mask_words(view.mask):
@@ -203,7 +219,11 @@ def show_chips(view: View) -> None:
         for intervention in view.interventions:
             off: dict[str, Any] = {"on_click": toggle_intervention, "args": (intervention.text,)}
             st.button(view.name_of(intervention), icon=":material/close:", key=f"chip_{intervention.text}", **off)
-        if len(view.interventions) + (view.mask != resources.MASKS[0]) > 1:
+        for intervention in view.waiting:
+            st.button(f"{view.name_of(intervention)} · not in this input", icon=":material/link_off:",
+                      key=f"chip_{intervention.text}", on_click=toggle_intervention, args=(intervention.text,),
+                      help="It is applied again when the input has these positions. Click to remove it.")  # fmt: skip
+        if len(view.interventions) + len(view.waiting) + (view.mask != resources.MASKS[0]) > 1:
             st.button("Undo all", on_click=_clear_changes, type="tertiary", key="chip_all")
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from pages.shared import models
+from pages.shared.view import View
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
-from tests.pages.conftest import Open, complaints
+from tests.pages.conftest import Open, complaints, in_link
+from xformer.interventions import parse
 
 LONG = " ".join(str(1 + step * 7 % 19) for step in range(60))
 PICTURES = [
@@ -65,3 +68,41 @@ def test_each_unknown_value_in_a_link_is_reported(open_page: Open, screen: str, 
     app = open_page(f"pages/{screen}/page.py", **({"model": "reverse-small"} | link))
     assert len(complaints(app)) == n
     assert all("does not exist here" in warning for warning in complaints(app))
+
+
+@pytest.mark.parametrize("screen", ["home", "embeddings", "positions", "attention", "feed_forward", "residual"])
+def test_changes_outside_a_shorter_input_wait_on_their_chips(open_page: Open, screen: str) -> None:
+    edits = "cut:encoder.0.attn.0.3-2,ablate:encoder.1.attn.0,token:3.5"
+    link = {"model": "reverse-small", "input": "3 7 12 9", "edits": edits}
+    app = open_page(f"pages/{screen}/page.py", **link)
+    app.text_input(key="input").set_value("3 7").run()
+    assert complaints(app) == []
+    assert in_link(app, "input") == "3 7"
+    assert set(in_link(app, "edits").split(",")) == set(edits.split(","))
+    chips = {button.key: button.label for button in app.button if str(button.key).startswith("chip_")}
+    assert "not in this input" in chips["chip_cut:encoder.0.attn.0.3-2"]
+    assert "not in this input" in chips["chip_token:3.5"]
+    assert "not in this input" not in chips["chip_ablate:encoder.1.attn.0"]
+    app.text_input(key="input").set_value("3 7 12 9").run()
+    assert not any("not in this input" in str(button.label) for button in app.button)
+
+
+INPUTS = {"reverse-small": "3 7 12 9", "reverse-seq2seq": "3 7 12 9", "reverse-decoder": "3 7 12 9", "digits": "test 3"}
+
+
+@pytest.mark.parametrize("model", INPUTS)
+def test_every_change_runs_or_waits_on_every_shorter_input(model: str) -> None:
+    subject = models.subject(model)
+    shape, longest = subject.shape, subject.input.read(INPUTS[model])
+    cells = [(0, 0), (1, 0), (3, 2), (5, 4), (shape.max_len - 1, 0), (0, shape.max_len - 1)]
+    changes = [f"{kind}:{path}.*.{q}-{k}" for kind in ("cut", "open") for path in shape.heads for q, k in cells]
+    changes += [f"token:{at}.1" for at in (0, 3, 15)] + [f"ablate:{path}.0" for path in shape.heads] + ["positions:off"]
+    n_waiting = []
+    for length in range(len(longest), 0, -1) if not shape.image else [len(longest)]:
+        wanted = parse(",".join(changes), shape)
+        view = View(model, longest[:length], "causal", subject, wanted).with_fitting_changes()
+        assert {*view.interventions, *view.waiting} == {*wanted}
+        assert view.changed() is not None
+        n_waiting.append(len(view.waiting))
+    assert n_waiting == sorted(n_waiting)
+    assert n_waiting[-1] > 0 or shape.image
