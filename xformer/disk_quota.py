@@ -18,6 +18,8 @@ from xformer.installed import KEPT
 
 DEFAULT_MOST = 4 * 1024**3
 VARIABLE = "XFORMER_MAX_DISK"
+READ_ONLY = "XFORMER_RUNS_READ_ONLY"
+"""Set by `xformer app --runs FOLDER`: the server shows the runs of a folder and changes nothing in it."""
 SPARE = 4 * 1024**2
 """Bytes that stay free on the disk, so that the run store can still record why a run has stopped."""
 LOOK_SHARE = 0.02
@@ -27,6 +29,16 @@ LOOK_SHARE = 0.02
 def runs_folder() -> Path:
     """Return the folder of this server's runs."""
     return Path(os.environ.get("XFORMER_RUNS") or KEPT / "checkpoints" / "runs")
+
+
+def is_read_only() -> bool:
+    """Whether the runs are only shown."""
+    return os.environ.get(READ_ONLY) == "1"
+
+
+def rooms_folder() -> Path:
+    """Return the folder of the rooms: that of the runs, unless they are only shown."""
+    return KEPT / "checkpoints" / "runs" if is_read_only() else runs_folder()
 
 
 def texts_folder() -> Path:

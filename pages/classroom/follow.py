@@ -85,7 +85,9 @@ def view_of_link(values: Mapping[str, str]) -> tuple[View, Selection] | None:
     subject = models.subject(values["model"])
     source = subject.input.read(values["input"])
     view = View(values["model"], source, values["mask"], subject, parse(values.get("edits", ""), subject.shape))
-    return view.with_fitting_changes(), Selection.parse(values.get("head", "")) or Selection(len(subject.shape.attention) - 1)
+    return view.with_fitting_changes(), Selection.parse(values.get("head", "")) or Selection(
+        len(subject.shape.attention) - 1
+    )
 
 
 def shown(screen: str, values: Mapping[str, str]) -> tuple[dict[str, Any], bytes | None]:

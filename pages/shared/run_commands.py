@@ -12,6 +12,7 @@ from typing import Any
 from pages.shared import run_store
 from pages.shared.serving import limits
 from pages.shared.widgets import validate_text
+from xformer.disk_quota import is_read_only
 from xformer.errors import RunStoreError
 from xformer.integrations.health_archive import from_archive, is_archive
 from xformer.presets import Preset
@@ -27,6 +28,14 @@ NO_OWNER = (
     "You cannot own anything here: your browser blocks the cookie of this server, or shows this page in a frame. "
     "Allow the cookie, or open the page in its own tab, and try again."
 )
+
+
+READ_ONLY = "This app only shows the runs of a folder. To train or change runs, start it without --runs."
+
+
+def why_not() -> str:
+    """Return why this visitor can own nothing, or ""."""
+    return "" if run_store.visitor() else READ_ONLY if is_read_only() else NO_OWNER
 
 
 def start(settings: Preset, *, name: str = "", device: str = "auto", sweep: Settings = None) -> str:
@@ -122,9 +131,9 @@ def download_shakespeare() -> None:
 
 
 def _visitor() -> str:
-    if not (visitor := run_store.visitor()):
-        raise RunStoreError(NO_OWNER)
-    return visitor
+    if reason := why_not():
+        raise RunStoreError(reason)
+    return run_store.visitor()
 
 
 def _own(run: str) -> Entry:

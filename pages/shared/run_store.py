@@ -24,7 +24,7 @@ from pages.shared.serving.classroom import rooms
 from pages.shared.streamlit_compat import is_script_thread
 from pages.shared.text import escape_markdown
 from xformer.checkpoints import FILE
-from xformer.disk_quota import runs_folder
+from xformer.disk_quota import is_read_only, runs_folder
 from xformer.errors import ConfigError, RunStoreError, XformerError
 from xformer.files import snapshot_steps
 from xformer.training import executors, jobs, liveness
@@ -57,6 +57,10 @@ def limits() -> Limits:
 
 def is_open() -> bool:
     """Whether the server is in open mode, where anyone can do everything."""
+    return not is_read_only() and _is_open()
+
+
+def _is_open() -> bool:
     if _is_onlooker():
         return False
     asked = os.environ.get("XFORMER_OPEN")
@@ -69,7 +73,7 @@ def visitor() -> str:
     """Return the visitor's id, which owns the runs that they start; empty for a visitor who cannot own runs."""
     if is_open():
         return HERE
-    return "" if _is_onlooker() else access.visitor_id()
+    return "" if is_read_only() or _is_onlooker() else access.visitor_id()
 
 
 def _is_onlooker() -> bool:
@@ -84,7 +88,7 @@ def may_control(entry: Entry, visitor: str) -> bool:
 
 def may_see(entry: Entry) -> bool:
     """Whether the visitor may see a run: everyone may, unless it is private."""
-    return not entry.private or may_control(entry, visitor())
+    return not entry.private or may_control(entry, visitor()) or (is_read_only() and _is_open())
 
 
 def entries(*, deleted: bool = False) -> list[Entry]:
@@ -146,16 +150,18 @@ def _reconcile_for_ever() -> None:
     emptied = time.monotonic()
     while True:
         shared.sweep()  # also frees the memory of visitors who have left
-        is_time = time.monotonic() - emptied > EMPTY_BIN_SECONDS
-        try:
-            if is_time:
-                emptied = time.monotonic()
-                with suppress(XformerError):  # rooms may be off
-                    rooms().delete_expired()
-            if store().database.file.exists():
-                jobs.reconcile(store())
-                if is_time:
-                    jobs.empty_bin(store())
-        except (XformerError, OSError):  # such as a full disk: it may be temporary, and the screens report it
-            pass
+        if is_time := time.monotonic() - emptied > EMPTY_BIN_SECONDS:
+            emptied = time.monotonic()
+            with suppress(XformerError):  # rooms may be off
+                rooms().delete_expired()
+        with suppress(XformerError, OSError):  # such as a full disk: it may be temporary, and the screens report it
+            reconcile(empties_bin=is_time)
         time.sleep(RECONCILE_SECONDS)
+
+
+def reconcile(*, empties_bin: bool) -> None:
+    """Start, restart and end the workers of the runs, unless the runs are only shown."""
+    if store().database.file.exists() and not is_read_only():
+        jobs.reconcile(store())
+        if empties_bin:
+            jobs.empty_bin(store())

@@ -335,7 +335,7 @@ def upload(visitor: str, then: Callable[[ImportResult], Any], *, key: str, recor
         records: Whether to accept recorded trainings too, not only weights.
     """
     if not visitor:
-        st.caption(run_commands.NO_OWNER)
+        st.caption(run_commands.why_not())
         return
     if not run_store.is_open():
         st.caption("Only you can see it until you share it with everyone on this server.")

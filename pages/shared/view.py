@@ -146,14 +146,18 @@ class View:
     def with_fitting_changes(self) -> View:
         """Return the view in which changes at positions that the input does not have are `waiting`."""
         waiting = tuple(one for one in self.interventions if not self._fits(one))
-        return replace(self, interventions=tuple(one for one in self.interventions if one not in waiting), waiting=waiting)
+        return replace(
+            self, interventions=tuple(one for one in self.interventions if one not in waiting), waiting=waiting
+        )
 
     def _fits(self, change: Intervention) -> bool:
         if change.replaced is not None:
             return change.replaced[0] < len(self.source) or bool(self.shape.image)
         cuts = [edit for edit in change.edits if isinstance(edit, SetEdges)]
         shapes = [self.original()[edit.name.removesuffix(".mask") + ".pattern"].shape[-2:] for edit in cuts]
-        return all(query < n and key < m for edit, (n, m) in zip(cuts, shapes, strict=True) for query, key in edit.edges)
+        return all(
+            query < n and key < m for edit, (n, m) in zip(cuts, shapes, strict=True) for query, key in edit.edges
+        )
 
     def share(self, **more: str) -> None:
         """Put the view and further parameters of the screen into the address bar."""

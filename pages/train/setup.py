@@ -74,7 +74,9 @@ def setup(visitor: str) -> None:
     ticket = train_state().next_ticket()
     if not train_state().form_preset:
         _fill(FIRST[0])
-    if not run_store.is_open():
+    if reason := run_commands.why_not():
+        st.info(reason, icon=":material/visibility:")
+    elif not run_store.is_open():
         st.caption(":material/group: Everyone on this server can watch your runs and open their weights.")
     with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="train_what"):
         group = choose_unlinked("What to train", GROUPS, "train_group", default=QUICK)

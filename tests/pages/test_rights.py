@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import streamlit as st
 
-from pages.shared import run_store
-from pages.shared.serving import access
+from pages.shared import run_commands, run_store
+from pages.shared.serving import access, classroom
+from tests.training.tiny import tiny_preset
+from xformer.errors import RunStoreError
 
 
 @pytest.fixture
@@ -51,3 +54,30 @@ def test_a_disconnected_visitor_has_no_permissions(context: SimpleNamespace) -> 
     """A closed connection has neither headers nor cookies, so it is unknown whether it came through a proxy."""
     context.headers, context.cookies = {}, {}
     assert not run_store.is_open()
+
+
+def test_a_folder_that_is_only_shown_is_not_changed(
+    context: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, runs: Path
+) -> None:
+    store, reconciled = run_store.store(), []
+    run = store.add(tiny_preset("encoder"), owner=run_store.HERE, private=True)
+    monkeypatch.setattr(run_store.jobs, "reconcile", reconciled.append)
+    run_store.reconcile(empties_bin=False)
+    assert len(reconciled) == 1
+    monkeypatch.setenv("XFORMER_RUNS_READ_ONLY", "1")
+    run_store.reconcile(empties_bin=True)
+    assert len(reconciled) == 1
+    assert [entry.id for entry in run_store.entries()] == [run], "its owner sees private runs"
+    before = {file: file.read_bytes() for file in runs.rglob("*") if file.is_file()}
+    commands = [
+        lambda: run_commands.start(tiny_preset("encoder")), lambda: run_commands.again(run, "x"),
+        lambda: run_commands.delete(run), lambda: run_commands.rename(run, "x"), lambda: run_commands.stop(run),
+        lambda: run_commands.resume(run), lambda: run_commands.take_file(b"x", "x"), lambda: run_commands.tag(run, ["x"]),
+    ]  # fmt: skip
+    for command in commands:
+        with pytest.raises(RunStoreError, match="only shows the runs"):
+            command()
+    assert not classroom.rooms().file.is_relative_to(runs)
+    assert {file: file.read_bytes() for file in runs.rglob("*") if file.is_file()} == before
+    context.headers["X-Forwarded-For"] = "203.0.113.9"
+    assert run_store.entries() == [], "a visitor through a proxy does not"

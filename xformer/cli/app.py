@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from xformer.cli.output import print_line, print_table, to_printable
-from xformer.disk_quota import megabytes, runs_folder
+from xformer.disk_quota import READ_ONLY, megabytes, runs_folder
 from xformer.errors import InputError, MissingLibraryError
 from xformer.installed import APP, IS_INSTALLED
 from xformer.model_files import PACKAGES, catalogue, check_memory, fetch, inspect
@@ -30,7 +30,7 @@ def run_app(options: Namespace) -> None:
     if options.runs is not None:
         if not Path(options.runs).is_dir():
             raise InputError(f"--runs must be a folder of runs, got {options.runs}; for example checkpoints/runs.")
-        os.environ["XFORMER_RUNS"] = str(Path(options.runs).resolve())
+        os.environ |= {"XFORMER_RUNS": str(Path(options.runs).resolve()), READ_ONLY: "1"}
     if options.playlist is not None:
         load(options.playlist)  # so that an error appears here and not on a screen
         os.environ[PLAYLIST] = str(Path(options.playlist).resolve())

@@ -32,7 +32,7 @@ from pages.shared.serving.access import visitor_id_in
 from pages.shared.serving.limits import admit_student, client_address
 from xformer.classroom.messages import MAX_CHARACTERS, Forget, Nickname, Offer, Vote, Work, parse
 from xformer.classroom.rooms import Room, RoomEndedError, Rooms, normalised
-from xformer.disk_quota import runs_folder
+from xformer.disk_quota import rooms_folder
 from xformer.errors import ClassroomError, XformerError
 
 MESSAGES_A_SECOND = 20
@@ -62,7 +62,7 @@ _rooms_in = cache(Rooms)
 
 def rooms() -> Rooms:
     """The rooms of this server."""
-    return _rooms_in(runs_folder())
+    return _rooms_in(rooms_folder())
 
 
 def routes() -> list[BaseRoute]:
