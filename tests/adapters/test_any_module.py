@@ -16,6 +16,7 @@ import xformer
 from tests.adapters.test_attachment import Block, Written
 from xformer import edits
 from xformer.errors import EditError, InputError, UnavailableError
+from xformer.reading import rerun
 
 CLOSE = {"rtol": 0.0, "atol": 1e-5}
 
@@ -232,3 +233,37 @@ def test_outputs_between_which_nothing_decides_are_refused_by_name(
 ) -> None:
     with pytest.raises(InputError, match=found):
         xformer.read(Returning(wrap).eval(), torch.tensor([[3, 1, 4, 1, 5]]))
+
+
+class WithCache(nn.Module):
+    """Attention that appends its keys to a list, and adds 1 to its input in place."""
+
+    def forward(self, x: Tensor, past: list[Tensor]) -> Tensor:
+        past.append(x.add_(1))
+        keys = torch.cat(past, dim=1)
+        return F.scaled_dot_product_attention(*(one[:, None] for one in (x, keys, keys)))[:, 0]
+
+
+def test_inputs_that_a_module_changes_stay_the_callers() -> None:
+    x, earlier = torch.randn(1, 5, 8), torch.randn(1, 3, 8)
+    inputs = {"x": x.clone(), "past": [earlier.clone()]}
+    reading = xformer.read(WithCache(), inputs)
+    assert torch.equal(inputs["x"], x)
+    assert len(inputs["past"]) == 1
+    assert torch.equal(inputs["past"][0], earlier)
+    wanted = WithCache()(x.clone(), [earlier.clone()])
+    again = xformer.read(WithCache(), inputs)
+    for one in (reading, again, rerun(reading, [])):
+        assert torch.allclose(one.logits, wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_a_row_of_infinite_scores_is_treated_as_by_pytorch(need_weights: bool) -> None:
+    torch.manual_seed(0)
+    x, mask = torch.randn(1, 4, 8), torch.zeros(4, 4)
+    mask[2] = float("-inf")
+    attention = nn.MultiheadAttention(8, 2, batch_first=True)
+    inputs = {"query": x, "key": x, "value": x, "attn_mask": mask, "need_weights": need_weights}
+    with torch.no_grad():
+        wanted = attention(**inputs)[0]
+    assert torch.allclose(xformer.read(attention, inputs).logits, wanted, atol=1e-6, equal_nan=True)

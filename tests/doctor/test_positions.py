@@ -34,6 +34,18 @@ def test_position_checks_do_not_apply_to_absolute_positions() -> None:
     assert found("rotary", FAMILIES["BLOOM"].make()).verdict == "not applicable"
 
 
+def test_packing_examines_the_call_that_users_make() -> None:
+    model = llama()
+    usual = found("packing", model)  # with a cache, Transformers builds no mask from positions that restart
+    assert usual.verdict == "not applicable"
+    assert (
+        "only if it is given use_cache=False. With another document before it in the row, outputs change"
+        in usual.sentence
+    )
+    model.config.use_cache = False
+    assert found("packing", model).verdict == "holds"
+
+
 def test_rotary_families_pass_the_position_checks() -> None:
     for family in ("GPT-J", "Falcon"):
         model = FAMILIES[family].make()

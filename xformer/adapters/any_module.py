@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from xformer.adapters.adapter import Input
-from xformer.adapters.attachment import cached, detect_randomness, on_device, preserve_state
+from xformer.adapters.attachment import cached, copied, detect_randomness, on_device, preserve_state
 from xformer.adapters.capture_backends import is_pattern
 from xformer.adapters.on_demand import lengths, recorded_bytes
 from xformer.adapters.opening import ExternalAdapter, Inputs, OpenedModel, Verification, open_module, shape_of
@@ -65,7 +65,7 @@ class AnyModule(ExternalAdapter):
     @classmethod
     def open(cls, module: nn.Module, inputs: ModuleInputs, name: str = "module") -> AnyModule:
         """Locate the attention of a module, once per signature of its inputs. Raises `InputError` if there is none."""
-        named = _named(inputs)
+        named = copied(_named(inputs))
         called = tuple((name, value.dim() if isinstance(value, Tensor) else None) for name, value in named.items())
 
         parts, verification, shape = cached(module, called, lambda: _open(module, named))
@@ -152,6 +152,7 @@ def _is_ids(inputs: Any) -> bool:
 
 
 def _call(module: nn.Module, inputs: Inputs) -> Any:
+    inputs = on_device(inputs, module)
     args = [value for name, value in inputs.items() if name.isdigit()]
     return module(*args, **{name: value for name, value in inputs.items() if not name.isdigit()})
 

@@ -11,6 +11,7 @@ restored when the last of them is done. Results cached between calls (`cached`) 
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -68,9 +69,9 @@ class _SavedState:
                 if list(container) != list(before):
                     container.clear()
                 container.update(before)
-        for buffer, copy in self.buffers:
-            if not torch.equal(buffer, copy):
-                buffer.copy_(copy)
+        for buffer, before in self.buffers:
+            if not torch.equal(buffer, before):
+                buffer.copy_(before)
 
 
 def _ids(container: Any) -> list[int]:
@@ -90,13 +91,37 @@ def _containers(values: list[Any], seen: set[int]) -> Iterator[tuple[Any, Any]]:
 
 
 def on_device(inputs: Any, module: nn.Module) -> Any:
-    """Move every tensor, also in mappings, tuples and lists, to the device of a module's parameters."""
-    device = next((weight.device for weight in module.parameters()), torch.device("cpu"))
-    if isinstance(inputs, Tensor):
-        return inputs.to(device)
-    if isinstance(inputs, Mapping):
-        return {name: on_device(value, module) for name, value in inputs.items()}
-    return type(inputs)(on_device(one, module) for one in inputs) if type(inputs) in (tuple, list) else inputs
+    """Copies of inputs on the device of a module's parameters."""
+    return copied(inputs, next((weight.device for weight in module.parameters()), torch.device("cpu")))
+
+
+def copied(inputs: Any, device: torch.device | None = None) -> Any:
+    """Copies of inputs and of all tensors within them, such as those of a cache; on their own device if none is given.
+
+    A model may change its inputs in place, but they belong to the caller. Raises `InputError` for an input that has no copy.
+    """
+    memo: dict[int, Any] = {}
+    _copy_tensors(inputs, device, memo, set())
+    try:
+        return copy.deepcopy(inputs, memo)
+    except Exception as error:  # such as a generator or a lock
+        raise InputError(f"A model may change its inputs, and one of these cannot be copied: {error}.") from error
+
+
+def _copy_tensors(value: Any, device: torch.device | None, memo: dict[int, Any], seen: set[int]) -> None:
+    """Add a copy of each tensor within a value to the memo of `copy.deepcopy`, which refuses tensors with a graph."""
+    if id(value) in seen or isinstance(value, str | int | float | type(None)):
+        return
+    seen.add(id(value))
+    if isinstance(value, Tensor):
+        memo[id(value)] = value.to(value.device if device is None else device, copy=True)
+    elif isinstance(value, nn.Module):
+        memo[id(value)] = value  # part of a model, not of an input
+    else:
+        within = list(value.values()) if isinstance(value, Mapping) else []
+        within += list(value) if isinstance(value, list | tuple | set) else []
+        for one in (*within, *getattr(value, "__dict__", {}).values()):
+            _copy_tensors(one, device, memo, seen)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -192,10 +217,13 @@ def attached(module: nn.Module, layout: Layout, backend: Backend, run: ActiveRun
 
 def set_function(module: nn.Module) -> None:
     """Make a Transformers model call our attention function. Raises `ValueError` if the model does not support it."""
-    module.set_attn_implementation(register())  # type: ignore[operator]
+    name = register(
+        like_sdpa=getattr(module.config, "_attn_implementation", None) in ("sdpa", register(like_sdpa=True))
+    )
+    module.set_attn_implementation(name)  # type: ignore[operator]
     for part in _parts_of(module):  # a copied block has its own configuration, which the call above does not reach
         if not isinstance(part, nn.Module) and hasattr(part, "_attn_implementation"):
-            part._attn_implementation = register()
+            part._attn_implementation = name
 
 
 @contextmanager

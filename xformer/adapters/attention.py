@@ -42,6 +42,8 @@ class Terms:
     """One score per head that takes weight away from all keys [head]."""
     is_causal: bool = False
     """Whether the model itself hides later keys."""
+    is_safe: bool = False
+    """Whether a row whose scores are all −∞ gets no weight, as in PyTorch's kernels; else NaN."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,8 @@ def attend(
     if empty is not None:
         pattern = pattern.masked_fill(empty, 0.0)
         if empty is limits.empty and limits.added is not None:  # as the model itself treats such a row
-            pattern = torch.where(empty, _softmax(unmasked + limits.added, terms.sinks).to(v.dtype), pattern)
+            own = _softmax(unmasked + limits.added, terms.sinks).to(v.dtype)
+            pattern = torch.where(empty, own.nan_to_num(0.0) if terms.is_safe else own, pattern)
     pattern = tape("pattern", pattern)
     return tape("z", pattern @ v), pattern
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 import torch
@@ -36,21 +36,29 @@ Backend = Literal["attention_function", "softmax", "returned_weights"]
 BACKENDS: tuple[Backend, ...] = ("attention_function", "softmax", "returned_weights")
 """The capture backends, in the order in which they are tried."""
 NAME = "xformer"
-"""The name under which our attention is registered in Transformers."""
+"""The name under which our attention is registered in Transformers; that of SDPA models ends in "_sdpa"."""
 
 
 @cache
-def register() -> str:
+def register(*, like_sdpa: bool = False) -> str:
     """Register our attention function with Transformers, once per process, and return its name.
 
-    A mask function must be registered with it, as a model would silently run without a causal mask otherwise.
+    Transformers' own functions treat masks differently. Eager attention adds them, also boolean ones, so a row without an
+    allowed key gets uniform weights. SDPA reads boolean masks, and such a row gets no weight.
+
+    A mask function must be registered as well, as a model would silently run without a causal mask otherwise.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import eager_mask
+    from transformers.masking_utils import eager_mask, sdpa_mask
 
-    AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, eager_mask)
-    return NAME
+    def whole_mask(*args: Any, **options: Any) -> Tensor | None:
+        """The mask of SDPA, even where its kernel could hide later keys by itself."""
+        return sdpa_mask(*args, **(options | {"allow_is_causal_skip": False}))
+
+    name = f"{NAME}_sdpa" if like_sdpa else NAME
+    AttentionInterface.register(name, partial(attention, like_sdpa=like_sdpa))
+    AttentionMaskInterface.register(name, whole_mask if like_sdpa else eager_mask)
+    return name
 
 
 def attention(
@@ -65,32 +73,49 @@ def attention(
     position_bias: Tensor | None = None,
     s_aux: Tensor | None = None,
     is_causal: bool | None = None,
+    like_sdpa: bool = False,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The attention function that Transformers models call instead of their own.
 
-    Transformers passes q and k after rotation, and k and v before grouped heads are repeated.
+    Transformers passes q and k after rotation, and k and v before grouped heads are repeated. `like_sdpa`: treat masks as
+    SDPA does; see `register`.
 
     Returns:
         z [batch, query, head, d_value] and the pattern, like every attention function of Transformers.
     """
     run = active_run()
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
+    mask, allowed = _cut(attention_mask, key), None
+    if mask is None and like_sdpa and causal and query.shape[-2] > 1:
+        mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+    if mask is not None and like_sdpa and mask.dtype == torch.bool:
+        if position_bias is None:
+            mask, allowed = None, mask
+        else:  # SDPA takes one mask, so both become one that is added
+            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, torch.finfo(query.dtype).min)
+    elif mask is not None and not mask.is_floating_point():
+        mask = mask.to(query.dtype)
     terms = Terms(
         scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
-        added=_cut(attention_mask, key),
+        added=mask,
+        allowed=allowed,
         bias=_cut(position_bias, key),
         softcap=softcap,
         sinks=s_aux if s_aux is not None else getattr(module, "sinks", None),
         is_causal=causal and query.shape[-2] == key.shape[-2],
+        is_safe=like_sdpa,
     )
     if run is None:  # another caller's pass, perhaps in training
         return fused(query, key, value, terms, dropout).transpose(1, 2).contiguous(), None
     path = run.next_attention()
     tape = SILENT if path is None else run.tape.at(path)
-    if tape is SILENT and run.observer is None and run.later is None:
-        return fused(query, key, value, terms).transpose(1, 2).contiguous(), None
     limits = run.limits_of(terms, query.shape[-2], key.shape[-2], query.device)
+    can_fuse = (
+        like_sdpa or limits.empty is None
+    )  # in rows without an allowed key, the kernel is not like eager attention
+    if tape is SILENT and run.observer is None and run.later is None and can_fuse:
+        return fused(query, key, value, terms).transpose(1, 2).contiguous(), None
     if run.later is not None and path is not None and isinstance(run.tape, Tape):
         spy = SpyTape(run.tape.without_keeping().at(path))
         z, _ = attend(query, key, value, terms, spy, limits)
@@ -139,7 +164,7 @@ class SoftmaxMode(TorchFunctionMode):
         if not (self._everywhere or self._run.depth):
             return func(*args, **options)
         if func is F.multi_head_attention_forward and (given := multi_head_arguments(args, options)):
-            return multi_head_attention(self._attend, given)
+            return multi_head_attention(partial(self._attend, is_safe=not given["need_weights"]), given)
         if func is F.scaled_dot_product_attention:
             given = sdpa_arguments(*args, **options)
             return self._attend(*given)[0] if given[0].dim() == 4 else func(*args, **options)
@@ -151,12 +176,12 @@ class SoftmaxMode(TorchFunctionMode):
         return func(*args, **options)
 
     def _attend(
-        self, query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None
+        self, query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None, *, is_safe: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """z and the pattern; a mask that is not boolean is added to the scores."""
+        """z and the pattern; a mask that is not boolean is added to the scores. `is_safe`: see `Terms`."""
         n_query, n_key = query.shape[-2], key.shape[-2]
         is_boolean = mask is not None and mask.dtype == torch.bool
-        terms = Terms(scale, *((None, mask) if is_boolean else (mask, None)))
+        terms = Terms(scale, *((None, mask) if is_boolean else (mask, None)), is_safe=is_safe)
         if mask is not None and n_query == n_key:
             terms = replace(terms, is_causal=not sees_later(mask if is_boolean else mask > FORBIDDEN))
         limits = Limits.of(terms, n_query, n_key, query.device)

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from xformer.adapters.attachment import cached
+from xformer.adapters.attachment import cached, on_device, preserve_state
 from xformer.adapters.huggingface_example import N_WRITTEN, HuggingFaceInputs
 from xformer.adapters.huggingface_opening import (
     CLASSES,
@@ -31,6 +31,7 @@ from xformer.adapters.huggingface_opening import (
 )
 from xformer.adapters.on_demand import added_bytes, lengths, on_demand_bytes, plane_side, recorded_bytes, reduced
 from xformer.adapters.opening import Inputs, OpenedModel, shape_of
+from xformer.adapters.probe import running
 from xformer.decoding import GREEDY, Choice, Sampling, Step
 from xformer.edits import Edit
 from xformer.errors import InputError, UnavailableError
@@ -146,12 +147,13 @@ class HuggingFaceModel(HuggingFaceInputs):
     @torch.no_grad()
     def _next_logits(self, example: Example, so_far: Tensor, cache: dict[str, Any]) -> Float[Tensor, "1 pos vocab"]:
         """The logits of an unedited run; a model that caches keys and values reads new tokens only."""
-        inputs = self._continued(example, so_far)
-        if "use_cache" in inputs and not self.shape.is_pair:
+        inputs, past, module = self._continued(example, so_far), {}, self.opened.module
+        if getattr(text_config(module), "use_cache", None) is not None and not self.shape.is_pair:
             n_cached = 0 if cache["past_key_values"] is None else cache["length"]
             inputs |= {"input_ids": so_far[:, n_cached:], "use_cache": True}
-            inputs["past_key_values"] = cache["past_key_values"]
-        output = self.opened.returned(inputs)
+            past = {"past_key_values": cache["past_key_values"]}  # ours, so it is extended and not copied
+        with running(None), preserve_state(module):
+            output = module(**on_device(inputs, module), **past)
         cache |= {"past_key_values": getattr(output, "past_key_values", None), "length": so_far.shape[1]}
         return self.opened.output_of(output).cpu()
 

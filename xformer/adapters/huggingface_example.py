@@ -20,6 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from xformer.adapters.adapter import Input
+from xformer.adapters.attachment import copied
 from xformer.adapters.huggingface_opening import OutputKind, main_input, n_target_tokens_of, text_config
 from xformer.adapters.inputs import (
     BETWEEN,
@@ -128,13 +129,11 @@ class HuggingFaceInputs(ExternalAdapter):
         if self.reads_tokens and "inputs_embeds" not in inputs:
             inputs["input_ids"] = example.stream
         if example.valid is not None:
-            inputs["attention_mask"] = example.valid.long()
+            inputs.setdefault("attention_mask", example.valid.long())
         if example.target is not None:
             inputs["decoder_input_ids"] = example.target
             if example.target_valid is not None:
-                inputs["decoder_attention_mask"] = example.target_valid.long()
-        if getattr(text_config(self.opened.module), "use_cache", None) is not None:
-            inputs.setdefault("use_cache", False)
+                inputs.setdefault("decoder_attention_mask", example.target_valid.long())
         return inputs
 
 
@@ -308,21 +307,26 @@ def _written(model: HuggingFaceInputs, stream: Int[Tensor, "1 pos"], start: int)
     return written
 
 
+SELECTS = ("return_dict", "logits_to_keep", "num_logits_to_keep")
+"""Arguments that select what is returned, not what is computed. A reading has the outputs at all positions."""
+ORDINARY = {"input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask", "labels"}
+"""Arguments that need no comparison with the model's own call, as they are those with which models are opened."""
+
+
 def _of_arguments(model: HuggingFaceInputs, given: Mapping[str, Any]) -> Example:
     """Build an example from named arguments of the model's forward pass."""
-    arguments = {name: value for name, value in given.items() if value is not None and name != "return_dict"}
-    arguments = {name: torch.tensor(one) if isinstance(one, list) else one for name, one in arguments.items()}
+    arguments = {name: value for name, value in given.items() if value is not None and name not in SELECTS}
+    arguments = {name: torch.tensor(one) if isinstance(one, list) else one for name, one in copied(arguments).items()}
     _check_arguments(model, arguments)
+    for name in ("input_ids", "decoder_input_ids"):
+        if isinstance(ids := arguments.get(name), Tensor) and ids.dim() == 1:
+            arguments[name] = ids[None]
+    own_call = dict(arguments)
     ids, target = arguments.pop("input_ids", None), arguments.pop("decoder_input_ids", None)
-    masks: list[Tensor | None] = []
-    for name in ("attention_mask", "decoder_attention_mask"):
-        is_padding = isinstance(arguments.get(name), Tensor) and arguments[name].dim() == 2
-        masks.append(arguments.pop(name).cpu().bool() if is_padding else None)
     if isinstance(ids, Tensor):
-        ids = (ids[None] if ids.dim() == 1 else ids).cpu()
-        for row in ids.tolist():
+        stream = ids.cpu()
+        for row in stream.tolist():
             _ids(model, row)
-        stream = ids
     else:  # position numbers stand in for tokens
         vectors = arguments.get("inputs_embeds")
         n = model.shape.max_len if vectors is None else vectors.shape[1]
@@ -331,13 +335,60 @@ def _of_arguments(model: HuggingFaceInputs, given: Mapping[str, Any]) -> Example
         sizes = (len(value) for value in arguments.values() if isinstance(value, Tensor) and value.dim() > 1)
         stream = torch.arange(n)[None].expand(next(sizes, 1), -1)
     if target is not None:
-        target = (target[None] if target.dim() == 1 else target).cpu()
+        target = target.cpu()
         _check_range(model, target.flatten().tolist(), _n_target_tokens(model))
-    padding = {"valid": masks[0], "target_valid": masks[1]}
-    example = Example.unlabelled(stream, target, **padding, arguments=arguments or None)
+    example = Example.unlabelled(
+        stream,
+        target,
+        valid=_padding(arguments, "attention_mask", stream),
+        target_valid=None if target is None else _padding(arguments, "decoder_attention_mask", target),
+        arguments=arguments or None,
+    )
     if model.shape.is_pair and target is None:
         example = replace(example, target=_own_target(model, example))
+    masks = [name for name in ("attention_mask", "decoder_attention_mask") if name in arguments]
+    if masks or not own_call.keys() <= {*ORDINARY, main_input(model.opened.module)}:
+        model.opened.verify(model.inputs_of(example), own_call, len(stream))
+    for name in masks:
+        _check_mask(model, example, name)
     return _labelled(model, example)
+
+
+def _padding(arguments: Inputs, name: str, stream: Int[Tensor, "batch pos"]) -> Tensor | None:
+    """Which positions of a stream are not padding, from a mask [batch, pos]; None for another mask, or without one.
+
+    A mask of zeros and ones for the stream alone is taken out of the arguments; others stay, as one that also covers a cache.
+    """
+    mask = arguments.get(name)
+    if not isinstance(mask, Tensor) or mask.dim() != 2:
+        return None
+    valid = mask.cpu().bool()
+    if mask.shape == stream.shape and bool((mask.cpu() == valid).all()):
+        del arguments[name]
+    return valid[:, -stream.shape[1] :] if mask.shape[1] >= stream.shape[1] else None
+
+
+def _check_mask(model: HuggingFaceInputs, example: Example, name: str) -> None:
+    """Refuse a mask of 4 axes that the model adds to its scores although its values only say yes or no.
+
+    Raises `InputError` if a key that it forbids gets weight in a self-attention.
+    """
+    mask = (example.arguments or {})[name]
+    if not isinstance(mask, Tensor) or mask.is_floating_point() or mask.dim() != 4:
+        return
+    allowed = mask.cpu().bool()
+    forbidden = ~allowed & allowed.any(dim=-1, keepdim=True)
+    run = model.opened.run(model.inputs_of(example), n_batch=len(example.stream), keep=("*.pattern",))
+    stack = "decoder" if name.startswith("decoder") else model.shape.attention[0].stack
+    for site in model.shape.attention:
+        pattern = run[f"{site.path}.pattern"]
+        is_masked = site.stack == stack and not site.is_cross and pattern.shape[-2:] == mask.shape[-2:]
+        if is_masked and bool(((pattern > 0) & forbidden).any()):
+            kind = str(mask.dtype).removeprefix("torch.")
+            raise InputError(
+                f"This model's own attention adds a mask of type {kind} to its scores, so it masks nothing; pass {name} as "
+                'floats with -inf at forbidden cells, or load the model with attn_implementation="sdpa" for booleans.'
+            )
 
 
 def _check_arguments(model: HuggingFaceInputs, arguments: Mapping[str, Any]) -> None:

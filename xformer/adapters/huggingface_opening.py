@@ -120,7 +120,7 @@ def is_causal_class(model: nn.Module) -> bool:
 
 
 def call(model: nn.Module, inputs: Inputs) -> Any:
-    """One forward pass on the model's device, without a cache."""
+    """One forward pass on the model's device."""
     return model(**on_device(inputs, model))
 
 
@@ -252,8 +252,6 @@ def example_inputs(model: nn.Module, seed: int = 0) -> Inputs:
     if is_pair(model) and not type(model).__name__.endswith(("ForSequenceClassification", "ForQuestionAnswering")):
         n_target_tokens = n_target_tokens_of(model) or n_tokens  # a translator may have two vocabularies
         inputs["decoder_input_ids"] = tokens(N_TARGET, usual[usual < n_target_tokens])
-    if "use_cache" in takes or getattr(text, "use_cache", None) is not None:
-        inputs["use_cache"] = False
     return inputs
 
 

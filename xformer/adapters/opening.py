@@ -37,6 +37,7 @@ from xformer.adapters.on_demand import Calls, EarlyStopTape, OnDemand, Reduce, S
 from xformer.adapters.probe import ActiveRun, probe, running
 from xformer.edits import Edit
 from xformer.errors import EditError, InputError, UnavailableError
+from xformer.formatting import error_message
 from xformer.model_shape import READ_ONLY, ModelShape
 from xformer.site import after
 from xformer.tape import Tape, graph_of
@@ -139,6 +140,26 @@ class OpenedModel:
         """The model's full return value in eval mode, on its device."""
         with torch.no_grad(), running(None), preserve_state(self.module):
             return self.call(self.module, inputs)
+
+    def verify(self, inputs: Inputs, given: Inputs, n_batch: int) -> None:
+        """Compare a recorded run of `inputs` with the model's own call on the arguments that the caller gave.
+
+        Raises:
+            InputError: The model cannot be called with them, or the outputs differ by more than rounding.
+        """
+        name = type(self.module).__name__
+        try:
+            wanted = self.plain(given)
+        except Exception as error:  # a model may raise anything for inputs it cannot read
+            raise InputError(f"{name} could not be called with these arguments: {error_message(error, 200)}") from error
+        steps = (
+            "*.pattern" if self.backend == "returned_weights" else "*.z"
+        )  # a layer of which nothing is kept is fused
+        found = self.run(inputs, n_batch=n_batch, keep=(steps, self.output_name))[self.output_name]
+        try:
+            _difference(self, found, wanted)
+        except InputError as error:
+            raise InputError(f"These arguments of {name} cannot be read. {error}") from error
 
     def attached_call(self, inputs: Inputs, run: ActiveRun) -> Any:
         """The model's full return value while `run` records it."""
@@ -251,21 +272,28 @@ def _located(
 def _verify(opened: OpenedModel, examples: Sequence[Inputs], stock: list[Tensor]) -> Verification:
     """Compare recorded runs with the model's outputs. Raises `InputError` if they differ by more than rounding."""
     worst, warnings = 0.0, []
-    dtypes = {weight.dtype for weight in opened.module.parameters() if weight.dtype in TOLERANCE}
     for inputs, wanted in zip(examples, stock, strict=True):
         run = opened.run(inputs, n_batch=len(wanted))
-        found = run[opened.output_name]
-        if not torch.equal(wanted.isnan(), found.isnan()):
-            raise InputError("A recorded run has NaN at different positions than the model's own output.")
+        worst = max(worst, _difference(opened, run[opened.output_name], wanted))
         if bool(wanted.isnan().any()):
             warnings.append(f"The model's output is NaN. {first_nan(run)}")
-        difference = float((found.double() - wanted.double()).nan_to_num(0.0).abs().max())
-        largest = float(wanted.double().nan_to_num(0.0).abs().max())
-        tolerance = max(TOLERANCE.get(dtype, 1e-4) for dtype in {wanted.dtype, *dtypes})
-        if not difference <= tolerance * max(1.0, largest):
-            raise InputError(f"A recorded run differs from the model itself by {difference:.2g}.")
-        worst = max(worst, difference)
     return Verification(opened.backend, worst, warnings=tuple(dict.fromkeys(warnings)))
+
+
+def _difference(opened: OpenedModel, found: Tensor, wanted: Tensor) -> float:
+    """The largest difference of a recorded output from the model's. Raises `InputError` if it is more than rounding."""
+    if found.shape != wanted.shape:
+        raise InputError(
+            f"A recorded run returns {list(found.shape)} numbers, and the model itself {list(wanted.shape)}."
+        )
+    if not torch.equal(wanted.isnan(), found.isnan()):
+        raise InputError("A recorded run has NaN at different positions than the model's own output.")
+    difference = float((found.double() - wanted.double()).nan_to_num(0.0).abs().max())
+    largest = float(wanted.double().nan_to_num(0.0).abs().max())
+    dtypes = {wanted.dtype, *(weight.dtype for weight in opened.module.parameters() if weight.dtype in TOLERANCE)}
+    if not difference <= max(TOLERANCE.get(dtype, 1e-4) for dtype in dtypes) * max(1.0, largest):
+        raise InputError(f"A recorded run differs from the model itself by {difference:.2g}.")
+    return difference
 
 
 def _takes_a_function(module: nn.Module) -> bool:
@@ -405,6 +433,11 @@ class ExternalAdapter(WithoutTask):
         x = x.to(next(module.parameters()))
         if side == "k" and kwargs.get("key_value_states") is not None:
             kwargs = {**kwargs, "key_value_states": x}
+        from transformers import Cache
+
+        if any(isinstance(value, Cache) for value in (example.arguments or {}).values()):
+            raise UnavailableError("Keys from a cache are no parts of the stream, so scores cannot be decomposed.")
+        kwargs = {name: None if isinstance(value, Cache) else value for name, value in kwargs.items()}  # it is filled
         if args:
             args = (x, *args[1:])
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,8 +94,7 @@ class Example:
         else:
             read = self.stream[index] if self.valid is None else self.stream[index][self.valid[index]]
             source, answer = tuple(read.tolist()), tuple(one for one in self.labels[index].tolist() if one != IGNORED)
-        is_row = {name: isinstance(value, Tensor) and len(value) == n for name, value in (self.arguments or {}).items()}
-        given = self.arguments and {name: one[rows] if is_row[name] else one for name, one in self.arguments.items()}
+        given = self.arguments and {name: _of_input(one, index % n, n) for name, one in self.arguments.items()}
         return Example(
             source, answer, self.tokens[rows], of(self.target), self.stream[rows], self.labels[rows],
             of(self.valid), of(self.target_valid), given,
@@ -108,6 +108,18 @@ def batch_rows(typed: Any) -> list[Any] | None:
     if not isinstance(typed, list) or not all(isinstance(one, str | list | tuple | Tensor) for one in typed):
         return None
     return list(typed) or None
+
+
+def _of_input(value: Any, index: int, n: int) -> Any:
+    """Return one input's part of an argument of a batch of `n`: a row of a tensor, also in a mapping, or of a cache."""
+    if isinstance(value, Tensor):
+        return value[index : index + 1] if value.dim() and len(value) == n else value
+    if isinstance(value, dict):
+        return {name: _of_input(one, index, n) for name, one in value.items()}
+    if hasattr(value, "batch_select_indices"):  # a cache of Transformers
+        value = copy.deepcopy(value)
+        value.batch_select_indices(torch.tensor([index]))
+    return value
 
 
 def _rows(values: Sequence[Tensor], fill: int) -> Tensor:

@@ -262,13 +262,32 @@ def packing(exam: Exam) -> Finding:
     )
     is_masked = packed.segments is not None or _blocks(exam, packed, n_before)
     assume(is_masked, "The model builds no mask from positions that restart.")
-    return exam.compare(
-        [Pair(Run(tokens), packed, range(n), range(n_before, n_before + n), title="another document before it")],
+    pairs = [Pair(Run(tokens), packed, range(n), range(n_before, n_before + n), title="another document before it")]
+    leak = "With {title} in the row, outputs change by {size}: documents attend to each other."
+    finding = exam.compare(
+        pairs,
         "A document gives the same output alone and packed after another one.",
-        "With {title} in the row, outputs change by {size}: documents attend to each other.",
+        leak,
         "Check how the mask is built from the segments (or from positions that restart): it must be block-diagonal, and "
         "positions must start at 0 in each document.",
     )
+    usual = _with_cache(exam)
+    if finding.verdict == "holds" and packed.segments is None and not _blocks(usual, packed, n_before):
+        found = usual.compare(pairs, "", leak, "").sentence
+        assume(
+            not found,
+            f"The model builds a mask from positions that restart only if it is given use_cache=False. {found}",
+        )
+    return finding
+
+
+def _with_cache(exam: Exam) -> Exam:
+    """Return the examination of calls as users make them: with the cache that the configuration asks for."""
+    subject = exam.subject
+    name = subject.takes.get("keep")
+    if name is None or not getattr(subject.config, "use_cache", False):
+        return exam
+    return replace(exam, subject=replace(subject, extra={name: True, **subject.extra}))
 
 
 def _blocks(exam: Exam, packed: Run, n_before: int) -> bool:
