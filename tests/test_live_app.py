@@ -32,13 +32,16 @@ def gpt2() -> nn.Module:
 def shown(*arguments: object, **options: object) -> dict[str, str]:
     """Return the parameters of the link."""
     url = xformer.show(*arguments, wait=False, **options)  # type: ignore[arg-type]
-    return {name: value for name, [value] in parse_qs(urlsplit(url).query).items()}
+    parameters = {name: value for name, [value] in parse_qs(urlsplit(url).query).items()}
+    assert len(parameters.pop("secret")) > 20
+    return parameters
 
 
 def test_link_has_the_model_and_the_input(gpt2: nn.Module, capsys: pytest.CaptureFixture[str]) -> None:
     reverse = xformer.load("checkpoints/reverse")
     assert shown(reverse, "3 7 12 9") == {"model": "memory:reverse", "input": "3 7 12 9"}
-    assert capsys.readouterr().out == "Open http://127.0.0.1:1/attention?model=memory%3Areverse&input=3+7+12+9\n"
+    link = "http://127.0.0.1:1/attention?model=memory%3Areverse&input=3+7+12+9&secret="
+    assert capsys.readouterr().out.startswith(f"Open {link}")
     assert shown(reverse.model, torch.tensor([[3, 7]]), name="my model")["input"] == "3 7"
     assert shown(gpt2, [1, 2, 3])["input"] == "1 2 3"
     assert shown(nn.MultiheadAttention(8, 2), (torch.randn(3, 1, 8),) * 3)["input"] == "as given"

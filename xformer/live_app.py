@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import re
+import secrets
 import sys
 import threading
 import time
@@ -27,6 +28,7 @@ from xformer.reading import Readable, adapter_of
 
 _START_SECONDS = 60
 _lock = threading.Lock()
+_SECRET = secrets.token_urlsafe(16)
 _base = ""
 """The address of the server; empty until it is started."""
 
@@ -43,7 +45,7 @@ def show(
     """Open a loaded model in the app and print the link.
 
     The app uses the given module itself, not a copy, and does not change it. After further training, call `show` again. The
-    link works only on this machine.
+    link works only on this machine, and contains a secret that keeps its other accounts out.
 
     Args:
         model: Any model that `xformer.read` accepts: an xformer model or its checkpoint, a `PreTrainedModel`, another torch
@@ -66,7 +68,7 @@ def show(
     Example:
         >>> import xformer
         >>> xformer.show(xformer.load("checkpoints/reverse"), "3 7 12 9")  # doctest: +SKIP
-        Open http://127.0.0.1:40613/attention?model=memory%3Areverse&input=3+7+12+9
+        Open http://127.0.0.1:40613/attention?model=memory%3Areverse&input=3+7+12+9&secret=…
     """
     if missing := [library for library in ("streamlit", "plotly", "altair") if find_spec(library) is None]:
         raise MissingLibraryError(f"The app needs {', '.join(missing)}: pip install 'xformer[app]'")
@@ -82,7 +84,7 @@ def show(
     usual = adapter.task.config.name if isinstance(adapter, TaskModel) else usual
     title = re.sub(r"[^\w.-]+", "-", name or usual)[:80] or "model"  # safe in a link
     kept = keep_in_memory(adapter, title)
-    url = f"{base}/{screen}?{urlencode({'model': kept, 'input': typed})}"
+    url = f"{base}/{screen}?{urlencode({'model': kept, 'input': typed, 'secret': _SECRET})}"
     print(f"Open {url}", flush=True)
     is_interactive = hasattr(sys, "ps1") or hasattr(builtins, "get_ipython")
     if not is_interactive if wait is None else wait:
@@ -127,7 +129,7 @@ def _start() -> str:
         raise InputError("Another package called `pages` hides the screens of the app; start Python without it.")
     import uvicorn
 
-    app = import_module("pages.shared.serving").guest_app()
+    app = import_module("pages.shared.serving").guest_app(_SECRET)
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None))
     thread = threading.Thread(target=server.run, name="xformer app", daemon=True)
     thread.start()

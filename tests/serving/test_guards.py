@@ -16,6 +16,7 @@ from pages.shared.serving.access import (
     COOKIE,
     HostGuard,
     MessageGuard,
+    SecretGuard,
     SecurityHeaders,
     VisitorCookie,
     is_forwarded,
@@ -152,6 +153,26 @@ def test_the_names_of_this_machine_are_found_without_a_name_server(
         monkeypatch.setattr(access.socket, name, asked)
     assert is_own(access.socket.gethostname())
     assert not is_own("evil.example")
+
+
+def test_only_a_browser_with_the_secret_is_admitted() -> None:
+    inner = Inner()
+    guard, query = SecretGuard(inner, "the secret"), b"model=a%20b&secret=the+secret&input="
+    place = {"path": "/attention", "server": ("127.0.0.1", 8501)}
+    for wrong in (b"", b"secret=", b"secret=the", b"secret=%C3%A4"):
+        assert ask(guard, query_string=wrong, **place)[0]["status"] == 403
+    assert ask(guard, "websocket", query_string=query, incoming=received(b"x"), **place)[0]["type"] == "websocket.close"
+    assert not inner.heard
+    start = ask(guard, query_string=query, **place)[0]
+    headers = dict(start["headers"])
+    assert (start["status"], headers[b"location"]) == (303, b"/attention?model=a+b&input=")
+    cookie = headers[b"set-cookie"].partition(b";")[0]
+    assert b"httponly" in headers[b"set-cookie"].lower()
+    known = {"headers": [(b"cookie", cookie)], **place}
+    assert ask(guard, **known)[0]["status"] == 200
+    ask(guard, "websocket", incoming=received(b"x"), **known)
+    assert inner.heard == [b"x"]
+    assert ask(guard, headers=[(b"cookie", cookie + b"x")], **place)[0]["status"] == 403
 
 
 def test_a_proxy_is_recognised_by_its_headers() -> None:

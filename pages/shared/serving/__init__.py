@@ -15,7 +15,7 @@ import streamlit as st
 from starlette.middleware import Middleware
 
 import __main__
-from pages.shared.serving.access import HostGuard, MessageGuard, SecurityHeaders, VisitorCookie
+from pages.shared.serving.access import HostGuard, MessageGuard, SecretGuard, SecurityHeaders, VisitorCookie
 from pages.shared.serving.classroom import routes
 from pages.shared.serving.limits import Attendance, ConnectionGuard, UploadGuard
 from pages.shared.streamlit_compat import freeze_objects, ignore_pages_folder, restore_main_module
@@ -26,11 +26,15 @@ _lock = threading.Lock()
 _guest_of: ModuleType | None = None
 
 
-def guest_app() -> st.App:
-    """The app for the process of a notebook or script, which keeps its settings; `xformer.show` serves it."""
+def guest_app(secret: str) -> st.App:
+    """The app for the process of a notebook or script, which keeps its settings; `xformer.show` serves it.
+
+    Only browsers that have opened a link with the secret are admitted.
+    """
     for name in ("uvicorn.access", "uvicorn.error", "xformer.memory"):  # they log for the operator of a server
         logging.getLogger(name).addFilter(lambda record: record.levelno >= logging.ERROR)
-    return st.App(APP / "app.py", routes=routes(), middleware=prepare(guest_of=__main__))
+    guards = [Middleware(SecretGuard, secret=secret), *prepare(guest_of=__main__)]
+    return st.App(APP / "app.py", routes=routes(), middleware=guards)
 
 
 def prepare(guest_of: ModuleType | None = None) -> list[Middleware]:

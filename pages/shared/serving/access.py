@@ -13,12 +13,12 @@ import socket
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import ClassVar
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import streamlit as st
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pages.shared.streamlit_compat import message_kind
@@ -33,6 +33,8 @@ _HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 COOKIE = "xformer_visitor"
+SECRET = "secret"
+"""The parameter of a link with the secret of `SecretGuard`."""
 _YEAR = 365 * 24 * 3600
 _CONTENT_POLICY = (
     "default-src 'self'",
@@ -253,6 +255,34 @@ class VisitorCookie(Guard):
             await send(message)
 
         await self.app(scope, receive, with_cookie)
+
+
+class SecretGuard(Guard):
+    """Admits browsers that have opened a link with the secret, and no other account of this machine.
+
+    The link sets a cookie and leads to the same page without the secret, so that no copied address contains it.
+    """
+
+    def __init__(self, app: ASGIApp, secret: str) -> None:
+        super().__init__(app)
+        self.secret = secret
+
+    async def guard(self, scope: Scope, receive: Receive, send: Send) -> None:
+        query = parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+        _, port = scope.get("server") or ("", None)
+        cookie = f"xformer_secret_{port}"  # cookies of all ports of a machine are sent to each
+        known = cookie_parser(Headers(scope=scope).get("cookie", "")).get(cookie, "")
+        if secrets.compare_digest(known.encode(), self.secret.encode()):
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({**_REFUSED, "reason": "The secret of this app is missing"})
+        elif secrets.compare_digest(dict(query).get(SECRET, "").encode(), self.secret.encode()):
+            rest = urlencode([(name, value) for name, value in query if name != SECRET])
+            answer = RedirectResponse(f"{scope['path']}?{rest}" if rest else scope["path"], 303)
+            answer.set_cookie(cookie, self.secret, httponly=True, samesite="lax")
+            await answer(scope, receive, send)
+        else:
+            await PlainTextResponse("Open this app by the link that xformer.show prints.\n", 403)(scope, receive, send)
 
 
 def readable(data: bytes) -> bytes | None:

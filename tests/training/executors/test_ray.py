@@ -307,6 +307,20 @@ def test_exceeded_local_quota_fails_the_run_with_a_message(office: Office, monke
     assert not office.cluster.actors
 
 
+@pytest.mark.parametrize("path", ["../precious", "/{folder}/precious", "{run}/../../precious", "other/precious", ""])
+def test_node_cannot_delete_outside_its_run(office: Office, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    run, ask, folder = office.store.add(ENDLESS), office.cluster.ask, office.store.folder
+    kept = [folder.parent / "precious", folder / "other" / "precious"]
+    for file in kept:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("kept")
+    gone = [path.format(run=run, folder=folder.parent)]
+    monkeypatch.setattr(office.cluster, "ask", lambda *args: (one := ask(*args)) and replace(one, gone=gone))
+    entry = office.wait_for_end(run)
+    assert "a file that does not belong to this run" in entry.message
+    assert all(file.exists() for file in kept)
+
+
 @pytest.mark.parametrize("path", ["../../7.npy", "{run}/maps/../../../7.npy"])
 def test_node_cannot_write_outside_its_run(office: Office, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     run, ask, maps = office.store.add(ENDLESS), office.cluster.ask, io.BytesIO()

@@ -236,7 +236,7 @@ class RayExecutor(Executor):
         seen.after |= {run: rows[-1]["step"] for run, rows in report.rows.items() if rows}
         if report.is_whole:
             for path in report.gone:
-                (self.store.folder / path).unlink(missing_ok=True)
+                (self.store.folder / path).unlink(missing_ok=True)  # `_take_files` has checked the path
             seen.forget = [model["id"] for model in report.models]
         if not (report.is_over and report.is_whole):
             return True
@@ -273,10 +273,11 @@ class RayExecutor(Executor):
                     insert_run(db, values)
 
     def _take_files(self, entry: Entry, batch: Batch, seen: Seen, report: Report) -> None:
-        maps = f"{entry.id}/maps/"
+        maps, own = f"{entry.id}/maps/", {entry.id, *(one.id for one in batch.members)}
+        for path in (*report.files, *report.gone):
+            if ".." in Path(path).parts or Path(path).parts[:1] not in {(run,) for run in own}:
+                raise RunStoreError(f"The node named a file that does not belong to this run: {path!r:.100}.")
         for path, (stamp, content) in report.files.items():
-            if ".." in Path(path).parts or Path(path).parts[0] not in {entry.id, *(one.id for one in batch.members)}:
-                raise RunStoreError(f"The node sent a file that does not belong to this run: {path!r:.100}.")
             if path.startswith(maps) and Path(path).stem.isdecimal():
                 self._take_maps(self.store.folder_of(entry.id), batch, int(Path(path).stem), content)
                 seen.maps[path] = stamp
