@@ -205,3 +205,12 @@ def test_packing_a_run_without_a_record_raises(tmp_path: Path) -> None:
     run = store.add(PRESETS["reverse"])
     with pytest.raises(CheckpointError, match="has no recorded probe yet"):
         to_archive(store, run)
+
+
+def test_a_long_curve_of_a_card_is_thinned(recorded: AttentionHealth, tmp_path: Path) -> None:
+    store, files = RunStore(tmp_path), files_of(to_archive(store_of(recorded), recorded.run))
+    card = json.loads(files["card.json"])
+    files["card.json"] = json.dumps(card | {"curve": [{"step": at, "loss": 1.0} for at in range(30_001)]}).encode()
+    steps = [row["step"] for row in store.rows(from_archive(store, packed(files), owner="me").run)]
+    assert 15_000 <= len(steps) <= 15_010
+    assert steps[-1] == 30_000

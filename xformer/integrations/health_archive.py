@@ -61,6 +61,8 @@ MAX_BYTES = 512 * 1024**2
 """The limit on the bytes of all unpacked arrays."""
 MAX_FILES = 4_096
 """The limit on the files of an archive, and on the arrays of a file."""
+MAX_CARD_BYTES, MAX_ROWS = 32 * 1024**2, 20_000
+"""The limit on the bytes of a card, and on the rows of its curve that are kept."""
 _WANTED = re.compile(rf"(?P<folder>(?:[^/]+/)*)(?P<file>{CARD}|{FOLDER}/{FILE}|{FOLDER}/\d{{6,8}}\.npz)", re.ASCII)
 _DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, EOFError, OSError, ValueError)
 """The errors that zipfile raises for damaged, encrypted and unsupported archives."""
@@ -133,6 +135,8 @@ def from_archive(
     files = _files_of_run(content)
     if CARD not in files:
         raise CheckpointError(f"The archive has no {CARD}; pack a run's whole folder, or use Download in Runs.")
+    if len(files[CARD]) > MAX_CARD_BYTES:
+        raise CheckpointError(f"The archive's {CARD} may have {MAX_CARD_BYTES:,} bytes, got {len(files[CARD]):,}.")
     card = strict_json(files[CARD].decode(errors="replace"), CARD)
     if not isinstance(card, dict):
         raise CheckpointError(f"The archive's {CARD} must be a JSON object, got {type(card).__name__}.")
@@ -186,7 +190,7 @@ def _files_of_run(content: bytes) -> dict[str, bytes]:
 def _unpacked(content: bytes, most: int, what: str) -> tuple[dict[str, bytes], int]:
     """Unpack a zip file of up to `most` bytes. Returns its files, and how many of the `most` bytes are left."""
     try:
-        if content.count(b"PK\1\2") > 100 * MAX_FILES:  # zipfile allocates memory for all entries when it opens a file
+        if content.count(b"PK\1\2") > 4 * MAX_FILES:  # zipfile allocates memory for all entries when it opens a file
             raise CheckpointError(f"{what} has too many files; at most {MAX_FILES:,} are read.")
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             members = [one for one in archive.infolist() if what != "The archive" or _WANTED.fullmatch(one.filename)]
@@ -248,9 +252,14 @@ def _drawable(record: HealthRecord, planes: Planes) -> dict[str, tuple[int, ...]
 
 
 def _rows(curve: Any, record: HealthRecord, steps: int) -> list[dict[str, Any]]:
-    """The curve of the card, with the loss and scores of the probes. Damaged rows of the card are left out."""
+    """The curve of the card, with the loss and scores of the probes. Damaged rows of the card are left out.
+
+    Of a curve with more than `MAX_ROWS` rows, every second one is kept, or fewer.
+    """
     rows: dict[int, dict[str, Any]] = {}
-    for one in curve if isinstance(curve, list) else []:
+    curve = curve if isinstance(curve, list) else []
+    every = max(1, -(-len(curve) // MAX_ROWS))
+    for one in curve[::-every][::-1]:
         if isinstance(one, dict) and (row := metrics_row(one.get("step"), one)) and row["step"] <= MAX_STEPS:
             kept = {name: row[name] for name in (*FIGURES, *SUMMARY) if is_number(row.get(name))}
             rows[row["step"]] = kept | {"note": one_line(row.get("note"), 300)}

@@ -403,6 +403,8 @@ def _table(
         found = re.search(r"line (\d+)", str(error))
         at = where.at(where.line + int(found[1]) - 1) if found else where
         at.fail(f"The {what} must be valid TOML ({error})", next(iter(lines), "nothing"), "a = 1")
+    except RecursionError:
+        where.fail(f"The {what} must be TOML that is not nested too deeply", next(iter(lines), ""), "a = 1")
     for name in needs:
         if name not in table:
             where.fail(f"The {what} needs {_names(needs)}", _names(table), f"{name} = {fields[name].example}")

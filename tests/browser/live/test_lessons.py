@@ -57,6 +57,8 @@ WRONG = {
     "a layer that is none": (block("predict", *PREDICT[:3], 'site = "layer 1"'), "line 13: The field site must be the path"),
     "a choice without bound": (block("predict", *CHOICE, CHOICES.replace(", at_least = 0", "")), "The choice needs text, at_"),
     "bounds that fall": (block("predict", *CHOICE, CHOICES), "values of the choices must increase, got [1, 0]; for example"),
+    "nested": (block("show", "mask = " + "[" * 5000), "not nested too deeply"),
+    "nested front": ("+++\ntitle = " + "[" * 5000 + "\n+++\n", "not nested too deeply"),
 }  # fmt: skip
 
 
