@@ -70,6 +70,8 @@ def _live(run: str, visitor: str, moves: bool) -> None:
     except CheckpointError as error:
         st.error(escape_markdown(str(error)), icon=":material/broken_image:")
         return
+    for _, problem in record.problems[:6]:
+        st.warning(escape_markdown(problem), icon=":material/warning:")
     if not record.steps:
         st.info("The first picture appears with the first probe.", icon=":material/hourglass_top:")
         return

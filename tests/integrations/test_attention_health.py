@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import random
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 
 import xformer
 from benchmarks.health import GPT
-from xformer.errors import CheckpointError, ConfigError, InputError, RunStoreError, UnavailableError
+from xformer.errors import CheckpointError, ConfigError, InputError, RunStoreError
 from xformer.integrations import AttentionHealth, HealthRecord
 from xformer.training import jobs, liveness
 from xformer.training.run_store import RunStore
@@ -169,8 +173,6 @@ def test_a_probe_of_text_uses_the_tokenizer_and_its_padding() -> None:
     health = AttentionHealth(["a long text", "short"], tokenizer=tokenizer)
     health.step(model, 0)
     assert health.table()["padding"].eq(0).all()
-    with pytest.raises(InputError, match=r"A text probe needs a tokenizer; pass tokenizer="):
-        AttentionHealth("a text").step(model, 0)
 
 
 def test_lightning_is_bit_identical_with_and_without_it(tmp_path: Path) -> None:
@@ -210,6 +212,37 @@ def test_lightning_is_bit_identical_with_and_without_it(tmp_path: Path) -> None:
     assert (entry.state, entry.step) == ("finished", STEPS)
 
 
+def test_lightning_steps_without_a_loss_and_of_unknown_number_are_recorded() -> None:
+    lightning: Any = pytest.importorskip("lightning")
+
+    class Endless(torch.utils.data.IterableDataset[Tensor]):
+        def __iter__(self) -> Iterator[Tensor]:
+            return iter(batches(8).flatten(0, 1))
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = Dropping()
+
+        def training_step(self, batch: Tensor, index: int) -> Any:
+            loss = F.cross_entropy(self.model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+            return None if index % 2 else {"loss": loss, "size": len(batch)}
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        health = AttentionHealth(batches()[0, :2, :7], every=1)
+        trainer = lightning.Trainer(
+            max_epochs=1, callbacks=[health], accelerator="cpu", logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False,
+        )  # fmt: skip
+        trainer.fit(Module(), torch.utils.data.DataLoader(Endless(), batch_size=5))
+    assert health.record.problems == []
+    assert len(health.record.probes) > 2
+
+
 @pytest.mark.cuda
 def test_measures_on_a_gpu_equal_those_on_the_cpu() -> None:
     tables = []
@@ -230,15 +263,15 @@ def process_group(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("process_group")
-def test_ddp_is_bit_identical_and_fsdp_is_rejected() -> None:
+def test_ddp_is_bit_identical_and_fsdp_is_refused_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     make = lambda: nn.parallel.DistributedDataParallel(Dropping())  # noqa: E731
     health = AttentionHealth(batches()[0, :2, :7], every=2)
     assert same(plain(make, None), plain(make, health))
     assert health.table()["step"].unique().tolist() == [2, 4, 6]
     sharded = Dropping()
     fully_shard(sharded, mesh=init_device_mesh("cpu", (1,)))
-    with pytest.raises(UnavailableError, match="but FSDP shards those of FSDPDropping; use DistributedDataParallel"):
-        health.step(sharded, 8)
+    assert AttentionHealth(batches()[0], every=1).step(sharded, 8) == []
+    assert "but FSDP shards those of FSDPDropping; use DistributedDataParallel" in caplog.text
 
 
 def test_other_ranks_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,18 +288,266 @@ def test_invalid_settings_are_rejected() -> None:
         AttentionHealth(batches()[0], thresholds={"entropy": 1.0})
 
 
-def test_a_module_without_attention_is_rejected_at_the_first_probe() -> None:
-    with pytest.raises(InputError, match="cannot be read"):
-        AttentionHealth(batches()[0]).step(nn.Sequential(nn.Embedding(VOCAB, 5), nn.Linear(5, VOCAB)), 0)
+class Failing(GPT):
+    """A model that does something unexpected in eval mode, or at a step."""
+
+    def __init__(self, failure: Callable[[Tensor], Any] | None) -> None:
+        super().__init__(VOCAB, d_model=12, n_heads=3, max_len=POS)
+        self.failure = failure
+
+    def forward(self, ids: Tensor, pads: Tensor | None = None) -> Any:
+        logits = super().forward(ids, pads)
+        return logits if self.training or self.failure is None else self.failure(logits)
 
 
-def test_a_later_probe_that_fails_does_not_end_the_training(caplog: pytest.LogCaptureFixture) -> None:
-    model, health = Dropping(), AttentionHealth(batches()[0, :2, :7], every=1)
+def raising(error: BaseException) -> Callable[[Tensor], Any]:
+    def failure(logits: Tensor) -> None:
+        raise error
+
+    return failure
+
+
+OOM = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+PROBES: dict[str, tuple[Any, Callable[[Tensor], Any] | None, str]] = {
+    "too long": (
+        torch.zeros(2, POS + 3, dtype=torch.long),
+        None,
+        "The probe needs row 13 of position, which has 11 rows",
+    ),
+    "of another tokenizer": (
+        batches()[0] + VOCAB,
+        None,
+        r"of token, which has 19 rows: is it too long, or of another tok",
+    ),
+    "empty": (batches()[0, :, :0], None, "could not be probed: "),
+    "floats": (torch.randn(2, 7), None, "RuntimeError: Expected tensor"),
+    "other names": ({"input_ids": batches()[0]}, None, "unexpected keyword argument 'input_ids'"),
+    "no probe": (None, None, "could not be probed: "),
+    "text without a tokenizer": ("a text", None, "A text probe needs a tokenizer; pass tokenizer="),
+    "dropout in eval mode": (
+        batches()[0],
+        lambda x: F.dropout(x, 0.5),
+        r"two runs of Failing in eval mode differ by .* Is drop",
+    ),
+    "no output in eval mode": (batches()[0], lambda x: None, "could not be probed: A module must return"),
+    "text as output": (batches()[0], lambda x: "text", "could not be probed: A module must return"),
+    "an error": (batches()[0], raising(ValueError("not now")), "could not be probed: ValueError: not now."),
+    "an error without a message": (batches()[0], raising(AssertionError()), "could not be probed: AssertionError."),
+    "no memory": (batches()[0], raising(OOM), "could not be probed: OutOfMemoryError: CUDA out of memory."),
+}
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_a_probe_that_fails_is_one_warning_and_the_training_goes_on(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    probe, failure, reason = PROBES[name]
+    health = AttentionHealth(probe, every=1)
+    make = lambda: Failing(failure)  # noqa: E731
+    assert same(plain(make, None, steps=3), plain(make, health, steps=3))
+    [record] = caplog.records
+    assert re.search(reason, record.message)
+    assert (record.levelname, record.message[:7]) == ("WARNING", "Step 1 ")
+    assert health.record.problems == [(1, record.message)]
+    assert health.table().empty
+    assert "Step 1 could not be probed" in health.report()._repr_html_()
+
+
+def test_a_module_without_attention_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert AttentionHealth(batches()[0]).step(nn.Sequential(nn.Embedding(VOCAB, 5), nn.Linear(5, VOCAB)), 0) == []
+    assert "cannot be read" in caplog.text
+
+
+def test_an_interrupt_passes_and_the_model_is_as_found() -> None:
+    model, health = Failing(raising(KeyboardInterrupt())), AttentionHealth(batches()[0, :2, :7], every=1)
+    found = [dict(vars(part)) for part in model.modules()]
+    random = torch.get_rng_state()
+    with pytest.raises(KeyboardInterrupt):
+        health.step(model, 0)
+    assert [dict(vars(part)) for part in model.modules()] == found
+    assert not any(part._forward_pre_hooks for part in model.modules())
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_a_probe_is_tried_again_after_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    model, health = Failing(raising(OOM)), AttentionHealth(batches()[0, :2, :7], every=1)
     health.step(model, 0)
+    model.failure = None
+    health.step(model, 1)
     model.blocks[0] = nn.Identity()
     model.blocks[1] = nn.Identity()
+    assert health.step(model, 2) == []
+    assert [text.partition(":")[0] for _, text in health.record.problems] == [
+        f"Step {n} could not be probed" for n in (0, 2)
+    ]
+    assert health.table()["step"].unique().tolist() == [1]
+
+
+LOSSES = {"a vector": torch.ones(3), "text": "low", "complex": torch.tensor(1j), "a dictionary": {"loss": 1.0}}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_that_is_no_number_is_one_warning(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    model, health = Dropping(), AttentionHealth(batches()[0, :2, :7], every=1)
+    loss: Any = LOSSES[name]
+    for step in range(3):
+        health.step(model, step, loss=loss, learning_rate=loss)
+    assert [text.split(":")[0] for _, text in health.record.problems] == [
+        "Step 0 has a loss that could not be recorded", "Step 0 has a learning_rate that could not be recorded",
+    ]  # fmt: skip
+    assert health.record.losses == []
+    assert len(health.record.probes) == 3
+
+
+def test_losses_with_a_graph_and_nan_are_recorded_and_odd_steps_are_not() -> None:
+    model, health = Dropping(), AttentionHealth(batches()[0, :2, :7], every=1)
+    weight = nn.Parameter(torch.ones(1))
+    assert health.step(model, 0, loss=2 * weight) == []
+    assert [alarm.rule for alarm in health.step(model, 1, loss=weight.sum() * math.nan)] == ["nan"]
+    for step in (-1, 2.5, None, "3"):
+        odd: Any = step
+        assert health.step(model, odd, loss=1.0) == []
+    assert [at for at, _ in health.record.losses] == [0, 1]
+    assert "step must be from 0 to" in health.record.problems[0][1]
+    assert health.step(model, torch.tensor(4), loss=1.0) == []  # type: ignore[arg-type]
+    assert health.record.steps == [0, 1, 4]
+
+
+def test_steps_that_go_back_replace_the_record_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model, health = Dropping(), AttentionHealth(batches()[0, :2, :7], every=1, out=tmp_path)
+    for step in (0, 1, 2, 3, 1):
+        health.step(model, step, loss=float(step))
+    assert "Step 1 follows step 3: the record from step 1 on is replaced." in caplog.text
+    assert health.record.steps == [0, 1]
+    assert [at for at, _ in health.record.losses] == [0, 1]
+    assert HealthRecord.load(RunStore(tmp_path).folder_of(health.run)).steps == [0, 1]
+    assert [row["step"] for row in RunStore(tmp_path).rows(health.run)] == [0, 1]
+
+
+def test_a_second_model_is_a_warning_and_a_successor_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    first, health = Dropping(), AttentionHealth(batches()[0, :2, :7], every=1)
+    health.step(first, 0)
+    health.step(Dropping(), 1)
+    assert "This is not the Dropping of the first step; use one AttentionHealth per model." in caplog.text
+    assert health.record.steps == [0]
+    del first
+    health.step(Dropping(), 2)
+    assert health.record.steps == [0, 2]
+
+
+def test_a_model_that_grows_is_compared_with_itself_since_then(caplog: pytest.LogCaptureFixture) -> None:
+    model, health = Dropping(), AttentionHealth(batches()[0, :2, :7], every=1)
+    health.step(model, 0)
+    model.blocks.append(copy.deepcopy(model.blocks[0]))
     assert health.step(model, 1) == []
-    assert "Step 1 could not be probed" in caplog.text
+    assert health.step(model, 2) == []
+    assert "Step 1 has other layers or heads than before" in caplog.text
+    assert set(health.table().query("step == 2")["layer"]) == {f"decoder.{at}.attn" for at in range(3)}
+    assert not health.table().query("step == 2")[["moved"]].isna().any().any()
+    del model.blocks[0]
+    assert health.step(model, 3) == []
+    assert len(set(health.table().query("step == 3")["layer"])) == 2
+    assert len(health.record.problems) == 1
+
+
+def test_layers_that_are_skipped_from_some_step_on_are_followed() -> None:
+    class Shallow(GPT):
+        depth = 3
+
+        def forward(self, ids: Tensor, pads: Tensor | None = None) -> Tensor:
+            x = self.token(ids)
+            for block in list(self.blocks)[: self.depth]:
+                x = block(x)
+            return self.head(x)
+
+    model, health = Shallow(VOCAB, d_model=12, n_layers=3, n_heads=3), AttentionHealth(batches()[0], every=1)
+    health.step(model, 0)
+    model.depth = 2
+    assert health.step(model, 1) == []
+    assert health.table().groupby("step")["layer"].nunique().tolist() == [3, 2]
+
+
+def test_adapters_that_are_added_and_merged_are_followed() -> None:
+    peft: Any = pytest.importorskip("peft")
+    model, health = llama(), AttentionHealth(batches()[0, :2, :7], every=1)
+    health.step(model, 0)
+    wrapped = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+    for step in (1, 2):
+        wrapped(input_ids=batches()[0], labels=batches()[0]).loss.backward()
+        assert health.step(wrapped, step) == []
+    assert health.step(wrapped.merge_and_unload(), 3) == []
+    assert health.record.steps == [0, 1, 2, 3]
+    assert health.record.problems == []
+
+
+@pytest.mark.parametrize("part", ["measure", "raised"])
+def test_an_error_in_a_measure_or_a_rule_is_a_warning(
+    part: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*args: Any) -> Any:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(f"xformer.integrations.attention_health.{part}", broken)
+    health = AttentionHealth(batches()[0, :2, :7], every=1)
+    for step in (0, 1):
+        assert health.step(Dropping(), step) == []
+    assert "ZeroDivisionError: by zero." in caplog.text
+
+
+def test_an_error_of_on_alarm_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    def on_alarm(alarm: Any) -> None:
+        raise ConnectionError("no network")
+
+    health = AttentionHealth(batches()[0], every=1, on_alarm=on_alarm)
+    assert len(health.step(GPT(VOCAB, d_model=12, n_heads=3, max_len=POS, fault="leaking mask"), 1)) == 1
+    assert "has an alarm that on_alarm did not accept: ConnectionError: no network." in caplog.text
+
+
+def test_a_folder_that_cannot_be_written_is_a_warning_and_the_record_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    model, health = Dropping(), AttentionHealth(batches()[0, :2, :7], every=1, out=tmp_path / "file")
+    health.step(model, 0)
+    assert "could not be written to" in caplog.text
+    assert health.record.planes(0)
+    full = AttentionHealth(batches()[0, :2, :7], every=1, out=tmp_path / "runs")
+    full.step(model, 0)
+
+    def no_space(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("xformer.integrations.health_record.write_atomically", no_space)
+    monkeypatch.setattr("xformer.integrations.health_archive.write_atomically", no_space)
+    for step in (1, 2):
+        full.step(model, step, loss=1.0)
+    full.close()
+    assert full.record.planes(1).keys() == full.record.planes(0).keys()
+    assert full.record.problems[0][1].endswith("No space left on device.")
+    assert len(full.record.problems) == 2  # the probes, and the end of the run
+
+
+def test_random_states_and_tables_that_a_forward_pass_changes_are_restored() -> None:
+    class Unusual(Dropping):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token = nn.Embedding(VOCAB, 12, max_norm=0.5)
+
+        def forward(self, ids: Tensor, pads: Tensor | None = None) -> Tensor:
+            np.random.uniform()
+            random.random()
+            return super().forward(ids, pads)
+
+    health = AttentionHealth(batches()[0, :2, :7], every=1)
+    random.seed(0)
+    np.random.seed(0)
+    without = plain(Unusual, None, steps=2), random.random(), np.random.uniform()
+    random.seed(0)
+    np.random.seed(0)
+    found = plain(Unusual, health, steps=2), random.random(), np.random.uniform()
+    assert same(without[0], found[0])
+    assert without[1:] == found[1:]
+    assert len(health.record.probes) == 2
 
 
 def test_an_alarm_is_raised_once_and_passed_to_the_callback(caplog: pytest.LogCaptureFixture) -> None:
@@ -306,8 +587,9 @@ def test_a_run_is_live_while_it_trains_and_can_be_stopped_from_the_app(tmp_path:
 
 def test_damaged_records_and_unknown_steps_are_rejected(tmp_path: Path) -> None:
     health = AttentionHealth(batches()[0, :2, :7], every=2, out=tmp_path)
+    model = Dropping()
     for step in (0, 2):
-        health.step(Dropping(), step)
+        health.step(model, step)
     folder = RunStore(tmp_path).folder_of(health.run)
     with pytest.raises(InputError, match="The steps with patterns are 0, 2, got 3"):
         HealthRecord.load(folder).planes(3)

@@ -23,12 +23,14 @@ LAYER = {
 }  # fmt: skip
 
 
-def probe(step: int, loss: float = math.nan, **changed: Any) -> Probe:
-    """A healthy probe of one layer with three heads, with some measures changed."""
+def probe(step: int, loss: float = math.nan, also: Any = None, **changed: Any) -> Probe:
+    """A healthy probe of one layer with three heads, with some measures and, in `also`, some other fields changed."""
     heads = {
         name: np.array(np.broadcast_to(changed.get(name, HEALTHY[name]), (HEADS,)), dtype=float) for name in HEALTHY
     }
-    return Probe(step, {PATH: heads}, {PATH: {name: changed.get(name, LAYER[name]) for name in LAYER}}, loss)
+    return Probe(
+        step, {PATH: heads}, {PATH: {name: changed.get(name, LAYER[name]) for name in LAYER}}, loss, **(also or {})
+    )
 
 
 def state(*probes: Probe, losses: Any = None, **setting: Any) -> State:
@@ -48,6 +50,22 @@ def spike(height: float) -> list[tuple[int, float]]:
 
 CASES: dict[str, tuple[str, State, State, int | None]] = {
     "a NaN": ("nan", state(probe(0), probe(10, entropy_p50=[0.8, math.nan, 0.8])), state(probe(0), probe(10)), 1),
+    "a NaN that begins elsewhere": (
+        "nan", state(probe(0), probe(10, entropy_p50=math.nan, also={"note": "It is there.", "note_layer": ""})),
+        state(probe(0), probe(10)), None,
+    ),
+    "a leak outside attention": (
+        "leak", state(probe(0, also={"leak": (PATH, "decoder.2.resid_mid", 2e-4)})),
+        state(probe(0, also={"leak": (PATH, "decoder.2.resid_mid", 9e-5)})), None,
+    ),
+    "labels without a shift": (
+        "unshifted_labels", state(probe(0, 3.0, {"own_loss": 1.4}), losses=flat(5, 1.5)),
+        state(probe(0, 3.0, {"own_loss": 1.4}), losses=flat(5, 2.5)), None,
+    ),
+    "labels without a shift or losses": (
+        "unshifted_labels", state(probe(0, 3.0, {"own_loss": 3.0}), probe(9, 3.0, {"own_loss": 1.4}), losses=[]),
+        state(probe(0, 3.0, {"own_loss": 1.4}), probe(9, 3.0, {"own_loss": 1.4}), losses=[]), None,
+    ),
     "a loss that is NaN": ("nan", state(probe(0), losses=[(0, 2.0), (1, math.nan)]), state(probe(0)), None),
     "a leak": ("leak", state(probe(0, future=[0, 2e-4, 1e-4])), state(probe(0, future=9e-5)), 1),
     "no leak in an encoder": (

@@ -45,6 +45,8 @@ class _SavedState:
         self.contents = list(_containers(list(self.attributes.values()), set()))  # includes its hooks
         buffers = owner.buffers(recurse=False) if isinstance(owner, nn.Module) else ()
         self.buffers = [(one, one.clone()) for one in buffers]
+        if isinstance(owner, nn.Embedding) and owner.max_norm is not None:  # a lookup rescales rows of its weight
+            self.buffers.append((owner.weight.data, owner.weight.detach().clone()))
 
     @torch.no_grad()
     def restore(self) -> None:

@@ -399,19 +399,22 @@ class Subject:
         if self.is_transformers:
             is_bidirectional = getattr(self.config, "is_causal", True) is False
             return (is_causal_class(self.module) or is_pair(self.module)) and not is_bidirectional
-        parts = list(self.module.modules())
-        flags = [getattr(one, name) for one in parts for name in ("is_causal", "causal") if hasattr(one, name)]
-        if flags:
-            return any(value is True for value in flags)
-        if any(_is_triangle(buffer) for buffer in self.module.buffers()):
-            return True
-        if any(word in type(self.module).__name__.lower() for word in ("gpt", "causal", "decoder")):
-            return True
+        if (declared := declared_causal(self.module)) is not None:
+            return declared
         try:
             patterns = [value for name, value in self.record(self.base).items() if name.endswith("attn.pattern")]
         except XformerError:
             return False
         return any(_share_ahead(pattern) < 0.5 for pattern in patterns if pattern.shape[-1] == pattern.shape[-2] > 2)
+
+
+def declared_causal(module: nn.Module) -> bool | None:
+    """Whether a plain module declares that it is causal, by a flag, a buffer or its name; None if it declares nothing."""
+    flags = [getattr(one, name) for one in module.modules() for name in ("is_causal", "causal") if hasattr(one, name)]
+    if flags:
+        return any(value is True for value in flags)
+    is_named = any(word in type(module).__name__.lower() for word in ("gpt", "causal", "decoder"))
+    return True if is_named or any(_is_triangle(buffer) for buffer in module.buffers()) else None
 
 
 def _share_ahead(pattern: Float[Tensor, "batch head query key"]) -> float:

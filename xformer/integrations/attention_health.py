@@ -7,49 +7,64 @@
     health.table(), health.alarms, health.report()
 
 A small fixed batch, the probe, is read at regular intervals, in eval mode and without gradients. Mode, random state, hooks,
-gradients and the attention backend are restored, so the training is bit-identical with and without the callback.
+gradients and the attention backend are restored, so the training is bit-identical with and without the callback. Nothing here
+ends the training: whatever fails becomes one warning with the reason, and is tried again at the next probe.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import operator
+import re
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from xformer.adapters.attachment import on_device, preserve_state, unwrapped
+from xformer.adapters.attachment import cache_of, on_device, unwrapped
+from xformer.adapters.opening import ChangedLayoutError
 from xformer.analysis.attention_health import KEEP, Projections, attention_modules, gradient_norms, induction, measure
 from xformer.checkpoints import Checkpoint, save
 from xformer.errors import ConfigError, EditError, InputError, XformerError
 from xformer.files import snapshot_file
+from xformer.formatting import check_index, error_message
 from xformer.integrations.health_alarms import Alarm, Probe, Setting, State, raised, thresholds_of
 from xformer.integrations.health_archive import write_card
+from xformer.integrations.health_probe import (
+    first_bad,
+    first_change,
+    gap_between_runs,
+    has_own_scale,
+    is_declared_causal,
+    looks_causal,
+    losses_of,
+    prepared,
+    repeated,
+    undisturbed,
+    with_other_ending,
+)
 from xformer.integrations.health_record import HealthRecord, OutsideRun, settings_of, summary
 from xformer.model import Transformer
 from xformer.reading import Reading, read
 from xformer.site import Site
 from xformer.tasks import Task
-from xformer.trace import first_nan
+from xformer.training.card import MAX_STEPS
 from xformer.training.run_store import RunStore
 from xformer.viz.packing import plane
 
 log = logging.getLogger("xformer.health")
-INDUCTION_LENGTH = 16
-"""The length in tokens of the sequence that is repeated in the induction probe."""
 MAX_LOSSES = 20_000
 """The limit on losses in memory. Beyond it, every second loss of the older half is dropped."""
-OWN_SCALE = ("relative_attention_num_buckets", "query_pre_attn_scalar", "attention_multiplier")
-"""Settings of families whose scores have a factor other than 1/√d_head (T5, Gemma, Granite)."""
 
 
 class AttentionHealth:
@@ -70,7 +85,8 @@ class AttentionHealth:
             only child with parameters.
         causal: Whether an output may depend on earlier tokens only. None: decide by the model's class, else by the first probe.
         thresholds: Changed thresholds by the name of the rule; None turns a rule off. See `health_alarms.RULES`.
-        on_alarm: Called with each new alarm, which is also logged as a warning of the logger "xformer.health".
+        on_alarm: Called with each new alarm, which is also logged as a warning of the logger "xformer.health". It may set
+            `should_stop`; an exception in it becomes a warning.
         steps: The number of steps of the training, for the progress bar; by default the Trainer's.
         name: The name of the run.
         task: The task of an xformer model, which enables the figures of xformer's own runs.
@@ -123,16 +139,23 @@ class AttentionHealth:
         self.should_stop = False
         """Whether the app has requested a stop. The callbacks stop the training; your own loop should check this."""
         self._run: OutsideRun | None = None
+        self._model: weakref.ref[nn.Module] | None = None
         self._n_steps = 0
         self._setting: Setting | None = None
         self._inputs: Any = None
         self._induction_inputs: Any = None
         self._keep: tuple[str, ...] = KEEP
         self._patterns: dict[str, Tensor] = {}
+        self._layers: dict[str, int] = {}
+        self._stack = ""
+        self._factors: dict[str, float] = {}
+        self._owners: tuple[str, ...] = ()
+        self._has_adapters = False
         self._modules: Projections = []
         self._gradients: list[dict[str, float]] = []
         self._losses: list[tuple[int, Any]] = []
         self._known: set[tuple[str, str]] = set()
+        self._warned: set[str] = set()
         self._last_step = -1
         self._figures = {"learning_rate": math.nan, "gradient_norm": math.nan}
 
@@ -180,113 +203,240 @@ class AttentionHealth:
 
         Returns:
             The new alarms.
-
-        Raises:
-            UnavailableError: The parameters are sharded (FSDP).
-            InputError: The model's attention cannot be read with this probe. Raised at the first probe only.
         """
         if _rank():
             return []
-        self._last_step = step
-        self.saw_loss(step, loss)
-        for name, value in (("learning_rate", learning_rate), ("gradient_norm", gradient_norm)):
-            if value is not None:
-                self._figures[name] = float(value)
-        return self._run_probe(model, step) if step % self.every == 0 else []
+        with self._guarded(step, "could not be recorded"):
+            check_index("step", step, MAX_STEPS + 1)
+            step = operator.index(step)
+            if step < self._last_step:
+                with self._guarded(step, "could not replace the record of earlier steps"):
+                    self._go_back(step)
+            self._last_step = step
+            self.saw_loss(step, loss)
+            self._saw_figures(step, learning_rate=learning_rate, gradient_norm=gradient_norm)
+            return self._run_probe(model, step) if step % self.every == 0 else []
+        return []
 
     def saw_loss(self, step: int, loss: float | Tensor | None) -> None:
         """Record a training loss. A tensor is read at the next probe, so that no step waits for the device."""
-        if loss is not None:
-            self._losses.append((step, loss.detach().clone() if isinstance(loss, Tensor) else loss))
+        with self._guarded(step, "has a loss that could not be recorded"):
+            if isinstance(loss, Tensor) and (loss.numel() != 1 or loss.is_complex()):
+                raise InputError(f"The loss must be one number, got a tensor {list(loss.shape)} of {loss.dtype}.")
+            if loss is not None:
+                self._losses.append((step, loss.detach().clone() if isinstance(loss, Tensor) else float(loss)))
+
+    def _saw_figures(self, step: int, **figures: Any) -> None:
+        for name, value in figures.items():
+            with self._guarded(step, f"has a {name} that could not be recorded"):
+                if value is not None:
+                    self._figures[name] = float(value)
 
     def saw_gradients(self, model: nn.Module, step: int) -> None:
         """Record the gradient norms if `step` will be probed, for loops that set gradients to zero before `step` is called."""
         if step % self.every == 0 and not _rank() and self._setting is not None:
-            self._gradients = gradient_norms(self._modules)
+            with self._guarded(step, "has gradients that could not be recorded"):
+                self._locate_weights(self._part(model))
+                self._gradients = gradient_norms(self._modules)
 
     def close(self, state: str = "finished") -> None:
         """End the run in the run store as "finished" or "failed". The callbacks of the libraries do this automatically."""
         if self._run is not None:
-            self._run.end(state)
-            write_card(self._run.store, self._run.id)
+            with self._guarded(max(0, self._last_step), "is the last, but the end of the run could not be written"):
+                self._run.end(state)
+                write_card(self._run.store, self._run.id)
 
     def report(self) -> Any:
         """A view for notebooks: alarms, loss, and a map of layer × head over the steps."""
         from xformer.viz.attention_health import report  # imported here because it needs altair
 
-        return report(self.record.alarms, self.table(), self.layer_table(), self.loss_table())
+        return report(
+            self.record.alarms, self.table(), self.layer_table(), self.loss_table(), problems=self.record.problems
+        )
 
     def _repr_html_(self) -> str:
         return self.report()._repr_html_()
 
-    def _run_probe(self, model: nn.Module, step: int) -> list[Alarm]:
-        """Read the probe and check the rules."""
-        read_model = self._part(model)
-        gradients, self._gradients = self._gradients, []
+    @contextmanager
+    def _guarded(self, step: int, what: str) -> Iterator[None]:
+        """Turn an exception into a warning, so that the training goes on."""
         try:
-            with undisturbed(read_model):
-                self._measure(read_model, step, gradients)
-        except (XformerError, RuntimeError) as error:
-            if not self.record.probes or isinstance(error, torch.OutOfMemoryError):
-                raise
-            log.warning("Step %d could not be probed: %s", step, error)
-            return []
+            yield
+        except Exception as error:  # a model, a probe, a disk or a callback may raise anything
+            self._warn(step, f"{what}: {_reason(error)}")
+
+    def _warn(self, step: int, what: str) -> None:
+        """Warn of a problem, once for all of its kind, which differ in numbers only."""
+        kind = re.sub(r"\d[\d.,e+-]*", "0", what)
+        if kind not in self._warned:
+            self._warned.add(kind)
+            sentence = f"Step {step} {what}"
+            self.record.problems.append(
+                (step, sentence) if isinstance(step, int) else (max(0, self._last_step), sentence)
+            )
+            log.warning("%s", sentence)
+
+    def _go_back(self, step: int) -> None:
+        """Forget what was recorded from a step on, as the steps are counted anew from it."""
+        self._warn(step, f"follows step {self._last_step}: the record from step {step} on is replaced.")
+        self.record.forget(step)
+        self.record.losses[:] = [one for one in self.record.losses if one[0] < step]
+        self._losses = [one for one in self._losses if one[0] < step]
+        self._known -= {(alarm.rule, alarm.layer) for alarm in self.record.alarms if alarm.step >= step}
+        self.record.alarms[:] = [alarm for alarm in self.record.alarms if alarm.step < step]
+        if self._run is not None:
+            self._run.forget(step)
+
+    def _run_probe(self, model: nn.Module, step: int) -> list[Alarm]:
+        """Read the probe, check the rules, and write the run."""
+        gradients, self._gradients = self._gradients, []
         losses = self.record.losses
-        losses += [(step, float(loss)) for step, loss in self._losses]
+        losses += [(at, float(loss)) for at, loss in self._losses]
         self._losses = []
         if len(losses) > MAX_LOSSES:
             losses[: len(losses) // 2] = losses[: len(losses) // 2 : 2]
+        n_problems, new = len(self.record.problems), []
+        with self._guarded(step, "could not be probed"):
+            model = self._part(model)
+            with undisturbed(model):
+                self._measure(model, step, gradients)
+            new = self._check(step)
+        if self._run is not None:
+            with self._guarded(step, "could not be written"):
+                said = [*map(str, new[:3]), *(text for _, text in self.record.problems[n_problems:])]
+                self._write(self._run, model, step, " ".join(said))
+        return new
+
+    def _check(self, step: int) -> list[Alarm]:
+        """Check the rules, and pass on the new alarms. Probes with other layers or heads than now are not compared."""
         assert self._setting is not None
-        new = raised(State(self.record.probes, self.record.losses, self._setting), self.thresholds, self._known)
+        layers = _layers(self.record.probes[-1])
+        probes = [probe for probe in self.record.probes if _layers(probe) == layers]
+        setting = replace(self._setting, has_adapters=self._has_adapters)
+        state, new = State(probes, self.record.losses, setting), []
+        for name, limit in self.thresholds.items():
+            with self._guarded(step, f"could not be checked for {name}"):
+                new += raised(state, {name: limit}, self._known)
         self.record.alarms += new
         for alarm in new:
             log.warning("%s", alarm)
             if self.on_alarm is not None:
-                self.on_alarm(alarm)
-        if self._run is not None:
-            self._write(self._run, read_model, step, new)
+                with self._guarded(step, "has an alarm that on_alarm did not accept"):
+                    self.on_alarm(alarm)
         return new
 
     def _measure(self, model: nn.Module, step: int, gradients: list[dict[str, float]]) -> None:
         reading = self._read(model)
+        layers = {path: pattern.shape[1] for path, pattern in reading.trace.patterns().items()}
+        if layers != self._layers:
+            if self._layers:
+                self._warn(
+                    step, "has other layers or heads than before: the measures before and after are not compared."
+                )
+                self._keep, self._patterns = KEEP, {}
+                reading = self._read(model)
+            self._begin(model, reading)
+            self._layers = layers
         found = measure(reading, self._patterns, self.valid)
-        if self._setting is None:
-            self._begin(model, reading, found.heads)
+        if "*.q" in self._keep:
+            self._factors = {path: measures["score_factor"] for path, measures in found.layers.items()}
             self._keep = tuple(glob for glob in self._keep if glob not in ("*.q", "*.k"))  # the factor is constant
-        else:
-            for path, measures in self.record.probes[0].layers.items():
-                found.layers[path]["score_factor"] = measures["score_factor"]
+        for path, factor in self._factors.items():
+            found.layers[path]["score_factor"] = factor
+        opened = getattr(reading.subject, "opened", None)
+        self._owners = () if opened is None else tuple(opened.layout.owners)
+        self._locate_weights(model)
+        self._has_adapters |= hasattr(model, "peft_config")  # their gradients are compared after a merge as well
         for at, norms in zip(found.layers, gradients or gradient_norms(self._modules), strict=False):
             found.layers[at].update(norms)
         masks = reading.trace.activations
         planes = {
-            path: plane(one[0].numpy(force=True), _allowed(masks.get(f"{path}.mask"), one))
+            self._own(path): plane(one[0].numpy(force=True), _allowed(masks.get(f"{path}.mask"), one))
             for path, one in found.patterns.items()
         }
-        bad = any(not bool(measures["entropy_p50"].isfinite().all()) for measures in found.heads.values())
-        note, loss = first_nan(dict(masks)) if bad else "", self._probe_loss(reading)
+        loss = own_loss = math.nan
+        if self._setting is not None and self._setting.n_outputs:
+            stack = reading.sites[-1].stack
+            loss, own_loss = losses_of(reading.logits, reading.trace.read_by(stack), self._valid(reading))
+        bad, note = first_bad(reading, self._valid(reading)) or ("", "")
+        note, note_layer = note.replace(bad, self._own(bad)) if bad else "", self._layer_of(bad) if bad else None
+        leak = self._leak(model, reading)
         del reading, masks  # frees the activations, the largest part of the memory, before another run
         if self._induction_inputs is not None:
-            inputs = on_device(self._induction_inputs, model)
-            for path, scores in induction(read(model, inputs, keep=("*.pattern",))).items():
-                found.heads[path]["induction"] = scores
+            with self._guarded(step, "could not be probed for induction"):
+                inputs = on_device(self._induction_inputs, model)
+                for path, scores in induction(read(model, inputs, keep=("*.pattern",))).items():
+                    found.heads[path]["induction"] = scores
         self._patterns = found.patterns
         heads = {
-            path: {name: values.numpy(force=True) for name, values in measures.items()}
+            self._own(path): {name: values.numpy(force=True) for name, values in measures.items()}
             for path, measures in found.heads.items()
         }
-        self.record.add(Probe(step, heads, found.layers, loss, note), planes)
+        of_layers = {self._own(path): measures for path, measures in found.layers.items()}
+        probe = Probe(step, heads, of_layers, loss, note, note_layer, own_loss, leak)
+        with self._guarded(step, "could not be written"):
+            self.record.add(probe, planes)
+
+    def _own(self, path: str) -> str:
+        """The path of a layer or activation in the record: a causal model is a decoder, also where its mask leaks."""
+        return re.sub("^encoder", self._stack, path) if self._stack else path
+
+    def _locate_weights(self, model: nn.Module) -> None:
+        """Find the weight matrices of attention again, as a training may replace them."""
+        modules = attention_modules(model, self._owners)
+        self._modules = modules if len(modules) == len(self._layers) else []
+
+    def _leak(self, model: nn.Module, reading: Reading) -> tuple[str, str, float] | None:
+        """The layer and name of the first activation at earlier positions that later tokens change, and by which share."""
+        if self._setting is None or not any(self._setting.is_causal.values()):
+            return None
+        stack = next(path.partition(".")[0] for path, causal in self._setting.is_causal.items() if causal)
+        other = with_other_ending(reading)
+        if other is None:
+            return None
+        kept = [name for name in ("*.resid_post",) if name in self._keep]
+        output = getattr(getattr(reading.subject, "opened", None), "output_name", "logits")
+        dtype = next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), torch.float32)
+        compare = lambda one, two: first_change(one, two, stack, self._valid(reading), 10 * torch.finfo(dtype).eps)  # noqa: E731
+        found = compare(reading.trace, reading.subject.record(other, keep=(*kept, output)))
+        if found is None:
+            return None
+        with suppress(Exception):  # all activations may need too much memory; the kept ones then tell
+            found = compare(reading.subject.record(reading.example), reading.subject.record(other)) or found
+        name, share = found
+        return self._layer_of(name), self._own(name), share
+
+    def _valid(self, reading: Reading) -> Tensor | None:
+        """Which positions of the last stack are tokens; None if all are."""
+        trace = reading.trace
+        return (self.valid if trace.valid is None else trace.valid) if trace.target is None else trace.target_valid
+
+    def _layer_of(self, name: str) -> str:
+        """The path of the layer that computes an activation; "" for the embedding, the final norm and the output."""
+        if site := Site.find(name):
+            return self._own(site.path)
+        block, _, what = name.rpartition(".")
+        own = [path for path in self._layers if path.startswith(f"{block}.")]
+        if not own or what == "resid_pre":
+            return ""
+        return self._own(f"{block}.ffn" if what == "resid_post" else own[-1 if what == "resid_cross" else 0])
 
     def _read(self, model: nn.Module) -> Reading:
         """Read the probe. The first time, this determines which activations of `KEEP` the model has."""
         if self._inputs is None:
-            self._inputs = _prepared(self.probe, model, self.tokenizer)
+            self._inputs = prepared(self.probe, model, self.tokenizer)
         inputs = on_device(self._inputs, model)
         try:
             return read(model, inputs, keep=self._keep)
+        except ChangedLayoutError:  # the model calls other layers than when it was opened
+            cache_of(model).found = {}
         except EditError:
-            if self._setting is not None:
-                raise
+            pass
+        except InputError as error:
+            if (gap := gap_between_runs(model, inputs)) > 0:
+                what = f"two runs of {type(model).__name__} in eval mode differ by {gap:.2g}"
+                raise InputError(f"Its outputs are random: {what}. Is dropout left on?") from error
+            raise
         found = []
         for glob in KEEP:
             with suppress(EditError):
@@ -295,68 +445,65 @@ class AttentionHealth:
         self._keep = tuple(found)
         return read(model, inputs, keep=self._keep)
 
-    def _begin(self, model: nn.Module, reading: Reading, heads: Mapping[str, Mapping[str, Tensor]]) -> None:
+    def _begin(self, model: nn.Module, reading: Reading) -> None:
         """Determine the properties of the model that the rules need, at the first probe, and start the run."""
-        trace, opened = reading.trace, getattr(reading.subject, "opened", None)
-        config = getattr(model, "config", None)
-        future = {path: float(measures["future"].max()) for path, measures in heads.items()}
-        own = [Site.parse(path) for path in heads if not Site.parse(path).is_cross]
+        trace, config = reading.trace, getattr(model, "config", None)
+        sites = reading.sites
+        own = [site for site in sites if not site.is_cross]
         last = own[-1].stack if own else "decoder"
-        is_causal = _declared_causal(model) if self.causal is None else self.causal
-        if is_causal is None:
-            is_causal = all(future[site.path] <= 0 for site in own if site.stack == last)
-        causal = {site.path: is_causal and site.stack == last for site in own}
-        d_head = {path: trace[f"{path}.q"].shape[-1] for path in heads if f"{path}.q" in trace}
-        has_own_scale = any(getattr(config, setting, None) for setting in OWN_SCALE)
-        has_own_scale |= getattr(config, "model_type", "") == "gpt_neo"
-        has_own_scale |= not getattr(config, "scale_attn_weights", True)
-        logits = trace.activations.get("logits")
-        is_text = any(causal.values()) and logits is not None and logits.shape[:2] == trace.read_by(last).shape
-        n_outputs = logits.shape[-1] if is_text and logits is not None else 0
-        self._setting = Setting(causal, d_head, n_outputs, has_own_scale, hasattr(model, "peft_config"))
-        modules = attention_modules(model, () if opened is None else tuple(opened.layout.owners))
-        self._modules = modules if len(modules) == len(heads) else []
-        if is_text and trace.target is None:
-            self._induction_inputs = _repeated(reading)
+        is_causal = self.causal
+        if is_causal is None and (is_causal := is_declared_causal(model)) is None:
+            is_causal = looks_causal([site for site in own if site.stack == last], trace.activations)
+        is_renamed = is_causal and len({site.stack for site in sites}) == 1 and not isinstance(model, Transformer)
+        self._stack = "decoder" if is_renamed else ""
+        causal = {self._own(site.path): is_causal and site.stack == last for site in own}
+        d_head = {
+            self._own(site.path): trace[f"{site.path}.q"].shape[-1] for site in sites if f"{site.path}.q" in trace
+        }
+        logits, ids = trace.activations.get("logits"), trace.read_by(last)
+        is_text = any(causal.values()) and logits is not None and logits.shape[:2] == ids.shape
+        n_outputs = logits.shape[-1] if is_text and logits is not None and int(ids.max()) < logits.shape[-1] else 0
+        self._setting = Setting(causal, d_head, n_outputs, has_own_scale(config))
+        self._induction_inputs = repeated(reading) if n_outputs and trace.target is None else None
         self.record.tokens = tuple(reading.tokens)
         self.record.target = () if trace.target is None else tuple(reading.tokens_of("decoder"))
-        if self.out is not None:
-            shape = reading.subject.shape
-            settings = settings_of(shape, model, self.task, name=self.name, steps=self.steps, every=self.every)
-            self._run = OutsideRun(RunStore(self.out), settings)
-            self.record.folder = self._run.folder
-            self.record.write_words()  # before the run is listed, so that the app recognizes it as one with a record
-            self._run.start()
-            write_card(self._run.store, self._run.id)
-            self._n_steps = settings.train.steps
+        if self.out is not None and self._run is None:
+            try:
+                self._start(reading, model)
+            except Exception as error:
+                self._warn(
+                    self._last_step, f"could not be written to {self.out}: {_reason(error)} The record is in memory."
+                )
+                self._run = self.out = self.record.folder = None
 
-    def _probe_loss(self, reading: Reading) -> float:
-        """The mean cross-entropy of the probe's next tokens, in nats; NaN if the model does not predict them."""
-        if self._setting is None or not self._setting.n_outputs:
-            return math.nan
-        stack = list(self._setting.is_causal)[-1].partition(".")[0]
-        tokens, logits = reading.trace.read_by(stack), reading.logits
-        labels, trace = tokens[:, 1:].to(logits.device), reading.trace
-        valid = trace.target_valid if stack == "decoder" and trace.target is not None else trace.valid
-        if valid is not None:
-            labels = labels.masked_fill(~valid[:, 1:].to(logits.device), -100)
-        # Row by row, as a float32 copy of all logits could take as much memory as the rest of the probe.
-        rows = zip(logits[:, :-1], labels, strict=True)
-        total = sum(float(F.cross_entropy(row.float(), label, reduction="sum")) for row, label in rows)
-        return total / max(1, int((labels != -100).sum()))
+    def _start(self, reading: Reading, model: nn.Module) -> None:
+        """Add a run to the run store."""
+        assert self.out is not None
+        settings = settings_of(
+            reading.subject.shape, model, self.task, name=self.name, steps=self.steps, every=self.every
+        )
+        if self._stack:
+            settings = replace(settings, model=settings.model.replace(architecture=self._stack, causal=True))
+        self._run = OutsideRun(RunStore(self.out), settings)
+        self.record.folder = self._run.folder
+        self.record.write_words()  # before the run is listed, so that the app recognizes it as one with a record
+        self._run.start()
+        write_card(self._run.store, self._run.id)
+        self._n_steps = settings.train.steps
 
-    def _write(self, run: OutsideRun, model: nn.Module, step: int, new: Sequence[Alarm]) -> None:
+    def _write(self, run: OutsideRun, model: nn.Module, step: int, note: str) -> None:
         """Write the latest probe to the run store. Values that are not finite are left out."""
+        self.should_stop |= "stop" in run.take_commands()
         self.record.write_words()
-        now, self._n_steps = self.record.probes[-1], max(self._n_steps, step)
+        self._n_steps = max(self._n_steps, step)
+        now = next((probe for probe in self.record.probes[-1:] if probe.step == step), Probe(step, {}, {}))
         recent = [loss for _, loss in self.record.losses[-self.every :]]
         figures = self._figures | {"loss": float(np.mean(recent)) if recent else math.nan, "held_out_loss": now.loss}
         known = {name: value for name, value in (figures | summary(now.heads)).items() if math.isfinite(value)}
         live = {name: known[name] for name in ("loss", "gradient_norm", "learning_rate") if name in known}
         row = known | {"step": step, "steps": self._n_steps, "seconds": run.seconds, "scores": now.induction}
-        row |= {"note": " ".join(map(str, new[:3])), "done": False}
+        row |= {"note": note, "done": False}
         run.write(row, live | {"steps_per_second": step / max(1e-9, row["seconds"])})
-        self.should_stop |= "stop" in run.take_commands()
         if self.weights:
             if isinstance(model, Transformer):
                 save(Checkpoint(model, self.task), snapshot_file(run.folder, step))
@@ -364,14 +511,23 @@ class AttentionHealth:
                 model.save_pretrained(run.folder / "weights" / f"{step:06d}")  # type: ignore[operator]
 
     def _part(self, model: nn.Module) -> nn.Module:
-        """The submodule that reads the probe, without wrappers. Raises `UnavailableError` for sharded parameters."""
+        """The submodule that reads the probe, without wrappers.
+
+        Raises `UnavailableError` for sharded parameters, and `InputError` for a second model.
+        """
         model = unwrapped(model)
-        if self.module:
-            return unwrapped(model.get_submodule(self.module))
         lightning = _imported("lightning.pytorch") or _imported("pytorch_lightning")
-        if lightning is not None and isinstance(model, lightning.LightningModule):
+        if self.module:
+            model = unwrapped(model.get_submodule(self.module))
+        elif lightning is not None and isinstance(model, lightning.LightningModule):
             parts = [part for part in model.children() if next(part.parameters(), None) is not None]
-            return unwrapped(parts[0]) if len(parts) == 1 else model
+            model = unwrapped(parts[0]) if len(parts) == 1 else model
+        first = None if self._model is None else self._model()
+        if first is not None and first is not model:
+            raise InputError(
+                f"This is not the {type(first).__name__} of the first step; use one AttentionHealth per model."
+            )
+        self._model = weakref.ref(model)
         return model
 
     # Transformers
@@ -380,7 +536,7 @@ class AttentionHealth:
         """Probe the model before its first step."""
         if self.tokenizer is None:
             self.tokenizer = kwargs.get("processing_class")
-        self.steps = self.steps or int(state.max_steps)
+        self.steps = self.steps or max(0, int(state.max_steps))
         self.step(kwargs["model"], state.global_step)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -396,9 +552,8 @@ class AttentionHealth:
         """Record the logged loss, learning rate and gradient norm."""
         logs = logs or {}
         self.saw_loss(state.global_step, logs.get("loss"))
-        for own, theirs in (("learning_rate", "learning_rate"), ("gradient_norm", "grad_norm")):
-            if theirs in logs:
-                self._figures[own] = float(logs[theirs])
+        figures = {"learning_rate": logs.get("learning_rate"), "gradient_norm": logs.get("grad_norm")}
+        self._saw_figures(state.global_step, **figures)
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
         """End the run. Called by Transformers (args, state, control) and by Lightning (trainer, pl_module)."""
@@ -408,12 +563,14 @@ class AttentionHealth:
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Probe the model before its first step."""
-        self.steps = self.steps or max(0, int(trainer.estimated_stepping_batches))
+        with self._guarded(0, "has an unknown number of steps to come"):
+            n = trainer.estimated_stepping_batches
+            self.steps = self.steps or (max(0, int(n)) if math.isfinite(n) else 0)
         self.step(pl_module, trainer.global_step)
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         """Record the gradient norms if this step will be probed."""
-        self._figures["learning_rate"] = float(optimizer.param_groups[0]["lr"])
+        self._saw_figures(trainer.global_step, learning_rate=optimizer.param_groups[0].get("lr"))
         self.saw_gradients(pl_module, trainer.global_step + 1)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -452,61 +609,14 @@ def _allowed(mask: Tensor | None, pattern: Tensor) -> np.ndarray:
     return np.ones((1, 1, 1), dtype=bool) if mask is None else mask.expand(pattern.shape)[0].numpy(force=True)
 
 
-@contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Run a model without gradients, autocast and compilation, and restore the random state afterwards."""
-    devices = {weight.device for weight in model.parameters()}
-    gpus = sorted({device for device in devices if device.type == "cuda"}, key=str)
-    kind = next(iter(devices)).type if devices else "cpu"
-    forward = vars(model).get("forward")  # accelerate wraps the method in autocast
-    if hasattr(forward, "__wrapped__"):
-        del model.forward
-    no_cast = torch.autocast(kind, enabled=False)
-    try:
-        # Around all reads of a probe, so that the state of the model is saved only once.
-        with torch.random.fork_rng(devices=gpus), torch.no_grad(), no_cast, preserve_state(model):
-            yield
-    finally:
-        if hasattr(forward, "__wrapped__"):
-            vars(model)["forward"] = forward
+def _reason(error: Exception) -> str:
+    """The message of an error as a sentence."""
+    text = error_message(error, 300)
+    if not isinstance(error, XformerError):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
-def _prepared(probe: Any, model: nn.Module, tokenizer: Any) -> Any:
-    """Convert the probe to inputs of `xformer.read`. Raises `InputError` for text without a tokenizer."""
-    is_own, is_transformers = isinstance(model, Transformer), hasattr(model, "main_input_name")
-    texts = [probe] if isinstance(probe, str) else list(probe) if isinstance(probe, list | tuple) else []
-    if texts and all(isinstance(text, str) for text in texts) and not is_own:
-        if tokenizer is None:
-            raise InputError("A text probe needs a tokenizer; pass tokenizer=AutoTokenizer.from_pretrained(…) or ids.")
-        probe = dict(tokenizer(texts, return_tensors="pt", padding=len(texts) > 1))
-        probe = probe if is_transformers else probe["input_ids"]
-    if is_own and isinstance(probe, tuple):  # source and target
-        return tuple(one.flatten().tolist() if isinstance(one, Tensor) else one for one in probe)
-    if isinstance(probe, Tensor) and not probe.is_floating_point():
-        probe = probe[None] if probe.dim() == 1 else probe
-        return {"input_ids": probe} if is_transformers else probe
-    return probe
-
-
-def _declared_causal(model: nn.Module) -> bool | None:
-    """Whether a model's class or configuration declares it causal; None if it declares nothing."""
-    config: Any = getattr(model, "config", None)
-    if isinstance(model, Transformer):
-        return bool(config.causal)
-    if hasattr(model, "main_input_name"):
-        is_decoder = getattr(config, "is_encoder_decoder", False) or getattr(config, "is_decoder", False)
-        return bool(is_decoder) or type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
-    return None
-
-
-def _repeated(reading: Reading) -> Any:
-    """A random token sequence repeated once, [1, pos], as inputs for the model; None if it would be too short."""
-    shape = reading.subject.shape
-    # No longer than the probe, which the model is known to read.
-    n = min(INDUCTION_LENGTH, reading.trace.tokens.shape[1] // 2, shape.n_inputs)
-    if n < 3:
-        return None
-    draw = torch.Generator().manual_seed(0)
-    once = torch.randperm(shape.n_inputs, generator=draw)[:n]
-    ids = torch.cat([once, once])[None]
-    return {"input_ids": ids} if hasattr(reading.subject, "tokenizer") else ids
+def _layers(probe: Probe) -> dict[str, int]:
+    """The number of heads by the path of the layer."""
+    return {path: len(measures["entropy_p50"]) for path, measures in probe.heads.items()}

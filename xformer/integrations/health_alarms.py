@@ -33,7 +33,13 @@ class Probe:
     loss: float = math.nan
     """The loss of the probe's next tokens in nats; NaN if the model does not predict them."""
     note: str = ""
-    """A sentence on where the first NaN is; empty if there is none."""
+    """A sentence on where the first value that is not finite is; empty if there is none."""
+    note_layer: str | None = None
+    """The path of the layer in which that value is, "" outside of all layers; None if there is none."""
+    own_loss: float = math.nan
+    """The loss of predicting each token itself in place of the next one, in nats."""
+    leak: tuple[str, str, float] | None = None
+    """The first activation at earlier positions that later tokens change: its layer, its name, and the share of the change."""
 
     @property
     def induction(self) -> dict[str, list[float]]:
@@ -156,24 +162,52 @@ def _with_gradients(state: State) -> list[Probe]:
 
 @rule(0.0, "a score, a weight or the loss is not finite", "Healthy values are finite.")
 def nan(state: State, limit: float) -> Iterator[Found]:
+    if state.now.note_layer is not None:  # all later layers are NaN as well
+        heads = state.now.heads.get(state.now.note_layer, {}).get("entropy_p50", np.empty(0))
+        bad = np.flatnonzero(~np.isfinite(heads))
+        yield state.now.note_layer, int(bad[0]) if len(bad) else None, state.now.note
+        return
     for layer, measures in state.now.heads.items():
         bad = ~np.isfinite(measures["entropy_p50"]) & np.isfinite(state.probes[0].heads[layer]["entropy_p50"])
         bad |= np.isposinf(measures["score_max"])
         bad |= np.isnan(measures["output_norm"]) & ~np.isnan(measures["entropy_p50"])
         if bad.any():
             yield layer, int(bad.argmax()), state.now.note or "Its scores or weights are not finite."
-            return  # all later layers are NaN as well
+            return
     step = next((at for at, loss in state.losses[-2000:] if not math.isfinite(loss)), None)
     if step is not None:
         yield "", None, f"The loss of step {step:,} is not finite."
 
 
-@rule(1e-4, "a causal layer puts more than this share of attention on later tokens", "A masked weight is exactly 0.")
+@rule(
+    1e-4,
+    "a causal layer puts more than this share of attention on later tokens, or of their change into earlier positions",
+    "A masked weight is exactly 0, and an earlier position is computed from the same numbers.",
+)
 def leak(state: State, limit: float) -> Iterator[Found]:
     for layer, head, value in _above(state, "future", limit):
         if state.setting.is_causal.get(layer):
             what = f"{value:.2g} of its attention is on later tokens"
             yield layer, head, f"{what}, which a causal model must not attend to."
+    if state.now.leak is not None and state.now.leak[2] > limit:
+        layer, name, share = state.now.leak
+        what = f"Later tokens change {name} at earlier positions, by {share:.2g} of their own change"
+        yield layer, None, f"{what}: does a feed-forward network, a norm or a convolution mix positions?"
+
+
+@rule(
+    0.5,
+    "the loss of predicting the token itself is below this share of the next token's, and nearer to the training loss",
+    "A model that is trained on the next token predicts the token itself worse than by chance.",
+)
+def unshifted_labels(state: State, limit: float) -> Iterator[Found]:
+    """With tied embeddings, an untrained model predicts the token itself; the training loss tells it from a fault."""
+    own, ahead, first = state.now.own_loss, state.now.loss, state.probes[0].own_loss
+    train = state.loss_at(state.now.step)
+    is_learned = own < limit * first if math.isnan(train) else train < (own + ahead) / 2
+    if own < limit * ahead and is_learned:
+        what = f"The model predicts each token itself (loss {own:.2g}), not the next one (loss {ahead:.3g})"
+        yield "", None, f"{what}: are the labels equal to the inputs, without a shift?"
 
 
 @rule(1e-3, "real tokens put more than this share of attention on padding", "A masked weight is exactly 0.")

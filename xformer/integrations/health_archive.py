@@ -87,6 +87,7 @@ class _Record(BaseModel, strict=True):
     tokens: _Labels
     target: _Labels = ()
     alarms: Annotated[list[_Alarm], Field(max_length=1000)]
+    problems: Annotated[list[tuple[_Step, Note]], Field(max_length=1000)] = []
 
 
 def is_archive(content: bytes) -> bool:
@@ -152,6 +153,7 @@ def from_archive(
     run = new_id()
     alarms = [Alarm(**alarm.model_dump()) for alarm in found.alarms]
     record = HealthRecord(found.tokens, alarms=alarms, folder=store.folder_of(run), target=found.target)
+    record.problems = found.problems
     with store.removed_on_failure(run):  # files and rows come first, so that an entry never lacks them
         shapes, left = {}, MAX_BYTES
         for name in sorted(name for name in files if name.endswith(".npz")):

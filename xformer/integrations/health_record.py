@@ -56,6 +56,7 @@ class HealthRecord:
         probes: The measurements of each probe.
         losses: The step and training loss in nats of each step with a known loss.
         alarms: The alarms in the order in which they were raised.
+        problems: The step and a sentence for each kind of failure to record.
         target: The labels that the decoder of an encoder-decoder reads; else empty.
         folder: The folder of the run; None keeps everything in memory.
     """
@@ -67,23 +68,35 @@ class HealthRecord:
     folder: Path | None = None
     target: tuple[str, ...] = ()
     kept: dict[int, Planes] = field(default_factory=dict, repr=False)
-    """The patterns by step, if there is no folder."""
+    """The patterns by step that are in no file."""
+    problems: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, probe: Probe, planes: Planes) -> None:
-        """Add a probe with the patterns of its first input, in place of all probes of the same and later steps."""
-        self.probes[:] = [one for one in self.probes if one.step < probe.step]
-        self.probes.append(probe)
+        """Add a probe with the patterns of its first input, in place of all probes of the same and later steps.
+
+        Raises `OSError` if the file cannot be written; the probe is in memory then.
+        """
+        self.probes[:] = [*(one for one in self.probes if one.step < probe.step), probe]
+        self.kept[probe.step] = planes
         if self.folder is not None:
             write_atomically(self.file(probe.step), _packed(probe, planes))
-            return
-        self.kept[probe.step] = planes
+            del self.kept[probe.step]
         if sum(codes.nbytes for layers in self.kept.values() for codes in layers.values()) > MAX_KEPT:
             self.kept = {step: self.kept[step] for step in sorted(self.kept)[::2]}
 
+    def forget(self, step: int) -> None:
+        """Remove all probes from a step on."""
+        gone = [probe.step for probe in self.probes if probe.step >= step]
+        self.probes[:] = [one for one in self.probes if one.step < step]
+        self.kept = {at: planes for at, planes in self.kept.items() if at < step}
+        for at in gone if self.folder is not None else ():
+            self.file(at).unlink(missing_ok=True)
+
     def write_words(self) -> None:
-        """Write the tokens and alarms into the folder, if there is one."""
+        """Write the tokens, alarms and problems into the folder, if there is one."""
         if self.folder is not None:
             values = {"tokens": self.tokens, "target": self.target, "alarms": [one.to_json() for one in self.alarms]}
+            values["problems"] = self.problems
             write_atomically(self.folder / FOLDER / FILE, json.dumps(values).encode())
 
     def file(self, step: int) -> Path:
@@ -136,7 +149,7 @@ class HealthRecord:
 
     @classmethod
     def load(cls, folder: str | Path, *, probes: bool = True) -> HealthRecord:
-        """Read the record in a run's folder, without `probes` only its tokens and alarms. Losses are in the run store.
+        """Read the record in a run's folder, without `probes` only its words. Losses are in the run store.
 
         Raises `CheckpointError` for damaged files.
         """
@@ -145,11 +158,12 @@ class HealthRecord:
             words = strict_json((folder / FOLDER / FILE).read_text(), "record")
             alarms = [Alarm(**alarm) for alarm in words["alarms"]]
             tokens, target = (tuple(map(str, words.get(name, ()))) for name in ("tokens", "target"))
+            problems = [(int(step), str(text)) for step, text in words.get("problems", ())]
             found = []
             for file in probe_files(folder) if probes else ():
                 with np.load(file, allow_pickle=False) as arrays:
                     found.append(probe_of(arrays))
-            return cls(tokens, found, [], alarms, folder, target)
+            return cls(tokens, found, [], alarms, folder, target, problems=problems)
         except (OSError, KeyError, TypeError, ValueError, EOFError) as error:
             raise CheckpointError(f"{folder.name} has no readable attention record: {error}.") from None
 
@@ -264,6 +278,11 @@ class OutsideRun:
         with self.store.database.writing() as db:
             insert_rows(db, self.id, [dict(row)])
             set_columns(db, self.id, step=row["step"], seconds=row["seconds"], live=json.dumps(live), **message)
+
+    def forget(self, step: int) -> None:
+        """Remove the metrics from a step on."""
+        with self.store.database.writing() as db:
+            db.execute("DELETE FROM metrics WHERE run = ? AND step >= ?", (self.id, step))
 
     def take_commands(self) -> set[str]:
         """The kinds of commands that the app has sent since the last call."""

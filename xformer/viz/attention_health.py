@@ -110,13 +110,13 @@ def health_timeline(
     """
     if not planes:
         raise InputError("A timeline has at least one step, got none; call health.step first.")
-    first = next(iter(planes.values()))
+    first = planes[max(planes)]  # a training may add layers; frames of another structure are left out
     layers = timeline_layers(first, tuple(tokens), tuple(target_tokens))
     lanes = {"source": tokens, "decoder reads": target_tokens} if target_tokens else {"reads": tokens}
     frames = [
         Frame(step, dict(codes), {path: list(values) for path, values in scores.get(step, {}).items()}, (), (), ())
         for step, codes in sorted(planes.items())
-        if [plane.shape for plane in codes.values()] == [plane.shape for plane in first.values()]
+        if {path: plane.shape for path, plane in codes.items()} == {path: plane.shape for path, plane in first.items()}
     ]
     return pack_timeline(
         layers, frames, reads=lanes, offset=0, score="induction", steps=max(steps, max(planes)), exact=(),
@@ -130,6 +130,7 @@ class HealthReport:
 
     alarms: tuple[Any, ...]
     charts: tuple[Any, ...]
+    problems: tuple[str, ...] = ()
 
     def _repr_html_(self) -> str:
         from xformer.viz.export import svg  # only here: it needs vl-convert
@@ -138,6 +139,7 @@ class HealthReport:
             (one.step, one.rule, one.layer, "" if one.head is None else one.head, one.reason) for one in self.alarms
         ]
         words = notebook_html.table(("step", "alarm", "layer", "head", "reason"), rows) if rows else "<p>No alarm.</p>"
+        words += "".join(f"<p>{escape(problem)}</p>" for problem in self.problems)
         drawn = "".join(f"<details open>{svg([chart])}</details>" for chart in self.charts)
         return notebook_html.card(escape(f"Attention health: {len(rows)} alarms"), words, drawn)
 
@@ -148,6 +150,7 @@ def report(
     layers: pd.DataFrame,
     losses: pd.DataFrame,
     measures: Sequence[str] = ("entropy_p50", "score_max"),
+    problems: Sequence[tuple[int, str]] = (),
 ) -> HealthReport:
     """Build the report that `AttentionHealth.report()` returns.
 
@@ -157,6 +160,7 @@ def report(
         layers: One row per step and layer; not drawn.
         losses: One row per step, with `loss` and `probe_loss` in nats.
         measures: The measures to draw as maps.
+        problems: The step and a sentence for each kind of failure to record.
 
     Returns:
         The report, with the loss first and a map for each measure that was recorded.
@@ -168,4 +172,4 @@ def report(
         charts.append(curve_chart(losses, curves, steps=steps, dark=False).properties(width=560))
     if len(table):
         charts += [health_map(table, name) for name in measures if table[name].notna().to_numpy().any()]
-    return HealthReport(tuple(alarms), tuple(charts))
+    return HealthReport(tuple(alarms), tuple(charts), tuple(text for _, text in problems))
