@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.attack import damaged, strangers
+from tests.attack import classroom, damaged, strangers
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +19,12 @@ def ground() -> Iterator[strangers.Ground]:
 @pytest.mark.parametrize("kind", damaged.KINDS, ids=lambda kind: kind.name)
 def test_a_damaged_file_is_refused_with_a_sentence_or_read(kind: damaged.Kind) -> None:
     assert list(kind.trials(kind.short, random.Random(kind.name)))  # the same ones each time
+
+
+@pytest.mark.parametrize("number", range(4), ids=["students", "origins", "large", "locked"])
+def test_hostile_websockets_stop_nobody(ground: strangers.Ground, number: int) -> None:
+    kind = classroom.kinds(ground)[number]
+    assert list(kind.trials(kind.short, random.Random(kind.name)))
 
 
 @pytest.mark.parametrize("number", range(3), ids=["links", "forged values", "crowd"])

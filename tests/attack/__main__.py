@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import sys
 
-from tests.attack import damaged, strangers
+from tests.attack import classroom, damaged, strangers
 from tests.trials import options_of, try_all
 
 if __name__ == "__main__":
     options = options_of("python -m tests.attack")
     with strangers.served() as ground:
-        sys.exit(try_all([*damaged.KINDS, *strangers.kinds(ground)], options))
+        sys.exit(try_all([*damaged.KINDS, *classroom.kinds(ground), *strangers.kinds(ground)], options))

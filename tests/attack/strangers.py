@@ -53,6 +53,8 @@ class Ground(NamedTuple):
 
     base: str
     store: RunStore
+    log: Path
+    """The output of the server."""
 
     def check(self) -> None:
         """Raise an error if the server no longer responds."""
@@ -66,10 +68,13 @@ def served() -> Iterator[Ground]:
     with tempfile.TemporaryDirectory(prefix="xformer-attack-", ignore_cleanup_errors=True) as folder:
         runs, data = Path(folder) / "runs", Path(folder) / "data"
         settings = {"XFORMER_RUNS": str(runs), "XFORMER_DATA": str(data), "XFORMER_OPEN": "0"}
+        log = Path(folder) / "server.log"
         with patch.dict(os.environ, settings):
-            server, base = launch(log=Path(folder) / "server.log")
+            server, base = launch(("-m", "tests.attack.watched"), log=log)
         try:
-            yield Ground(base, RunStore(runs))
+            with Visitor(base) as visitor:
+                visitor.open()  # waits until the libraries are loaded
+            yield Ground(base, RunStore(runs), log)
         finally:
             stop(server)
 
