@@ -60,6 +60,8 @@ class ModelShape:
     """Whether nothing inside a run can be edited; see `READ_ONLY`."""
     rotates: bool = False
     """Whether queries and keys are rotated by position after the projection (rotary positions)."""
+    added: tuple[int, int] = (0, 0)
+    """The numbers of positions that the model puts before and after those of its input, such as a soft prompt."""
     image: int = 0
     """The side of the square input images in pixels; 0 for models of tokens."""
     patch: int = 0

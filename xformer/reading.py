@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from xformer import notebook_html
 from xformer.adapters import BareModel, ModelAdapter, TaskModel
-from xformer.adapters.adapter import Gradients, Measure
+from xformer.adapters.adapter import ADDED, Gradients, Measure, label_added
 from xformer.adapters.adapter import gradients as gradients_of_run
 from xformer.adapters.attachment import unwrapped
 from xformer.adapters.load import in_memory, is_external, opened_from, opened_module
@@ -445,10 +445,11 @@ def read(
 
 def labelled(reading: Reading, tokens: Sequence[str]) -> Reading:
     """Return the reading with other token labels. Raises `InputError` if their number differs."""
-    n = len(reading.ids())
+    ids = reading.trace.read_by()[0]
+    n = int((ids != ADDED).sum())
     if len(tokens) != n:
         raise InputError(f"Give one label for each of the {n} tokens, got {len(tokens)}.")
-    return replace(reading, token_labels=tuple(map(str, tokens)))
+    return replace(reading, token_labels=label_added(ids, lambda _: tuple(map(str, tokens))))
 
 
 def rerun(reading: Reading, more: Sequence[Edit]) -> Reading:

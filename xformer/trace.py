@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import safetensors.torch
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from safetensors import SafetensorError
 from torch import Tensor
@@ -58,6 +59,8 @@ class Trace(Mapping[str, Tensor]):
     target_valid: Bool[Tensor, "batch target"] | None = None
     mask: Bool[Tensor, "*batch query key"] | None = field(default=None, repr=False)
     """A further restriction of self-attention; see `Transformer.forward`."""
+    added: tuple[int, int] = (0, 0)
+    """The numbers of positions that the model puts before and after `tokens`; see `ModelShape.added`."""
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.activations:
@@ -101,8 +104,13 @@ class Trace(Mapping[str, Tensor]):
         return tuple(site.path for site in self.sites())
 
     def read_by(self, stack: str | None = None) -> Int[Tensor, "batch pos"]:
-        """Return the tokens that a stack reads: the target for an encoder-decoder's decoder, else the tokens."""
-        return self.target if stack == "decoder" and self.target is not None else self.tokens
+        """Return the tokens at a stack's positions: the target for an encoder-decoder's decoder, else the tokens.
+
+        −1 stands for a position that the model adds.
+        """
+        if stack == "decoder" and self.target is not None:
+            return self.target
+        return self.tokens if self.added == (0, 0) else F.pad(self.tokens, self.added, value=-1)
 
     def cpu(self) -> Trace:
         """Return a copy of the trace in CPU memory."""
@@ -132,7 +140,7 @@ class Trace(Mapping[str, Tensor]):
         activations = {name: of(name, value) for name, value in self.activations.items()}
         return Trace(
             self.model_config, self.tokens[rows], row(self.target), self.edits, activations, row(self.valid),
-            row(self.target_valid), mask,
+            row(self.target_valid), mask, self.added,
         )  # fmt: skip
 
     def real(self, stack: str) -> Bool[Tensor, " pos"] | None:

@@ -274,3 +274,32 @@ def test_a_row_of_infinite_scores_is_treated_as_by_pytorch(need_weights: bool) -
     with torch.no_grad():
         wanted = attention(**inputs)
     assert torch.allclose(xformer.read(attention, inputs).logits, wanted, atol=1e-6, equal_nan=True)
+
+
+class WithRegisters(nn.Module):
+    """A causal model of tokens that puts two register tokens before them, or after them, and keeps or drops their outputs."""
+
+    def __init__(self, *, before: bool, keeps: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.before, self.keeps = before, keeps
+        self.embed, self.registers = nn.Embedding(11, 15), nn.Parameter(torch.randn(1, 2, 15))
+        self.blocks, self.head = nn.Sequential(Block(), Block()), nn.Linear(15, 11)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x, registers = self.embed(ids), self.registers.expand(len(ids), -1, -1)
+        x = self.head(self.blocks(torch.cat([registers, x] if self.before else [x, registers], dim=1)))
+        n = ids.shape[1]
+        return x if self.keeps else x[:, 2:] if self.before else x[:, :n]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_positions_that_a_module_adds_are_labelled(before: bool) -> None:
+    ids, added = torch.tensor([[3, 1, 4, 1, 5]]), ("added 1", "added 2")
+    reading = xformer.read(WithRegisters(before=before, keeps=True).eval(), ids)
+    assert reading.tokens == ((*added, *"31415") if before else (*"31415", *added))
+    assert reading.logits.shape[1] == len(reading.tokens) == reading[f"{reading.attention[0].path}.pattern"].shape[-1]
+    dropped = xformer.read(WithRegisters(before=before, keeps=False).eval(), ids)
+    assert dropped.tokens == reading.tokens
+    with pytest.raises(UnavailableError, match="returns outputs at 5 positions, but its stream has 7"):
+        xformer.analysis.lens(dropped)

@@ -190,3 +190,13 @@ def test_other_arguments_change_nothing_or_are_refused() -> None:
         xformer.read(of, {"input_ids": IDS, "attention_mask": CAUSAL[None]})
     with pytest.raises(InputError, match="cannot be copied"):
         xformer.read(of, {"input_ids": IDS, "unknown": (one for one in ())})
+
+
+def test_the_keys_of_a_cache_are_labelled() -> None:
+    of = model("Llama")
+    for kind, n_empty in (("dynamic", 0), ("static", 6)):
+        reading = xformer.read(of, {"input_ids": IDS, "past_key_values": past(of, kind)})
+        keys = list(dict.fromkeys(xformer.analysis.attention(reading, layer=0, head=0)["key"]))
+        names = [*(f"earlier {at + 1}" for at in range(4)), *map(str, IDS[0].tolist())]
+        assert keys == [f"{at} {name}" for at, name in enumerate([*names, *(f"empty {n + 1}" for n in range(n_empty))])]
+        assert xformer.analysis.attention_patterns.looks_back_only(reading)

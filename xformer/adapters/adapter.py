@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -300,6 +301,21 @@ class OpenText(Input):
     kind: ClassVar[str] = "text"
     reference_label: ClassVar[str] = "actual next token"
     is_open_ended: ClassVar[bool] = True
+
+
+ADDED = -1
+"""Stands in a stream for a position that the model adds to its input."""
+
+
+def label_added(tokens: Int[Tensor, " pos"], names: Callable[[Tensor], Sequence[str]]) -> tuple[str, ...]:
+    """Label the positions that the model adds by their number, and the others by `names`."""
+    own, number = iter(names(tokens[tokens != ADDED])), iter(range(1, len(tokens) + 1))
+    return tuple(f"added {next(number)}" if token == ADDED else next(own) for token in tokens.tolist())
+
+
+def with_added(stream: Tensor, added: tuple[int, int], fill: int = ADDED) -> Tensor:
+    """A stream [batch, pos] with the positions that the model adds before and after it."""
+    return F.pad(stream, added, value=fill)
 
 
 Measure = Callable[[Tensor], Tensor]

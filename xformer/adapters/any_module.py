@@ -17,11 +17,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from xformer.adapters.adapter import Input
+from xformer.adapters.adapter import ADDED, Input, label_added, with_added
 from xformer.adapters.attachment import cached, copied, detect_randomness, on_device, preserve_state
 from xformer.adapters.capture_backends import is_pattern
 from xformer.adapters.on_demand import lengths, recorded_bytes
-from xformer.adapters.opening import ExternalAdapter, Inputs, OpenedModel, Verification, open_module, shape_of
+from xformer.adapters.opening import (
+    ExternalAdapter,
+    Inputs,
+    OpenedModel,
+    Verification,
+    added_positions,
+    open_module,
+    shape_of,
+)
 from xformer.adapters.own_models import numbered
 from xformer.decoding import Step
 from xformer.edits import Edit
@@ -88,13 +96,14 @@ class AnyModule(ExternalAdapter):
 
     def token_names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
         """The ids of the tokens, or the numbers of the positions."""
-        return tuple(str(token) for token in tokens.tolist())
+        return label_added(tokens, lambda ids: [str(token) for token in ids.tolist()])
 
     def record(self, example: Example, *, edits: Sequence[Edit] = (), keep: Sequence[str] = ("*",)) -> Trace:
         """Record a run; see `xformer.record`."""
         inputs = self.inputs_of(example)
         activations = self.opened.run(inputs, n_batch=_n_batch(inputs), edits=edits, keep=keep)
-        return Trace(None, example.stream, example.target, tuple(edits), activations)
+        tokens = example.stream[:, example.stream[0] != ADDED]
+        return Trace(None, tokens, example.target, tuple(edits), activations, added=self.shape.added)
 
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """The module's output for a final stream state. Raises `InputError` if it is not a function of that alone."""
@@ -118,10 +127,12 @@ class AnyModule(ExternalAdapter):
     def _positions(self, stack: str, index: int) -> Int[Tensor, "1 pos"]:
         """The tokens that a stack reads, or position numbers."""
         ids = _ids_of(self.inputs)
+        added = self.shape.added if index == 0 else (0, 0)
         if index < len(ids):
-            return (ids[index] if ids[index].dim() > 1 else ids[index][None]).cpu()
+            return with_added((ids[index] if ids[index].dim() > 1 else ids[index][None]).cpu(), added)
         site = next(site for site in self.shape.attention if site.stack == stack and not site.is_cross)
-        return torch.arange(self._n_keys[f"{site.path}.pattern"])[None].expand(_n_batch(self.inputs), -1)
+        n = self._n_keys[f"{site.path}.pattern"] - sum(added)
+        return with_added(torch.arange(n)[None], added).expand(_n_batch(self.inputs), -1)
 
     @cached_property
     def _n_keys(self) -> dict[str, int]:
@@ -231,8 +242,20 @@ def _open(module: nn.Module, inputs: Inputs) -> tuple[dict[str, Any], Verificati
     sizes = [table.num_embeddings for table in tables if isinstance(table, nn.Embedding)]
     is_causal = {one.stack for one in opened.layout.attention} == {"decoder"}
     n_inputs = max([*sizes[:1], *(int(ids.max()) + 1 for ids in _ids_of(inputs))], default=0)
-    shape = shape_of(opened, run, is_causal=is_causal, max_len=None, n_inputs=n_inputs)
+    added = _added(opened, probed, run) if n_target is None else (0, 0)
+    shape = shape_of(opened, run, is_causal=is_causal, max_len=None, n_inputs=n_inputs, added=added)
     return opened.parts, verification, shape
+
+
+def _added(opened: OpenedModel, inputs: Inputs, run: Mapping[str, Tensor]) -> tuple[int, int]:
+    """The numbers of positions that a module adds before and after those of its first stream."""
+    name, value = next(iter(_streams(inputs).items()))
+    n_read = run[f"{opened.layout.attention[0].path}.pattern"].shape[-2]
+    is_stream = value.dim() == 2 if not value.is_floating_point() else value.dim() == 3
+    if not is_stream or n_read == value.shape[1]:
+        return 0, 0
+    other = -value - 1 if value.is_floating_point() else (value + 1) % max(2, int(value.max()) + 1)
+    return added_positions(opened, inputs, inputs | {name: other}, value.shape[1], _n_batch(inputs))
 
 
 OUTPUT_NAMES = ("logits", "prediction_logits", "last_hidden_state")

@@ -237,8 +237,8 @@ def _is_same(one: Any, other: Tensor) -> bool:
 
 
 def sees_later(allowed: Tensor) -> bool:
-    """Whether any query may attend to a later key."""
-    return bool(allowed.triu(1).any())
+    """Whether any query may attend to a later key. The last query is at the last key."""
+    return bool(allowed.triu(1 + max(0, allowed.shape[-1] - allowed.shape[-2])).any())
 
 
 Pattern = Float[Tensor, "batch head query key"]

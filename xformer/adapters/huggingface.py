@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from xformer.adapters.adapter import ADDED
 from xformer.adapters.attachment import cached, on_device, preserve_state
 from xformer.adapters.huggingface_example import N_WRITTEN, HuggingFaceInputs
 from xformer.adapters.huggingface_opening import (
@@ -30,7 +31,7 @@ from xformer.adapters.huggingface_opening import (
     text_config,
 )
 from xformer.adapters.on_demand import added_bytes, lengths, on_demand_bytes, plane_side, recorded_bytes, reduced
-from xformer.adapters.opening import Inputs, OpenedModel, shape_of
+from xformer.adapters.opening import Inputs, OpenedModel, added_positions, shape_of
 from xformer.adapters.probe import running
 from xformer.decoding import GREEDY, Choice, Sampling, Step
 from xformer.edits import Edit
@@ -86,8 +87,9 @@ class HuggingFaceModel(HuggingFaceInputs):
             activations = self.opened.run_on_demand(inputs, edits=edits, keep=kept, reduce=reduce)
         else:
             activations = self.opened.run(inputs, n_batch=n_batch, edits=edits, keep=keep)
+        tokens, target = example.stream[:, example.stream[0] != ADDED], example.target
         return Trace(
-            None, example.stream, example.target, tuple(edits), activations, example.valid, example.target_valid
+            None, tokens, target, tuple(edits), activations, example.valid, example.target_valid, added=self.shape.added
         )
 
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
@@ -148,7 +150,8 @@ class HuggingFaceModel(HuggingFaceInputs):
     def _next_logits(self, example: Example, so_far: Tensor, cache: dict[str, Any]) -> Float[Tensor, "1 pos vocab"]:
         """The logits of an unedited run; a model that caches keys and values reads new tokens only."""
         inputs, past, module = self._continued(example, so_far), {}, self.opened.module
-        if getattr(text_config(module), "use_cache", None) is not None and not self.shape.is_pair:
+        adds = self.shape.added != (0, 0) or hasattr(module, "active_peft_config")  # again in each call
+        if getattr(text_config(module), "use_cache", None) is not None and not self.shape.is_pair and not adds:
             n_cached = 0 if cache["past_key_values"] is None else cache["length"]
             inputs |= {"input_ids": so_far[:, n_cached:], "use_cache": True}
             past = {"past_key_values": cache["past_key_values"]}  # ours, so it is extended and not copied
@@ -182,4 +185,17 @@ def _shape(opened: OpenedModel) -> ModelShape:
                 longest = table.num_embeddings - table.padding_idx - 1
     if main_input(model) != "input_ids":
         longest = run[f"{opened.layout.attention[0].path}.pattern"].shape[-1]
-    return shape_of(opened, run, is_causal=is_causal, max_len=longest, n_inputs=n_tokens_of(model))
+    added = (0, 0)
+    if main_input(model) == "input_ids":
+        ids = example["input_ids"]
+        if run[f"{opened.layout.attention[0].path}.pattern"].shape[-2] != ids.shape[1]:
+            added = added_positions(
+                opened, example, example | {"input_ids": (ids + 1) % n_tokens_of(model)}, ids.shape[1]
+            )
+        n_out = run[opened.output_name].shape[1]
+        if opened.output in ("next_token", "masked_token") and n_out != ids.shape[1] + sum(added):
+            raise InputError(
+                f"{type(model).__name__} returns outputs at {n_out} positions for {ids.shape[1]} tokens, and which of them "
+                "belong to the tokens cannot be told."
+            )
+    return shape_of(opened, run, is_causal=is_causal, max_len=longest, n_inputs=n_tokens_of(model), added=added)

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from xformer.adapters.adapter import Input
+from xformer.adapters.adapter import ADDED, Input, label_added, with_added
 from xformer.adapters.attachment import copied
 from xformer.adapters.huggingface_opening import OutputKind, main_input, n_target_tokens_of, text_config
 from xformer.adapters.inputs import (
@@ -101,7 +101,11 @@ class HuggingFaceInputs(ExternalAdapter):
         if isinstance(self.input, PatchedImage):
             return self.input.names(len(tokens))
         words = self.words(self.shape.n_inputs)
-        return tuple(words[token] if token < len(words) else f"#{token}" for token in tokens.tolist())
+
+        def names(ids: Tensor) -> list[str]:
+            return [words[token] if token < len(words) else f"#{token}" for token in ids.tolist()]
+
+        return label_added(tokens, names)
 
     def to_example(self, inputs: Any) -> Example:
         """Convert an input to an example.
@@ -126,10 +130,11 @@ class HuggingFaceInputs(ExternalAdapter):
     def inputs_of(self, example: Example) -> Inputs:
         """The arguments of the model's forward pass."""
         inputs: Inputs = {} if example.arguments is None else dict(example.arguments)
+        own = example.stream[0] != ADDED
         if self.reads_tokens and "inputs_embeds" not in inputs:
-            inputs["input_ids"] = example.stream
+            inputs["input_ids"] = example.stream[:, own]
         if example.valid is not None:
-            inputs.setdefault("attention_mask", example.valid.long())
+            inputs.setdefault("attention_mask", example.valid[:, own].long())
         if example.target is not None:
             inputs["decoder_input_ids"] = example.target
             if example.target_valid is not None:
@@ -181,7 +186,10 @@ def _token_types(model: HuggingFaceInputs, stream: Int[Tensor, "1 pos"]) -> Int[
 
 
 def _labelled(model: HuggingFaceInputs, example: Example) -> Example:
-    """Add the reference at each output."""
+    """Add the positions that the model adds, and the reference at each output."""
+    if model.shape.added != (0, 0) and model.reads_tokens:
+        valid = None if example.valid is None else with_added(example.valid, model.shape.added, fill=1)
+        example = replace(example, stream=with_added(example.stream, model.shape.added), valid=valid)
     stream, kind = example.stream, model.output
     labels, valid = torch.full_like(stream, IGNORED), example.valid
     if kind == "next_token":
@@ -194,8 +202,9 @@ def _labelled(model: HuggingFaceInputs, example: Example) -> Example:
         labels = model.outputs(example).argmax(dim=-1).cpu()
         if kind == "token_class":
             labels[_is_special(model, stream)] = IGNORED
-    if kind in ("masked_token", "token_class") and valid is not None:
-        labels[~valid] = IGNORED
+    if kind in ("masked_token", "token_class"):
+        labels[(stream == ADDED) if valid is None else (stream == ADDED) | ~valid] = IGNORED
+    labels[labels == ADDED] = IGNORED
     answer = tuple(label for label in labels[0].tolist() if label != IGNORED)
     return replace(example, labels=labels, answer=answer)
 
@@ -283,7 +292,7 @@ def _pair(model: HuggingFaceInputs, inputs: Any) -> Example:
     labels, read = torch.tensor([target_ids]), torch.tensor([[start, *target_ids[:-1]]])
     if model.output == "vectors":
         labels = torch.full_like(read, IGNORED)
-    return Example(tuple(ids), tuple(target_ids), stream, read, stream, labels)
+    return Example(tuple(ids), tuple(target_ids), stream, read, with_added(stream, model.shape.added), labels)
 
 
 def _start(model: HuggingFaceInputs) -> int:

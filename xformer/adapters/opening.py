@@ -451,12 +451,35 @@ class ExternalAdapter(WithoutTask):
         return tape.activations[f"{path}.{side}"].cpu()
 
 
+def added_positions(opened: OpenedModel, inputs: Inputs, other: Inputs, n: int, n_batch: int = 1) -> tuple[int, int]:
+    """The numbers of positions before and after the `n` of the input, found as those that an input changed everywhere leaves.
+
+    (0, 0) if there are none, or if the stream into the first block does not tell them.
+    """
+    path = opened.layout.attention[0].path
+    names = (f"{opened.layout.attention[0].stack}.0.resid_pre", f"{path}.q")
+    runs = [opened.run(one, n_batch=n_batch) for one in (inputs, other)]
+    name = next((name for name in names if all(name in run for run in runs)), None)
+    if name is None or runs[0][name].shape != runs[1][name].shape:
+        return 0, 0
+    changed = (runs[0][name] != runs[1][name]).any(dim=-1)  # [batch, pos] or [batch, head, pos]
+    at = changed.flatten(0, -2).any(dim=0).nonzero()[:, 0].tolist()
+    is_whole = len(at) == n and at[-1] - at[0] == n - 1
+    return (at[0], changed.shape[-1] - 1 - at[-1]) if is_whole else (0, 0)
+
+
 WITHOUT_LIMIT = 2048
 """The context length of a model that specifies none."""
 
 
 def shape_of(
-    opened: OpenedModel, run: dict[str, Tensor], *, is_causal: bool, max_len: int | None, n_inputs: int
+    opened: OpenedModel,
+    run: dict[str, Tensor],
+    *,
+    is_causal: bool,
+    max_len: int | None,
+    n_inputs: int,
+    added: tuple[int, int] = (0, 0),
 ) -> ModelShape:
     """The shape of a model, from a run that kept everything. `n_inputs` is the size of the input vocabulary."""
     layout, sites = opened.layout, opened.layout.sites
@@ -471,6 +494,7 @@ def shape_of(
         n_layers=1 + max(site.layer for site in sites),
         vocab_size=run["logits"].shape[-1] if "logits" in run else 0,
         max_len=max_len or WITHOUT_LIMIT,
+        added=added,
         n_inputs=n_inputs,
         sites=sites,
         heads={site.path: run[f"{site.path}.pattern"].shape[1] for site in sites if site.is_attention},

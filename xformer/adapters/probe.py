@@ -101,7 +101,8 @@ class Probe:
     @property
     def is_causal(self) -> bool:
         """Whether no self-attention mask allows a later key."""
-        own = [one for one in self.attentions if one.n_query == one.n_key > 1]
+        square = [one for one in self.attentions if one.n_query == one.n_key > 1]
+        own = square or [one for one in self.attentions if one.n_key > one.n_query > 1]  # after the keys of a prefix
         return bool(own) and not any(one.sees_later for one in own)
 
     def attention_begins(self, n_query: int, n_key: int, *, sees_later: bool) -> None:

@@ -12,8 +12,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from xformer.adapters import TaskModel
+from xformer.adapters.adapter import ADDED
+from xformer.adapters.capture_backends import sees_later
 from xformer.analysis.tables import array_table
-from xformer.errors import EditError
+from xformer.errors import EditError, UnavailableError
 from xformer.formatting import check_option
 from xformer.memory import check_analysis
 from xformer.reading import Reading
@@ -81,10 +83,39 @@ def token_names(reading: Reading, site: Site, shape: Sequence[int]) -> tuple[tup
     If a broken model swaps or truncates these axes, the tokens of the stack with that length are used, else numbers.
     """
     streams = [reading.tokens_of(stack) for stack in (site.query_stack, site.key_stack)]
+    own = own_keys(reading, site, shape)
+    if len(own) < shape[-1]:  # the others are those of a prefix or of a cache
+        before, after = own.start, shape[-1] - own.stop
+        around = [f"earlier {at + 1}" for at in range(before)], [f"empty {at + 1}" for at in range(after)]
+        return streams[0], (*around[0], *streams[0], *around[1])
     named = []
     for usual, other, n in zip(streams, reversed(streams), shape[-2:], strict=True):
         named.append(next((names for names in (usual, other) if len(names) == n), tuple(map(str, range(n)))))
     return named[0], named[1]
+
+
+def own_keys(reading: Reading, site: Site, shape: Sequence[int]) -> range:
+    """Return the keys at the positions of the queries of a layer whose patterns end in the axes `shape`, [query, key].
+
+    A cache or a prefix adds keys to those of the input. Under a causal mask, the last key of each query is its own. Without
+    one, or in cross-attention, all keys count.
+    """
+    n_query, n_key = shape[-2:]
+    mask = reading.get(f"{site.path}.mask")
+    if site.is_cross or n_key <= n_query or n_query != len(reading.tokens_of(site.query_stack)) or mask is None:
+        return range(n_key)
+    allowed = mask[0].reshape(-1, n_query, n_key).any(dim=0)  # [query, key]
+    last = allowed.long().cumsum(dim=-1).argmax(dim=-1) - torch.arange(n_query, device=allowed.device)
+    first = int(last[allowed.any(dim=-1)].max()) if bool(allowed.any()) else n_key
+    return range(first, first + n_query) if first + n_query <= n_key else range(n_key)
+
+
+def _own_pattern(reading: Reading, site: Site, pattern: Pattern, positions: Sequence[int] | None) -> list[int] | None:
+    """Return the keys at the query positions if a layer has others as well, else None."""
+    own = own_keys(reading, site, pattern.shape)
+    if len(own) == pattern.shape[-1]:
+        return None
+    return list(own) if positions is None else [own[at] for at in positions]
 
 
 def pattern_cells(
@@ -178,7 +209,7 @@ def relative_change(
 def looks_back_only(reading: Reading, stack: str | None = None) -> bool:
     """Return whether all self-attention of a run (or of one of its stacks) masks later keys."""
     paths = [site.path for site in reading.attention if not site.is_cross and stack in (None, site.stack)]
-    return all(not reading[f"{path}.mask"].triu(1).any() for path in paths)
+    return not any(sees_later(reading[f"{path}.mask"]) for path in paths)
 
 
 MAX_TOKENS = 48
@@ -231,6 +262,10 @@ def rollout_matrices(
     reached, found = None, []
     for path in paths:
         pattern = trace[f"{path}.pattern"][0].mean(dim=0)  # [query, key]
+        if pattern.shape[0] != pattern.shape[1]:
+            raise UnavailableError(
+                f"Rollout needs queries and keys at the same positions; {path} has other keys as well."
+            )
         identity = torch.eye(pattern.shape[-1], dtype=pattern.dtype, device=pattern.device)
         step = 0.5 * torch.where(pattern.sum(dim=-1, keepdim=True) == 0, identity, pattern) + 0.5 * identity
         reached = step if reached is None else step @ reached
@@ -316,9 +351,10 @@ def head_scores(
     for site in reading.sites:
         path, pattern = site.path, reading[f"{site.path}.pattern"]
         positions = _without_padding(reading, site, chosen)
-        scores = pattern_scores(pattern[0], positions, keys)  # [head, score]
+        own = _own_pattern(reading, site, pattern, positions) if keys is None else keys
+        scores = pattern_scores(pattern[0], positions, own)  # [head, score]
         counted = positions
-        if without_first and keys is None and not site.is_cross and pattern.shape[-1] > 1:
+        if without_first and own is None and not site.is_cross and pattern.shape[-1] > 1:
             pattern = renormalised(pattern)
             counted = [at for at in (range(pattern.shape[2]) if positions is None else positions) if at]
             first, scores = scores[:, SCORES.index("first")], pattern_scores(pattern[0], counted)
@@ -396,6 +432,7 @@ def _induction(reading: Reading, site: Site, pattern: Pattern, positions: Sequen
     tokens = reading.trace.read_by(site.stack)[0]
     if site.is_cross or len(tokens) != pattern.shape[-1]:  # image patches are not tokens
         return [math.nan] * len(pattern)
+    tokens = torch.where(tokens == ADDED, ADDED - torch.arange(len(tokens), device=tokens.device), tokens)  # no repeats
     return induction_scores(pattern, tokens, positions)
 
 

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.attention_patterns import blocks, pooled, pooled_keys, span
+from xformer.analysis.attention_patterns import blocks, pooled, pooled_keys, span, token_names
 from xformer.analysis.generation import kl, total_variation
 from xformer.analysis.residual import holds_from, lens
 from xformer.analysis.tables import array_table
@@ -131,8 +131,8 @@ def pattern_difference(
     site = one.attention_site(layer)
     path = site.path
     queries, keys = (
-        [a if a == b else f"{a} / {b}" for a, b in zip(one.tokens_of(stack), other.tokens_of(stack), strict=True)]
-        for stack in (site.query_stack, site.key_stack)
+        [a if a == b else f"{a} / {b}" for a, b in zip(*names, strict=True)]
+        for names in zip(*(token_names(run, site, run[f"{path}.pattern"].shape) for run in readings), strict=True)
     )
     axes = (_axis("query", "query_token", queries, max_blocks), _axis("key", "key_token", keys, max_blocks))
     a, b = (pooled(_head_values(reading, f"{path}.pattern", head), max_blocks) for reading in readings)  # [query, key]
@@ -195,7 +195,8 @@ def _rows(reading: Reading, max_blocks: int | None) -> pd.DataFrame:
         mask = reading[f"{path}.mask"][0, :, reading.target_positions[-1]]  # [head, key]
         weights = pooled_keys(torch.cat((weights, weights.mean(dim=0, keepdim=True))), max_blocks)
         mask = pooled_keys(torch.cat((mask, mask.any(dim=0, keepdim=True))).double(), max_blocks) > 0
-        keys = _axis("key", "token", reading.tokens_of(Site.parse(path).key_stack), max_blocks)
+        names = token_names(reading, Site.parse(path), reading[f"{path}.pattern"].shape)
+        keys = _axis("key", "token", names[1], max_blocks)
         table = array_table({"head": [*range(len(weights) - 1), MEAN]}, keys, weight=weights, allowed=mask)
         table.insert(0, "layer", path)
         frames.append(table)
@@ -439,7 +440,7 @@ def surprise_by_character(readings: Sequence[Reading]) -> pd.DataFrame:
     """
     rows = []
     for reading in readings:
-        ids, decode = reading.ids(), reading.subject.input.decode
+        ids, decode = [max(0, token) for token in reading.ids()], reading.subject.input.decode
         for position, token in zip(reading.target_positions, reading.answer, strict=True):
             start, end = (len(decode(ids[: position + n])) for n in (1, 2))
             bits = -reading.logits[0, position].log_softmax(dim=-1)[token].item() / math.log(2)

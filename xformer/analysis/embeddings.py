@@ -251,7 +251,7 @@ MAX_PAIRED = 1_024
 
 def most_alike(reading: Reading, stack: str | None = None) -> Alike | None:
     """Return the two most similar tokens of the input; None if two of as many random tokens would be as similar."""
-    every, ids = vocabulary_vectors(reading, stack), sorted(set(reading.ids(stack)))
+    every, ids = vocabulary_vectors(reading, stack), sorted({token for token in reading.ids(stack) if token >= 0})
     n = len(ids)
     if n < 2:
         return None

@@ -67,7 +67,7 @@ class DecodedSteps:
         labels = trace.tokens.new_full(trace.logits.shape[:2], IGNORED)
         right = self.answer if step < len(self.answer) else self.predicted
         labels[0, -1 if self.variant.writes else taken.position] = right[step]
-        example = replace(self.example, stream=trace.tokens, target=trace.target, labels=labels)
+        example = replace(self.example, stream=trace.read_by(), target=trace.target, labels=labels)
         recipe = f"{self.recipe}[{step}]" if self.recipe else None
         return Reading(self.variant.subject, example, trace, self.has_right_answer, recipe)
 

@@ -90,6 +90,16 @@ def positions_of(reading: Reading, positions: Sequence[int] | None = None) -> li
     return [at for at in range(n) if (real is None or real[at]) and (positions is None or at in positions)]
 
 
+def _check_aligned(reading: Reading) -> None:
+    """Raise `UnavailableError` if the outputs are not at the positions of the stream."""
+    n_out, n = reading.logits.shape[1], reading.trace.read_by(reading.output_stack).shape[1]
+    if reading.output not in WHOLE and n_out != n and reading.trace.model_config is None:
+        raise UnavailableError(
+            f"{reading.subject.name} returns outputs at {n_out} positions, but its stream has {n}, so the stream at a position "
+            "does not explain the output there."
+        )
+
+
 def norms(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFrame:
     """Measure the norm ‖x‖₂ of the residual stream at each point, and of what was added to it there, at each position.
 
@@ -309,6 +319,7 @@ def _inside(own: Projection, trace: Trace, site: Site, position: int, g: Vector)
 
 def explained_pair(reading: Reading, position: int, token: int | None = None) -> tuple[int, int]:
     """Return the token that is explained at a position, and the strongest other token."""
+    _check_aligned(reading)
     check_index("position", position, reading.example.labels.shape[1])
     token = reading.explained(position) if token is None else token
     others = reading.logits[0, position].clone()  # [vocab]
@@ -449,6 +460,7 @@ def answer_path(reading: Reading, *, position: int) -> pd.DataFrame:
 
 def lens_positions(reading: Reading, positions: Sequence[int] | None = None) -> list[int]:
     """Return the output positions that a lens shows: the targets and the one after a text, or all if there are no targets."""
+    _check_aligned(reading)
     targets = {*reading.target_positions, *([] if reading.open_output is None else [reading.open_output])}
     valid = [at for at in positions_of(reading) if not reading.target_positions or at in targets]
     shown = valid if positions is None else [at for at in valid if at in positions]
