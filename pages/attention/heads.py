@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -47,13 +48,19 @@ def attention_call(view: View, chosen: Selection) -> tuple[tuple[Reading], dict[
     return (run,), {"layer": chosen.layer, "head": chosen.head, "scale": chosen.looks.scale, **before}
 
 
+def arcs_of(chosen: Selection) -> tuple[int, ...]:
+    """Return the heads whose arcs are drawn, the enlarged one among them."""
+    return tuple(sorted({chosen.head, *chosen.looks.arcs}))
+
+
 def standalone(view: View, chosen: Selection) -> Callable[[Sequence[str]], str]:
     """Return a function that renders the attention view as a standalone page, given its caption."""
     changes = ", ".join([*mask_words(view.mask), *filter(None, [join(view.interventions)])])
 
     def page(caption: Sequence[str]) -> str:
         at = {"layer": chosen.layer, "head": chosen.head, "cell": (chosen.query, chosen.key)}
-        return view_page(view.original(), view.changed(), **at, changes=changes, caption=caption)
+        look = replace(chosen.looks, arcs=arcs_of(chosen)).packed
+        return view_page(view.original(), view.changed(), **at, look=look, changes=changes, caption=caption)
 
     return page
 

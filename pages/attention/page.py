@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import streamlit as st
 
 from pages.attention.head_scores import scores_panel
 from pages.attention.heads import (
     KEY,
+    arcs_of,
     atom_mapping_panel,
     attention_call,
     attention_notes,
@@ -36,7 +38,7 @@ from pages.components.attention_view import (
     choose_attention,
 )
 from pages.shared import frame
-from pages.shared.call import Call
+from pages.shared.call import Call, tables
 from pages.shared.layout import headline
 from pages.shared.link import take_parameter
 from pages.shared.live import live_menu
@@ -64,7 +66,6 @@ OLD_PANELS = {
     "atom mapping": "atom_mapping",
 }
 """Panel names in older links, with their current names."""
-MORE = "# All heads: xformer.viz.attention_grid; arcs: xformer.viz.attention_arcs, with heads= instead of head=."
 
 
 def _attention(view: View) -> None:
@@ -123,17 +124,18 @@ def _attention(view: View) -> None:
 
 
 def _footer(view: View, chosen: Selection) -> None:
-    """Draw the menu of the picture: code and numbers of the enlarged head; figures of all heads, the matrix and the arcs."""
+    """Draw the menu of the picture: code and figures of all heads, the matrix and the arcs; numbers of the enlarged head."""
     reading, options = attention_call(view, chosen)
-    call, shown = Call(viz.attention, reading, options), chosen.looks.shown
+    head, shown = Call(viz.attention, reading, options), chosen.looks.shown
     look = {name: value for name, value in options.items() if name not in ("layer", "head")}
-    arcs = options | {"heads": sorted({chosen.head, *chosen.looks.arcs})}
-    del arcs["head"]
-    drawn = [Call(viz.attention_grid, reading, look)]
-    drawn += [call] * (shown != "arcs") + [Call(viz.attention_arcs, reading, arcs)] * (shown != "matrix")
-    page = standalone(view, chosen)
+    calls = [Call(viz.attention_grid, reading, look)]
+    if shown != "arcs":
+        calls.append(head)
+    if shown != "matrix":
+        calls.append(Call(viz.attention_arcs, reading, {"layer": chosen.layer, **look, "heads": list(arcs_of(chosen))}))
     at = {"layer": chosen.layer, "head": chosen.head, "query": chosen.query, "key": chosen.key}
-    footer(view, "pattern", [call], remark=[MORE], page=page, drawn=drawn, more=lambda: live_menu(view, "pattern", at))
+    more: dict[str, Any] = {"page": standalone(view, chosen), "more": lambda: live_menu(view, "pattern", at)}
+    footer(view, "pattern", calls, lambda: tables([head]), **more)
 
 
 def _look_texts(look: Look) -> dict[str, str]:

@@ -38,6 +38,11 @@ class Look:
     shown: str = SHOWN[0]
     arcs: tuple[int, ...] = ()
 
+    @property
+    def packed(self) -> tuple[int, int, tuple[int, ...]]:
+        """The look as `pack_selection` takes it."""
+        return SCALES.index(self.scale), SHOWN.index(self.shown), self.arcs
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -96,11 +101,9 @@ def attention_view(packed: Packed, *, key: str) -> Selection:
     if key not in st.session_state or _sent(key) not in st.session_state:
         _send(key, chosen)
     selection, order = st.session_state[_sent(key)]
-    shown = selection.looks
-    look = (SCALES.index(shown.scale), SHOWN.index(shown.shown), shown.arcs)
     original, planes = packed.apart(key)
     cell = (selection.query, selection.key)
-    planes += pack_selection((selection.layer, selection.head), cell, look, order=order)
+    planes += pack_selection((selection.layer, selection.head), cell, selection.looks.packed, order=order)
     _message(key=f"original_of_{key}", data=original)
     _message(key=f"exact_of_{key}", data=packed.head(key))
     _component(key=key, data=planes, on_choice_change=remember)

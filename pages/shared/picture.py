@@ -25,9 +25,10 @@ from pages.shared.call import Call, Draw, Shown, Source, code, script, tables
 from pages.shared.layout import chart_spec, is_dark, run_title
 from pages.shared.link import address
 from pages.shared.text import escape_markdown
-from pages.shared.view import ORIGINAL, View
+from pages.shared.view import ORIGINAL, View, name_of
 from pages.shared.widgets import download
 from xformer.errors import UnavailableError
+from xformer.interventions import parse
 from xformer.reading import Reading, Recipe
 from xformer.site import Site, head_title, layer_title
 from xformer.training.tables import to_csv
@@ -140,12 +141,23 @@ def _caption(calls: Sequence[Call]) -> Callable[[], list[str]]:
 
 
 def _figure_title(calls: Sequence[Call]) -> str:
-    """Return the title of a figure: models, layer and head, inputs."""
-    recipes = [source.recipe for call in calls for source in call.all_readings() if isinstance(source.recipe, Recipe)]
+    """Return the title of a figure: models, layer and head, inputs, and the mask and the changes of each run that has some."""
+    sources = [source for call in calls for source in call.all_readings() if isinstance(source.recipe, Recipe)]
+    recipes: list[Recipe] = [source.recipe for source in sources]
     models = " and ".join(dict.fromkeys(Path(recipe.model).name for recipe in recipes))
     typed = [one.inputs if isinstance(one.inputs, str) else " ".join(map(str, one.inputs)) for one in recipes]
     inputs = [f"“{textwrap.shorten(text, _LONGEST_INPUT)}”" for text in dict.fromkeys(typed)]
-    return " · ".join(filter(None, [models, next(filter(None, map(_place, calls)), ""), *inputs]))
+    changes = dict.fromkeys(filter(None, map(_changes, sources)))
+    return " · ".join(filter(None, [models, next(filter(None, map(_place, calls)), ""), *inputs, *changes]))
+
+
+def _changes(source: Source) -> str:
+    """Return the mask and the changes of a reading; "" if it has none."""
+    recipe = source.recipe
+    mask = [] if recipe.causal is None else ["causal mask" if recipe.causal else "full mask"]
+    if isinstance(source, Reading):
+        mask += [name_of(change, source.subject) for change in parse(recipe.changes, source.subject.shape)]
+    return f"with {', '.join(mask)}" if mask else ""
 
 
 def _place(call: Call) -> str:

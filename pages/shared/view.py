@@ -123,13 +123,8 @@ class View:
         return target if stack == "decoder" and target else source
 
     def name_of(self, intervention: Intervention) -> str:
-        """Return the label of an intervention on screen."""
-        if intervention.replaced is None:
-            return intervention.label
-        position, token = intervention.replaced
-        if side := self.shape.image:
-            return f"pixel y{position // side + 1} x{position % side + 1} becomes {token}"
-        return f"position {position} reads {escape_markdown(token_labels(self.subject)[token])}"
+        """Return the label of an intervention on screen, as Markdown."""
+        return escape_markdown(name_of(intervention, self.subject))
 
     def change_summary(self) -> str:
         """Summarise the changes in a few words, for a lane or a legend."""
@@ -162,6 +157,16 @@ class View:
     def share(self, **more: str) -> None:
         """Put the view and further parameters of the screen into the address bar."""
         link_of_screen.share({**self.link, **more})
+
+
+def name_of(intervention: Intervention, subject: ModelAdapter) -> str:
+    """Return the label of an intervention, with the text of a replaced token."""
+    if intervention.replaced is None:
+        return intervention.label
+    position, token = intervention.replaced
+    if side := subject.shape.image:
+        return f"pixel y{position // side + 1} x{position % side + 1} becomes {token}"
+    return f"position {position} reads {token_labels(subject)[token]}"
 
 
 def requested_interventions() -> list[str]:

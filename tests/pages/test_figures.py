@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from collections.abc import Callable
 from html import unescape
 from typing import Any
@@ -14,6 +15,7 @@ from streamlit.testing.v1 import AppTest
 
 from tests.pages.code_and_picture import files_offered
 from tests.pages.conftest import Open
+from xformer.viz.packing import SCALES, pack_selection
 
 RESIDUAL, ATTENTION, COMPARE = "pages/residual/page.py", "pages/attention/page.py", "pages/compare/page.py"
 SERVED = "http://localhost:8501/here"
@@ -84,6 +86,32 @@ def test_caption_of_the_attention_view_follows_the_changes(open_page: Open, file
     assert link_of(app) in text
     assert first not in text
     assert "set_causal(True)" in text
+
+
+def test_figure_of_the_attention_view_names_the_mask_and_the_changes(
+    open_page: Open, files: Files, asked: Asked
+) -> None:
+    link = {"mask": "causal", "edits": "ablate:encoder.0.attn.0,token:1.4"}
+    open_page(ATTENTION, model="reverse-small", input="3 7 12", head="1.1", **link)
+    files["reverse-small-pattern.svg"]()
+    [(charts, options)] = asked
+    assert options["title"] == (
+        "reverse-small · layer 1 · head 1 · “3 7 12” · with causal mask, layer 1 · head 1 ablated, position 1 reads 4"
+    )
+    assert len(charts) == 3  # all heads, the matrix, the arcs
+
+
+def test_code_and_page_of_the_attention_view_draw_what_it_shows(open_page: Open, files: Files) -> None:
+    link = {"model": "reverse", "input": "3 7 12", "head": "3.2", "scale": "own", "view": "arcs", "arcs": "1.3"}
+    app = open_page(ATTENTION, **link)
+    code = app.code[0].value
+    assert (
+        "attention_grid(r, scale='own'), xformer.viz.attention_arcs(r, layer=2, scale='own', heads=[0, 1, 2])" in code
+    )
+    planes = re.search(r'id="planes">([^<]*)<', files["reverse-pattern.html"]().decode())
+    assert planes is not None
+    selection = pack_selection((2, 1), look=(SCALES.index("own"), 2, (0, 1, 2)))
+    assert b64decode(planes[1]).endswith(selection)
 
 
 def test_caption_has_no_link_without_an_address(open_page: Open, files: Files) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -95,6 +96,25 @@ def test_cells_around_one_equal_those_of_the_whole_pattern() -> None:
 
 
 INPUT = "3 7 12 9"
+
+
+def test_weights_are_written_into_cells_with_room(original: Reading, changed: Reading) -> None:
+    at: dict[str, Any] = {"layer": 2, "head": 1}
+    rows = rows_of(viz.attention(original, **at), "shown")
+    weights = analysis.attention(original, **at)["weight"]
+    assert [row["shown"] for row in rows] == ["0" if weight < 0.005 else f"{weight:.2f}" for weight in weights]
+    assert {row["ink"] for row in rows if row["weight"] > 0.9} != {row["ink"] for row in rows if row["weight"] < 0.1}
+    spec = spec_of(viz.attention(changed, before=original, **at))
+    _, after, moved = (spec["datasets"][one["data"]["name"]] for one in spec["hconcat"])
+    assert [row["shown"] for row in after if not row["allowed"]] == [""] * 6
+    assert [row["shown"] for row in moved if abs(row["weight"]) >= 0.005] == [
+        f"{row['weight']:+.2f}".replace("-", "−") for row in moved if abs(row["weight"]) >= 0.005
+    ]
+
+
+def test_weights_are_not_written_into_small_cells() -> None:
+    reading = xformer.read("checkpoints/characters", "to be or not to be, that is")
+    assert "layer" not in spec_of(viz.attention(reading, layer=0, head=0))
 
 
 @pytest.fixture(scope="module")

@@ -27,9 +27,11 @@ from xformer.viz.charts import (
     Chart,
     heat,
     hues,
+    inks,
     inline,
     layered,
     masked_colours,
+    numbers,
     pixel_axes,
     pool_maps,
     small_maps,
@@ -62,8 +64,8 @@ def attention(
 ) -> alt.TopLevelMixin:
     """Draw the attention weights of one head as a matrix (`analysis.attention`).
 
-    Masked cells are grey, never the colour of a zero. Patterns with more than `MAX_CELLS` positions on a side are max-pooled.
-    With `before`, both runs are drawn on one scale, next to the change of each weight.
+    Masked cells are grey, never the colour of a zero. Cells with room contain their weight. Patterns with more than `MAX_CELLS`
+    positions on a side are max-pooled. With `before`, both runs are drawn on one scale, next to the change of each weight.
 
     Args:
         reading: The run.
@@ -90,7 +92,8 @@ def attention(
     check_option("scale", scale, SCALES)
     after = attention_table(reading, layer=layer, head=head, around=around)
     if before is None:
-        return head_chart(after, scale=scale, height=height, title=title, legend=legend, dark=dark)
+        look: dict[str, Any] = {"title": title, "legend": legend, "dark": dark, "has_numbers": True}
+        return head_chart(after, scale=scale, height=height, **look)
     return _changed_chart(attention_table(before, layer=layer, head=head, around=around), after, scale, dark)
 
 
@@ -102,10 +105,12 @@ def head_chart(
     title: str = "",
     legend: bool = True,
     dark: bool = False,
-) -> alt.Chart:
-    """Draw a table of `analysis.attention` as a heatmap."""
+    has_numbers: bool = False,
+) -> alt.Chart | Chart:
+    """Draw a table of `analysis.attention` as a heatmap, with the weights in its cells if they have room."""
     frame = pooled(_left_out(frame, scale), MAX_CELLS)
-    return _heatmap(frame, "weight", _scale(frame["weight"].to_numpy(), scale, dark), title, dark, height, legend)
+    look: dict[str, Any] = {"height": height, "has_legend": legend, "has_numbers": has_numbers}
+    return _heatmap(frame, "weight", _scale(frame["weight"].to_numpy(), scale, dark), title, dark, **look)
 
 
 def _left_out(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
@@ -176,7 +181,8 @@ def _heatmap(
     dark: bool,
     height: int | None = None,
     has_legend: bool = True,
-) -> alt.Chart:
+    has_numbers: bool = True,
+) -> alt.Chart | Chart:
     queries, keys = list(dict.fromkeys(frame["query"])), list(dict.fromkeys(frame["key"]))
     x, y, limit, legend = "key: position attended to", "query: attending position", 180, alt.Legend()
     size: dict[str, Any] = dict(squares(len(queries), len(keys), 30, 420))
@@ -187,13 +193,31 @@ def _heatmap(
     look = {"title": what, "legend": legend if has_legend else None, "condition": hidden}
     colour = alt.Color("weight:Q", scale=alt.Scale(**scale), **look)
     axis = alt.Axis(labelOverlap=True, labelLimit=limit)
-    cells = alt.Chart(frame, title=title, **size).mark_rect(invalid=None)
-    return cells.encode(
-        alt.X("key:N", sort=keys, title=x, axis=axis),
-        alt.Y("query:N", sort=queries, title=y, axis=axis),
-        colour,
-        tooltip=tips("query:N", "key:N", "allowed:N", ("weight:Q", what, ".6f")),
-    )
+    across, down = alt.X("key:N", sort=keys, title=x, axis=axis), alt.Y("query:N", sort=queries, title=y, axis=axis)
+    tip = tips("query:N", "key:N", "allowed:N", ("weight:Q", what, ".6f"))
+    if not has_numbers or size["width"] < NUMBER_WIDTH * len(keys):
+        cells = alt.Chart(frame, title=title, **size).mark_rect(invalid=None)
+        return cells.encode(across, down, colour, tooltip=tip)
+    low, *_, high = scale["domain"]
+    weights = frame["weight"].to_numpy(dtype=float)
+    ends = (weights, low, high) if scale["type"] == "linear" else (np.log(weights), np.log(low), np.log(high))
+    texts = [_number(*cell, signed=low < 0) for cell in zip(frame["weight"], frame["allowed"], strict=True)]
+    base = alt.Chart(frame.assign(shown=texts, ink=inks(scale["range"], *ends))).encode(across, down)
+    cells = base.mark_rect(invalid=None).encode(colour, tooltip=tip)
+    return layered(cells, *numbers(base, "shown:N", size=10), title=title, **size)
+
+
+NUMBER_WIDTH = 28
+"""Pixels that a number in a cell needs."""
+
+
+def _number(weight: float, is_allowed: bool, *, signed: bool) -> str:
+    """Return the number in a cell, as in the browser."""
+    if not is_allowed:
+        return ""
+    if np.isnan(weight):
+        return "NaN"
+    return "0" if abs(weight) < 0.005 else f"{weight:{'+' if signed else ''}.2f}".replace("-", "−")
 
 
 ROW_WIDTH = 1080

@@ -441,10 +441,15 @@ def head_message(
     return joined(MAGIC_HEAD, about, sent.astype("<f4").tobytes())
 
 
+Look = tuple[int, int, Sequence[int]]
+"""How the enlarged head is drawn: the indices of the scale and of the view mode, and the heads whose arcs are drawn."""
+PLAIN: Look = (0, 0, ())
+
+
 def pack_selection(
     head: tuple[int, int],
     cell: tuple[int | None, int | None] = (None, None),
-    look: tuple[int, int, Sequence[int]] = (0, 0, ()),
+    look: Look = PLAIN,
     *,
     order: int = 1,
     height: int = 0,
@@ -454,7 +459,7 @@ def pack_selection(
     Args:
         head: The selected (layer, head), from 0.
         cell: The locked (query, key), if any.
-        look: The indices of the scale and of the view mode, and the heads whose arcs are drawn.
+        look: How the enlarged head is drawn.
         order: The sequence number of this selection; the view replaces its own selection when it grows.
         height: The largest height of the enlarged head, in CSS pixels; 0 for no limit.
     """

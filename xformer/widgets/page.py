@@ -13,7 +13,7 @@ import numpy as np
 
 from xformer.files import write_atomically
 from xformer.reading import Reading, Recipe
-from xformer.viz.packing import AnyLayer, exact_weights, head_message, pack, pack_selection, pattern_layers
+from xformer.viz.packing import PLAIN, AnyLayer, Look, exact_weights, head_message, pack, pack_selection, pattern_layers
 from xformer.widgets.scripts import script, style, themes
 
 ROOM = 2_150_000
@@ -27,17 +27,18 @@ def view_page(
     layer: int = 0,
     head: int = 0,
     cell: tuple[int | None, int | None] = (None, None),
+    look: Look = PLAIN,
     changes: str = "",
     caption: Sequence[str] = (),
 ) -> str:
     """Return the attention view of a reading, optionally next to a changed run, as the text of an HTML file.
 
-    The selected head has exact weights, and so do all others if they fit in `ROOM`. The caption names the model, its input and
-    the `changes`, followed by the lines of `caption`.
+    The selected head has exact weights, and so do all others if they fit in `ROOM`. `look` is that of `pack_selection`. The
+    caption names the model, its input and the `changes`, followed by the lines of `caption`.
     """
     layers, other = pattern_layers(reading), None if changed is None else pattern_layers(changed)
     lines = [about(reading, changes or (recipe_of(changed) if changed else "")), *caption]
-    return view_page_of(layers, other, layer=layer, head=head, cell=cell, caption=lines)
+    return view_page_of(layers, other, layer=layer, head=head, cell=cell, look=look, caption=lines)
 
 
 def save_html(
@@ -82,6 +83,7 @@ def view_page_of(
     layer: int = 0,
     head: int = 0,
     cell: tuple[int | None, int | None] = (None, None),
+    look: Look = PLAIN,
     caption: Sequence[str] = (),
 ) -> str:
     """Return the same page for layers in the form that `xformer.viz.packing.pack` takes."""
@@ -93,7 +95,7 @@ def view_page_of(
         weights = ((head, np.stack([exact_weights(run[head[0]], head[1]) for run in runs])) for head in others)
         exact = [head_message(block, head, view="view", content=packed.content) for head, block in weights]
     blocks = b"".join(struct.pack("<I", len(one)) + one for one in exact)
-    data = {"planes": planes + pack_selection((layer, head), cell), "exact": blocks}
+    data = {"planes": planes + pack_selection((layer, head), cell, look), "exact": blocks}
     return stand_alone_page("attention_view", "view", data, caption)
 
 
