@@ -158,8 +158,7 @@ class Visit:
         chromium.detach()
 
     def _hear(self, kind: str, text: str, url: str) -> None:
-        # On a deep link Streamlit first requests its health check below that path, to find its base URL.
-        if kind == "error" and not url.endswith(("/_stcore/health", "/_stcore/host-config")):
+        if kind == "error":
             self.problems.append(f"{kind}: {text} ({url})")
 
     def _check_request(self, url: str) -> None:

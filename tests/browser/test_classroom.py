@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -37,6 +38,8 @@ def ask(page: Page, **choices: str) -> None:
     """Ask a question; `mask` and `kind` override the defaults."""
     page.locator(".st-key-present button").first.click()
     page.get_by_role("button", name="Ask a question").click()
+    expect(page.locator(".st-key-ask_kind")).to_be_visible()
+    expect(page.locator(".st-key-attention")).to_be_hidden()  # it shows the answer
     if "kind" in choices:
         page.locator(".st-key-ask_kind").get_by_text(choices["kind"]).click()
     if "mask" in choices:
@@ -83,7 +86,7 @@ def test_students_follow_explore_and_return(room: Room) -> None:
     expect(student.page.get_by_text("You are exploring on your own.")).to_be_visible()
     lecturer.page.locator(".st-key-mask").get_by_text("causal").click()
     shows_mask(other, "causal")
-    expect(other.page.get_by_text("1 of 4 right")).to_be_visible()
+    expect(other.page.locator(".answer").last).to_have_text(re.compile("^Changed.*1 of 4 right"))
     assert mask_on(student) == "trained", "a student who explores is not disturbed"
     student.page.get_by_role("button", name="Back to the lecture").click()
     shows_mask(student, "causal")
@@ -140,11 +143,17 @@ def test_vote_survives_a_server_that_is_killed(room: Room, server: Server) -> No
     server.start()
     see(two, "Your answer is in.")
     see(lecturer, "2 of 2 answered")
+    lecturer.get_by_role("button", name="Discuss, then vote again").click()
+    see(two, "Once more, after your discussion")
+    two.locator(".card .option").get_by_text("3", exact=True).click()
+    see(lecturer, "1 of 2 answered")
     lecturer.get_by_role("button", name="Reveal").click()
-    see(one, "50% right (1 of 2)")
-    expect(one.locator(".card .bar.truth")).to_have_count(1)
-    one.reload()
-    see(one, "Your answer is right.")
+    twice = "Among those who answered twice (1): before the discussion 0% right (0 of 1), after it 100% right (1 of 1)."
+    for seen in (lecturer, one):
+        see(seen, f"100% right (1 of 1). {twice}")
+    expect(two.locator(".card .bar.truth")).to_have_count(1)
+    two.reload()
+    see(two, "Your answer is right.")
     lecturer.get_by_role("button", name="Back to the lecture").click()
     expect(lecturer.locator(".st-key-attention .head .name")).to_have_count(1)
     for visitor in (room.lecturer, room.one, room.two):

@@ -79,6 +79,21 @@ def test_later_vote_of_a_round_replaces_the_earlier_one(rooms: Rooms, room: Room
     assert rooms.vote_of(two, question, 2) == "1"
 
 
+def test_students_who_voted_twice_are_counted_apart(rooms: Rooms, room: Room) -> None:
+    one, two, three, four = (rooms.join(room.id, name).id for name in ("one", "two", "three", "four"))
+    question = rooms.ask(room.id, YES_NO, ["1"])
+    for member, answer in ((one, "0"), (two, "1"), (three, "1")):
+        rooms.vote(member, question, 1, answer)
+    assert rooms.tally(question, twice=True) == {}
+    rooms.ask_again(question)
+    for member, answer in ((one, "1"), (four, "0"), (two, "1")):
+        rooms.vote(member, question, 2, answer)
+    assert rooms.tally(question) == {1: {"0": 1, "1": 2}, 2: {"0": 1, "1": 2}}
+    assert rooms.tally(question, twice=True) == {1: {"0": 1, "1": 1}, 2: {"1": 2}}
+    assert rooms.voters(question, 1) == {one, two, three}
+    assert rooms.voters(question, 2) == {one, two, four}
+
+
 def test_vote_from_another_room_or_invalid_or_after_the_reveal_is_rejected(rooms: Rooms, room: Room) -> None:
     question = rooms.ask(room.id, YES_NO, ["0"])
     one, stranger = rooms.join(room.id, "one").id, rooms.join(rooms.open("another").id, "stranger").id

@@ -136,6 +136,27 @@ def test_no_result_is_sent_before_the_reveal(client: TestClient, rooms: Rooms, r
         assert (shown["truth"], shown["votes"], shown["shown"]["model"]) == (["1"], {"1": {"1": 1}}, "reverse")
 
 
+def test_the_votes_of_those_who_left_are_not_counted_as_answers_of_those_present(
+    client: TestClient, rooms: Rooms, room: Room
+) -> None:
+    question = rooms.ask(room.id, TRUTH, ["1"])
+    left, stayed = (rooms.join(room.id, secret * 32).id for secret in "34")
+    rooms.vote(left, question, 1, "1")
+    with join(client, room, LECTURER, "/host") as host, join(client, room, "4" * 32):
+        while (seen := receive(host, "host"))["present"] != 1:
+            pass
+        assert (seen["question"]["asked"], seen["question"]["votes"]) == (2, {"1": {"1": 1}})
+        rooms.ask_again(question)
+        for member in (left, stayed):
+            rooms.vote(member, question, 2, "0")
+        rooms.reveal(question)
+        hub.changed(room.id)
+        while not (seen := receive(host, "host"))["question"]["isRevealed"]:
+            pass
+        assert seen["question"]["votes"] == {"1": {"1": 1}, "2": {"0": 2}}
+        assert seen["question"]["twice"] == {"1": {"1": 1}, "2": {"0": 1}}
+
+
 def test_vote_reaches_the_lecturer_once_and_survives_a_reconnect(client: TestClient, rooms: Rooms, room: Room) -> None:
     question = rooms.ask(room.id, TRUTH, ["1"])
     visitor = "2" * 32

@@ -14,6 +14,7 @@ from pages.shared.serving import access, limits
 from pages.shared.serving.access import (
     ALLOWED,
     COOKIE,
+    BasePathGuard,
     HostGuard,
     MessageGuard,
     SecretGuard,
@@ -173,6 +174,20 @@ def test_only_a_browser_with_the_secret_is_admitted() -> None:
     ask(guard, "websocket", incoming=received(b"x"), **known)
     assert inner.heard == [b"x"]
     assert ask(guard, headers=[(b"cookie", cookie + b"x")], **place)[0]["status"] == 403
+
+
+@pytest.mark.parametrize("base", ["", "/lab"])
+def test_the_search_for_the_base_path_is_declined_below_a_screen(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A status of 400 or more would appear as an error in the browser's console, one below 300 would end the search there."""
+    real = st.get_option
+    monkeypatch.setattr(st, "get_option", lambda name: base if name == "server.baseUrlPath" else real(name))
+    for name in ("health", "host-config"):
+        found, declined = (
+            ask(BasePathGuard(Inner()), path=f"{base}{below}/_stcore/{name}") for below in ("", "/attention")
+        )
+        assert (found[0]["status"], declined[0]["status"]) == (200, 300)
+    passed = ("/attention", "/_stcore/stream", "/attention/_stcore/stream")
+    assert [ask(BasePathGuard(Inner()), path=path)[0]["status"] for path in passed] == [200, 200, 200]
 
 
 def test_a_proxy_is_recognised_by_its_headers() -> None:

@@ -478,13 +478,20 @@ class Rooms:
         query = "SELECT answer FROM votes WHERE question = ? AND round = ? AND member = ?"
         return next((row["answer"] for row in self._read(query, question, round, member)), None)
 
-    def tally(self, question: int) -> dict[int, dict[str, int]]:
-        """Return the number of votes for each answer, by round."""
+    def tally(self, question: int, *, twice: bool = False) -> dict[int, dict[str, int]]:
+        """Return the number of votes for each answer, by round; with `twice`, of the students who voted in both rounds."""
         found: dict[int, dict[str, int]] = {}
-        query = "SELECT round, answer, count(*) AS n FROM votes WHERE question = ? GROUP BY round, answer"
+        both = "SELECT member FROM votes WHERE question = v.question GROUP BY member HAVING count(*) > 1"
+        among = f"AND member IN ({both})" if twice else ""
+        query = f"SELECT round, answer, count(*) AS n FROM votes v WHERE question = ? {among} GROUP BY round, answer"
         for row in self._read(query, question):
             found.setdefault(row["round"], {})[row["answer"]] = row["n"]
         return found
+
+    def voters(self, question: int, round: int) -> set[str]:
+        """Return the ids of the students who voted in a round."""
+        query = "SELECT member FROM votes WHERE question = ? AND round = ?"
+        return {row["member"] for row in self._read(query, question, round)}
 
     # ── exercises ──
 

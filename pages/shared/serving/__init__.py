@@ -15,7 +15,14 @@ import streamlit as st
 from starlette.middleware import Middleware
 
 import __main__
-from pages.shared.serving.access import HostGuard, MessageGuard, SecretGuard, SecurityHeaders, VisitorCookie
+from pages.shared.serving.access import (
+    BasePathGuard,
+    HostGuard,
+    MessageGuard,
+    SecretGuard,
+    SecurityHeaders,
+    VisitorCookie,
+)
 from pages.shared.serving.classroom import routes
 from pages.shared.serving.limits import Attendance, ConnectionGuard, UploadGuard
 from pages.shared.streamlit_compat import freeze_objects, ignore_pages_folder, restore_main_module
@@ -48,7 +55,16 @@ def prepare(guest_of: ModuleType | None = None) -> list[Middleware]:
     _guest_of = guest_of
     ignore_pages_folder()
     begin_loading()
-    guards = (SecurityHeaders, HostGuard, ConnectionGuard, VisitorCookie, UploadGuard, MessageGuard, Attendance)
+    guards = (
+        SecurityHeaders,
+        HostGuard,
+        BasePathGuard,
+        ConnectionGuard,
+        VisitorCookie,
+        UploadGuard,
+        MessageGuard,
+        Attendance,
+    )
     return [Middleware(guard) for guard in guards]
 
 

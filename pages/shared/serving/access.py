@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 import streamlit as st
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
-from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pages.shared.streamlit_compat import message_kind
@@ -78,6 +78,12 @@ _ORIGIN = re.compile(r"https?://[a-z0-9.*:\[\]-]+|\*", re.ASCII | re.IGNORECASE)
 def is_local_only() -> bool:
     """Whether the server listens on the loopback interface only."""
     return st.get_option("server.address") in LOOPBACK
+
+
+def base_path() -> str:
+    """Return the path under which the app is served, such as "/xformer"; usually empty."""
+    path = str(st.get_option("server.baseUrlPath") or "").strip("/")
+    return f"/{path}" if path else ""
 
 
 def is_forwarded(headers: Iterable[str]) -> bool:
@@ -186,6 +192,22 @@ class HostGuard(Guard):
             shown = _name_in(host) or "(none)"
             text = f"This server does not answer to the name {shown[:200]}. Its operator can add it to XFORMER_HOSTS.\n"
             await PlainTextResponse(text, status_code=421)(scope, receive, send)
+
+
+class BasePathGuard(Guard):
+    """Declines the search for the base path of the app below a screen, without an error in the browser's console.
+
+    On a deep link such as /attention, Streamlit's page first requests /attention/_stcore/health and
+    /attention/_stcore/host-config, and after a refusal those of the parent path. Browsers log Streamlit's refusal, 404, as an
+    error. 300 without a location is a refusal that they do not log.
+    """
+
+    kinds = ("http",)
+
+    async def guard(self, scope: Scope, receive: Receive, send: Send) -> None:
+        base, _, name = scope.get("path", "").rpartition("/_stcore/")
+        is_search = name in ("health", "host-config") and base != base_path()
+        await (Response(status_code=300) if is_search else self.app)(scope, receive, send)
 
 
 def framers(query: bytes) -> str | None:

@@ -22,13 +22,12 @@ from html import escape
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-import streamlit as st
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from pages.shared.serving.access import visitor_id_in
+from pages.shared.serving.access import base_path, visitor_id_in
 from pages.shared.serving.limits import admit_student, client_address
 from xformer.classroom.messages import MAX_CHARACTERS, Forget, Nickname, Offer, Vote, Work, parse
 from xformer.classroom.rooms import Room, RoomEndedError, Rooms, normalised
@@ -164,7 +163,7 @@ def for_students(room: Room, store: Rooms) -> dict[str, Any]:
     if (asked := room.asked) is not None:
         about = vars(asked.question) | {"id": asked.id, "round": asked.round, "truth": None, "votes": None}
         if asked.is_revealed:
-            about |= {"truth": asked.truth, "votes": store.tally(asked.id)}
+            about |= {"truth": asked.truth, "votes": store.tally(asked.id), "twice": store.tally(asked.id, twice=True)}
         else:
             del about["shown"]
             message["shown"] = {}
@@ -191,7 +190,9 @@ def for_host(room: Room, store: Rooms, present: Set[str], sent: Mapping[str, Any
     message: dict[str, Any] = {"type": "host", "present": len(present), "question": None, "work": None}
     if (asked := room.asked) is not None:
         about = {name: value for name, value in vars(asked.question).items() if name != "shown"}
-        about |= {"id": asked.id, "round": asked.round, "votes": store.tally(asked.id), "isRevealed": asked.is_revealed}
+        about |= {"id": asked.id, "round": asked.round, "isRevealed": asked.is_revealed}
+        about |= {"votes": store.tally(asked.id), "twice": store.tally(asked.id, twice=True)}
+        about["asked"] = len(present | store.voters(asked.id, asked.round))
         message["question"] = about | {"truth": asked.truth if asked.is_revealed else None}
     found: dict[str, Any] = {}
     if room.lesson is not None:
@@ -320,12 +321,6 @@ body {{ margin: 0; padding: 20px; background: var(--st-background-color); }}
 spellcheck="false"></label><button type="submit">Join</button>{warning}</form></main></body></html>
 """
     return HTMLResponse(page, status)
-
-
-def base_path() -> str:
-    """Return the path under which the app is served, such as "/xformer"; usually empty."""
-    path = str(st.get_option("server.baseUrlPath") or "").strip("/")
-    return f"/{path}" if path else ""
 
 
 async def _model(request: Request, room: Room) -> Response:

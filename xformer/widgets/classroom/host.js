@@ -4,7 +4,7 @@
 
 import { button, element, theme } from "../shared.js";
 import { Connection } from "./connection.js";
-import { answers, share, total } from "./questions.js";
+import { answers, result, total } from "./questions.js";
 
 const minutes = (seconds) => (seconds < 90 ? `${Math.round(seconds)} s` : `${Math.round(seconds / 60)} min`);
 
@@ -57,7 +57,7 @@ export class HostView {
 
   draw_count(_, here) { return [element("p", "here", here)]; }
 
-  draw_question({ question, present }) {
+  draw_question({ question }) {
     if (!question) return [];
     const { round, votes, truth, isRevealed } = question, now = votes[round] ?? {}, n = total(now);
     const parts = [
@@ -66,19 +66,14 @@ export class HostView {
     ];
     if (question.about) parts.push(element("p", "about", question.about));
     const counted = element("p", "counted");
-    counted.append(element("strong", "", String(n)), ` of ${Math.max(n, present)} answered`);
+    counted.append(element("strong", "", String(n)), ` of ${question.asked} answered`);
     if (!isRevealed) {
       counted.append(button(this.isShowingVotes ? "Hide the votes" : "Show the votes", () => { this.isShowingVotes = !this.isShowingVotes; this.draw(); }));
     }
     parts.push(counted);
     const isSeen = isRevealed || this.isShowingVotes;
     parts.push(answers(question, { truth: truth ?? [], votes: isSeen ? now : undefined }));
-    if (isRevealed && truth.length) {
-      const shares = element("p", "shares");
-      if (round > 1) shares.append("Before the discussion ", element("strong", "", share(votes[1], truth)), ", after it ", element("strong", "", share(now, truth)), ".");
-      else shares.append(element("strong", "", share(now, truth)), ".");
-      parts.push(shares);
-    }
+    if (isRevealed && truth.length) parts.push(element("p", "shares", result(question)));
     return parts;
   }
 

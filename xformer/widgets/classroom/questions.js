@@ -6,10 +6,20 @@ import { visible } from "../live/pictures.js";
 const MANY = 48; // beyond this number of answers, they are a drop-down list
 const percent = (n, of) => `${Math.round((100 * n) / Math.max(1, of))}%`;
 export const total = (votes) => Object.values(votes ?? {}).reduce((sum, n) => sum + n, 0);
-export const share = (votes, truth) => {
+const share = (votes, truth) => {
   const n = total(votes), right = truth.reduce((sum, answer) => sum + (votes?.[answer] ?? 0), 0);
-  return n ? `${percent(right, n)} right (${right} of ${n})` : "no answers";
+  return n ? `${percent(right, n)} right (${right} of ${n})` : "No answers";
 };
+
+// The shares of right answers. Two votes are compared among those who answered twice, since others came and went.
+export function result({ round, votes, twice, truth }) {
+  const all = `${share(votes[round], truth)}.`, n = total(twice[2]);
+  if (round === 1) return all;
+  if (!n) return `${all} Nobody answered both before and after the discussion.`;
+  const compared = `efore the discussion ${share(twice[1], truth)}, after it ${share(twice[2], truth)}.`;
+  const isEveryone = n === total(votes[1]) && n === total(votes[2]);
+  return isEveryone ? `B${compared}` : `${all} Among those who answered twice (${n}): b${compared}`;
+}
 
 const shown = (question, word) => (question.kind === "token" ? visible(word) : word);
 export const wordOf = (question, answer) => {

@@ -10,7 +10,7 @@ import { makeLive } from "../live/run.js";
 import { visible } from "../live/pictures.js";
 import { LivePage } from "../live/view.js";
 import { Connection, httpBase } from "./connection.js";
-import { answers, share, wordOf } from "./questions.js";
+import { answers, result, wordOf } from "./questions.js";
 
 const MODELS = 3; // number of models kept in memory
 const OFFER_MS = 1000; // interval between states sent to the lecturer
@@ -156,7 +156,7 @@ export class StudentPage {
       if (!this.isApplying && !this.message?.lesson) this.setFollowing(false);
       this.offer();
     });
-    this.page.foot.textContent = "The model runs in this page. The lecturer sees your answers; everything else stays here unless you allow it to be shown.";
+    this.page.foot.textContent = "The model runs in this page. The lecturer sees the votes of the class and your progress on exercises; everything else stays here unless you allow it to be shown.";
   }
 
   apply(state) {
@@ -248,13 +248,13 @@ export class StudentPage {
       const waiting = this.pending ? "Sending …" : mine === undefined ? (question.kind === "cell" ? "Tap a cell." : "Choose an answer.") : "Your answer is in. You can change it until the result is revealed.";
       card.push(answers(question, { choose: (answer) => this.vote(answer), mine }), element("p", "says", problem || waiting));
     } else {
-      const last = votes[round] ?? {}, first = votes[1] ?? {}, isKnown = truth.length > 0;
+      const isKnown = truth.length > 0;
       if (isKnown && mine !== undefined) {
         const isRight = truth.includes(mine);
         card.push(element("p", `verdict ${isRight ? "right" : "wrong"}`, isRight ? "Your answer is right." : `Your answer was ${wordOf(question, mine)}.`));
       }
-      card.push(answers(question, { mine, truth, votes: last }));
-      if (isKnown) card.push(element("p", "says", round > 1 ? `Before the discussion ${share(first, truth)}, after it ${share(last, truth)}.` : `${share(last, truth)}.`));
+      card.push(answers(question, { mine, truth, votes: votes[round] ?? {} }));
+      if (isKnown) card.push(element("p", "says", result(question)));
       if (question.shown?.model) card.push(element("p", "hint", "Below, the model runs in your page."));
     }
     this.card.replaceChildren(...card);

@@ -270,7 +270,7 @@ export class LivePage {
       });
       if (run.right && run.right.length > 1) chips.push(element("span", "score", `${judged} of ${run.right.length} right`));
       else if (run.predicted.length === 1) chips.push(element("span", "score", `${(100 * run.probability(0)).toFixed(1)}%`));
-      line.append(...row(this.runs.length === 1 ? "Prediction" : at ? "With your changes" : "As trained", chips));
+      line.append(...row(this.runs.length === 1 ? "Prediction" : at ? "Changed" : "As trained", chips));
       return line;
     });
     this.answers.replaceChildren(...lines);
