@@ -47,6 +47,8 @@ class Lane:
     """Number of empty columns before the first token."""
     moved: tuple[bool, ...] = ()
     """Whether each token differs from the one in the lane above."""
+    continues: bool = False
+    """Whether the last token continues the input, and has to be in view."""
 
 
 @dataclass(frozen=True)

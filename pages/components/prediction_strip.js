@@ -107,7 +107,7 @@ function makeEditable(root, row, { texts, first, problem }) {
 }
 
 function draw(root, { lanes, edit }) {
-  const columns = Math.max(...lanes.map((lane) => lane.offset + lane.tokens.length));
+  const columns = Math.max(...lanes.map((lane) => lane.offset + lane.tokens.length)), isLonger = columns !== root.columns;
   const short = lanes.every((lane) => lane.tokens.every((token) => [...token].length <= 1 || token === "start"));
   const hadFocus = root.contains(root.getRootNode().activeElement);
   root.classList.toggle("narrow", columns > 20 && short);
@@ -123,6 +123,8 @@ function draw(root, { lanes, edit }) {
   root.replaceChildren(...rows);
   if (edit) makeEditable(root, rows[0], edit);
   if (edit && hadFocus && !edit.problem) focus(root, root.at ?? 0);
+  root.columns = columns;
+  if (isLonger && !hadFocus && lanes.some((lane) => lane.continues)) root.scrollLeft = root.scrollWidth;
   if (!edit) root.tabIndex = root.scrollWidth > root.clientWidth ? 0 : -1; // a scrollable strip must be reachable by keyboard
 }
 

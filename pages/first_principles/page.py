@@ -36,7 +36,7 @@ def page() -> None:
         choose_unlinked("Step", STEPS, "principle_step")
         following = {"on_click": _go, "args": (NAMES.index(step) + 1,), "disabled": step == NAMES[-1], "shortcut": "N"}
         look: dict[str, Any] = {"icon": ":material/arrow_forward:", "help": "The next step", "type": "primary"}
-        st.button("", key="principle_next", **look, **following)
+        st.button("Next", key="principle_next", **look, **following)
         if sentence is not None:
             with st.popover("More", type="tertiary"):
                 steps.ask_more(sentence)

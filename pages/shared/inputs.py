@@ -188,6 +188,7 @@ def prediction_lane(name: str, run: Reading, before: Lane | None = None) -> Lane
         probability=probability,
         offset=(*run.target_positions, run.open_output or 0)[0],  # without targets, the output for the next token
         moved=() if before is None else tuple(a != b for a, b in zip(tokens, before.tokens, strict=True)),
+        continues=run.open_output is not None,
     )
 
 

@@ -216,6 +216,41 @@ def test_charts_with_inline_rows_are_coloured_in_the_browser(app: str, visit: Vi
     assert visitor.problems == []
 
 
+def test_words_are_not_covered(app: str, visit: Visiting) -> None:
+    changes = "mask=causal&edits=ablate:encoder.0.attn.0,positions:off"
+    page = visit(app, f"/attention?model=reverse-small&input=3+7+12&{changes}&panel=rollout", theme="dark").page
+    see(page, "Undo all")
+    expect(page.locator("h1 span span").first).to_be_hidden()
+    title = page.locator("h1 span").first.bounding_box()
+    chips = page.locator("div:has(> .st-key-chips)").bounding_box()
+    assert title is not None
+    assert chips is not None
+    assert title["x"] < chips["x"]
+    assert page.locator("h1").evaluate("h1 => h1.scrollWidth <= h1.clientWidth")
+
+    chart = page.get_by_test_id("stVegaLiteChart").first
+    chart.hover()
+    frame = page.get_by_test_id("stFullScreenFrame").filter(has=chart)
+    button, picture = frame.get_by_test_id("stElementToolbar").bounding_box(), chart.bounding_box()
+    assert button is not None
+    assert picture is not None
+    assert button["x"] >= picture["x"] + picture["width"]
+    assert button["y"] >= picture["y"]
+
+    share = page.get_by_role("button", name="Share")
+    share.click()
+    page.mouse.move(0, 0)
+    text = page.get_by_test_id("stApp").evaluate("app => getComputedStyle(app).color")
+    expect(share).to_have_css("color", text)
+
+
+def test_the_prediction_that_continues_a_text_is_in_view(app: str, visit: Visiting) -> None:
+    page = visit(app, "/residual?model=characters&input=To+be,+or+not+to+be,+that+is+the+question:+whether").page
+    strip = page.locator(".st-key-strip .strip")
+    expect(strip.locator(".token").last).to_be_in_viewport(ratio=0.9)
+    assert strip.evaluate("strip => strip.scrollLeft") > 0
+
+
 def test_a_click_selects_a_head_and_another_picture_removes_it_from_the_link(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/positions?mask=as+trained&model=reverse&input=3+7+12+9+4+11&edits=positions:off")
     page = visitor.page

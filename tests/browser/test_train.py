@@ -96,4 +96,9 @@ def test_pause_step_resume_stop(app: str, visit: Visiting) -> None:
     button(page, "run_stop").click()
     expect(state(page)).to_contain_text("Stopped at step")
     expect(button(page, "run_resume")).to_be_visible()
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.wait_for_function(
+        "() => document.querySelector('.st-key-share').getBoundingClientRect().bottom "
+        "<= document.querySelector('.st-key-run_name').getBoundingClientRect().top"
+    )
     assert visitor.problems == []

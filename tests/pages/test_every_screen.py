@@ -106,3 +106,10 @@ def test_every_change_runs_or_waits_on_every_shorter_input(model: str) -> None:
         n_waiting.append(len(view.waiting))
     assert n_waiting == sorted(n_waiting)
     assert n_waiting[-1] > 0 or shape.image
+
+
+def test_a_shortcut_is_not_the_only_text_of_a_button(open_page: Open) -> None:
+    app = open_page("pages/first_principles/page.py")
+    with_shortcut = [button for button in app.button if button.proto.shortcut]
+    assert len(with_shortcut) == 2
+    assert all(button.label for button in with_shortcut)
