@@ -88,7 +88,8 @@ def test_the_code_reproduces_the_comparison_on_screen(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", input="4 9 2", head="3.2", mask="causal")
     [code] = [block.value for block in app.code if "viz.attention(" in block.value]
     assert "xformer.viz.attention(changed, layer=2, head=1, before=original)" in code
-    drawn = left_by(code)["picture"].to_dict()
+    _, matrix, _ = left_by(code)["picture"]  # all heads, the matrix, the arcs
+    drawn = matrix.to_dict()
     sets = [drawn["datasets"][one["data"]["name"]] for one in drawn["hconcat"]]
     for found, edits in zip(sets[:2], ([], [xformer.edits.set_causal(True)]), strict=True):
         expected = xformer.read("checkpoints/reverse", "4 9 2", edits=edits)["encoder.2.attn.pattern"][0, 1]
