@@ -132,6 +132,16 @@ def test_a_causal_model_with_a_leaking_mask_is_a_decoder() -> None:
     assert set(health.table()["layer"]) == {"decoder.0.attn", "decoder.1.attn"}
 
 
+def test_a_mask_that_is_mended_changes_no_name_and_a_leak_beside_it_is_raised() -> None:
+    model = gpt(fault="leaking mask")
+    model.blocks[0].mlp = Mixing(model.blocks[0].mlp)
+    health = AttentionHealth(IDS, every=1)
+    assert [alarm.layer for alarm in health.step(model, 0)] == ["decoder.1.attn", "decoder.0.ffn"]
+    model.blocks[1].attention.fault = ""
+    assert health.step(model, 1) == []
+    assert health.record.problems == []
+
+
 def trained(model: nn.Module, *, shift: int, with_loss: bool = True) -> AttentionHealth:
     """Train a model on a cycle of tokens, whose next token is certain."""
     cycle = torch.arange(200) % 13

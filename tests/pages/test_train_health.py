@@ -99,3 +99,12 @@ def test_another_program_can_only_be_stopped(open_page: Open, runs: Path) -> Non
     app = open_page("pages/train/page.py", run=health.run)
     assert "run_resume" not in {button.key for button in app.button}
     assert "Resume" not in everything(app)
+
+
+def test_a_failure_to_record_is_said_in_one_sentence(open_page: Open, runs: Path) -> None:
+    health = recorded(runs)
+    health.step(GPT(19, d_model=12, n_heads=3, max_len=5), 20)
+    train = open_page("pages/train/page.py", run=health.run)
+    assert not train.exception
+    [shown] = train.warning
+    assert shown.value.replace("\\", "").startswith("Step 20 could not be probed: The probe needs row 6 of position")

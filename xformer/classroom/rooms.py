@@ -219,7 +219,9 @@ class Rooms:
 
     def _connected(self) -> sqlite3.Connection:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):  # an existing file is not opened, because closing it would release SQLite's locks
+        with suppress(
+            FileExistsError
+        ):  # an existing file is not opened, because closing it would release SQLite's locks
             os.close(os.open(self.file, os.O_CREAT | os.O_EXCL, 0o600))
         self.file.chmod(0o600)  # SQLite's other files get its permissions
         db = sqlite3.connect(self.file, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)

@@ -327,7 +327,7 @@ class AttentionHealth:
 
     def _measure(self, model: nn.Module, step: int, gradients: list[dict[str, float]]) -> None:
         reading = self._read(model)
-        layers = {path: pattern.shape[1] for path, pattern in reading.trace.patterns().items()}
+        layers = {self._own(path): pattern.shape[1] for path, pattern in reading.trace.patterns().items()}
         if layers != self._layers:
             if self._layers:
                 self._warn(
@@ -336,13 +336,13 @@ class AttentionHealth:
                 self._keep, self._patterns = KEEP, {}
                 reading = self._read(model)
             self._begin(model, reading)
-            self._layers = layers
+            self._layers = {self._own(path): pattern.shape[1] for path, pattern in reading.trace.patterns().items()}
         found = measure(reading, self._patterns, self.valid)
         if "*.q" in self._keep:
-            self._factors = {path: measures["score_factor"] for path, measures in found.layers.items()}
+            self._factors = {self._own(path): measures["score_factor"] for path, measures in found.layers.items()}
             self._keep = tuple(glob for glob in self._keep if glob not in ("*.q", "*.k"))  # the factor is constant
-        for path, factor in self._factors.items():
-            found.layers[path]["score_factor"] = factor
+        for path, measures in found.layers.items():
+            measures["score_factor"] = self._factors.get(self._own(path), math.nan)
         opened = getattr(reading.subject, "opened", None)
         self._owners = () if opened is None else tuple(opened.layout.owners)
         self._locate_weights(model)
@@ -390,7 +390,7 @@ class AttentionHealth:
         """The layer and name of the first activation at earlier positions that later tokens change, and by which share."""
         if self._setting is None or not any(self._setting.is_causal.values()):
             return None
-        stack = next(path.partition(".")[0] for path, causal in self._setting.is_causal.items() if causal)
+        stack = reading.sites[-1].stack
         other = with_other_ending(reading)
         if other is None:
             return None
@@ -415,11 +415,11 @@ class AttentionHealth:
         """The path of the layer that computes an activation; "" for the embedding, the final norm and the output."""
         if site := Site.find(name):
             return self._own(site.path)
-        block, _, what = name.rpartition(".")
+        block, _, what = self._own(name).rpartition(".")
         own = [path for path in self._layers if path.startswith(f"{block}.")]
         if not own or what == "resid_pre":
             return ""
-        return self._own(f"{block}.ffn" if what == "resid_post" else own[-1 if what == "resid_cross" else 0])
+        return f"{block}.ffn" if what == "resid_post" else own[-1 if what == "resid_cross" else 0]
 
     def _read(self, model: nn.Module) -> Reading:
         """Read the probe. The first time, this determines which activations of `KEEP` the model has."""
