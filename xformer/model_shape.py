@@ -66,6 +66,8 @@ class ModelShape:
     """The side of the square input images in pixels; 0 for models of tokens."""
     patch: int = 0
     """The side in pixels of the square patches of an image."""
+    numbered: frozenset[str] = frozenset()
+    """The axes of attention layers, as "encoder.0.attn.key", whose positions are not those that their stack reads."""
 
     @classmethod
     @lru_cache(maxsize=64)
@@ -91,6 +93,11 @@ class ModelShape:
     def feed_forward(self) -> tuple[Site, ...]:
         """The feed-forward layers, in the order of computation."""
         return tuple(site for site in self.sites if not site.is_attention)
+
+    def stacks_of(self, site: Site) -> tuple[Stack | None, Stack | None]:
+        """The stacks that read the queries' and the keys' positions; None: those of another input or the model's own."""
+        query, key = (f"{site.path}.{axis}" in self.numbered for axis in ("query", "key"))
+        return None if query else site.query_stack, None if key else site.key_stack
 
     @property
     def output_stack(self) -> Stack:

@@ -218,7 +218,13 @@ class Reading(Mapping[str, Tensor]):
         """Return the labels of the tokens that a stack reads; an encoder-decoder's decoder reads the target."""
         if self.token_labels is not None and (stack != "decoder" or self.trace.target is None):
             return self.token_labels
-        return self.subject.token_names(self.trace.read_by(stack)[0])
+        tokens = self.trace.read_by(stack)[0]
+        is_target = stack == "decoder" and self.trace.target is not None
+        return (
+            self.subject.token_names(tokens)
+            if is_target or not self.example.is_numbered
+            else tuple(map(str, range(len(tokens))))
+        )
 
     def ids(self, stack: str | None = None) -> list[int]:
         """Return the ids of the tokens that a stack reads."""

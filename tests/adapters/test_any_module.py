@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import xformer
 from tests.adapters.test_attachment import Block, Written
 from xformer import edits
+from xformer.analysis.attention_patterns import token_names
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.reading import rerun
 
@@ -303,3 +304,53 @@ def test_positions_that_a_module_adds_are_labelled(before: bool) -> None:
     assert dropped.tokens == reading.tokens
     with pytest.raises(UnavailableError, match="returns outputs at 5 positions, but its stream has 7"):
         xformer.analysis.lens(dropped)
+
+
+class Axes(nn.Module):
+    """Attention written as [b, q, h, k] instead of [b, h, q, k]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tokens, self.qkv, self.back = nn.Embedding(31, 15), nn.Linear(15, 45), nn.Linear(15, 31)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        q, k, v = (part.unflatten(-1, (3, 5)) for part in self.qkv(self.tokens(ids)).chunk(3, dim=-1))
+        weights = torch.einsum("bqhd,bkhd->bqhk", q, k).softmax(dim=-1)
+        return self.back(torch.einsum("bqhk,bkhd->bqhd", weights, v).flatten(2))
+
+
+@pytest.mark.parametrize("n", [3, 5])
+def test_a_pattern_whose_heads_are_positions_is_refused(n: int) -> None:
+    """Even if there are as many tokens as heads."""
+    with pytest.raises(InputError, match=r"The pattern of encoder\.0\.attn is \[1, \d, 3, \d\], whose first two axes"):
+        xformer.read(Axes().eval(), torch.arange(n)[None])
+
+
+class Towers(nn.Module):
+    """Scores of patches and of tokens, each with its own attention; positions come from tables without a spare row."""
+
+    def __init__(self, n: int, *, is_image_first: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.is_image_first, self.tokens, self.patches = is_image_first, nn.Embedding(31, 15), nn.Linear(8, 15)
+        self.places = nn.Embedding(n, 15)
+        self.towers = nn.ModuleList(nn.MultiheadAttention(15, 3, batch_first=True) for _ in range(2))
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        patches, ids = (first, second) if self.is_image_first else (second, first)
+        x, y = self.patches(patches), self.tokens(ids)
+        x, y = (one + self.places(torch.arange(one.shape[1])) for one in (x, y))
+        x, y = (tower(one, one, one)[0] for tower, one in zip(self.towers, (x, y), strict=True))
+        return y @ x.mT
+
+
+@pytest.mark.parametrize("is_image_first", [True, False])
+def test_each_of_two_streams_of_one_length_has_its_own_labels(is_image_first: bool) -> None:
+    ids, patches = torch.tensor([[3, 1, 4, 1, 5, 9]]), torch.randn(1, 6, 8)
+    inputs = (patches, ids) if is_image_first else (ids, patches)
+    model = Towers(6, is_image_first=is_image_first).eval()
+    reading = xformer.read(model, inputs)
+    labels = [token_names(reading, site, (6, 6)) for site in reading.attention]
+    tokens, numbers = tuple("314159"), tuple("012345")
+    assert labels == [(numbers, numbers), (tokens, tokens)]

@@ -35,7 +35,7 @@ TESTED = [name for name in FAMILIES if name not in ("Llama", "Mistral", "DistilB
 @pytest.fixture(scope="module", params=TESTED)
 def family(request: pytest.FixtureRequest) -> Opened:
     stock = FAMILIES[request.param].make()
-    opened, verification = open_transformers(copy.deepcopy(stock))
+    opened, verification, _ = open_transformers(copy.deepcopy(stock))
     assert verification.backend == FAMILIES[request.param].backend
     inputs = example_inputs(stock, 5)
     return Opened(request.param, stock, opened, inputs, opened.run(inputs))
@@ -119,7 +119,7 @@ def test_the_layout_in_half_precision_is_that_of_float32(name: str, dtype: torch
 
 def test_positions_off_equals_a_zero_position_embedding() -> None:
     stock = FAMILIES["GPT-2"].make()
-    opened, _ = open_transformers(copy.deepcopy(stock))
+    opened, *_ = open_transformers(copy.deepcopy(stock))
     inputs = example_inputs(stock, 3)
     found = opened.run(inputs, edits=[edits.zero_positions()])["logits"]
     stock.transformer.wpe.weight.data.zero_()
@@ -129,7 +129,7 @@ def test_positions_off_equals_a_zero_position_embedding() -> None:
 
 def test_positions_off_skips_the_rotation_of_queries() -> None:
     stock = FAMILIES["Llama"].make()
-    opened, _ = open_transformers(stock)
+    opened, *_ = open_transformers(stock)
     inputs = example_inputs(stock, 3)
     found = opened.run(inputs, edits=[edits.zero_positions()])
     attention = stock.model.layers[0].self_attn
@@ -139,7 +139,7 @@ def test_positions_off_skips_the_rotation_of_queries() -> None:
 
 
 def test_an_edge_can_be_cut_and_causality_lifted() -> None:
-    opened, _ = open_transformers(FAMILIES["Mistral"].make())
+    opened, *_ = open_transformers(FAMILIES["Mistral"].make())
     inputs, path = example_inputs(opened.module, 3), "decoder.0.attn"
     before = opened.run(inputs)[f"{path}.pattern"]
     after = opened.run(inputs, edits=[edits.mask_edges(path, [(3, 1)], [2])])[f"{path}.pattern"]
@@ -155,7 +155,7 @@ def test_a_causal_model_whose_mask_was_lost_is_opened_with_a_warning(monkeypatch
     from transformers.models.gpt2 import modeling_gpt2
 
     monkeypatch.setattr(modeling_gpt2, "create_causal_mask", lambda *args, **kwargs: None)
-    _, verification = open_transformers(FAMILIES["GPT-2"].make())
+    _, verification, _ = open_transformers(FAMILIES["GPT-2"].make())
     assert "its attention lets tokens attend to later ones" in str(verification)
 
 
@@ -167,7 +167,7 @@ def test_without_a_mask_the_next_capture_backend_is_used() -> None:
     ours = AttentionMaskInterface()["xformer"]
     AttentionMaskInterface.register("xformer", lambda *args, **kwargs: None)
     try:
-        opened, verification = open_transformers(model)
+        opened, verification, _ = open_transformers(model)
     finally:
         AttentionMaskInterface.register("xformer", ours)
     assert verification.backend == "softmax"
@@ -175,6 +175,6 @@ def test_without_a_mask_the_next_capture_backend_is_used() -> None:
 
 
 def test_the_error_for_an_edit_that_matches_nothing_lists_the_names() -> None:
-    opened, _ = open_transformers(FAMILIES["Llama"].make())
+    opened, *_ = open_transformers(FAMILIES["Llama"].make())
     with pytest.raises(EditError, match=r"decoder\.7\.attn.*decoder\.1\.attn\.z"):
         opened.run(example_inputs(opened.module, 0), edits=[edits.ablate_head("decoder.7.attn", 0)])

@@ -8,7 +8,7 @@ Integer inputs are shown as token ids; for all others, positions are numbered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar
@@ -28,9 +28,11 @@ from xformer.adapters.opening import (
     Verification,
     added_positions,
     open_module,
+    resized,
     shape_of,
 )
 from xformer.adapters.own_models import numbered
+from xformer.adapters.probe import Origin, Streams
 from xformer.decoding import Step
 from xformer.edits import Edit
 from xformer.errors import InputError, UnavailableError
@@ -126,10 +128,10 @@ class AnyModule(ExternalAdapter):
 
     def _positions(self, stack: str, index: int) -> Int[Tensor, "1 pos"]:
         """The tokens that a stack reads, or position numbers."""
-        ids = _ids_of(self.inputs)
+        streams = _tensors(self.inputs) if self.shape.is_pair else _ids_of(self.inputs)
         added = self.shape.added if index == 0 else (0, 0)
-        if index < len(ids):
-            return with_added((ids[index] if ids[index].dim() > 1 else ids[index][None]).cpu(), added)
+        if index < len(streams) and not streams[index].is_floating_point():
+            return with_added(streams[index].cpu(), added)
         site = next(site for site in self.shape.attention if site.stack == stack and not site.is_cross)
         n = self._n_keys[f"{site.path}.pattern"] - sum(added)
         return with_added(torch.arange(n)[None], added).expand(_n_batch(self.inputs), -1)
@@ -186,11 +188,6 @@ def _n_batch(inputs: Inputs) -> int:
     return _tensors(inputs)[0].shape[0] if _tensors(inputs) else 1
 
 
-def _lengthened(inputs: Inputs, names: Iterable[str], n: int) -> Inputs:
-    """The inputs with the first position of some streams repeated n times at the end."""
-    return inputs | {name: torch.cat([inputs[name], *[inputs[name][:, :1]] * n], dim=1) for name in names}
-
-
 def _runs(module: nn.Module, inputs: Inputs) -> bool:
     """Whether the module can be called with these inputs."""
     try:
@@ -211,18 +208,32 @@ def _probed(module: nn.Module, inputs: Inputs) -> tuple[Inputs, int | None]:
     if not tensors:
         raise InputError("A module needs an input tensor [batch, pos] or [batch, pos, features], got none.")
     if tensors[0].shape[1] < 3:
-        longer = _lengthened(inputs, _streams(inputs), 3)
+        longer = resized(inputs, dict.fromkeys(_streams(inputs), 3))
         inputs = longer if _runs(module, longer) else inputs
     streams = _tensors(inputs)
     if len(streams) < 2:
         return inputs, None
     if streams[0].shape[1] != streams[1].shape[1]:
         return inputs, streams[1].shape[1]
-    for name in list(_streams(inputs))[:2]:
-        longer = _lengthened(inputs, [name], 1)
-        if _runs(module, longer):
-            return longer, _tensors(longer)[1].shape[1]
+    for n in (1, -1):  # a table of positions may have no more rows
+        for name in list(_streams(inputs))[:2]:
+            other = inputs | resized({name: inputs[name]}, {name: n})
+            if _runs(module, other):
+                return other, _tensors(other)[1].shape[1]
     return inputs, None
+
+
+def _examples(module: nn.Module, inputs: Inputs, n_target: int | None) -> tuple[list[Inputs], Streams]:
+    """The inputs, and inputs whose streams have other lengths, if the module accepts them."""
+    names = list(_streams(inputs))
+    changes = dict.fromkeys(names, 1) if n_target is None else dict(zip(names[:2], (1, 2), strict=True))
+    for sign in (-1, 1):
+        longer = {name: sign * n for name, n in changes.items()}
+        other = resized(inputs, longer) if all(inputs[name].shape[1] + n > 0 for name, n in longer.items()) else inputs
+        if other is not inputs and _runs(module, other):
+            moved: dict[Origin, int] = {"source": sign} if n_target is None else {"source": sign, "target": 2 * sign}
+            return [inputs, other], Streams(n_target, moved=moved)
+    return [inputs], Streams(n_target, are_several=len(names) > 1)
 
 
 def _open(module: nn.Module, inputs: Inputs) -> tuple[dict[str, Any], Verification, ModelShape]:
@@ -231,11 +242,11 @@ def _open(module: nn.Module, inputs: Inputs) -> tuple[dict[str, Any], Verificati
     with preserve_state(module), torch.no_grad(), detect_randomness(module):
         shown = partial(output_at, path=output_path(_call(module, here), here, module))
     try:
-        opened, verification = open_module(module, _call, shown, [probed], _ids_of, n_target=n_target)
+        opened, verification = open_module(module, _call, shown, *_examples(module, probed, n_target), _ids_of)
     except InputError:
         if n_target is None:
             raise
-        opened, verification = open_module(module, _call, shown, [inputs], _ids_of)
+        opened, verification = open_module(module, _call, shown, *_examples(module, inputs, None), _ids_of)
         probed = inputs
     run = opened.run(probed, n_batch=_n_batch(probed))
     tables = [opened.module.get_submodule(tap.module) for tap in opened.layout.taps if tap.name.endswith("embed")]
@@ -258,7 +269,7 @@ def _added(opened: OpenedModel, inputs: Inputs, run: Mapping[str, Tensor]) -> tu
     return added_positions(opened, inputs, inputs | {name: other}, value.shape[1], _n_batch(inputs))
 
 
-OUTPUT_NAMES = ("logits", "prediction_logits", "last_hidden_state")
+OUTPUT_NAMES = ("logits", "prediction_logits", "last_hidden_state", "prediction_outputs", "language_output")
 """The names of the shown output, in the order in which they are looked for."""
 
 

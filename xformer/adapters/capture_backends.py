@@ -283,7 +283,8 @@ def returned_layout(output: Any) -> Layout:
     sites = tuple(returned_patterns(output))
     if not sites:
         raise InputError("It returns no attention weights either.")
-    return Layout(sites, tuple(("", index) for index in range(len(sites))))
+    is_pair = len({site.stack for site in sites}) == 2
+    return Layout(sites, tuple(("", index) for index in range(len(sites))), is_pair=is_pair)
 
 
 def is_pattern(one: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,34 +27,45 @@ from xformer.adapters.layout import (
     routing,
 )
 from xformer.adapters.layout import blocks as blocks_of
-from xformer.adapters.probe import Attention, Call, Probe, running
+from xformer.adapters.probe import Attention, Call, Origin, Origins, Probe, Streams, is_causal, running
 from xformer.errors import InputError
 from xformer.site import Kind, Site, Stack
 
 
-def find_layout(seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, decoder: str | None = None) -> Layout:
+def find_layout(
+    seen: Probe, ids: tuple[Tensor, ...], streams: Streams, origins: Sequence[Origins] | None = None
+) -> Layout:
     """Derive the layout from a probed run.
 
     Args:
         seen: The run.
         ids: The token ids it read, one tensor per stack that reads tokens.
-        n_target: The number of positions of the decoder in an encoder-decoder; None for one stack.
-        decoder: The path of the decoder module; None: identify the decoder by `n_target`.
+        streams: The streams that it read.
+        origins: The stream that the queries and the keys of each attention come from; None: unknown.
     """
+    n_target, decoder = streams.n_target, streams.decoder
+    has_memory = streams.has_memory or {("source", "source"), ("source", None)} <= {*(origins or ())}
+    if n_target is not None and decoder is not None and not ids[1:]:  # the decoder's positions are the model's own
+        inside = [one for one in seen.attentions if _stack_of(seen, one, n_target, decoder) == "decoder"]
+        n_target = inside[0].n_query if inside else n_target
     is_even = n_target is not None and decoder is not None and all(one.n_key == n_target for one in seen.attentions)
+    alone = _single_stacks(seen, origins)
     blocks = blocks_of(seen, n_square=2 if is_even else 1)
     if not is_chain(seen, blocks):  # module lists of the parts of one layer, which are not blocks
         blocks = {}
-    layout = Layout((), tuple(_owner(seen, one) for one in seen.attentions))
+    layout = Layout((), tuple(_owner(seen, one) for one in seen.attentions), is_pair=n_target is not None)
     sites: dict[int, Site] = {}
     depth: Counter[Stack] = Counter()
     numbers: dict[int, int] = {}
     for index, attention in enumerate(seen.attentions):
-        stack = _stack_of(seen, attention, n_target, decoder)
+        stack = alone[index] if n_target is None else _stack_of(seen, attention, n_target, decoder)
         block = blocks.get(index)
-        is_cross = n_target is not None and stack == "decoder" and attention.n_key != n_target
-        if n_target is not None and stack == "decoder" and not is_cross and block is not None and block in numbers:
-            is_cross = True  # both streams have the same length; self-attention comes first in a decoder block
+        is_cross = False
+        if stack == "decoder" and (n_target is not None or has_memory):
+            if origins is not None and (n_target is None or "target" in origins[index]):
+                is_cross = origins[index][0] != origins[index][1]
+            else:  # with two streams of one length, self-attention comes first in a decoder block
+                is_cross = attention.n_key != n_target or (block is not None and block in numbers)
         is_new = not is_cross if block is None else block not in numbers
         if is_new:
             if block is not None:
@@ -62,10 +73,15 @@ def find_layout(seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, deco
             depth[stack] += 1
         layer = numbers[block] if block is not None else depth[stack] - 1
         kind: Kind = "attn"
-        if n_target is not None and stack == "decoder":
+        if stack == "decoder" and (n_target is not None or has_memory):
             kind = "cross_attn" if is_cross else "self_attn"
-        sites[index] = Site(stack, max(layer, 0), kind)
+        sites[index] = site = Site(stack, max(layer, 0), kind)
+        if kind == "attn" and site in [sites[one] for one in range(index)]:  # a second attention in an encoder's block
+            sites[index] = Site(stack, depth[stack], kind)
+            depth[stack] += 1
     layout.attention = tuple(sites[index] for index in range(len(seen.attentions)))
+    sizes = [(one.n_query, one.n_key) for one in seen.attentions]
+    layout.numbered = numbered_axes(layout.attention, sizes, origins, streams)
     for block, members in grouped(blocks).items():
         name_block(layout, seen, block, [(sites[index], seen.attentions[index]) for index in members])
     name_ends(layout, seen, ids, n_target, blocks, sites)
@@ -79,9 +95,53 @@ def _owner(seen: Probe, attention: Attention) -> tuple[str, int]:
     return call.path, call.number
 
 
-def _stack_of(seen: Probe, attention: Attention, n_target: int | None, decoder: str | None) -> Stack:
-    if n_target is None:
-        return "decoder" if seen.is_causal else "encoder"
+def numbered_axes(
+    sites: Sequence[Site], sizes: Sequence[tuple[int, int]], origins: Sequence[Origins] | None, streams: Streams
+) -> frozenset[str]:
+    """The axes of attentions whose positions are not those that their stack reads, as "encoder.0.attn.key".
+
+    Args:
+        sites: The site of each attention.
+        sizes: The number of queries and of keys of each attention.
+        origins: The stream that they come from; None: unknown.
+        streams: The streams of the inputs.
+    """
+    is_even = len({n for size in sizes for n in size}) == 1
+    found: set[str] = set()
+    for index, site in enumerate(sites):
+        stacks = {"query": site.query_stack, "key": site.key_stack}
+        for axis, (name, stack) in enumerate(stacks.items()):
+            is_target = streams.n_target is not None and stack == "decoder" and "target" in streams.moved
+            wanted: Origin = "target" if is_target else "source"  # a decoder input may be derived from the source
+            if (
+                streams.n_target is None and site.is_cross and name == "key"
+            ):  # of vectors that the caller gave, or an image
+                is_other = True
+            elif origins is None:
+                is_other = streams.n_target is None and (streams.are_several or not is_even)
+            elif wanted in streams.moved:
+                is_other = origins[index][axis] != wanted
+            else:  # an image or a sound, whose length was not changed
+                is_other = origins[index][axis] is not None or not is_even
+            if is_other:
+                found.add(f"{site.path}.{name}")
+    return frozenset(found)
+
+
+def _single_stacks(seen: Probe, origins: Sequence[Origins] | None) -> list[Stack]:
+    """The stack of each attention in a model that is no encoder-decoder: "decoder" if no token attends to a later one.
+
+    Attention over other positions than the tokens', as of an image, is judged apart.
+    """
+    of: list[Origin] = [one[0] for one in origins] if origins else [None for _ in seen.attentions]
+    groups: dict[Origin, list[Attention]] = {}
+    for index, attention in enumerate(seen.attentions):
+        if origins is None or origins[index][0] == origins[index][1]:
+            groups.setdefault(of[index], []).append(attention)
+    return ["decoder" if is_causal(groups.get(one, ())) else "encoder" for one in of]
+
+
+def _stack_of(seen: Probe, attention: Attention, n_target: int, decoder: str | None) -> Stack:
     if decoder is not None:
         return "decoder" if any(seen.calls[at].path == decoder for at in attention.parents) else "encoder"
     return "decoder" if attention.n_query == n_target else "encoder"
@@ -178,9 +238,7 @@ def name_ends(
 ) -> None:
     """Add the taps before the first block and after the last."""
     is_pair = n_target is not None
-    for stack, call, name in _embeddings(
-        seen, ids, set(blocks.values()), is_pair=is_pair, alone=layout.attention[0].stack
-    ):
+    for stack, call, name in _embeddings(seen, ids, set(blocks.values()), n_target, alone=layout.attention[0].stack):
         layout.taps.append(Tap.at(call, "out", f"{stack}.{name}" if is_pair else name))
     for number, call in enumerate(filter(_is_rotation, seen.calls), start=1):
         layout.taps.append(Tap.at(call, "angles", "pos_angles" if number == 1 else f"pos_angles_{number}"))
@@ -194,14 +252,14 @@ def name_ends(
             if call.begin < last.end or not call.is_leaf:
                 continue
             if call.is_norm and feeds(last, call):
-                name = f"{stack}.final_norm" if is_pair and stack == "encoder" else "final_norm"
+                name = f"{stack}.final_norm" if stack != stacks[-1] else "final_norm"
                 layout.taps.append(Tap.at(call, "out", name))
                 layout.final_norm[stack] = call.path
             break
 
 
 def _embeddings(
-    seen: Probe, ids: tuple[Tensor, ...], blocks: set[int], *, is_pair: bool, alone: Stack
+    seen: Probe, ids: tuple[Tensor, ...], blocks: set[int], n_target: int | None, *, alone: Stack
 ) -> Iterator[tuple[Stack, Call, str]]:
     """The embedding tables, indexed by token or by position."""
     used: set[str] = set()
@@ -212,8 +270,8 @@ def _embeddings(
         n = call.output.shape[-2]
         by_token = [index for index, read in enumerate(ids) if any(equal(value, read) for value in call.inputs)]
         stack: Stack = alone
-        if is_pair:
-            stack = "encoder" if n == ids[0].shape[-1] else "decoder"
+        if n_target is not None:
+            stack = "decoder" if n == n_target else "encoder"
         name = "embed" if by_token else "pos_embed" if _is_by_place(call, n) else "type_embed"
         if f"{stack}.{name}" not in used:
             used.add(f"{stack}.{name}")

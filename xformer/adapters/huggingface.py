@@ -19,24 +19,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer.adapters.adapter import ADDED
-from xformer.adapters.attachment import cached, on_device, preserve_state
+from xformer.adapters.attachment import on_device, preserve_state
 from xformer.adapters.huggingface_example import N_WRITTEN, HuggingFaceInputs
-from xformer.adapters.huggingface_opening import (
-    CLASSES,
-    DESCRIBED,
-    example_inputs,
-    main_input,
-    n_tokens_of,
-    open_transformers,
-    text_config,
-)
+from xformer.adapters.huggingface_opening import CLASSES, DESCRIBED, open_transformers, text_config
 from xformer.adapters.on_demand import added_bytes, lengths, on_demand_bytes, plane_side, recorded_bytes, reduced
-from xformer.adapters.opening import Inputs, OpenedModel, added_positions, shape_of
+from xformer.adapters.opening import Inputs
 from xformer.adapters.probe import running
 from xformer.decoding import GREEDY, Choice, Sampling, Step
 from xformer.edits import Edit
 from xformer.errors import InputError, UnavailableError
-from xformer.model_shape import ModelShape
 from xformer.tasks.task import Example
 from xformer.trace import Trace
 
@@ -52,11 +43,20 @@ class HuggingFaceModel(HuggingFaceInputs):
 
     @classmethod
     def open(
-        cls, model: nn.Module, tokenizer: Any = None, name: str = "model", *, image_processor: Any = None
+        cls,
+        model: nn.Module,
+        tokenizer: Any = None,
+        name: str = "model",
+        *,
+        image_processor: Any = None,
+        inputs: Any = None,
     ) -> HuggingFaceModel:
-        """Locate the parts of a loaded model. Raises `InputError` if its attention cannot be captured."""
-        opened, verification = open_transformers(model)
-        shape = cached(model, "shape", lambda: _shape(opened))
+        """Locate the parts of a loaded model, if needed with the caller's `inputs`.
+
+        Raises:
+            InputError: Its attention cannot be captured.
+        """
+        opened, verification, shape = open_transformers(model, inputs)
         return cls(opened, shape, verification, name, tokenizer, image_processor)
 
     @property
@@ -168,34 +168,3 @@ class HuggingFaceModel(HuggingFaceInputs):
         """Whether activations are recomputed on demand instead of kept."""
         is_deferrable = self.opened.backend == "attention_function"
         return is_deferrable and recorded_bytes(self.shape, *lengths(example)) > LARGE_BYTES
-
-
-def _shape(opened: OpenedModel) -> ModelShape:
-    """Sizes and layers, measured in one run."""
-    model: Any = opened.module
-    example = example_inputs(model, 2)
-    run = opened.run(example)
-    is_causal = opened.layout.attention[-1].stack == "decoder" and not model.config.is_encoder_decoder
-    config = text_config(model)
-    longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
-    for tap in opened.layout.taps:
-        if tap.name.endswith("pos_embed") and longest:
-            table = model.get_submodule(tap.module)
-            if getattr(table, "padding_idx", None) is not None:  # its first rows are not positions (Liu et al. 2019)
-                longest = table.num_embeddings - table.padding_idx - 1
-    if main_input(model) != "input_ids":
-        longest = run[f"{opened.layout.attention[0].path}.pattern"].shape[-1]
-    added = (0, 0)
-    if main_input(model) == "input_ids":
-        ids = example["input_ids"]
-        if run[f"{opened.layout.attention[0].path}.pattern"].shape[-2] != ids.shape[1]:
-            added = added_positions(
-                opened, example, example | {"input_ids": (ids + 1) % n_tokens_of(model)}, ids.shape[1]
-            )
-        n_out = run[opened.output_name].shape[1]
-        if opened.output in ("next_token", "masked_token") and n_out != ids.shape[1] + sum(added):
-            raise InputError(
-                f"{type(model).__name__} returns outputs at {n_out} positions for {ids.shape[1]} tokens, and which of them "
-                "belong to the tokens cannot be told."
-            )
-    return shape_of(opened, run, is_causal=is_causal, max_len=longest, n_inputs=n_tokens_of(model), added=added)

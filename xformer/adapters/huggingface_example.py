@@ -21,7 +21,14 @@ from torch import Tensor
 
 from xformer.adapters.adapter import ADDED, Input, label_added, with_added
 from xformer.adapters.attachment import copied
-from xformer.adapters.huggingface_opening import OutputKind, main_input, n_target_tokens_of, text_config
+from xformer.adapters.huggingface_opening import (
+    OutputKind,
+    arguments_of,
+    main_input,
+    n_inputs_of,
+    n_target_tokens_of,
+    text_config,
+)
 from xformer.adapters.inputs import (
     BETWEEN,
     ArgumentsOnly,
@@ -72,14 +79,15 @@ class HuggingFaceInputs(ExternalAdapter):
     @property
     def reads_tokens(self) -> bool:
         """Whether the model reads token ids, not images or sounds."""
-        return main_input(self.opened.module) == "input_ids"
+        takes = inspect.signature(self.opened.module.forward).parameters
+        return main_input(self.opened.module) == "input_ids" and "input_ids" in takes
 
     @property
     def input(self) -> Input:
         """The kind of input that the model reads."""
         if not self.reads_tokens:
             main = main_input(self.opened.module)
-            if main != "pixel_values" or self.shape.is_pair:
+            if main != "pixel_values" or self.shape.is_pair or self.shape.n_inputs:
                 return ArgumentsOnly(self.name, main)
             return PatchedImage(self.shape, self.image_processor, self.opened.module)
         if self.tokenizer is None:
@@ -192,6 +200,8 @@ def _labelled(model: HuggingFaceInputs, example: Example) -> Example:
         example = replace(example, stream=with_added(example.stream, model.shape.added), valid=valid)
     stream, kind = example.stream, model.output
     labels, valid = torch.full_like(stream, IGNORED), example.valid
+    if example.is_numbered and kind in ("next_token", "masked_token"):  # the tokens are unknown
+        return example
     if kind == "next_token":
         labels = _following(stream, valid)
     elif kind == "masked_token":
@@ -316,44 +326,44 @@ def _written(model: HuggingFaceInputs, stream: Int[Tensor, "1 pos"], start: int)
     return written
 
 
-SELECTS = ("return_dict", "logits_to_keep", "num_logits_to_keep")
-"""Arguments that select what is returned, not what is computed. A reading has the outputs at all positions."""
 ORDINARY = {"input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask", "labels"}
 """Arguments that need no comparison with the model's own call, as they are those with which models are opened."""
 
 
 def _of_arguments(model: HuggingFaceInputs, given: Mapping[str, Any]) -> Example:
     """Build an example from named arguments of the model's forward pass."""
-    arguments = {name: value for name, value in given.items() if value is not None and name not in SELECTS}
-    arguments = {name: torch.tensor(one) if isinstance(one, list) else one for name, one in copied(arguments).items()}
+    arguments = arguments_of(copied(given))
     _check_arguments(model, arguments)
-    for name in ("input_ids", "decoder_input_ids"):
-        if isinstance(ids := arguments.get(name), Tensor) and ids.dim() == 1:
-            arguments[name] = ids[None]
     own_call = dict(arguments)
     ids, target = arguments.pop("input_ids", None), arguments.pop("decoder_input_ids", None)
+    is_numbered = False
     if isinstance(ids, Tensor):
         stream = ids.cpu()
         for row in stream.tolist():
             _ids(model, row)
+        if not model.reads_tokens:
+            arguments["input_ids"] = stream
+    elif isinstance(model.input, PatchedImage):
+        stream = _places(model, arguments["pixel_values"])
     else:  # position numbers stand in for tokens
-        vectors = arguments.get("inputs_embeds")
-        n = model.shape.max_len if vectors is None else vectors.shape[1]
-        if isinstance(model.input, PatchedImage) and "pixel_values" in arguments:
-            n = model.input.n_positions(arguments["pixel_values"])
-        sizes = (len(value) for value in arguments.values() if isinstance(value, Tensor) and value.dim() > 1)
-        stream = torch.arange(n)[None].expand(next(sizes, 1), -1)
+        is_numbered, vectors = True, arguments.get("inputs_embeds")
+        n = _n_positions(model, own_call) if vectors is None else vectors.shape[1]
+        stream = torch.arange(n)[None].expand(n_inputs_of(own_call), -1)
     if target is not None:
         target = target.cpu()
         _check_range(model, target.flatten().tolist(), _n_target_tokens(model))
     example = Example.unlabelled(
         stream,
         target,
-        valid=_padding(arguments, "attention_mask", stream),
+        valid=_padding(arguments, "attention_mask", stream)
+        if not is_numbered or "inputs_embeds" in arguments
+        else None,
         target_valid=None if target is None else _padding(arguments, "decoder_attention_mask", target),
         arguments=arguments or None,
+        is_numbered=is_numbered,
     )
-    if model.shape.is_pair and target is None:
+    takes_target = "decoder_input_ids" in inspect.signature(model.opened.module.forward).parameters
+    if model.shape.is_pair and target is None and takes_target:
         example = replace(example, target=_own_target(model, example))
     masks = [name for name in ("attention_mask", "decoder_attention_mask") if name in arguments]
     if masks or not own_call.keys() <= {*ORDINARY, main_input(model.opened.module)}:
@@ -400,13 +410,26 @@ def _check_mask(model: HuggingFaceInputs, example: Example, name: str) -> None:
             )
 
 
+def _n_positions(model: HuggingFaceInputs, inputs: Inputs) -> int:
+    """The number of positions of the first attention layer for these inputs, measured in a run."""
+    name = f"{model.shape.attention[0].path}.pattern"
+    return model.opened.run(inputs, n_batch=n_inputs_of(inputs), keep=(name,))[name].shape[-2]
+
+
+def _places(model: HuggingFaceInputs, pixels: Tensor) -> Int[Tensor, "batch pos"]:
+    """The numbers of an image's positions: those of its patches, unless the layers differ in their number of positions."""
+    assert isinstance(model.input, PatchedImage)
+    n = _n_positions(model, {"pixel_values": pixels}) if model.shape.numbered else model.input.n_positions(pixels)
+    return torch.arange(n)[None].expand(len(pixels), -1)
+
+
 def _check_arguments(model: HuggingFaceInputs, arguments: Mapping[str, Any]) -> None:
     """Raise `InputError` if an argument is unknown, or the main one is missing."""
     takes = inspect.signature(model.opened.module.forward).parameters
     has_others = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values())
     unknown = [name for name in arguments if name not in takes and not has_others]
     main = main_input(model.opened.module)
-    wanted = [main] + (["pixel_values"] if model.output == "similarity" else [])
+    wanted = [name for name in [main] + ["pixel_values"] * (model.output == "similarity") if name in takes]
     instead = {"input_ids": "inputs_embeds", "input_features": "input_values"}.get(main)
     missing = [name for name in wanted if name not in arguments and instead not in arguments]
     if unknown or missing:
@@ -442,6 +465,5 @@ def _of_pixels(model: HuggingFaceInputs, inputs: Any) -> Example:
         model.input.read("")  # raises an error that names the accepted input
     assert isinstance(model.input, PatchedImage)
     source, pixels = model.input.pixels(inputs)  # [batch, channel, row, column]
-    stream = torch.arange(model.input.n_positions(pixels))[None].expand(len(pixels), -1)
-    example = Example.unlabelled(stream, arguments={"pixel_values": pixels})
+    example = Example.unlabelled(_places(model, pixels), arguments={"pixel_values": pixels})
     return _labelled(model, replace(example, source=source))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, cast
@@ -11,11 +11,13 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from xformer.adapters.any_module import output_at, output_path
 from xformer.adapters.attachment import cached, detect_randomness, on_device, preserve_state
-from xformer.adapters.opening import Inputs, OpenedModel, Verification, open_module
-from xformer.adapters.probe import running
+from xformer.adapters.opening import Inputs, OpenedModel, Verification, added_positions, open_module, resized, shape_of
+from xformer.adapters.probe import Origin, Streams, running
 from xformer.errors import InputError
 from xformer.formatting import error_message
+from xformer.model_shape import ModelShape
 
 N_SOURCE, N_TARGET = 11, 7
 """Lengths of example inputs; they differ from each other and from most sizes in a model."""
@@ -45,30 +47,88 @@ DESCRIBED: dict[OutputKind, str] = {
 """A phrase for each kind."""
 
 
-def open_transformers(model: nn.Module) -> tuple[OpenedModel, Verification]:
+def open_transformers(model: nn.Module, inputs: Any = None) -> tuple[OpenedModel, Verification, ModelShape]:
     """Locate the parts of a `PreTrainedModel`, once per model; concurrent threads get the same result.
 
+    A model that reads something else than its example is opened on the caller's named arguments, once for each set of names.
+
+    Args:
+        model: The model.
+        inputs: The caller's inputs. Other inputs than named arguments are not used.
+
     Raises:
-        InputError: The model does not run on an example input, or its attention cannot be captured.
+        InputError: The model does not run on its example input, or its attention cannot be captured.
     """
+    invented = cached(model, "example", lambda: _names_of_example(model))
+    given = (arguments_of(inputs) or None) if isinstance(inputs, Mapping) else None
+    if isinstance(invented, str) and given is None:
+        raise InputError(invented)
+    if given is not None and not isinstance(invented, str) and _stream_names(model, given) <= invented:
+        given = None  # its streams are those of the example
+    called = given and tuple(sorted((name, getattr(value, "ndim", None)) for name, value in given.items()))
+    parts, verification, shape = cached(model, ("parts", called), lambda: _open(model, given))
+    return OpenedModel(model, **parts), verification, shape
 
-    def find() -> tuple[dict[str, Any], Verification]:
-        opened, verification = _open(model)
-        return opened.parts, verification
 
-    parts, verification = cached(model, "parts", find)
-    return OpenedModel(model, **parts), verification
+SELECTS = ("return_dict", "logits_to_keep", "num_logits_to_keep")
+"""Arguments that select what is returned, not what is computed. A reading has the outputs at all positions."""
 
 
-def _open(model: nn.Module) -> tuple[OpenedModel, Verification]:
-    examples, returned = _runnable(model)
-    kind = output_kind(model, returned, examples[0])
-    n_target = None
-    if is_pair(model):
-        n_target = examples[0].get("decoder_input_ids", next(iter(examples[0].values()))).shape[-1]
-    decoder = None if n_target is None else _decoder_path(model)
+def arguments_of(given: Mapping[str, Any]) -> Inputs:
+    """Named arguments as a model takes them: lists become tensors, and one row of token ids a batch of one."""
+    named = {name: value for name, value in given.items() if value is not None and name not in SELECTS}
+    named = {name: torch.tensor(one) if isinstance(one, list) else one for name, one in named.items()}
+    rows = {name: named[name] for name in ("input_ids", "decoder_input_ids") if isinstance(named.get(name), Tensor)}
+    return named | {name: one[None] if one.dim() == 1 else one for name, one in rows.items()}
+
+
+def _names_of_example(model: nn.Module) -> frozenset[str] | str:
+    """The streams of an invented example; the reason if the model does not run on one."""
+    try:
+        example = example_inputs(model)
+        _run(model, example, "an example input")
+    except InputError as error:
+        return str(error)
+    except Exception as error:  # a configuration may lack any of the sizes
+        return f"No example input can be made up for {type(model).__name__}: {error_message(error, 200)}"
+    return _stream_names(model, example)
+
+
+def _run(model: nn.Module, inputs: Inputs, what: str) -> Any:
+    """The model's return value. Raises `InputError` with its message if it does not run on the inputs."""
+    with preserve_state(model), torch.no_grad(), running(None), detect_randomness(model):
+        try:
+            return call(model, inputs)
+        except Exception as error:  # a model may raise anything for inputs it cannot read
+            shapes = {name: value.shape for name, value in inputs.items() if isinstance(value, Tensor)}
+            read = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+            named = f"{type(model).__name__} could not be run on {what} ({read})"
+            raise InputError(f"{named}: {error_message(error, 200)}") from error
+
+
+_SAME = {"inputs_embeds": "input_ids", "decoder_inputs_embeds": "decoder_input_ids"}
+"""Arguments that stand in for token ids."""
+
+
+def _stream_names(model: nn.Module, inputs: Inputs) -> frozenset[str]:
+    """The arguments that decide which layers run: all with positions except masks, numbers of positions and the like."""
+    names = {"input_ids", "decoder_input_ids", main_input(model)}
+
+    def is_stream(name: str, value: Any) -> bool:
+        is_vectors = isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 1
+        return name in names or name == "encoder_outputs" or (is_vectors and "mask" not in name)
+
+    return frozenset(_SAME.get(name, name) for name, value in inputs.items() if is_stream(name, value))
+
+
+def _open(model: nn.Module, given: Inputs | None) -> tuple[dict[str, Any], Verification, ModelShape]:
+    example = example_inputs(model) if given is None else given
+    returned = _run(model, example, "an example input" if given is None else "this input")
+    kind = output_kind(model, returned, example)
+    other = example_inputs(model, 1) if given is None else example
+    examples, streams = _with_another(model, example, other)
     opened, verification = open_module(
-        model, call, OUTPUT_OF[kind], examples, ids_of, n_target=n_target, decoder=decoder, output=kind
+        model, call, output_of(kind, returned, example, model), examples, streams, ids_of, output=kind
     )
     if kind == "next_token" and opened.layout.attention[-1].stack == "encoder":
         if is_causal_class(model):
@@ -76,22 +136,93 @@ def _open(model: nn.Module) -> tuple[OpenedModel, Verification]:
                 f"{type(model).__name__} is a class of causal models, but its attention lets tokens attend to later ones: its "
                 "mask was lost, or its configuration lacks is_decoder=True."
             )
-            return opened, replace(verification, warnings=(*verification.warnings, lost))
-        opened = replace(opened, output="masked_token")
-    return opened, verification
+            verification = replace(verification, warnings=(*verification.warnings, lost))
+        else:
+            opened = replace(opened, output="masked_token")
+    return opened.parts, verification, _shape(opened, example)
 
 
-def _runnable(model: nn.Module) -> tuple[list[Inputs], Any]:
-    """Two example inputs on which the model runs, and its output for the first."""
-    examples = [example_inputs(model, seed) for seed in (0, 1)]
-    with preserve_state(model), torch.no_grad(), running(None), detect_randomness(model):
-        try:
-            return examples, call(model, examples[0])
-        except Exception as error:  # a model may raise anything for inputs it cannot read
-            shapes = {name: value.shape for name, value in examples[0].items() if isinstance(value, Tensor)}
-            read = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
-            what = f"{type(model).__name__} could not be run on an example input ({read})"
-            raise InputError(f"{what}: {error_message(error, 200)}") from error
+def _with_another(model: nn.Module, example: Inputs, other: Inputs) -> tuple[list[Inputs], Streams]:
+    """The example, and `other` with other numbers of tokens if the model runs on it."""
+    tokens: dict[str, int] = {name: 1 for name in ("input_ids", main_input(model)) if _is_ids(other.get(name))}
+    tokens |= {name: 2 for name in ("decoder_input_ids",) if _is_ids(other.get(name))}
+    n_target, decoder = None, None
+    if is_pair(model):
+        decoder = _decoder_path(model)
+        first = next(value for value in example.values() if isinstance(value, Tensor))
+        n_target = example.get("decoder_input_ids", first).shape[-1]
+    streams = Streams(
+        n_target,
+        decoder,
+        has_memory="encoder_hidden_states" in example,
+        are_several=len(_stream_names(model, example)) > 1,
+    )
+    for sign, at_start in ((-1, True), (-1, False), (1, False)):
+        longer = {name: sign * n for name, n in tokens.items()}
+        if not longer or any(other[name].shape[1] + n < 1 for name, n in longer.items()):
+            continue
+        changed = resized(other, longer, at_start=at_start)
+        with suppress(InputError):
+            _run(model, changed, "another input")
+            moved: dict[Origin, int] = {"target" if n > 1 else "source": sign * n for n in tokens.values()}
+            return [example, changed], replace(streams, moved=moved)
+    return [example] if other is example else [example, other], streams
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value.is_floating_point() and value.dim() == 2
+
+
+def _shape(opened: OpenedModel, example: Inputs) -> ModelShape:
+    """Sizes and layers, measured in one run."""
+    model: Any = opened.module
+    run = opened.run(example, n_batch=n_inputs_of(example))
+    is_causal = opened.layout.attention[-1].stack == "decoder" and not model.config.is_encoder_decoder
+    config = text_config(model)
+    longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    for tap in opened.layout.taps:
+        if tap.name.endswith("pos_embed") and longest:
+            table = model.get_submodule(tap.module)
+            if getattr(table, "padding_idx", None) is not None:  # its first rows are not positions (Liu et al. 2019)
+                longest = table.num_embeddings - table.padding_idx - 1
+    if main_input(model) != "input_ids":
+        longest = run[f"{opened.layout.attention[0].path}.pattern"].shape[-1]
+    if not isinstance(longest, int) or longest < 1:  # XLNet has -1
+        longest = None
+    return shape_of(
+        opened,
+        run,
+        is_causal=is_causal,
+        max_len=longest,
+        n_inputs=n_tokens_of(model),
+        added=_added(opened, example, run),
+    )
+
+
+def _added(opened: OpenedModel, example: Inputs, run: dict[str, Tensor]) -> tuple[int, int]:
+    """The numbers of positions that a model adds before and after its tokens.
+
+    Raises `InputError` if the outputs have other positions.
+    """
+    ids, path, added = example.get("input_ids"), opened.layout.attention[0].path, (0, 0)
+    if ids is None:
+        return added
+    n = ids.shape[1]
+    if f"{path}.query" not in opened.layout.numbered and run[f"{path}.pattern"].shape[-2] != n:
+        other = example | {"input_ids": (ids + 1) % n_tokens_of(opened.module)}
+        added = added_positions(opened, example, other, n, n_inputs_of(example))
+    n_out = run[opened.output_name].shape[1]
+    if opened.output in ("next_token", "masked_token") and n_out != n + sum(added):
+        raise InputError(
+            f"{type(opened.module).__name__} returns outputs at {n_out} positions for {n} tokens, and which of them belong to "
+            "the tokens cannot be told."
+        )
+    return added
+
+
+def n_inputs_of(inputs: Inputs) -> int:
+    """The number of inputs in a batch."""
+    return next((len(value) for value in inputs.values() if isinstance(value, Tensor) and value.dim() > 1), 1)
 
 
 def is_pair(model: nn.Module) -> bool:
@@ -134,6 +265,21 @@ def _by_token(returned: Any) -> Tensor:
     return logits if logits.dim() == 3 else torch.stack([torch.zeros_like(logits), logits], dim=-1)
 
 
+def output_of(kind: OutputKind, returned: Any, inputs: Inputs, model: nn.Module) -> Callable[[Any], Tensor]:
+    """Selects the shown output, as in `returned`, the model's return value for `inputs`."""
+    if kind != "vectors" or isinstance(getattr(returned, "last_hidden_state", None), Tensor):
+        return OUTPUT_OF[kind]
+    if isinstance(getattr(returned, "params", None), tuple):  # of the distribution that a forecast is drawn from
+        return lambda one: torch.stack(one.params, dim=-1)
+    path = output_path(returned, inputs, model)
+
+    def at_places(one: Any) -> Tensor:
+        output = output_at(one, path)
+        return output.flatten(2).mT if output.dim() == 4 else output  # scores for each place of an image
+
+    return at_places
+
+
 OUTPUT_OF: dict[OutputKind, Callable[[Any], Tensor]] = {
     **dict.fromkeys(("next_token", "masked_token", "pair_next_token", "ctc"), _logits),
     **dict.fromkeys(
@@ -163,8 +309,6 @@ def output_kind(model: nn.Module, returned: Any, inputs: Inputs) -> OutputKind:
     if has("logits_per_text"):
         return "similarity"
     if not has("logits") and not has("prediction_logits"):
-        if not has("last_hidden_state"):
-            raise InputError(f"{name} returns neither logits nor a last hidden state, so there is no output to show.")
         return "vectors"
     if name.endswith("ForNextSentencePrediction"):
         return "next_sentence"
@@ -173,11 +317,12 @@ def output_kind(model: nn.Module, returned: Any, inputs: Inputs) -> OutputKind:
         is_by_token = name.endswith("ForPreTraining") and logits.shape == inputs.get("input_ids", logits[:0]).shape
         kinds: dict[str, OutputKind] = {"pixel_values": "image_class", "input_ids": "sequence_class"}
         return "token_class" if is_by_token else kinds.get(main, "audio_class")
-    if is_pair(model):
+    if is_pair(model) and (main != "pixel_values" or "decoder_input_ids" in inputs):
         return "pair_next_token"
-    if main != "input_ids":
+    if "input_ids" not in inputs and "inputs_embeds" not in inputs:
         return "ctc" if logits.dim() == 3 and main != "pixel_values" else "vectors"
-    return "next_token" if cast(Any, model).get_output_embeddings() is not None else "token_class"
+    is_vocabulary = cast(Any, model).get_output_embeddings() is not None or logits.shape[-1] == n_tokens_of(model)
+    return "next_token" if is_vocabulary else "token_class"
 
 
 def ids_of(inputs: Inputs) -> tuple[Tensor, ...]:
@@ -219,6 +364,8 @@ def example_inputs(model: nn.Module, seed: int = 0) -> Inputs:
     main = main_input(model)
     takes = inspect.signature(model.forward).parameters
     n_tokens = n_tokens_of(model)
+    if main == "input_ids" and (not n_tokens or main not in takes):
+        raise InputError(f"No example input can be made up for {type(model).__name__}; pass its arguments by name.")
     special = {getattr(text, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     usual = torch.tensor([token for token in range(n_tokens) if token not in special], dtype=torch.long)
     dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.float32)

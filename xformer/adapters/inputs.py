@@ -216,6 +216,7 @@ class PatchedImage(Input):
         self.patch: tuple[int, int] = tuple(patch) if isinstance(patch, list | tuple) else (patch, patch)  # type: ignore[assignment]
         self.grid = self.side[0] // self.patch[0], self.side[1] // self.patch[1]
         self.n_special = max(0, shape.max_len - self.grid[0] * self.grid[1])
+        self.is_grid = not shape.numbered
         self.dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.float32)
 
     def examples(self) -> dict[str, str]:
@@ -235,7 +236,7 @@ class PatchedImage(Input):
         special = self.n_special
         if n - special != rows * columns:  # not the image size in the configuration
             rows = columns = math.isqrt(max(0, n - special))
-        if rows * columns != n - special:
+        if not self.is_grid or rows * columns != n - special:
             return tuple(str(at + 1) for at in range(n))
         before = ("class", *(f"special {at}" for at in range(1, special)))[:special]
         return (*before, *(f"r{row + 1} c{column + 1}" for row in range(rows) for column in range(columns)))

@@ -125,6 +125,10 @@ class Layout:
     """The output projection of each layer's heads or neurons, by its path, where it is one matrix."""
     norm_after: dict[str, str] = field(default_factory=dict)
     """The norm on the stream after a layer's output is added, by the layer's path."""
+    is_pair: bool = False
+    """Whether the stacks are the encoder and the decoder of an encoder-decoder."""
+    numbered: frozenset[str] = frozenset()
+    """The axes of attentions whose positions are not those that their stack reads; see `find_layout.numbered_axes`."""
 
     @property
     def owners(self) -> tuple[str, ...]:

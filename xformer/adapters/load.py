@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from xformer.adapters.adapter import ModelAdapter
 from xformer.adapters.any_module import AnyModule
 from xformer.adapters.huggingface import HuggingFaceModel
-from xformer.adapters.huggingface_opening import OUTPUT_OF, call, example_inputs, output_kind
+from xformer.adapters.huggingface_opening import call, example_inputs, output_kind, output_of
 from xformer.errors import CheckpointError, InputError, XformerError
 from xformer.installed import needed
 from xformer.model_files.contents import Contents, check_memory, inspect, read_object
@@ -178,15 +178,15 @@ def _matters(model: Any, names: Sequence[str]) -> bool:
     """Whether these weights affect the output for an example input."""
     inputs = example_inputs(model)
     returned = call(model, inputs)
-    output_of = OUTPUT_OF[output_kind(model, returned, inputs)]
+    shown = output_of(output_kind(model, returned, inputs), returned, inputs, model)
     weights: dict[str, Tensor] = dict(model.named_parameters()) | dict(model.named_buffers())
     before = {name: weights[name].clone() for name in names if name in weights}
     for name in before:
         weights[name].copy_(torch.randn(before[name].shape, generator=torch.Generator().manual_seed(1)))
-    moved = output_of(call(model, inputs))
+    moved = shown(call(model, inputs))
     for name, value in before.items():
         weights[name].copy_(value)
-    return len(before) < len(names) or not torch.equal(moved, output_of(returned))
+    return len(before) < len(names) or not torch.equal(moved, shown(returned))
 
 
 def _notes(model: Any, report: dict[str, Any]) -> tuple[str, ...]:
@@ -257,7 +257,7 @@ _opened_from = lru_cache(maxsize=1)(open_model)
 def opened_module(module: nn.Module, inputs: Any, tokenizer: Any) -> ModelAdapter:
     """The adapter of a loaded Transformers model, or of any module with its inputs."""
     if hasattr(module, "config") and hasattr(module, "main_input_name"):
-        return HuggingFaceModel.open(module, tokenizer, type(module).__name__)
+        return HuggingFaceModel.open(module, tokenizer, type(module).__name__, inputs=inputs)
     if isinstance(inputs, str):
         raise InputError("This module reads tensors, got text; pass the arguments that it is called with.")
     return AnyModule.open(module, inputs, type(module).__name__)

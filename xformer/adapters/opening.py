@@ -31,16 +31,16 @@ from xformer.adapters.capture_backends import (
     returned_layout,
     returned_patterns,
 )
-from xformer.adapters.find_layout import OutputHead, find_layout, find_output_head
+from xformer.adapters.find_layout import OutputHead, find_layout, find_output_head, numbered_axes
 from xformer.adapters.layout import Layout
 from xformer.adapters.on_demand import Calls, EarlyStopTape, OnDemand, Reduce, StopForward
-from xformer.adapters.probe import ActiveRun, probe, running
+from xformer.adapters.probe import ActiveRun, Probe, Streams, origins_of, probe, running
 from xformer.edits import Edit
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.formatting import error_message
 from xformer.model_shape import READ_ONLY, ModelShape
-from xformer.site import after
-from xformer.tape import Tape, graph_of
+from xformer.site import Site, after
+from xformer.tape import SILENT, Tape, graph_of
 from xformer.tasks.task import Example
 from xformer.trace import Trace, first_nan
 
@@ -199,6 +199,30 @@ def _pooled(returned: Any) -> Tensor | None:
     return None
 
 
+def resized(inputs: Inputs, longer: Mapping[str, int], *, at_start: bool = False) -> Inputs:
+    """The inputs with another number of positions in some streams, and in the masks and numbers that go with them.
+
+    Args:
+        inputs: The inputs of a call.
+        longer: The number of positions by which each stream grows, by the name of its argument; below 0 it is cut.
+        at_start: Whether to cut at the start instead of the end.
+    """
+    changes = {inputs[name].shape[1]: n for name, n in reversed(list(longer.items()))}
+
+    def changed(name: str, value: Any) -> Any:
+        is_stream = name in longer
+        if not isinstance(value, Tensor) or not (is_stream or "mask" in name or not value.is_floating_point()):
+            return value
+        is_square = value.dim() == 2 and value.shape[0] == value.shape[1] and not is_stream
+        for axis in range(0 if is_square else 1, 2 if is_stream else value.dim()):
+            n = longer[name] if is_stream else changes.get(value.shape[axis], 0)
+            places = torch.arange(value.shape[axis] + n, device=value.device) - (n if at_start and n < 0 else 0)
+            value = value.index_select(axis, places.clamp(max=value.shape[axis] - 1)) if n else value
+        return value
+
+    return {name: changed(name, value) for name, value in inputs.items()}
+
+
 class ChangedLayoutError(EditError):
     """A run called a different number of attention layers than the layout has."""
 
@@ -208,10 +232,9 @@ def open_module(
     call: Callable[[nn.Module, Inputs], Any],
     output_of: Callable[[Any], Tensor],
     examples: Sequence[Inputs],
+    streams: Streams,
     ids_of: Callable[[Inputs], tuple[Tensor, ...]],
     *,
-    n_target: int | None = None,
-    decoder: str | None = None,
     output: str = "module",
 ) -> tuple[OpenedModel, Verification]:
     """Locate the parts of a module and verify a recorded run.
@@ -220,10 +243,9 @@ def open_module(
         module: Any model; it is left as it was found.
         call: Calls the module with its inputs.
         output_of: Selects the shown output in the return value of `call`.
-        examples: Valid inputs. The first is probed; all are used for verification.
+        examples: Valid inputs. The first is probed; all are used for verification. The streams of the last have other lengths.
+        streams: The streams of the first example, and the differences of their lengths in the last.
         ids_of: Returns the token ids in inputs, one tensor per stack that reads tokens.
-        n_target: The number of positions of the decoder in the first example; None for one stack.
-        decoder: The path of the decoder module, if known.
         output: The kind of output.
 
     Raises:
@@ -239,20 +261,26 @@ def open_module(
         if backend == "attention_function" and not _takes_a_function(module):
             continue
         try:
-            opened = _located(replace(unknown, backend=backend), examples[0], ids_of(examples[0]), n_target, decoder)
+            opened = _located(replace(unknown, backend=backend), examples, ids_of(examples[0]), streams)
             return opened, _verify(opened, examples, stock)
         except InputError as error:
             reasons.append(str(error))
-    raise InputError(f"The attention of this model ({type(module).__name__}) cannot be read. {' '.join(reasons)}")
+    raise InputError(
+        f"The attention of this model ({type(module).__name__}) cannot be read. {' '.join(dict.fromkeys(reasons))}"
+    )
 
 
-def _located(
-    opened: OpenedModel, inputs: Inputs, ids: tuple[Tensor, ...], n_target: int | None, decoder: str | None
-) -> OpenedModel:
+def _located(opened: OpenedModel, examples: Sequence[Inputs], ids: tuple[Tensor, ...], streams: Streams) -> OpenedModel:
     """Locate the layout and the output head. Raises `InputError` if the backend observes no attention."""
-    module = opened.module
+    module, inputs, other = opened.module, examples[0], examples[-1] if streams.moved else None
     if opened.backend == "returned_weights":
-        return replace(opened, layout=returned_layout(opened.returned(requesting_attention(module, inputs))))
+        first, second = (
+            None if one is None else opened.returned(requesting_attention(module, one)) for one in (inputs, other)
+        )
+        layout = returned_layout(first)
+        sizes, others = (_sizes(returned_patterns(one)) if one is not None else [] for one in (first, second))
+        layout.numbered = numbered_axes(layout.attention, sizes, origins_of(sizes, others, streams.moved), streams)
+        return replace(opened, layout=layout)
     seen = probe(module, lambda run: opened.attached_call(inputs, run), n_batch=ids[0].shape[0] if ids else 1)
     if not seen.attentions:
         raise InputError(
@@ -260,7 +288,14 @@ def _located(
             if opened.backend == "softmax"
             else "It does not call an attention function registered with Transformers."
         )
-    layout = find_layout(seen, ids, n_target, decoder)
+    origins = None
+    if other is not None:
+        again = Probe()
+        with torch.no_grad():
+            opened.attached_call(other, ActiveRun(SILENT, observer=again))
+        sizes, others = ([(one.n_query, one.n_key) for one in run.attentions] for run in (seen, again))
+        origins = origins_of(sizes, others, streams.moved)
+    layout = find_layout(seen, ids, streams, origins)
     last, head = layout.last.get(layout.attention[-1].stack), None
     if opened.output != "vectors" and last is not None:
         softcap = getattr(getattr(module, "config", None), "final_logit_softcapping", None)
@@ -269,14 +304,20 @@ def _located(
     return replace(opened, layout=layout, head=head)
 
 
+def _sizes(patterns: Mapping[Site, Tensor]) -> list[tuple[int, int]]:
+    return [(one.shape[-2], one.shape[-1]) for one in patterns.values()]
+
+
 def _verify(opened: OpenedModel, examples: Sequence[Inputs], stock: list[Tensor]) -> Verification:
     """Compare recorded runs with the model's outputs. Raises `InputError` if they differ by more than rounding."""
-    worst, warnings = 0.0, []
+    worst, warnings, shapes = 0.0, [], []
     for inputs, wanted in zip(examples, stock, strict=True):
         run = opened.run(inputs, n_batch=len(wanted))
         worst = max(worst, _difference(opened, run[opened.output_name], wanted))
         if bool(wanted.isnan().any()):
             warnings.append(f"The model's output is NaN. {first_nan(run)}")
+        shapes.append({path: run[f"{path}.pattern"].shape for path in opened.layout.paths})
+        _check_axes(opened, inputs, shapes)
     return Verification(opened.backend, worst, warnings=tuple(dict.fromkeys(warnings)))
 
 
@@ -294,6 +335,42 @@ def _difference(opened: OpenedModel, found: Tensor, wanted: Tensor) -> float:
     if not difference <= max(TOLERANCE.get(dtype, 1e-4) for dtype in dtypes) * max(1.0, largest):
         raise InputError(f"A recorded run differs from the model itself by {difference:.2g}.")
     return difference
+
+
+def _check_axes(opened: OpenedModel, inputs: Inputs, shapes: Sequence[Mapping[str, torch.Size]]) -> None:
+    """Raise `InputError` if the axes of a pattern are not [batch, head, query, key], as in attention within windows.
+
+    Args:
+        opened: The model.
+        inputs: The inputs of the last run.
+        shapes: The shape of each pattern, for inputs of different lengths; the last is that of `inputs`.
+    """
+    tensors = [one for one in inputs.values() if isinstance(one, Tensor) and one.dim()]
+    batches = {1, *(n for one in tensors for n in one.shape[: 2 if opened.output == "module" else 1])}
+    heads = _head_counts(getattr(opened.module, "config", None))
+    for path, shape in shapes[-1].items():
+        every = {one[path] for one in shapes}
+        is_fixed = len(every) == 1
+        if shape[0] not in batches or len({one[1] for one in every}) > 1:
+            problem = "whose first two axes count windows or positions, not inputs and heads"
+        elif is_fixed and heads and opened.backend != "attention_function" and shape[1] not in heads:
+            problem = f"but the configuration has {' or '.join(map(str, sorted(heads)))} heads"
+        else:
+            continue
+        raise InputError(
+            f"The pattern of {path} is {list(shape)}, {problem}, so it cannot be shown as a matrix for each head."
+        )
+
+
+def _head_counts(config: Any) -> set[int]:
+    """The numbers of heads in a configuration and its parts; empty if there are none."""
+    found: set[int] = set()
+    for name, value in vars(config).items() if hasattr(config, "__dict__") else ():
+        if hasattr(value, "model_type"):
+            found |= _head_counts(value)
+        elif name.endswith(("heads", "n_head")):
+            found |= {one for one in (value if isinstance(value, list | tuple) else [value]) if isinstance(one, int)}
+    return found
 
 
 def _takes_a_function(module: nn.Module) -> bool:
@@ -483,12 +560,13 @@ def shape_of(
 ) -> ModelShape:
     """The shape of a model, from a run that kept everything. `n_inputs` is the size of the input vocabulary."""
     layout, sites = opened.layout, opened.layout.sites
-    stacks = {site.stack for site in sites}
     stream = next((run[name] for name in run if name.endswith(("resid_pre", "attn.out", "attn.in"))), None)
     norms = set(layout.norms.values())
     norm: Literal["pre", "post", "none"] = "post" if "post" in norms else "pre" if norms else "none"
     return ModelShape(
-        architecture="encoder-decoder" if len(stacks) == 2 else "decoder" if "decoder" in stacks else "encoder",
+        architecture="encoder-decoder"
+        if layout.is_pair and len({site.stack for site in sites}) == 2
+        else sites[-1].stack,
         is_causal=is_causal,
         d_model=0 if stream is None else stream.shape[-1],
         n_layers=1 + max(site.layer for site in sites),
@@ -506,4 +584,5 @@ def shape_of(
         rotates=any(name.endswith("pos_angles") for name in run),
         experts={site.path: run[name].shape[-1] for site in sites if (name := f"{site.path}.experts") in run},
         is_read_only=opened.backend == "returned_weights",
+        numbered=layout.numbered,
     )

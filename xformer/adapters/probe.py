@@ -6,11 +6,11 @@ Threads may share a model. Records and edits belong to one run, so hooks look th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -87,6 +87,54 @@ class Attention:
     z: Tensor = NOTHING
 
 
+def is_causal(attentions: Sequence[Attention]) -> bool:
+    """Whether no mask of the self-attentions allows a later key."""
+    square = [one for one in attentions if one.n_query == one.n_key > 1]
+    own = square or [one for one in attentions if one.n_key > one.n_query > 1]  # after the keys of a prefix
+    return bool(own) and not any(one.sees_later for one in own)
+
+
+Origin = Literal["source", "target"] | None
+"""The stream of input tokens that positions come from; None: another input or the model itself."""
+Origins = tuple[Origin, Origin]
+"""Where the queries and the keys of an attention come from."""
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The streams of positions that a model reads."""
+
+    n_target: int | None = None
+    """The number of positions of the decoder in an encoder-decoder; None for one stack."""
+    decoder: str | None = None
+    """The path of the decoder module, if known."""
+    has_memory: bool = False
+    """Whether a model of one stack also attends to vectors that the caller gives."""
+    are_several: bool = False
+    """Whether a model of one stack reads several inputs with positions."""
+    moved: Mapping[Origin, int] = field(default_factory=dict)
+    """How much longer each stream of tokens is in the second example."""
+
+
+def origins_of(
+    sizes: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]], moved: Mapping[Origin, int]
+) -> list[Origins] | None:
+    """The stream that each attention's queries and keys come from; None if two runs do not call the same attentions.
+
+    Args:
+        sizes: The number of queries and of keys of each attention.
+        others: The same in a run in which the lengths of the streams differ.
+        moved: The difference of each stream's length; no two streams have the same.
+    """
+    by_difference: dict[int, Origin] = {difference: stream for stream, difference in moved.items()}
+    if len(sizes) != len(others):
+        return None
+    return [
+        (by_difference.get(other[0] - one[0]), by_difference.get(other[1] - one[1]))
+        for one, other in zip(sizes, others, strict=True)
+    ]
+
+
 @dataclass
 class Probe:
     """The calls and attentions of a run, in order."""
@@ -97,13 +145,6 @@ class Probe:
     _time: int = 0
     _open: list[int] = field(default_factory=list)
     _times: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def is_causal(self) -> bool:
-        """Whether no self-attention mask allows a later key."""
-        square = [one for one in self.attentions if one.n_query == one.n_key > 1]
-        own = square or [one for one in self.attentions if one.n_key > one.n_query > 1]  # after the keys of a prefix
-        return bool(own) and not any(one.sees_later for one in own)
 
     def attention_begins(self, n_query: int, n_key: int, *, sees_later: bool) -> None:
         self.attentions.append(Attention(self._tick(), tuple(self._open), n_query, n_key, sees_later))

@@ -101,7 +101,7 @@ def measure(reading: Reading, previous: Mapping[str, Tensor] | None = None, vali
         scores, allowed = get["scores"], get["mask"]
         if allowed is None:
             allowed = pattern.new_ones(pattern.shape, dtype=torch.bool) if scores is None else scores > -math.inf
-        stacks = site.query_stack, site.key_stack
+        stacks = reading.subject.shape.stacks_of(site)
         valid_q, valid_k = (_valid_positions(reading, stack, pattern, valid) for stack in stacks)
         rows = _Rows(pattern, allowed.expand(pattern.shape), valid_q, valid_k, is_self=not site.is_cross)
         found = rows.measures(scores)
@@ -114,8 +114,10 @@ def measure(reading: Reading, previous: Mapping[str, Tensor] | None = None, vali
     return Measures(heads, layers, patterns)
 
 
-def _valid_positions(reading: Reading, stack: str, pattern: Tensor, valid: Valid) -> Valid:
-    """Return which positions of a stack are tokens; None if all of them are."""
+def _valid_positions(reading: Reading, stack: str | None, pattern: Tensor, valid: Valid) -> Valid:
+    """Return which positions of a stack are tokens; None if all of them are, or for positions of another input."""
+    if stack is None:
+        return None
     trace = reading.trace
     is_target = stack == "decoder" and trace.target is not None
     known = trace.target_valid if is_target else trace.valid
@@ -252,8 +254,10 @@ def induction(reading: Reading) -> dict[str, PerHead]:
     """
     found = {}
     for path, pattern in reading.trace.patterns().items():
-        tokens = reading.trace.read_by(Site.parse(path).stack)[0]
-        if not Site.parse(path).is_cross and len(tokens) == pattern.shape[-1]:
+        site = Site.parse(path)
+        tokens = reading.trace.read_by(site.stack)[0]
+        is_own = not site.is_cross and None not in reading.subject.shape.stacks_of(site)
+        if is_own and len(tokens) == pattern.shape[-1]:
             found[path] = torch.tensor(induction_scores(pattern[0].float(), tokens.to(pattern.device)))
     return found
 

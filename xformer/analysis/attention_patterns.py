@@ -80,17 +80,18 @@ def numbered(words: Sequence[str]) -> list[str]:
 def token_names(reading: Reading, site: Site, shape: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the tokens at the queries and at the keys of a layer whose patterns end in the axes `shape`, [query, key].
 
-    If a broken model swaps or truncates these axes, the tokens of the stack with that length are used, else numbers.
+    Positions of another input, or of the model itself, are numbered.
     """
-    streams = [reading.tokens_of(stack) for stack in (site.query_stack, site.key_stack)]
-    own = own_keys(reading, site, shape)
-    if len(own) < shape[-1]:  # the others are those of a prefix or of a cache
+    stacks, own = reading.subject.shape.stacks_of(site), own_keys(reading, site, shape)
+    if None not in stacks and len(own) < shape[-1]:  # the others are those of a prefix or of a cache
+        tokens = reading.tokens_of(site.query_stack)
         before, after = own.start, shape[-1] - own.stop
         around = [f"earlier {at + 1}" for at in range(before)], [f"empty {at + 1}" for at in range(after)]
-        return streams[0], (*around[0], *streams[0], *around[1])
+        return tokens, (*around[0], *tokens, *around[1])
     named = []
-    for usual, other, n in zip(streams, reversed(streams), shape[-2:], strict=True):
-        named.append(next((names for names in (usual, other) if len(names) == n), tuple(map(str, range(n)))))
+    for stack, n in zip(stacks, shape[-2:], strict=True):
+        names = () if stack is None else reading.tokens_of(stack)
+        named.append(names if len(names) == n else tuple(map(str, range(n))))
     return named[0], named[1]
 
 
@@ -430,7 +431,8 @@ def notable_heads(reading: Reading, n: int = 5) -> pd.DataFrame:
 def _induction(reading: Reading, site: Site, pattern: Pattern, positions: Sequence[int] | None) -> list[float]:
     """Return the induction score of each head of a layer; NaN if queries and keys are not the same tokens."""
     tokens = reading.trace.read_by(site.stack)[0]
-    if site.is_cross or len(tokens) != pattern.shape[-1]:  # image patches are not tokens
+    is_own = not site.is_cross and None not in reading.subject.shape.stacks_of(site)
+    if not is_own or len(tokens) != pattern.shape[-1]:  # image patches are not tokens
         return [math.nan] * len(pattern)
     tokens = torch.where(tokens == ADDED, ADDED - torch.arange(len(tokens), device=tokens.device), tokens)  # no repeats
     return induction_scores(pattern, tokens, positions)
@@ -438,7 +440,8 @@ def _induction(reading: Reading, site: Site, pattern: Pattern, positions: Sequen
 
 def _without_padding(reading: Reading, site: Site, positions: Sequence[int] | None) -> Sequence[int] | None:
     """Return the positions that count, without padding."""
-    real = reading.trace.real(site.query_stack)
+    stack = reading.subject.shape.stacks_of(site)[0]
+    real = None if stack is None else reading.trace.real(stack)
     if real is None:
         return positions
     return [at for at in (range(len(real)) if positions is None else positions) if bool(real[at])]

@@ -315,7 +315,7 @@ class Subject:
         from xformer.adapters.any_module import AnyModule  # imported late: xformer models do not need it
 
         if hasattr(self.module, "main_input_name"):
-            return open_transformers(self.module)[0]
+            return open_transformers(self.module, self.arguments(self.base))[0]
         return AnyModule.open(self.module, self.arguments(self.base)).opened
 
     def changed(self, module: nn.Module) -> Subject:

@@ -50,6 +50,8 @@ class Example:
     """Further arguments of an external model, by name."""
     members: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] | None = None
     """Source and answer of each input of a batch."""
+    is_numbered: bool = False
+    """Whether `stream` holds the numbers of positions, as of a sound, instead of tokens."""
 
     @classmethod
     def unlabelled(cls, stream: Tensor, target: Tensor | None = None, **more: Any) -> Example:
@@ -97,7 +99,7 @@ class Example:
         given = self.arguments and {name: _of_input(one, index % n, n) for name, one in self.arguments.items()}
         return Example(
             source, answer, self.tokens[rows], of(self.target), self.stream[rows], self.labels[rows],
-            of(self.valid), of(self.target_valid), given,
+            of(self.valid), of(self.target_valid), given, is_numbered=self.is_numbered,
         )  # fmt: skip
 
 

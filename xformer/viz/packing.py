@@ -420,8 +420,9 @@ def is_causal(pattern: Weights) -> bool:
 def _real(reading: Reading, site: Site, shape: Sequence[int]) -> np.ndarray:
     """Return where neither query nor key is padding, [1, query, key]."""
     real = np.ones((1, 1, 1), dtype=bool)
-    for stack, length, axis in ((site.query_stack, shape[1], 2), (site.key_stack, shape[2], 1)):
-        valid = reading.trace.real(stack)
+    query, key = reading.subject.shape.stacks_of(site)
+    for stack, length, axis in ((query, shape[1], 2), (key, shape[2], 1)):
+        valid = None if stack is None else reading.trace.real(stack)
         if valid is not None and len(valid) == length:
             real = real & np.expand_dims(valid.numpy(force=True), (0, axis))
     return real
