@@ -10,7 +10,6 @@ from typing import Any
 
 from xformer.errors import InputError
 
-MAX_DIGITS = 12
 ROUNDING = 1e-9
 """Fractions this close to 0 or 1 differ from them by rounding only: none here counts that many items."""
 SUMS = 1e-5
@@ -23,15 +22,15 @@ MAX_NAMES = 20
 def percent(share: float, digits: int = 2) -> str:
     """Format a fraction as a percentage: "98.61%", and "100%" or "0%" only for exactly all or none.
 
-    Fractions that would round to these get as many more digits as needed: 0.99998 is "99.998%", 0.00002 is "0.002%".
+    Fractions that would round to these get one more digit, or become a bound: 0.99998 is "99.998%", 0.000002 is "under 0.001%".
     """
     if min(abs(share), abs(1.0 - share)) < ROUNDING or 1.0 < share < 1.0 + SUMS:
         return f"{round(abs(share)):.0%}"
-    for more in range(digits, MAX_DIGITS):
-        text = f"{share:.{more}%}"
+    for text in (f"{share:.{digits}%}", f"{share:.{digits + 1}%}"):
         if float(text[:-1]) not in (0.0, 100.0):
             return text
-    return f"{share:.{MAX_DIGITS}%}"
+    least = Decimal(1).scaleb(-digits - 1)
+    return f"under {least}%" if share < 0.5 else f"over {100 - least}%"
 
 
 def at_most(value: float, digits: int = 2) -> str:

@@ -18,7 +18,7 @@ from pages.shared.text import escape_markdown, signed
 from pages.shared.view import OFF, View, requested_interventions, switch, toggle_intervention
 from pages.shared.widgets import choose, find_tokens
 from xformer import analysis, viz
-from xformer.analysis.attention_patterns import MAX_TOKENS, REACH, TASK
+from xformer.analysis.attention_patterns import MAX_TOKENS, REACH, TASK, Focus, focus
 from xformer.analysis.embeddings import token_labels
 from xformer.analysis.reactions import agreement_by_chance, atom_mapping
 from xformer.formatting import percent
@@ -100,12 +100,28 @@ def finding(view: View, run: Reading, found: pd.DataFrame, layer: AnyLayer, head
         before, after = (one.logits[0].argmax(dim=-1) for one in (view.original(), run))
         return f"{name} is ablated: {int((before != after).sum())} of {len(before)} predictions differ."
     own = found[(found["layer"] == layer.name) & (found["head"] == head)]
-    if own.empty:
-        return f"{name} follows no simple pattern on this input."
-    row = own.iloc[0].to_dict()
-    target = pattern_words(view, row["pattern"])[1]
-    attends = f"{name}: {percent(row['share'], 0)} of attention {target} (uniform: {percent(row['even'], 0)})"
-    return (attends if target else f"{name} follows no simple pattern") + _ablation_sentence(run, row)
+    row = {"pattern": "", "right": math.nan, "effect": math.nan} if own.empty else own.iloc[0].to_dict()
+    if target := pattern_words(view, row["pattern"])[1]:
+        said = f"{percent(row['share'], 0)} of attention {target} (uniform: {percent(row['even'], 0)})"
+        return f"{name}: {said}{_ablation_sentence(run, row)}"
+    at = [site.path for site in run.attention].index(layer.name)
+    seen = focus(run, layer=at, head=head)
+    return f"{name}{focus_words(seen, layer.key_labels)}{_ablation_sentence(run, row)}"
+
+
+def focus_words(seen: Focus, labels: Sequence[str]) -> str:
+    """Describe what all queries of a head attend to, after the name of the head; `labels` are the tokens at the keys."""
+    if seen.kind == "one_key":
+        return ": this mask leaves each query a single key at most"
+    if seen.kind == "uniform":
+        moved = "less than 1%" if seen.share < 0.01 else percent(seen.share, 0)
+        return f" attends almost uniformly: {moved} of its attention differs from it"
+    if seen.kind == "none":
+        return " follows no simple pattern on this input"
+    first, *more = seen.keys
+    text = escape_markdown(labels[first])
+    where = f"the {len(seen.keys)} tokens “{text}”" if more else f"token {first} · {text}"
+    return f": {percent(seen.share, 0)} of attention is on {where} (uniform: {percent(seen.even, 0)})"
 
 
 def _ablation_sentence(run: Reading, row: dict[str, Any]) -> str:
@@ -259,7 +275,7 @@ def edge_button(layer: AnyLayer, chosen: Selection, heads: str, on: frozenset[st
     query, key = chosen.query, chosen.key
     assert query is not None
     assert key is not None
-    edge = f"{query} “{escape_markdown(layer.query_labels[query])}” → {key} “{escape_markdown(layer.key_labels[key])}”"
+    edge = f"{query} · {escape_markdown(layer.query_labels[query])} → {key} · {escape_markdown(layer.key_labels[key])}"
     masked = not bool(layer.allowed[min(chosen.head, layer.allowed.shape[0] - 1), query, key])
     at = f"{layer.name}.{heads}.{query}-{key}"
     cut, opened = f"cut:{at}", f"open:{at}"

@@ -278,7 +278,7 @@ def steps_panel(view: View, run: Reading, layer: AnyLayer, chosen: Selection) ->
         "Click a cell of the matrix above for its numbers."
     )
     if is_followed(cell):
-        data = row_data(cell, query=f"{query} {layer.query_labels[query]}", key=key, step=str(at))
+        data = row_data(cell, query=f"{query} · {layer.query_labels[query]}", key=key, step=str(at))
         matrices(data, key="steps", changed=lambda sent: None)
         calls = {step: calls[step] for step in ("product", "out")}
     for step, call in calls.items():

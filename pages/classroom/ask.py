@@ -130,7 +130,7 @@ def _cell(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]:
         queries: list[int | None] = [None, *range(len(site.query_labels))]
         query = st.selectbox(
             "Query", queries, 0 if at.query is None or at.query + 1 >= len(queries) else at.query + 1, key="ask_query",
-            format_func=lambda query: "any: they also pick a row" if query is None else f"{query} {site.query_labels[query]}",
+            format_func=lambda query: "any: they also pick a row" if query is None else f"{query} · {site.query_labels[query]}",
         )  # fmt: skip
     if max(site.shape[1:]) > MAX_CELLS:
         raise ClassroomError(f"A map can have at most {MAX_CELLS} tokens here; this one has {max(site.shape[1:])}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -37,6 +38,7 @@ from pages.shared.text import escape_markdown
 from pages.shared.widgets import choose, seed, warn_unknown
 from xformer import analysis, viz
 from xformer.errors import XformerError
+from xformer.formatting import percent
 from xformer.widgets.page import comparison_page
 
 MODES = {"models": "models", "pairs": "inputs", "steering": "steering"}
@@ -241,7 +243,15 @@ def _divergence(comparison: Comparison, pairs: pd.DataFrame) -> str:
     most = pairs.loc[pairs["kl"].idxmax()]
     if most["kl"] <= ROUNDING:
         return f"Their probabilities are equal to within {ROUNDING:g} nats at every {comparison.unit} that two of them share."
+    if is_infinite := math.isinf(most["kl"]):  # the vocabularies differ
+        most = pairs.loc[pairs["total_variation"].idxmax()]
     pair = f"{letter_in(most['one'])} and {letter_in(most['other'])}"
+    if is_infinite:
+        apart = percent(most["total_variation"], 0)
+        return (
+            f"The predictions of {pair} differ most at {comparison.unit} {most['step']}: {apart} of the probability is on "
+            "other tokens. KL is infinite, because one of them has no probability for a token of the other."
+        )
     return f"The predictions of {pair} differ most at {comparison.unit} {most['step']}, by {most['kl']:.3g} nats (KL)."
 
 

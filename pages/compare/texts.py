@@ -5,7 +5,8 @@ Their vocabularies may differ, so only tokens that both have are compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -43,8 +44,8 @@ from xformer.errors import InputError, XformerError
 from xformer.interventions import parse
 from xformer.reading import Reading
 
-CHANGED = "changed"
-"""The option for the same model under the mask and changes of the other screens."""
+CHANGED, OTHER_MASK = "changed", "other_mask"
+"""The options for the same model: under the mask and changes of the other screens, and under another mask."""
 PANELS = {
     "surprise": "Surprise",
     "apart": "Divergence",
@@ -124,7 +125,11 @@ def texts_panel(selection: ScreenSelection) -> None:
         return
     with st.sidebar:
         other = choose("with", others, usual_other(a.model, list(others)), "B", key="compare_with", widget=st.selectbox)
-    b = TextVariant("B", a.model, selection.mask, selection.edits) if other == CHANGED else TextVariant("B", other)
+    of_itself = {
+        CHANGED: TextVariant("B", a.model, selection.mask, selection.edits),
+        OTHER_MASK: TextVariant("B", a.model, _other_mask(a.model)),
+    }
+    b = of_itself.get(other) or TextVariant("B", other)
     keep_widget_value("input")
     st.sidebar.text_input("Text", key="input", persist_state="session")
     link |= {"with": other, "input": str(st.session_state["input"])}
@@ -147,14 +152,20 @@ def texts_panel(selection: ScreenSelection) -> None:
 
 
 def _others(selection: ScreenSelection) -> dict[str, str]:
-    """Return the models to compare with: the same model with the changes of the other screens, and all with the same output."""
+    """Return the models to compare with: the same model with changes or another mask, and all with the same output."""
     found, output = {}, _output(selection.model)
     if selection.edits or selection.mask != resources.MASKS[0]:
         found[CHANGED] = f"{models.title_of(selection.model)}, with the changes of the other screens"
     external = {name: title for name, title in models.external_titles().items() if name != selection.model}
+    if not models.subject(selection.model).shape.is_read_only:
+        external[OTHER_MASK] = f"{models.title_of(selection.model)}, with {_other_mask(selection.model)} mask"
     own = models.shipped() if output == "next_token" else []
     own = [name for name in own if not models.usable(name) and _output(name) == output]
     return found | external | {name: models.title_of(name) for name in own}
+
+
+def _other_mask(model: str) -> str:
+    return "full" if models.subject(model).shape.is_causal else "causal"
 
 
 def usual_other(model: str, others: Sequence[str]) -> str:
@@ -163,7 +174,11 @@ def usual_other(model: str, others: Sequence[str]) -> str:
     def kind(name: str) -> tuple[str, bool]:
         return _output(name), models.subject(name).input.is_open_ended
 
-    fitting = (name for name in others if name == CHANGED or (not models.usable(name) and kind(name) == kind(model)))
+    fitting = (
+        name
+        for name in others
+        if name in (CHANGED, OTHER_MASK) or (not models.usable(name) and kind(name) == kind(model))
+    )
     return next(fitting, others[0])
 
 
@@ -272,12 +287,20 @@ def _largest_divergence(runs: Sequence[Reading]) -> str:
     row = table(CONTEXT, analysis.prediction_difference, runs).nlargest(1, "kl").to_dict("records")[0]
     if row["kl"] <= ROUNDING:
         return f"The predicted distributions are equal to within {ROUNDING:g} nats at every position of this text."
+    if math.isinf(row["kl"]):
+        return (
+            f"At {where_of(row)}, one model gives no probability to what the other can predict: KL is infinite there."
+        )
     predictions = ", ".join(
         f"{letter} predicts {escape_markdown(str(row[f'{name}_says']))} ({row[f'{name}_probability']:.3f})"
         for letter, name in (("A", "one"), ("B", "other"))
     )
-    where = f"position {row['position']}, {escape_markdown(str(row['token']))}"
-    return f"The largest divergence is at {where}: {row['kl']:.3g} nats (KL); {predictions}."
+    return f"The largest divergence is at {where_of(row)}: {row['kl']:.3g} nats (KL); {predictions}."
+
+
+def where_of(row: Mapping[str, Any]) -> str:
+    """Return the position and the token of a row, such as "position 3 · cat"."""
+    return f"position {row['position']} · {escape_markdown(str(row['token']))}"
 
 
 def _gaps(both: Pair, sources: Sources) -> Callable[[], None]:

@@ -92,11 +92,12 @@ MANY = 0.2
 FEW = 0.15
 """Largest share of a layer's neurons for which holding half of the activity is a headline."""
 _KINDS = {
-    "reads": "on a particular **input token**",
-    "says": "on a particular **predicted token**",
-    "position": "at a particular **position**",
-    "from_end": "at a particular **distance from the end**",
+    "reads": "on {n} **input token{s}**",
+    "says": "on {n} **predicted token{s}**",
+    "position": "at {n} **position{s}**",
+    "from_end": "at {n} **distance{s} from the end**",
 }
+_COUNTS = ("", "one", "two", "three")
 
 
 def layer_headline(known: pd.DataFrame, active: Sequence[float], title: str) -> str:
@@ -106,8 +107,12 @@ def layer_headline(known: pd.DataFrame, active: Sequence[float], title: str) -> 
     """
     counts = known.loc[known["trigger"] != "none", "trigger"].value_counts()
     layer = title.capitalize()
-    if len(counts) and counts.iloc[0] >= MANY * len(known) and counts.index[0] in _KINDS:
-        return f"{layer}: **{counts.iloc[0]} of {len(known):,}** neurons fire {_KINDS[str(counts.index[0])]}."
+    if len(counts) and counts.iloc[0] >= MANY * len(known) and (kind := str(counts.index[0])) in _KINDS:
+        values = known.loc[known["trigger"] == kind, "on"].map(len)
+        least, most = _COUNTS[values.min()], _COUNTS[values.max()]
+        n = least if least == most else f"{least} {'or' if values.max() - values.min() == 1 else 'to'} {most}"
+        where = _KINDS[kind].format(n=n, s="" if values.max() == 1 else "s")
+        return f"{layer}: **{counts.iloc[0]} of {len(known):,}** neurons fire mostly {where} each."
     shares = np.sort(np.asarray(active, dtype=np.float64))[::-1].cumsum()
     few = int((shares < shares[-1] / 2).sum()) + 1
     if not shares[-1] or few > FEW * len(shares):

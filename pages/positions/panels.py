@@ -241,12 +241,18 @@ CARDS_IN_A_ROW = 3
 
 
 def position_kinds_panel(view: View, side: str | None) -> None:
-    """Draw a card for each kind of positions; a learned kind is drawn only if the model has learned it."""
-    kinds = list(POSITION_KINDS.values())
+    """Draw a card for each kind of positions; a learned kind only if the model has learned it."""
+    kinds = [kind for kind in POSITION_KINDS.values() if _can_be_drawn(view, kind)]
     places = [place for _ in kinds[::CARDS_IN_A_ROW] for place in st.columns(CARDS_IN_A_ROW, gap="small")]
     for place, kind in zip(places, kinds, strict=False):
         with place, st.container(border=True, height="stretch", gap="small"):
             _card(view, kind, side)
+    if unknown := [kind.title for kind in POSITION_KINDS.values() if kind not in kinds]:
+        st.caption(f"Not drawn, because only training gives them values: {', '.join(unknown)}.")
+
+
+def _can_be_drawn(view: View, kind: PositionKind) -> bool:
+    return kind.acts_on == "nothing" or kind is view.config.position_kind or kind.can_be_drawn(view.config)
 
 
 def _card(view: View, kind: PositionKind, side: str | None) -> None:
@@ -258,8 +264,6 @@ def _card(view: View, kind: PositionKind, side: str | None) -> None:
     options: dict[str, Any] = {"key": f"card_{kind.name}", "kind": kind.name, "stack": side}
     if kind.acts_on == "nothing":
         order_trial(view)
-    elif not is_own and not kind.can_be_drawn(config):
-        st.caption(f"This model has learned no {'biases' if kind.acts_on == 'scores' else 'vectors'} of this kind.")
     elif kind.is_drawn_by_offset:
         picture(view, kind.name, viz.position_offsets, run, n=n, height=260, **options)  # its legend is below the chart
     else:

@@ -132,8 +132,14 @@ class InputKind:
             note = "Each prediction is made from the right tokens before it."
         right, loss = f"**{run.n_correct} of {n} right**", f"loss {run.loss:.4f}"
         if changed is not None:
-            right, loss = f"{right} instead of {original.n_correct}", f"{loss} instead of {original.loss:.4f}"
+            right += instead_of(f"{original.n_correct}", f"{run.n_correct}")
+            loss += instead_of(f"{original.loss:.4f}", f"{run.loss:.4f}")
         return f"{right} · {loss}", note
+
+
+def instead_of(before: str, after: str) -> str:
+    """Return how a value compares with the original: " instead of 3", or ", as before" where it reads the same."""
+    return ", as before" if before == after else f" instead of {before}"
 
 
 def _offer_examples(examples: dict[str, str], beginning: str) -> None:
@@ -205,9 +211,9 @@ def class_sentence(original: Reading, changed: Reading | None) -> str:
         classes = ", ".join(f"{n} × {escape_markdown(label)}" for label, n in counts)
         return f"Classes of {len(run.predicted)} tokens: {classes}"
     if run.probabilities.shape[-1] == 1:  # a number, not a class (a regression)
-        before = "" if changed is None else f" instead of {original.logits[0, 0, 0].item():.3f}"
-        return f"Output: {run.logits[0, 0, 0].item():.3f}{before}"
-    return _class_of(run) if changed is None else f"{_class_of(run)}, before {_class_of(original)}"
+        then, now = (f"{one.logits[0, 0, 0].item():.3f}" for one in (original, run))
+        return f"Output: {now}{'' if changed is None else instead_of(then, now)}"
+    return _class_of(run) + ("" if changed is None else instead_of(_class_of(original), _class_of(run)))
 
 
 def _class_of(run: Reading) -> str:
@@ -241,11 +247,14 @@ class TextKind(InputKind):
             return _span_sentence(run), ""
         if not original.subject.input.is_open_ended:
             return _likeliest(original, changed), "There is no reference to compare it with."
-        share, bits = f"**{percent(math.exp(-run.loss), 1)}**", f"{run.loss / math.log(2):.2f} bits"
+        shares, bits = [], []
+        for one in (original, run):
+            shares.append(percent(math.exp(-one.loss), 1))
+            bits.append(f"{one.loss / math.log(2):.2f}")
+        said = f"**{shares[1]}**", f"{bits[1]} bits"
         if changed is not None:
-            share += f" instead of {percent(math.exp(-original.loss), 1)}"
-            bits += f" instead of {original.loss / math.log(2):.2f}"
-        return f"Actual next {unit}: {share} · {bits}", _MEAN
+            said = said[0] + instead_of(*shares), said[1] + instead_of(*bits)
+        return f"Actual next {unit}: {said[0]} · {said[1]}", _MEAN
 
 
 _MEAN = (
@@ -269,7 +278,7 @@ def _likeliest(original: Reading, changed: Reading | None) -> str:
     then, before = (percent(sum(run.probability) / len(run.probability), 1) for run in (changed or original, original))
     mean = " on average" if len(original.probability) > 1 else ""
     verdict = f"Likeliest {original.subject.input.unit}: **{then}**{mean}"
-    return verdict if changed is None else f"{verdict} instead of {before}"
+    return verdict + ("" if changed is None else instead_of(before, then))
 
 
 def edited(pieces: Sequence[str], at: int, text: str) -> str:

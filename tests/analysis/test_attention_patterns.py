@@ -12,7 +12,9 @@ from tests.training.tiny import random_model
 from xformer.analysis.attention_patterns import (
     SCORES,
     TASK,
+    Focus,
     attention,
+    focus,
     head_scores,
     induction_scores,
     pattern_scores,
@@ -180,6 +182,43 @@ def test_a_share_near_that_of_uniform_attention_is_not_notable() -> None:
     # The uniform attention of a causal mask has 41% on the diagonal here.
     causal = xformer.read("checkpoints/reverse", "3 7 12 9 4 11", edits=[xformer.edits.set_causal(True)])
     assert "diagonal" not in xformer.analysis.notable_heads(causal)["pattern"].tolist()
+
+
+def rows_on(*keys: int) -> torch.Tensor:
+    """A pattern [query, key] of five tokens: a row per query, all on one key."""
+    return torch.eye(5)[list(keys)]
+
+
+REPEATED = torch.tensor([[3, 7, 3, 9, 7]])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "causal", "expected"),
+    [
+        (rows_on(0, 0, 0, 0, 0), False, Focus("one_token", 1.0, 2 / 5, (0, 2))),  # the token 3 stands at 0 and 2
+        (rows_on(3, 3, 3, 3, 3), False, Focus("one_token", 1.0, 1 / 5, (3,))),
+        (rows_on(0, 1, 1, 1, 1), True, Focus("one_token", 0.8, (0 + 1 / 2 + 1 / 3 + 1 / 4 + 2 / 5) / 5, (1, 4))),
+        (rows_on(1, 4, 1, 4, 1), False, Focus("one_token", 1.0, 2 / 5, (1, 4))),  # either alone has no more than 3 / 5
+        (torch.full((5, 5), 0.2), False, Focus("uniform", 0.0)),
+        (torch.ones(5, 5).tril() / torch.arange(1, 6)[:, None], True, Focus("uniform", 0.0)),
+        (0.05 * rows_on(1, 3, 4, 2, 0) + 0.19, False, Focus("uniform", 0.04)),
+        (0.5 * rows_on(1, 3, 4, 2, 0) + 0.1, False, Focus("none")),
+        (rows_on(0, 1, 2, 3, 4), False, Focus("none")),  # one of the patterns of `notable_heads`
+    ],
+)
+def test_focus_is_the_token_that_all_queries_attend_to(pattern: torch.Tensor, causal: bool, expected: Focus) -> None:
+    model = random_model("encoder", causal=causal)
+    edit = xformer.edits.replace_pattern("encoder.1.attn", pattern)
+    seen = focus(from_trace(model, record(model, REPEATED, edits=[edit])), layer=1, head=2)
+    assert (seen.kind, seen.keys) == (expected.kind, expected.keys)
+    assert (seen.share, seen.even) == pytest.approx((expected.share, expected.even), abs=1e-6, nan_ok=True)
+
+
+def test_a_mask_that_leaves_one_key_is_no_choice_of_a_head() -> None:
+    model = random_model("encoder")
+    for allowed, kind in ((torch.eye(5) > 0, "one_key"), (torch.zeros(5, 5) > 0, "none")):
+        edit = xformer.edits.set_mask("encoder.1.attn", allowed)
+        assert focus(from_trace(model, record(model, REPEATED, edits=[edit])), layer=1, head=2).kind == kind
 
 
 def test_the_stream_moves_only_after_the_ablated_head() -> None:

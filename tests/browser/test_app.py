@@ -191,6 +191,7 @@ def test_tokens_of_the_strip_are_edited_in_place(app: str, visit: Visiting) -> N
     assert visitor.problems == []
 
 
+<<<<<<< HEAD
 COLOURS = """(picture) => {
     const marks = picture.querySelector("canvas.marks, svg.marks");
     if (marks.tagName !== "CANVAS")
@@ -251,6 +252,8 @@ def test_the_prediction_that_continues_a_text_is_in_view(app: str, visit: Visiti
     assert strip.evaluate("strip => strip.scrollLeft") > 0
 
 
+=======
+>>>>>>> 67d00829 (screens: pictures with marks, headlines from one value, plain numbers)
 def test_a_click_selects_a_head_and_another_picture_removes_it_from_the_link(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/positions?mask=as+trained&model=reverse&input=3+7+12+9+4+11&edits=positions:off")
     page = visitor.page

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from pages.attention.heads import focus_words
 from tests.pages.conftest import ROOT, Open, text
 from xformer import Checkpoint, Transformer, load, save
+from xformer.analysis.attention_patterns import Focus
+from xformer.formatting import percent
 
 PAGE = "pages/attention/page.py"
 
@@ -45,6 +48,31 @@ def test_the_headline_states_the_pattern_of_a_head_and_the_effect_of_ablating_it
     assert "(uniform: 14%). Without it, 2 of 7 answers are right." in text(app)
     next(button for button in app.button if button.key == "switch_ablate:encoder.1.attn.0").click().run()
     assert "**layer 2 · head 1** is ablated: 5 of 7 predictions differ." in text(app)
+
+
+def test_the_headline_of_rows_on_one_token_names_it_with_the_share_of_the_table(open_page: Open) -> None:
+    app = open_page(PAGE, model="reverse-small", input="3 7 12 9 4 11", mask="causal")
+    scores = app.dataframe[0].value
+    share = percent(scores["first"].iloc[1], 0)
+    assert f"**layer 2 · head 1**: {share} of attention is on token 0 · 3 (uniform: 41%). Without it, 1 of 7" in text(
+        app
+    )
+    assert "no simple pattern" not in text(app)
+
+
+@pytest.mark.parametrize(
+    ("seen", "says"),
+    [
+        (Focus("one_token", 0.834, 0.2, (4,)), ": 83% of attention is on token 4 · ; (uniform: 20%)"),
+        (Focus("one_token", 0.834, 0.4, (2, 4)), ": 83% of attention is on the 2 tokens “;” (uniform: 40%)"),
+        (Focus("uniform", 0.04), " attends almost uniformly: 4% of its attention differs from it"),
+        (Focus("uniform", 0.0), " attends almost uniformly: less than 1% of its attention differs from it"),
+        (Focus("one_key"), ": this mask leaves each query a single key at most"),
+        (Focus("none"), " follows no simple pattern on this input"),
+    ],
+)
+def test_a_head_without_a_known_pattern_is_described_by_its_focus(seen: Focus, says: str) -> None:
+    assert focus_words(seen, ["To", "be", ";", "or", ";"]) == says
 
 
 @pytest.mark.usefixtures("untrained")

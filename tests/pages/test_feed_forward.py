@@ -23,7 +23,9 @@ def test_the_screen_opens_on_the_top_neurons(open_page: Open) -> None:
     assert complaints(app) == []
     assert len(app.get("vega_lite_chart")) == 1
     assert "have no clear trigger" in text(app)
-    assert re.search(r"Layer 4: \*\*\d+ of 512\*\* neurons fire on a particular \*\*predicted token", text(app))
+    assert re.search(
+        r"Layer 4: \*\*\d+ of 512\*\* neurons fire mostly on one to three \*\*predicted tokens\*\* each", text(app)
+    )
     app.segmented_control(key="ff_picture").set_value("neuron").run()
     assert not app.exception
     assert "Sampled inputs that activate #" in text(app)
@@ -40,13 +42,21 @@ def test_firing_neurons_are_counted_over_a_sample(open_page: Open) -> None:
 
 
 def test_layer_headline_is_empty_where_nothing_is_clear() -> None:
-    def known(*triggers: str) -> pd.DataFrame:
-        return pd.DataFrame({"trigger": triggers})
+    def known(*triggers: str, values: tuple[int, ...] = (1, 3, 1)) -> pd.DataFrame:
+        n_values = iter(values)
+        on = [() if trigger == "none" else tuple(range(next(n_values))) for trigger in triggers]
+        return pd.DataFrame({"trigger": triggers, "on": on})
 
     even = [1.0] * 10
     assert layer_headline(known(*["none"] * 9, "says"), even, "layer 2") == ""
-    three = layer_headline(known(*["none"] * 7, *["says"] * 3), even, "layer 2")
-    assert "**3 of 10** neurons fire on a particular **predicted token**" in three
+    for values, n in (
+        ((1, 1, 1), "one **predicted token**"),
+        ((1, 2, 1), "one or two **predicted tokens**"),
+        ((1, 3, 2), "one to three **predicted tokens**"),
+        ((3, 3, 3), "three **predicted tokens**"),
+    ):
+        said = layer_headline(known(*["none"] * 7, *["says"] * 3, values=values), even, "layer 2")
+        assert said == f"Layer 2: **3 of 10** neurons fire mostly on {n} each."
     assert "**1 of 10** neurons holds half" in layer_headline(known(*["none"] * 10), [20.0, *even[1:]], "layer 2")
     assert layer_headline(known(*["none"] * 10), [0.0] * 10, "layer 2") == ""
 

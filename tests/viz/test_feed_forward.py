@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from tests.training.tiny import random_model
 from tests.viz.drawn_file import all_rows as rows
-from tests.viz.drawn_file import spec_of
+from tests.viz.drawn_file import rows_of_layer, spec_of
 from xformer import viz
 from xformer.analysis.feed_forward import direct_logit_effect, top_neurons
 from xformer.reading import from_trace
@@ -28,13 +29,17 @@ ROWS = MODEL.get_parameter("encoder.blocks.1.ffn.weight_out").norm(dim=0).detach
 RANKING = np.argsort(-(np.abs(POST) * ROWS).mean(axis=0), kind="stable")  # by the mean activity over positions
 
 
-def lines(chart: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the rows of a map, one per position, and its colour scale."""
-    spec = spec_of(chart)
-    cells = spec["layer"][0]
-    data = cells.get("data", spec.get("data"))
-    assert [step["flatten"] for step in cells["transform"][:1]] == [["activations", "neurons", "columns"]]
-    return data["values"] if "values" in data else spec["datasets"][data["name"]], cells["encoding"]["color"]["scale"]
+def lines(chart: Any) -> tuple[list[tuple[str, list[int], list[float]]], dict[str, Any]]:
+    """Return the rows of a map, one per position: place, neurons and activations; and its colour scale."""
+    cells = spec_of(chart)["layer"][0]
+    neurons = next(step["calculate"] for step in cells["transform"] if step.get("as") == "neuron")
+    assert neurons.endswith("[datum.column]")
+    order = json.loads(neurons.removesuffix("[datum.column]"))
+    shown = [
+        (row["place"], order, [float(value) for value in row["activations"].split(" ")])
+        for row in rows_of_layer(chart, 0)
+    ]
+    return shown, cells["encoding"]["color"]["scale"]
 
 
 @pytest.mark.parametrize(("order", "stage"), [("sorted", "post"), ("plain", "pre")])
@@ -43,22 +48,25 @@ def test_map_shows_each_activation_at_its_neuron(order: str, stage: str) -> None
     chart = viz.activations(RUN, layer=LAYER, stage=stage, order=order, neuron=5)
     shown, scale = lines(chart)
     ranking = RANKING if order == "sorted" else np.arange(17)
-    assert shown == [
-        {"place": f"{at} · {token}", "columns": list(range(17)), "neurons": ranking.tolist(),
-         "activations": values[at, ranking].tolist()}
-        for at, token in enumerate(TOKENS)
-    ]  # fmt: skip
+    assert [row[:2] for row in shown] == [(f"{at} · {token}", ranking.tolist()) for at, token in enumerate(TOKENS)]
+    np.testing.assert_allclose([row[2] for row in shown], values[:, ranking], rtol=1e-5)
     limit = float(abs(values).max())
     assert (scale["domain"][0], scale["domain"][-1]) == pytest.approx((-limit if stage == "pre" else 0.0, limit))
     [mark] = [row for row in rows(chart) if "left" in row]
     assert ranking[mark["left"]] == 5
 
 
+def test_map_has_no_lists_which_streamlit_cannot_send() -> None:
+    assert not [
+        value for row in rows(viz.activations(RUN, layer=LAYER)) for value in row.values() if type(value) is list
+    ]
+
+
 def test_map_of_a_changed_run_keeps_the_order_and_scale_of_the_original() -> None:
     shown, scale = lines(viz.activations(OTHER, layer=LAYER, before=RUN, positions=[2, 3]))
-    assert shown[0]["neurons"] == RANKING.tolist()
+    assert shown[0][1] == RANKING.tolist()
     assert scale["domain"][-1] == pytest.approx(max(POST.max(), OTHER[f"{PATH}.post"].max().item()))
-    assert shown[1]["activations"] == OTHER[f"{PATH}.post"][0, 3].numpy()[RANKING].tolist()
+    np.testing.assert_allclose(shown[1][2], OTHER[f"{PATH}.post"][0, 3].numpy()[RANKING], rtol=1e-5)
 
 
 def test_shares_of_firing_neurons_sum_to_one() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -74,7 +76,7 @@ def attention(reading: Reading, *, layer: int, head: int, around: tuple[int, int
 
 def numbered(words: Sequence[str]) -> list[str]:
     """Prefix words with their positions, so that repeated words stay distinct."""
-    return [f"{position} {word}" for position, word in enumerate(words)]
+    return [f"{position} · {word}" for position, word in enumerate(words)]
 
 
 def token_names(reading: Reading, site: Site, shape: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -395,18 +397,17 @@ def notable_heads(reading: Reading, n: int = 5) -> pd.DataFrame:
     of_task = reading.subject.task_scores(reading.trace, reading.example)
     task = reading.subject.task if isinstance(reading.subject, TaskModel) else None
     by_chance = {} if task is None else task.chance_scores(reading.trace, reading.example)
+    looked, keys = reading.subject.input.scored_positions(reading.example, "answer")
+    looked = (
+        looked if keys is None else None
+    )  # of an answer that attends to its source, the patterns are those of all tokens
     rows = []
     for site in reading.sites:
         shares = {TASK: zip(of_task[site.path], by_chance[site.path], strict=True)} if site.path in by_chance else {}
         pattern = reading[f"{site.path}.pattern"][0].float()  # [head, query, key]
         if pattern.shape[-2] == pattern.shape[-1]:
-            allowed = torch.ones_like(pattern)
-            if (mask := reading.get(f"{site.path}.mask")) is not None:
-                allowed = mask[0].expand_as(pattern).to(pattern)
-            elif site.stack == "decoder" and not site.is_cross:
-                allowed = allowed.tril()
-            even = allowed / allowed.sum(dim=-1, keepdim=True).clamp_min(1)  # [head, query, key]
-            positions = _without_padding(reading, site, None)
+            even = _even(reading, site)
+            positions = _without_padding(reading, site, looked)
             scores = (pattern_scores(one, positions).T.tolist() for one in (pattern, even))  # [score][head] each
             shares |= {name: zip(*pair, strict=True) for name, *pair in zip(SCORES, *scores, strict=True)}
             repeats = (_induction(reading, site, one, positions) for one in (pattern, even))
@@ -415,8 +416,7 @@ def notable_heads(reading: Reading, n: int = 5) -> pd.DataFrame:
             {"layer": site.path, "head": head, "pattern": name, "share": share, "even": chance}
             for name in NOTABLE
             for head, (share, chance) in enumerate(shares.get(name, ()))
-            if chance < MAX_CHANCE
-            and share >= max(NOTABLE_SHARE, min(NOTABLE_TIMES * chance, chance + NOTABLE_GAIN * (1 - chance)))
+            if _is_clear(share, chance)
         ]
     table = pd.DataFrame(rows, columns=["layer", "head", "pattern", "share", "even"])
     table = table.astype({"head": int, "share": float, "even": float})  # an empty table has no column types
@@ -426,6 +426,83 @@ def notable_heads(reading: Reading, n: int = 5) -> pd.DataFrame:
     is_first = ~best.duplicated("pattern")
     order = [*best.index[is_first], *best.index[~is_first]]
     return best.loc[order, table.columns].head(n).reset_index(drop=True)
+
+
+def _is_clear(share: float, chance: float) -> bool:
+    """Whether a share of attention is far above that of uniform attention."""
+    least = max(NOTABLE_SHARE, min(NOTABLE_TIMES * chance, chance + NOTABLE_GAIN * (1 - chance)))
+    return chance < MAX_CHANCE and share >= least
+
+
+def _scored(reading: Reading) -> Sequence[int] | None:
+    """Return the positions of `head_scores`, or all (None) where these count an answer's attention to its source."""
+    positions, keys = reading.subject.input.scored_positions(reading.example, "answer")
+    return positions if keys is None else None
+
+
+def _even(reading: Reading, site: Site) -> Pattern:
+    """Return the pattern of heads that attend uniformly to all permitted keys; rows without any are 0."""
+    pattern = reading[f"{site.path}.pattern"][0].float()
+    allowed = torch.ones_like(pattern)
+    if (mask := reading.get(f"{site.path}.mask")) is not None:
+        allowed = mask[0].expand_as(pattern).to(pattern)
+    elif site.stack == "decoder" and not site.is_cross:
+        allowed = allowed.tril()
+    return allowed / allowed.sum(dim=-1, keepdim=True).clamp_min(1)
+
+
+ALMOST_EVEN = 0.1
+"""Largest share of a head's attention that differs from uniform attention, for a head that is called almost uniform."""
+
+
+@dataclass(frozen=True)
+class Focus:
+    """What the queries of a head attend to, for a head without one of the patterns in `NOTABLE`."""
+
+    kind: Literal["one_token", "uniform", "one_key", "none"]
+    """All queries on one token; uniform over the permitted keys; a mask that leaves each query one key; none of these."""
+    share: float = math.nan
+    """The mean attention on the token; for "uniform", the mean share that differs from uniform attention."""
+    even: float = math.nan
+    """The mean attention of a uniform head on the token."""
+    keys: tuple[int, ...] = ()
+    """The positions of the token."""
+
+
+def focus(reading: Reading, *, layer: int, head: int) -> Focus:
+    """Find what the queries of `head_scores` attend to in one head: one token, wherever it stands, or all keys alike.
+
+    Args:
+        reading: The run.
+        layer: The layer, from 0.
+        head: The head, from 0.
+
+    Example:
+        >>> import xformer
+        >>> causal = xformer.read("checkpoints/reverse-small", "3 7 12 9", edits=[xformer.edits.set_causal(True)])
+        >>> xformer.analysis.attention_patterns.focus(causal, layer=1, head=0).keys
+        (0,)
+    """
+    site = reading.attention_site(layer)
+    real = _without_padding(reading, site, None if site.is_cross else _scored(reading))
+    queries = slice(None) if real is None else list(real)
+    weights = reading[f"{site.path}.pattern"][0].float()[head][queries]  # [query, key]
+    even = _even(reading, site)[head][queries]
+    if not bool((even > 0).any()):
+        return Focus("none")
+    if bool(((even > 0).sum(dim=-1) <= 1).all()):
+        return Focus("one_key")
+    off = (weights - even).abs().sum(dim=-1).mean().item() / 2  # total variation distance
+    if off <= ALMOST_EVEN:
+        return Focus("uniform", off)
+    shares, chances = weights.mean(dim=0).tolist(), even.mean(dim=0).tolist()  # [key]
+    tokens = reading.trace.read_by("encoder" if site.is_cross else site.stack)[0].tolist()
+    places: dict[int, list[int]] = {}
+    for key in range(len(shares)):  # image patches are not tokens
+        places.setdefault(tokens[key] if len(tokens) == len(shares) else key, []).append(key)
+    best = max(places.values(), key=lambda keys: sum(shares[key] for key in keys) - sum(chances[key] for key in keys))
+    share, chance = (sum(values[key] for key in best) for values in (shares, chances))
+    return Focus("one_token", share, chance, tuple(best)) if _is_clear(share, chance) else Focus("none")
 
 
 def _induction(reading: Reading, site: Site, pattern: Pattern, positions: Sequence[int] | None) -> list[float]:

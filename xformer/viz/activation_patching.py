@@ -20,9 +20,9 @@ from xformer.errors import InputError, UnavailableError
 from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import Chart, head_titles, heat, inks, label_layers, layered, numbers, place_labels, tips
+from xformer.viz.charts import ROWS, Chart, head_titles, heat, inks, label_layers, layered, numbers, place_labels, tips
 from xformer.viz.generation import short_names
-from xformer.viz.residual import TIGHT, extra_height, row_height
+from xformer.viz.residual import TIGHT, row_height
 
 MAX_PARTS = 20
 
@@ -89,7 +89,8 @@ def patching(
         base.mark_bar().encode(alt.Color("hue:N", scale=None)),
         base.transform_filter("datum.restored >= 0").mark_text(align="left", dx=5, **number).encode(text="text:N"),
         base.transform_filter("datum.restored < 0").mark_text(align="right", dx=-5, **number).encode(text="text:N"),
-        height=24 * len(data) + 144,
+        height=24 * len(data),
+        autosize=ROWS,
         title=f"Activations of {source} patched into {into}",
     )
 
@@ -180,7 +181,8 @@ def patching_map(
         cells.encode(color=shade, tooltip=hover).add_params(click),
         frame.mark_rect(filled=False, stroke=theme.pick(theme.TEXT, dark), strokeWidth=2.5),
         *numbers(base, "share:N", shown=n <= TIGHT),
-        height=high * len(rows) + extra_height(""),
+        height=high * len(rows),
+        autosize=ROWS,
     )
 
 

@@ -490,7 +490,7 @@ def _arcs(layer: AnyLayer, shares: Weights, title: str, *, heads: Sequence[int],
     words = []  # the tokens on each side, as many as fit, below their heading
     for x, what, labels in ((0, "query", layer.query_labels), (1, "key", layer.key_labels)):
         every = -int(-13 * len(labels) // height)
-        texts = [f"{i} {visible(text)}" if x == 0 else f"{visible(text)} {i}" for i, text in enumerate(labels)]
+        texts = [f"{i} · {visible(text)}" for i, text in enumerate(labels)]
         rows = [{"x": x, "y": (i + 0.5) / len(labels), "text": texts[i]} for i in range(0, len(labels), every)]
         data = pd.DataFrame([*rows, {"x": x, "y": -14 / height, "text": what}])
         mark = alt.Chart(data).mark_text(align="left" if x else "right", dx=16 * x - 8, color=ink, clip=False)

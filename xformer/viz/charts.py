@@ -84,6 +84,8 @@ def numbered(table: pd.DataFrame) -> list[str]:
 
 PADDED = alt.AutoSizeParams(type="pad")
 """Excludes the axes from the width and height, which are then those of the cells."""
+ROWS = alt.AutoSizeParams(type="fit-x", contains="padding")
+"""Fits the width, axes included, to the place of a chart; the height is that of its rows alone, whatever their labels need."""
 
 
 def squares(n_rows: int, n_columns: int, largest: int, most: int) -> dict[str, int]:

@@ -18,13 +18,13 @@ from xformer.formatting import check_index, check_option
 from xformer.reading import Reading
 from xformer.site import Site, layer_title
 from xformer.viz import theme
-from xformer.viz.charts import Chart, heat, inks, layered, numbers, tips
+from xformer.viz.charts import ROWS, Chart, heat, inks, layered, numbers, tips
 from xformer.viz.generation import RIGHT_SHARE, model_hues, short_names, verdicts
 
 DECIDES = "▶"
 """Marks the query whose output decides the answer."""
-_CELL, _AROUND = 22, 225
-"""Pixels of a row, and of the space around the rows."""
+_CELL = 22
+"""Pixels of a row."""
 _CROWDED = 30
 """Largest number of rows or columns that are all labelled."""
 
@@ -190,7 +190,7 @@ def decision_lens(readings: Sequence[Reading], *, pair: tuple[int, int] | None =
         here = here.mark_rule(color=theme.pick(theme.WRONG.colour, dark), strokeWidth=4)
         y = alt.Y("point:N", sort=points, bandPosition=0)
         layers.append(here.encode(y, tooltip=alt.Tooltip("note:N", title="logit lens")))
-    return layered(*layers, height=42 * len(points) + _AROUND - 50)
+    return layered(*layers, height=42 * len(points), autosize=ROWS)
 
 
 def _heatmap(
@@ -208,7 +208,7 @@ def _heatmap(
     legend = alt.Legend(title=name, orient="bottom", gradientLength=140, format=sign)
     seen = base.transform_filter("datum.allowed").mark_rect().encode(heat(f"{field}:Q", stops, low, 1, legend=legend))
     hidden = base.transform_filter("!datum.allowed").mark_rect(aria=False, color=theme.pick(theme.MASKED, dark))
-    return layered(seen, hidden, height=_CELL * len(rows) + _AROUND)
+    return layered(seen, hidden, height=_CELL * len(rows), autosize=ROWS)
 
 
 def _position_labels(frame: pd.DataFrame, at: str, token: str) -> list[str]:
@@ -246,7 +246,7 @@ def prediction_difference(readings: Sequence[Reading], *, position: int | None =
         >>> chart = xformer.viz.prediction_difference(texts)
     """
     table = prediction_table(readings)
-    places = [f"{position} {token}" for position, token in zip(table["position"], table["token"], strict=True)]
+    places = [f"{position} · {token}" for position, token in zip(table["position"], table["token"], strict=True)]
     table = table.assign(place=places, chosen=table["position"] == position)
     names = [reading.subject.name for reading in readings]
     x = alt.X("place:N", sort=places, title=None, axis=alt.Axis(labelAngle=-60, labelLimit=110, labelOverlap=True))

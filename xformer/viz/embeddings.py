@@ -26,6 +26,7 @@ from xformer.reading import Readable, Reading
 from xformer.viz import theme
 from xformer.viz.charts import (
     PADDED,
+    ROWS,
     Chart,
     heat,
     hues,
@@ -52,9 +53,9 @@ def column_stride(n_rows: int, n_columns: int) -> int:
     return max(1, math.ceil(n_columns / max(1, MAX_CELLS // max(1, n_rows))))
 
 
-def rows_height(n_rows: int, most: int = 300, around: int = 70) -> int:
-    """Return the height of a heatmap: rows of 4 to 34 pixels that fill at most `most` if they fit, plus the axes (`around`)."""
-    return round(n_rows * max(4.0, min(34.0, most / max(1, n_rows)))) + around
+def rows_height(n_rows: int, most: int = 300) -> int:
+    """Return the height of a heatmap: rows of 4 to 34 pixels that fill at most `most` if they fit."""
+    return round(n_rows * max(4.0, min(34.0, most / max(1, n_rows))))
 
 
 def vector_heatmap(
@@ -77,7 +78,7 @@ def vector_heatmap(
     table = table.query(f"dimension % {column_stride(n_rows, n_columns)} == 0")
     names = numbered(table)
     token = ["token:N"] if any(table["token"]) else []
-    chart = alt.Chart(table.assign(row=names), height=rows_height(n_rows, height)).mark_rect()
+    chart = alt.Chart(table.assign(row=names), height=rows_height(n_rows, height), autosize=ROWS).mark_rect()
     return chart.encode(
         x=alt.X("dimension:O", title=columns, axis=_sparse()),
         y=alt.Y("row:N", title=rows, sort=list(dict.fromkeys(names)), axis=_sparse()),
@@ -366,8 +367,8 @@ def circle(reading: Reading, *, frequency: int, stack: str | None = None, dark: 
 
 MAX_NUMBERED = 8
 """Largest number of texts at which the cells still have room for their numbers."""
-_ROW, _AROUND = 36, 44
-"""Pixels of a row of the heatmap, and of its axes."""
+_ROW = 36
+"""Pixels of a row of the heatmap."""
 
 
 def similarity(
@@ -432,7 +433,7 @@ def _heat_map(table: pd.DataFrame, texts: Sequence[str], dark: bool) -> Chart:
     )
     cells = base.mark_rect().encode(heat("cosine:Q", stops, -1.0, 1.0, legend=legend))
     text = numbers(base, "shown:N", shown=has_room, size=12 if len(texts) <= 5 else 10)
-    return layered(cells, *text, height=max(4, min(_ROW, 600 // len(texts))) * len(texts) + _AROUND)
+    return layered(cells, *text, height=max(4, min(_ROW, 600 // len(texts))) * len(texts), autosize=ROWS)
 
 
 def _lines(table: pd.DataFrame, layer: int, dark: bool) -> Chart:

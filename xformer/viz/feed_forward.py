@@ -28,7 +28,7 @@ from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.site import layer_title
 from xformer.viz import theme
-from xformer.viz.charts import Chart, above, heat, hues, inks, layered, numbered, numbers, tips
+from xformer.viz.charts import ROWS, Chart, above, heat, hues, inks, layered, numbered, numbers, tips
 from xformer.viz.embeddings import rows_height
 from xformer.viz.residual import flat_axis, with_places
 
@@ -105,7 +105,7 @@ def activations(
     ranking = ranking_of(runs[0], layer=layer, order=order)
     shown = list(range(len(ranking)))[:MAX_NEURONS_DRAWN] if columns is None else list(columns)
     neurons, places = ranking[shown].tolist(), numbered(frame)
-    height = 74 + min(ROWS_HEIGHT, max(150, 24 * len(places)))
+    height = min(ROWS_HEIGHT, max(150, 24 * len(places)))
     ends = [shown[0] - 0.5, shown[-1] + 0.5]
     ticks = [shown[index] for index in np.unique(np.linspace(0, len(shown) - 1, 9).round().astype(int))]
     names = {tick: f"#{ranking[tick]}" if order == "sorted" else str(tick) for tick in ticks}
@@ -115,32 +115,40 @@ def activations(
     scale = alt.Scale(domain=ends, nice=False, zero=False)
     x = alt.X("left:Q", scale=scale, axis=axis, title=below if order == "sorted" else "neuron")
     low, stops = (-limit, theme.diverging(dark)) if signed else (0.0, theme.sequential(dark))
-    legend = alt.Legend(title="activation", format=".2~f", gradientLength=min(200, height - 80))
+    legend = alt.Legend(title="activation", format=".2~f", gradientLength=min(200, height - 20))
     colour = heat("activation:Q", stops, low, limit, legend=legend)
     beside = alt.Axis(labelOverlap=True, grid=False, labelFlush=False)
     y = alt.Y("place:N", sort=places, title="position · token", axis=beside)
     hover = tips(("neuron:Q", "", "d"), ("place:N", "position"), ("activation:Q", "", ".5f"))
     # The wheel alone scrolls the page; a pinch on a touch pad is reported as Ctrl + wheel.
     zoom = alt.selection_interval(name="zoom", bind="scales", encodings=["x"], zoom="wheel![event.ctrlKey]")
-    # One row per position, flattened in the browser, so that labels are sent only once.
+    # One row per position, flattened in the browser, so that labels are sent only once. Its numbers are one string, because
+    # Streamlit sends tables as Arrow, from which Vega cannot read lists.
     rows = [
-        {"place": place, "activations": line, "neurons": neurons, "columns": shown}
-        for place, line in zip(places, values[:, neurons].tolist(), strict=True)
+        (place, " ".join(f"{value:.6g}" for value in line))
+        for place, line in zip(places, values[:, neurons], strict=True)
     ]
     cells = (
-        alt.Chart({"values": rows})
-        .transform_flatten(["activations", "neurons", "columns"], ["activation", "neuron", "column"])
-        .transform_calculate(left="datum.column - 0.5", right="datum.column + 0.5")
+        alt.Chart(pd.DataFrame(rows, columns=["place", "activations"]))
+        .transform_calculate(activations="split(datum.activations, ' ')", columns=f"sequence({len(neurons)})")
+        .transform_flatten(["activations", "columns"], ["activation", "column"])
+        .transform_calculate(
+            activation="toNumber(datum.activation)",
+            neuron=f"{neurons}[datum.column]",
+            left=f"{shown}[datum.column] - 0.5",
+            right="datum.left + 1",
+        )
         .mark_rect(strokeWidth=0)
         .encode(x, alt.X2("right:Q"), y, colour, tooltip=hover)
         .add_params(zoom)
     )
     marked = [place for place, index in zip(shown, neurons, strict=True) if index == neuron]
     hue = theme.pick(theme.PART_HUES["feed_forward"], dark)
-    mark = alt.Chart(pd.DataFrame({"left": marked})).mark_text(text="▲", fontSize=13, color=hue, baseline="top", dy=2)
+    mark = alt.Chart(pd.DataFrame({"left": marked}))
+    mark = mark.mark_text(text="▲", fontSize=13, color=hue, baseline="top", dy=2, clip=False)  # below the zoomed rows
     layers = [cells, *([mark.encode(x, y=alt.value("height"))] if marked else [])]
     fast = {"embedOptions": {"renderer": "canvas"}}  # faster for ten thousand cells, on an HTML page
-    return layered(*layers, height=height, usermeta=fast, **above(title))
+    return layered(*layers, height=height, autosize=ROWS, usermeta=fast, **above(title))
 
 
 def ranking_of(reading: Reading, *, layer: int, order: str = "sorted") -> Int[np.ndarray, " neuron"]:
@@ -188,9 +196,9 @@ def firing(of: Reading | Survey, *, before: Reading | None = None, dark: bool = 
     bars = alt.Chart(data).mark_bar(stroke=paper).encode(x, y, colour, alt.Order("order:Q"), tooltip=hover)
     counts = data[data["order"] == 2].assign(text=lambda d: [f"{dead} dead" for dead in d["dead"]])
     names = alt.Chart(counts).mark_text(align="left", dx=6, fontSize=12, color=ink)
-    height = max(16, min(30, ROWS_HEIGHT // len(sort))) * len(sort) + 90
+    height = max(16, min(30, ROWS_HEIGHT // len(sort))) * len(sort)
     padding = {"left": 12, "right": 5, "top": 5, "bottom": 5}
-    return layered(bars, names.encode(alt.XDatum(1.0), y, text="text:N"), height=height, padding=padding)
+    return layered(bars, names.encode(alt.XDatum(1.0), y, text="text:N"), height=height, autosize=ROWS, padding=padding)
 
 
 def trigger_words(trigger: str, on: Sequence[str | int]) -> str:
@@ -272,8 +280,8 @@ def neurons(
         look = {"align": "left", "dx": 8, "fontSize": 12, "color": ink, "limit": PROMOTES_WIDTH - 12}
         layers.append(promoted.mark_text(**look).encode(y, x=alt.value("width"), text="promotes:N"))
     padding = {"left": 5, "right": PROMOTES_WIDTH if "promotes" in table else 5, "top": 5, "bottom": 5}
-    height = (28 if wide else 26) * len(rows) + (40 if wide else 90)
-    return layered(*layers, height=height, padding=padding, **above(title))
+    height = (28 if wide else 26) * len(rows)
+    return layered(*layers, height=height, autosize=ROWS, padding=padding, **above(title))
 
 
 def promotion(
@@ -321,7 +329,7 @@ def promotion(
     cells = alt.Chart(data).mark_rect().encode(x, y, heat("adds:Q", stops, -limit, limit, legend=legend), tooltip=hover)
     top = alt.Chart(best.assign(ink=inks(stops, best["adds"], -limit, limit))).encode(x, y, tooltip=hover)
     text = numbers(top, "token:N", size=12, fontWeight="bold")
-    return layered(cells, *text, height=28 * len(names) + 110)
+    return layered(cells, *text, height=28 * len(names), autosize=ROWS)
 
 
 def neuron(
@@ -397,5 +405,7 @@ def expert_weights(reading: Reading, *, layer: int, title: str = "", dark: bool 
         alt.Y("expert:O", title="expert", axis=alt.Axis(labelOverlap=True)),
         tooltip=tips(("place:N", "position"), "expert:O", ("weight:Q", "", ".4f")),
     )
-    taken, height = base.transform_filter("datum.weight != 0"), rows_height(n_experts, most=600, around=90)
-    return layered(base.mark_rect(opacity=0), taken.mark_rect().encode(color=colour), height=height, **above(title))
+    taken, height = base.transform_filter("datum.weight != 0"), rows_height(n_experts, most=600)
+    return layered(
+        base.mark_rect(opacity=0), taken.mark_rect().encode(color=colour), height=height, autosize=ROWS, **above(title)
+    )

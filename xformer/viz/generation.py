@@ -23,7 +23,7 @@ from xformer.errors import InputError
 from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import Chart, hues, layered, tips, token_lanes
+from xformer.viz.charts import ROWS, Chart, hues, layered, tips, token_lanes
 from xformer.viz.packing import visible
 from xformer.viz.theme import HEAD_HUES, MODEL_HUES
 
@@ -96,8 +96,7 @@ def likeliest_tokens(
     )
     bars = base.mark_bar().encode(model_hues(models, dark))
     text = base.mark_text(align="left", dx=4, fontSize=12, color=theme.pick(theme.TEXT, dark)).encode(text="shown:N")
-    height = (10 + 17 * len(models)) * len(order) + 70 + _LINE * (len(models) + 1) // 2
-    return layered(bars, text, height=height)
+    return layered(bars, text, height=(10 + 17 * len(models)) * len(order), autosize=ROWS)
 
 
 def verdicts(right: Sequence[bool | None]) -> list[str]:

@@ -23,7 +23,7 @@ from xformer.analysis.positions import position_values as values_table
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.attention_patterns import MAX_CELLS, pooled
-from xformer.viz.charts import PADDED, Chart, head_titles, heat, hues, inks, layered, numbers, squares, tips
+from xformer.viz.charts import PADDED, ROWS, Chart, head_titles, heat, hues, inks, layered, numbers, squares, tips
 from xformer.viz.embeddings import rows_height, vector_heatmap
 
 MAX_WITH_NUMBERS = 48
@@ -204,8 +204,7 @@ def attention_moved(
         here = alt.FieldEqualPredicate(field="cell", equal=f"{chosen[0] + 1}.{chosen[1] + 1}")
         frame = {"filled": False, "stroke": theme.pick(theme.PRIMARY, dark), "strokeWidth": 3}
         layers.append(base.transform_filter(here).mark_rect(**frame))
-    around = (70 if few else 110) + (36 if title else 0)
-    return layered(*layers, height=rows_height(len(rows), 270, around=around), title=title)
+    return layered(*layers, height=rows_height(len(rows), 270), autosize=ROWS, title=title)
 
 
 def attention_guess(

@@ -32,12 +32,10 @@ from xformer.analysis.principles import softmax_saturation as saturation_table
 from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import Chart, heat, hues, inks, layered, numbers, tips
+from xformer.viz.charts import ROWS, Chart, heat, hues, inks, layered, numbers, tips
 from xformer.viz.theme import MASKED, PART_HUES, diverging, signed_limit
 
 ROW = 30
-AXIS = 80
-"""Pixels that the axis and its title take of a chart's height."""
 MAX_KEYS = 48
 """Largest number of keys that are drawn."""
 MAX_NUMBERS = 20
@@ -74,6 +72,8 @@ def attention_steps(
     at = {"layer": layer, "head": head, "query": query, "key": key}
     if step is None:
         charts = [attention_steps(reading, **at, step=one, dark=dark) for one in STEPS]
+        for chart in charts:
+            chart.autosize = alt.Undefined  # only a whole figure can have one
         return alt.vconcat(*charts).resolve_scale(x="independent", y="independent", color="independent")
     check_option("step", step, STEPS)
     if step == "out":
@@ -94,7 +94,7 @@ def _as_frame(name: str, vector: Any) -> pd.DataFrame:
 
 def _bars(row: pd.DataFrame, what: str, key: int, dark: bool) -> Chart:
     """Draw the scores or weights of a query with each key; the chosen key is opaque, and masked ones are labelled."""
-    labels = [f"{index} {token}" for index, token in zip(row["key"], row["token"], strict=True)]
+    labels = [f"{index} · {token}" for index, token in zip(row["key"], row["token"], strict=True)]
     row = row.assign(label=labels, chosen=row["key"] == key)
     axis = alt.Axis(labelAngle=0, labelOverlap=True)
     base = alt.Chart(row).encode(alt.X("label:N", sort=labels, title="key: position and token", axis=axis))
@@ -121,7 +121,7 @@ def _strips(frame: pd.DataFrame, axis: str, dark: bool, *, most: int = MAX_NUMBE
     )
     cells = base.mark_rect().encode(heat("value:Q", stops, -limit, limit, legend=None))
     text = numbers(base, alt.Text("value:Q", format=".2f"), shown=len(set(frame["dimension"])) <= most)
-    return layered(cells, *text, height=ROW * len(order) + AXIS)
+    return layered(cells, *text, height=ROW * len(order), autosize=ROWS)
 
 
 def attention_costs(*, n_tokens: int, d_model: int, n_heads: int, dark: bool = False) -> Chart:
@@ -266,9 +266,6 @@ def _width() -> alt.X:
 
 ROW_HEIGHT = 34
 
-AROUND = 26
-"""Pixels of a matrix's height for its title."""
-
 MANY_COLUMNS = 6
 """Beyond this many columns, labels and numbers are smaller."""
 
@@ -327,7 +324,7 @@ def matrix(
         framed.mark_rect(fillOpacity=0, stroke=theme.head_hue(1, dark), strokeWidth=2.5),
         *numbers(base, "shown:N", size=10.5 if many else 12),
     ]
-    return layered(*layers, height=ROW_HEIGHT * len(down) + AROUND + extent)
+    return layered(*layers, height=ROW_HEIGHT * len(down), autosize=ROWS)
 
 
 def _in_a_cell(value: float, digits: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 import pandas as pd
@@ -19,7 +19,7 @@ from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED
 from xformer.viz import theme
-from xformer.viz.charts import Chart, above, heat, hues, inks, layered, numbers, tips, written
+from xformer.viz.charts import ROWS, Chart, above, heat, hues, inks, layered, numbers, tips, written
 from xformer.viz.generation import RIGHT_SHARE
 
 ROOMY, TIGHT = 12, 24
@@ -28,8 +28,6 @@ TALL = 410
 """Pixels of the rows of a heatmap, so that it fits on a projected screen with its controls."""
 MANY_POINTS, MAX_POINTS = 24, 33
 """Largest number of points of the stream that are all labelled, and that are all drawn; more points are thinned evenly."""
-_AROUND, _TITLE = 72, 34
-"""Pixels for the axis and the title of a chart, which its height includes."""
 
 
 def with_places(frame: pd.DataFrame, tokens: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
@@ -82,7 +80,7 @@ def norms(
     hover = tips("point:N", ("place:N", "position · input"), ("length:Q", "norm", ".5f"))
     cells = base.mark_rect().encode(heat("length:Q", stops, 0, limit, legend=legend), tooltip=hover)
     text = numbers(base, "shown:N", shown=len(places) <= ROOMY)
-    return layered(cells, *text, height=row_height(len(points)) * len(points) + extra_height(title), title=title)
+    return layered(cells, *text, height=row_height(len(points)) * len(points), autosize=ROWS, title=title)
 
 
 def thinned(frame: pd.DataFrame) -> pd.DataFrame:
@@ -165,7 +163,7 @@ def attribution(
         base.transform_filter(alt.datum.contribution < 0).mark_text(align="right", dx=-4, **number).encode(text),
     ]
     zero = alt.Chart(pd.DataFrame({"at": [0.0]})).mark_rule(color=ink).encode(alt.X("at:Q", title=axis_title))
-    return layered(*bars, *labels, zero, height=(30 if two else 24) * len(parts) + _AROUND)
+    return layered(*bars, *labels, zero, height=(30 if two else 24) * len(parts), autosize=ROWS)
 
 
 def answer_kind(reading: Reading, position: int) -> str:
@@ -173,11 +171,6 @@ def answer_kind(reading: Reading, position: int) -> str:
     if reading.example.labels[0, position] == IGNORED or reading.answer_name == UNCHANGED_PREDICTION:
         return "predicted"
     return "right" if reading.has_right_answer else "next"
-
-
-def extra_height(title: str) -> int:
-    """Return the pixels of a chart's height for the axis and, if there is one, the title."""
-    return _AROUND + (_TITLE if title else 0)
 
 
 def point_axis(n: int) -> alt.Axis:
@@ -188,10 +181,10 @@ def point_axis(n: int) -> alt.Axis:
     return alt.Axis(labelLimit=240, labelOverlap=False, ticks=False, labelFlush=False, labelExpr=shown)
 
 
-def flat_axis(n: int) -> alt.Axis:
-    """Return the axis of `n` positions above the columns, with vertical labels if there are many."""
+def flat_axis(n: int, orient: Literal["top", "bottom"] = "top") -> alt.Axis:
+    """Return the axis of `n` positions above or below the columns, with vertical labels if there are many."""
     angle = 0 if n <= ROOMY else -90
-    return alt.Axis(labelAngle=angle, orient="top", labelOverlap=n > TIGHT, labelFontSize=11, labelFlush=False)
+    return alt.Axis(labelAngle=angle, orient=orient, labelOverlap=n > TIGHT, labelFontSize=11, labelFlush=False)
 
 
 SHOWN = 7
@@ -353,7 +346,7 @@ def lens(
         data["moved"] = data["was"] != data["token"]
     rows = [answer, *reversed(points)] if has_answers else points[::-1]
     high, n = row_height(len(rows)), len(places)
-    x = alt.X("place:N", sort=places, title="position · input token", axis=flat_axis(n))
+    x = alt.X("place:N", sort=places, title="position · input token", axis=flat_axis(n, "bottom"))
     y = alt.Y("point:N", sort=rows, title="after …", axis=point_axis(len(points)))
     hover = tips(("point:N", "after"), ("place:N", "position · input"), ("token:N", "likeliest token"))
     hover += tips(("probability:Q", "its probability", ".6f"))
@@ -390,7 +383,7 @@ def lens(
         look = {"fontSize": size, "fontWeight": "bold", "limit": limit, "color": theme.pick(theme.TEXT, dark)}
         words = alt.Chart(answers).mark_text(**look)
         layers.append(words.encode(x, y, text="answer:N", tooltip=["place:N", "answer:N"]))
-    return layered(*layers, height=high * len(rows) + extra_height(title), title=title)
+    return layered(*layers, height=high * len(rows), autosize=ROWS, title=title)
 
 
 def answer_path(
@@ -430,23 +423,27 @@ def answer_path(
     if before is not None:
         was = path_table(before, position=position).loc[frame.index, "answer_probability"]
         data["says"] = [f"{text} (was {_share(p)})" for text, p in zip(data["says"], was, strict=True)]
-    rows, high = frame["point"].tolist()[::-1], row_height(len(frame))
+    rows = ["", *frame["point"].tolist()[::-1]]  # as many as `lens` has with its row of answers, so that both line up
+    high = row_height(len(rows))
     stops = theme.diverging(dark)
     colour = hues("for_it:N", [True, False], [stops[-4], stops[3]], legend=None)
     ink = theme.pick(theme.TEXT, dark)
     what = f"contribution to the margin of {frame['answer'].iloc[0]}" if is_split else "probability of the answer"
     hover = tips("point:N", "token:N", "answer:N", "rank:Q", ("answer_probability:Q", "", ".6f"))
     hover += tips(("adds:Q", "contribution to the margin", "+.4f")) if is_split else []
-    axis = alt.Axis(orient="top", tickCount=4, title=what)
-    y = alt.Y("point:N", sort=rows, title=None, axis=point_axis(len(rows)))
+    axis = alt.Axis(tickCount=4, title=what)
+    y = alt.Y("point:N", scale=alt.Scale(domain=rows), title=None, axis=point_axis(len(frame)))
     base = alt.Chart(data).encode(y, tooltip=hover)
-    text = base.mark_text(align="left", dx=8, fontSize=12 if high >= 18 else 10, color=ink)
+    look = {"align": "left", "dx": 8, "fontSize": 12 if high >= 18 else 10, "color": ink}
+    text = base.mark_text(**look)
+    head = alt.Chart(pd.DataFrame({"point": [""], "says": ["probability · rank"]})).mark_text(**look, fontWeight="bold")
     opacity = alt.condition("datum.first", alt.value(1), alt.value(0.7))
     return layered(
         base.mark_bar(height={"band": 0.7}).encode(alt.X(f"{value}:Q", axis=axis), color=colour),
         text.encode(x=alt.value("width"), text="says:N", opacity=opacity),
-        height=high * len(rows) + extra_height(title),
-        padding={"left": 5, "top": 5, "bottom": 5, "right": 100 if before is None else 190},
+        head.encode(y, x=alt.value("width"), text="says:N"),
+        height=high * len(rows),
+        autosize=ROWS,
         **above(title),
     )
 

@@ -17,7 +17,7 @@ from xformer.analysis.scoring import lengths_compared as compared_table
 from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import Chart, heat, hues, layered, tips
+from xformer.viz.charts import ROWS, Chart, heat, hues, layered, tips
 from xformer.viz.generation import WIDTHS, model_hues, short_names
 
 _TITLES = {
@@ -126,7 +126,8 @@ def confusion(counted: Agreement, model: str, *, dark: bool = False) -> Chart:
     return layered(
         alt.Chart(data).mark_rect().encode(x, y, colour, tooltip=hover),
         diagonal.mark_rect(filled=False, stroke=theme.pick(theme.RIGHT.colour, dark), strokeWidth=1.5),
-        height=20 * len(order) + 130,
+        height=20 * len(order),
+        autosize=ROWS,
     )
 
 

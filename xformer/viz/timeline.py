@@ -291,7 +291,7 @@ def _weights(packed: bytes, header: dict[str, Any], at: int) -> list[Float[np.nd
 def _cells(layer: dict[str, Any], weights: Float[np.ndarray, "row col"]) -> pd.DataFrame:
     """Return one head as a table like that of `analysis.attention`; pooled cells are labelled by their first token."""
     names = [
-        [f"{i} {labels[i]}" for i in range(0, len(labels), -(-len(labels) // n))]
+        [f"{i} · {labels[i]}" for i in range(0, len(labels), -(-len(labels) // n))]
         for labels, n in ((layer["queryLabels"], layer["rows"]), (layer["keyLabels"], layer["cols"]))
     ]
     return pattern_cells(np.where(np.isinf(weights), np.nan, weights), ~np.isnan(weights), *names)

@@ -18,7 +18,7 @@ from xformer.analysis.training_runs import curves_of_all, quantiles
 from xformer.analysis.training_runs import sweep_outcome as outcome_table
 from xformer.formatting import check_option
 from xformer.viz import theme
-from xformer.viz.charts import Chart, heat, inks, layered, numbers, pixel_axes, pool_maps, small_maps, tips
+from xformer.viz.charts import ROWS, Chart, heat, inks, layered, numbers, pixel_axes, pool_maps, small_maps, tips
 from xformer.viz.packing import LEVELS, NAN
 from xformer.viz.residual import row_height
 from xformer.viz.training_curves import SCORES, axis_scale, domain_of, every_nth, hovered
@@ -169,7 +169,7 @@ def sweep_outcome(
         column, row = setting_words(outcomes[x].iloc[chosen]), setting_words(outcomes[y].iloc[chosen]) if y else ""
         there = base.transform_filter((alt.datum.column == column) & (alt.datum.row == row))
         layers.append(there.mark_rect(fillOpacity=0, stroke=theme.pick(theme.TEXT, dark), strokeWidth=3))
-    return layered(*layers, height=max(44, row_height(len(rows))) * len(rows) + 60)
+    return layered(*layers, height=max(44, row_height(len(rows))) * len(rows), autosize=ROWS)
 
 
 def setting_words(value: Any) -> str:

@@ -304,9 +304,9 @@ def test_a_lesson_asks_before_it_shows_and_checks_each_change(opened: Callable[.
     expect(outcome).to_have_count(0)
 
     page.get_by_role("button", name="Next").click()
-    page.get_by_role("button", name="Query 0 3, key 1 7").click()
+    page.get_by_role("button", name="Query 0 · 3, key 1 · 7").click()
     expect(page.locator(".lesson-says")).to_contain_text("The question is about query 1 of layer 2, head 1.")
-    page.get_by_role("button", name="Query 1 7, key 0 3").click()
+    page.get_by_role("button", name="Query 1 · 7, key 0 · 3").click()
     expect(outcome).to_contain_text("Your guess: key 0, which is right. Query 1 looks most at key 0, “3”")
 
     page.get_by_role("button", name="Next").click()

@@ -130,10 +130,10 @@ def test_each_change_runs_beside_the_original_and_is_undone(opened: Opening, mir
     page.get_by_label("Mask").select_option("drawn")
     cut = expected(MIRROR, "3 7 12 9", edits.mask_edges("encoder.0.attn", [(0, 3)]))
     assert cut != original
-    page.get_by_role("button", name="Query 0 3, key 3 9: shown").click()
+    page.get_by_role("button", name="Query 0 · 3, key 3 · 9: shown").click()
     assert shown(page) == cut
     assert state(page)["drawn"] == "0.3"
-    page.get_by_role("button", name="Query 0 3, key 3 9: hidden").click()
+    page.get_by_role("button", name="Query 0 · 3, key 3 · 9: hidden").click()
     assert shown(page) == original
     page.get_by_label("Mask").select_option("trained")
     page.get_by_role("button", name="Cut query 0 → key 3").click()
@@ -207,7 +207,7 @@ def test_nothing_of_a_result_is_seen_before_the_reveal(mirror: Callable[[str], P
     page.evaluate("window.xformerLive.page.hide(true)")
     assert page.locator(".predicted").count() == page.locator(".attention canvas").count() == 0
     page.evaluate("window.xformerLive.page.onCell((cell) => { window.guess = cell })")
-    page.get_by_role("button", name="Query 0 3, key 3 9").click()
+    page.get_by_role("button", name="Query 0 · 3, key 3 · 9").click()
     assert page.evaluate("window.guess") == {"layer": 0, "head": 0, "query": 0, "key": 3}
     page.evaluate("window.xformerLive.page.hide(false)")
     assert shown(page) == ["9", "12", "7", "3"]

@@ -220,6 +220,6 @@ export class EmbeddingSum extends Animation {
     const i = Math.min(region.n - 1, Math.floor(((region.at[0] - region.x) / region.width) * region.n));
     const { dimensions, values } = columns[region.c];
     const { position, token } = rows[region.r];
-    return `${titles[region.c]} · ${position} ${token} · dimension ${dimensions[i]}: ${values[region.r][i]}`;
+    return `${titles[region.c]}, ${position} · ${token}, dimension ${dimensions[i]}: ${values[region.r][i]}`;
   }
 }

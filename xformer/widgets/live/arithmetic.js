@@ -19,7 +19,7 @@ export function rowData({ trace, weights }, site, head, query, key, labels, colo
   const { path } = site, [q, k, v, z] = ["q", "k", "v", "z"].map((name) => rowsOf(trace.get(`${path}.${name}`), head));
   const scores = rowsOf(trace.get(`${path}.scores`), head)[query], pattern = rowsOf(trace.get(`${path}.pattern`), head)[query];
   if (scores.length > MOST_KEYS) return null;
-  const keys = labels("key").map((word, at) => `${at} ${word}`), asked = `${query} ${labels("query")[query]}`;
+  const keys = labels("key").map((word, at) => `${at} · ${word}`), asked = `${query} · ${labels("query")[query]}`;
   const masked = scores.filter((score) => score === -Infinity).length, seen = scores.map((score) => (score === -Infinity ? null : score));
   const mixed = v[0].map((_, d) => pattern.reduce((sum, weight, at) => sum + (weight || 0) * v[at][d], 0)), isAblated = mixed.some(Boolean) && !z[query].some(Boolean);
   const W_O = headOutput(weights, site, head), out = W_O[0].map((_, d) => z[query].reduce((sum, value, i) => sum + value * W_O[i][d], 0)); // [d_value][d_model]

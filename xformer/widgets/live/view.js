@@ -310,7 +310,7 @@ export class LivePage {
     const table = cellTable(words, words, (q, k) => {
       const isAllowed = allowed[q][k], cell = button("", () => this.toggle("drawn", `${q}.${k}`), isAllowed ? "open" : "shut");
       cell.setAttribute("aria-pressed", String(!isAllowed));
-      cell.setAttribute("aria-label", `Query ${q} ${words[q]}, key ${k} ${words[k]}: ${isAllowed ? "shown" : "hidden"}`);
+      cell.setAttribute("aria-label", `Query ${q} · ${words[q]}, key ${k} · ${words[k]}: ${isAllowed ? "shown" : "hidden"}`);
       return cell;
     });
     this.maskEditor.replaceChildren(element("p", "note", "Rows are queries, columns are keys. Click a cell to hide it or show it."), table);
@@ -348,7 +348,7 @@ export class LivePage {
         for (const call of this.cells) call({ layer: this.state.layer, head: this.state.head, query, key });
       });
       cell.setAttribute("aria-pressed", "false");
-      cell.setAttribute("aria-label", `Query ${query} ${queries[query]}, key ${key} ${keys[key]}`);
+      cell.setAttribute("aria-label", `Query ${query} · ${queries[query]}, key ${key} · ${keys[key]}`);
       return cell;
     });
     table.className = "blank";
@@ -406,7 +406,7 @@ export class LivePage {
   drawPicker(labels, query, key) { // menus for the head and the cell
     const { sites } = this.live.model, { layer, head } = this.state;
     const heads = Array.from({ length: sites[layer].heads }, (_, at) => `head ${at + 1}`);
-    const numbered = (side) => labels(side).map((word, at) => `${at} ${word}`), show = (part) => this.show(part, { isOther: true });
+    const numbered = (side) => labels(side).map((word, at) => `${at} · ${word}`), show = (part) => this.show(part, { isOther: true });
     this.picker.replaceChildren(
       menu("Layer", sites.map(({ title }) => title), (at) => show({ layer: at, query: null, key: null }), layer),
       menu("Head", heads, (at) => show({ head: at, query, key: null }), head),

@@ -41,7 +41,7 @@ function partsOf(scene) {
       layer.attention.forEach((part, a) => {
         const across = part.kind === "cross_attn" ? " over the encoder output" : "";
         const heads = `${part.heads} head${part.heads > 1 ? "s" : ""}`;
-        parts.push({ kind: "attention", s, l, a, says: `Layer ${l + 1} · attention${across}: ${heads} move information between tokens` });
+        parts.push({ kind: "attention", s, l, a, says: `Layer ${l + 1} · attention${across}: ${heads} move${part.heads > 1 ? "" : "s"} information between tokens` });
       });
       if (layer.fed) parts.push({ kind: "feed", s, l, says: `Layer ${l + 1} · feed-forward: each vector is updated separately` });
     });
