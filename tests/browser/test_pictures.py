@@ -32,9 +32,9 @@ TABS = {
 }
 """The links, each with the key of its tabs and the tabs that have pictures; () stands for all."""
 
-HEIGHT = 1600
-SMALL = 6
-"""Rows and columns of a heatmap, or its bars, are at least this many pixels high and wide."""
+HEIGHT = 1400
+SMALL = 2.5
+"""The largest cell of a heatmap, or the largest bar, is at least this many pixels high and wide."""
 VISIBLE = 40
 """Difference of a colour channel from the background at which a pixel belongs to a mark; grid lines have less."""
 
@@ -86,7 +86,9 @@ PICTURES = """() => {
 def problems(page: Page) -> list[str]:
     """Return what is wrong with the pictures on the page; that there are none is wrong too."""
     pictures: list[dict[str, Any]] = page.evaluate(PICTURES)
-    screen = np.asarray(Image.open(io.BytesIO(page.screenshot())).convert("RGB")).astype(int)  # [row, column, channel]
+    screen = np.asarray(Image.open(io.BytesIO(page.screenshot(type="jpeg", quality=90))).convert("RGB")).astype(
+        int
+    )  # [row, column, channel]
     ground = screen[HEIGHT - 3, -3]
     found = [] if pictures else ["there is no picture"]
     for number, picture in enumerate(pictures, 1):

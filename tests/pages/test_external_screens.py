@@ -73,14 +73,14 @@ SCREENS = [
     (ENCODER, "residual", {"pooling": "first", "after": "1"}, 1, "for this model is the mean over all positions"),
     (ENCODER, "compare", {"edits": EDIT}, 0, "outputs vectors and no predictions"),
     (CLASSIFIER, "home", {}, 0, "LABEL_0 33"),
-    (CLASSIFIER, "attention", {"panel": "change the run", "edits": "token:4.10"}, 0, "before LABEL_0"),
-    (CLASSIFIER, "residual", {}, 0, "returns a class of the text, so there are no logits at each position"),
+    (CLASSIFIER, "attention", {"panel": "change the run", "edits": "token:4.10"}, 0, "instead of LABEL_0"),
+    (CLASSIFIER, "residual", {}, 1, "returns a class of the text, so there are no logits at each position"),
     (TOKENS, "compare", {"edits": EDIT}, 0, "The most likely options of each"),
     (SPAN, "home", {"input": "the cat >> the cat sat on the mat"}, 0, "nswer"),
     (HEADLESS, "attention", {"panel": "score_attribution"}, 2, "This model makes no predictions"),
     (VISION, "attention", {"laid": "rollout", "panel": "steps"}, 1, "could have reached class"),
     (VISION, "embeddings", {}, 0, "become vectors by a convolution"),
-    (VISION, "residual", {}, 0, "returns a class of the image"),
+    (VISION, "residual", {}, 1, "returns a class of the image"),
     (VISION, "compare", {"edits": EDIT}, 0, "reads pictures"),
 ]
 FALSE: dict[str, str] = dict.fromkeys(

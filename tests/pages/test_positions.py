@@ -51,7 +51,8 @@ def test_every_kind_of_positions_has_its_own_picture(open_page: Open, kind: str,
     assert any(option == POSITION_KINDS[kind].title for option in panels) == (kind != "none")
     shown = [element.value for element in app.subheader]
     assert sum("this model" in title for title in shown) == 1
-    assert ("has learned no biases of this kind" in text(app)) == (kind != "t5")
+    assert len(shown) == len([one for one in POSITION_KINDS if one == kind or one not in ("learned", "mirror", "t5")])
+    assert ("only training gives them values" in text(app)) == (len(shown) < len(POSITION_KINDS))
     assert ("no positions that could be switched off" in text(app)) == (kind == "none")
     if kind != "none":
         app.segmented_control(key="positions_show").set_value("attention" if kind == "t5" else "own").run()
