@@ -72,7 +72,7 @@ def test_head_of_recomputes_a_head_of_a_model() -> None:
     torch.testing.assert_close(mixed.weights, own["pattern"])
     torch.testing.assert_close(mixed.scores, own["scores"])
     torch.testing.assert_close(mixed.out, own["z"])
-    assert mixed.names == ["0 3", "1 7", "2 1", "3 7"]
+    assert mixed.names == ["0 · 3", "1 · 7", "2 · 1", "3 · 7"]
     assert matrix(mixed, what="out", n_columns=2)["column"].unique().tolist() == ["z1", "z2"]
 
 

@@ -155,7 +155,7 @@ def test_a_click_locks_a_cell_and_cutting_it_changes_the_prediction_and_the_link
     attention_ready(visitor)
     click_cell(visitor, query=0, key=4)
     expect(page.locator(".st-key-attention")).to_contain_text("locked")
-    page.get_by_role("button", name="Cut 0 “4” → 4 “5”", exact=True).click()
+    page.get_by_role("button", name="Cut 0 · 4 → 4 · 5", exact=True).click()
     see(page, "4 of 5 right instead of 5")
     expect(page.locator(".st-key-chips")).to_contain_text("0 may not attend to 4")
     page.wait_for_function("() => location.search.includes('cut')")

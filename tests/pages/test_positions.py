@@ -100,10 +100,10 @@ def test_a_guess_is_compared_with_the_result(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse-small", input="3 7 12 9 4 11", edits="positions:off")
     of = ("reverse-small", (3, 7, 12, 9, 4, 11), 1, 0)
     run = xformer.read("checkpoints/reverse-small", "3 7 12 9 4 11", edits=[xformer.edits.zero_positions()])
-    row = analysis.attention(run, layer=1, head=0).query("query == '6 end'").nlargest(1, "weight")
+    row = analysis.attention(run, layer=1, head=0).query("query == '6 · end'").nlargest(1, "weight")
     best = row["key"].iloc[0]
-    for guess in (best, "0 3"):
-        app.session_state["positions_guess"] = (of, "6 end", guess)
+    for guess in (best, "0 · 3"):
+        app.session_state["positions_guess"] = (of, "6 · end", guess)
         app.run()
         assert (f"You were right: 6 end now attends most to **{best}**" in text(app)) == (guess == best)
         assert ("You guessed 0 3:" in text(app)) == (guess != best)
