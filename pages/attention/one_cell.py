@@ -173,9 +173,9 @@ def score_attribution_panel(view: View, run: Reading, chosen: Selection) -> dict
     against = _against(run, cell, keys)
     options = {"layer": cell.layer, "head": cell.head, "query": cell.query, "key": cell.key, "against": against}
     found = shared.get(("attribution", view.model, str(run.recipe), repr(options)), lambda: attribute(run, options))
-    query_name = f"**{cell.query} “{escape_markdown(queries[cell.query])}”**"
-    key_name = f"**{cell.key} “{escape_markdown(keys[cell.key])}”**"
-    over = "the mean of the others" if against is None else f"that of {against} “{escape_markdown(keys[against])}”"
+    query_name = f"**{cell.query} · {escape_markdown(queries[cell.query])}**"
+    key_name = f"**{cell.key} · {escape_markdown(keys[cell.key])}**"
+    over = "the mean of the others" if against is None else f"that of {against} · {escape_markdown(keys[against])}"
     gives = f"{title_of(run, cell)} at {query_name} gives {key_name} {percent(found.weight)} of its attention."
     st.markdown(f"{gives} {sentence(found, over)}")
     opened = _opened(cell, found, is_pair=run.is_pair)
@@ -274,7 +274,7 @@ def steps_panel(view: View, run: Reading, layer: AnyLayer, chosen: Selection) ->
     heads = cell.shared_by  # grouped-query attention, Ainslie et al. 2023
     sharing = f"; heads {heads[0] + 1} to {heads[-1] + 1} share these keys and values" if len(heads) > 1 else ""
     st.caption(
-        f"Query {query} “{name_q}” and key {key} “{name_k}” in {layer.title} · head {head + 1}{sharing}. "
+        f"Query {query} · {name_q} and key {key} · {name_k} in {layer.title} · head {head + 1}{sharing}. "
         "Click a cell of the matrix above for its numbers."
     )
     if is_followed(cell):

@@ -331,7 +331,7 @@ def cell_name(row: Mapping[Hashable, Any], part: PartKind) -> str:
         return f"{row['where']} · head {row['head'] + 1}"
     if part == "neurons":
         return f"{row['where']} · neurons {row['first_neuron']} to {row['last_neuron']}"
-    return f"{row['where']} · position {row['position']} “{escape_markdown(str(row['token']))}”"
+    return f"{row['where']} · position {row['position']} · {escape_markdown(str(row['token']))}"
 
 
 def map_headline(pair: MinimalPair, table: pd.DataFrame, part: PartKind) -> str:

@@ -63,8 +63,8 @@ def test_the_headline_of_rows_on_one_token_names_it_with_the_share_of_the_table(
 @pytest.mark.parametrize(
     ("seen", "says"),
     [
-        (Focus("one_token", 0.834, 0.2, (4,)), ": 83% of attention is on token 4 · ; (uniform: 20%)"),
-        (Focus("one_token", 0.834, 0.4, (2, 4)), ": 83% of attention is on the 2 tokens “;” (uniform: 40%)"),
+        (Focus("one_token", 0.834, 0.2, (4,)), ": 83% of attention is on token 4 · x (uniform: 20%)"),
+        (Focus("one_token", 0.834, 0.4, (2, 4)), ": 83% of attention is on the 2 tokens “x” (uniform: 40%)"),
         (Focus("uniform", 0.04), " attends almost uniformly: 4% of its attention differs from it"),
         (Focus("uniform", 0.0), " attends almost uniformly: less than 1% of its attention differs from it"),
         (Focus("one_key"), ": this mask leaves each query a single key at most"),
@@ -72,7 +72,7 @@ def test_the_headline_of_rows_on_one_token_names_it_with_the_share_of_the_table(
     ],
 )
 def test_a_head_without_a_known_pattern_is_described_by_its_focus(seen: Focus, says: str) -> None:
-    assert focus_words(seen, ["To", "be", ";", "or", ";"]) == says
+    assert focus_words(seen, ["To", "be", "x", "or", "x"]) == says
 
 
 @pytest.mark.usefixtures("untrained")

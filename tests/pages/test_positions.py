@@ -105,8 +105,8 @@ def test_a_guess_is_compared_with_the_result(open_page: Open) -> None:
     for guess in (best, "0 · 3"):
         app.session_state["positions_guess"] = (of, "6 · end", guess)
         app.run()
-        assert (f"You were right: 6 end now attends most to **{best}**" in text(app)) == (guess == best)
-        assert ("You guessed 0 3:" in text(app)) == (guess != best)
+        assert (f"You were right: 6 · end now attends most to **{best}**" in text(app)) == (guess == best)
+        assert ("You guessed 0 · 3:" in text(app)) == (guess != best)
         assert "attention moves" not in text(app)
 
 

@@ -33,13 +33,13 @@ def test_a_source_leads_back_to_the_head_that_wrote_it_and_back_again(open_page:
     app = open_page(PAGE, **LINK, trail="9.9.99-99", against="5")
     assert app.selectbox(key="why_against").value == -1
     app.button(key="why_back_key_0_0").click().run()
-    assert "Layer 1 · head 1 at **1 “7”**" in text(app)
+    assert "Layer 1 · head 1 at **1 · 7**" in text(app)
     assert "2.1.4-1" in app.query_params["trail"]
     assert "Measured" not in text(open_page(PAGE, **{**LINK, "head": "2.1.6-0"}))  # less than a uniform share
     there = open_page(PAGE, **{**LINK, "head": "1.1.1-0", "trail": "2.1.4-1", "against": "1"})
     assert there.selectbox(key="why_against").value == 1
     there.button(key="why_step_0").click().run()
-    assert "Layer 2 · head 1 at **4 “3”**" in text(there)
+    assert "Layer 2 · head 1 at **4 · 3**" in text(there)
     assert "trail" not in there.query_params
 
 
