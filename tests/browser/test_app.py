@@ -191,32 +191,6 @@ def test_tokens_of_the_strip_are_edited_in_place(app: str, visit: Visiting) -> N
     assert visitor.problems == []
 
 
-<<<<<<< HEAD
-COLOURS = """(picture) => {
-    const marks = picture.querySelector("canvas.marks, svg.marks");
-    if (marks.tagName !== "CANVAS")
-        return new Set([...marks.querySelectorAll(".mark-rect path")].map((cell) => getComputedStyle(cell).fill)).size;
-    const [width, height] = [marks.width, marks.height].map((size) => Math.round(size / 3));
-    const within = marks.getContext("2d").getImageData(width, height / 2, width, height);  // without axes and legend
-    return new Set(new Uint32Array(within.data.buffer)).size;
-}"""
-
-
-def test_charts_with_inline_rows_are_coloured_in_the_browser(app: str, visit: Visiting) -> None:
-    """Streamlit converts inline rows to a table of its own; once, a map was empty in the browser only."""
-    visitor = visit(app, "/attention?mask=as+trained&model=reverse-small&panel=rollout")
-    page = visitor.page
-    picture = page.get_by_test_id("stVegaLiteChart").first
-    for screen in ("attention", "feed_forward"):
-        if screen == "feed_forward":
-            quiet(page)
-            click(page, screen)
-            see(page, "What to notice")
-        expect(picture.locator("canvas.marks, svg.marks")).to_be_visible()
-        until(lambda: picture.evaluate(COLOURS) > 10, page)
-    assert visitor.problems == []
-
-
 def test_words_are_not_covered(app: str, visit: Visiting) -> None:
     changes = "mask=causal&edits=ablate:encoder.0.attn.0,positions:off"
     page = visit(app, f"/attention?model=reverse-small&input=3+7+12&{changes}&panel=rollout", theme="dark").page
@@ -252,8 +226,6 @@ def test_the_prediction_that_continues_a_text_is_in_view(app: str, visit: Visiti
     assert strip.evaluate("strip => strip.scrollLeft") > 0
 
 
-=======
->>>>>>> 67d00829 (screens: pictures with marks, headlines from one value, plain numbers)
 def test_a_click_selects_a_head_and_another_picture_removes_it_from_the_link(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/positions?mask=as+trained&model=reverse&input=3+7+12+9+4+11&edits=positions:off")
     page = visitor.page
