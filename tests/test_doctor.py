@@ -12,6 +12,8 @@ import torch
 import xformer
 from xformer.__main__ import main
 from xformer.bugs import BUGS
+from xformer.doctor.check import CHECKS
+from xformer.testing import assert_batch_invariant
 from xformer.trace import save_trace
 
 ROOT = Path(__file__).parents[1]
@@ -74,3 +76,23 @@ def test_unreadable_files_exit_2_with_a_sentence(path: str, tmp_path: Path, caps
     assert output.err.count("\n") == 1
     assert output.err.startswith("xformer: ")
     assert "Traceback" not in output.err
+
+
+def test_a_check_that_could_not_run_is_told_from_nothing_broken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise KeyError("a kernel")
+
+    monkeypatch.setitem(CHECKS, "batch", replace(CHECKS["batch"], run=fail))
+    assert main(["doctor", str(MIRROR)]) == 2
+    shown = capsys.readouterr().out
+    assert "not run batch: The check could not run: KeyError: 'a kernel'" in shown
+    assert "Nothing is broken in the checks that ran. 1 check could not run." in shown
+    assert "No problems found" not in shown
+    assert main(["doctor", str(MIRROR), "--json"]) == 2
+    assert {"batch": "could not run"}.items() <= {
+        row["check"]: row["verdict"] for row in json.loads(capsys.readouterr().out)
+    }.items()
+    with pytest.raises(AssertionError, match="batch was not checked"):
+        assert_batch_invariant(xformer.load(MIRROR).model)

@@ -21,7 +21,7 @@ from pages.shared.text import escape_markdown
 from pages.shared.view import View
 from xformer.adapters import ModelAdapter
 from xformer.adapters.own_models import own_model
-from xformer.doctor.check import CAUSES, CHECKS, Finding, Pair, Place
+from xformer.doctor.check import CHECKS, Finding, Pair, Place
 from xformer.doctor.diagnosis import UNSEEN, Diagnosis, cell_picture, iter_findings, subject_of
 from xformer.doctor.subject import Run, Subject
 from xformer.errors import XformerError
@@ -172,13 +172,21 @@ def _headline(examination: Examination, diagnosis: Diagnosis, model: ModelAdapte
     broken, n = diagnosis.broken, sum(one.verdict in ("holds", "broken") for one in diagnosis.findings)
     if broken:
         fails = f"**{len(broken)} of {n} checks {'fails' if len(broken) == 1 else 'fail'}.**"
+        if diagnosis.could_not_run:
+            fails += f" {len(diagnosis.could_not_run)} could not run."
         place = next((one.place for one in broken if one.place is not None), None)
         if place is None:
+            return fails
+        if not place.what and place.layer is None:
             return fails
         where = "" if place.layer is None else f"**{_where(place, model)}**: "
         return f"{fails} The first error is in {where}{_what(place)}."
     if not examination.is_done or examination.problem:
         return ""
+    failed = len(diagnosis.could_not_run)
+    if failed:
+        unknown = f"**{failed} check{'s' if failed > 1 else ''} could not run**"
+        return f"{unknown}, so errors may be missed; the other {n} that apply to this model pass."
     if not n:
         return "**No check applies** to this model with this input; the reasons are below."
     return f"**No errors found**: all {n} checks that apply to this model pass."
@@ -248,7 +256,7 @@ def _sentence(finding: Finding, model: ModelAdapter) -> str:
 def _seen(place: Place, model: ModelAdapter) -> str:
     """Describe the place of a finding in a sentence."""
     if place.layer is None:
-        return f"First seen in {_what(place)}."
+        return f"First seen in {_what(place)}." if place.what else ""
     seen = f"First seen in **{_where(place, model)}**"
     if place.query is None or place.key is None or place.pattern is None:
         return f"{seen}: {_what(place)}."
@@ -273,13 +281,18 @@ def _where(place: Place, model: ModelAdapter) -> str:
 
 def _what(place: Place) -> str:
     """Name what is wrong at a place; a module without a common name by its path."""
-    return CAUSES.get(place.cause, f"`{place.cause}`" if "." in place.cause else "one of its steps")
+    return escape_markdown(place.what) or "one of its steps"
 
 
 def _site(place: Place, model: ModelAdapter) -> Site | None:
-    """Return the attention or feed-forward site of a place; if only the layer is known, its attention."""
+    """Return the attention or feed-forward site of a place; if it lies outside both, the attention of its layer."""
     of_layer = [site for site in model.shape.attention if site.layer == place.layer]
-    return Site.find(place.name) or (of_layer[0] if len(of_layer) == 1 else None)
+    opened = getattr(model, "opened", None)
+    owners = () if opened is None else zip(opened.layout.attention, opened.layout.owner_calls, strict=True)
+    inside = (
+        site for site, (path, _) in owners if site.layer == place.layer and f"{place.name}.".startswith(f"{path}.")
+    )
+    return Site.find(place.name) or next(inside, None) or (of_layer[0] if len(of_layer) == 1 else None)
 
 
 def _link(examination: Examination, finding: Finding, place: Place, model: ModelAdapter) -> str:
@@ -327,12 +340,13 @@ def _tokens(run: Run, row: int, model: ModelAdapter) -> list[str]:
 
 def _all_checks(diagnosis: Diagnosis, model: ModelAdapter) -> None:
     """Draw a table of all completed checks, and list what was not checked."""
-    done = [one for one in diagnosis.findings if one.verdict in ("holds", "broken")]
+    verdicts = {"holds": "✓ passes", "broken": "✗ fails", "could not run": "? could not run"}
+    done = [one for one in diagnosis.findings if one.verdict in verdicts]
     if done:
         rows = [
             {
                 "Check": _title(one),
-                "Verdict": "✓ passes" if one.verdict == "holds" else "✗ fails",
+                "Verdict": verdicts[one.verdict],
                 "Finding": one.sentence,
                 "Difference": "" if one.size is None else f"{one.size:.0e}",
             }

@@ -135,5 +135,6 @@ def test_no_check_exceeds_the_position_table_of_a_module_without_a_declared_limi
         torch.manual_seed(0)
         module = GPT(19, d_model=12, n_layers=2, n_heads=3, max_len=max_len).eval()
         table = xformer.diagnose(module, torch.tensor([[1, 5, 7, 2, 9]])).table
-        assert not len(table.query("verdict == 'could not run'")), table
+        unknown = {"left_padding", "right_padding", "masked_row"}  # the meaning of its argument `pads` is not known
+        assert set(table.query("verdict == 'could not run'")["check"]) == unknown
         assert table.set_index("check").loc["precision", "verdict"] == verdict

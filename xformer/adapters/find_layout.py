@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -349,8 +350,9 @@ def find_output_head(seen: Probe, last: str, logits: Tensor, softcap: float | No
             parts.append(step.module)
         value, after = step.output, step.end
     for head in _candidates(tuple(parts), factor, value, logits, softcap):
-        if close(head(start), logits):
-            return head
+        with suppress(Exception):  # a block that needs more than the stream may raise anything, and is not a head
+            if close(head(start), logits):
+                return head
     raise InputError("This model's logits are computed in an unsupported way.")
 
 

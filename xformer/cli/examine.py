@@ -118,7 +118,7 @@ def run_lesson(options: Namespace) -> None:
 
 
 def run_doctor(options: Namespace) -> int:
-    """Print the findings. Returns 0 if there is no problem, 1 if there is one, 2 if the path cannot be examined."""
+    """Print the findings. Returns 0 if there is no problem, 1 if there is one, 2 if the path or a rule cannot be examined."""
     try:
         where = Path(options.path)
         if options.path.endswith(".npz"):
@@ -145,20 +145,25 @@ def _doctor_of_model(options: Namespace) -> int:
     found = []
     for finding in iter_findings(subject_of(options.path, options.text)):
         found.append(finding)
-        if not options.json and finding.verdict in ("holds", "broken"):
-            print_line(f"{finding.verdict:7} {finding.check}: {finding.whole_sentence}")
+        if not options.json and finding.verdict != "not applicable":
+            shown = {"could not run": "not run"}.get(finding.verdict, finding.verdict)
+            print_line(f"{shown:7} {finding.check}: {finding.whole_sentence}")
     diagnosis = Diagnosis(tuple(found))
+    code = 1 if diagnosis.broken else 2 if diagnosis.could_not_run else 0
     if options.json:
         rows = [finding.row() for finding in diagnosis.findings]
         print_json([{name: None if value == float("inf") else value for name, value in row.items()} for row in rows])
-        return int(not diagnosis.ok)
+        return code
     print_line()
-    n = len(diagnosis.broken)
-    print_line("No problems found." if diagnosis.ok else f"{n} check{'s' if n > 1 else ''} found a problem.")
+    n, n_failed = len(diagnosis.broken), len(diagnosis.could_not_run)
+    found_some = f"{n} check{'s' if n > 1 else ''} found a problem."
+    nothing = "Nothing is broken in the checks that ran." if n_failed else "No problems found."
+    failed = f" {n_failed} check{'s' if n_failed > 1 else ''} could not run." if n_failed else ""
+    print_line((found_some if n else nothing) + failed)
     for finding in diagnosis.broken:
         print_line(f"  {finding.check}: {finding.remedy}")
     _print_section("Not checked", diagnosis.not_checked)
-    return int(not diagnosis.ok)
+    return code
 
 
 def _print_section(heading: str, lines: Sequence[str]) -> None:

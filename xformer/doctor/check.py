@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isfinite
 from typing import Any, Literal
 
 import torch
@@ -68,9 +69,10 @@ CAUSES = {
     "mask": "the mask",
     "scores": "the scores",
     "pattern": "the softmax",
+    "rows": "attention over the rows of the batch, not over the positions",
     "z": "the weighted sum of the values",
     "positions": "the positions",
-    "norm": "the norm before it",
+    "norm": "the norm",
     "out": "the output projection",
     "embedding": "the embedding",
     "feed-forward": "the feed-forward layer",
@@ -86,7 +88,7 @@ class Place:
 
     Attributes:
         name: The first activation, or module, that differs.
-        cause: The earliest cause, a key of `CAUSES`.
+        cause: The earliest cause, a key of `CAUSES`, "input" for the input of the module, or "" if only the module is known.
         layer: The layer, from 0; None outside the layers.
         head: The head, from 0; None if no single head is at fault.
         query: The query's position in the first run.
@@ -107,11 +109,21 @@ class Place:
     @property
     def sentence(self) -> str:
         """A human-readable description; layers and heads count from 0, as in the table."""
+        what = self.what
         if self.layer is None:
-            return f"First seen in {CAUSES.get(self.cause, self.name)}."
+            return f"First seen in {what}." if what else ""
         where = f"layer {self.layer}" + ("" if self.head is None else f", head {self.head}")
         cell = "" if self.key is None else f", where query {self.query} attends to key {self.key}"
-        return f"First seen in {where}{cell}: {CAUSES.get(self.cause, self.name)}."
+        return f"First seen in {where}{cell}{': ' if what else ''}{what}."
+
+    @property
+    def what(self) -> str:
+        """The component: one with a common name, or a module by its path; "" if it is not known."""
+        if self.cause in CAUSES:
+            return CAUSES[self.cause] + (f" ({self.name})" if self.name and self.layer is None else "")
+        if not self.name:
+            return ""
+        return f"the input of {self.name}" if self.cause == "input" else self.name
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +158,7 @@ class Finding:
     @property
     def whole_sentence(self) -> str:
         """The sentence and the location; layers and heads count from 0."""
-        return self.sentence if self.place is None else f"{self.sentence} {self.place.sentence}"
+        return self.sentence if self.place is None else f"{self.sentence} {self.place.sentence}".rstrip()
 
     def row(self) -> dict[str, Any]:
         """Return the finding as a row of `Diagnosis.table`."""
@@ -235,7 +247,7 @@ class Exam:
         Args:
             pairs: At least one pair.
             holds: The sentence if all pairs agree.
-            broken: The sentence otherwise; "{title}" is replaced by the pair's title, "{size}" by the difference.
+            broken: The sentence otherwise; "{title}" is replaced by the pair's title, "{by}" by the difference ("by 12%").
             remedy: What to look for in the code.
         """
         cache = {id(self.subject.base): self.subject.base_logits}  # many pairs share a run
@@ -253,7 +265,7 @@ class Exam:
         size = sizes[worst]
         if size <= self.limit:
             return Finding("holds", holds, size=size, floor=self.floor)
-        sentence = broken.format(title=pairs[worst].title, size=share(size))
+        sentence = broken.format(title=pairs[worst].title, by=by(size))
         return Finding("broken", sentence, remedy, size, self.floor, pairs[worst])
 
 
@@ -273,7 +285,17 @@ def distance(first: Float[Tensor, "*shape"], second: Float[Tensor, "*shape"]) ->
 
 def share(size: float) -> str:
     """Format a relative difference as a percentage: "12%", "0.03%"."""
-    return "not finite" if size == float("inf") else f"{100 * size:.2g}%" if size < 1 else f"{100 * size:.0f}%"
+    return f"{100 * size:.2g}%" if size < 1 else f"{100 * size:.0f}%"
+
+
+def by(size: float) -> str:
+    """Format a change: "by 12%", or in words where only one of two outputs is finite or their shapes differ."""
+    return f"by {share(size)}" if isfinite(size) else "beyond comparison (NaN, infinity or another shape)"
+
+
+def count(n: int, noun: str) -> str:
+    """Format a number of things: "1 token", "2 tokens"."""
+    return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 def stacked(runs: Sequence[Run]) -> Run:

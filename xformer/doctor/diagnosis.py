@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ class Diagnosis:
     """The findings of all checks on a model.
 
     Attributes:
-        findings: One for each check, broken ones first.
+        findings: One for each check: broken ones, ordered by how close they are to the cause, then those that could not run.
         name: The name of the model.
 
     Example:
@@ -51,13 +52,18 @@ class Diagnosis:
 
     @property
     def ok(self) -> bool:
-        """Whether no check is broken."""
-        return not self.broken
+        """Whether no check is broken, and every check that applies could run."""
+        return not self.broken and not self.could_not_run
 
     @property
     def broken(self) -> tuple[Finding, ...]:
-        """The findings with the verdict "broken"."""
-        return tuple(one for one in self.findings if one.verdict == "broken")
+        """The findings with the verdict "broken", those closest to the cause first."""
+        return tuple(sorted((one for one in self.findings if one.verdict == "broken"), key=_distance_from_cause))
+
+    @property
+    def could_not_run(self) -> tuple[Finding, ...]:
+        """The findings with the verdict "could not run": the rule applies, but it is not known whether it holds."""
+        return tuple(one for one in self.findings if one.verdict == "could not run")
 
     @property
     def table(self) -> pd.DataFrame:
@@ -77,14 +83,24 @@ class Diagnosis:
 
     def __repr__(self) -> str:
         n_checked = sum(one.verdict in ("holds", "broken") for one in self.findings)
-        lines = [f"{len(self.broken)} of {n_checked} checks are broken"]
-        lines += [f"  {one.check}: {one.whole_sentence}" for one in self.broken]
+        n_failed = len(self.could_not_run)
+        rest = f", {n_failed} could not run" if n_failed else ""
+        lines = [f"{len(self.broken)} of {n_checked} checks are broken{rest}"]
+        lines += [f"  {one.check}: {one.whole_sentence}" for one in (*self.broken, *self.could_not_run)]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         rows = "".join(_html_row(one) for one in self.findings)
         head = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("check", "verdict", "finding"))
         return f"<p><b>{html.escape(repr(self).splitlines()[0])}</b></p><table><tr>{head}</tr>{rows}</table>"
+
+
+def _distance_from_cause(finding: Finding) -> tuple[Any, ...]:
+    """Return a key that sorts findings: the earliest layer first; there, what names a head, and what looks at one run."""
+    place = finding.place
+    if place is None or place.layer is None:
+        return (1, place is None)
+    return (0, place.layer, place.head is None, finding.pair is not None, finding.check == "backends")
 
 
 def _html_row(finding: Finding) -> str:
@@ -171,9 +187,11 @@ def diagnose(
     wanted = _wanted(checks)
     subject = subject_of(model, inputs, tokenizer, causal=causal, original=original)
     found = tuple(iter_findings(subject, wanted))
-    order = {"broken": 0, "holds": 1, "could not run": 2, "not applicable": 3}
+    order = {"could not run": 0, "holds": 1, "not applicable": 2}
     name = Path(model).name if isinstance(model, str | Path) else type(model).__name__
-    return Diagnosis(tuple(sorted(found, key=lambda one: order[one.verdict])), name)
+    broken = Diagnosis(found).broken
+    rest = sorted((one for one in found if one.verdict != "broken"), key=lambda one: order[one.verdict])
+    return Diagnosis((*broken, *rest), name)
 
 
 def subject_of(model: nn.Module | str | Path, inputs: Any = None, tokenizer: Any = None, **options: Any) -> Subject:
@@ -219,7 +237,8 @@ def examine(exam: Exam, check: Check) -> Finding:
         with torch.no_grad(), uncompiled():
             found = check.run(exam)
             if found.verdict == "broken" and found.place is None and found.pair is not None:
-                found = replace(found, place=localise(exam, found.pair))
+                with suppress(Exception):  # the verdict stands without a location
+                    found = replace(found, place=localise(exam, found.pair))
     except NotApplicableError as reason:
         found = Finding("not applicable", str(reason))
     except Exception as error:  # the model may raise anything

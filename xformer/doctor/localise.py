@@ -3,9 +3,9 @@
     place = localise(exam, pair)
     place.layer, place.head, place.query, place.key, place.cause
 
-The activations of both runs are compared in forward order, at the positions that should agree. The first that differs
-determines the layer and the component. In an attention layer, a weight on a key outside those positions (a later token,
-padding, another document) is itself the offending cell.
+What every module reads and computes, and every attention, is compared in forward order, at the positions that should agree.
+The first that differs determines the layer and the component. In an attention, a weight on a key outside those positions (a
+later token, padding, another document) is itself the offending cell.
 
 `compare_runs` does the same for two models that should be equivalent: a port and its original, or two checkpoints.
 """
@@ -13,9 +13,9 @@ padding, another document) is itself the offending cell.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -23,226 +23,332 @@ from torch import Tensor, nn
 
 from xformer.doctor.check import Exam, Pair, Place, distance
 from xformer.doctor.subject import Run, Subject
-from xformer.errors import InputError, XformerError
-from xformer.site import Site
+from xformer.doctor.watch import Event, Layers, Watched, watch_events
+from xformer.errors import InputError
 
 MASKED = -1e9
 """Scores below this count as masked, whether by −∞ or by a large negative constant."""
+LEAK = 1e-6
+"""The smallest attention weight on a forbidden key that counts."""
 
 
 def localise(exam: Exam, pair: Pair) -> Place | None:
-    """Return the location where the runs of a pair first differ; None if no recorded activation differs."""
-    other = pair.second_subject or exam.subject
-    limit = 1e2 * exam.subject.eps
-    try:
-        first, second = exam.subject.record(pair.first), other.record(pair.second)
-    except XformerError:  # its attention cannot be captured: compare outputs of modules
-        return _by_modules(exam.subject, other, pair, limit)
-    row, n_rows = pair.row_second, len(pair.second.tokens)
-    second = {name: value[row : row + 1] if len(value) == n_rows else value for name, value in second.items()}
-    aligned = _Aligned(pair, first, second)
-    leaks = _leaks(aligned)
-    for name in first:
-        if name not in second:
-            continue
-        site = Site.find(name)
-        at = leaks.get(site.path) if site is not None and site.is_attention else None
-        is_inside = name.rpartition(".")[2] in ("mask", "scores", "pattern", "z", "out", "causal")
-        if at is not None and is_inside:
-            return at
-        if aligned.apart(name) > limit:
-            return _place(aligned, name)
-    return _by_modules(exam.subject, other, pair, limit)
-
-
-def first_not_finite(subject: Subject, run: Run) -> Place:
-    """Return the location of the first NaN or infinity, ignoring masked scores, which are −∞ by design."""
-    try:
-        recorded = subject.record(run)
-    except XformerError:  # its attention cannot be captured
-        recorded = {}
-    for name, value in recorded.items():
-        if name.endswith(("scores", "mask", "causal", "pos_bias")) or bool(value.isfinite().all()):
-            continue
-        layer, part = re.search(r"coder\.(\d+)\.", name), name.rpartition(".")[2]
-        query = int((~value[0].isfinite()).any(dim=-1).any(dim=0).nonzero()[0]) if part == "pattern" else None
-        return Place(name, part, None if layer is None else int(layer[1]), query=query)
-    return Place("logits", "logits")
-
-
-class _Aligned:
-    """Two recorded runs, restricted to the positions that should agree."""
-
-    def __init__(self, pair: Pair, first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> None:
-        self.pair, self.first, self.second = pair, first, second
-        self.read_stack = "decoder" if pair.first.target is not None else ""
-
-    def at(self, stack: str, *, keys: bool = False) -> tuple[list[int], list[int]]:
-        """Return the positions of a stack that should agree, in the first and in the second run."""
-        if self.read_stack and stack == "encoder":
-            return _source_positions(self.pair)
-        n_cached = self.pair.second.n_cached
-        if n_cached and keys:
-            whole = list(range(self.pair.second.read.shape[1]))
-            return whole, whole
-        if n_cached:  # the second run was recorded from this position on
-            rest = [at for at in self.pair.positions[0] if at >= n_cached]
-            return rest, [at - n_cached for at in rest]
-        return self.pair.positions
-
-    def cut(self, name: str) -> tuple[Tensor, Tensor] | None:
-        """Return both values of an activation at those positions; None if it has no position axis."""
-        site, part = Site.find(name), name.rpartition(".")[2]
-        stack = name.split(".")[0] if name.startswith(("encoder.", "decoder.")) else self.read_stack or "decoder"
-        is_cross = site is not None and site.kind == "cross_attn"
-        query, key = self.at(stack), self.at("encoder" if is_cross else stack, keys=True)
-        one, other = self.first[name], self.second[name]
-        if part in ("q", "z") and one.dim() == 4:
-            return one[:, :, query[0]], other[:, :, query[1]]
-        if part in ("k", "v") and one.dim() == 4:
-            return one[:, :, key[0]], other[:, :, key[1]]
-        if part in ("scores", "pattern", "mask") and one.dim() == 4:
-            return one[:, :, query[0]][..., key[0]], other[:, :, query[1]][..., key[1]]
-        if one.dim() == 3 and one.shape[1] > max(query[0], default=0) and other.shape[1] > max(query[1], default=0):
-            return one[:, query[0]], other[:, query[1]]
-        return None
-
-    def apart(self, name: str) -> float:
-        """Return the largest difference of an activation, relative to its size; 0 if it cannot be compared."""
-        cut = self.cut(name)
-        if cut is None:
-            return 0.0
-        one, other = (value.double().masked_fill(value.double() < MASKED, float("-inf")) for value in cut)
-        if one.shape != other.shape:
-            return float("inf")
-        both = one.isfinite() & other.isfinite()  # −∞ in both at masked cells counts as equal
-        if bool((one.isfinite() != other.isfinite()).any()):
-            return float("inf")
-        one, other = one[both], other[both]
-        return float((one - other).abs().max() / one.abs().max().clamp(min=1e-30)) if one.numel() else 0.0
-
-
-def _source_positions(pair: Pair) -> tuple[list[int], list[int]]:
-    """Return the positions of the encoder's tokens in both runs, without padding."""
-
-    def tokens(run: Run, row: int) -> list[int]:
-        valid = torch.ones_like(run.tokens).bool() if run.valid is None else run.valid
-        return valid[row].nonzero().flatten().tolist()
-
-    return tokens(pair.first, 0), tokens(pair.second, pair.row_second)
-
-
-def _leaks(aligned: _Aligned) -> dict[str, Place]:
-    """Return, for each attention layer, the largest weight of a compared query on a key that must not affect it."""
-    found = {}
-    for name, pattern in aligned.second.items():
-        site = Site.find(name)
-        if site is None or not name.endswith("attn.pattern"):
-            continue
-        pair = aligned.pair
-        for run, row, patterns, index in (
-            (pair.second, pair.row_second, pattern, 1),
-            (pair.first, 0, aligned.first.get(name), 0),
-        ):
-            if patterns is None:
-                continue
-            queries = aligned.at(site.stack)[index]
-            keys = aligned.at("encoder" if site.kind == "cross_attn" else site.stack, keys=True)[index]
-            forbidden = torch.ones(patterns.shape[-1], dtype=torch.bool)
-            forbidden[keys] = False
-            weights = patterns[0, :, queries].double() * forbidden  # [head, query, key]
-            if weights.numel() and float(weights.max()) > 1e-6:
-                head, query, key = (int(i) for i in torch.unravel_index(weights.argmax(), weights.shape))
-                stream = run.tokens if site.kind == "cross_attn" or not aligned.read_stack else run.read
-                labels = tuple(stream[row].tolist()) if stream.shape[1] == patterns.shape[-1] else ()
-                found[site.path] = Place(
-                    name, "mask", site.layer, head, queries[query], key, patterns[0, head].detach(), labels
-                )
-                break
-    return found
-
-
-def _place(aligned: _Aligned, name: str) -> Place:
-    """Return the location for the first activation that differs."""
-    site, part = Site.find(name), name.rpartition(".")[2]
-    if site is None:
-        outside = {"embed": "embedding", "pos_embed": "positions", "pos_angles": "positions", "final_norm": "norm"}
-        layer = name.split(".")[1] if name.count(".") >= 2 and name.split(".")[1].isdigit() else None
-        cause = outside.get(part, "residual" if layer is not None else "output")
-        return Place(name, cause, None if layer is None else int(layer))
-    if not site.is_attention:
-        return Place(name, "norm" if part == "in" else "feed-forward", site.layer)
-    cause = {"in": "norm", "pos_angles": "positions", "causal": "mask"}.get(part, part)
-    if part in ("q", "k") and aligned.apart(f"{site.path}.v") < 1e-5 and _agrees_at_first(aligned, name):
-        cause = "positions"  # the input is the same, since the values agree
-    if part not in ("q", "k", "v", "mask", "scores", "pattern", "z"):  # has no head axis
-        return Place(name, cause, site.layer)
-    head, query, key = _largest_change(aligned, name, site)
-    shown = aligned.first.get(f"{site.path}.pattern")
-    if shown is None or head is None or head >= shown.shape[1]:  # heads may share keys and values
-        return Place(name, cause, site.layer, head)
-    tokens = aligned.pair.first.read[0].tolist()
-    labels = tuple(tokens) if len(tokens) == shown.shape[-1] else ()
-    return Place(name, cause, site.layer, head, query, key, shown[0, head], labels)
-
-
-def _agrees_at_first(aligned: _Aligned, name: str) -> bool:
-    """Return whether queries or keys of two models agree at position 0, where rotation is the identity; true for one model."""
-    cut = aligned.cut(name)
-    if aligned.pair.second_subject is None or cut is None:
-        return True
-    return distance(cut[0][:, :, :1], cut[1][:, :, :1]) < 1e-5
-
-
-def _largest_change(aligned: _Aligned, name: str, site: Site) -> tuple[int | None, int | None, int | None]:
-    """Return the head in which an activation changes most, and the cell of its pattern that changes most."""
-    cut = aligned.cut(name)
-    if cut is None or cut[0].shape != cut[1].shape:
-        return None, None, None
-    change = (cut[0].clamp(min=MASKED) - cut[1].clamp(min=MASKED)).nan_to_num().abs()
-    head = int(change.amax(dim=(0, 2, 3)).argmax())
-    weights = aligned.cut(f"{site.path}.pattern") if f"{site.path}.pattern" in aligned.second else None
-    if weights is None or weights[0].shape != weights[1].shape or head >= weights[0].shape[1]:
-        return head, None, None
-    cells = (weights[0] - weights[1])[0, head].abs()  # [query, key]
-    if float(cells.max()) == 0:
-        return head, None, None
-    at = [int(i) for i in torch.unravel_index(cells.argmax(), cells.shape)]
-    return head, aligned.at(site.stack)[0][at[0]], aligned.at(site.stack, keys=True)[0][at[1]]
-
-
-def _by_modules(subject: Subject, other: Subject, pair: Pair, limit: float) -> Place | None:
-    """Return the first module whose output differs at the positions that should agree."""
-    at, at_second = _Aligned(pair, {}, {}).at("")
-    calls = zip(module_outputs(subject, pair.first), module_outputs(other, pair.second), strict=False)
-    for (path, one), (_, two) in calls:
-        if one.dim() != 3 or min(one.shape[1] - max(at), two.shape[1] - max(at_second)) <= 0:
-            continue
-        if distance(one[0, at], two[pair.row_second, at_second]) > limit:
-            numbers = [int(word) for word in path.split(".") if word.isdigit()]
-            return Place(path, path, numbers[0] if numbers else None)
+    """Return the location where the runs of a pair first differ; None if no activation differs."""
+    limit, pair = 1e2 * exam.subject.eps, _with_other_length(pair)
+    first, layers = watch_events(exam.subject, pair.first)
+    second, _ = watch_events(pair.second_subject or exam.subject, pair.second)
+    aligned = _Aligned(pair, limit)
+    both = list(_paired_events(first, second))
+    for index, (one, other) in enumerate(both):
+        if one.attention is not None and other.attention is not None:
+            place = aligned.attention_place(one.attention, other.attention)
+            if place is not None:
+                return place
+        elif aligned.differs(one, other):
+            return _place(exam.subject, aligned, both, index, layers)
     return None
 
 
-@torch.no_grad()
-def module_outputs(subject: Subject, run: Run) -> Iterator[tuple[str, Tensor]]:
-    """Yield the path and the output of every module of a call, in the order of execution."""
-    module, seen = subject.shared().module, []
+def first_not_finite(subject: Subject, run: Run) -> Place | None:
+    """Return the location of the first NaN or infinity, other than masked scores (−∞ by design); None if there is none."""
+    events, layers = watch_events(subject, run)
+    for index, event in enumerate(events):
+        one = event.attention
+        if one is not None:
+            bad = ~one.softmax.isfinite()  # [batch, head, query, key]
+            if bool(bad.any()):
+                _, head, query, _ = (int(i) for i in bad.nonzero()[0])
+                return Place(f"{_name(event.path)}.pattern", "pattern", one.layer, head, query)
+        elif event.kind == "output" and not all(bool(value.isfinite().all()) for value in event.values):
+            return Place(_name(event.path), _cause(subject, events, index, layers), layers.of(event.chain))
+    return None
 
-    def keep(path: str) -> Any:
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
-            value = output[0] if isinstance(output, tuple) and output else output
-            if isinstance(value, Tensor) and value.is_floating_point():
-                seen.append((path, value.detach().cpu()))
 
-        return hook
+def _with_other_length(pair: Pair) -> Pair:
+    """Return a pair whose sources have another length than the targets, so that the shapes tell which stream a value is of."""
+    first, second = pair.first, pair.second
+    if first.target is None or first.tokens.shape[1] not in (first.read.shape[1], second.read.shape[1]):
+        return pair
+    longer = 1 if first.tokens.shape[1] == 1 else 0
 
-    for path, one in module.named_modules():
-        if path:
-            one.register_forward_hook(keep(path))
-    copied = subject.changed(module)
-    output = copied.logits(run)
-    yield from [*seen, ("output", output)]
+    def change(run: Run) -> Run:
+        cut = [value if value is None or longer else value[:, 1:] for value in (run.tokens, run.valid)]
+        cut = [None if value is None else torch.cat([value[:, :longer], value], dim=1) for value in cut]
+        return replace(run, tokens=cut[0], valid=cut[1])
+
+    return replace(pair, first=change(first), second=change(second))
+
+
+def _paired_events(first: list[Event], second: list[Event]) -> Iterator[tuple[Event, Event]]:
+    """Yield corresponding events of two runs: by module, or if the models have different modules, the attentions by order."""
+    found = {event.key: event for event in second}
+    if sum(event.key in found for event in first) > len(first) / 2:
+        yield from ((event, found[event.key]) for event in first if event.key in found)
+        return
+    attentions = [[event for event in events if event.attention is not None] for events in (first, second)]
+    yield from zip(*attentions, strict=False)
+    yield first[-1], second[-1]
+
+
+class _Stream(NamedTuple):
+    """The positions of one sequence of tokens in both runs: how many there are, and those that should agree."""
+
+    n: tuple[int, int]
+    at: tuple[list[int], list[int]]
+
+
+class _Aligned:
+    """Two runs, restricted to the positions that should agree."""
+
+    def __init__(self, pair: Pair, limit: float) -> None:
+        first, second = pair.first, pair.second
+        self.pair, self.limit = pair, limit
+        self.n_rows, self.row = len(second.tokens), pair.row_second
+        n, n_second, n_cached = first.read.shape[1], second.read.shape[1], second.n_cached
+        self.queries = _Stream((n, n_second), pair.positions)
+        self.keys = self.queries
+        if n_cached:  # the second run was watched from this position on
+            rest = [at for at in pair.positions[0] if at >= n_cached]
+            self.queries = _Stream((n, n_second - n_cached), (rest, [at - n_cached for at in rest]))
+            self.keys = _Stream((n, n_second), (list(range(n)), list(range(n_second))))
+        self.source = None
+        if first.target is not None:
+            lengths = first.tokens.shape[1], second.tokens.shape[1]
+            self.source = _Stream(lengths, (_tokens(first, 0), _tokens(second, self.row)))
+
+    def differs(self, one: Event, other: Event) -> bool:
+        """Return whether a module's inputs or outputs differ at the positions that should agree."""
+        pairs = zip(one.values, other.values, strict=False)
+        return any(cut is not None and _apart(*cut) > self.limit for cut in (self._cut(*two) for two in pairs))
+
+    def _cut(self, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return both values at those positions; None if they have no axis of positions."""
+        for stream in self._streams():
+            for form in FORMS:
+                rows = form(one, 1, stream.n[0]), form(other, self.n_rows, stream.n[1])
+                if rows[0] is None or rows[1] is None:
+                    continue
+                first, second = rows[0], rows[1]
+                second = second[self.row if len(second) > 1 else 0][stream.at[1]]
+                first = first[0][stream.at[0]]
+                if first.shape == second.shape:
+                    return first, second
+                break
+        return None
+
+    def attention_place(self, one: Watched, other: Watched) -> Place | None:
+        """Return the location if an attention differs, or if a query attends to a key that must not affect it."""
+        (n_query, n_key), (n_query_second, n_key_second) = (seen.key_scores.shape[-2:] for seen in (one, other))
+        queries = next((stream for stream in self._streams() if stream.n == (n_query, n_query_second)), None)
+        keys = next(
+            (stream for stream in (self.keys, self.source) if stream and stream.n == (n_key, n_key_second)), None
+        )
+        if queries is not None and keys is not None:
+            at = _At(self, one, other, queries, keys)
+            return at.leak() or at.difference()
+        if queries is self.queries and n_key == self.keys.n[0] and n_key_second == n_query_second != self.keys.n[1]:
+            return Place(_name(one.path), "k", one.layer)  # the cached keys are missing
+        if n_query == n_key == 1 and n_query_second == n_key_second == self.n_rows > 1:
+            return Place(_name(one.path), "rows", one.layer)
+        return None
+
+    def _streams(self) -> list[_Stream]:
+        return [self.queries, *([] if self.source is None else [self.source])]
+
+
+class _At:
+    """One attention of both runs, at the queries and keys that should agree."""
+
+    def __init__(self, aligned: _Aligned, one: Watched, other: Watched, queries: _Stream, keys: _Stream) -> None:
+        self.aligned, self.one, self.other, self.queries, self.keys = aligned, one, other, queries, keys
+
+    def _row(self, value: Tensor) -> Tensor:
+        return value[self.aligned.row] if len(value) == self.aligned.n_rows else value[0]
+
+    def _tokens(self, run: Run, row: int, n_key: int) -> tuple[int, ...]:
+        stream = run.tokens if self.keys is self.aligned.source else run.read
+        return tuple(stream[row].tolist()) if stream.shape[1] == n_key else ()
+
+    def leak(self) -> Place | None:
+        """Return the largest weight of a compared query on a key that must not affect it."""
+        pair, one, other = self.aligned.pair, self.one, self.other
+        for run, row, seen, index in ((pair.second, self.aligned.row, other, 1), (pair.first, 0, one, 0)):
+            pattern = (self._row(seen.pattern) if index else seen.pattern[0])[..., : self.keys.n[index]]
+            forbidden = torch.ones(self.keys.n[index], dtype=torch.bool)
+            forbidden[self.keys.at[index]] = False
+            queries = self.queries.at[index]
+            weights = pattern.cpu()[:, queries].double().nan_to_num() * forbidden  # [head, query, key]
+            if weights.numel() and float(weights.max()) > LEAK:
+                head, query, key = (int(i) for i in torch.unravel_index(weights.argmax(), weights.shape))
+                labels = self._tokens(run, row, pattern.shape[-1])
+                return Place(
+                    f"{_name(one.path)}.pattern", "mask", one.layer, head, queries[query], key, pattern[head], labels
+                )
+        return None
+
+    def _cut(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """Return q, k, v, scores, softmax or weights of both runs at the compared positions, [head, …]; None if unknown."""
+        values = [getattr(seen, name) for seen in (self.one, self.other)]
+        if any(value is None or value.dim() != 4 for value in values):
+            return None
+        cut = []
+        for index, value in enumerate((values[0][0], self._row(values[1]))):
+            query, key = self.queries.at[index], self.keys.at[index]
+            n_query, n_key = self.queries.n[index], self.keys.n[index]
+            value = value.cpu().double()
+            if value.shape[1] != (n_key if name in ("k", "v") else n_query):
+                return None
+            if name in ("q", "k", "v"):
+                cut.append(value[:, query if name == "q" else key])
+            else:
+                cut.append(value[:, query][..., key])
+        return (cut[0], cut[1]) if cut[0].shape == cut[1].shape else None
+
+    def difference(self) -> Place | None:
+        """Return the first of q, k, v, scores and weights that differs."""
+        for name in ("q", "k", "v", "key_scores", "softmax", "weights"):
+            cut = self._cut(name)
+            if cut is None or _apart(*cut) <= self.aligned.limit or (name in ("q", "k") and self._is_scale(cut)):
+                continue
+            cause = {"key_scores": "scores", "softmax": "pattern", "weights": "pattern"}.get(name, name)
+            if name in ("q", "k") and self._is_turned(name):
+                cause = "positions"
+            return self._at_largest(cause, cut)
+        return None
+
+    def _is_scale(self, cut: tuple[Tensor, Tensor]) -> bool:
+        """Return whether queries or keys differ by a factor only, as where one path scales q and another the scores."""
+        one, other = cut
+        factor = (one * other).sum() / (other * other).sum().clamp(min=1e-30)
+        return _apart(one, factor * other) <= self.aligned.limit
+
+    def _is_turned(self, name: str) -> bool:
+        """Return whether only the positions differ: the values agree, and of two models position 0, which is not rotated."""
+        values, cut = self._cut("v"), self._cut(name)
+        if values is None or cut is None or _apart(*values) > 1e-5:
+            return False
+        return self.aligned.pair.second_subject is None or distance(cut[0][:, :1], cut[1][:, :1]) < 1e-5
+
+    def _at_largest(self, cause: str, cut: tuple[Tensor, Tensor]) -> Place:
+        """Return the location at the head in which a value changes most, and the cell of its pattern that changes most."""
+        name = f"{_name(self.one.path)}.{cause}"
+        head = int((cut[0].clamp(min=MASKED) - cut[1].clamp(min=MASKED)).nan_to_num().abs().amax(dim=(1, 2)).argmax())
+        cells = self._cut("pattern")
+        if cells is None or head >= len(cells[0]):  # heads may share keys and values
+            return Place(name, cause, self.one.layer, head)
+        change = (cells[0] - cells[1])[head].nan_to_num().abs()  # [query, key]
+        query = key = None
+        if float(change.max()) > 0:
+            at = torch.unravel_index(change.argmax(), change.shape)
+            query, key = self.queries.at[0][int(at[0])], self.keys.at[0][int(at[1])]
+        pattern = self.one.pattern[0, head].cpu()
+        return Place(
+            name,
+            cause,
+            self.one.layer,
+            head,
+            query,
+            key,
+            pattern,
+            self._tokens(self.aligned.pair.first, 0, pattern.shape[-1]),
+        )
+
+
+def _apart(one: Tensor, other: Tensor) -> float:
+    """Return the largest difference, relative to the size; −∞ in both, as at masked cells, counts as equal."""
+    if one.shape != other.shape:
+        return float("inf")
+    one, other = (value.double().masked_fill(value.double() < MASKED, float("-inf")) for value in (one, other))
+    both = one.isfinite() & other.isfinite()
+    if bool((one.isfinite() != other.isfinite()).any()):
+        return float("inf")
+    one, other = one[both], other[both]
+    return float((one - other).abs().max() / one.abs().max().clamp(min=1e-30)) if one.numel() else 0.0
+
+
+def _tokens(run: Run, row: int) -> list[int]:
+    """Return the positions of the encoder's tokens, without padding."""
+    valid = torch.ones_like(run.tokens).bool() if run.valid is None else run.valid
+    return valid[row].nonzero().flatten().tolist()
+
+
+def _batch_first(value: Tensor, n_rows: int, n: int) -> Tensor | None:
+    """[batch, pos, …], or without a batch [1, pos, …]."""
+    return value if value.dim() >= 3 and len(value) in (1, n_rows) and value.shape[1] == n else None
+
+
+def _positions_first(value: Tensor, n_rows: int, n: int) -> Tensor | None:
+    """[pos, batch, …]"""
+    return value.transpose(0, 1) if value.dim() >= 3 and value.shape[:2] == (n, n_rows) else None
+
+
+def _heads_first(value: Tensor, n_rows: int, n: int) -> Tensor | None:
+    """[batch, head, pos, d_head]"""
+    is_heads = value.dim() == 4 and len(value) in (1, n_rows) and value.shape[2] == n != value.shape[3]
+    return value.transpose(1, 2) if is_heads else None
+
+
+def _flat(value: Tensor, n_rows: int, n: int) -> Tensor | None:
+    """[batch · pos, features], or a table [pos, features]."""
+    if value.dim() != 2 or len(value) not in (n, n_rows * n):
+        return None
+    return value.unflatten(0, (-1, n))
+
+
+FORMS = (_batch_first, _positions_first, _heads_first, _flat)
+"""The ways in which a value may contain its positions; each returns [batch or 1, pos, …], or None for another shape."""
+
+
+def _name(path: str) -> str:
+    """Return the path of a module; in an xformer model, the name of its site."""
+    return path.replace(".blocks.", ".")
+
+
+def _place(subject: Subject, aligned: _Aligned, both: list[tuple[Event, Event]], index: int, layers: Layers) -> Place:
+    """Return the location of the first module whose input or output differs."""
+    event = both[index][0]
+    layer = layers.of(event.chain)
+    for one, other in both[index:]:
+        if one.attention is not None and other.attention is not None:
+            is_inside = one.path != event.path and event.path.startswith(f"{one.path}.") and not _is_norm(event)
+            place = aligned.attention_place(one.attention, other.attention) if is_inside else None
+            if place is not None and place.cause in PROJECTED:  # the module projects q, k or v
+                return replace(place, name=_name(event.path))
+            break
+    return Place(_name(event.path), _cause(subject, [one for one, _ in both], index, layers), layer)
+
+
+PROJECTED = ("q", "k", "v", "positions")
+FEED_FORWARD = re.compile(r"mlp|ffn?\d*$|ffwd|feed|fc|linear|moe|expert|dense", re.IGNORECASE)
+
+
+def _is_norm(event: Event) -> bool:
+    return "norm" in type(event.module).__name__.lower()
+
+
+def _cause(subject: Subject, events: Sequence[Event], index: int, layers: Layers) -> str:
+    """Return the cause of a difference in a module's input or output, a key of `CAUSES`; "" if only the module is known."""
+    event = events[index]
+    layer, path = layers.of(event.chain), event.path
+    before = [at for at, one in enumerate(events[:index]) if one.attention is not None]
+    own = [at for at in before if layers.of(events[at].chain) == layer]
+    is_first_since = bool(own) and all(one.kind == "input" for one in events[own[-1] + 1 : index])
+    if event.kind == "input":
+        return "z" if is_first_since and layer is not None else "input"
+    if _is_norm(event):
+        return "norm"
+    if layer is None and not before:
+        is_table = isinstance(event.module, nn.Embedding)
+        is_by_token = is_table and event.module.num_embeddings == subject.n_tokens
+        is_positions = is_table or any(word in path.lower() for word in ("pos", "rotary", "rope"))
+        return "embedding" if is_by_token else "positions" if is_positions else ""
+    if layer is None:
+        return "output" if all(one.attention is None for one in events[index:]) else ""
+    if layers.is_layer(path):
+        return "residual"
+    if own and (is_first_since or path == events[own[-1]].path):
+        return "out"
+    return "feed-forward" if any(FEED_FORWARD.search(part) for part in path.split(".")) else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,7 +416,7 @@ def compare_runs(
         'encoder.blocks.1.ffn'
     """
     one, two = Subject.of(first, inputs, tokenizer), Subject.of(second, inputs, tokenizer)
-    outputs, others = list(module_outputs(one, one.base)), list(module_outputs(two, two.base))
+    outputs, others = _module_outputs(one), _module_outputs(two)
     rows = [
         {"module": path, "other": path_two, "shape": tuple(value.shape), "difference": distance(value, value_two)}
         for (path, value), (path_two, value_two) in _paired(outputs, others, pairs)
@@ -324,6 +430,12 @@ def compare_runs(
     table = pd.DataFrame(rows)
     differs = bool((table["difference"] > limit).any())
     return RunComparison(table, limit, localise(exam, pair) if differs else None)
+
+
+def _module_outputs(subject: Subject) -> list[tuple[str, Tensor]]:
+    """Return the path and the output of every module, in the order of execution."""
+    events, _ = watch_events(subject, subject.base)
+    return [(event.path, event.values[0]) for event in events if event.kind == "output" and event.values]
 
 
 def _paired(

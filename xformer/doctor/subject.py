@@ -2,7 +2,6 @@
 
     subject = Subject.of(model, [5, 9, 2])
     subject.logits(Run(tokens, valid=valid))        [batch, pos, vocab], eval mode, no gradient
-    subject.record(Run(tokens))                     its activations by name
 
 The capabilities of a plain module follow from the names of its arguments: `attention_mask`, `position_ids`,
 `past_key_values`, … as in Transformers, and other common names (`ARGUMENTS`).
@@ -31,7 +30,6 @@ from xformer.adapters.huggingface_opening import (
     is_pair,
     n_target_tokens_of,
     n_tokens_of,
-    open_transformers,
     text_config,
 )
 from xformer.errors import InputError, UnavailableError, XformerError
@@ -117,6 +115,8 @@ class Subject:
     """The model from which this one was converted, if given."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Other arguments of `forward`, passed unchanged."""
+    needs_labels: bool = False
+    """Whether the model returns only the last position unless it is given labels."""
     tick: Callable[[], None] = lambda: None
     """A callback before each run of the model; an exception in it ends the check."""
 
@@ -166,7 +166,10 @@ class Subject:
         extra = {name: value for name, value in named.items() if name not in known}
         subject = cls(module, base, n_tokens, pad, tokenizer=tokenizer, text=text, original=original, extra=extra)
         try:
-            subject.logits(base)
+            n_outputs = subject.logits(base).shape[1]
+            if n_outputs == 1 < base.read.shape[1] and "labels" in subject.takes:
+                subject = replace(subject, needs_labels=True)
+                subject.logits(base)
         except XformerError:
             raise
         except Exception as error:  # a module may raise anything for inputs it cannot read
@@ -215,6 +218,8 @@ class Subject:
             named[name] = value
         if "keep" in takes:
             named.setdefault(takes["keep"], False)
+        if self.needs_labels:
+            named[takes["labels"]] = run.read
         return named
 
     def call(self, named: Mapping[str, Any], seed: int = 0) -> Any:
@@ -227,22 +232,32 @@ class Subject:
     @torch.no_grad()
     def logits(self, run: Run) -> Float[Tensor, "batch out vocab"]:
         """Return the outputs at every position of `run.read`, on the CPU."""
+        if not run.n_cached:
+            return self.last_call(run)().cpu()
         self.tick()
-        return self._logits(run.each(self._here)).cpu()
+        before, rest = self._halves(run.each(self._here))
+        return torch.cat([before, self._rest(run, rest)], dim=1).cpu()
 
-    def _logits(self, run: Run) -> Tensor:
+    def last_call(self, run: Run) -> Callable[[], Float[Tensor, "batch out vocab"]]:
+        """Return the last call of a run, which with a cache reads the tokens that are not cached; they are read here."""
+        self.tick()
+        run = run.each(self._here)
         if run.n_cached:
-            before, rest = self._halves(run)
-            if isinstance(self.module, Transformer):
-                return torch.cat([before, self.module.extend(*rest)], dim=1)
-            after = run.with_read(run.read[:, run.n_cached :])
-            return torch.cat([before, self.output_of(self.call(rest, run.seed), after)], dim=1)
+            rest = self._halves(run)[1]
+            return lambda: self._rest(run, rest)
         if isinstance(self.module, Transformer):
-            if run.recorded:
-                return self._recorded(run)["logits"]
-            with _own_randomness(self.device, run.seed):
-                return self.module(run.tokens, run.target, valid=run.valid, layout=_layout(run))
-        return self.output_of(self.call(self.arguments(run), run.seed), run)
+            return lambda: self._own(run)
+        return lambda: self.output_of(self.call(self.arguments(run), run.seed), run)
+
+    def _own(self, run: Run) -> Tensor:
+        tape = Tape((), ()) if run.recorded else None
+        with _own_randomness(self.device, run.seed):
+            return self.module(run.tokens, run.target, valid=run.valid, layout=_layout(run), tape=tape)
+
+    def _rest(self, run: Run, rest: Any) -> Tensor:
+        if isinstance(self.module, Transformer):
+            return self.module.extend(*rest)
+        return self.output_of(self.call(rest, run.seed), run.with_read(run.read[:, run.n_cached :]))
 
     def _halves(self, run: Run) -> tuple[Tensor, Any]:
         """Return the outputs of the cached tokens, and the arguments of the second call."""
@@ -269,15 +284,9 @@ class Subject:
         """Extract the logits, or the last hidden state of a model without a head, from the result of a call."""
         from xformer.adapters.any_module import output_at, output_path  # imported late: xformer models do not need it
 
-        def shown(returned: Any, arguments: dict[str, Any]) -> Tensor:
-            return output_at(returned, output_path(returned, arguments, self.module))
-
         output = getattr(returned, "start_logits", None)  # of an answer's start and end, one is enough for a check
-        output = shown(returned, self.arguments(run)) if output is None else output
-        if output.dim() == 3 and output.shape[1] == 1 < run.read.shape[1] and "labels" in self.takes:
-            # Some models return only the last position unless they are given labels.
-            named = self.arguments(run) | {self.takes["labels"]: run.read}
-            output = shown(self.call(named), named)
+        if output is None:
+            output = output_at(returned, output_path(returned, self.arguments(run), self.module))
         return output if output.dim() > 2 else output[:, None]
 
     @cached_property
@@ -289,34 +298,6 @@ class Subject:
     def has_output_by_position(self) -> bool:
         """Whether there is an output for every token, not one for the whole input."""
         return self.base_logits.shape[1] == self.base.read.shape[1]
-
-    @torch.no_grad()
-    def record(self, run: Run) -> dict[str, Tensor]:
-        """Return the activations of a call by name, in forward order: "decoder.0.attn.pattern", …
-
-        Raises:
-            XformerError: The attention of this model cannot be captured.
-        """
-        with _own_randomness(self.device, run.seed):
-            return {name: value.cpu() for name, value in self._recorded(run.each(self._here)).items()}
-
-    def _recorded(self, run: Run) -> dict[str, Tensor]:
-        if isinstance(self.module, Transformer):
-            if run.n_cached:
-                raise UnavailableError("Runs with a cache cannot be recorded.")
-            tape = Tape()
-            self.module(run.tokens, run.target, valid=run.valid, layout=_layout(run), tape=tape)
-            return dict(tape.activations)
-        named = self._halves(run)[1] if run.n_cached else self.arguments(run)
-        return self._opened.run(named, n_batch=len(run.tokens))
-
-    @cached_property
-    def _opened(self) -> Any:
-        from xformer.adapters.any_module import AnyModule  # imported late: xformer models do not need it
-
-        if hasattr(self.module, "main_input_name"):
-            return open_transformers(self.module, self.arguments(self.base))[0]
-        return AnyModule.open(self.module, self.arguments(self.base)).opened
 
     def changed(self, module: nn.Module) -> Subject:
         """Return the subject with another module."""
@@ -365,23 +346,42 @@ class Subject:
         """The machine epsilon of the weights, at least float32's: Transformers computes softmax and rotations in float32."""
         return max(torch.finfo(self.dtype).eps, torch.finfo(torch.float32).eps)
 
-    @property
+    @cached_property
     def max_len(self) -> int:
-        """The context length: from the configuration; else the smallest other embedding table that fits the input; else 512.
+        """The longest input that is known to be valid: the declared context length, but no more than any table or mask holds.
 
-        It must not be exceeded, because on a GPU an index beyond a table aborts the process.
+        Without a declaration or a table, it is the length of the given input. It must not be exceeded, because on a GPU an
+        index beyond a table aborts the process.
         """
         names = ("max_position_embeddings", "n_positions", "max_len", "block_size", "max_seq_len", "context_length")
-        for owner in (self.config, self.module):
-            for name in names:
-                value = getattr(owner, name, None)
-                if isinstance(value, int) and value > 0:
-                    return value
-        n = self.base.read.shape[1]
-        tables = [one.num_embeddings for one in self.module.modules() if isinstance(one, nn.Embedding)]
-        if self.n_tokens in tables:
-            tables.remove(self.n_tokens)
-        return min((rows for rows in tables if rows >= n), default=512)
+        given = (getattr(owner, name, None) for owner in (self.config, self.module) for name in names)
+        declared = [value for value in given if isinstance(value, int) and value > 0]
+        if self.is_transformers or isinstance(self.module, Transformer):
+            return declared[0] if declared else self.base.read.shape[1]
+        n, tables = max(self.base.read.shape[1], self.base.tokens.shape[1]), []
+        for one in self.module.modules():
+            if isinstance(one, nn.Embedding):
+                tables += [one.num_embeddings] if one.num_embeddings != self.n_tokens else []
+                continue
+            kept = [*one.named_buffers(recurse=False), *vars(one).items()]
+            kept += [
+                (name, value) for name, value in one.named_parameters(recurse=False) if "pos" in name or name == "pe"
+            ]
+            tables += [size for _, value in kept if isinstance(value, Tensor) for size in _lengths(value)]
+        return min((size for size in (*declared[:1], *tables) if size >= n), default=n)
+
+    @property
+    def unknown_arguments(self) -> list[str]:
+        """The arguments of `forward` that are not recognised."""
+        if isinstance(self.module, Transformer):
+            return []
+        names = [
+            name
+            for name, one in inspect.signature(self.module.forward).parameters.items()
+            if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        ]
+        known = set(self.takes.values())
+        return [name for name in (names if "tokens" in self.takes else names[1:]) if name not in known]
 
     def other_tokens(self, tokens: Tensor, seed: int = 0) -> Tensor:
         """Replace each token by another one that is not padding."""
@@ -397,14 +397,19 @@ class Subject:
         if isinstance(self.module, Transformer):
             return bool(self.module.config.causal) or self.module.config.architecture == "encoder-decoder"
         if self.is_transformers:
-            is_bidirectional = getattr(self.config, "is_causal", True) is False
+            flags = [getattr(self.config, name, True) for name in ("is_causal", "causal")]
+            is_bidirectional = False in flags or getattr(self.config, "attn_type", "") == "bi"  # XLM, XLNet
             return (is_causal_class(self.module) or is_pair(self.module)) and not is_bidirectional
         if (declared := declared_causal(self.module)) is not None:
             return declared
+        from xformer.adapters.any_module import AnyModule  # imported late: xformer models do not need it
+
+        named = self.arguments(self.base)
         try:
-            patterns = [value for name, value in self.record(self.base).items() if name.endswith("attn.pattern")]
-        except XformerError:
+            run = AnyModule.open(self.module, named).opened.run(named)
+        except Exception:  # its attention cannot be captured; a module may raise anything
             return False
+        patterns = [value for name, value in run.items() if name.endswith("attn.pattern")]
         return any(_share_ahead(pattern) < 0.5 for pattern in patterns if pattern.shape[-1] == pattern.shape[-2] > 2)
 
 
@@ -415,6 +420,14 @@ def declared_causal(module: nn.Module) -> bool | None:
         return any(value is True for value in flags)
     is_named = any(word in type(module).__name__.lower() for word in ("gpt", "causal", "decoder"))
     return True if is_named or any(_is_triangle(buffer) for buffer in module.buffers()) else None
+
+
+def _lengths(value: Tensor) -> tuple[int, ...]:
+    """Return the sizes that may limit the number of positions: of a mask or table, all axes but that of features."""
+    if value.dim() < 2:
+        return ()
+    is_square = value.shape[-1] == value.shape[-2]
+    return tuple(value.shape) if is_square or not value.is_floating_point() else tuple(value.shape[:-1])
 
 
 def _share_ahead(pattern: Float[Tensor, "batch head query key"]) -> float:

@@ -10,9 +10,11 @@ PyTorch functions that it calls are intercepted: the product of q and k, the sof
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from xformer.adapters import attention as written_out
 from xformer.adapters.attention import FORBIDDEN, SOFTMAXES, for_each_head
+from xformer.adapters.on_demand import tensors_in
 from xformer.doctor.subject import Run, Subject
 from xformer.model import Transformer
 
@@ -34,7 +37,7 @@ class Watched:
 
     Attributes:
         path: The module that computes it.
-        layer: Its layer in its stack, from 0; None if the path contains no number.
+        layer: Its layer in its stack, from 0; None if it could not be determined.
         entered: The input of the innermost module with a stream as input, [batch, pos, features]; None if there is none.
         q: The queries in the product with the keys; None if they could not be identified.
         k: The keys, per query head or per group; None if they could not be identified.
@@ -43,6 +46,7 @@ class Watched:
         axis: The axis of the softmax; −1 is the key axis.
         softmax: The output of the softmax.
         weights: The weights that are multiplied with the values; None if the product was not seen.
+        has_sink: Whether the softmax includes one extra score that belongs to no key (an attention sink).
         is_kernel: Whether an SDPA kernel computed the attention; softmax and weights are then computed from q and k.
     """
 
@@ -56,17 +60,18 @@ class Watched:
     softmax: Float[Tensor, "batch head query key"]
     weights: Float[Tensor, "batch head query key"] | None = None
     v: Float[Tensor, "batch kv_head key d_value"] | None = None
+    has_sink: bool = False
     is_kernel: bool = False
 
     @property
-    def is_square(self) -> bool:
-        """Whether there are as many keys as queries, not counting a sink."""
-        return self.scores.shape[-1] == self.scores.shape[-2] or self.has_sink
+    def pattern(self) -> Float[Tensor, "batch head query key"]:
+        """The weights that are multiplied with the values, or the softmax if the product was not seen."""
+        return self.softmax if self.weights is None else self.weights
 
     @property
-    def has_sink(self) -> bool:
-        """Whether the softmax includes one extra score that belongs to no key (an attention sink)."""
-        return self.scores.shape[-1] == self.scores.shape[-2] + 1
+    def is_square(self) -> bool:
+        """Whether there are as many keys as queries."""
+        return self.key_scores.shape[-1] == self.key_scores.shape[-2]
 
     @property
     def key_scores(self) -> Float[Tensor, "batch head query key"]:
@@ -79,15 +84,46 @@ class Watched:
         return self.key_scores > FORBIDDEN
 
 
-class Watch(TorchFunctionMode):
-    """Collect the attention operations of one run of a module, in forward order."""
+Chain = tuple[tuple[str, int], ...]
+"""The running modules, outermost first: the path of each, and the number of its earlier calls in this run."""
 
-    def __init__(self, module: nn.Module, n_batch: int) -> None:
+
+@dataclass(frozen=True, eq=False)
+class Event:
+    """What a run computed at one point: the inputs or outputs of a module, or an attention."""
+
+    kind: Literal["input", "output", "attention"]
+    chain: Chain
+    number: int
+    """The number of earlier events of this kind in this module."""
+    module: nn.Module
+    values: tuple[Tensor, ...] = ()
+    """The floating-point tensors of an input or output."""
+    attention: Watched | None = None
+
+    @property
+    def path(self) -> str:
+        """The path of the innermost module."""
+        return self.chain[-1][0]
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What identifies the event in another run of the same model."""
+        return self.kind, self.path, self.number
+
+
+class Watch(TorchFunctionMode):
+    """Collect the attention operations of one run of a module, in forward order; with `keep`, all inputs and outputs too."""
+
+    def __init__(self, module: nn.Module, n_batch: int, *, keep: bool = False) -> None:
         super().__init__()
         self.seen: list[Watched] = []
-        self._n_batch, self._products = n_batch, []
+        self.events: list[Event] = []
+        self._n_batch, self._keep, self._products = n_batch, keep, []
         self._open: Watched | None = None
-        self._stack: list[tuple[str, Tensor | None]] = []
+        self._module = module
+        self._stack: list[tuple[str, int, Tensor | None]] = []
+        self._counts: Counter[tuple[str, str]] = Counter()
         self._hooks = [hook for path, one in module.named_modules() for hook in self._follow(path, one)]
 
     def __exit__(self, *error: Any) -> None:
@@ -104,15 +140,35 @@ class Watch(TorchFunctionMode):
         def enter(_: nn.Module, args: Any, options: Any) -> None:
             given = [one for one in (*args, *options.values()) if isinstance(one, Tensor)]
             stream = next((one for one in given if one.dim() == 3 and one.is_floating_point()), None)
-            self._stack.append((path, stream))
+            number = self._counts["calls", path]
+            self._counts["calls", path] += 1
+            self._stack.append((path, number, stream))
+            self._happens("input", module, given)
 
-        def leave(*_: Any) -> None:
+        def leave(_: nn.Module, __: Any, output: Any) -> None:
+            self._happens("output", module, tensors_in(output))
             self._stack.pop()
 
         return (
             module.register_forward_pre_hook(enter, with_kwargs=True),
             module.register_forward_hook(leave, always_call=True),
         )
+
+    def _happens(
+        self,
+        kind: Literal["input", "output", "attention"],
+        module: nn.Module,
+        values: Sequence[Tensor] = (),
+        attention: Watched | None = None,
+    ) -> None:
+        if attention is None and (not self._keep or len(self._stack) == 1):  # the model's own are not a module's
+            return
+        chain = tuple((path, number) for path, number, _ in self._stack)
+        key = (kind, self.path)
+        # copied, because a later operation may modify them in place
+        kept = tuple(one.detach().to("cpu", copy=True) for one in values if one.is_floating_point())
+        self.events.append(Event(kind, chain, self._counts[key], module, kept, attention))
+        self._counts[key] += 1
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -148,7 +204,7 @@ class Watch(TorchFunctionMode):
             return
         n_query, n_key = scores.shape[-2:]
         fitting = [
-            factors
+            (shape[-1], factors)
             for shape, factors in self._products
             if shape.numel() in (scores.numel(), scores.numel() // n_key * (n_key - 1))
             and tuple(shape[-2:]) in ((n_query, n_key), (n_query, n_key - 1))
@@ -156,12 +212,14 @@ class Watch(TorchFunctionMode):
         if not fitting:  # the softmax of a router or of the output
             return
         self._products = []
-        q, k = (self._heads(one) for one in fitting[0]) if fitting[0] else (None, None)
+        n_product, factors = fitting[0]
+        q, k = (self._heads(one) for one in factors) if factors else (None, None)
         if k is not None and k.dim() == 4 and q is not None:
             k = k.transpose(-2, -1)
         axis = axis - scores.dim() if axis >= 0 else axis
         self._add(q, k, self._heads(scores), axis, self._heads(output.clone()))  # the model may modify it in place
         self._open = self.seen[-1]
+        self._open.has_sink = n_product < n_key
 
     def _weights(self, factors: Sequence[Tensor], *, has_layout: bool) -> bool:
         """Return whether this product is weights · values of the open attention; if so, store both."""
@@ -176,11 +234,10 @@ class Watch(TorchFunctionMode):
         return False
 
     def _add(self, q: Tensor | None, k: Tensor | None, scores: Tensor, axis: int, softmax: Tensor) -> None:
-        numbers = [int(word) for word in self.path.split(".") if word.isdigit()]
-        before = sum(one.path == self.path for one in self.seen)  # layers may share one module
-        layer = numbers[0] + before if numbers else None
-        entered = next((stream for _, stream in reversed(self._stack) if stream is not None), None)
-        self.seen.append(Watched(self.path, layer, entered, q, k, scores, axis, softmax))
+        entered = next((stream for *_, stream in reversed(self._stack) if stream is not None), None)
+        one = Watched(self.path, None, entered, q, k, scores, axis, softmax)
+        self.seen.append(one)
+        self._happens("attention", self._module.get_submodule(self.path), attention=one)
 
     def _kernel(self, query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None) -> None:
         q, k = self._heads(query), self._heads(key)
@@ -206,6 +263,69 @@ class Watch(TorchFunctionMode):
         return pattern @ v, pattern
 
 
+class Layers:
+    """The layers of a model, told from where its attention is: a list of modules that contain attention is a list of layers.
+
+    A layer's number is its index in an `nn.ModuleList`, and its rank in an `nn.Sequential`, which may begin with an embedding.
+    """
+
+    def __init__(self, module: nn.Module, attentions: Sequence[str]) -> None:
+        self._starts: dict[
+            str, tuple[int, int]
+        ] = {}  # path of a layer → its number, and the number of layers in the list
+        self.attentions = tuple(dict.fromkeys(attentions))
+        for path in self.attentions:
+            if not any(_is_within(path, start) for start in self._starts):
+                self._starts |= self._list_of(module, path) or self._named_alike(path) or {path: (0, 1)}
+
+    def of(self, chain: Chain) -> int | None:
+        """Return the layer of the innermost running module; None outside the layers."""
+        for path, number in chain:  # a module that is called again is the next layer
+            if path in self._starts:
+                layer, n_layers = self._starts[path]
+                return layer + number * n_layers if layer >= 0 else None
+        return None
+
+    def is_layer(self, path: str) -> bool:
+        """Return whether a module is a whole layer."""
+        return path in self._starts and path not in self.attentions
+
+    def of_path(self, path: str) -> int | None:
+        """Return the layer of a module or parameter, as `of` does for the module's first call."""
+        parts = path.split(".")
+        return self.of(tuple((".".join(parts[:end]), 0) for end in range(1, len(parts) + 1)))
+
+    def _list_of(self, module: nn.Module, path: str) -> dict[str, tuple[int, int]]:
+        """Return the layers of the outermost list in which this attention is in one of several layers, or in the only one."""
+        parts = path.split(".")
+        for depth, part in enumerate(parts):
+            if not part.isdigit():
+                continue
+            prefix = "".join(f"{one}." for one in parts[:depth])
+            parent = module.get_submodule(".".join(parts[:depth]))
+            children = [name for name, _ in parent.named_children() if name.isdigit()]  # shared modules once
+            inside = [name for name in children if any(_is_within(one, prefix + name) for one in self.attentions)]
+            if len(inside) > 1 or len(inside) == len(children):
+                first = int(inside[0]) if isinstance(parent, nn.Sequential) else 0
+                return {prefix + name: (int(name) - first, len(inside)) for name in children}
+        return {}
+
+    def _named_alike(self, path: str) -> dict[str, tuple[int, int]]:
+        """Return layers that are numbered by their attributes' names: block1, block2."""
+        parts = path.split(".")
+        for depth, part in enumerate(parts):
+            prefix, stem = "".join(f"{one}." for one in parts[:depth]), part.rstrip("0123456789")
+            pattern = re.compile(rf"{re.escape(prefix + stem)}(\d+)(\.|$)")
+            numbers = sorted({int(found[1]) for one in self.attentions if (found := pattern.match(one))})
+            if stem and len(numbers) > 1:
+                return {f"{prefix}{stem}{number}": (rank, len(numbers)) for rank, number in enumerate(numbers)}
+        return {}
+
+
+def _is_within(path: str, outer: str) -> bool:
+    return path == outer or path.startswith(f"{outer}.")
+
+
 def watch(subject: Subject, run: Run, *, by_steps: bool = False) -> list[Watched]:
     """Return the attention operations of a run, in forward order; empty if none was seen.
 
@@ -215,19 +335,34 @@ def watch(subject: Subject, run: Run, *, by_steps: bool = False) -> list[Watched
         by_steps: Whether to take the path that computes the softmax explicitly, if the model has one.
     """
     if by_steps and isinstance(subject.module, Transformer):
-        subject = subject.shared()
-        with Watch(subject.module, len(run.tokens)) as watching:
-            subject.record(run)
-        return watching.seen
+        return watch_outputs(subject, replace(run, recorded=True))[0]
     return watch_outputs(stepwise(subject) if by_steps else subject, run)[0]
 
 
 def watch_outputs(subject: Subject, run: Run) -> tuple[list[Watched], Float[Tensor, "batch out vocab"]]:
     """Return the attention operations of a run, as `watch` does, and the outputs of the run."""
-    subject = subject.shared()
-    with Watch(subject.module, len(run.tokens)) as watching:
-        outputs = subject.logits(run)
+    watching, outputs = _watched(subject, run)
     return watching.seen, outputs
+
+
+def watch_events(subject: Subject, run: Run) -> tuple[list[Event], Layers]:
+    """Return everything that the modules of a run read and computed, in forward order, and the layers of the model."""
+    watching, outputs = _watched(subject, run, keep=True)
+    events = [*watching.events, Event("output", (("output", 0),), 0, subject.module, (outputs.cpu(),))]
+    return events, Layers(subject.module, [one.path for one in watching.seen])
+
+
+@torch.no_grad()
+def _watched(subject: Subject, run: Run, *, keep: bool = False) -> tuple[Watch, Tensor]:
+    subject = subject.shared()
+    last_call = subject.last_call(run)
+    with Watch(subject.module, len(run.tokens), keep=keep) as watching:
+        outputs = last_call()
+    layers = Layers(subject.module, [one.path for one in watching.seen])
+    for event in watching.events:
+        if event.attention is not None:
+            event.attention.layer = layers.of(event.chain)
+    return watching, outputs
 
 
 def stepwise(subject: Subject) -> Subject:

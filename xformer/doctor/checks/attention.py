@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from xformer.adapters.attention import FORBIDDEN
+from xformer.adapters.on_demand import tensors_in
 from xformer.doctor.check import Exam, Finding, assume, broken, check
 from xformer.doctor.subject import Run, Subject
 from xformer.doctor.watch import Watched, stepwise, watch
@@ -68,8 +68,7 @@ def finding_at(
     one: Watched, cell: dict[str, int], sentence: str, remedy: str, size: float, cause: str = "pattern"
 ) -> Finding:
     """Return a finding of a broken rule at one cell of one attention."""
-    weights = one.softmax if one.weights is None else one.weights
-    pattern = weights[0, cell["head"]].detach()
+    pattern = one.pattern[0, cell["head"]].detach()
     return broken(sentence, remedy, size, cause=cause, layer=one.layer, pattern=pattern, **cell)
 
 
@@ -107,15 +106,7 @@ def _returned(subject: Subject, run: Run) -> list[Tensor]:
         output = subject.call(subject.arguments(run) | {subject.takes["attention"]: True})
     given = getattr(output, "attentions", None if subject.is_transformers else output)
     n = run.read.shape[1]
-    return [one for one in _tensors(given) if one.dim() == 4 and tuple(one.shape[-2:]) == (n, n)]
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict | list | tuple):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(one)
+    return [one for one in tensors_in(given) if one.dim() == 4 and tuple(one.shape[-2:]) == (n, n)]
 
 
 @check("mask_constant", "masked scores are so low that their weights are exactly 0, even for 10 times larger scores")

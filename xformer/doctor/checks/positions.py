@@ -19,6 +19,7 @@ from xformer.doctor.check import (
     Pair,
     assume,
     broken,
+    by,
     check,
     distance,
     share,
@@ -78,7 +79,7 @@ def position_shift(exam: Exam) -> Finding:
         raise NotApplicableError("It could not be determined whether this model's positions are relative.")
     is_relative = distance(stream[0], stream[worst]) <= limit
     assume(is_relative, "Positions are added to the embeddings, so they are not relative.")
-    sentence = f"Shifting all positions by {shifts[worst - 1]} changes the outputs by {share(size)}."
+    sentence = f"Shifting all positions by {shifts[worst - 1]} changes the outputs {by(size)}."
     remedy = "Rotate queries and keys by the same positions, and values not at all; compute biases from distances only."
     for one, after in zip(seen, [*seen[1:], None], strict=True):
         scores = one.key_scores.masked_fill(~one.allowed, 0.0).double()

@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from xformer.diagnosis.diagnose import examine
-from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, check, distance, share
+from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, by, check, distance
 from xformer.doctor.localise import first_not_finite
 from xformer.doctor.subject import Subject
 from xformer.formatting import error_message
@@ -29,7 +29,8 @@ def finite(exam: Exam) -> Finding:
     if bool(subject.base_logits.isfinite().all()):
         return Finding("holds", "All outputs are finite.")
     place = first_not_finite(subject, subject.base)
-    sentence = f"The outputs contain NaN or infinity; the first activation that does is {place.name}."
+    name = "the output" if place is None else place.name
+    sentence = f"The outputs contain NaN or infinity; the first activation that does is {name}."
     remedy = "Look for weights that are not finite, a division by 0, or an overflow of the weights' type."
     return Finding("broken", sentence, remedy, float("inf"), exam.floor, place=place)
 
@@ -40,7 +41,7 @@ def determinism(exam: Exam) -> Finding:
     base, size = exam.subject.base, exam.change_when_repeated
     if size <= exam.limit:
         return Finding("holds", "Repeating an input gives the same output.", size=size, floor=exam.floor)
-    sentence = f"Repeating the same input changes the outputs by {share(size)}."
+    sentence = f"Repeating the same input changes the outputs {by(size)}."
     remedy = (
         "Look for dropout or other randomness that ignores eval mode (F.dropout without training=self.training), and for "
         "state that persists between calls."
@@ -65,7 +66,7 @@ def backends(exam: Exam) -> Finding:
     names = ", ".join(pair.title for pair in pairs)
     rest = f" Not run: {', '.join(failed)}." if failed else ""
     holds = f"The other backends ({names}) give the same output.{rest}"
-    broken = "With the attention backend {title}, the output changes by {size}."
+    broken = "With the attention backend {title}, the output changes {by}."
     remedy = "Check the arguments passed to that backend: the mask, the scale, is_causal, and dropout."
     return exam.finding(pairs, sizes, holds, broken, remedy)
 

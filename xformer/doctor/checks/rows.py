@@ -8,10 +8,11 @@ from importlib import import_module
 import torch
 import torch.nn.functional as F
 
-from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, check
-from xformer.doctor.localise import first_not_finite
-from xformer.doctor.subject import Run
-from xformer.errors import XformerError
+from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, by, check, count, stacked
+from xformer.doctor.localise import first_not_finite, localise
+from xformer.doctor.subject import ARGUMENTS, Run
+from xformer.doctor.watch import watch
+from xformer.errors import UnavailableError
 from xformer.model import Transformer
 
 N_CHANGED = 6
@@ -53,7 +54,7 @@ def causality(exam: Exam) -> Finding:
     _assume_causal(exam)
     pairs = later_tokens(exam, exam.subject.base)
     holds = f"Changing a later token changes no earlier output ({len(pairs)} positions)."
-    broken = "With {title}, earlier outputs change by {size}: the model sees the future."
+    broken = "With {title}, earlier outputs change {by}: the model sees the future."
     return exam.compare(pairs, holds, broken, REMEDY)
 
 
@@ -65,13 +66,13 @@ def causality_with_attention(exam: Exam) -> Finding:
     assume(subject.can("attention"), "The model cannot return its attention weights.")
     base = replace(subject.base, with_attention=True)
     holds = "When attention weights are returned, changing a later token changes no earlier output."
-    broken = "With {title} and attention returned, earlier outputs change by {size}: that path ignores the mask."
+    broken = "With {title} and attention returned, earlier outputs change {by}: that path ignores the mask."
     remedy = "Check the branch that returns attention weights: it must apply the same mask as the other branch."
     found = exam.compare(later_tokens(exam, base), holds, broken, remedy)
     if found.verdict == "holds":
         at = range(subject.base.read.shape[1])
         same = [Pair(subject.base, base, at, title="requesting attention weights")]
-        broken = "Requesting attention weights changes the outputs by {size}."
+        broken = "Requesting attention weights changes the outputs {by}."
         remedy = "Check the branch that returns attention weights: it must give the same outputs as the other branch."
         found = exam.compare(same, holds, broken, remedy)
     if found.verdict == "broken" and causality(exam).verdict == "broken":
@@ -89,30 +90,39 @@ MASK_REMEDY = (
 )
 
 
-PADDING_BROKEN = "With {title}, the outputs at the real tokens change by {size}."
+def _pads(n: int, side: str) -> str:
+    return f"{count(n, 'pad')} on the {side}"
 
 
-def _padded(exam: Exam, run: Run, n: int, *, left: bool, content: int | None = None) -> Run:
-    """Return a run with `n` tokens of padding; if the model takes positions, they count from the first real token."""
+PADDING_BROKEN = "With {title}, the outputs at the real tokens change {by}."
+
+
+def _padded(exam: Exam, run: Run, n: int, *, left: bool, content: int | None = None, with_positions: bool) -> Run:
+    """Return a run with `n` tokens of padding, and if asked, with positions that count from the first real token."""
     sides = (n, 0) if left else (0, n)
     content = exam.subject.pad if content is None else content
     valid = F.pad(torch.ones_like(run.tokens), sides).bool()
-    positions = None
-    if exam.subject.can("positions") and run.target is None:
-        positions = (valid.long().cumsum(dim=1) - 1).clamp(min=0)
+    positions = (valid.long().cumsum(dim=1) - 1).clamp(min=0) if with_positions else None
     return replace(run, tokens=F.pad(run.tokens, sides, value=content), valid=valid, positions=positions)
 
 
 def _short(exam: Exam, n: int = PADDED_TOKENS) -> Run:
-    """Return a run over the first tokens of the input, with explicit positions if the model takes them."""
-    base = exam.subject.base
-    tokens = base.tokens[:, :n]
-    positions = torch.arange(tokens.shape[1])[None] if exam.subject.can("positions") and base.target is None else None
-    return replace(base, tokens=tokens, positions=positions)
+    """Return a run over the first tokens of the input, fewer than the model can read, so that there is room for padding."""
+    subject = exam.subject
+    n = max(1, min(n, subject.max_len - 3))
+    return replace(subject.base, tokens=subject.base.tokens[:, :n])
 
 
 def _assume_padding(exam: Exam) -> None:
-    assume(exam.subject.can("valid"), "The model takes no padding mask.")
+    subject = exam.subject
+    if subject.can("valid"):
+        return
+    unknown = subject.unknown_arguments
+    if named := [name for name in unknown if "pad" in name.lower()]:
+        what = f"The meaning of the argument {named[0]} is not known"
+        raise UnavailableError(f"{what}; a padding mask is recognised as {', '.join(ARGUMENTS['valid'])}.")
+    rest = f" None of its other arguments ({', '.join(unknown)}) is recognised as one." if unknown else ""
+    raise NotApplicableError(f"The model takes no padding mask.{rest}")
 
 
 def _pair(exam: Exam, base: Run, padded: Run, n_before: int, title: str) -> Pair:
@@ -129,19 +139,36 @@ def _pair(exam: Exam, base: Run, padded: Run, n_before: int, title: str) -> Pair
 def left_padding(exam: Exam) -> Finding:
     """Try every length from 0 to 40: some bugs appear only at a few (alignment to 8, 16 or 32)."""
     _assume_padding(exam)
-    base = _short(exam)
-    room = min(MAX_PADS, exam.subject.max_len - base.tokens.shape[1])
-    pairs = [
-        _pair(exam, base, _padded(exam, base, n, left=True), n, f"{n} pads on the left")
-        for n in range(max(0, room) + 1)
-    ]
-    holds = f"Padding on the left changes no output ({len(pairs)} lengths)."
+    subject, base = exam.subject, _short(exam)
+    room = min(MAX_PADS, subject.max_len - base.tokens.shape[1])
+
+    def compare(*, with_positions: bool) -> Finding:
+        pairs = [
+            _pair(exam, base, _padded(exam, base, n, left=True, with_positions=with_positions), n, _pads(n, "left"))
+            for n in range(max(0, room) + 1)
+        ]
+        holds = f"Padding on the left changes no output ({len(pairs)} lengths)."
+        return exam.compare(pairs, holds, PADDING_BROKEN, remedy)
+
     remedy = f"{MASK_REMEDY} Positions must count from the first real token."
-    found = exam.compare(pairs, holds, PADDING_BROKEN, remedy)
-    takes_no_positions = not exam.subject.can("positions") and not isinstance(exam.subject.module, Transformer)
-    if found.verdict == "broken" and takes_no_positions:
-        raise NotApplicableError("The model takes no positions, so padding on the left shifts its tokens.")
-    return found
+    found = compare(with_positions=False)  # as a caller would
+    if found.verdict == "holds" or isinstance(subject.module, Transformer):
+        return found
+    if base.target is not None or not subject.can("positions"):
+        place = None if found.pair is None else localise(exam, found.pair)
+        is_mask = place is not None and place.cause == "mask"
+        assume(is_mask, "The model takes no positions, so padding on the left shifts its tokens.")
+        return replace(found, place=place)
+    given = compare(with_positions=True)
+    if given.verdict == "broken":
+        return given
+    name = subject.takes["positions"]
+    if subject.is_transformers:  # generate() passes positions that count from the first real token
+        without = f"Without {name}, padding on the left changes the outputs {by(found.size or 0.0)}: positions count it"
+        assume(subject.causal, f"{without}. Pad on the right, or pass {name}.")
+        return replace(given, sentence=f"{given.sentence} {without}; generate() passes {name}.")
+    sentence = f"{found.sentence} Positions count the padding, unless {name} is given."
+    return replace(found, sentence=sentence, remedy="Count positions from the first real token, by default as well.")
 
 
 @check("right_padding", "padding on the right changes no output, whatever token it contains")
@@ -153,7 +180,13 @@ def right_padding(exam: Exam) -> Finding:
     other = int(subject.other_tokens(base.tokens)[0, 0])
     contents = [subject.pad] if not subject.has_output_by_position else [subject.pad, other]
     pairs = [
-        _pair(exam, base, _padded(exam, base, n, left=False, content=content), 0, f"{n} pads ({content}) on the right")
+        _pair(
+            exam,
+            base,
+            _padded(exam, base, n, left=False, content=content, with_positions=False),
+            0,
+            f"{count(n, 'pad')} ({content}) on the right",
+        )
         for n in (1, 3, 7)
         if n <= room
         for content in contents
@@ -167,10 +200,11 @@ def right_padding(exam: Exam) -> Finding:
 def batch(exam: Exam) -> Finding:
     """Compare the input alone with a batch of it, a longer and a shorter one; of equal lengths if the model takes no mask."""
     subject = exam.subject
-    base = subject.base if subject.reads_images else _short(exam, 12)
+    can_pad = subject.can("valid") and subject.has_output_by_position
+    base = _short(exam, 12) if can_pad else subject.base.with_read(subject.base.read[:, :12])
+    base = subject.base if subject.reads_images else base
     n = base.tokens.shape[1]
     other = subject.other_tokens(base.tokens, seed=1)
-    can_pad = subject.can("valid") and subject.has_output_by_position
     longer = min(3, subject.max_len - n) if can_pad else 0
     rows = [base.tokens, torch.cat([other, other[:, :longer]], dim=1), other[:, : max(1, n - 2)] if can_pad else other]
     width = n + longer
@@ -187,9 +221,9 @@ def batch(exam: Exam) -> Finding:
     return exam.compare(
         pairs,
         "An input gives the same output alone and in a batch of 3" + (" of unequal lengths." if can_pad else "."),
-        "In a batch of 3, the outputs of {title} change by {size}.",
+        "In a batch of 3, the outputs of {title} change {by}.",
         "Look for operations that mix rows: statistics over the batch (BatchNorm), a reshape that confuses the batch with "
-        "another axis, or a mask built only from the first row.",
+        "another axis, nn.MultiheadAttention without batch_first=True, or a mask built only from the first row.",
     )
 
 
@@ -199,15 +233,17 @@ def masked_row(exam: Exam) -> Finding:
     _assume_padding(exam)
     base, subject = _short(exam), exam.subject
     assume(base.tokens.shape[1] + 3 <= subject.max_len, f"{FULL} padding.")
-    run = _padded(exam, base, 3, left=True)
+    run, what = _padded(exam, base, 3, left=True, with_positions=False), "padding on the left"
     if not subject.causal or base.target is not None:
         assume(subject.has_output_by_position, "The model has a single output for the whole input.")
-        run = replace(run, valid=torch.zeros_like(run.tokens).bool())
+        full = _padded(exam, base, 3, left=False, with_positions=False)
+        run = stacked([full, replace(full, valid=torch.zeros_like(full.tokens).bool())])
+        what = "a row that is all padding"
     logits = subject.logits(run)
     if bool(logits.isfinite().all()):
         return Finding("holds", "Queries without any permitted key give finite outputs.")
-    n = int((~logits[0].isfinite()).any(dim=-1).sum())
-    sentence = f"When all keys of a query are masked (padding on the left), {n} outputs are NaN or infinite."
+    n = int((~logits.isfinite()).any(dim=-1).sum())
+    sentence = f"When all keys of a query are masked ({what}), outputs at {count(n, 'position')} are not finite."
     remedy = (
         "Look at the softmax of fully masked rows: −∞ everywhere gives NaN, which spreads to the next layer and to all "
         "gradients. Mask with a large finite number, or set such rows to 0."
@@ -232,13 +268,13 @@ def cache(exam: Exam) -> Finding:
     n = base.read.shape[1]
     assume(n >= 2, "The input has only one token; give at least two.")
     pairs = [
-        Pair(base, replace(base, n_cached=split), range(split, n), title=f"a cache of {split} tokens")
+        Pair(base, replace(base, n_cached=split), range(split, n), title=f"a cache of {count(split, 'token')}")
         for split in range(1, n)
     ]
     return exam.compare(
         pairs,
         f"Decoding with a cache gives the outputs of the full run ({n - 1} splits).",
-        "With {title}, the outputs of the remaining tokens change by {size}.",
+        "With {title}, the outputs of the remaining tokens change {by}.",
         "Check the positions of the new tokens (they start at the length of the cache), the causal mask for several new "
         "tokens, and how keys and values are appended.",
     )
@@ -251,10 +287,10 @@ def packing(exam: Exam) -> Finding:
     is_one_stream = subject.base.target is None and subject.has_output_by_position
     assume(subject.causal and is_one_stream, "Packing is for causal models with one stack.")
     assume(subject.can("segments") or _reads_packed_positions(exam), "The model takes no segment ids.")
-    tokens = subject.base.tokens[:, :N_TOKENS]
+    tokens = subject.base.tokens[:, : min(N_TOKENS, subject.max_len - FIRST_SEGMENT)]
     before = subject.other_tokens(tokens)[:, :FIRST_SEGMENT]
     n_before, n = before.shape[1], tokens.shape[1]
-    assume(n_before + n <= subject.max_len, f"{FULL} a second document.")
+    assume(n and n_before + n <= subject.max_len, f"{FULL} a second document.")
     segments = torch.tensor([[1] * n_before + [2] * n])
     positions = torch.tensor([[*range(n_before), *range(n)]]) if subject.can("positions") else None
     packed = Run(
@@ -263,7 +299,7 @@ def packing(exam: Exam) -> Finding:
     is_masked = packed.segments is not None or _blocks(exam, packed, n_before)
     assume(is_masked, "The model builds no mask from positions that restart.")
     pairs = [Pair(Run(tokens), packed, range(n), range(n_before, n_before + n), title="another document before it")]
-    leak = "With {title} in the row, outputs change by {size}: documents attend to each other."
+    leak = "With {title} in the row, outputs change {by}: documents attend to each other."
     finding = exam.compare(
         pairs,
         "A document gives the same output alone and packed after another one.",
@@ -292,12 +328,9 @@ def _with_cache(exam: Exam) -> Exam:
 
 def _blocks(exam: Exam, packed: Run, n_before: int) -> bool:
     """Return whether some layer masks the first document for the second."""
-    try:
-        recorded = exam.subject.record(packed)
-    except XformerError:
-        return False
-    patterns = [value for name, value in recorded.items() if name.endswith("attn.pattern")]
-    return any(float(pattern[:, :, n_before:, :n_before].abs().max()) == 0 for pattern in patterns)
+    n = packed.read.shape[1]
+    seen = [one for one in watch(exam.subject, packed) if one.key_scores.shape[-2:] == (n, n)]
+    return any(float(one.pattern[:, :, n_before:, :n_before].abs().max()) == 0 for one in seen)
 
 
 def _reads_packed_positions(exam: Exam) -> bool:

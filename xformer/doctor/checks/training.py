@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, check, distance, share
+from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, by, check, count, distance
 from xformer.doctor.subject import Run, Subject
+from xformer.doctor.watch import Layers, watch
 from xformer.model import Transformer
 
-IGNORED = -100
-"""The label of an ignored token (torch.nn.functional.cross_entropy)."""
+IGNORED = (-100, -1)
+"""The usual labels of ignored tokens: that of torch.nn.functional.cross_entropy, and that of many hand-written models."""
+NO_IGNORED = "The model ignores no label (−100 or −1), so there are no rows of unequal length."
 CHANCE = 0.9
 """A loss above this fraction of ln(vocabulary) counts as no better than guessing."""
 UNUSED = r"expert|router|mlp\.gate\.|k_proj\.bias|key\.bias|mask_token|pooler"
@@ -67,14 +70,15 @@ def gradients(exam: Exam) -> Finding:
     if not wrong:
         rest = f" ({len(silent)} outside the layers get none: {', '.join(silent[:3])})" if silent else ""
         return Finding("holds", f"All {len(named) - len(silent)} parameters of the layers get a gradient{rest}.")
-    number = re.search(r"\.(\d+)\.", wrong[0])
-    # the graph is cut right after the last parameter without a gradient
-    last = wrong[0] if number is None else [name for name in wrong if f".{number[1]}." in name][-1]
+    layers = Layers(subject.module, [one.path for one in watch(subject, subject.base)])
+    in_layers = [name for name in wrong if layers.of_path(name) is not None]
+    last = (in_layers or wrong)[-1]  # the graph is cut right after the last parameter without a gradient
+    few = f"{', '.join(silent[:4])}{' …' if len(silent) > 4 else ''}"
     return broken(
-        f"{len(wrong)} parameters get no gradient: {', '.join(wrong[:4])}{' …' if len(wrong) > 4 else ''}.",
+        f"{count(len(silent), 'parameter')} {'gets' if len(silent) == 1 else 'get'} no gradient: {few}.",
         "Look for .detach(), .data, torch.no_grad or an argmax between these parameters and the loss, and for modules that are "
         "created but never called.",
-        layer=None if number is None else int(number[1]),
+        layer=layers.of_path(last),
         cause=_part_of(last),
     )
 
@@ -122,8 +126,10 @@ def accumulation(exam: Exam) -> Finding:
     errors = {shift: _error(loss, logits, labels, shift) for shift in (1, 0)}  # both may be close by chance
     shift = min(errors, key=lambda one: errors[one])
     assume(errors[shift] <= 0.001 and n >= 4, "The loss is not the cross-entropy of its outputs.")
-    labels[1, n // 4 :] = IGNORED
-    expected, whole = _cross_entropy(logits, labels, shift), _loss(subject, tokens, labels)
+    ignored, whole = _with_ignored(subject, tokens, labels)
+    expected = _cross_entropy(logits, labels, shift, ignored)
+    as_token = _cross_entropy(logits, labels % logits.shape[-1], shift)  # a negative index counts from the end
+    assume(abs(whole - as_token) > 1e-4 or abs(expected - as_token) <= 1e-4, NO_IGNORED)
     size = abs(whole - expected) / max(abs(expected), 1e-12)
     way = " in one batch"
     if (
@@ -132,13 +138,13 @@ def accumulation(exam: Exam) -> Finding:
         and subject.causal
         and getattr(subject.module, "accepts_loss_kwargs", True)
     ):
-        n_items = int((labels[:, shift:] != IGNORED).sum())
+        n_items = int((labels[:, shift:] != ignored).sum())
         steps = sum(_loss(subject, tokens[i : i + 1], labels[i : i + 1], num_items_in_batch=n_items) for i in range(2))
         size, way = abs(steps - expected) / max(abs(expected), 1e-12), " in two steps of accumulation"
     if size <= max(exam.limit, 1e-4):
         return Finding("holds", "The loss is the mean over all labelled tokens.", size=size, floor=exam.floor)
     return broken(
-        f"With rows of unequal length, the loss{way} differs by {share(size)} from the mean over all tokens.",
+        f"With rows of unequal length, the loss{way} differs {by(size)} from the mean over all tokens.",
         "Divide the summed loss by the number of labelled tokens in the whole batch (num_items_in_batch); do not average "
         "rows first.",
         size,
@@ -155,9 +161,21 @@ def _loss(subject: Subject, tokens: Tensor, labels: Tensor, **more: Any) -> floa
     return math.nan if loss is None else float(loss)
 
 
-def _cross_entropy(logits: Tensor, labels: Tensor, shift: int) -> float:
+def _with_ignored(subject: Subject, tokens: Tensor, labels: Tensor) -> tuple[int, float]:
+    """Mark most labels of the second row as ignored, in place; return the mark that the model knows, and its loss."""
+    if subject.device.type != "cpu" and not subject.is_transformers:  # on a GPU an unknown label aborts the process
+        subject = subject.copied()
+        subject.module.cpu()
+    for ignored in IGNORED:
+        labels[1, tokens.shape[1] // 4 :] = ignored
+        with suppress(Exception):  # a model may raise anything for a label that it does not know
+            return ignored, _loss(subject, tokens, labels)
+    raise NotApplicableError(NO_IGNORED)
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor, shift: int, ignored: int = IGNORED[0]) -> float:
     logits, labels = logits[:, : logits.shape[1] - shift], labels[:, shift:]
-    return float(F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED))
+    return float(F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=ignored))
 
 
 def _error(loss: float, logits: Tensor, labels: Tensor, shift: int) -> float:
@@ -265,6 +283,6 @@ def conversion(exam: Exam) -> Finding:
     limit = max(exam.limit, 64 * eps)
     if size <= limit:
         return Finding("holds", "The model gives the same outputs as its original.", size=size, floor=exam.floor)
-    sentence = f"The outputs differ from the original's by {share(size)}."
+    sentence = f"The outputs differ from the original's {by(size)}."
     remedy = "Compare module by module: xformer.compare_runs(original, model, inputs)."
     return Finding("broken", sentence, remedy, size, exam.floor, pair)

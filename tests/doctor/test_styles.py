@@ -1,0 +1,157 @@
+"""Hand-written models in several styles: no finding in correct ones, and each planted fault in its layer by every check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import xformer
+from tests.doctor.checking import TOKENS, found
+from tests.doctor.llama import llama
+from tests.doctor.styles import (
+    LAYER,
+    BatchSecond,
+    CachedGPT,
+    ContextGPT,
+    LectureGPT,
+    PaddedGPT,
+    Pair,
+    UnknownMask,
+    WithoutPositions,
+)
+from xformer.adapters.any_module import AnyModule
+from xformer.doctor.check import Place
+from xformer.doctor.diagnosis import Diagnosis
+
+PAIR = {"input_ids": TOKENS, "decoder_input_ids": TOKENS[:, 3:12]}
+EQUAL = {"input_ids": TOKENS, "decoder_input_ids": TOKENS.flip(1)}
+STYLES: list[tuple[Callable[..., nn.Module], Any]] = [
+    (LectureGPT, TOKENS),
+    (CachedGPT, TOKENS),
+    (ContextGPT, TOKENS),
+    (Pair, PAIR),
+    (Pair, EQUAL),
+]
+FAULTS: list[tuple[Callable[..., nn.Module], Any, str, set[str]]] = [
+    (LectureGPT, TOKENS, "mask_lost", {"causality"}),
+    (LectureGPT, TOKENS, "weights_scaled", {"attention_rows"}),
+    (LectureGPT, TOKENS, "positions_mixed", {"causality"}),
+    (LectureGPT, TOKENS, "stream_detached", {"gradients"}),
+    (CachedGPT, TOKENS, "cache_replaced", {"cache"}),
+    (CachedGPT, TOKENS, "cache_in_wrong_order", {"cache"}),
+    (CachedGPT, TOKENS, "values_not_cached", {"cache"}),
+    (CachedGPT, TOKENS, "mask_lost_with_cache", {"cache"}),
+    (ContextGPT, TOKENS, "mask_lost", {"causality"}),
+    (Pair, PAIR, "mask_lost", {"causality"}),
+    (Pair, EQUAL, "mask_lost", {"causality"}),
+    (Pair, PAIR, "keys_of_decoder", {"causality"}),
+    (Pair, EQUAL, "keys_of_decoder", {"causality"}),
+    (Pair, PAIR, "padding_seen_by_encoder", {"right_padding", "batch"}),
+    (Pair, PAIR, "padding_seen_by_decoder", {"right_padding", "batch"}),
+]
+
+
+CHECKED = ["backends", "causality", "right_padding", "batch", "cache", "attention_rows", "gradients"]
+
+
+def failures(diagnosis: Diagnosis) -> list[str]:
+    return [f"{one.check}: {one.whole_sentence}" for one in (*diagnosis.broken, *diagnosis.could_not_run)]
+
+
+@pytest.mark.parametrize(("style", "inputs"), STYLES)
+def test_correct_models_have_no_finding_and_every_check_runs(style: Callable[..., nn.Module], inputs: Any) -> None:
+    diagnosis = xformer.diagnose(style(), inputs)
+    assert failures(diagnosis) == []
+    assert diagnosis.ok
+
+
+@pytest.mark.parametrize(("style", "inputs", "fault", "checks"), FAULTS)
+def test_every_check_names_the_layer_of_the_fault(
+    style: Callable[..., nn.Module], inputs: Any, fault: str, checks: set[str]
+) -> None:
+    diagnosis = xformer.diagnose(style(fault), inputs, checks=CHECKED)
+    assert {one.check for one in diagnosis.broken} == checks, failures(diagnosis)
+    assert [one.place.layer for one in diagnosis.broken if one.place is not None] == [LAYER] * len(checks)
+    assert diagnosis.could_not_run == ()
+
+
+def test_attention_over_the_rows_of_a_batch_is_found() -> None:
+    finding = found("batch", BatchSecond())
+    assert finding.verdict == "broken", finding.sentence
+    assert "over the rows of the batch" in finding.whole_sentence
+
+
+def test_a_block_that_raises_out_of_context_is_not_the_output_head() -> None:
+    model: Any = llama()
+    model.model.layers[1].self_attn.register_forward_pre_hook(_mask_of_zeros, with_kwargs=True)
+    finding = found("causality", model)
+    assert finding.verdict == "broken"
+    assert finding.place is not None
+    assert (finding.place.layer, finding.place.cause) == (1, "mask")
+    assert AnyModule.open(ContextGPT(), TOKENS).opened.head is None
+
+
+def _mask_of_zeros(_: nn.Module, args: Any, more: Any) -> Any:
+    n = more["hidden_states"].shape[1]
+    return args, more | {"attention_mask": torch.zeros(1, 1, n, n)}
+
+
+def test_the_verdict_is_kept_where_the_fault_cannot_be_located(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise KeyError("no such module")
+
+    monkeypatch.setattr("xformer.doctor.diagnosis.localise", fail)
+    diagnosis = xformer.diagnose(LectureGPT("mask_lost"), TOKENS, checks=["causality"])
+    assert [one.place for one in diagnosis.broken] == [None]
+    assert not diagnosis.ok
+
+
+def test_findings_closest_to_the_cause_come_first() -> None:
+    diagnosis = xformer.diagnose(LectureGPT("mask_lost"), TOKENS, checks=["finite", "gradients", "causality"])
+    first, last = diagnosis.broken[0], replace(diagnosis.broken[0], place=None, check="backends")
+    later = replace(first, place=Place("", "norm", LAYER + 1), check="cache")
+    assert Diagnosis((last, later, first)).broken == (first, later, last)
+
+
+def test_a_check_that_could_not_run_is_part_of_the_verdict() -> None:
+    model = UnknownMask()
+    diagnosis = xformer.diagnose(model, TOKENS, checks=["causality", "right_padding"])
+    assert not diagnosis.broken
+    assert not diagnosis.ok
+    assert repr(diagnosis).startswith("0 of 1 checks are broken, 1 could not run\n  right_padding: ")
+    assert "The meaning of the argument pad_mask is not known" in diagnosis.could_not_run[0].sentence
+
+
+def test_padding_on_the_left_is_checked_as_a_caller_would_call() -> None:
+    finding = found("left_padding", PaddedGPT())
+    assert finding.verdict == "broken"
+    assert "Positions count the padding, unless position_ids is given." in finding.sentence
+    assert found("left_padding", WithoutPositions()).verdict == "not applicable"
+
+
+def test_ignored_labels_are_those_of_the_model() -> None:
+    assert found("accumulation", LectureGPT()).verdict == "holds"
+
+
+def test_all_parameters_without_a_gradient_are_counted() -> None:
+    model = LectureGPT("stream_detached")
+    n = 2 + sum(len(list(block.parameters())) for block in list(model.blocks)[: LAYER + 1])
+    assert found("gradients", model).sentence.startswith(f"{n} parameters get no gradient")
+
+
+def test_no_check_exceeds_a_mask_of_fixed_size() -> None:
+    longest = 0
+
+    def measure(_: nn.Module, args: Any) -> None:
+        nonlocal longest
+        longest = max(longest, args[0].shape[1])
+
+    model = ContextGPT()
+    model.embed.register_forward_pre_hook(measure)
+    xformer.diagnose(model, TOKENS)
+    assert longest == TOKENS.shape[1]  # nothing declares more
