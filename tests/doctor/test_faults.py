@@ -54,7 +54,7 @@ NOT_ASKED = {"special_tokens", "conversion"}
 """Checks that need a tokenizer or an original."""
 RIGHT: list[tuple[str, dict[str, Any], set[str]]] = [
     ("plain", {"window": 5}, {"equations"}),
-    ("llama", {}, {"equations", "window"}),
+    ("llama", {}, {"equations", "window", "packing"}),  # it reads documents from positions only without a cache
     ("own", {"window": 5}, {"causality_with_attention", "position_shift", "accumulation", "tied_weights"}),
 ]
 """Models without a fault, and the checks that do not apply to each."""
