@@ -155,3 +155,24 @@ def test_no_check_exceeds_a_mask_of_fixed_size() -> None:
     model.embed.register_forward_pre_hook(measure)
     xformer.diagnose(model, TOKENS)
     assert longest == TOKENS.shape[1]  # nothing declares more
+
+
+def test_a_permutation_model_is_bidirectional() -> None:
+    from transformers import XLNetConfig, XLNetLMHeadModel
+
+    torch.manual_seed(0)
+    model = XLNetLMHeadModel(XLNetConfig(vocab_size=53, d_model=24, n_layer=2, n_head=2, d_inner=32)).eval()
+    finding = found("causality", model)
+    assert finding.verdict == "not applicable", finding.sentence
+
+
+def test_the_screen_says_that_a_check_could_not_run() -> None:
+    from pages.bug_lab.your_model import Examination, _headline
+    from xformer.doctor.check import CHECKS, Finding
+
+    findings = [Finding("holds", "It holds.", check=name) for name in CHECKS]
+    examination, model = Examination("a model", (), findings), Any
+    assert "No errors found" in _headline(examination, Diagnosis(tuple(findings)), model)  # pyright: ignore[reportArgumentType]
+    findings[3] = Finding("could not run", "The check could not run: KeyError: 'x'", check=findings[3].check)
+    said = _headline(examination, Diagnosis(tuple(findings)), model)  # pyright: ignore[reportArgumentType]
+    assert said.startswith("**1 check could not run**")
