@@ -365,8 +365,9 @@ def exercises(name: str) -> tuple[int, ...]:
     """Return the steps of a shipped lesson that have an exercise, counted from 0; none if there is no such lesson."""
     from xformer.live.lesson import Exercise
 
-    steps = lessons()[name].steps if name in lessons() else ()
-    return tuple(at for at, step in enumerate(steps) if any(isinstance(part, Exercise) for part in step.parts))
+    if (lesson := lessons().get(name)) is None:
+        return ()
+    return tuple(at for at, step in enumerate(lesson.steps) if any(isinstance(part, Exercise) for part in step.parts))
 
 
 async def _lesson(request: Request, room: Room) -> Response:
