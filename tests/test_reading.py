@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 import xformer
 from tests.layers.reference import model_config
+from tests.training.tiny import random_model
 from xformer import edits
 from xformer.adapters import BareModel, TaskModel
 from xformer.errors import CheckpointError, EditError, InputError
@@ -180,3 +181,16 @@ def test_an_apply_function_with_a_wrong_result_raises_edit_error() -> None:
     ):
         with pytest.raises(EditError, match=words):
             read(CHECKPOINTS / "reverse", "3 7 12 9", edits=[edits.apply(name, function)])
+
+
+def test_sources_and_targets_of_a_pair_are_given_as_rows_of_ids() -> None:
+    model = random_model("encoder-decoder")
+    wanted = xformer.read(model, ([3, 7, 1], [2, 5]))
+    for inputs in ((torch.tensor([[3, 7, 1]]), torch.tensor([[2, 5]])), ([[3, 7, 1]], [[2, 5]])):
+        assert torch.equal(xformer.read(model, inputs).logits, wanted.logits)
+    batch = xformer.read(model, ([[3, 7, 1], [4, 2]], [[2, 5], [6, 1]]))
+    assert torch.allclose(batch.one(0).logits, wanted.logits, atol=1e-5)
+    with pytest.raises(InputError, match="one target for each source, got 2 and 1"):
+        xformer.read(model, ([[3, 7, 1], [4, 2]], [[2, 5]]))
+    with pytest.raises(InputError, match="Token ids are whole numbers"):
+        xformer.read(model, ([3, 7.5], [2, 5]))

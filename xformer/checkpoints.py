@@ -130,6 +130,7 @@ def to_bytes(checkpoint: Checkpoint) -> bytes:
     return content
 
 
+@torch.inference_mode(False)  # else no run of the model could be differentiated
 def load(path: str | Path) -> Checkpoint:
     """Load a checkpoint. The file is fully validated before the model is built, and cannot execute code.
 

@@ -27,7 +27,7 @@ from xformer import notebook_html
 from xformer.adapters import BareModel, ModelAdapter, TaskModel
 from xformer.adapters.adapter import ADDED, Gradients, Measure, label_added
 from xformer.adapters.adapter import gradients as gradients_of_run
-from xformer.adapters.attachment import unwrapped
+from xformer.adapters.attachment import EXPORTED, unwrapped
 from xformer.adapters.load import in_memory, is_external, opened_from, opened_module
 from xformer.adapters.on_demand import OnDemand
 from xformer.checkpoints import Checkpoint, load
@@ -393,6 +393,7 @@ def _numbered(sites: tuple[Site, ...], layer: int, what: str) -> Site:
     return sites[layer]
 
 
+@torch.inference_mode(False)  # tables may need gradients of the run later
 def read(
     model: Readable,
     inputs: Any,
@@ -552,6 +553,7 @@ def _recipe(model: object, inputs: Any, edits: Sequence[Edit], changes: str) -> 
     return Recipe(str(model), inputs if isinstance(inputs, str) else tuple(inputs), causal, changes)
 
 
+@torch.inference_mode(False)
 def adapter_of(model: Readable, inputs: Any = None, tokenizer: Any = None) -> ModelAdapter:
     """Return the adapter of a model, a checkpoint or a path; `inputs` are inputs with which a torch module can be run.
 
@@ -572,6 +574,8 @@ def adapter_of(model: Readable, inputs: Any = None, tokenizer: Any = None) -> Mo
         return BareModel(model.model, name) if model.task is None else TaskModel(model.model, model.task, name)
     if isinstance(model, nn.Module):
         return opened_module(model, inputs, tokenizer)
+    if type(model).__name__ == "ExportedProgram":  # importing its class takes long
+        raise UnavailableError(EXPORTED)
     if not hasattr(model, "to_example"):  # of a ModelAdapter
         raise InputError(
             f"A model is a path, a checkpoint or a torch module, got {model!r:.100}; try 'checkpoints/reverse'."

@@ -354,3 +354,20 @@ def test_each_of_two_streams_of_one_length_has_its_own_labels(is_image_first: bo
     labels = [token_names(reading, site, (6, 6)) for site in reading.attention]
     tokens, numbers = tuple("314159"), tuple("012345")
     assert labels == [(numbers, numbers), (tokens, tokens)]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_pytorch_encoder_with_padding_is_read(norm_first: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 37, batch_first=True, norm_first=norm_first)
+    module = nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first).eval()
+    x, padding = torch.randn(2, 6, 16), torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
+    with torch.no_grad():
+        fast = module(x, src_key_padding_mask=padding)
+    reading = xformer.read(module, {"src": x, "src_key_padding_mask": padding})
+    assert torch.allclose(reading.logits[~padding], fast[~padding], **CLOSE)
+    assert torch.allclose(reading.logits, module(x, src_key_padding_mask=padding), **CLOSE)  # with gradients
+    note = "At padding, the fast path of nn.TransformerEncoder returns zeros"
+    assert (note in str(reading.subject.verification)) == bool((fast[padding] == 0).all())
+    assert norm_first != bool((fast[padding] == 0).all())

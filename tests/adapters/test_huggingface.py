@@ -142,3 +142,63 @@ def test_tokens_are_shown_in_readable_form() -> None:
         (["the", "##ing"], ("the", "##ing")),
     ):
         assert readable(vocabulary) == shown
+
+
+@pytest.mark.parametrize(
+    ("inputs", "rows"),
+    [
+        ((torch.tensor([[5, 6, 7, 8]]), torch.tensor([[9, 8]])), [([5, 6, 7, 8], [9, 8])]),
+        (([[5, 6, 7, 8]], [[9, 8]]), [([5, 6, 7, 8], [9, 8])]),
+        ((torch.tensor([[5, 6], [7, 8]]), torch.tensor([[9, 8], [7, 6]])), [([5, 6], [9, 8]), ([7, 8], [7, 6])]),
+        (([[5, 6, 7], [8]], [[9], [8, 7]]), [([5, 6, 7], [9]), ([8], [8, 7])]),
+        ([(torch.tensor([[5, 6]]), torch.tensor([[9, 8]]))], [([5, 6], [9, 8])]),
+    ],
+)
+def test_sources_and_targets_are_given_as_rows_of_ids(inputs: Any, rows: list[tuple[list[int], list[int]]]) -> None:
+    reading, model = xformer.read(FAMILIES["T5"].make(), inputs), FAMILIES["T5"].make()
+    for at, (source, target) in enumerate(rows):
+        with torch.no_grad():
+            stock = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[0, *target[:-1]]])).logits
+        assert torch.allclose(reading.logits[at, : len(target)], stock[0], rtol=0, atol=1e-4)
+        assert reading.one(at).answer == tuple(target)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "reason"),
+    [
+        ((torch.tensor([[5, 6], [7, 8]]), torch.tensor([[9, 8]])), "one target for each source, got 2 and 1"),
+        ((torch.tensor([[5.0, 6.0]]), torch.tensor([[9, 8]])), "Token ids are whole numbers"),
+        (([5, 6.5], [7]), "Token ids are whole numbers"),
+        (([[[5, 6], [7, 8]]], [[9]]), "Token ids are whole numbers"),
+    ],
+)
+def test_other_pairs_are_refused(inputs: Any, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        xformer.read(FAMILIES["T5"].make(), inputs)
+
+
+def test_special_tokens_that_a_text_already_has_are_not_added_again() -> None:
+    from tokenizers import processors
+
+    words, model = tokenizer(), FAMILIES["Llama"].make()
+    special = [("[BOS]", 1), ("[EOS]", 2)]
+    both = processors.TemplateProcessing(single="[BOS] $A [EOS]", special_tokens=special)
+    words.backend_tokenizer.post_processor = processors.TemplateProcessing(single="[BOS] $A", special_tokens=special)
+    words.chat_template = "{{ bos_token }} {{ messages[0]['content'] }}"
+    chat = words.apply_chat_template([{"role": "user", "content": "the cat sat"}], tokenize=False)
+    assert xformer.read(model, chat, tokenizer=words).tokens == ("[BOS]", "the", "cat", "sat")
+    assert xformer.read(model, "the cat sat", tokenizer=words).tokens == ("[BOS]", "the", "cat", "sat")
+    assert xformer.read(model, "[BOS] [BOS] the", tokenizer=words).tokens == ("[BOS]", "[BOS]", "the")
+    words.backend_tokenizer.post_processor = both
+    assert xformer.read(model, "[BOS] the cat [EOS]", tokenizer=words).tokens == ("[BOS]", "the", "cat", "[EOS]")
+    assert xformer.read(model, "", tokenizer=words).tokens == ("[BOS]", "[EOS]")
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # from PEFT itself
+def test_the_folder_of_an_adapter_is_refused_by_name(tmp_path: Path) -> None:
+    peft: Any = pytest.importorskip("peft", reason="peft is not installed: its models were NOT tested")
+    peft.get_peft_model(FAMILIES["Llama"].make(), peft.LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(
+        tmp_path
+    )
+    with pytest.raises(ModelFileError, match="has a PEFT adapter, which changes another model; load both with peft"):
+        xformer.read(tmp_path, [5, 6, 7])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 import xformer
 from tests.adapters.families import FAMILIES
+from tests.adapters.test_attachment import Written
 from tests.adapters.test_huggingface import tokenizer
 from xformer.errors import InputError, UnavailableError
 
@@ -153,3 +156,37 @@ def test_virtual_tokens_of_an_encoder_are_labelled(name: str) -> None:
     assert reading.tokens_of("encoder") == ("added 1", "added 2", "added 3", "5", "9", "14")
     with torch.no_grad():
         assert torch.allclose(reading.logits, model(**inputs).logits, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("where", ["memory", "disk", "both"])
+def test_an_offloaded_model_is_read_and_analysed_like_the_model_itself(where: str, tmp_path: Path) -> None:
+    accelerate: Any = pytest.importorskip("accelerate")
+    model, ids = llama(), torch.tensor([[5, 6, 7, 8]])
+    wanted = xformer.read(llama(), ids)
+    if where == "memory":
+        model = accelerate.cpu_offload(model)
+    elif where == "disk":
+        model = accelerate.disk_offload(model, str(tmp_path))
+    else:
+        places = {"model": "cpu", "model.layers.1": "disk", "lm_head": "disk", "model.norm": "disk"}
+        places = {**{f"model.{name}": "cpu" for name in ("embed_tokens", "layers.0", "rotary_emb")}, **places}
+        del places["model"]
+        model = accelerate.dispatch_model(model, places, main_device="cpu", offload_dir=str(tmp_path))
+    reading = xformer.read(model, ids)
+    assert torch.equal(reading.logits, wanted.logits)
+    for name, options in {
+        "lens": {}, "attribution": {"position": 2}, "head_effects": {}, "neighbours": {"token": 5},
+        "promotion": {"layer": 1, "position": 2}, "score_attribution": {"layer": 1, "head": 0, "query": 3, "key": 1},
+    }.items():  # fmt: skip
+        found, table = (getattr(xformer.analysis, name)(run, **options) for run in (reading, wanted))
+        pd.testing.assert_frame_equal(found, table, atol=1e-5)
+    assert {weight.device.type for weight in model.model.layers[1].parameters()} == {"meta"}
+
+
+@pytest.mark.filterwarnings("ignore:.*isinstance.treespec:FutureWarning")  # from torch.export itself
+def test_an_exported_program_is_refused_by_name() -> None:
+    model, ids = Written().eval(), torch.tensor([[5, 6, 7, 8]])
+    program: Any = torch.export.export(model, (ids,))
+    for exported in (program, program.module(), torch.export.unflatten(program)):
+        with pytest.raises(UnavailableError, match="read the module that it was exported from"):
+            xformer.read(exported, ids)

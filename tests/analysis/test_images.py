@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import xformer
+from tests.adapters.families import FAMILIES
+from tests.adapters.test_attachment import Written
 from tests.layers.reference import randomise
 from xformer.adapters import TaskModel
 from xformer.analysis.feed_forward import survey
@@ -17,7 +19,7 @@ from xformer.analysis.images import (
     patch_weights,
     predict_test_images,
 )
-from xformer.errors import InputError
+from xformer.errors import InputError, UnavailableError
 from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.tasks import Task
@@ -89,3 +91,10 @@ def test_a_survey_counts_blank_pixels_and_each_test_image_once(subject: TaskMode
     assert [layer.n_positions for layer in found.layers.values()] == [17 * N_TEST] * 2
     assert {len(image) for image in found.inputs} == {64}
     assert {*found.inputs} == {tuple(image) for image in digit_images()[1].pixels.tolist()}
+
+
+def test_classes_need_a_model_that_classifies_its_whole_input() -> None:
+    text = FAMILIES["GPT-2"].make()
+    for reading in (xformer.read(Written(), torch.tensor([[5, 6]])), xformer.read(text, [5, 6, 7])):
+        with pytest.raises(UnavailableError, match="does not classify its input as a whole"):
+            classes(reading)

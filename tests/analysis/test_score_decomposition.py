@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import xformer
 from tests.adapters.families import FAMILIES
 from tests.analysis.duel import of_family
-from xformer import edits
+from xformer import analysis, edits
 from xformer.analysis.residual import attribution
 from xformer.analysis.score_decomposition import (
     HeadInput,
@@ -270,3 +272,17 @@ def test_removing_distance_subtracts_the_position_bias_from_the_scores() -> None
     [distance] = [one for one in contributions(score_parts(reading, **cell)) if one.side is None]
     was, now = check(reading, without, **cell).set_index("what").loc["advantage"]
     assert was - now == pytest.approx(distance.removal, abs=1e-4)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_callers_gradient_mode_does_not_matter(mode: Callable[[], AbstractContextManager[None]]) -> None:
+    cell = {"layer": 1, "head": 0, "query": 4, "key": 1}
+    models = ("checkpoints/induction", "3 7 12 5 3 7 12"), (FAMILIES["GPT-2"].make(), torch.tensor([[5, 6, 7, 8, 9]]))
+    for model, inputs in models:
+        reading = xformer.read(model, inputs)
+        wanted, effects = analysis.score_attribution(reading, **cell), analysis.head_effects(reading)
+        with mode():
+            pd.testing.assert_frame_equal(analysis.score_attribution(reading, **cell), wanted)
+            again = xformer.read(model, inputs if isinstance(inputs, str) else inputs.clone())
+            pd.testing.assert_frame_equal(analysis.score_attribution(again, **cell), wanted)
+            pd.testing.assert_frame_equal(analysis.head_effects(again), effects)

@@ -340,6 +340,7 @@ class Gradients(Mapping[str, Tensor]):
         return len(self.gradients)
 
 
+@torch.inference_mode(False)
 def gradients(
     subject: ModelAdapter, example: Example, measure: Measure, names: Sequence[str], edits: Sequence[Edit] = ()
 ) -> Gradients:

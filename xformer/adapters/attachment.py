@@ -27,6 +27,7 @@ from torch.utils.hooks import RemovableHandle
 
 from xformer.adapters.capture_backends import Backend, register
 from xformer.adapters.layout import Layout, Side, Tap, routing
+from xformer.adapters.offload import device_of, is_offloaded
 from xformer.adapters.probe import ActiveRun, active_run, running
 from xformer.errors import InputError, UnavailableError
 
@@ -94,7 +95,7 @@ def _containers(values: list[Any], seen: set[int]) -> Iterator[tuple[Any, Any]]:
 
 def on_device(inputs: Any, module: nn.Module) -> Any:
     """Copies of inputs on the device of a module's parameters."""
-    return copied(inputs, next((weight.device for weight in module.parameters()), torch.device("cpu")))
+    return copied(inputs, device_of(module))
 
 
 def copied(inputs: Any, device: torch.device | None = None) -> Any:
@@ -116,7 +117,7 @@ def _copy_tensors(value: Any, device: torch.device | None, memo: dict[int, Any],
         return
     seen.add(id(value))
     if isinstance(value, Tensor):
-        memo[id(value)] = value.to(value.device if device is None else device, copy=True)
+        memo[id(value)] = value.to(value.device if device is None else device, copy=True)  # no tensor of inference mode
     elif isinstance(value, nn.Module):
         memo[id(value)] = value  # part of a model, not of an input
     else:
@@ -126,14 +127,24 @@ def _copy_tensors(value: Any, device: torch.device | None, memo: dict[int, Any],
             _copy_tensors(one, device, memo, seen)
 
 
+EXPORTED = (
+    "An exported program is a graph without modules in which attention could be observed; read the module that it was exported "
+    "from."
+)
+
+
 def unwrapped(model: nn.Module) -> nn.Module:
     """Return the model inside DataParallel, DDP, `torch.compile` and PEFT adapters. PEFT's prompt-learning models stay wrapped.
 
     Raises:
-        UnavailableError: It is sharded by FSDP.
+        UnavailableError: It is sharded by FSDP, or was exported by `torch.export`.
         InputError: It has no weights yet.
     """
-    if {weight.device.type for weight in model.parameters()} == {"meta"}:
+    if type(model).__name__ == "UnflattenedModule" or {"eval", "_graph"} <= vars(model).keys():  # of torch.export
+        raise UnavailableError(EXPORTED)
+    if {weight.device.type for weight in model.parameters()} == {"meta"} and not any(
+        map(is_offloaded, model.modules())
+    ):
         raise InputError(f"{type(model).__name__} has no weights: they are on PyTorch's meta device; load them first.")
     kinds = {type(part).__name__ for part in (*model.modules(), *model.parameters())}
     if kinds & {"FullyShardedDataParallel", "DTensor"}:  # importing the classes takes a second

@@ -28,6 +28,7 @@ from xformer.adapters.layout import (
     routing,
 )
 from xformer.adapters.layout import blocks as blocks_of
+from xformer.adapters.offload import device_of, own_weight
 from xformer.adapters.probe import Attention, Call, Origin, Origins, Probe, Streams, is_causal, running
 from xformer.errors import InputError
 from xformer.site import Kind, Site, Stack
@@ -281,7 +282,8 @@ def _embeddings(
 
 def _is_by_place(call: Call, n: int) -> bool:
     """Whether the rows belong to consecutive positions, with any offset up to 3."""
-    table = call.module.get_parameter("weight")
+    table = own_weight(call.module)
+    assert table is not None
     rows = call.output.reshape(-1, n, call.output.shape[-1])[0]
     return any(len(table) >= at + n and torch.allclose(rows, table[at : at + n], atol=1e-6) for at in range(4))
 
@@ -311,7 +313,7 @@ class OutputHead:
     def __call__(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """The logits of a stream state, on its device."""
         device = stream.device
-        stream = stream.to(next((one.device for part in self.parts for one in part.parameters()), device))
+        stream = stream.to(device_of(*self.parts))
         with running(None):
             for part in self.parts:
                 stream = part(stream)
@@ -328,11 +330,10 @@ class OutputHead:
     @property
     def output_matrix(self) -> Float[Tensor, "vocab d_model"] | None:
         """The matrix times the factor, if the head is one matrix after at most one norm; else None."""
-        weight = getattr(self.parts[-1], "weight", None)
-        is_linear = len(self.parts) <= 2 and isinstance(weight, Tensor) and weight.dim() == 2
-        if not is_linear or weight is None:
+        weight = own_weight(self.parts[-1])
+        if len(self.parts) > 2 or weight is None or weight.dim() != 2:
             return None
-        return weight.detach() if self.factor == 1.0 else weight.detach() * self.factor
+        return weight if self.factor == 1.0 else weight * self.factor
 
 
 def find_output_head(seen: Probe, last: str, logits: Tensor, softcap: float | None) -> OutputHead:

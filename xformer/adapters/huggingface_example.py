@@ -46,7 +46,7 @@ from xformer.adapters.opening import ExternalAdapter, Inputs
 from xformer.adapters.own_models import NumbersInput, numbered
 from xformer.errors import InputError
 from xformer.tasks.batch import IGNORED
-from xformer.tasks.task import Example
+from xformer.tasks.task import Example, id_list, pair_rows
 
 N_WRITTEN = 24
 """The largest number of tokens that an encoder-decoder generates when no target is given."""
@@ -156,6 +156,8 @@ def _rows(model: HuggingFaceInputs, inputs: Any) -> list[Any]:
         if inputs.dim() not in (1, 2) or inputs.is_floating_point():
             raise InputError(f"Token ids are integers [pos] or [batch, pos], got {inputs.dtype} {list(inputs.shape)}.")
         return inputs.tolist() if inputs.dim() == 2 else [inputs.tolist()]
+    if model.shape.is_pair and (rows := pair_rows(inputs)) is not None:
+        return rows
     reads_two = model.shape.is_pair or model.output in ("answer_span", "next_sentence", "sequence_class")
     is_two = reads_two and isinstance(inputs, tuple) and len(inputs) == 2 and not isinstance(inputs[0], int)
     if isinstance(inputs, str) or is_two:
@@ -241,7 +243,7 @@ def _ids(model: HuggingFaceInputs, inputs: str | Sequence[int]) -> list[int]:
             _check_tokenizer(model)
         ids = list(model.input.read(inputs))
     else:
-        ids = [int(token) for token in inputs]
+        ids = id_list(inputs)
     n, most = model.shape.n_inputs, model.shape.max_len
     if not ids:
         raise InputError(f"{model.name} reads 1 to {most} tokens, got none; type a word.")
@@ -297,7 +299,7 @@ def _pair(model: HuggingFaceInputs, inputs: Any) -> Example:
         _check_tokenizer(model)
         target_ids = list(model.tokenizer(text_target=target.strip())["input_ids"])
     else:
-        target_ids = [int(token) for token in target]
+        target_ids = id_list(target)
     _check_range(model, target_ids, _n_target_tokens(model))
     labels, read = torch.tensor([target_ids]), torch.tensor([[start, *target_ids[:-1]]])
     if model.output == "vectors":

@@ -58,11 +58,14 @@ class TokenizedText(OpenText):
         return dict(self.purposes)
 
     def read(self, text: str) -> tuple[int, ...]:
-        """Tokenize a text, including special tokens."""
+        """Tokenize a text, including special tokens. Those at its ends that the text already has are not added again."""
         ids = tokenize(self.tokenizer, text.replace(_LINE_BREAK, "\n"))
         if not ids:
             raise InputError("This model reads text, got none; type a word.")
-        return ids
+        added = tuple(self.tokenizer("")["input_ids"])  # such as a BOS, which the template of a chat also writes
+        if added and ids[:2] == added[:1] * 2:
+            ids = ids[1:]
+        return ids[:-1] if added and len(ids) > 2 and ids[-2:] == added[-1:] * 2 else ids
 
     def text(self, source: Sequence[int]) -> str:
         """The text of the tokens, without the special tokens that the tokenizer adds."""

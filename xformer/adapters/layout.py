@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from xformer.adapters.offload import own_weight
 from xformer.adapters.probe import Attention, Call, Probe
 from xformer.site import Site, Stack
 
@@ -59,10 +60,11 @@ def heads_side_by_side(z: Tensor, n_query: int) -> Tensor:
 
 def _side(call: Call) -> bool | None:
     """The orientation of a matrix; None if the module does more than multiply and add a bias."""
-    weight, bias = call.module.get_parameter("weight").detach(), getattr(call.module, "bias", None)
+    weight, bias = own_weight(call.module), own_weight(call.module, "bias")
+    assert weight is not None
     for is_in_by_out, matrix in ((False, weight.T), (True, weight)):
         if matrix.shape == (call.input.shape[-1], call.output.shape[-1]):
-            product = call.input @ matrix + (0 if bias is None else bias.detach())
+            product = call.input @ matrix + (0 if bias is None else bias)
             if close(product, call.output):
                 return is_in_by_out
     return None

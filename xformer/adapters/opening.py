@@ -20,6 +20,7 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from xformer.adapters.adapter import Projection, Readout, WithoutTask
 from xformer.adapters.attachment import attached, detect_randomness, on_device, preserve_state, set_function
@@ -32,7 +33,8 @@ from xformer.adapters.capture_backends import (
     returned_patterns,
 )
 from xformer.adapters.find_layout import OutputHead, find_layout, find_output_head, numbered_axes
-from xformer.adapters.layout import Layout
+from xformer.adapters.layout import Layout, close
+from xformer.adapters.offload import device_of, own_weight, standalone
 from xformer.adapters.on_demand import Calls, EarlyStopTape, OnDemand, Reduce, StopForward
 from xformer.adapters.probe import ActiveRun, Probe, Streams, origins_of, probe, running
 from xformer.edits import Edit
@@ -255,19 +257,50 @@ def open_module(
     unknown = OpenedModel(module, Layout((), ()), "attention_function", call, output_of, None, output)
     with preserve_state(module), torch.no_grad(), running(None), detect_randomness(module):
         call(module, examples[0])
-    stock = [unknown.plain(inputs) for inputs in examples]
+    stock, notes = [unknown.plain(inputs) for inputs in examples], []
+    if any(isinstance(part, nn.TransformerEncoder) for part in module.modules()):
+        stock, notes = _without_nested_tensors(unknown, examples, stock)
     reasons: list[str] = []
     for backend in BACKENDS:
         if backend == "attention_function" and not _takes_a_function(module):
             continue
         try:
             opened = _located(replace(unknown, backend=backend), examples, ids_of(examples[0]), streams)
-            return opened, _verify(opened, examples, stock)
+            return opened, replace(_verify(opened, examples, stock), notes=tuple(notes))
         except InputError as error:
             reasons.append(str(error))
     raise InputError(
         f"The attention of this model ({type(module).__name__}) cannot be read. {' '.join(dict.fromkeys(reasons))}"
     )
+
+
+class _NoFastPath(TorchFunctionMode):
+    """Changes nothing, but keeps `nn.TransformerEncoder` from its fast path, as every recorded run does."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def _without_nested_tensors(
+    opened: OpenedModel, examples: Sequence[Inputs], stock: list[Tensor]
+) -> tuple[list[Tensor], list[str]]:
+    """The outputs of `nn.TransformerEncoder` without its fast path, which leaves out padding and returns zeros there.
+
+    Outputs that differ elsewhere are returned as they are.
+    """
+    found, notes = [], []
+    for inputs, fast in zip(examples, stock, strict=True):
+        with _NoFastPath():
+            slow = opened.plain(inputs)
+        is_zero = (fast == 0).all(dim=-1, keepdim=True)
+        if slow.shape == fast.shape and bool(is_zero.any()) and close(slow.masked_fill(is_zero, 0), fast):
+            notes.append(
+                "At padding, the fast path of nn.TransformerEncoder returns zeros; a recorded run has the numbers that the "
+                "model computes there in training."
+            )
+            fast = slow
+        found.append(fast)
+    return found, notes[:1]
 
 
 def _located(opened: OpenedModel, examples: Sequence[Inputs], ids: tuple[Tensor, ...], streams: Streams) -> OpenedModel:
@@ -416,7 +449,9 @@ class ExternalWeights:
         wanted = ("embed", f"{stack or self.opened.layout.attention[0].stack}.embed")
         for tap in self.opened.layout.taps:
             if tap.name in wanted:
-                return self._module(tap.module).get_parameter("weight").detach().cpu()
+                table = own_weight(self.opened.module.get_submodule(tap.module))
+                assert table is not None
+                return table.cpu()
         raise UnavailableError(f"No token embedding was located in {self.name}.")
 
     def unembedding(self) -> Readout:
@@ -428,22 +463,22 @@ class ExternalWeights:
                 f"{self.name} has more than a norm and a matrix between its final stream state and its logits, so a logit is "
                 "not a sum of contributions to the stream."
             )
-        own = getattr(head.parts[-1], "bias", None)
-        biases = [] if own is None else [own.detach() * head.factor]
+        own = own_weight(head.parts[-1], "bias")
+        biases = [] if own is None else [own * head.factor]
         biases += [] if head.bias is None else [head.bias]
-        return Readout(matrix, torch.stack(biases).sum(dim=0) if biases else None, head.norm, head.softcap).cpu()
+        norm = None if head.norm is None else standalone(head.norm)
+        return Readout(matrix, torch.stack(biases).sum(dim=0) if biases else None, norm, head.softcap).cpu()
 
     def projection(self, path: str) -> Projection:
         """The output projection of heads or neurons. Raises `UnavailableError` if none was located."""
         place = self.opened.layout.projections.get(path)
         if place is None:
             raise UnavailableError(f"No single matrix maps heads or neurons of {path} in {self.name} to the stream.")
-        module = self._module(place.module)
-        weight, bias = module.get_parameter("weight").detach(), getattr(module, "bias", None)
-        norm = None if place.norm is None else self._module(place.norm)
-        return Projection(
-            weight if place.is_in_by_out else weight.T, None if bias is None else bias.detach(), norm, place.factor
-        ).cpu()
+        module = self.opened.module.get_submodule(place.module)
+        weight, norm = own_weight(module), None if place.norm is None else self._module(place.norm)
+        assert weight is not None
+        weight = weight if place.is_in_by_out else weight.T
+        return Projection(weight, own_weight(module, "bias"), norm, place.factor).cpu()
 
     def norm_before(self, path: str) -> nn.Module | None:
         """The norm between the stream and a layer's input, in pre-norm and parallel blocks; else None."""
@@ -461,7 +496,7 @@ class ExternalWeights:
         return self._module(norms[path]) if path in norms else None
 
     def _module(self, path: str) -> nn.Module:
-        return self.opened.module.get_submodule(path)
+        return standalone(self.opened.module.get_submodule(path))
 
     def n_parameters(self) -> int:
         """The number of parameters; shared ones count once."""
@@ -507,7 +542,7 @@ class ExternalAdapter(WithoutTask):
         name, number = opened.layout.owner_calls[opened.layout.paths.index(path)]
         args, kwargs = calls.get((name, number)) or _call_of(opened, self.inputs_of(example), name, number)
         module = opened.module.get_submodule(name)
-        x = x.to(next(module.parameters()))
+        x = x.to(device_of(module), next(module.parameters()).dtype)
         if side == "k" and kwargs.get("key_value_states") is not None:
             kwargs = {**kwargs, "key_value_states": x}
         from transformers import Cache

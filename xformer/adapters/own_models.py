@@ -30,7 +30,7 @@ from xformer.memory import peak_bytes
 from xformer.model import Transformer
 from xformer.model_shape import ModelShape
 from xformer.site import Site
-from xformer.tasks.task import Example, Task, batch_rows
+from xformer.tasks.task import Example, Task, batch_rows, id_list, pair_rows
 from xformer.trace import Trace, record
 
 
@@ -63,7 +63,8 @@ class BareModel(WithoutTask):
 
     def to_example(self, inputs: Any) -> Example:
         """Convert tokens to an example; several inputs become a batch. Raises `InputError` for invalid tokens."""
-        if (rows := batch_rows(inputs)) is not None:
+        is_pair = self.model.config.architecture == "encoder-decoder"
+        if (rows := (pair_rows(inputs) if is_pair else None) or batch_rows(inputs)) is not None:
             return Example.batch([self.to_example(one) for one in rows], self.model.config.pad_token or 0)
         return self._single(inputs.flatten().tolist() if isinstance(inputs, Tensor) else inputs)
 
@@ -119,7 +120,7 @@ class BareModel(WithoutTask):
 
     def _numbers(self, inputs: str | Sequence[int]) -> Int[Tensor, " pos"]:
         size, most = self.model.config.vocab_size, self.model.config.max_len
-        numbers = self.input.read(inputs) if isinstance(inputs, str) else [int(word) for word in inputs]
+        numbers = self.input.read(inputs) if isinstance(inputs, str) else id_list(inputs)
         if not numbers or len(numbers) > most or not all(0 <= number < size for number in numbers):
             raise InputError(f"This model reads 1 to {most} tokens from 0 to {size - 1}, like '0 1', got {inputs!r}.")
         return torch.tensor(numbers)
@@ -230,7 +231,7 @@ class TaskModel(BareModel):
 
     def _single(self, inputs: Any) -> Example:
         """Convert a source, "3 7 12 9" or tokens, to an example with its right answer."""
-        source = list(self.input.read(inputs) if isinstance(inputs, str) else inputs)
+        source = list(self.input.read(inputs)) if isinstance(inputs, str) else id_list(inputs)
         return self.task.example(source, max_len=self.model.config.max_len)
 
     def has_right_answer(self, example: Example) -> bool:

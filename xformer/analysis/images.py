@@ -60,14 +60,21 @@ def mistakes(reading: Reading) -> pd.DataFrame:
     return misclassified(predict_test_images(own_model(reading.subject)))
 
 
+WHOLE_CLASSES = ("sequence_class", "next_sentence", "image_class", "audio_class")
+"""The output kinds of external models that classify a whole input."""
+
+
 def classes(reading: Reading) -> pd.DataFrame:
-    """Return the probability of each class for the image of a run.
+    """Return the probability of each class for the image (or the text, or the sound) of a run.
 
     Args:
         reading: The run.
 
     Returns:
         A row per class: digit (its label), probability, and right (all False without a right answer).
+
+    Raises:
+        UnavailableError: If the model does not classify its input as a whole.
 
     Example:
         >>> import xformer
@@ -76,6 +83,11 @@ def classes(reading: Reading) -> pd.DataFrame:
         >>> list(table.columns)
         ['digit', 'probability', 'right']
     """
+    if not (reading.subject.shape.image or reading.output in WHOLE_CLASSES):
+        raise UnavailableError(
+            f"{reading.subject.name} does not classify its input as a whole, so there are no classes; its predictions are in "
+            "analysis.lens."
+        )
     labels, right = reading.subject.labels, reading.answer[0] if reading.has_right_answer else None
     p = reading.probabilities[0].tolist()  # [digit]
     return pd.DataFrame({"digit": labels, "probability": p, "right": [place == right for place in range(len(p))]})

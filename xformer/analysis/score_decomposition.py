@@ -328,11 +328,14 @@ def _affine(
 ) -> tuple[Float[Tensor, "pos d_head d_model"], Float[Tensor, "pos d_head"]]:
     """Return the affine map from the normed stream to a head's queries or keys at each position: matrix (rotated for rotary
     positions) and constant. One gradient per dimension of the head is cheaper than calling the layer for each part."""
-    zero = torch.zeros(1, *shape, requires_grad=True)
-    heads = reading.subject.project_heads(reading.example, reading.trace, site.path, zero, side)
-    read = heads[0, head]  # [pos, d_head]
-    each = torch.eye(read.shape[1])[:, None].expand(-1, *read.shape)  # [d_head, pos, d_head]
-    [rows] = torch.autograd.grad(read, zero, each.to(read.dtype), is_grads_batched=True)  # [d_head, 1, pos, d_model]
+    with torch.inference_mode(False), torch.enable_grad():
+        zero = torch.zeros(1, *shape, requires_grad=True)
+        heads = reading.subject.project_heads(reading.example, reading.trace, site.path, zero, side)
+        read = heads[0, head]  # [pos, d_head]
+        each = torch.eye(read.shape[1])[:, None].expand(-1, *read.shape)  # [d_head, pos, d_head]
+        [rows] = torch.autograd.grad(
+            read, zero, each.to(read.dtype), is_grads_batched=True
+        )  # [d_head, 1, pos, d_model]
     return rows[:, 0].transpose(0, 1), read.detach()
 
 

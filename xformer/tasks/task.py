@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -103,11 +104,39 @@ class Example:
         )  # fmt: skip
 
 
+def id_list(ids: Any) -> list[int]:
+    """Return the token ids of one sequence, given as [pos] or as one row [1, pos]. Raises `InputError` for anything else."""
+    given = ids.tolist() if hasattr(ids, "tolist") else ids
+    try:
+        given = list(given)
+        if len(given) == 1 and isinstance(given[0], list | tuple | Tensor):
+            return id_list(given[0])
+        return [operator.index(one) for one in given]
+    except TypeError:
+        raise InputError(f"Token ids are whole numbers [pos], like [3, 7, 12], got {given!r:.100}.") from None
+
+
+def pair_rows(inputs: Any) -> list[Any] | None:
+    """Return the rows of a batch `(sources, targets)`, a pair each; None for other inputs.
+
+    Raises `InputError` if there is not one target for each source.
+    """
+    if not isinstance(inputs, tuple) or len(inputs) != 2:
+        return None
+    sources, targets = (one.tolist() if isinstance(one, Tensor) and one.dim() > 1 else one for one in inputs)
+    for rows in (sources, targets):
+        if not isinstance(rows, list | tuple) or not rows or not all(map(_is_sequence, rows)):
+            return None
+    if len(sources) != len(targets):
+        raise InputError(f"Give one target for each source, got {len(sources)} and {len(targets)}.")
+    return list(zip(sources, targets, strict=True))
+
+
 def batch_rows(typed: Any) -> list[Any] | None:
     """Return the inputs of a batch (a list of texts, or rows of ids); None for a single input."""
     if isinstance(typed, Tensor):
         return typed.tolist() if typed.dim() == 2 and len(typed) > 1 else None
-    if not isinstance(typed, list) or not all(isinstance(one, str | list | tuple | Tensor) for one in typed):
+    if not isinstance(typed, list) or not all(map(_is_sequence, typed)):
         return None
     return list(typed) or None
 
@@ -122,6 +151,10 @@ def _of_input(value: Any, index: int, n: int) -> Any:
         value = copy.deepcopy(value)
         value.batch_select_indices(torch.tensor([index]))
     return value
+
+
+def _is_sequence(one: Any) -> bool:
+    return isinstance(one, str | list | tuple | Tensor)
 
 
 def _rows(values: Sequence[Tensor], fill: int) -> Tensor:
