@@ -330,8 +330,8 @@ class OutputHead:
     @property
     def output_matrix(self) -> Float[Tensor, "vocab d_model"] | None:
         """The matrix times the factor, if the head is one matrix after at most one norm; else None."""
-        weight = own_weight(self.parts[-1])
-        if len(self.parts) > 2 or weight is None or weight.dim() != 2:
+        weight = own_weight(self.parts[-1]) if 1 <= len(self.parts) <= 2 else None
+        if weight is None or weight.dim() != 2:
             return None
         return weight if self.factor == 1.0 else weight * self.factor
 

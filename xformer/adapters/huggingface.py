@@ -31,6 +31,8 @@ from xformer.errors import InputError, UnavailableError
 from xformer.tasks.task import Example
 from xformer.trace import Trace
 
+MAX_IMAGES = 1024
+"""The largest number of images that a text is compared with; there are as many outputs as images in the batch."""
 LARGE_BYTES = 64 * 1024**2
 """A recorded run above this size keeps few activations and recomputes the rest on demand."""
 KEPT_BYTES = 256 * 1024**2
@@ -66,7 +68,7 @@ class HuggingFaceModel(HuggingFaceInputs):
         if self.output == "answer_span":
             return tuple(f"token {at + 1}" for at in range(self.shape.max_len))
         if self.output in ("vectors", "similarity"):
-            return tuple(str(at + 1) for at in range(n))
+            return tuple(str(at + 1) for at in range(max(n, MAX_IMAGES if self.output == "similarity" else 0)))
         if self.output == "next_sentence":
             return ("follows", "does not follow")
         if self.output not in CLASSES:

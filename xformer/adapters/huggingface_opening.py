@@ -320,7 +320,14 @@ def output_kind(model: nn.Module, returned: Any, inputs: Inputs) -> OutputKind:
     if is_pair(model) and (main != "pixel_values" or "decoder_input_ids" in inputs):
         return "pair_next_token"
     if "input_ids" not in inputs and "inputs_embeds" not in inputs:
-        return "ctc" if logits.dim() == 3 and main != "pixel_values" else "vectors"
+        if logits.dim() == 3 and main != "pixel_values":
+            return "ctc"
+        if not has("last_hidden_state"):
+            raise InputError(
+                f"{name} returns logits {list(logits.shape)}, which belong neither to positions nor to the whole input; read "
+                "its backbone, the model without this head."
+            )
+        return "vectors"
     is_vocabulary = cast(Any, model).get_output_embeddings() is not None or logits.shape[-1] == n_tokens_of(model)
     return "next_token" if is_vocabulary else "token_class"
 

@@ -258,6 +258,11 @@ class PatchedImage(Input):
                     f"{self.side[1]}], got {list(inputs.shape)}."
                 )
             return (), pixels.to(self.dtype)
+        if isinstance(inputs, list):
+            every = [self.pixels(one) for one in inputs]
+            if not every:
+                raise InputError(f"{self.format_hint} Got an empty list.")
+            return every[0][0], torch.cat([pixels for _, pixels in every])
         if isinstance(inputs, str):
             inputs = self.read(inputs)
         if isinstance(inputs, tuple) and all(isinstance(one, int) for one in inputs):
@@ -277,6 +282,10 @@ class PatchedImage(Input):
         if self.processor is not None:
             pixels = self.processor(images=image, return_tensors="pt")["pixel_values"]
         else:
+            if not hasattr(image, "convert"):
+                raise InputError(
+                    f"An image is a tensor, a PIL image or {self.format_hint.lower()} Got a {type(image).__name__}."
+                )
             small = image.convert("L" if self.n_channels == 1 else "RGB").resize(self.side[::-1])
             array = np.asarray(small, dtype=np.float32).reshape(*self.side, -1)[..., : self.n_channels]
             pixels = torch.from_numpy(array / 127.5 - 1).permute(2, 0, 1)[None]

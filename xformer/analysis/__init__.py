@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from xformer.arguments import checked
 from xformer.lazy import attach
 
 if TYPE_CHECKING:
@@ -84,4 +85,7 @@ if TYPE_CHECKING:
     from xformer.analysis.training_runs import sweep_outcome as sweep_outcome
     from xformer.analysis.training_runs import training_fan as training_fan
 else:
-    __getattr__, __dir__, __all__ = attach(__name__, __file__)
+    _find, __dir__, __all__ = attach(__name__, __file__)
+
+    def __getattr__(name: str) -> Any:
+        return checked(_find(name))

@@ -31,6 +31,7 @@ from xformer.edits import ReplaceParts
 from xformer.errors import EditError, UnavailableError
 from xformer.memory import BYTES_PER_FLOAT, LAYER_BYTES, free_bytes
 from xformer.reading import Reading
+from xformer.tasks.task import Example
 from xformer.trace import repeat_first
 
 Head = tuple[int, int]
@@ -65,7 +66,7 @@ class HeadEffects:
     def measure_heads(self, *heads: Head) -> None:
         """Measure the given heads. Raises `EditError` if a head does not exist."""
         if wrong := [head for head in heads if head not in self.estimated]:
-            raise EditError(f"There is no head {wrong[0][1]} in attention layer {wrong[0][0]}; for example (0, 0).")
+            raise EditError(f"A head is (attention layer, head), like (0, 0); there is no head {wrong[0]!r:.100}.")
         for _ in self._measuring(heads):
             pass
 
@@ -244,11 +245,22 @@ def logits_with_replacements(
         if isinstance(subject, BareModel):
             run = repeat_first(subject.model, reading.trace, len(some), edits=changes, keep=("logits",), fused=True)
         else:
-            stream = example.stream[:1].expand(len(some), -1)
-            target = None if example.target is None else example.target[:1].expand(len(some), -1)
-            rows = replace(example, stream=stream, target=target)
-            run = subject.record(rows, edits=[*reading.edits, *changes], keep=("logits",))
+            run = subject.record(
+                _repeated(example.one(0), len(some)), edits=[*reading.edits, *changes], keep=("logits",)
+            )
         yield from run.logits[: len(some)].cpu()
+
+
+def _repeated(example: Example, n: int) -> Example:
+    """Return a batch of n times the same input, with its padding and its arguments."""
+    given = {name: _rows(value, n) for name, value in (example.arguments or {}).items()}
+    names = ("stream", "target", "valid", "target_valid")
+    return replace(example, arguments=given or None, **{name: _rows(getattr(example, name), n) for name in names})
+
+
+def _rows(value: Any, n: int) -> Any:
+    is_row = isinstance(value, Tensor) and value.dim() > 0 and len(value) == 1
+    return value.expand(n, *value.shape[1:]) if is_row else value
 
 
 NOTHING = 1e-3

@@ -33,9 +33,12 @@ from xformer.adapters import own_model
 from xformer.adapters.adapter import gradients
 from xformer.analysis.ablation import Where, logits_with_replacements, order_to_measure
 from xformer.analysis.minimal_pairs import LEAST, MinimalPair, Token, stacks_of
+from xformer.analysis.residual import deciding_position
 from xformer.analysis.tables import TableSoFar
+from xformer.arguments import two
 from xformer.edits import Edit, patch_from
 from xformer.errors import InputError, UnavailableError
+from xformer.formatting import check_indices
 from xformer.reading import Reading
 from xformer.site import layer_title
 
@@ -57,7 +60,7 @@ class Part:
 
     def patch(self, source: Reading, *, everywhere: bool) -> Edit:
         heads = (self.head - 1,) if self.head else None
-        positions = None if everywhere else (source.target_positions[-1],)
+        positions = None if everywhere else (deciding_position(source),)
         return patch_from(source.trace, self.name, heads=heads, positions=positions)
 
 
@@ -123,7 +126,7 @@ def patching(readings: Sequence[Reading], *, everywhere: bool = False) -> pd.Dat
 
 def copying(readings: Sequence[Reading], *, everywhere: bool = False) -> Iterator[TableSoFar]:
     """Compute `patching` with a report before each copy; only the last report is sorted."""
-    one, other = readings
+    one, other = two("readings", readings)
     work = []
     for source, into in ((one, other), (other, one)):
         if reason := patching_incompatibility(source, into):
@@ -164,13 +167,13 @@ def kinship(one: nn.Module, other: nn.Module) -> float:
 
 def deciding_logits(reading: Reading) -> Float[Tensor, " vocab"]:
     """Return the logits at a run's deciding position, the last of its target positions."""
-    return reading.logits[0, reading.target_positions[-1]]
+    return reading.logits[0, deciding_position(reading)]
 
 
 def patched_logits(into: Reading, patches: Sequence[Edit]) -> Float[Tensor, " vocab"]:
     """Return `deciding_logits` of a run to which `patches` are applied after its own edits."""
     run = into.subject.record(into.example, edits=[*into.edits, *patches], keep=("logits",))
-    return run.logits[0, into.target_positions[-1]]
+    return run.logits[0, deciding_position(into)]
 
 
 def patching_incompatibility(source: Reading, into: Reading) -> str | None:
@@ -181,7 +184,7 @@ def patching_incompatibility(source: Reading, into: Reading) -> str | None:
     for what, is_equal in (
         ("tokens", labels == into.subject.labels),
         ("activations", shapes[0] == shapes[1]),
-        ("deciding positions", source.target_positions[-1] == into.target_positions[-1]),
+        ("deciding positions", deciding_position(source) == deciding_position(into)),
     ):
         if not is_equal:
             return (
@@ -332,6 +335,7 @@ def patching_map(
     if exact is False:
         return table
     chosen = list(range(len(found)) if exact is True else exact)
+    check_indices("exact", chosen, len(found))
     values = measured(pair, [found[at] for at in chosen])
     return table.assign(measured=pd.Series(values, index=chosen, dtype=float))
 

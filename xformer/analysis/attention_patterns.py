@@ -17,11 +17,11 @@ from xformer.adapters import TaskModel
 from xformer.adapters.adapter import ADDED
 from xformer.adapters.capture_backends import sees_later
 from xformer.analysis.tables import array_table
-from xformer.errors import EditError, UnavailableError
-from xformer.formatting import check_option
+from xformer.errors import EditError, InputError, UnavailableError
+from xformer.formatting import check_indices, check_option
 from xformer.memory import check_analysis
 from xformer.reading import Reading
-from xformer.site import Site
+from xformer.site import STACKS, Site
 from xformer.trace import Trace
 
 Pattern = Float[Tensor, "head query key"]
@@ -77,6 +77,12 @@ def attention(reading: Reading, *, layer: int, head: int, around: tuple[int, int
 def numbered(words: Sequence[str]) -> list[str]:
     """Prefix words with their positions, so that repeated words stay distinct."""
     return [f"{position} · {word}" for position, word in enumerate(words)]
+
+
+def names_at(reading: Reading, stack: str | None, n: int) -> tuple[str, ...]:
+    """Return the tokens that a stack reads, or numbers if it has other than `n` positions, as with those that a model adds."""
+    tokens = reading.tokens_of(stack)
+    return tokens if len(tokens) == n else tuple(map(str, range(n)))
 
 
 def token_names(reading: Reading, site: Site, shape: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -164,12 +170,27 @@ def attention_moved(reading: Reading, *, before: Reading) -> pd.DataFrame:
         >>> list(table.columns)
         ['layer', 'head', 'moved']
     """
+    check_alike(reading, before)
     rows = []
     for site in reading.attention:
         after, was = (run[f"{site.path}.pattern"][0].double() for run in (reading, before))  # [head, query, key]
         moved = ((after - was).abs().sum(dim=-1) / 2).mean(dim=-1).tolist()  # [head]
         rows += [(site.path, head, share) for head, share in enumerate(moved)]
     return pd.DataFrame(rows, columns=["layer", "head", "moved"])
+
+
+def check_alike(reading: Reading, before: Reading | None) -> None:
+    """Raise `InputError` unless the run `before` is of a model with the same layers, on an input of the same length."""
+    if before is None:
+        return
+    shapes = [
+        (run.subject.shape.heads, run.subject.shape.neurons, run.subject.shape.d_model) for run in (reading, before)
+    ]
+    stacks = dict.fromkeys(site.stack for site in reading.attention)
+    if shapes[0] != shapes[1] or any(len(reading.ids(stack)) != len(before.ids(stack)) for stack in stacks):
+        raise InputError(
+            "before must be a run of the same model, or of one with the same layers, on an input of the same length."
+        )
 
 
 def stream_moved(reading: Reading, *, before: Reading) -> pd.DataFrame:
@@ -235,6 +256,7 @@ def rollout(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
 
     Raises:
         EditError: If the model has no such stack.
+        UnavailableError: If its layers attend over different positions.
 
     Example:
         >>> import xformer
@@ -243,7 +265,9 @@ def rollout(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
         >>> list(table.columns)
         ['layer', 'query', 'key', 'share']
     """
-    names = numbered(reading.tokens_of(stack))
+    check_option("stack", stack, STACKS)
+    n = reading[f"{_own_layers(reading.trace, stack)[0]}.pattern"].shape[-1]
+    names = numbered(names_at(reading, stack, n))
     names = [span(names, *block) for block in blocks(len(names), MAX_TOKENS)]
     reached = rollout_matrices(reading.trace, stack, MAX_TOKENS)
     return array_table({"layer": range(1, 1 + len(reached))}, {"query": names}, {"key": names}, share=reached)
@@ -255,25 +279,36 @@ def rollout_matrices(
     """Compute the rollout after each layer of a stack ("encoder" or "decoder", by default the first); rows sum to 1.
 
     A row without any permitted key counts as attending to itself. With `most`, each matrix is pooled (see `pooled`) before the
-    next one is computed. Raises `EditError` if the trace has no such stack.
+    next one is computed.
+
+    Raises:
+        EditError: The trace has no such stack.
+        UnavailableError: Its layers attend over different positions.
     """
-    sites = [site for site in trace.sites() if not site.is_cross]
-    stack = stack or sites[0].stack
-    paths = [site.path for site in sites if site.stack == stack]
-    if not paths:
-        raise EditError(f"This trace has no stack {stack!r}; its attention layers are {trace.attention_layers()}.")
     reached, found = None, []
-    for path in paths:
-        pattern = trace[f"{path}.pattern"][0].mean(dim=0)  # [query, key]
-        if pattern.shape[0] != pattern.shape[1]:
+    for path in _own_layers(trace, stack):
+        weights = trace[f"{path}.pattern"]  # [batch, head, query, key]
+        n = weights.shape[-1] if reached is None else len(reached)
+        if weights.shape[-2:] != (n, n) or len(weights) != len(trace.tokens):
             raise UnavailableError(
-                f"Rollout needs queries and keys at the same positions; {path} has other keys as well."
+                "Rollout needs queries and keys at the same positions in all layers; those of this model differ, as with "
+                "windows, stages, two towers or earlier keys."
             )
+        pattern = weights[0].mean(dim=0)  # [query, key]
         identity = torch.eye(pattern.shape[-1], dtype=pattern.dtype, device=pattern.device)
         step = 0.5 * torch.where(pattern.sum(dim=-1, keepdim=True) == 0, identity, pattern) + 0.5 * identity
         reached = step if reached is None else step @ reached
         found.append(pooled(reached, most))
     return torch.stack(found)
+
+
+def _own_layers(trace: Trace, stack: str | None) -> list[str]:
+    """The paths of the self-attention of a stack, by default the first. Raises `EditError` if there is none."""
+    sites = [site for site in trace.sites() if not site.is_cross]
+    paths = [site.path for site in sites if site.stack == (stack or sites[0].stack)]
+    if not paths:
+        raise EditError(f"This trace has no stack {stack!r}; its attention layers are {trace.attention_layers()}.")
+    return paths
 
 
 def blocks(n: int, most: int | None) -> list[tuple[int, int]]:
@@ -353,6 +388,8 @@ def head_scores(
     rows, chosen = [], positions
     for site in reading.sites:
         path, pattern = site.path, reading[f"{site.path}.pattern"]
+        check_indices("positions", chosen or (), pattern.shape[2])
+        check_indices("keys", keys or (), pattern.shape[3])
         positions = _without_padding(reading, site, chosen)
         own = _own_pattern(reading, site, pattern, positions) if keys is None else keys
         scores = pattern_scores(pattern[0], positions, own)  # [head, score]

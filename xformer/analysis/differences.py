@@ -17,12 +17,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.attention_patterns import blocks, pooled, pooled_keys, span, token_names
+from xformer.analysis.attention_patterns import blocks, names_at, pooled, pooled_keys, span, token_names
 from xformer.analysis.generation import kl, total_variation
-from xformer.analysis.residual import holds_from, lens
+from xformer.analysis.residual import deciding_position, holds_from, lens
 from xformer.analysis.tables import array_table
+from xformer.arguments import two
 from xformer.errors import EditError, InputError
-from xformer.formatting import check_index
+from xformer.formatting import check_index, check_indices
 from xformer.reading import Reading
 from xformer.site import Site
 from xformer.tasks.batch import IGNORED
@@ -70,6 +71,8 @@ def decision_rows(
         >>> list(table.columns)
         ['model', 'layer', 'head', 'key', 'key_end', 'token', 'weight', 'allowed']
     """
+    if n_heads is not None:
+        check_indices("pair", pair, len(readings))
     frames = [_rows(reading, max_blocks) for reading in readings]
     if n_heads is not None and max(frame.groupby(["layer", "head"]).ngroups for frame in frames) > ALL_ROWS:
         one, other = (frames[at] for at in pair)
@@ -125,7 +128,7 @@ def pattern_difference(
         ['query', 'query_end', 'key', 'key_end', 'query_token', 'key_token', 'one', 'other', 'difference',
          'one_allowed', 'other_allowed', 'decides']
     """
-    one, other = readings
+    one, other = two("readings", readings)
     if reason := pattern_incompatibility(one, other):
         raise InputError(reason)
     site = one.attention_site(layer)
@@ -138,7 +141,7 @@ def pattern_difference(
     a, b = (pooled(_head_values(reading, f"{path}.pattern", head), max_blocks) for reading in readings)  # [query, key]
     may = [pooled(_head_values(reading, f"{path}.mask", head), max_blocks) > 0 for reading in readings]
     table = array_table(*axes, one=a, other=b, difference=b - a, one_allowed=may[0], other_allowed=may[1])
-    position, ends = one.target_positions[-1], ["query", "query_end", "key", "key_end"]
+    position, ends = deciding_position(one), ["query", "query_end", "key", "key_end"]
     table["decides"] = (table["query"] <= position) & (position <= table["query_end"])
     return table.reindex(columns=[*ends, *table.columns.drop(ends)])
 
@@ -162,7 +165,7 @@ def pattern_incompatibility(one: Reading, other: Reading) -> str | None:
     for what, value_of in (
         ("attention layers", deciding_layers),
         ("heads × queries × keys", lambda run: [run[f"{path}.pattern"].shape[1:] for path in deciding_layers(run)]),
-        ("deciding positions", lambda run: run.target_positions[-1]),
+        ("deciding positions", lambda run: deciding_position(run)),
     ):
         if value_of(one) != value_of(other):
             return (
@@ -177,7 +180,10 @@ def lens_divergence(table: pd.DataFrame) -> tuple[int, str] | None:
 
     None if they agree at the end. Raises `InputError` if the two models do not have the same points.
     """
-    one, other = (frame for _, frame in table.groupby("model", sort=False))
+    frames = [frame for _, frame in table.groupby("model", sort=False)]
+    if len(frames) != 2:
+        raise InputError("The lens compares two runs with different names; rename one with analysis.relabel.")
+    one, other = frames
     if one["point"].tolist() != other["point"].tolist():
         raise InputError(
             f"The two models have {len(one)} and {len(other)} points, so their layers cannot be compared side by side; "
@@ -191,8 +197,8 @@ def _rows(reading: Reading, max_blocks: int | None) -> pd.DataFrame:
     """Tabulate the attention of one model at its deciding position."""
     frames = []
     for path in deciding_layers(reading):
-        weights = reading[f"{path}.pattern"][0, :, reading.target_positions[-1]].double()  # [head, key]
-        mask = reading[f"{path}.mask"][0, :, reading.target_positions[-1]]  # [head, key]
+        weights = reading[f"{path}.pattern"][0, :, deciding_position(reading)].double()  # [head, key]
+        mask = reading[f"{path}.mask"][0, :, deciding_position(reading)]  # [head, key]
         weights = pooled_keys(torch.cat((weights, weights.mean(dim=0, keepdim=True))), max_blocks)
         mask = pooled_keys(torch.cat((mask, mask.any(dim=0, keepdim=True))).double(), max_blocks) > 0
         names = token_names(reading, Site.parse(path), reading[f"{path}.pattern"].shape)
@@ -226,7 +232,7 @@ def decision_lens(readings: Sequence[Reading]) -> pd.DataFrame:
         >>> list(table.columns)
         ['depth', 'point', 'position', 'token', 'probability', 'answer', 'answer_probability', 'right', 'model']
     """
-    frames = [lens(reading, [reading.target_positions[-1]]).assign(model=reading.subject.name) for reading in readings]
+    frames = [lens(reading, [deciding_position(reading)]).assign(model=reading.subject.name) for reading in readings]
     if not all(reading.has_right_answer for reading in readings):
         frames = [frame.drop(columns=["answer", "answer_probability", "right"]) for frame in frames]
     return pd.concat(frames, ignore_index=True)
@@ -237,7 +243,7 @@ def prediction_incompatibility(one: Reading, other: Reading) -> str | None:
     names = f"{one.subject.name} and {other.subject.name}"
     if one.subject.labels != other.subject.labels:
         return f"{names} have different vocabularies, so there is no distance between their predictions."
-    if one.logits.shape != other.logits.shape:
+    if one.logits.shape[1:] != other.logits.shape[1:]:
         sizes = f"{one.logits.shape[1]} and {other.logits.shape[1]}"
         return f"{names} predict at {sizes} positions; give both the same text."
     return None
@@ -268,10 +274,10 @@ def prediction_difference(readings: Sequence[Reading]) -> pd.DataFrame:
         ['position', 'token', 'one_says', 'one_probability', 'other_says', 'other_probability', 'kl', 'kl_back',
          'total_variation']
     """
-    one, other = readings
+    one, other = two("readings", readings)
     if reason := prediction_incompatibility(one, other):
         raise InputError(reason)
-    labels, tokens = one.subject.labels, one.tokens_of(one.output_stack)
+    labels, tokens = one.subject.labels, names_at(one, one.output_stack, one.logits.shape[1])
     rows = []
     for position in range(one.logits.shape[1]):
         p, q = (run.logits[0, position].double().softmax(dim=-1) for run in readings)  # [vocab]
@@ -446,4 +452,6 @@ def surprise_by_character(readings: Sequence[Reading]) -> pd.DataFrame:
             bits = -reading.logits[0, position].log_softmax(dim=-1)[token].item() / math.log(2)
             row = {"model": reading.subject.name, "token": reading.subject.labels[token], "from": start, "to": end}
             rows.append(row | {"bits": bits, "bits_per_character": bits / max(1, end - start)})
+    if not rows:
+        raise InputError("No token of these runs has a next token, so there is no surprise.")
     return pd.DataFrame(rows)

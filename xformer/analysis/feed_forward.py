@@ -24,6 +24,7 @@ from torch import Tensor
 
 from xformer.adapters import ModelAdapter, TaskModel, own_task_model
 from xformer.analysis.ablation import logits_with_replacements
+from xformer.analysis.attention_patterns import names_at
 from xformer.analysis.tables import array_table
 from xformer.checkpoints import Checkpoint
 from xformer.errors import EditError, UnavailableError
@@ -65,7 +66,8 @@ def activations(
     """
     check_option("stage", stage, ("pre", "up", "post"))
     site = reading.feed_forward_site(layer)
-    values, tokens = reading[f"{site.path}.{stage}"][0], reading.tokens_of(site.stack)  # [pos, d_ff]
+    values = reading[f"{site.path}.{stage}"][0]  # [pos, d_ff]
+    tokens = names_at(reading, site.stack, len(values))
     shown = list(range(len(values)) if positions is None else positions)
     check_indices("positions", shown, len(values))
     table = pd.DataFrame(values[shown].numpy(force=True))
@@ -196,8 +198,11 @@ def promotion(
     if not writes_to_output_stream(reading, layer):
         raise EditError(f"{reading.feed_forward_site(layer).path} writes to a stream that is not unembedded.")
     chosen = top_neurons(reading, layer=layer, position=position, n=n) if only is None else list(only)
+    check_index("position", position, len(activity(reading, layer=layer)))
     labels = reading.subject.labels
-    post = reading[f"{reading.feed_forward_site(layer).path}.post"][0, position, chosen]  # [neuron]
+    every = reading[f"{reading.feed_forward_site(layer).path}.post"][0, position]  # [d_ff]
+    check_indices("only", chosen, len(every))
+    post = every[chosen]  # [neuron]
     effect = direct_logit_effect(reading, layer, chosen) * post[:, None]  # [neuron, vocab]
     tokens = torch.arange(effect.shape[1])
     if len(tokens) > MAX_TOKENS:
@@ -256,6 +261,7 @@ def neurons(
         ranked["nth"] = ranked.groupby(["trigger", ranked["on"].str[0].astype(str)]).cumcount().mask(ranked["none"], 0)
         order = ranked.sort_values(["none", "nth"], kind="stable")["neuron"].tolist()
     chosen = order[:n] if only is None else list(only)
+    check_indices("only", chosen, len(rank))
     peak = active[:, chosen].argmax(dim=0) if position is None else torch.full((len(chosen),), position)
     at = post[peak, chosen]  # [neuron]
     numbers = {"peak": peak, "activation": at, "activity": rank[chosen]}
@@ -470,8 +476,11 @@ def triggers(of: Reading | Survey, *, layer: int) -> pd.DataFrame:
         names = {"reads": of.subject.labels, "says": of.subject.labels}
     else:
         site = of.feed_forward_site(layer)
-        codes, values = pd.factorize(np.array(of.tokens_of(site.stack), dtype=object))
-        key, size, real = torch.from_numpy(codes), of[f"{site.path}.post"][0].abs(), of.trace.real(site.stack)
+        size, real, texts = of[f"{site.path}.post"][0].abs(), of.trace.real(site.stack), of.tokens_of(site.stack)
+        if len(texts) != len(size):  # the positions are not those of the tokens, so no token is a trigger
+            texts, real = ("",) * len(size), None
+        codes, values = pd.factorize(np.array(texts, dtype=object))
+        key = torch.from_numpy(codes)
         chosen = slice(None) if real is None else real
         tallies, is_known = {"reads": _tally(key[chosen], size[chosen], len(values))}, size.sum(dim=0) > 0
         names = {"reads": tuple(values)}

@@ -394,6 +394,8 @@ def direction(towards: Reading, away: Reading, *, layer: int) -> Float[Tensor, "
     """
     name = _stream_name(towards, layer)
     one, other = (reading[name][0, -1] for reading in (towards, away))
+    if one.shape != other.shape:
+        raise InputError("The texts to steer towards and away from must be read by the model that is steered.")
     if not bool((one != other).any()):
         raise InputError("Both texts leave the model in the same state, so there is no direction; change one of them.")
     return one - other
@@ -403,7 +405,10 @@ def steering_steps(
     reading: Reading, towards: Reading, away: Reading, *, layer: int, scale: float = 1.0, n: int = 16
 ) -> Iterator[Step]:
     """Generate up to `n` tokens after the text of `reading` while it is steered."""
-    edit = steer(_stream_name(reading, layer), direction(towards, away, layer=layer), float(scale))
+    added = direction(towards, away, layer=layer)
+    if len(added) != reading.subject.shape.d_model:
+        raise InputError("The texts to steer towards and away from must be read by the model that is steered.")
+    edit = steer(_stream_name(reading, layer), added, float(scale))
     return islice(reading.subject.steps(reading.example, n, edits=[*reading.edits, edit]), n)
 
 

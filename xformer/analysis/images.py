@@ -131,6 +131,10 @@ def over_image(
         panels = [(0, f"after layer {layer}", weights) for layer, weights in enumerate(reached, start=1)]
     else:
         panels = _head_panels(reading, query, layer, head)
+    if any(len(weights) != len(reading.tokens) for _, _, weights in panels):
+        raise UnavailableError(
+            f"{reading.subject.name} attends over windows or stages of its image, not over all patches."
+        )
     rows = [(row, title, *cell) for row, title, weights in panels for cell in zip(reading.tokens, weights, strict=True)]
     return pd.DataFrame(rows, columns=["row", "panel", "place", "weight"])
 

@@ -250,7 +250,9 @@ class Loss:
             raise InputError("This input has no known answer, so there is no loss; measure a logit instead.")
 
     def __call__(self, logits: Tensor) -> Tensor:
-        return F.cross_entropy(logits[0].float(), self.example.labels[0].to(logits.device), ignore_index=IGNORED)
+        labels = self.example.labels[0].to(logits.device)
+        own = logits[0, -len(labels) :]  # without positions that the model puts before those of the input
+        return F.cross_entropy(own.float(), labels, ignore_index=IGNORED)
 
 
 @dataclass(frozen=True)
@@ -263,9 +265,10 @@ class Logit:
 
     def __call__(self, logits: Tensor) -> Tensor:
         n_pos, n_tokens = logits.shape[1:]
-        tokens = (self.token, self.against or 0)
-        if not -n_pos <= self.position < n_pos or not all(0 <= one < n_tokens for one in tokens):
-            raise InputError(f"There are logits at {n_pos} positions of {n_tokens} tokens, got {self}.")
+        for name, token in (("token", self.token), ("against", self.against or 0)):
+            check_index(name, token, n_tokens)
+        if not -n_pos <= self.position < n_pos:
+            raise InputError(f"There are logits at {n_pos} positions, got position {self.position}.")
         at = logits[0, self.position]  # [vocab]
         return at[self.token] if self.against is None else at[self.token] - at[self.against]
 

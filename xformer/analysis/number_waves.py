@@ -19,6 +19,8 @@ from torch import Tensor
 
 from xformer.adapters import TaskModel
 from xformer.analysis.embeddings import vocabulary_vectors
+from xformer.errors import UnavailableError
+from xformer.formatting import check_index
 from xformer.reading import Reading
 
 MIN_NUMBERS = 8
@@ -41,11 +43,13 @@ def numbers(reading: Reading) -> range:
     """Return the tokens that are numbers, in order: those of the task, possibly none; without a task, all tokens."""
     if isinstance(reading.subject, TaskModel):
         return range(1, 1 + reading.subject.task.rule.n_numbers)
-    return range(len(reading.subject.labels))
+    return range(reading.subject.shape.n_inputs)
 
 
 def number_vectors(reading: Reading, stack: str | None = None) -> Float[Tensor, "number d_model"]:
-    """Return the vectors of the numbers, in order."""
+    """Return the vectors of the numbers, in order. Raises `UnavailableError` if the model reads none."""
+    if len(numbers(reading)) < 2:
+        raise UnavailableError(f"{reading.subject.name} reads no numbers, whose embeddings could form waves.")
     return vocabulary_vectors(reading, stack)[list(numbers(reading))]
 
 
@@ -214,7 +218,9 @@ def circle(reading: Reading, *, frequency: int, stack: str | None = None) -> pd.
         >>> list(table.columns)
         ['number', 'cosine_axis', 'sine_axis', 'radius', 'phase']
     """
-    points = circle_of(number_vectors(reading, stack), frequency).points
+    vectors = number_vectors(reading, stack)
+    check_index("frequency", frequency, len(vectors) // 2 + 1, least=1)
+    points = circle_of(vectors, frequency).points
     table = pd.DataFrame(points.tolist(), columns=["cosine_axis", "sine_axis"])
     table.insert(0, "number", [reading.subject.labels[token] for token in numbers(reading)])
     phase = frequency * table.index.to_numpy() / len(points) % 1.0

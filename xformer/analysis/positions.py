@@ -27,9 +27,10 @@ from xformer.analysis.tables import array_table
 from xformer.config import ModelConfig
 from xformer.edits import zero_positions
 from xformer.errors import InputError, UnavailableError
-from xformer.formatting import check_indices, check_option
+from xformer.formatting import check_index, check_indices, check_option
 from xformer.layers.masks import Layout
 from xformer.layers.stack import Stack
+from xformer.memory import check_analysis
 from xformer.positions import POSITION_KINDS, PositionKind
 from xformer.positions.rotary import rotary_angles
 from xformer.reading import Reading
@@ -61,6 +62,7 @@ def added_positions(
         vectors = chosen.add(sizes, chosen.fixed(sizes), index, index.flip(0))
         assert vectors is not None
         return vectors.to(torch.get_default_dtype())
+    check_index("position", n - 1, config.max_len, least=-1)
     table = _stack_of(reading, stack)[1].positions.table
     assert table is not None
     device = own_model(reading.subject).device
@@ -97,11 +99,13 @@ def position_values(
         how, found = found_positions(reading, stack)
         if how == "biased":
             raise UnavailableError(f"{reading.subject.name} adds biases to its scores, nothing at single positions.")
-        shown = [at for at in (range(len(found)) if positions is None else positions) if at < len(found)]
+        shown = list(range(len(found)) if positions is None else positions)
+        check_indices("positions", shown, len(found))
         return _added_table(found[shown], shown) if how == "added" else _angle_table(found[shown].double(), shown)
     if position_kind(reading, kind).acts_on != "queries and keys":
         vectors = added_positions(reading, None if positions is None else max(positions) + 1, kind=kind, stack=stack)
         shown = list(range(len(vectors)) if positions is None else positions)
+        check_indices("positions", shown, len(vectors))
         return _added_table(vectors[shown], shown)
     config = own_model(reading.subject).config
     shown = list(range(config.max_len) if positions is None else positions)
@@ -132,6 +136,7 @@ def position_curves(
     """
     vectors = added_positions(reading, None if positions is None else max(positions) + 1, stack=stack)
     shown = list(range(len(vectors)) if positions is None else positions)
+    check_indices("positions", shown, len(vectors))
     check_indices("dimensions", dimensions, vectors.shape[1])
     values = vectors[shown][:, list(dimensions)].T.double()  # [dimension, pos]
     table = array_table({"dimension": dimensions}, {"position": shown}, value=values)
@@ -178,6 +183,7 @@ def position_offsets(
             return found_biases(found)
         return by_offset(dot_products(found[:n]) if how == "added" else turned_products(found[:n]))
     config, chosen = own_model(reading.subject).config, position_kind(reading, kind)
+    check_analysis("cosines", "give a smaller n", n=n or config.max_len)  # also a table of all pairs
     if chosen.acts_on == "scores":
         return _biases(reading, n or config.max_len, chosen, stack, most)
     if chosen.acts_on == "queries and keys":

@@ -59,7 +59,7 @@ def atom_mapping(reading: Reading, *, layer: int, head: int) -> pd.DataFrame:
     """
     if not is_reaction(reading):
         raise InputError(
-            f"Atoms can only be mapped in a reaction, like 'CCO.CC(=O)O>>CC(=O)OCC', got {' '.join(reading.tokens)!r}."
+            f"Atoms can only be mapped in a reaction, like 'CCO.CC(=O)O>>CC(=O)OCC', got {' '.join(reading.tokens)!r:.100}."
         )
     pattern = reading[f"{reading.attention_site(layer).path}.pattern"][0, head]  # [query, key]
     tokens, at = reading.tokens, reading.tokens.index(ARROW)

@@ -78,16 +78,35 @@ def _points(reading: Reading) -> dict[str, tuple[str, list[str]]]:
     for end, together in by_end.items():
         title = " and ".join([together[0].title, *(_SUBLAYER_TITLES[step.site.kind] for step in together[1:])])
         points[title] = end, [f"{step.site.path}.out" for step in together]
+    if len({reading[name].shape for name, _ in points.values() if name in reading}) > 1:
+        raise UnavailableError(
+            f"The stream of {reading.subject.name} changes its length or width between layers, so its points cannot be "
+            "compared."
+        )
     return points
 
 
 def positions_of(reading: Reading, positions: Sequence[int] | None = None) -> list[int]:
     """Return the positions of the output stack without padding, in order; only those in `positions` if given."""
     real = reading.trace.real(reading.output_stack)
-    has_one_each = reading.has_logits and reading.output not in WHOLE
-    n = reading.logits.shape[1] if has_one_each else len(reading.ids(reading.output_stack))
+    start = f"{reading.output_stack}.0.resid_pre"
+    n = reading[start].shape[1] if start in reading else len(reading.ids(reading.output_stack))
     check_indices("positions", positions or (), n)
-    return [at for at in range(n) if (real is None or real[at]) and (positions is None or at in positions)]
+    added = 0 if real is None else n - len(real)  # positions that the model itself puts before those of the input
+    return [
+        at
+        for at in range(n)
+        if (real is None or at < added or real[at - added]) and (positions is None or at in positions)
+    ]
+
+
+def deciding_position(reading: Reading) -> int:
+    """Return the last target position of a run. Raises `InputError` if it has none."""
+    if not reading.target_positions:
+        raise InputError(
+            f"No position of this run of {reading.subject.name} has a target; choose one with analysis.at_position."
+        )
+    return reading.target_positions[-1]
 
 
 def _check_aligned(reading: Reading) -> None:
@@ -389,14 +408,15 @@ def lens(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFra
         ['depth', 'point', 'position', 'token', 'probability', 'answer', 'answer_probability', 'right']
     """
     names, counted = reading.subject.labels, lens_positions(reading, positions)
-    answer = torch.tensor([reading.explained(at) for at in counted], dtype=torch.long)  # [position]
+    has_answers = bool(reading.target_positions)
+    answer = torch.tensor([reading.explained(at) for at in counted if has_answers], dtype=torch.long)  # [position]
     frames = []
     for depth, (point, p) in enumerate(_probabilities(reading, counted)):
         best = p.max(dim=-1)
         columns: dict[str, object] = {"depth": depth, "point": point, "position": counted}
         columns["token"] = [names[token] for token in best.indices.tolist()]
         columns["probability"] = best.values.tolist()
-        if reading.target_positions:
+        if has_answers:
             columns["answer"] = [names[token] for token in answer.tolist()]
             columns["answer_probability"] = p.gather(1, answer[:, None])[:, 0].tolist()
             columns["right"] = (best.indices == answer).tolist()

@@ -315,6 +315,8 @@ def _before_norm(reading: Reading, site: Site, side: Side) -> tuple[StreamParts,
 
 def _check_sum(recorded: Float[Tensor, "pos d_head"], name: str, total: Float[Tensor, "pos d_head"]) -> None:
     """Raise `UnavailableError` if the parts do not sum to the recorded queries or keys."""
+    if total.shape != recorded.shape:
+        raise UnavailableError(f"{name} is not computed at the positions of the stream, as in attention over windows.")
     missed = float((total - recorded.double()).abs().max()) / float(recorded.abs().max())
     if not missed <= (allowed := tolerance(recorded)):
         raise UnavailableError(

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from xformer.adapters import ModelAdapter
+from xformer.adapters.own_models import NumbersInput, TaskInput
 from xformer.analysis.embeddings import cosine_matrix
 from xformer.analysis.tables import array_table
 from xformer.errors import EditError, InputError, UnavailableError
@@ -66,6 +67,8 @@ def text_vectors(
 ) -> dict[int, Float[Tensor, "text width"]]:
     """Return the pooled vector of each text by layer; see `similarity`."""
     subject = model.subject if isinstance(model, Reading) else adapter_of(model, None, tokenizer)
+    if subject.input.kind != "text" and not isinstance(subject.input, NumbersInput | TaskInput):
+        raise UnavailableError(f"{subject.name} reads no texts, so none can be compared.")
     if not texts:
         raise InputError("There are no texts to compare; give two.")
     pooling = default_pooling(subject) if pooling is None else pooling

@@ -7,8 +7,11 @@ The function of the same name in `xformer.analysis` returns the numbers of a cha
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 
+from xformer.arguments import checked
 from xformer.installed import needed
 from xformer.lazy import attach
 
@@ -79,6 +82,26 @@ if TYPE_CHECKING:
 else:
     _find, __dir__, __all__ = attach(__name__, __file__)
 
+    OF_THE_MODEL = {
+        "accuracy_by_length", "circle", "filter_components", "model_diagram", "patch_cosines", "patch_filters",
+        "position_curves", "position_offsets", "position_values", "similarity", "spectrum",
+    }  # fmt: skip
+    """Charts that do not depend on the input of their reading."""
+
+    @cache
+    def _drawn(name: str, draw: Callable[..., Any]) -> Any:
+        """Return a chart's function with the checks and the title of `charts.drawn`."""
+        if not callable(draw) or name in OF_THE_MODEL:
+            return draw
+
+        @wraps(draw)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            from xformer.viz.charts import drawn
+
+            return drawn(draw, args, kwargs)
+
+        return call
+
     def __getattr__(name: str) -> Any:
         with needed("altair", "A chart", "xformer[viz]"):
-            return _find(name)
+            return _drawn(name, checked(_find(name)))

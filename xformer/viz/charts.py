@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -12,6 +12,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from xformer.analysis.attention_patterns import check_alike
 from xformer.blocks import block_max, block_size
 from xformer.reading import Reading
 from xformer.site import head_title
@@ -63,6 +64,30 @@ def numbers(base: alt.Chart, text: str | alt.Text, *, shown: bool = True, size: 
 def inline(frame: pd.DataFrame) -> dict[str, Any]:
     """Return the rows of a table as inline data. Streamlit sends tables as Arrow, from which Vega cannot read lists."""
     return {"values": json.loads(str(frame.round(4).to_json(orient="records")))}
+
+
+def drawn(draw: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Draw a chart of readings. If one of them has several inputs, the title says that the first is shown.
+
+    Raises `InputError` if the original run `before` does not fit the reading.
+    """
+    given = [*args, *kwargs.values()]
+    runs = [
+        run for one in given for run in (one if isinstance(one, list | tuple) else [one]) if isinstance(run, Reading)
+    ]
+    if runs:
+        check_alike(runs[0], kwargs.get("before"))
+    chart, n = draw(*args, **kwargs), max((run.batch_size for run in runs), default=1)
+    if n == 1:
+        return chart
+    note = f"input 1 of {n}; reading.one(1) selects the next"
+    if not isinstance(chart, alt.TopLevelMixin):  # a figure of Plotly
+        return chart.update_layout(title=note)
+    if chart.title in (alt.Undefined, ""):
+        return chart.properties(title=alt.TitleParams(text=note, fontWeight="normal"))
+    title = chart.title.copy() if isinstance(chart.title, alt.TitleParams) else alt.TitleParams(text=chart.title)
+    title.subtitle = note
+    return chart.properties(title=title)
 
 
 SIDES = {"above": (0, -1), "right": (1, 0), "below": (0, 1), "left": (-1, 0)}

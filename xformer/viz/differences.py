@@ -14,7 +14,8 @@ from xformer.analysis.differences import decision_rows as rows_table
 from xformer.analysis.differences import pattern_difference as difference_table
 from xformer.analysis.differences import prediction_difference as prediction_table
 from xformer.analysis.differences import surprise_by_character as surprise_table
-from xformer.formatting import check_index, check_option
+from xformer.errors import InputError
+from xformer.formatting import check_index, check_indices, check_option
 from xformer.reading import Reading
 from xformer.site import Site, layer_title
 from xformer.viz import theme
@@ -129,7 +130,7 @@ def decision_rows(
         key=_position_labels(frame, "key", "token"),
     )
     if data["key"].nunique() != frame["key"].nunique():
-        raise ValueError("These layers attend to different tokens; draw self-attention and cross-attention one by one.")
+        raise InputError("These layers attend to different tokens; draw self-attention and cross-attention one by one.")
     hover = tips("row:N", "key:N", ("weight:Q", "", ".6f"))
     return _heatmap(data, "weight", ("key: position attended to", "layer · head"), hover, False, dark)
 
@@ -158,6 +159,7 @@ def decision_lens(readings: Sequence[Reading], *, pair: tuple[int, int] | None =
         >>> chart = xformer.viz.decision_lens(readings)
     """
     data = lens_table(readings)
+    check_indices("pair", pair or (), len(readings))
     divergence = None if pair is None else lens_divergence(lens_table([readings[at] for at in pair]))
     names = short_names([reading.subject.name for reading in readings])
     data["model"] = [names[name] for name in data["model"]]

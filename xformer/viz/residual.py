@@ -9,6 +9,7 @@ import altair as alt
 import pandas as pd
 
 from xformer.adapters.adapter import UNCHANGED_PREDICTION
+from xformer.analysis.attention_patterns import names_at
 from xformer.analysis.residual import answer_path as path_table
 from xformer.analysis.residual import attribution as parts_table
 from xformer.analysis.residual import lens as lens_table
@@ -67,7 +68,8 @@ def norms(
     frame = norms_table(reading, positions)
     frame = frame.loc[frame["what"] == what]
     limit = max(frame["length"].tolist()) if limit is None else limit
-    frame, places = with_places(thinned(frame), reading.tokens_of(reading.output_stack))
+    n = reading[f"{reading.output_stack}.0.resid_pre"].shape[1]
+    frame, places = with_places(thinned(frame), names_at(reading, reading.output_stack, n))
     points = list(dict.fromkeys(frame.sort_values("depth")["point"]))
     stops = theme.sequential(dark)
     limit = limit or 1.0
