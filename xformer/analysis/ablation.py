@@ -66,7 +66,9 @@ class HeadEffects:
     def measure_heads(self, *heads: Head) -> None:
         """Measure the given heads. Raises `EditError` if a head does not exist."""
         if wrong := [head for head in heads if head not in self.estimated]:
-            raise EditError(f"A head is (attention layer, head), like (0, 0); there is no head {wrong[0]!r:.100}.")
+            if not isinstance(wrong[0], tuple) or len(wrong[0]) != 2:
+                raise EditError(f"A head is (attention layer, head), like (0, 0), got {wrong[0]!r:.100}.")
+            raise EditError(f"There is no head {wrong[0][1]} in attention layer {wrong[0][0]}; for example (0, 0).")
         for _ in self._measuring(heads):
             pass
 
