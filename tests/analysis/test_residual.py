@@ -13,6 +13,7 @@ from torch import Tensor
 
 import xformer
 from tests.adapters.families import FAMILIES
+from tests.adapters.test_attachment import Written
 from tests.training.tiny import random_model
 from xformer import edits
 from xformer.adapters.huggingface import HuggingFaceModel
@@ -312,3 +313,28 @@ def test_answer_path_has_probability_rank_and_contribution_at_each_point() -> No
     assert path["adds"].sum() == pytest.approx(of_steps)
     second = parts.loc[(parts["layer"] == 1) & (parts["kind"] == "attention"), "contribution"].sum()
     assert path.set_index("point")["adds"]["layer 2 · attention"] == pytest.approx(second)
+
+
+class LastOnly(Written):
+    """Computes the logits of the last position only, as nanoGPT does without targets."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x)[:, [-1], :])
+
+
+def test_the_lens_reads_all_positions_of_a_model_that_returns_the_last() -> None:
+    torch.manual_seed(0)
+    model, ids = LastOnly().eval(), torch.tensor([[3, 1, 4, 1, 5]])
+    reading = xformer.read(model, ids)
+    table = lens(reading)
+    final = table.loc[table["depth"] == table["depth"].max()]
+    p = Written.forward(model, ids)[0].softmax(dim=-1)  # [pos, vocab]
+    assert final["position"].tolist() == list(range(5))
+    assert final["token"].tolist() == [str(token) for token in p.argmax(dim=-1).tolist()]
+    assert final["probability"].tolist() == pytest.approx(p.amax(dim=-1).tolist(), abs=1e-5)
+    for explain in (attribution, answer_path):
+        with pytest.raises(UnavailableError, match="returns outputs at 1 positions, but its stream has 5"):
+            explain(reading, position=0)

@@ -337,12 +337,17 @@ class OutputHead:
 
 
 def find_output_head(seen: Probe, last: str, logits: Tensor, softcap: float | None) -> OutputHead:
-    """Find the head after the module `last`. Raises `InputError` if the logits are not a function of its output alone."""
+    """Find the head after the module `last`, also of logits at the last position only.
+
+    Raises `InputError` if the logits are not a function of its output alone.
+    """
     end = [call for call in seen.calls if call.path == last][-1]
     start = value = end.output
     parts: list[nn.Module] = []
     after, factor = end.end, 1.0
     while value.shape != logits.shape:
+        is_last = value.dim() == 3 and not any(_input_scale(call, value) for call in seen.calls if call.begin > after)
+        value = value[:, -1:] if is_last else value  # a model may compute the logits of the last position only
         step = next((call for call in seen.calls if call.begin > after and _input_scale(call, value) is not None), None)
         if step is None:
             raise InputError("This model's logits are not a function of its final stream state alone.")
@@ -352,7 +357,7 @@ def find_output_head(seen: Probe, last: str, logits: Tensor, softcap: float | No
         value, after = step.output, step.end
     for head in _candidates(tuple(parts), factor, value, logits, softcap):
         with suppress(Exception):  # a block that needs more than the stream may raise anything, and is not a head
-            if close(head(start), logits):
+            if close(head(start[:, -logits.shape[1] :] if start.dim() == 3 else start), logits):
                 return head
     raise InputError("This model's logits are computed in an unsupported way.")
 

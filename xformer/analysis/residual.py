@@ -458,6 +458,7 @@ def answer_path(reading: Reading, *, position: int) -> pd.DataFrame:
         >>> list(table.columns)
         ['depth', 'point', 'token', 'answer', 'answer_probability', 'rank', 'adds']
     """
+    _check_aligned(reading)
     names, answer, adds = reading.subject.labels, reading.explained(position), {}
     try:
         parts = _attribution(reading, position, None, lead=True)
@@ -480,7 +481,10 @@ def answer_path(reading: Reading, *, position: int) -> pd.DataFrame:
 
 def lens_positions(reading: Reading, positions: Sequence[int] | None = None) -> list[int]:
     """Return the output positions that a lens shows: the targets and the one after a text, or all if there are no targets."""
-    _check_aligned(reading)
+    if (
+        reading.target_positions or reading.logits.shape[1] > 1
+    ):  # a lens needs no output, and some models return only the last
+        _check_aligned(reading)
     targets = {*reading.target_positions, *([] if reading.open_output is None else [reading.open_output])}
     valid = [at for at in positions_of(reading) if not reading.target_positions or at in targets]
     shown = valid if positions is None else [at for at in valid if at in positions]
