@@ -62,7 +62,7 @@ def counted() -> Agreement:
         (lambda r: analysis.position_curves(r, dimensions=[16]), "dimensions must be from 0 to 15, got 16"),
         (lambda r: analysis.position_values(r, kind="sines"), "kind must be one of .*sinusoidal.*, got 'sines'"),
         (lambda r: analysis.position_values(r, stack="decoder"), "stack must be one of None, encoder, got 'decoder'"),
-        (lambda r: analysis.promotion(r, layer=3, position=1.5), "position must be from 0 to 4, got 1.5"),
+        (lambda r: analysis.promotion(r, layer=3, position=1.5), "position must be a whole number, got 1.5"),
         (lambda r: analysis.projection(r, stack="left"), "stack must be one of None, encoder, decoder, got 'left'"),
         (lambda r: analysis.score_attribution(r, layer=1, head=0, query=4, key=1, against=5), "against .* 0 to 4, got 5"),
         (lambda r: analysis.triggers(survey(), layer=-1), "layer must be from 0 to .*, got -1"),
