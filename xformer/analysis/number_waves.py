@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from xformer.adapters import TaskModel
-from xformer.analysis.embeddings import vocabulary_vectors
+from xformer.analysis.embeddings import token_labels, vocabulary_vectors
 from xformer.errors import UnavailableError
 from xformer.formatting import check_index
 from xformer.reading import Reading
@@ -222,6 +222,7 @@ def circle(reading: Reading, *, frequency: int, stack: str | None = None) -> pd.
     check_index("frequency", frequency, len(vectors) // 2 + 1, least=1)
     points = circle_of(vectors, frequency).points
     table = pd.DataFrame(points.tolist(), columns=["cosine_axis", "sine_axis"])
-    table.insert(0, "number", [reading.subject.labels[token] for token in numbers(reading)])
+    labels = token_labels(reading.subject)
+    table.insert(0, "number", [labels[token] for token in numbers(reading)])
     phase = frequency * table.index.to_numpy() / len(points) % 1.0
     return table.assign(radius=points.norm(dim=1).tolist(), phase=phase)
