@@ -47,9 +47,7 @@ def numbers(reading: Reading) -> range:
 
 
 def number_vectors(reading: Reading, stack: str | None = None) -> Float[Tensor, "number d_model"]:
-    """Return the vectors of the numbers, in order. Raises `UnavailableError` if the model reads none."""
-    if len(numbers(reading)) < 2:
-        raise UnavailableError(f"{reading.subject.name} reads no numbers, whose embeddings could form waves.")
+    """Return the vectors of the numbers, in order."""
     return vocabulary_vectors(reading, stack)[list(numbers(reading))]
 
 
@@ -144,6 +142,12 @@ def number_spectrum(reading: Reading, stack: str | None = None, *, step: Step | 
     return spectrum_of(number_vectors(reading, stack), step=step)
 
 
+def _check_numbers(reading: Reading) -> None:
+    """Raise `UnavailableError` if the model reads no numbers."""
+    if len(numbers(reading)) < 2:
+        raise UnavailableError(f"{reading.subject.name} reads no numbers, whose embeddings could form waves.")
+
+
 def spectrum(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
     """Compute the spectrum of the embeddings of numbers, next to the peaks that chance alone reaches.
 
@@ -162,6 +166,7 @@ def spectrum(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
         >>> list(table.columns)
         ['frequency', 'period', 'share', 'chance', 'above_chance']
     """
+    _check_numbers(reading)
     found = number_spectrum(reading, stack)
     table = pd.DataFrame({"frequency": range(1, len(found.shares) + 1)})
     table["period"] = found.n / table["frequency"]
@@ -218,6 +223,7 @@ def circle(reading: Reading, *, frequency: int, stack: str | None = None) -> pd.
         >>> list(table.columns)
         ['number', 'cosine_axis', 'sine_axis', 'radius', 'phase']
     """
+    _check_numbers(reading)
     vectors = number_vectors(reading, stack)
     check_index("frequency", frequency, len(vectors) // 2 + 1, least=1)
     points = circle_of(vectors, frequency).points

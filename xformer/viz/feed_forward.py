@@ -24,7 +24,7 @@ from xformer.analysis.feed_forward import firing as firing_table
 from xformer.analysis.feed_forward import neuron as neuron_table
 from xformer.analysis.feed_forward import neurons as neurons_table
 from xformer.analysis.feed_forward import promotion as promotion_table
-from xformer.formatting import check_option
+from xformer.formatting import check_indices, check_option
 from xformer.reading import Reading
 from xformer.site import layer_title
 from xformer.viz import theme
@@ -104,6 +104,7 @@ def activations(
     signed = stage != "post" or bool((whole < 0).any())
     ranking = ranking_of(runs[0], layer=layer, order=order)
     shown = list(range(len(ranking)))[:MAX_NEURONS_DRAWN] if columns is None else list(columns)
+    check_indices("columns", shown, len(ranking))
     neurons, places = ranking[shown].tolist(), numbered(frame)
     height = min(ROWS_HEIGHT, max(150, 24 * len(places)))
     ends = [shown[0] - 0.5, shown[-1] + 0.5]
