@@ -40,7 +40,7 @@ from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.adapters.huggingface_opening import call, example_inputs, output_kind, output_of
 from xformer.errors import CheckpointError, InputError, XformerError
 from xformer.installed import needed
-from xformer.model_files.contents import ADAPTER, Contents, check_memory, inspect, read_object
+from xformer.model_files.contents import Contents, check_memory, inspect, read_object
 
 Step = Callable[[float, float, str], object]
 """Called with the progress: done, total, and the current step."""
@@ -243,7 +243,7 @@ def plain_sentence(error: BaseException) -> str:
 
 def is_external(path: Path) -> bool:
     """Whether a path holds a model in the layout of Transformers, a .gguf file, or a PEFT adapter, which is refused by name."""
-    is_marked = any((path / name).is_file() for name in ("config.json", ADAPTER))
+    is_marked = any((path / name).is_file() for name in ("config.json", "adapter_config.json"))
     return path.suffix == ".gguf" or is_marked or any(path.glob("*.gguf"))
 
 

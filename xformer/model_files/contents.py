@@ -22,8 +22,6 @@ from xformer.model_files.headers import SINGLE, read_gguf_header, read_object, w
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 OTHERS = (".h5", ".msgpack", ".onnx", ".tflite", ".ot")
-ADAPTER = "adapter_config.json"
-"""The file that marks a folder with a PEFT adapter, which has no weights of its own model."""
 WORKS = f"a folder with config.json and {SINGLE}, or a .gguf file"
 
 
@@ -122,11 +120,6 @@ def gguf_files(names: list[str]) -> list[str]:
 
 def _refuse(names: list[str]) -> NoReturn:
     """Raise `ModelFileError` with the reason why none of these files can be opened."""
-    if ADAPTER in names:
-        raise ModelFileError(
-            "The folder has a PEFT adapter, which changes another model; load both with peft and pass the model, or save it "
-            "whole after merge_and_unload."
-        )
     if pickles := [name for name in names if name.endswith(PICKLES) and name != "training_args.bin"]:
         what = f"only as a pickle ({pickles[0][:80]}), which is not read because it can run arbitrary code"
         how = f"load the model where you trust it and write {SINGLE} with save_pretrained, or use a GGUF file"
