@@ -43,9 +43,9 @@ VALID = {
 """Values of arguments that 0 does not fit."""
 LEFT_OUT = {"dark", "legend", "title", "table", "tokenizer", "survey", "unit", "height", "lengths"}
 """Arguments that only change the look, or take tables of the same call."""
-SLOW = {"accuracy_by_length", "heads_worth_seeing", "mistakes", "model_diagram", "projection"}
+SLOW = {"accuracy_by_length", "heads_worth_seeing", "mistakes", "model_diagram", "projection", "spectrum"}
 """Functions tried only on the readings of `SEVERAL`."""
-SEVERAL = ("own decoder", "task of a pair", "digits", "Mixtral", "ViT", "hand-written")
+SEVERAL = ("own decoder", "task of a pair", "digits", "Mixtral", "hand-written")
 """Readings on which wrong arguments are tried, and charts are drawn."""
 
 
@@ -69,14 +69,18 @@ def arguments(function: Any, reading: Reading) -> dict[str, Any]:
             found[name] = reading
         elif name == "samples":
             found[name] = 2
-        elif parameter.default is parameter.empty or name == "lengths":
+        elif parameter.default is parameter.empty or name in ("exact", "lengths"):
             found[name] = VALID.get(name, 1.0 if kind == "float" else 0)
     return found
 
 
-def wrong_arguments(function: Any, reading: Reading, other: Reading) -> Iterator[dict[str, Any]]:
-    """One argument at a time, replaced by each value that may be wrong."""
+def wrong_arguments(module: ModuleType, function: Any, reading: Reading, other: Reading) -> Iterator[dict[str, Any]]:
+    """One argument at a time, replaced by each value that may be wrong; of a chart, only those that its table lacks."""
+    table = getattr(analysis, function.__name__, None) if module is viz else None
+    known = inspect.signature(table).parameters if inspect.isfunction(table) else {}
     for name, parameter in inspect.signature(function).parameters.items():
+        if name in known:
+            continue
         kind, values = str(parameter.annotation), []
         if kind == "Sequence[Reading]":
             values = [[], [reading], [reading, other], [reading] * 3]
@@ -136,5 +140,5 @@ def test_every_wrong_argument_is_refused_in_one_sentence(module: ModuleType, rea
             module is viz and call(analysis, name, given) is None if hasattr(analysis, name) else False
         ):
             continue
-        for wrong in wrong_arguments(function, run, other):
+        for wrong in wrong_arguments(module, function, run, other):
             call(module, name, {**given, **wrong})
