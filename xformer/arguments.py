@@ -64,9 +64,7 @@ def _check(name: str, value: Any, kind: str) -> None:
     elif re.match(r"int\b", kind):
         _check_whole(name, value, least=1 if name in COUNTS else 0 if name == "seed" else None)
     elif re.match(r"float\b", kind):
-        _check_finite(name, value)
-        if name in SIZES and value <= 0:
-            raise InputError(f"{name} must be above 0, got {value!r:.100}.")
+        _check_finite(name, value, is_size=name in SIZES)
     elif kind == "Sequence[Reading]" and not len(_items(name, value)):
         raise InputError(f"{name} must have at least one run, got none.")
 
@@ -89,6 +87,8 @@ def _check_whole(name: str, value: Any, *, least: int | None = None) -> None:
         raise InputError(f"{name} must be a whole number{bound}, got {value!r:.100}.")
 
 
-def _check_finite(name: str, value: Any) -> None:
+def _check_finite(name: str, value: Any, *, is_size: bool = False) -> None:
     if not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise InputError(f"{name} must be a finite number, got {value!r:.100}.")
+    if is_size and value <= 0:
+        raise InputError(f"{name} must be above 0, got {value!r:.100}.")

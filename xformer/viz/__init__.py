@@ -82,16 +82,10 @@ if TYPE_CHECKING:
 else:
     _find, __dir__, __all__ = attach(__name__, __file__)
 
-    OF_THE_MODEL = {
-        "accuracy_by_length", "circle", "filter_components", "model_diagram", "patch_cosines", "patch_filters",
-        "position_curves", "position_offsets", "position_values", "similarity", "spectrum",
-    }  # fmt: skip
-    """Charts that do not depend on the input of their reading."""
-
     @cache
-    def _drawn(name: str, draw: Callable[..., Any]) -> Any:
+    def _drawn(draw: Callable[..., Any]) -> Any:
         """Return a chart's function with the checks and the title of `charts.drawn`."""
-        if not callable(draw) or name in OF_THE_MODEL:
+        if not callable(draw):
             return draw
 
         @wraps(draw)
@@ -104,4 +98,4 @@ else:
 
     def __getattr__(name: str) -> Any:
         with needed("altair", "A chart", "xformer[viz]"):
-            return _drawn(name, checked(_find(name)))
+            return _drawn(checked(_find(name)))

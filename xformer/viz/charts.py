@@ -66,6 +66,13 @@ def inline(frame: pd.DataFrame) -> dict[str, Any]:
     return {"values": json.loads(str(frame.round(4).to_json(orient="records")))}
 
 
+OF_THE_MODEL = {
+    "accuracy_by_length", "circle", "filter_components", "model_diagram", "patch_cosines", "patch_filters", "position_curves",
+    "position_offsets", "position_values", "similarity", "spectrum",
+}  # fmt: skip
+"""Charts that do not depend on the input of their reading."""
+
+
 def drawn(draw: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Draw a chart of readings. If one of them has several inputs, the title says that the first is shown.
 
@@ -77,8 +84,9 @@ def drawn(draw: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, An
     ]
     if runs:
         check_alike(runs[0], kwargs.get("before"))
-    chart, n = draw(*args, **kwargs), max((run.batch_size for run in runs), default=1)
-    if n == 1:
+    chart: Any = draw(*args, **kwargs)
+    n = max((run.batch_size for run in runs), default=1)
+    if n == 1 or draw.__name__ in OF_THE_MODEL:
         return chart
     note = f"input 1 of {n}; reading.one(1) selects the next"
     if not isinstance(chart, alt.TopLevelMixin):  # a figure of Plotly
