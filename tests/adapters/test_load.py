@@ -12,7 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import xformer
+from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import folder_of
+from xformer.adapters import load
 from xformer.adapters.load import open_model, plain_sentence, try_in_subprocess, try_out
 from xformer.errors import CheckpointError, InputError, ModelFileError, XformerError
 from xformer.model_files.contents import check_sizes, inspect
@@ -123,6 +125,80 @@ def test_large_buffers_besides_the_weights_are_rejected(tmp_path: Path) -> None:
     change(gpt / "config.json", n_positions=1_000_000)
     with pytest.raises(CheckpointError, match=r"(requires|describes)"):
         try_out(gpt)
+
+
+FULL_SIZE = {"size": {"height": 12, "width": 12}}
+
+
+def vit(folder: Path, **processor: Any) -> Path:
+    FAMILIES["ViT"].make().save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(
+        json.dumps({"image_processor_type": "ViTImageProcessor", **processor})
+    )
+    return folder
+
+
+def test_an_image_processor_that_makes_large_images_is_rejected_before_it_runs(tmp_path: Path) -> None:
+    folder = vit(tmp_path / "vit", size={"height": 1_000_000, "width": 1_000_000})
+    for opening in (open_model, try_out, lambda path: xformer.read(path, "flower")):
+        with pytest.raises(
+            ModelFileError, match=r"In preprocessor_config\.json, 'height' is 1000000.* from 1 to 2,048, like 12"
+        ):
+            opening(folder)
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        {
+            "image_processor_type": "DetrImageProcessor",
+            "do_pad": True,
+            "size": {"longest_edge": 10**7, "shortest_edge": 800},
+        },
+        {"size": {"longest_edge": 12_845_056, "shortest_edge": 3_136}},
+    ],
+)
+def test_edges_of_a_prepared_image_are_sides(processor: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"In preprocessor_config\.json, '(long|short)est_edge' is "):
+        open_model(vit(tmp_path / "vit", **processor))
+
+
+@pytest.mark.parametrize(
+    ("processor", "reason"),
+    [
+        ({"image_processor_type": "NoSuchProcessor"}, "NoSuchProcessor|image processor"),
+        ({**FULL_SIZE, "image_mean": [0.5, 0.5]}, "The model's image processor cannot prepare this image"),
+        ({"size": {"weight": 12}}, "weight"),
+    ],
+)
+def test_pictures_are_prepared_in_the_trial(processor: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    with pytest.raises((InputError, ValueError), match=reason):
+        try_out(vit(tmp_path / "vit", **processor))
+
+
+def test_an_image_processor_may_make_few_numbers_of_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "MAX_PIXEL_VALUES", 3 * 12 * 12 - 1)
+    with pytest.raises(CheckpointError, match="makes 432 numbers of a picture of 512 × 512; at most 431 are allowed"):
+        try_out(vit(tmp_path / "vit", **FULL_SIZE))
+
+
+def test_folders_with_processors_and_tokenizers_open(tmp_path: Path) -> None:
+    from transformers import CLIPImageProcessorPil, ViTImageProcessorPil, WhisperFeatureExtractor
+
+    for name, processor in (
+        ("ViT", ViTImageProcessorPil(size=dict.fromkeys(("height", "width"), 12))),
+        ("ViT", CLIPImageProcessorPil(size={"shortest_edge": 14}, crop_size=dict.fromkeys(("height", "width"), 12))),
+        ("Whisper", WhisperFeatureExtractor(feature_size=8)),
+        ("Llama", None), ("BERT", None), ("T5", None),
+    ):  # fmt: skip
+        folder = folder_of(name, tmp_path / name)
+        if processor:
+            processor.save_pretrained(folder)
+        try_out(folder)
+        model = open_model(folder)
+        assert (model.image_processor is not None) == (name == "ViT")
+        if name == "ViT":
+            assert xformer.read(folder, "flower").logits.isfinite().all()
 
 
 def test_error_sentences_do_not_reveal_local_folders() -> None:

@@ -38,6 +38,14 @@ def tokenize(tokenizer: Any, *texts: str) -> tuple[int, ...]:
         raise InputError(f"The model's tokenizer cannot read this text: {str(error)[:200]}") from error
 
 
+def prepare(processor: Any, image: Any) -> Float[Tensor, "batch channel row column"]:
+    """The pixel values of an image from a model's own processor. Raises `InputError` if the processor fails."""
+    try:
+        return processor(images=image, return_tensors="pt")["pixel_values"]
+    except Exception as error:  # the settings are untrusted
+        raise InputError(f"The model's image processor cannot prepare this image: {str(error)[:200]}") from error
+
+
 class TokenizedText(OpenText):
     """Text for a causal language model with a tokenizer. The class texts may contain the fields {mask} and {limit}."""
 
@@ -190,8 +198,11 @@ class ArgumentsOnly(Input):
 SAMPLES = {"flower": "flower.jpg", "temple": "china.jpg"}
 """Photographs included in scikit-learn."""
 
-MAX_UPLOADS, MAX_PIXELS, KEPT_SIDE = 64, 40_000_000, 512
-"""Limits on uploads: the number that is kept, the pixels of an image, and the longer side of a kept image."""
+MAX_UPLOADS, MAX_PIXELS, KEPT_SIDE, MAX_ASPECT = 64, 40_000_000, 512, 16
+"""Limits on uploads: the number that is kept, the pixels of an image, the longer side of a kept image, and the ratio of sides.
+
+A processor that enlarges the shorter side makes a very long image of a thin one.
+"""
 
 
 class PatchedImage(Input):
@@ -280,7 +291,7 @@ class PatchedImage(Input):
     def _prepared(self, image: Any) -> Float[Tensor, "1 channel row column"]:
         """Pixel values from the model's own processor; without one, resized and scaled to −1 … 1."""
         if self.processor is not None:
-            pixels = self.processor(images=image, return_tensors="pt")["pixel_values"]
+            pixels = prepare(self.processor, image)
         else:
             if not hasattr(image, "convert"):
                 raise InputError(
@@ -305,6 +316,9 @@ def keep_upload(data: bytes) -> str:
         image = Image.open(io.BytesIO(data), formats=("PNG", "JPEG", "WEBP", "GIF", "BMP"))
         if image.width * image.height > MAX_PIXELS:
             raise InputError(f"An image may have at most {MAX_PIXELS:,} pixels, got {image.width} × {image.height}.")
+        if max(image.size) > MAX_ASPECT * min(image.size):
+            how = f"at most {MAX_ASPECT} times as long as the other; crop it"
+            raise InputError(f"One side of an image may be {how}, got {image.width} × {image.height}.")
         image = image.convert("RGB")
     except InputError:
         raise

@@ -37,10 +37,12 @@ from torch import Tensor, nn
 from xformer.adapters.adapter import ModelAdapter
 from xformer.adapters.any_module import AnyModule
 from xformer.adapters.huggingface import HuggingFaceModel
-from xformer.adapters.huggingface_opening import call, example_inputs, output_kind, output_of
+from xformer.adapters.huggingface_opening import call, example_inputs, main_input, output_kind, output_of
+from xformer.adapters.inputs import KEPT_SIDE, MAX_ASPECT, prepare
 from xformer.errors import CheckpointError, InputError, XformerError
 from xformer.installed import needed
 from xformer.model_files.contents import Contents, check_memory, inspect, read_object
+from xformer.model_files.settings import MAX_SIDE, check_processor, check_settings
 
 Step = Callable[[float, float, str], object]
 """Called with the progress: done, total, and the current step."""
@@ -58,6 +60,7 @@ def open_model(path: str | Path, *, step: Step | None = None) -> HuggingFaceMode
     path = Path(path)
     contents = inspect(path)  # reject pickles, code and false sizes before anything is loaded
     check_memory(contents)
+    check_settings(contents)
     progress(0, 3, "importing Transformers")
     name = path.stem if path.suffix == ".gguf" else path.name
     try:
@@ -67,7 +70,7 @@ def open_model(path: str | Path, *, step: Step | None = None) -> HuggingFaceMode
             model, report = _loaded(transformers, contents)
             _check_numbers(model)
             tokenizer = tokenizer_of(transformers, contents)
-            processor = _image_processor(transformers, contents.folder)
+            processor = _image_processor(transformers, contents, model)
             notes = _notes(model, report)
             progress(2, 3, "comparing with the original model")
             opened = HuggingFaceModel.open(model, tokenizer, name, image_processor=processor)
@@ -212,13 +215,13 @@ def tokenizer_of(transformers: Any, contents: Contents) -> Any:
     return transformers.AutoTokenizer.from_pretrained(contents.folder, **options)
 
 
-def _image_processor(transformers: Any, folder: Path) -> Any:
-    """The folder's image processor, or None."""
-    if not (folder / "preprocessor_config.json").exists():
+def _image_processor(transformers: Any, contents: Contents, model: nn.Module) -> Any:
+    """The folder's image processor; None if there is none, or if the model's main input is not an image."""
+    names = ("preprocessor_config.json", "processor_config.json")
+    if main_input(model) != "pixel_values" or not any((contents.folder / name).exists() for name in names):
         return None
-    with suppress(Exception):  # an audio processor, or one that needs another library
-        return transformers.AutoImageProcessor.from_pretrained(folder, **_LOCAL, backend="pil")
-    return None
+    check_processor(contents)
+    return transformers.AutoImageProcessor.from_pretrained(contents.folder, **_LOCAL, backend="pil")
 
 
 def _pooling(folder: Path) -> Literal["mean", "last", "first"] | None:
@@ -313,6 +316,10 @@ SLACK = 1_000_000
 MAX_BUFFER_BYTES = 512 * 1024**2
 """The limit on the bytes of buffers, such as masks and position tables, which are in no file."""
 PROBES = ("a" * 2_000 + "!", " " * 2_000, "1" * 2_000, "\n" * 1_000, "é" * 500, "aB1 ,\t" * 300, "\u200b" * 300)
+PICTURES = ((KEPT_SIDE, KEPT_SIDE), (KEPT_SIDE, KEPT_SIDE // MAX_ASPECT), (KEPT_SIDE // MAX_ASPECT, KEPT_SIDE))
+"""The largest, the widest and the tallest picture that a visitor can upload, in pixels."""
+MAX_PIXEL_VALUES = 3 * MAX_SIDE**2
+"""The limit on the numbers that an image processor makes of a picture."""
 MAX_TOKENS = 4
 """The largest plausible number of tokens per byte of text."""
 
@@ -342,19 +349,24 @@ def try_out(path: Path, limit: Callable[[float], object] = lambda seconds: None)
     `limit` is called before each step with the seconds of CPU time that it may take; see `limit_time`.
     """
     contents = inspect(path)
+    check_settings(contents)
     transformers = import_transformers()
     tokens = contents.config.get("tokenizer.ggml.tokens", 0)
     seconds = STEP_SECONDS + (tokens / TOKENS_A_SECOND if isinstance(tokens, int) else 0)
     limit(seconds)
     config = config_of(transformers, contents)
-    _count(transformers, config, contents.n_parameters)
+    model = _count(transformers, config, contents.n_parameters)
     limit(seconds)
     tokenizer = tokenizer_of(transformers, contents)
     if tokenizer is not None:
         _check_tokenizer(tokenizer)
+    limit(seconds)
+    processor = _image_processor(transformers, contents, model)
+    if processor is not None:
+        _check_image_processor(processor)
 
 
-def _count(transformers: Any, config: Any, n_stored: int) -> None:
+def _count(transformers: Any, config: Any, n_stored: int) -> nn.Module:
     """Build the class on the meta device and count its parameters. Raises `CheckpointError` if the file has far fewer."""
     kind = classes_of(transformers, config)[0]
     with torch.device("meta"), warnings.catch_warnings():
@@ -372,6 +384,7 @@ def _count(transformers: Any, config: Any, n_stored: int) -> None:
             f"config.json requires {n_bytes // 1024**2:,} MB of buffers besides the weights; at most "
             f"{MAX_BUFFER_BYTES // 1024**2} MB are allowed."
         )
+    return model
 
 
 def _check_tokenizer(tokenizer: Any) -> None:
@@ -385,6 +398,17 @@ def _check_tokenizer(tokenizer: Any) -> None:
             raise CheckpointError(
                 f"The tokenizer makes {n:,} tokens of {len(text):,} characters; at most {MAX_TOKENS} per byte are allowed."
             )
+
+
+def _check_image_processor(processor: Any) -> None:
+    """Raise `CheckpointError` or `InputError` if it cannot prepare pictures. The limits end it if that takes too much."""
+    from PIL import Image
+
+    for width, height in PICTURES:
+        n = prepare(processor, Image.new("RGB", (width, height))).numel()
+        if n > MAX_PIXEL_VALUES:
+            what = f"The image processor makes {n:,} numbers of a picture of {width} × {height}"
+            raise CheckpointError(f"{what}; at most {MAX_PIXEL_VALUES:,} are allowed.")
 
 
 def _limit(name: str, soft: float) -> None:

@@ -39,6 +39,8 @@ class Contents:
     """The size of the weights on disk."""
     config: Mapping[str, Any]
     """The content of config.json, or the keys of the GGUF file."""
+    largest: int
+    """The largest dimension of any tensor; for a GGUF file the number of tokens. No vocabulary is larger."""
 
     @property
     def gguf_file(self) -> str | None:
@@ -90,7 +92,8 @@ def _folder(folder: Path) -> Contents:
     if not found.n_parameters:
         raise ModelFileError("The weight file has no tensors; save the model again with save_pretrained.")
     check_sizes(config, largest=found.largest, n_tensors=found.n_tensors)
-    return Contents(folder, found.files, model_type, _has_tokenizer(names), found.n_parameters, found.n_bytes, config)
+    has_tokenizer, sizes = _has_tokenizer(names), (found.n_parameters, found.n_bytes)
+    return Contents(folder, found.files, model_type, has_tokenizer, *sizes, config, found.largest)
 
 
 def _gguf(file: Path, config: dict[str, Any], names: list[str]) -> Contents:
@@ -105,8 +108,9 @@ def _gguf(file: Path, config: dict[str, Any], names: list[str]) -> Contents:
         got = f"got {layers!r:.40}; convert the model again"
         raise ModelFileError(f"{file.name} needs a key {key} of at most its {limit:,} tensors, {got}.")
     has_tokenizer = "tokenizer.ggml.tokens" in header.values or _has_tokenizer(names)
-    sizes = header.n_parameters, header.n_bytes
-    return Contents(file.parent, (file,), header.architecture, has_tokenizer, *sizes, config or header.values)
+    n_tokens = int(header.values.get("tokenizer.ggml.tokens", header.n_parameters))
+    sizes, config = (header.n_parameters, header.n_bytes), config or header.values
+    return Contents(file.parent, (file,), header.architecture, has_tokenizer, *sizes, config, n_tokens)
 
 
 def _has_tokenizer(names: list[str]) -> bool:
