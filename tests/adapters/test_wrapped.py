@@ -120,7 +120,7 @@ def test_outputs_stand_at_the_positions_of_the_stream_after_virtual_tokens(kind:
     assert last["position"].tolist() == [2, 3, 4, 5, 6, 7, 8]
     assert last["answer_probability"].tolist()[:6] == pytest.approx(reading.probability_of_answer, abs=1e-5)
     cells = xformer.analysis.attention(reading, layer=0, head=0)
-    assert cells["key"].tolist()[:4] == ["0 added 1", "1 added 2", "2 added 3", "3 5"]
+    assert cells["key"].tolist()[:4] == ["0 · added 1", "1 · added 2", "2 · added 3", "3 · 5"]
     named = xformer.read(model, {"input_ids": ids}, tokens=list("abcdef"))
     assert named.tokens == ("added 1", "added 2", "added 3", *"abcdef")
     steps = [step.token for step in reading.subject.steps(reading.example, 2)]
@@ -138,7 +138,7 @@ def test_a_prefix_adds_keys_and_leaves_a_model_causal() -> None:
     with torch.no_grad():
         assert abs(reading.loss - float(model(input_ids=ids, labels=ids).loss)) < 1e-5
     cells = xformer.analysis.attention(reading, layer=0, head=0)
-    assert cells["key"].tolist()[:5] == ["0 earlier 1", "1 earlier 2", "2 earlier 3", "3 5", "4 9"]
+    assert cells["key"].tolist()[:5] == ["0 · earlier 1", "1 · earlier 2", "2 · earlier 3", "3 · 5", "4 · 9"]
     scores = xformer.analysis.head_scores(reading)
     own = reading["decoder.0.attn.pattern"][0, 0, :, 3:]  # [query, key]
     assert scores["diagonal"][0] == pytest.approx(float(own.diagonal().mean()), abs=1e-6)
