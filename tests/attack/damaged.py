@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.adapters.families import FAMILIES
+from tests.adapters.families import FAMILIES, IMAGE, tiny_model
 from tests.adapters.test_huggingface import WORDS, tokenizer
 from tests.model_files.small_files import tiny_gguf
 from tests.training.tiny import tiny_preset
@@ -46,7 +46,28 @@ SECONDS = 5.0
 """Limit in CPU seconds for opening and reading a model folder."""
 WALL = 60
 """Limit in seconds of wall time, with a margin for a busy machine."""
-FOLDERS = ("Llama", "GPT-2", "BERT", "T5", "ViT")
+FOLDERS = ("Llama", "GPT-2", "BERT", "T5", "ViT", "CLIPVision", "Whisper")
+SIZES = (-1, 0, 1, 65_537, 10**6, 10**9, 10**12, 1e308, float("inf"), float("nan"))
+"""Sizes that take much memory or time, or none."""
+LONG = 100_000
+"""The length of long lists."""
+SETTINGS = {
+    "preprocessor_config.json": (
+        "size", "crop_size", "pad_size", "patch_size", "rescale_factor", "image_mean", "image_std", "resample", "max_pixels",
+        "shortest_edge", "longest_edge", "n_fft", "hop_length", "chunk_length", "sampling_rate", "feature_size", "size_divisor",
+    ),
+    "tokenizer.json": ("added_tokens", "padding", "truncation", "normalizer", "pre_tokenizer", "post_processor", "decoder"),
+    "tokenizer_config.json": (
+        "model_max_length", "extra_special_tokens", "additional_special_tokens", "added_tokens_decoder", "extra_ids", "offset",
+        "chat_template", "max_length", "pad_to_multiple_of",
+    ),
+    "special_tokens_map.json": ("additional_special_tokens", "pad_token", "mask_token"),
+    "added_tokens.json": ("[A]", "[B]"),
+    "generation_config.json": (
+        "max_new_tokens", "num_beams", "bad_words_ids", "suppress_tokens", "forced_decoder_ids", "begin_suppress_tokens",
+    ),
+}  # fmt: skip
+"""The settings files and the names in them that lead to memory or time."""
 
 
 def damage(good: bytes, draw: random.Random, *, until: float = 1.0) -> bytes:
@@ -152,6 +173,19 @@ def _reader(kind: str, folder: Path) -> Callable[[bytes], object]:
     return read_trace if kind == "trace" else take
 
 
+SQUARE = {"height": IMAGE["image_size"], "width": IMAGE["image_size"]}
+PROCESSORS = {
+    "ViT": {"image_processor_type": "ViTImageProcessor", "size": SQUARE},
+    "CLIPVision": {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 14}, "crop_size": SQUARE},
+    "Whisper": {
+        "feature_extractor_type": "WhisperFeatureExtractor",
+        "feature_size": 8,
+        "chunk_length": 30,
+        "hop_length": 160,
+    },
+}
+
+
 @cache
 def original(name: str) -> Path:
     """Return an undamaged model folder of a family, or a folder with a GGUF file."""
@@ -163,8 +197,11 @@ def original(name: str) -> Path:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import_transformers().logging.set_verbosity_error()
-        FAMILIES[name].make().save_pretrained(where)
-        if name != "ViT":
+        model = tiny_model("CLIPVisionModel", IMAGE) if name == "CLIPVision" else FAMILIES[name].make()
+        model.save_pretrained(where)
+        if name in PROCESSORS:
+            (where / "preprocessor_config.json").write_text(json.dumps(PROCESSORS[name]))
+        if name not in ("ViT", "CLIPVision"):
             tokenizer().save_pretrained(where)
     return where
 
@@ -191,6 +228,56 @@ def spoil_folder(where: Path, draw: random.Random) -> Path:
     return where
 
 
+def _large(draw: random.Random) -> Any:
+    """A value of any shape that may take much memory or time."""
+    size = draw.choice(SIZES)
+    edges = draw.sample(
+        ("height", "width", "shortest_edge", "longest_edge", "max_pixels", "max_height", "max_width"), 2
+    )
+    named = {
+        "content": "a",
+        "special": True,
+        "id": 30,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": True,
+    }
+    replace = {
+        "type": "Replace",
+        "pattern": {"Regex": draw.choice(("(a|aa)+$", "(a*)*b", "", "."))},
+        "content": "a" * 50,
+    }
+    return draw.choice((
+        size, [size], [size, size], dict.fromkeys(edges, size), {draw.choice(edges): size}, [1] * LONG, [[1]] * LONG,
+        [f"[S{n}]" for n in range(LONG)], {str(n): named for n in range(30, LONG // 4)}, "x" * 10**7, "[S1]" * LONG,
+        [named | {"id": n, "content": f"[S{n}]"} for n in range(18, LONG // 4)], "{% for a in range(10**9) %}{% endfor %}",
+        {"strategy": {"Fixed": size}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"},
+        {"max_length": size, "strategy": "LongestFirst", "stride": 0}, replace,
+        {"type": "Sequence", "normalizers": [replace] * draw.choice((2, 9, 999))},
+        {"type": "Split", "pattern": replace["pattern"], "behavior": "Isolated", "invert": False},
+        {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "[BOS]", "type_id": 0}}] * draw.choice((9, 9_999)),
+         "pair": [], "special_tokens": {"[BOS]": {"id": "[BOS]", "ids": [1], "tokens": ["[BOS]"]}}},
+    ))  # fmt: skip
+
+
+def spoil_settings(where: Path, draw: random.Random, *, rules: bool = True) -> Path:
+    """Copy a model folder and put large values into one of its settings files, into rules of its tokenizer too."""
+    shutil.copytree(original(family := draw.choice(FOLDERS)), where)
+    names = [name for name in SETTINGS if (name == "preprocessor_config.json") == (family in ("ViT", "CLIPVision"))]
+    if family == "Whisper":
+        names = list(SETTINGS)
+    file = where / draw.choice(names)
+    content = json.loads(file.read_text()) if file.exists() else {}
+    for _ in range(draw.choice((1, 1, 2))):
+        names = [name for name in SETTINGS[file.name] if rules or name not in ("normalizer", "pre_tokenizer")]
+        content[draw.choice(names)] = _large(draw)
+    if file.name == "preprocessor_config.json" and draw.random() < 0.2:
+        file, content = where / "processor_config.json", {"image_processor": content}
+    file.write_text(json.dumps(content))
+    return where
+
+
 def spoil_gguf(where: Path, draw: random.Random) -> Path:
     """Write a damaged GGUF file, mostly with the damage in its first part, which has the keys and shapes."""
     where.mkdir()
@@ -199,15 +286,17 @@ def spoil_gguf(where: Path, draw: random.Random) -> Path:
     return file
 
 
-def models(spoil: Callable[[Path, random.Random], Path], n: int, draw: random.Random) -> Iterator[str]:
-    """Open and read n mutants of external models, each in a separate process."""
+def models(
+    spoil: Callable[[Path, random.Random], Path], n: int, draw: random.Random, *, is_tried: bool = True
+) -> Iterator[str]:
+    """Open and read n mutants of external models, each in a separate process, as in the app or without a trial before."""
     torch.set_num_threads(1)
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         for number in range(n):
             path = spoil(Path(folder) / str(number), draw)
             receiver, sender = context.Pipe(duplex=False)
-            child = context.Process(target=_open, args=(path, sender))
+            child = context.Process(target=_open, args=(path, sender, is_tried))
             child.start()
             sender.close()
             outcomes = ["ended by a limit"]
@@ -216,18 +305,19 @@ def models(spoil: Callable[[Path, random.Random], Path], n: int, draw: random.Ra
                     outcomes.append(receiver.recv())
             child.kill()
             child.join()
-            if "passed" in outcomes:
+            if "passed" in outcomes or not is_tried:
                 assert outcomes[-1] in ("read", "refused"), f"mutant {number}: {outcomes[-1]}, exit {child.exitcode}"
             yield outcomes[-1]
 
 
-def _open(path: Path, sender: Any) -> None:
+def _open(path: Path, sender: Any, is_tried: bool) -> None:
     """Try the folder out, which may raise anything or exceed a limit, then open and read it for real."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     warnings.simplefilter("ignore")
     limit_memory()
     try:
-        try_out(path, limit_time)
+        if is_tried:
+            try_out(path, limit_time)
     except BaseException:
         return sender.send("refused")
     sender.send("passed")
@@ -249,5 +339,7 @@ KINDS = (
     Kind("damaged files: import", partial(files, "import"), 30, 4_000),
     Kind("damaged files: trace", partial(files, "trace"), 60, 15_000),
     Kind("model folders", partial(models, spoil_folder), 4, 700),
+    Kind("settings of model folders", partial(models, spoil_settings), 3, 60),
+    Kind("settings in a library call", partial(models, partial(spoil_settings, rules=False), is_tried=False), 3, 60),
     Kind("GGUF files", partial(models, spoil_gguf), 4, 500),
 )

@@ -24,6 +24,8 @@ MAX_SIDE = 4_096
 """The limit on a side of an image that a model reads. Donut reads 2,560 × 1,920."""
 MAX_PIXELS = 2**25
 """The limit on a number of pixels. Qwen3-VL allows 16,777,216."""
+MAX_VOCABULARY = 2**19
+"""The limit on a vocabulary in tokens. Gemma 3 has 262,144."""
 MAX_ADDED = 32_768
 """The limit on added tokens. Orpheus adds 28,683, for sounds."""
 MAX_SPECIAL = 4_096
@@ -34,7 +36,7 @@ MAX_VALUES = 50_000
 """The limit on the values of a file, without vocabularies and labels. The filters of Whisper large are 25,728 numbers."""
 SMALL_TEXT = 4 * 1024**2
 """A vocabulary file may have this many bytes, and `BYTES_PER_TOKEN` for each token."""
-BYTES_PER_TOKEN = 512
+BYTES_PER_TOKEN = 256
 """Measured with merges: 139 for GPT-OSS."""
 
 EDGES = ("shortest_edge", "longest_edge")
@@ -107,7 +109,7 @@ def _processor(own_side: int, n_mel_bins: int, *, edges: int) -> Rules:
 
 def _rules(contents: Contents, *, edges: int) -> dict[str, Rules]:
     """The limits on each settings file, by its name."""
-    n_tokens = contents.largest
+    n_tokens = min(contents.largest, MAX_VOCABULARY)
     added = min(MAX_ADDED, n_tokens + 1_024)
     special: dict[str, int] = dict.fromkeys(
         ("extra_special_tokens", "additional_special_tokens", "model_specific_special_tokens"), min(MAX_SPECIAL, added)
@@ -184,9 +186,9 @@ def _check_file(file: Path, rules: Rules) -> None:
                 raise ModelFileError(
                     f"{where} has {len(value):,} entries; for this model it may have at most {most:,}."
                 )
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            limit = rules.numbers.get(name, rules.numbers.get(""))
-            if limit and not limit.least <= value <= limit.most:
+        elif isinstance(value, int | float | str) and not isinstance(value, bool):
+            limit = rules.numbers.get(name, None if isinstance(value, str) else rules.numbers.get(""))
+            if limit and (isinstance(value, str) or not limit.least <= value <= limit.most):
                 allowed = f"from {limit.least:,.9g} to {limit.most:,.9g}, like {limit.usual:,.4g}"
                 raise ModelFileError(f"{where} is {value!r:.40}; for this model it must be {allowed}.")
         if count > MAX_VALUES:
