@@ -1,4 +1,4 @@
-"""The weights of a mixture of experts, compared with the stock model's own router."""
+"""Layouts of mixtures of experts and of models with blocks without attention, compared with the stock models."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 import xformer
-from tests.adapters.families import FAMILIES
+from tests.adapters.families import FAMILIES, GROUPED, tiny_model
 from tests.adapters.test_huggingface import tokenizer
 from xformer import edits
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.errors import UnavailableError
+from xformer.viz.packing import pattern_layers
 
 NAME = "decoder.1.ffn.experts"
 TEXT = "the cat sat on the mat and the dog"
@@ -74,3 +75,41 @@ def test_a_dense_model_has_no_experts() -> None:
     assert model.shape.experts == {}
     with pytest.raises(UnavailableError, match=r"no activation 'decoder\.0\.ffn\.experts'"):
         xformer.analysis.expert_weights(xformer.read(model, TEXT), layer=0)
+
+
+HYBRIDS = {
+    "Lfm2": {
+        "num_hidden_layers": 5, "layer_types": ["conv", "conv", "full_attention", "conv", "full_attention"],
+        "block_multiple_of": 4,
+    },
+    "NemotronH": {
+        "num_hidden_layers": 6, "hybrid_override_pattern": "M-*M*M", "mamba_num_heads": 6, "mamba_head_dim": 8,
+        "ssm_state_size": 4, "n_groups": 1, "head_dim": 4,
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=HYBRIDS)
+def hybrid(request: pytest.FixtureRequest) -> Any:
+    """A model whose third and fifth block have attention, and the others have none."""
+    return tiny_model(f"{request.param}ForCausalLM", {**GROUPED, **HYBRIDS[request.param]})
+
+
+def test_layers_of_a_hybrid_are_numbered_like_its_blocks(hybrid: Any) -> None:
+    reading = xformer.read(hybrid, TEXT, tokenizer=tokenizer())
+    n_blocks = len(hybrid.model.layers)
+    assert [site.path for site in reading.attention] == ["decoder.2.attn", "decoder.4.attn"]
+    assert {site.layer for site in reading.feed_forward} <= {2, 4}
+    assert reading.subject.shape.n_layers == n_blocks
+    assert [layer.title for layer in pattern_layers(reading)] == ["layer 3", "layer 5"]
+    states = []
+    handles = [one.register_forward_hook(lambda *call: states.append(call[2])) for one in hybrid.model.layers]
+    with torch.no_grad():
+        hybrid(reading.example.stream)
+    for handle in handles:
+        handle.remove()
+    for index, state in enumerate(states):
+        state = state if isinstance(state, Tensor) else state[0]
+        torch.testing.assert_close(reading[f"decoder.{index}.resid_post"], state, rtol=0, atol=1e-5)
+    assert f"decoder.{n_blocks}.resid_post" not in reading
+    assert "final_norm" in reading

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -24,6 +24,7 @@ from xformer.adapters.layout import (
     heads_side_by_side,
     is_chain,
     neuron_taps,
+    other_blocks,
     projection_place,
     routing,
 )
@@ -53,12 +54,19 @@ def find_layout(
     is_even = n_target is not None and decoder is not None and all(one.n_key == n_target for one in seen.attentions)
     alone = _single_stacks(seen, origins)
     blocks = blocks_of(seen, n_square=2 if is_even else 1)
-    if not is_chain(seen, blocks):  # module lists of the parts of one layer, which are not blocks
-        blocks = {}
+    others = other_blocks(seen, blocks)
+    if not is_chain(seen, sorted({*blocks.values(), *others})):  # module lists of the parts of one layer, not blocks
+        blocks, others = {}, {}
     layout = Layout((), tuple(_owner(seen, one) for one in seen.attentions), is_pair=n_target is not None)
     sites: dict[int, Site] = {}
     depth: Counter[Stack] = Counter()
     numbers: dict[int, int] = {}
+
+    def name_others(found: Iterable[int], stack: Stack) -> None:
+        for one in found:
+            layout.taps += _stream_taps(seen.calls[one], f"{stack}.{depth[stack]}")
+            depth[stack] += 1
+
     for index, attention in enumerate(seen.attentions):
         stack = alone[index] if n_target is None else _stack_of(seen, attention, n_target, decoder)
         block = blocks.get(index)
@@ -71,6 +79,7 @@ def find_layout(
         is_new = not is_cross if block is None else block not in numbers
         if is_new:
             if block is not None:
+                name_others([one for one, of in others.items() if one < block == of], stack)
                 numbers[block] = depth[stack]
             depth[stack] += 1
         layer = numbers[block] if block is not None else depth[stack] - 1
@@ -86,7 +95,11 @@ def find_layout(
     layout.numbered = numbered_axes(layout.attention, sizes, origins, streams)
     for block, members in grouped(blocks).items():
         name_block(layout, seen, block, [(sites[index], seen.attentions[index]) for index in members])
-    name_ends(layout, seen, ids, n_target, blocks, sites)
+        if after_it := [one for one, of in others.items() if one > block == of]:
+            stack = sites[members[0]].stack
+            name_others(after_it, stack)
+            layout.last[stack] = seen.calls[after_it[-1]].path
+    name_ends(layout, seen, ids, n_target, {*blocks.values(), *others})
     return layout
 
 
@@ -153,7 +166,7 @@ def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Site
     """Add the taps, norms and projections of one block."""
     call, site = seen.calls[block], members[0][0]
     at = f"{site.stack}.{site.layer}"
-    layout.taps += [Tap.at(call, "in", f"{at}.resid_pre"), Tap.at(call, "out", f"{at}.resid_post")]
+    layout.taps += _stream_taps(call, at)
     layout.last[site.stack] = call.path
     parts = block_layout(seen, block, [attention for _, attention in members])
     after = ["resid_mid", "resid_cross"]
@@ -192,6 +205,10 @@ def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Site
             if name == "post":
                 neurons = next(one for one in seen.calls if (one.path, one.number) == (module, number))
                 _name_projection(layout, seen, ffn.path, parts.feed_forward, neurons.input, after_attention)
+
+
+def _stream_taps(block: Call, at: str) -> list[Tap]:
+    return [Tap.at(block, "in", f"{at}.resid_pre"), Tap.at(block, "out", f"{at}.resid_post")]
 
 
 def _output(layer: Sublayer, path: str) -> Tap:
@@ -235,21 +252,19 @@ def name_ends(
     seen: Probe,
     ids: tuple[Tensor, ...],
     n_target: int | None,
-    blocks: dict[int, int],
-    sites: dict[int, Site],
+    blocks: set[int],
 ) -> None:
     """Add the taps before the first block and after the last."""
     is_pair = n_target is not None
-    for stack, call, name in _embeddings(seen, ids, set(blocks.values()), n_target, alone=layout.attention[0].stack):
+    for stack, call, name in _embeddings(seen, ids, blocks, n_target, alone=layout.attention[0].stack):
         layout.taps.append(Tap.at(call, "out", f"{stack}.{name}" if is_pair else name))
     for number, call in enumerate(filter(_is_rotation, seen.calls), start=1):
         layout.taps.append(Tap.at(call, "angles", "pos_angles" if number == 1 else f"pos_angles_{number}"))
     stacks: list[Stack] = list(dict.fromkeys(site.stack for site in layout.attention))
     for stack in stacks:
-        members = [block for index, block in blocks.items() if sites[index].stack == stack]
-        if not members:
+        if stack not in layout.last:
             continue
-        last = seen.calls[max(members)]
+        last = [call for call in seen.calls if call.path == layout.last[stack]][-1]
         for call in seen.calls:
             if call.begin < last.end or not call.is_leaf:
                 continue

@@ -1,12 +1,14 @@
 """Locate the parts of an external model from the values of one probed run, not from the names of its modules.
 
-An attention's layer is the number of blocks of its stack entered before it, so a shared layer counts once per call.
+An attention's layer is the number of blocks of its stack entered before it, with and without attention, so a shared layer counts
+once per call.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
@@ -150,6 +152,12 @@ class Layout:
         sites = dict.fromkeys([*self.attention, *self.feed_forward])
         return tuple(sorted(sites, key=lambda site: (stacks.index(site.stack), site.layer, order.get(site, last))))
 
+    def n_blocks(self, stack: Stack) -> int:
+        """The number of blocks of a stack, with and without attention."""
+        blocks = [tap.name.split(".") for tap in self.taps if tap.name.endswith(".resid_post")]
+        numbers = [site.layer for site in self.sites if site.stack == stack]
+        return 1 + max([*numbers, *(int(number) for of, number, _ in blocks if of == stack)])
+
 
 ROUNDINGS = 16
 """The tolerance for matching sums, in rounding errors of their largest entry."""
@@ -266,6 +274,73 @@ def _close(one: Tensor, other: Tensor) -> bool:
     return float(apart.max()) <= ROUNDINGS * eps * max(float(other.abs().max()), float(one.abs().max()))
 
 
+Chain = tuple[tuple[str, int], ...]
+"""The running modules, outermost first: the path of each, and the number of its earlier calls in this run."""
+
+
+class Layers:
+    """The layers of a model, told from where its attention is: a list of modules that contain attention is a list of layers.
+
+    A layer's number is its index in an `nn.ModuleList`, and its rank in an `nn.Sequential`, which may begin with an embedding.
+    """
+
+    def __init__(self, module: nn.Module, attentions: Sequence[str]) -> None:
+        self._starts: dict[
+            str, tuple[int, int]
+        ] = {}  # path of a layer → its number, and the number of layers in the list
+        self.attentions = tuple(dict.fromkeys(attentions))
+        for path in self.attentions:
+            if not any(_is_within(path, start) for start in self._starts):
+                self._starts |= self._list_of(module, path) or self._named_alike(path) or {path: (0, 1)}
+
+    def of(self, chain: Chain) -> int | None:
+        """Return the layer of the innermost running module; None outside the layers."""
+        for path, number in chain:  # a module that is called again is the next layer
+            if path in self._starts:
+                layer, n_layers = self._starts[path]
+                return layer + number * n_layers if layer >= 0 else None
+        return None
+
+    def is_layer(self, path: str) -> bool:
+        """Return whether a module is a whole layer."""
+        return path in self._starts and path not in self.attentions
+
+    def of_path(self, path: str) -> int | None:
+        """Return the layer of a module or parameter, as `of` does for the module's first call."""
+        parts = path.split(".")
+        return self.of(tuple((".".join(parts[:end]), 0) for end in range(1, len(parts) + 1)))
+
+    def _list_of(self, module: nn.Module, path: str) -> dict[str, tuple[int, int]]:
+        """Return the layers of the outermost list in which this attention is in one of several layers, or in the only one."""
+        parts = path.split(".")
+        for depth, part in enumerate(parts):
+            if not part.isdigit():
+                continue
+            prefix = "".join(f"{one}." for one in parts[:depth])
+            parent = module.get_submodule(".".join(parts[:depth]))
+            children = [name for name, _ in parent.named_children() if name.isdigit()]  # shared modules once
+            inside = [name for name in children if any(_is_within(one, prefix + name) for one in self.attentions)]
+            if len(inside) > 1 or len(inside) == len(children):
+                first = int(inside[0]) if isinstance(parent, nn.Sequential) else 0
+                return {prefix + name: (int(name) - first, len(inside)) for name in children}
+        return {}
+
+    def _named_alike(self, path: str) -> dict[str, tuple[int, int]]:
+        """Return layers that are numbered by their attributes' names: block1, block2."""
+        parts = path.split(".")
+        for depth, part in enumerate(parts):
+            prefix, stem = "".join(f"{one}." for one in parts[:depth]), part.rstrip("0123456789")
+            pattern = re.compile(rf"{re.escape(prefix + stem)}(\d+)(\.|$)")
+            numbers = sorted({int(found[1]) for one in self.attentions if (found := pattern.match(one))})
+            if stem and len(numbers) > 1:
+                return {f"{prefix}{stem}{number}": (rank, len(numbers)) for rank, number in enumerate(numbers)}
+        return {}
+
+
+def _is_within(path: str, outer: str) -> bool:
+    return path == outer or path.startswith(f"{outer}.")
+
+
 def blocks(seen: Probe, *, n_square: int = 1) -> dict[int, int]:
     """The block of each attention: the outermost member of a module list that contains one self-attention.
 
@@ -285,9 +360,28 @@ def blocks(seen: Probe, *, n_square: int = 1) -> dict[int, int]:
     return found
 
 
-def is_chain(seen: Probe, blocks: dict[int, int]) -> bool:
+def other_blocks(seen: Probe, blocks: dict[int, int]) -> dict[int, int]:
+    """The blocks without attention, each with a block that has attention and belongs to the same list: the next, or the last."""
+    layers = Layers(seen.module, [seen.calls[one.parents[-1]].path for one in seen.attentions if one.parents])
+    known = sorted({*blocks.values()})
+    found: dict[int, int] = {}
+    for index, call in enumerate(seen.calls):
+        is_stream = bool(call.input.numel()) and call.input.shape == call.output.shape
+        if index in known or call.is_leaf or not is_stream or not layers.is_layer(call.path):
+            continue
+        alike = [one for one in known if _list_of(seen.calls[one]) == _list_of(call)]
+        if alike and layers.of_path(call.path) is not None:
+            found[index] = next((one for one in alike if one > index), alike[-1])
+    return found
+
+
+def _list_of(call: Call) -> tuple[str, tuple[int, ...]]:
+    return call.path.rpartition(".")[0], call.parents
+
+
+def is_chain(seen: Probe, blocks: Iterable[int]) -> bool:
     """Whether at least half of the blocks read the output of the previous block."""
-    calls = [seen.calls[index] for index in dict.fromkeys(blocks.values())]
+    calls = [seen.calls[index] for index in blocks]
     links = [feeds(one, other) for one, other in pairwise(calls)]
     return 2 * sum(links) >= len(links)
 

@@ -323,7 +323,7 @@ def _located(opened: OpenedModel, examples: Sequence[Inputs], ids: tuple[Tensor,
         )
     origins = None
     if other is not None:
-        again = Probe()
+        again = Probe(module)
         with torch.no_grad():
             opened.attached_call(other, ActiveRun(SILENT, observer=again))
         sizes, others = ([(one.n_query, one.n_key) for one in run.attentions] for run in (seen, again))
@@ -604,7 +604,7 @@ def shape_of(
         else sites[-1].stack,
         is_causal=is_causal,
         d_model=0 if stream is None else stream.shape[-1],
-        n_layers=1 + max(site.layer for site in sites),
+        n_layers=max(layout.n_blocks(stack) for stack in {site.stack for site in sites}),
         vocab_size=run["logits"].shape[-1] if "logits" in run else 0,
         max_len=max_len or WITHOUT_LIMIT,
         added=added,

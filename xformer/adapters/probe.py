@@ -137,8 +137,9 @@ def origins_of(
 
 @dataclass
 class Probe:
-    """The calls and attentions of a run, in order."""
+    """The calls and attentions of a run of a module, in order."""
 
+    module: nn.Module
     calls: list[Call] = field(default_factory=list)
     attentions: list[Attention] = field(default_factory=list)
     output: Any = None
@@ -180,7 +181,7 @@ class Probe:
 @torch.no_grad()
 def probe(model: nn.Module, run_model: Callable[[ActiveRun], Any], n_batch: int = 1) -> Probe:
     """Run a model once and record every module call. `run_model` must call the model with the given run active."""
-    seen = Probe()
+    seen = Probe(model)
     run = ActiveRun(SILENT, n_batch=n_batch, observer=seen)
 
     def entering(path: str) -> Callable[..., None]:

@@ -21,9 +21,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from xformer.adapters.layout import Layers
 from xformer.doctor.check import Exam, Pair, Place, distance
 from xformer.doctor.subject import Run, Subject
-from xformer.doctor.watch import Event, Layers, Watched, watch_events
+from xformer.doctor.watch import Event, Watched, watch_events
 from xformer.errors import InputError
 
 MASKED = -1e9

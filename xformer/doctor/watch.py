@@ -10,7 +10,6 @@ PyTorch functions that it calls are intercepted: the product of q and k, the sof
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from xformer.adapters import attention as written_out
 from xformer.adapters.attention import FORBIDDEN, SOFTMAXES, for_each_head
+from xformer.adapters.layout import Chain, Layers
 from xformer.adapters.on_demand import tensors_in
 from xformer.doctor.subject import Run, Subject
 from xformer.model import Transformer
@@ -82,10 +82,6 @@ class Watched:
     def allowed(self) -> Tensor:
         """True where the mask lets a query attend to a key."""
         return self.key_scores > FORBIDDEN
-
-
-Chain = tuple[tuple[str, int], ...]
-"""The running modules, outermost first: the path of each, and the number of its earlier calls in this run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,69 +257,6 @@ class Watch(TorchFunctionMode):
         scores = q @ k.transpose(-2, -1) * scale
         pattern = self._computed(q, k, v, scores if added is None else scores + added)
         return pattern @ v, pattern
-
-
-class Layers:
-    """The layers of a model, told from where its attention is: a list of modules that contain attention is a list of layers.
-
-    A layer's number is its index in an `nn.ModuleList`, and its rank in an `nn.Sequential`, which may begin with an embedding.
-    """
-
-    def __init__(self, module: nn.Module, attentions: Sequence[str]) -> None:
-        self._starts: dict[
-            str, tuple[int, int]
-        ] = {}  # path of a layer → its number, and the number of layers in the list
-        self.attentions = tuple(dict.fromkeys(attentions))
-        for path in self.attentions:
-            if not any(_is_within(path, start) for start in self._starts):
-                self._starts |= self._list_of(module, path) or self._named_alike(path) or {path: (0, 1)}
-
-    def of(self, chain: Chain) -> int | None:
-        """Return the layer of the innermost running module; None outside the layers."""
-        for path, number in chain:  # a module that is called again is the next layer
-            if path in self._starts:
-                layer, n_layers = self._starts[path]
-                return layer + number * n_layers if layer >= 0 else None
-        return None
-
-    def is_layer(self, path: str) -> bool:
-        """Return whether a module is a whole layer."""
-        return path in self._starts and path not in self.attentions
-
-    def of_path(self, path: str) -> int | None:
-        """Return the layer of a module or parameter, as `of` does for the module's first call."""
-        parts = path.split(".")
-        return self.of(tuple((".".join(parts[:end]), 0) for end in range(1, len(parts) + 1)))
-
-    def _list_of(self, module: nn.Module, path: str) -> dict[str, tuple[int, int]]:
-        """Return the layers of the outermost list in which this attention is in one of several layers, or in the only one."""
-        parts = path.split(".")
-        for depth, part in enumerate(parts):
-            if not part.isdigit():
-                continue
-            prefix = "".join(f"{one}." for one in parts[:depth])
-            parent = module.get_submodule(".".join(parts[:depth]))
-            children = [name for name, _ in parent.named_children() if name.isdigit()]  # shared modules once
-            inside = [name for name in children if any(_is_within(one, prefix + name) for one in self.attentions)]
-            if len(inside) > 1 or len(inside) == len(children):
-                first = int(inside[0]) if isinstance(parent, nn.Sequential) else 0
-                return {prefix + name: (int(name) - first, len(inside)) for name in children}
-        return {}
-
-    def _named_alike(self, path: str) -> dict[str, tuple[int, int]]:
-        """Return layers that are numbered by their attributes' names: block1, block2."""
-        parts = path.split(".")
-        for depth, part in enumerate(parts):
-            prefix, stem = "".join(f"{one}." for one in parts[:depth]), part.rstrip("0123456789")
-            pattern = re.compile(rf"{re.escape(prefix + stem)}(\d+)(\.|$)")
-            numbers = sorted({int(found[1]) for one in self.attentions if (found := pattern.match(one))})
-            if stem and len(numbers) > 1:
-                return {f"{prefix}{stem}{number}": (rank, len(numbers)) for rank, number in enumerate(numbers)}
-        return {}
-
-
-def _is_within(path: str, outer: str) -> bool:
-    return path == outer or path.startswith(f"{outer}.")
 
 
 def watch(subject: Subject, run: Run, *, by_steps: bool = False) -> list[Watched]:

@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from xformer.adapters.layout import Layers
 from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, by, check, count, distance
 from xformer.doctor.subject import Run, Subject
-from xformer.doctor.watch import Layers, watch
+from xformer.doctor.watch import watch
 from xformer.model import Transformer
 
 IGNORED = (-100, -1)
