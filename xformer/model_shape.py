@@ -69,6 +69,9 @@ class ModelShape:
     numbered: frozenset[str] = frozenset()
     """The axes of attention layers, as "encoder.0.attn.key", whose positions are not those that their stack reads."""
 
+    without_attention: tuple[tuple[Stack, int], ...] = ()
+    """The stack and number of each block without attention, in a model that also has blocks with attention."""
+
     @classmethod
     @lru_cache(maxsize=64)
     def of(cls, config: ModelConfig) -> ModelShape:
@@ -93,6 +96,14 @@ class ModelShape:
     def feed_forward(self) -> tuple[Site, ...]:
         """The feed-forward layers, in the order of computation."""
         return tuple(site for site in self.sites if not site.is_attention)
+
+    def blocks(self, stack: Stack | str) -> dict[int, list[Site]]:
+        """The layers of each block of a stack, by the number of the block; empty for a block without attention."""
+        found: dict[int, list[Site]] = {layer: [] for of, layer in self.without_attention if of == stack}
+        for site in self.sites:
+            if site.stack == stack:
+                found.setdefault(site.layer, []).append(site)
+        return dict(sorted(found.items()))
 
     def stacks_of(self, site: Site) -> tuple[Stack | None, Stack | None]:
         """The stacks that read the queries' and the keys' positions; None: those of another input or the model's own."""

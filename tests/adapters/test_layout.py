@@ -13,6 +13,8 @@ from tests.adapters.families import FAMILIES, GROUPED, tiny_model
 from tests.adapters.test_huggingface import tokenizer
 from xformer import edits
 from xformer.adapters.huggingface import HuggingFaceModel
+from xformer.analysis.score_decomposition import stream_parts
+from xformer.analysis.text_similarity import stream_names
 from xformer.errors import UnavailableError
 from xformer.viz.packing import pattern_layers
 
@@ -109,7 +111,23 @@ def test_layers_of_a_hybrid_are_numbered_like_its_blocks(hybrid: Any) -> None:
     for handle in handles:
         handle.remove()
     for index, state in enumerate(states):
-        state = state if isinstance(state, Tensor) else state[0]
         torch.testing.assert_close(reading[f"decoder.{index}.resid_post"], state, rtol=0, atol=1e-5)
     assert f"decoder.{n_blocks}.resid_post" not in reading
     assert "final_norm" in reading
+
+
+def test_parts_of_the_stream_of_a_hybrid_sum_to_it(hybrid: Any) -> None:
+    reading = xformer.read(hybrid, TEXT, tokenizer=tokenizer())
+    token, n_blocks = 7, len(hybrid.model.layers)
+    table = xformer.analysis.attribution(reading, position=3, token=token)
+    assert "unattributed" not in set(table["part"])
+    assert table["contribution"].sum() == pytest.approx(reading.logits[0, 3, token].item(), abs=1e-4)
+    assert {"layer 1", "layer 2", "layer 4"} <= set(table["part"])
+    lens = xformer.analysis.lens(reading)
+    last = lens.loc[lens["depth"] == lens["depth"].max()]
+    best = reading.logits[0].softmax(dim=-1).max(dim=-1)
+    assert last["probability"].tolist() == pytest.approx(best.values[last["position"].tolist()].tolist(), abs=1e-5)
+    second = stream_parts(reading, "decoder", reading.attention[1])
+    torch.testing.assert_close(second.total(), reading["decoder.4.resid_pre"][0], rtol=0, atol=1e-4)
+    assert not any(one.kind == "unattributed" for one in second.writers)
+    assert stream_names(reading.subject)[-1] == f"decoder.{n_blocks - 1}.resid_post"

@@ -65,6 +65,7 @@ def find_layout(
     def name_others(found: Iterable[int], stack: Stack) -> None:
         for one in found:
             layout.taps += _stream_taps(seen.calls[one], f"{stack}.{depth[stack]}")
+            layout.without_attention.append((stack, depth[stack]))
             depth[stack] += 1
 
     for index, attention in enumerate(seen.attentions):
@@ -247,13 +248,7 @@ def _norm_giving(seen: Probe, reads: Call, block: Call, site: Site) -> dict[str,
     return next(({site.path: call.path} for call in within if call.is_norm and feeds(call, reads)), {})
 
 
-def name_ends(
-    layout: Layout,
-    seen: Probe,
-    ids: tuple[Tensor, ...],
-    n_target: int | None,
-    blocks: set[int],
-) -> None:
+def name_ends(layout: Layout, seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, blocks: set[int]) -> None:
     """Add the taps before the first block and after the last."""
     is_pair = n_target is not None
     for stack, call, name in _embeddings(seen, ids, blocks, n_target, alone=layout.attention[0].stack):

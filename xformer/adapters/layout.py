@@ -1,7 +1,7 @@
 """Locate the parts of an external model from the values of one probed run, not from the names of its modules.
 
-An attention's layer is the number of blocks of its stack entered before it, with and without attention, so a shared layer counts
-once per call.
+An attention's layer is the number of blocks of its stack entered before it, so a shared layer counts once per call. Blocks
+without attention count.
 """
 
 from __future__ import annotations
@@ -118,6 +118,8 @@ class Layout:
     """The module that holds each attention, and the number of the call."""
     taps: list[Tap] = field(default_factory=list)
     feed_forward: list[Site] = field(default_factory=list)
+    without_attention: list[tuple[Stack, int]] = field(default_factory=list)
+    """The stack and number of each block without attention."""
     norms: dict[str, Literal["pre", "post", "parallel"]] = field(default_factory=dict)
     """The use of norms in each block that could be decomposed, by the path of its attention."""
     last: dict[Stack, str] = field(default_factory=dict)
@@ -151,12 +153,6 @@ class Layout:
         last = len(order)
         sites = dict.fromkeys([*self.attention, *self.feed_forward])
         return tuple(sorted(sites, key=lambda site: (stacks.index(site.stack), site.layer, order.get(site, last))))
-
-    def n_blocks(self, stack: Stack) -> int:
-        """The number of blocks of a stack, with and without attention."""
-        blocks = [tap.name.split(".") for tap in self.taps if tap.name.endswith(".resid_post")]
-        numbers = [site.layer for site in self.sites if site.stack == stack]
-        return 1 + max([*numbers, *(int(number) for of, number, _ in blocks if of == stack)])
 
 
 ROUNDINGS = 16
@@ -361,7 +357,7 @@ def blocks(seen: Probe, *, n_square: int = 1) -> dict[int, int]:
 
 
 def other_blocks(seen: Probe, blocks: dict[int, int]) -> dict[int, int]:
-    """The blocks without attention, each with a block that has attention and belongs to the same list: the next, or the last."""
+    """The blocks without attention in lists of blocks with attention, each with the next one that has it, or the last."""
     layers = Layers(seen.module, [seen.calls[one.parents[-1]].path for one in seen.attentions if one.parents])
     known = sorted({*blocks.values()})
     found: dict[int, int] = {}

@@ -604,7 +604,8 @@ def shape_of(
         else sites[-1].stack,
         is_causal=is_causal,
         d_model=0 if stream is None else stream.shape[-1],
-        n_layers=max(layout.n_blocks(stack) for stack in {site.stack for site in sites}),
+        n_layers=1
+        + max(layer for _, layer in [*((site.stack, site.layer) for site in sites), *layout.without_attention]),
         vocab_size=run["logits"].shape[-1] if "logits" in run else 0,
         max_len=max_len or WITHOUT_LIMIT,
         added=added,
@@ -620,4 +621,5 @@ def shape_of(
         experts={site.path: run[name].shape[-1] for site in sites if (name := f"{site.path}.experts") in run},
         is_read_only=opened.backend == "returned_weights",
         numbered=layout.numbered,
+        without_attention=tuple(layout.without_attention),
     )

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Literal, get_args
 
 import pandas as pd
@@ -71,7 +70,9 @@ def parts(reading: Reading, *, everywhere: bool = False) -> list[Part]:
     """
     is_pair = reading.trace.target is not None
     found = []
-    for (stack, index), sites in groupby(reading.subject.shape.sites, key=lambda site: (site.stack, site.layer)):
+    shape = reading.subject.shape
+    stacks = dict.fromkeys(site.stack for site in shape.sites)
+    for stack, (index, sites) in ((one, block) for one in stacks for block in shape.blocks(one).items()):
         if is_pair and not everywhere and stack == "encoder":
             continue
         layer, where = index + 1, f"{stack if is_pair else 'layer'} {index + 1}"
@@ -250,7 +251,7 @@ def cells(pair: MinimalPair, part: PartKind, groups: int = GROUPS) -> list[Cell]
 
 def _stream(pair: MinimalPair, _: int) -> Iterator[Cell]:
     for stack in stacks_of(pair.reading):
-        n_layers = 1 + max(site.layer for site in pair.reading.subject.shape.sites if site.stack == stack)
+        n_layers = 1 + max(pair.reading.subject.shape.blocks(stack))
         tokens = list(zip(pair.reading.tokens_of(stack), pair.source.tokens_of(stack), strict=True))
         prefix = f"{stack} " if pair.reading.is_pair else ""
         for layer in range(n_layers + 1):

@@ -35,12 +35,22 @@ _SUBLAYER_TITLES = {"attn": "attention", "self_attn": "self", "cross_attn": "cro
 
 @dataclass(frozen=True)
 class StreamStep:
-    """One sublayer of the output stack, with the activation names of the stream before and after it."""
+    """One sublayer, or block without attention, of the output stack, with the names of the stream before and after it."""
 
-    site: Site
+    site: Site | None
+    """None for a block without attention, of which only the stream is known."""
     title: str
     before: str
     after: str
+
+    @property
+    def path(self) -> str:
+        """The path of the sublayer or block, as "decoder.0.ffn" or "decoder.0"."""
+        return self.after.rpartition(".")[0] if self.site is None else self.site.path
+
+    def added(self, trace: Mapping[str, Tensor]) -> Float[Tensor, "batch pos d_model"]:
+        """Return what was added to the stream, before a norm on the sum."""
+        return trace[self.after] - trace[self.before] if self.site is None else trace[f"{self.path}.out"]
 
 
 def stream_steps(reading: Reading) -> list[StreamStep]:
@@ -49,17 +59,20 @@ def stream_steps(reading: Reading) -> list[StreamStep]:
     Raises `UnavailableError` if no residual stream was found in the model.
     """
     shape = reading.subject.shape
-    sites = [site for site in shape.sites if site.stack == reading.output_stack]
-    if not shape.d_model or not sites:
+    stack, blocks = reading.output_stack, shape.blocks(reading.output_stack)
+    if not shape.d_model or not blocks:
         raise UnavailableError(f"No residual stream was found in {reading.subject.name}.")
-    found, before = [], f"{reading.output_stack}.0.resid_pre"
-    for site in sites:
-        layer = f"{'decoder' if reading.is_pair else 'layer'} {site.layer + 1}"
-        joined = site.path in shape.joined
-        end = f"{site.stack}.{site.layer}.resid_post" if joined else after(site)
-        found.append(StreamStep(site, f"{layer} · {_SUBLAYER_TITLES[site.kind]}", before, end))
-        is_last = site is sites[-1] or sites[sites.index(site) + 1].layer != site.layer
-        before = before if joined and not is_last else end
+    found, before = [], f"{stack}.0.resid_pre"
+    for number, sites in blocks.items():
+        layer, last = f"{'decoder' if reading.is_pair else 'layer'} {number + 1}", f"{stack}.{number}.resid_post"
+        if not sites:
+            found.append(StreamStep(None, layer, before, last))
+            before = last
+        for site in sites:
+            joined = site.path in shape.joined
+            end = last if joined else after(site)
+            found.append(StreamStep(site, f"{layer} · {_SUBLAYER_TITLES[site.kind]}", before, end))
+            before = before if joined and site is not sites[-1] else end
     return found
 
 
@@ -68,16 +81,16 @@ def stream(reading: Reading) -> dict[str, Float[Tensor, "batch pos d_model"]]:
     return {title: reading[name] for title, (name, _) in _points(reading).items()}
 
 
-def _points(reading: Reading) -> dict[str, tuple[str, list[str]]]:
-    """Return the points of the stream by title: its activation name there, and the names of what was added to reach it."""
+def _points(reading: Reading) -> dict[str, tuple[str, list[StreamStep]]]:
+    """Return the points of the stream by title: its activation name there, and the steps that were added to reach it."""
     steps = stream_steps(reading)
-    points: dict[str, tuple[str, list[str]]] = {"embedding": (steps[0].before, [])}
+    points: dict[str, tuple[str, list[StreamStep]]] = {"embedding": (steps[0].before, [])}
     by_end: dict[str, list[StreamStep]] = {}
     for step in steps:
         by_end.setdefault(step.after, []).append(step)
     for end, together in by_end.items():
-        title = " and ".join([together[0].title, *(_SUBLAYER_TITLES[step.site.kind] for step in together[1:])])
-        points[title] = end, [f"{step.site.path}.out" for step in together]
+        title = " and ".join([together[0].title, *(step.title.rpartition(" · ")[2] for step in together[1:])])
+        points[title] = end, together
     if len({reading[name].shape for name, _ in points.values() if name in reading}) > 1:
         raise UnavailableError(
             f"The stream of {reading.subject.name} changes its length or width between layers, so its points cannot be "
@@ -143,8 +156,8 @@ def norms(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFr
         ['what', 'depth', 'point', 'position', 'length']
     """
     counted, rows = positions_of(reading, positions), []
-    for depth, (point, (name, outs)) in enumerate(_points(reading).items()):
-        added = torch.stack([reading[out] for out in outs or [name]]).sum(dim=0)
+    for depth, (point, (name, found)) in enumerate(_points(reading).items()):
+        added = torch.stack([step.added(reading) for step in found]).sum(dim=0) if found else reading[name]
         for what, vectors in (("stream", reading[name]), ("added", added)):
             lengths = vectors[0].norm(dim=-1).tolist()  # [pos]
             rows += [(what, depth, point, position, lengths[position]) for position in counted]
@@ -221,7 +234,7 @@ def _attribution(reading: Reading, position: int, token: int | None, *, lead: bo
     """Return the table of `attribution` with one more column, the path of the part's layer ("" outside the layers)."""
     trace, weights, at = reading.trace, reading.subject.weights, f"{reading.output_stack}." if reading.is_pair else ""
     readout, steps = weights.unembedding(), stream_steps(reading)
-    check_told_apart(trace[steps[-1].after], [step.site for step in steps])
+    check_told_apart(trace[steps[-1].after], [step.site for step in steps if step.site is not None])
     token, rival = explained_pair(reading, position, token)
     _check_is_a_sum(trace, [*(end for step in steps for end in (step.before, step.after)), f"{at}final_norm", "logits"])
     x, both = trace[steps[-1].after][0, position].double(), [token, rival]
@@ -239,8 +252,10 @@ def _attribution(reading: Reading, position: int, token: int | None, *, lead: bo
         g, constant = before_norm(readout.norm, x, g)
         shift = shift + constant
     for step in reversed(steps):
-        path, layer = step.site.path, step.site.layer
-        out = trace[f"{path}.out"][0, position].double()  # [d_model]
+        path, layer, out = step.path, int(step.path.split(".")[1]), step.added(trace)[0, position].double()  # [d_model]
+        if step.site is None:
+            rows.append(_row(step.title, "others", g @ out, layer, path=path))
+            continue
         if (norm := weights.norm_after(path)) is not None:  # the norm after the sum, only in post-norm models
             g, constant = before_norm(norm, trace[step.before][0, position].double() + out, g)
             shift = shift + constant
@@ -465,7 +480,7 @@ def answer_path(reading: Reading, *, position: int) -> pd.DataFrame:
         adds["embedding"] = parts.loc[parts["kind"].isin(["embedding", "positions"]), "contribution"].sum()
         ends: dict[str, float] = {}
         for step in stream_steps(reading):
-            of_step = parts.loc[parts["path"] == step.site.path, "contribution"].sum()
+            of_step = parts.loc[parts["path"] == step.path, "contribution"].sum()
             ends[step.after] = ends.get(step.after, 0.0) + of_step
         adds |= dict(zip(list(stream(reading))[1:], ends.values(), strict=True))
     except (EditError, UnavailableError):

@@ -83,7 +83,14 @@ def stream_parts(reading: Reading, stack: str, until: Site | None = None) -> Str
     writers = [*(Writer(name, kind) for name, kind, _ in found), BIASES]
     vectors = [part.to(_dtype(reading, stack)) for *_, part in found]
     vectors.append(0 * vectors[0])  # the biases start at 0
-    for site in before:
+    passed = reading.subject.shape.blocks(stack)
+    passed = {number: own for number, own in passed.items() if until is None or number < until.layer}
+    for site in sorted([*before, *(number for number, own in passed.items() if not own)], key=_layer_number):
+        if isinstance(site, int):  # a block without attention
+            added = reading[f"{stack}.{site}.resid_post"][0] - reading[f"{stack}.{site}.resid_pre"][0]
+            writers.append(Writer(f"layer {site + 1}", "others"))
+            vectors.append(added.to(_dtype(reading, stack)))
+            continue
         more, added, bias = _added(reading, site)
         writers, vectors = [*writers, *more], [*vectors, *added]
         vectors[writers.index(BIASES)] = vectors[writers.index(BIASES)] + bias
@@ -91,10 +98,15 @@ def stream_parts(reading: Reading, stack: str, until: Site | None = None) -> Str
         if norm is not None:
             parts = StreamParts(tuple(writers), torch.stack(vectors))
             vectors = [*parts.through(FrozenNorm.at(norm, parts.total())).vectors]
-    if before:
-        last = before[-1]
-        name = after(last) if until and last.layer == until.layer else f"{stack}.{last.layer}.resid_post"
+    if before and until and before[-1].layer == until.layer:
+        name = after(before[-1])
+    elif passed:
+        name = f"{stack}.{max(passed)}.resid_post"
     return _with_difference(reading, StreamParts(tuple(writers), torch.stack(vectors)), name)
+
+
+def _layer_number(part: Site | int) -> int:
+    return part if isinstance(part, int) else part.layer
 
 
 def _check_memory(reading: Reading, stack: str, before: list[Site]) -> None:

@@ -117,7 +117,7 @@ def stream_names(subject: ModelAdapter) -> list[str]:
         raise UnavailableError(
             f"{subject.name} is an encoder-decoder, which reads two texts at once; texts are compared in models with one stack."
         )
-    layers = sorted({site.layer for site in shape.sites if site.stack == shape.output_stack})
+    layers = list(shape.blocks(shape.output_stack))
     if not shape.d_model or not layers:
         raise UnavailableError(f"No residual stream was found in {subject.name}.")
     stack = shape.output_stack

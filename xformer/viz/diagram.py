@@ -172,7 +172,7 @@ class _Walk:
             self.boxes.append(positions)
             if parts.positions_act_on == "stream":
                 what = "Adds the position vector to the token vector, element by element."
-                name = f"{parts.layer}resid_pre"
+                name = f"{parts.stack}.0.resid_pre"
                 self._extend(parts.box("pos_sum", "sum", "Sum", what, equation="x + p", activation=name))
                 self.arrows.append(Arrow(positions.id, self.tip, "add"))
         for index, name in enumerate(parts.sublayers):
@@ -340,14 +340,17 @@ class _FoundParts:
     def __init__(self, reading: Reading, stack: Any) -> None:
         shape = reading.subject.shape
         self.reading, self.shape, self.stack = reading, shape, stack
-        self.sites = {site.kind: site for site in shape.sites if (site.stack, site.layer) == (stack, 0)}
-        self.sublayers, self.layer = list(self.sites), f"{stack}.0."
-        self.n_layers = 1 + max(site.layer for site in shape.sites if site.stack == stack)
+        blocks = {number: sites for number, sites in shape.blocks(stack).items() if sites}
+        first = min(blocks)
+        self.sites = {site.kind: site for site in blocks[first]}
+        self.sublayers, self.layer, self.n_layers = list(self.sites), f"{stack}.{first}.", len(blocks)
         self.once = f"{stack}." if reading.is_pair else ""
         self.vectors, self.norm_place = (1, len(reading.ids(stack)), shape.d_model), shape.norm
         self.about_sums = ""
+        if others := [number + 1 for of, number in shape.without_attention if of == stack]:
+            self.about_sums = f" Blocks without attention are not drawn: layer {', '.join(map(str, others))}."
         if shape.joined:
-            self.about_sums = " Attention and feed-forward of this model read the same stream and are added together."
+            self.about_sums += " Attention and feed-forward of this model read the same stream and are added together."
         turned = [name for name in reading if name.startswith("pos_angles")]
         biased = [name for name in reading if name.startswith(stack) and name.endswith("pos_bias")]
         self.positions_act_on, self.positions_name = "stream", f"{self.once}pos_embed"
