@@ -389,10 +389,10 @@ def experts_panel(view: View) -> None:
 def without_neurons(view: View) -> None:
     """Explain that the model has no feed-forward layers, and offer shipped models that have them."""
     n = view.shape.n_layers
-    st.info(
-        f"This model has no feed-forward layers: its {n} layer{'s are' if n > 1 else ' is'} attention only.",
-        icon=":material/hub:",
-    )
+    what = f"This model has no feed-forward layers: its {n} layer{'s are' if n > 1 else ' is'} attention only."
+    if view.shape.without_attention:
+        what = "No feed-forward layer was found in the blocks with attention; what other blocks compute is not read."
+    st.info(what, icon=":material/hub:")
     usable = [name for name in models.shipped() if not models.usable(name)]
     others = {name: d_ff for name in usable if (d_ff := max(models.subject(name).shape.neurons.values(), default=0))}
     if others:
