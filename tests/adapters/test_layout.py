@@ -131,3 +131,14 @@ def test_parts_of_the_stream_of_a_hybrid_sum_to_it(hybrid: Any) -> None:
     torch.testing.assert_close(second.total(), reading["decoder.4.resid_pre"][0], rtol=0, atol=1e-4)
     assert not any(one.kind == "unattributed" for one in second.writers)
     assert stream_names(reading.subject)[-1] == f"decoder.{n_blocks - 1}.resid_post"
+
+
+def test_what_a_block_adds_together_with_a_recurrent_layer_is_not_called_attention() -> None:
+    sizes = {"num_hidden_layers": 6, "attn_layer_period": 3, "attn_layer_offset": 2, "use_mamba_kernels": False,
+             "mamba_d_state": 4, "mamba_dt_rank": 4}  # fmt: skip
+    model = tiny_model("ZambaForCausalLM", {**GROUPED, **sizes})
+    reading = xformer.read(model, TEXT, tokenizer=tokenizer())
+    added = reading["decoder.2.resid_post"] - reading["decoder.2.resid_pre"]
+    assert [site.path for site in reading.attention] == ["decoder.2.attn", "decoder.5.attn"]
+    assert not torch.allclose(reading["decoder.2.attn.out"], added, atol=1e-3)
+    assert "unattributed" in set(xformer.analysis.attribution(reading, position=3, token=7)["part"])

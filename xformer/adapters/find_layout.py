@@ -170,6 +170,14 @@ def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Site
     layout.taps += _stream_taps(call, at)
     layout.last[site.stack] = call.path
     parts = block_layout(seen, block, [attention for _, attention in members])
+    if (
+        parts is not None
+        and layout.without_attention
+        and not all(
+            _is_of(seen, layer, attention) for layer, (_, attention) in zip(parts.attention, members, strict=True)
+        )
+    ):  # a hybrid's block may add attention and a recurrent layer together
+        parts = None
     after = ["resid_mid", "resid_cross"]
     for index, (one, attention) in enumerate(members):
         if parts is None:
@@ -206,6 +214,13 @@ def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Site
             if name == "post":
                 neurons = next(one for one in seen.calls if (one.path, one.number) == (module, number))
                 _name_projection(layout, seen, ffn.path, parts.feed_forward, neurons.input, after_attention)
+
+
+def _is_of(seen: Probe, layer: Sublayer, attention: Attention) -> bool:
+    """Whether a sublayer contains an attention, or is the projection of its heads."""
+    inside = heads_side_by_side(attention.z, attention.n_query)
+    is_around = layer.adds.begin < attention.begin and attention.end < layer.adds.end
+    return is_around or projection_place(seen, inside, attention.begin, layer.adds, layer.factor) is not None
 
 
 def _stream_taps(block: Call, at: str) -> list[Tap]:
