@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import xformer
-from tests.adapters.families import FAMILIES, GPT, GROUPED, IMAGE, PAIR, PLACES, SPECIAL, tiny_model
+from tests.adapters.families import FAMILIES, GPT, GROUPED, IMAGE, SPECIAL, tiny_model
 from tests.adapters.test_any_module import Hidden
 from tests.adapters.test_attachment import Written
 from tests.adapters.zoo import DUAL, SOUND, TEXT_SIZES
@@ -18,7 +18,6 @@ from tests.training.tiny import random_model
 from xformer.reading import Reading
 
 T5 = FAMILIES["T5"].sizes
-BART = {**PAIR, **SPECIAL, **PLACES, "decoder_start_token_id": 2, "forced_eos_token_id": 2}
 
 
 def ids(n_batch: int, n: int = 6, least: int = 3, most: int = 9) -> Tensor:
@@ -120,8 +119,6 @@ READINGS: dict[str, Callable[[int], Reading]] = {
     "text": _shipped("characters", "import os", "def f"),
     "mirror": _shipped("reverse-mirror", "3 7 12 9", "1 2 3"),
     "GPT-2": _hf("GPT2LMHeadModel", {**GPT, "pad_token_id": 0}),
-    "GPT-2 headless": _hf("GPT2Model", GPT),
-    "Llama": _hf("LlamaForCausalLM", GROUPED),
     "Llama padded": _hf("LlamaForCausalLM", GROUPED,
                         lambda n: {"input_ids": ids(n), "attention_mask": torch.ones(n, 6, dtype=torch.long).triu(-1)}),
     "Mixtral": _hf("MixtralForCausalLM", {**GROUPED, "num_local_experts": 4}),
@@ -131,16 +128,12 @@ READINGS: dict[str, Callable[[int], Reading]] = {
     "BERT classifier": _hf("BertForSequenceClassification", {**TEXT_SIZES, "num_labels": 3}),
     "BERT tokens": _hf("BertForTokenClassification", {**TEXT_SIZES, "num_labels": 3}),
     "BERT span": _hf("BertForQuestionAnswering", TEXT_SIZES),
-    "BERT next sentence": _hf("BertForNextSentencePrediction", TEXT_SIZES),
     "DeBERTa": _hf("DebertaV2ForMaskedLM", FAMILIES["DeBERTa"].sizes),
     "BLOOM": _hf("BloomForCausalLM", FAMILIES["BLOOM"].sizes),
     "T5": _hf("T5ForConditionalGeneration", {**T5, **SPECIAL},
               lambda n: {"input_ids": ids(n), "decoder_input_ids": ids(n, 4)}),
-    "T5 headless": _hf("T5Model", {**T5, **SPECIAL}, lambda n: {"input_ids": ids(n), "decoder_input_ids": ids(n, 4)}),
     "T5 encoder": _hf("T5EncoderModel", {**T5, **SPECIAL}),
-    "BART": _hf("BartForConditionalGeneration", BART, lambda n: {"input_ids": ids(n), "decoder_input_ids": ids(n, 4)}),
     "ViT": _hf("ViTForImageClassification", {**IMAGE, "num_labels": 3}, lambda n: numbers(n, 3, 12, 12)),
-    "ViT headless": _hf("ViTModel", IMAGE, lambda n: numbers(n, 3, 12, 12)),
     "CLIP": _hf("CLIPModel", {**DUAL, "projection_dim": 10},
                 lambda n: {"input_ids": ids(n), "pixel_values": numbers(n, 3, 12, 12)}),
     "CLIP vision": _hf("CLIPVisionModel", IMAGE, lambda n: numbers(n, 3, 12, 12)),
