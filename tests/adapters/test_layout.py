@@ -121,7 +121,7 @@ def test_parts_of_the_stream_of_a_hybrid_sum_to_it(hybrid: Any) -> None:
     token, n_blocks = 7, len(hybrid.model.layers)
     table = xformer.analysis.attribution(reading, position=3, token=token)
     assert "unattributed" not in set(table["part"])
-    assert table["contribution"].sum() == pytest.approx(reading.logits[0, 3, token].item(), abs=1e-4)
+    assert sum(table["contribution"].tolist()) == pytest.approx(reading.logits[0, 3, token].item(), abs=1e-4)
     assert {"layer 1", "layer 2", "layer 4"} <= set(table["part"])
     lens = xformer.analysis.lens(reading)
     last = lens.loc[lens["depth"] == lens["depth"].max()]
@@ -142,3 +142,20 @@ def test_what_a_block_adds_together_with_a_recurrent_layer_is_not_called_attenti
     assert [site.path for site in reading.attention] == ["decoder.2.attn", "decoder.5.attn"]
     assert not torch.allclose(reading["decoder.2.attn.out"], added, atol=1e-3)
     assert "unattributed" in set(xformer.analysis.attribution(reading, position=3, token=7)["part"])
+
+
+def test_a_gated_attention_and_the_feed_forward_layer_of_a_hybrid_are_told_apart() -> None:
+    sizes = {
+        "num_hidden_layers": 8, "head_dim": 4, "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8,
+        "shared_expert_intermediate_size": 8, "linear_num_value_heads": 2, "linear_num_key_heads": 2,
+        "linear_key_head_dim": 4, "linear_value_head_dim": 4,
+    }  # fmt: skip
+    reading = xformer.read(tiny_model("Qwen3NextForCausalLM", {**GROUPED, **sizes}), TEXT, tokenizer=tokenizer())
+    assert [site.path for site in reading.subject.shape.sites] == [
+        "decoder.3.attn",
+        "decoder.3.ffn",
+        "decoder.7.attn",
+        "decoder.7.ffn",
+    ]
+    found = reading["decoder.3.resid_pre"] + reading["decoder.3.attn.out"]
+    torch.testing.assert_close(found, reading["decoder.3.resid_mid"], rtol=0, atol=1e-5)

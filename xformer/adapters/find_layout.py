@@ -217,10 +217,10 @@ def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Site
 
 
 def _is_of(seen: Probe, layer: Sublayer, attention: Attention) -> bool:
-    """Whether a sublayer contains an attention, or is the projection of its heads."""
+    """Whether what a sublayer adds comes from the module that holds an attention, or from the projection of its heads."""
     inside = heads_side_by_side(attention.z, attention.n_query)
-    is_around = layer.adds.begin < attention.begin and attention.end < layer.adds.end
-    return is_around or projection_place(seen, inside, attention.begin, layer.adds, layer.factor) is not None
+    is_own = attention.parents[-1] in layer.adds.parents or seen.calls[attention.parents[-1]] is layer.adds
+    return is_own or projection_place(seen, inside, attention.begin, layer.adds, layer.factor) is not None
 
 
 def _stream_taps(block: Call, at: str) -> list[Tap]:
