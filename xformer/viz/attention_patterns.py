@@ -220,8 +220,8 @@ def _number(weight: float, is_allowed: bool, *, signed: bool) -> str:
     return "0" if abs(weight) < 0.005 else f"{weight:{'+' if signed else ''}.2f}".replace("-", "−")
 
 
-ROW_WIDTH = 1080
-"""Width in pixels that the layers of a row share."""
+ROW_WIDTH, MOST_IN_A_ROW = 840, 5
+"""Width in pixels that the layers of a row share beside their axis, and the number of layers in a row if there are many."""
 
 MAX_ROLLOUT_CELLS = 20_000
 """Largest number of cells of all layers of a rollout together; beyond it, evenly spaced layers are drawn."""
@@ -250,7 +250,7 @@ def rollout(reading: Reading, *, stack: str | None = None, dark: bool = False) -
     every = -(-len(frame) // MAX_ROLLOUT_CELLS)
     frame = frame.loc[frame["layer"].isin(list(layers)[::-1][::every])]
     order = list(dict.fromkeys(frame["query"]))
-    size = int(np.clip(26 * len(order), 150, 320))
+    size = int(np.clip(26 * len(order), 150, max(150, ROW_WIDTH // min(len(layers), MOST_IN_A_ROW) - 20)))
     axis = alt.Axis(labelOverlap=True)
     cells = alt.Chart({"values": frame.to_dict("records")}, width=size, height=size).mark_rect()
     cells = cells.encode(
