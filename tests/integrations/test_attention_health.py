@@ -275,7 +275,7 @@ def test_ddp_is_bit_identical_and_fsdp_is_refused_with_a_warning(caplog: pytest.
 
 
 def test_other_ranks_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xformer.integrations.attention_health._rank", lambda: 1)
+    monkeypatch.setattr("xformer.integrations.attention_health.process_rank", lambda: 1)
     health = AttentionHealth(batches()[0], every=1)
     assert health.step(Dropping(), 1, loss=1.0) == []
     assert health.table().empty

@@ -6,9 +6,8 @@
     health.step(model, step, loss=loss)                       your own loop, once after each update
     health.table(), health.alarms, health.report()
 
-A small fixed batch, the probe, is read at regular intervals, in eval mode and without gradients. Mode, random state, hooks,
-gradients and the attention backend are restored, so the training is bit-identical with and without the callback. Nothing here
-ends the training: whatever fails becomes one warning with the reason, and is tried again at the next probe.
+A small fixed batch, the probe, is read at regular intervals. The training stays bit-identical, and nothing here ends it: what
+fails becomes one warning with the reason, and is tried again at the next probe.
 """
 
 from __future__ import annotations
@@ -35,12 +34,13 @@ from xformer.adapters.attachment import cache_of, on_device, unwrapped
 from xformer.adapters.opening import ChangedLayoutError
 from xformer.analysis.attention_health import KEEP, Projections, attention_modules, gradient_norms, induction, measure
 from xformer.checkpoints import Checkpoint, save
-from xformer.errors import ConfigError, EditError, InputError, XformerError
+from xformer.errors import ConfigError, EditError, InputError
 from xformer.files import snapshot_file
-from xformer.formatting import check_index, error_message
+from xformer.formatting import check_index
 from xformer.integrations.health_alarms import Alarm, Probe, Setting, State, raised, thresholds_of
 from xformer.integrations.health_archive import write_card
 from xformer.integrations.health_probe import (
+    allowed_cells,
     first_bad,
     first_change,
     gap_between_runs,
@@ -48,7 +48,10 @@ from xformer.integrations.health_probe import (
     is_declared_causal,
     looks_causal,
     losses_of,
+    n_heads_of,
     prepared,
+    process_rank,
+    reason_of,
     repeated,
     undisturbed,
     with_other_ending,
@@ -204,7 +207,7 @@ class AttentionHealth:
         Returns:
             The new alarms.
         """
-        if _rank():
+        if process_rank():
             return []
         with self._guarded(step, "could not be recorded"):
             check_index("step", step, MAX_STEPS + 1)
@@ -234,7 +237,7 @@ class AttentionHealth:
 
     def saw_gradients(self, model: nn.Module, step: int) -> None:
         """Record the gradient norms if `step` will be probed, for loops that set gradients to zero before `step` is called."""
-        if step % self.every == 0 and not _rank() and self._setting is not None:
+        if step % self.every == 0 and not process_rank() and self._setting is not None:
             with self._guarded(step, "has gradients that could not be recorded"):
                 self._locate_weights(self._part(model))
                 self._gradients = gradient_norms(self._modules)
@@ -263,7 +266,7 @@ class AttentionHealth:
         try:
             yield
         except Exception as error:  # a model, a probe, a disk or a callback may raise anything
-            self._warn(step, f"{what}: {_reason(error)}")
+            self._warn(step, f"{what}: {reason_of(error)}")
 
     def _warn(self, step: int, what: str) -> None:
         """Warn of a problem, once for all of its kind, which differ in numbers only."""
@@ -310,8 +313,8 @@ class AttentionHealth:
     def _check(self, step: int) -> list[Alarm]:
         """Check the rules, and pass on the new alarms. Probes with other layers or heads than now are not compared."""
         assert self._setting is not None
-        layers = _layers(self.record.probes[-1])
-        probes = [probe for probe in self.record.probes if _layers(probe) == layers]
+        layers = n_heads_of(self.record.probes[-1])
+        probes = [probe for probe in self.record.probes if n_heads_of(probe) == layers]
         setting = replace(self._setting, has_adapters=self._has_adapters)
         state, new = State(probes, self.record.losses, setting), []
         for name, limit in self.thresholds.items():
@@ -351,7 +354,7 @@ class AttentionHealth:
             found.layers[at].update(norms)
         masks = reading.trace.activations
         planes = {
-            self._own(path): plane(one[0].numpy(force=True), _allowed(masks.get(f"{path}.mask"), one))
+            self._own(path): plane(one[0].numpy(force=True), allowed_cells(masks.get(f"{path}.mask"), one))
             for path, one in found.patterns.items()
         }
         loss = own_loss = math.nan
@@ -472,7 +475,7 @@ class AttentionHealth:
                 self._start(reading, model)
             except Exception as error:
                 self._warn(
-                    self._last_step, f"could not be written to {self.out}: {_reason(error)} The record is in memory."
+                    self._last_step, f"could not be written to {self.out}: {reason_of(error)} The record is in memory."
                 )
                 self._run = self.out = self.record.folder = None
 
@@ -588,7 +591,6 @@ class AttentionHealth:
 
 
 def _callback_classes() -> tuple[type, ...]:
-    """The callback classes of Transformers and Lightning, for the libraries that are imported."""
     names = {"transformers": "TrainerCallback", "lightning.pytorch": "Callback", "pytorch_lightning": "Callback"}
     return tuple(getattr(library, of) for name, of in names.items() if (library := _imported(name)) is not None)
 
@@ -596,27 +598,3 @@ def _callback_classes() -> tuple[type, ...]:
 def _imported(name: str) -> Any:
     """A library if it is imported already, else None, as importing it here would take seconds."""
     return sys.modules.get(name)
-
-
-def _rank() -> int:
-    """The rank of this process in distributed training; 0 if it trains alone."""
-    is_parallel = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_rank() if is_parallel else 0
-
-
-def _allowed(mask: Tensor | None, pattern: Tensor) -> np.ndarray:
-    """The allowed cells of the first input's mask [head, query, key]; all cells without a mask."""
-    return np.ones((1, 1, 1), dtype=bool) if mask is None else mask.expand(pattern.shape)[0].numpy(force=True)
-
-
-def _reason(error: Exception) -> str:
-    """The message of an error as a sentence."""
-    text = error_message(error, 300)
-    if not isinstance(error, XformerError):
-        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return text if text.endswith((".", "?", "!")) else f"{text}."
-
-
-def _layers(probe: Probe) -> dict[str, int]:
-    """The number of heads by the path of the layer."""
-    return {path: len(measures["entropy_p50"]) for path, measures in probe.heads.items()}

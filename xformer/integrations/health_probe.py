@@ -23,7 +23,9 @@ from torch import Tensor, nn
 from xformer.adapters.attachment import preserve_state
 from xformer.adapters.on_demand import tensors_in
 from xformer.doctor.subject import declared_causal
-from xformer.errors import InputError
+from xformer.errors import InputError, XformerError
+from xformer.formatting import error_message
+from xformer.integrations.health_alarms import Probe
 from xformer.model import Transformer
 from xformer.reading import Reading
 from xformer.site import Site
@@ -267,3 +269,27 @@ def has_own_scale(config: Any) -> bool:
     """Whether a family has a score factor other than 1/√d_head."""
     is_set = any(getattr(config, setting, None) for setting in OWN_SCALE)
     return is_set or getattr(config, "model_type", "") == "gpt_neo" or not getattr(config, "scale_attn_weights", True)
+
+
+def allowed_cells(mask: Tensor | None, pattern: Tensor) -> np.ndarray:
+    """The allowed cells of the first input's mask [head, query, key]; all cells without a mask."""
+    return np.ones((1, 1, 1), dtype=bool) if mask is None else mask.expand(pattern.shape)[0].numpy(force=True)
+
+
+def reason_of(error: Exception) -> str:
+    """The message of an error as a sentence."""
+    text = error_message(error, 300)
+    if not isinstance(error, XformerError):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def n_heads_of(probe: Probe) -> dict[str, int]:
+    """The number of heads by the path of the layer."""
+    return {path: len(measures["entropy_p50"]) for path, measures in probe.heads.items()}
+
+
+def process_rank() -> int:
+    """The rank of this process in distributed training; 0 if it trains alone."""
+    is_parallel = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_rank() if is_parallel else 0
