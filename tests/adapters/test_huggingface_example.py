@@ -198,5 +198,7 @@ def test_the_keys_of_a_cache_are_labelled() -> None:
         reading = xformer.read(of, {"input_ids": IDS, "past_key_values": past(of, kind)})
         keys = list(dict.fromkeys(xformer.analysis.attention(reading, layer=0, head=0)["key"]))
         names = [*(f"earlier {at + 1}" for at in range(4)), *map(str, IDS[0].tolist())]
-        assert keys == [f"{at} {name}" for at, name in enumerate([*names, *(f"empty {n + 1}" for n in range(n_empty))])]
+        assert keys == [
+            f"{at} · {name}" for at, name in enumerate([*names, *(f"empty {n + 1}" for n in range(n_empty))])
+        ]
         assert xformer.analysis.attention_patterns.looks_back_only(reading)

@@ -62,6 +62,8 @@ class Member:
         if self.reads == "image" or self.output == "similarity":
             square = dict.fromkeys(("height", "width"), IMAGE["image_size"])
             image = {"image_mean": [0.5] * 3, "image_std": [0.25] * 3, "size": square, "crop_size": square}
+            if self.family == "CLIPVision":  # its type names no processor
+                image["image_processor_type"] = "CLIPImageProcessor"
             (path / "preprocessor_config.json").write_text(json.dumps(image))
         return path
 

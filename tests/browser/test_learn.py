@@ -25,7 +25,7 @@ def test_a_click_shows_a_computation_and_words_and_vectors_are_edited_in_place(a
     page.emulate_media(reduced_motion="reduce")
     mixed = Sentence("to be or not").average()
     says, terms = page.locator(".matrices .says"), page.locator(".matrices .sum .result")
-    expect(says).to_have_text("Y, row “1 be”: each row of X times its weight in A, added up")
+    expect(says).to_have_text("Y, row “1 · be”: each row of X times its weight in A, added up")
     expect(page.locator(".matrices .blank")).to_have_count(0)
     cell(page, "S", 2, 0).click()
     products = (mixed.x[2] * mixed.x[0]).tolist()
@@ -49,5 +49,5 @@ def test_a_click_shows_a_computation_and_words_and_vectors_are_edited_in_place(a
     page.keyboard.press("n")
     see(page, "S is no longer symmetric")
     cell(page, "Q", 1, 2).click()
-    expect(says).to_contain_text("row “1 be” of X · column 3 of W_Q")
+    expect(says).to_contain_text("row “1 · be” of X · column 3 of W_Q")
     assert visitor.problems == []

@@ -173,7 +173,7 @@ def test_a_class_is_shown_with_its_probability_and_not_judged(open_page: Open) -
     assert (lane["tokens"], lane["right"]) == (labels, [])
     assert lane["probability"] == pytest.approx([first, second, third], abs=1e-4)
     changed = open_page("pages/attention/page.py", model=VISION, input="flower", edits=EDIT)
-    assert any(plain(one.value).endswith(f", before {verdict}") for one in changed.markdown)
+    assert any(plain(one.value).endswith(f" instead of {verdict}") for one in changed.markdown)
 
 
 def test_an_upload_is_read_by_name_and_a_deleted_one_is_reported(open_page: Open) -> None:
