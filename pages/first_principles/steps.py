@@ -162,7 +162,7 @@ CLEAR = 0.15
 
 def row_words(names: Sequence[str]) -> list[str]:
     """Return the words of rows as Markdown; only words that occur twice keep their positions."""
-    words = [name.partition(" ")[2] for name in names]
+    words = [name.partition(" · ")[2] for name in names]
     return [escape_markdown(word if words.count(word) == 1 else name) for word, name in zip(words, names, strict=True)]
 
 

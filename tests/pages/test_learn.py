@@ -94,7 +94,7 @@ def test_each_wrong_way_to_mask_has_its_finding(open_page: Open, drawn: list[dic
 def test_the_headline_follows_the_row_and_is_empty_near_uniform_attention(open_page: Open) -> None:
     own = Sentence("we are what we are", 4, 5).average().weights
     app = open_page(PRINCIPLES, text="we are what we are", d="4", seed="5", row="2")
-    assert f"“2 · what” takes {percent(own[2, 2].item(), 0)} of its new vector from itself." in text(app)
+    assert f"“what” takes {percent(own[2, 2].item(), 0)} of its new vector from itself." in text(app)
     app = open_page(PRINCIPLES, text="a b", d="2", vector="a:0,0", row="0")  # every score of “a” is 0
     assert "of its new vector" not in text(app)
 

@@ -54,7 +54,7 @@ OURS = {
     "shared/widgets.py": {"label"},
     "train/form.py": {"field.label", "words"},
     "train/run.py": {"CURVES[what].title", "title"},
-    "train/setup.py": {"about", "title", "words"},  # of presets and sweeps
+    "train/setup.py": {"about", "reason", "title", "words"},  # of presets and sweeps; a constant
     "train/status.py": {"label", "words"},  # of buttons, or escaped where it is created
 }
 """By file, expressions that hold only text of this program despite their names; each was checked by hand."""
