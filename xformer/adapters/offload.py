@@ -31,7 +31,9 @@ def device_of(*modules: nn.Module) -> torch.device:
 def _loaded(module: nn.Module) -> Iterator[None]:
     with ExitStack() as stack:
         for part in filter(is_offloaded, module.modules()):
-            stack.enter_context(sys.modules["accelerate"].utils.align_module_device(part))
+            from accelerate.utils import align_module_device  # only here, where it is imported already
+
+            stack.enter_context(align_module_device(part))
         yield
 
 
@@ -46,6 +48,8 @@ def standalone(module: nn.Module) -> nn.Module:
     """The module itself; of an offloaded one a copy with its values, which does not load anything."""
     if not any(map(is_offloaded, module.modules())):
         return module
+    from accelerate.hooks import remove_hook_from_module
+
     with _loaded(module):
         found = copy.deepcopy(module)
-    return sys.modules["accelerate"].hooks.remove_hook_from_module(found, recurse=True)
+    return remove_hook_from_module(found, recurse=True)

@@ -89,7 +89,7 @@ def drawn(draw: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, An
     if n == 1 or draw.__name__ in OF_THE_MODEL:
         return chart
     note = f"input 1 of {n}; reading.one(1) selects the next"
-    if not isinstance(chart, alt.TopLevelMixin):  # a figure of Plotly
+    if hasattr(chart, "update_layout"):  # a figure of Plotly
         return chart.update_layout(title=note)
     if chart.title in (alt.Undefined, ""):
         return chart.properties(title=alt.TitleParams(text=note, fontWeight="normal"))
