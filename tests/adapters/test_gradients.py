@@ -150,7 +150,7 @@ def test_measures_agree_with_the_reading() -> None:
     at = reading.logits[0, -1]
     assert float(minimal_pairs.Logit(-1, 5)(reading.logits)) == float(at[5])
     assert float(minimal_pairs.Logit(-1, 5, 8)(reading.logits)) == float(at[5] - at[8])
-    with pytest.raises(InputError, match="There are logits at 6 positions of 97 tokens"):
+    with pytest.raises(InputError, match="There are logits at 6 positions, got position 6"):
         minimal_pairs.Logit(6, 5, 8)(reading.logits)
     example = own()[1]
     with pytest.raises(InputError, match="there is no loss; measure a logit"):

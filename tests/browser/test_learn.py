@@ -30,7 +30,7 @@ def test_a_click_shows_a_computation_and_words_and_vectors_are_edited_in_place(a
     cell(page, "S", 2, 0).click()
     products = (mixed.x[2] * mixed.x[0]).tolist()
     expect(terms).to_have_text([*map(written, products), written(sum(products))])
-    expect(says).to_contain_text(f"row “2 or” of X · row “0 to” of X = {written(mixed.scores[2, 0].item())}")
+    expect(says).to_contain_text(f"row “2 · or” of X · row “0 · to” of X = {written(mixed.scores[2, 0].item())}")
     see(page, "“or” takes")
     page.locator(".matrices svg").press("ArrowRight")
     expect(says).to_contain_text("S[2 or, 1 be]")
