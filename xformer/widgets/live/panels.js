@@ -85,7 +85,7 @@ export class Activations {
 
   tell(event) {
     const at = this.at(event);
-    if (at) this.canvas.title = `${at.row} ${this.words[at.row]} · neuron ${at.column}: ${this.data[at.row * this.shape[1] + at.column].toFixed(4)}`;
+    if (at) this.canvas.title = `${at.row} · ${this.words[at.row]}, neuron ${at.column}: ${this.data[at.row * this.shape[1] + at.column].toFixed(4)}`;
   }
 }
 

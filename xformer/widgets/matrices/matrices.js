@@ -115,7 +115,7 @@ export class Matrices {
         const short = name.length > room ? `${name.slice(0, room - 1)}…` : name;
         drawn(this.svg, "text", { class: "column", x: x + (c + 0.5) * place.cell, y: y - 6 }, short);
       });
-      const canEdit = named && words?.every((word, r) => matrix.rows[r] === `${r} ${word}`);
+      const canEdit = named && words?.every((word, r) => matrix.rows[r] === `${r} · ${word}`);
       matrix.rows.forEach((name, r) => {
         const middle = y + (r + 0.5) * place.row;
         if (named) {
