@@ -1,6 +1,6 @@
 """Classroom mode on its own server: a class that follows and votes, a server that is killed during votes, guessed codes.
 
-    python -m benchmarks.classroom --what load --students 200 [--tabs 10]
+    python -m benchmarks.classroom --what load --students 200 [--tabs 10] [--beside "hostile students"]
     python -m benchmarks.classroom --what restart --trials 200
     python -m benchmarks.classroom --what guesses --guesses 10000
 
@@ -11,7 +11,9 @@ the browser share the processors of one machine.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import multiprocessing
 import os
 import random
 import secrets
@@ -24,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -33,8 +36,11 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from benchmarks.measure import Machine, options, show
 from pages.shared.serving.access import COOKIE
+from tests.attack import classroom
+from tests.attack.strangers import Ground
 from tests.browser.serving import ARGUMENTS, launch, stop
 from xformer.classroom.rooms import Question, Room, Rooms
+from xformer.training.run_store import RunStore
 
 SCREEN = "/attention?model=reverse&input=3+7+12+9&mask=as+trained&head=3.1"
 MASKS = ("causal", "as trained")
@@ -51,10 +57,11 @@ def main() -> None:
         tabs={"type": int, "default": 10, "help": "number of students that are Chromium tabs"},
         trials={"type": int, "default": 200, "help": "number of times that the server is killed"},
         guesses={"type": int, "default": 10_000, "help": "number of wrong codes"},
+        beside={"default": "", "help": "a kind of tests.attack.classroom that attacks the server meanwhile"},
     )
     machine = Machine.start(given.threads)
     if given.what == "load":
-        rows, notes = load(given.students, given.tabs)
+        rows, notes = load(given.students, given.tabs, given.beside)
     elif given.what == "restart":
         rows, notes = restart(given.trials)
     else:
@@ -113,6 +120,8 @@ class Student:
         self.messages += 1
         if message["type"] == "room" and "state" in message["shown"]:
             self.arrived[message["shown"]["state"]["mask"]] = now
+        if message["type"] == "problem" and self.pending is not None:
+            asyncio.get_running_loop().call_later(0.5, lambda: asyncio.ensure_future(self._send_pending()))
         if message["type"] == "voted":
             self.confirmed[message["question"]] = message["answer"], now
             if self.pending and (self.pending["question"], self.pending["answer"]) == (
@@ -123,7 +132,10 @@ class Student:
 
     async def vote(self, question: int, answer: str) -> None:
         self.pending = {"type": "vote", "question": question, "round": 1, "answer": answer}
-        if self.socket is not None and self.connected.is_set():
+        await self._send_pending()
+
+    async def _send_pending(self) -> None:
+        if self.pending is not None and self.socket is not None and self.connected.is_set():
             with suppress(ConnectionClosed):
                 await self.socket.send(json.dumps(self.pending))
 
@@ -189,18 +201,45 @@ def toggle(page: Page, mask: str) -> tuple[float, float]:
     return start, time.perf_counter() - start
 
 
-def load(n: int, n_tabs: int) -> tuple[list[dict[str, Any]], list[str]]:
+def load(n: int, n_tabs: int, beside: str = "") -> tuple[list[dict[str, Any]], list[str]]:
     """Measure how fast students see changes, how fast votes arrive, and how long the lecturer's clicks take."""
     expect.set_options(timeout=1000 * PATIENCE)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, chromium() as browser:
-        server, address = launch(XFORMER_RUNS=folder)
+        runs, log = Path(folder) / "runs", Path(folder) / "server.log"
+        server, address = launch(XFORMER_RUNS=str(runs), log=log)
         try:
-            return _load(n, n_tabs, browser, address, Rooms(folder))
+            return _load(n, n_tabs, browser, address, Rooms(runs), (beside, address, runs, log))
         finally:
             stop(server)
 
 
-def _load(n: int, n_tabs: int, browser: Browser, address: str, rooms: Rooms) -> tuple[list[dict[str, Any]], list[str]]:
+@contextmanager
+def attacked(kind: str, address: str, runs: Path, log: Path) -> Iterator[None]:
+    """Attack the server from another process during the block; "" for no attack."""
+    process = multiprocessing.get_context("spawn").Process(target=_attack, args=(kind, address, runs, log), daemon=True)
+    if kind:
+        process.start()
+    try:
+        yield
+    finally:
+        if kind:
+            assert process.is_alive(), "the attack ended early"
+            process.terminate()
+            process.join()
+
+
+def _attack(name: str, address: str, runs: Path, log: Path) -> None:
+    ground = Ground(address, RunStore(runs), log)
+    kind = next(one for one in classroom.kinds(ground) if one.name == name)
+    for seed in itertools.count():
+        with suppress(AssertionError):  # `python -m tests.attack` reports findings
+            for _ in kind.trials(kind.short, random.Random(seed)):
+                pass
+
+
+def _load(
+    n: int, n_tabs: int, browser: Browser, address: str, rooms: Rooms, attack: tuple[str, str, Path, Path]
+) -> tuple[list[dict[str, Any]], list[str]]:
     page, code = opened(browser, address)
     for mask in MASKS:
         toggle(page, mask)
@@ -211,24 +250,9 @@ def _load(n: int, n_tabs: int, browser: Browser, address: str, rooms: Rooms) -> 
     crowd = Crowd(address, code, n - n_tabs)
     came = time.perf_counter() - started
     tabs = [_tab(browser, f"{address}/join/{code}") for _ in range(n_tabs)]
-    together: list[float] = []
-    arrived: list[float] = []
-    seen: list[float] = []
-    offset = time.time() - time.perf_counter()
-    for _ in range(TOGGLES):
-        for mask in MASKS:
-            state = "trained" if mask == MASKS[1] else mask
-            start, took = toggle(page, mask)
-            together.append(took)
-            deadline = start + PATIENCE
-            while any(student.arrived.get(state, 0) < start for student in crowd.students):
-                assert time.perf_counter() < deadline, "a student got no state"
-                time.sleep(0.02)
-            arrived += [student.arrived[state] - start for student in crowd.students]
-            for tab in tabs:
-                tab.wait_for_function(f"xformerSeen.at(-1)?.[1] === '{state}'")
-                seen.append(tab.evaluate("xformerSeen.at(-1)[0]") / 1000 - offset - start)
-    votes, shown = _votes(page, crowd, tabs, rooms, room)
+    with attacked(*attack):
+        together, arrived, seen = _toggles(page, crowd, tabs)
+        votes, shown = _votes(page, crowd, tabs, rooms, room)
     errors = Counter(error for student in crowd.students for error in student.errors)
     crowd.call(crowd.leave())
     rows = [
@@ -257,6 +281,28 @@ def _tab(browser: Browser, address: str) -> Page:
         "xformerRoom.page.onChange(() => xformerSeen.push([Date.now(), xformerRoom.page.state.mask]))"
     )
     return page
+
+
+def _toggles(page: Page, crowd: Crowd, tabs: Sequence[Page]) -> tuple[list[float], list[float], list[float]]:
+    """The seconds until the lecturer, the websockets and the tabs of the students see a change of the mask."""
+    together: list[float] = []
+    arrived: list[float] = []
+    seen: list[float] = []
+    offset = time.time() - time.perf_counter()
+    for _ in range(TOGGLES):
+        for mask in MASKS:
+            state = "trained" if mask == MASKS[1] else mask
+            start, took = toggle(page, mask)
+            together.append(took)
+            deadline = start + PATIENCE
+            while any(student.arrived.get(state, 0) < start for student in crowd.students):
+                assert time.perf_counter() < deadline, "a student got no state"
+                time.sleep(0.02)
+            arrived += [student.arrived[state] - start for student in crowd.students]
+            for tab in tabs:
+                tab.wait_for_function(f"xformerSeen.at(-1)?.[1] === '{state}'")
+                seen.append(tab.evaluate("xformerSeen.at(-1)[0]") / 1000 - offset - start)
+    return together, arrived, seen
 
 
 def _votes(page: Page, crowd: Crowd, tabs: Sequence[Page], rooms: Rooms, room: Room) -> tuple[list[float], list[float]]:

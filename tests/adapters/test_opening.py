@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from transformers import ViTConfig, ViTModel, WhisperConfig, WhisperModel
 
 from tests.adapters.families import FAMILIES, cut_head, returned_patterns, shown
 from xformer import edits
 from xformer.adapters.huggingface_opening import example_inputs, open_transformers
 from xformer.adapters.opening import OpenedModel
-from xformer.errors import EditError
+from xformer.errors import EditError, InputError
 
 CLOSE = {"rtol": 0.0, "atol": 1e-5}
 """The float32 rounding error of two layers with 24 features, summed in a different order."""
@@ -178,3 +179,16 @@ def test_the_error_for_an_edit_that_matches_nothing_lists_the_names() -> None:
     opened, *_ = open_transformers(FAMILIES["Llama"].make())
     with pytest.raises(EditError, match=r"decoder\.7\.attn.*decoder\.1\.attn\.z"):
         opened.run(example_inputs(opened.module, 0), edits=[edits.ablate_head("decoder.7.attn", 0)])
+
+
+def test_an_example_with_too_many_positions_is_refused_before_it_is_made() -> None:
+    vision = ViTConfig(image_size=2048, patch_size=8, hidden_size=14, num_attention_heads=7, num_hidden_layers=1)
+    with torch.device("meta"):
+        model = ViTModel(vision)
+    with pytest.raises(InputError, match=r"asks for 65,536 patches of an image, and an example may have 16,384"):
+        example_inputs(model)
+    sounds = WhisperConfig(d_model=24, encoder_layers=1, decoder_layers=1, max_source_positions=50_000)
+    with torch.device("meta"):
+        model = WhisperModel(sounds)
+    with pytest.raises(InputError, match=r"asks for 50,000 positions of a sound"):
+        example_inputs(model)

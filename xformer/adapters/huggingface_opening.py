@@ -353,6 +353,10 @@ def n_target_tokens_of(model: nn.Module) -> int:
     return n_tokens_of(cast(Any, model).get_decoder())
 
 
+MAX_EXAMPLE_POSITIONS = 16_384
+"""Positions of an invented input: attention takes memory with their square. A vision transformer with 2048 × 2048 pixels has these."""
+
+
 def main_input(model: nn.Module) -> str:
     """The name of the model's main argument: "input_ids", "pixel_values", …"""
     return str(getattr(model, "main_input_name", "input_ids"))
@@ -384,6 +388,8 @@ def example_inputs(model: nn.Module, seed: int = 0) -> Inputs:
         vision = getattr(config, "vision_config", config)
         side = getattr(vision, "image_size", 32)
         height, width = side if isinstance(side, list | tuple) else (side, side)
+        patch = getattr(vision, "patch_size", None)
+        _check_positions(height * width // patch**2 if isinstance(patch, int) else 1, "patches of an image")
         return torch.rand(1, getattr(vision, "num_channels", 3), height, width, generator=draw).to(dtype)
 
     inputs: Inputs = {}
@@ -391,6 +397,7 @@ def example_inputs(model: nn.Module, seed: int = 0) -> Inputs:
         inputs[main] = image()
     elif main == "input_features":
         n = 2 * getattr(config, "max_source_positions", 50)
+        _check_positions(n // 2, "positions of a sound")
         inputs[main] = torch.rand(1, getattr(config, "num_mel_bins", 80), n, generator=draw).to(dtype)
     elif main == "input_values":
         inputs[main] = torch.rand(1, N_SAMPLES, generator=draw).to(dtype)
@@ -407,6 +414,13 @@ def example_inputs(model: nn.Module, seed: int = 0) -> Inputs:
         n_target_tokens = n_target_tokens_of(model) or n_tokens  # a translator may have two vocabularies
         inputs["decoder_input_ids"] = tokens(N_TARGET, usual[usual < n_target_tokens])
     return inputs
+
+
+def _check_positions(n: int, what: str) -> None:
+    if n > MAX_EXAMPLE_POSITIONS:
+        raise InputError(
+            f"The configuration asks for {n:,} {what}, and an example may have {MAX_EXAMPLE_POSITIONS:,}; pass an input of your own."
+        )
 
 
 def _is_dual(model: nn.Module) -> bool:
