@@ -35,7 +35,7 @@ def playlists() -> dict[str, str]:
     made = {}
     for file in sorted(DOCS.glob("lessons/*.md")):
         found = lesson.load(file)
-        model = read(f"checkpoints/{found.checkpoint or found.preset}", found.input, keep=["logits"]).subject
+        model = read(f"checkpoints/{found.checkpoint or found.preset}", found.input, keep=["logits"]).adapter
         made[file.stem] = playlist.from_lesson(found, list(model.shape.heads)).to_text()
     return made
 

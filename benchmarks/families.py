@@ -110,9 +110,11 @@ def model_of(config: Any) -> Any:
     """Build the model with its most informative head: text, otherwise classes, otherwise none."""
     import transformers as library
 
-    is_pair = getattr(config, "is_encoder_decoder", False)
+    is_encoder_decoder = getattr(config, "is_encoder_decoder", False)
     heads = (
-        ("ForSeq2SeqLM", "ForSpeechSeq2Seq") if is_pair else ("ForMaskedLM", "ForCausalLM", "ForImageClassification")
+        ("ForSeq2SeqLM", "ForSpeechSeq2Seq")
+        if is_encoder_decoder
+        else ("ForMaskedLM", "ForCausalLM", "ForImageClassification")
     )
     for head in (*heads, ""):
         auto = getattr(library, f"AutoModel{head}")
@@ -194,8 +196,8 @@ def classes_of(config: Any) -> dict[str, str]:
         except Exception:  # does not run at these sizes
             continue
         try:
-            subject: Any = xformer.read(model, inputs).subject
-            found[kind] = "" if subject.output == kind else f"opened as {subject.output}"
+            adapter: Any = xformer.read(model, inputs).adapter
+            found[kind] = "" if adapter.output == kind else f"opened as {adapter.output}"
         except Exception as error:
             found[kind] = first_line(error)
     return found
@@ -221,13 +223,13 @@ def _outcome(family: str, n_layers: int) -> Outcome:
     name = type(model).__name__
     try:
         reading = xformer.read(model, inputs)
-        subject: Any = reading.subject
-        layout, verification = subject.opened.layout, subject.verification
+        adapter: Any = reading.adapter
+        layout, verification = adapter.opened.layout, adapter.verification
         path = reading.attention[0].path
-        ablations = [edits.ablate_head(path, head) for head in range(subject.shape.heads[path])]
+        ablations = [edits.ablate_head(path, head) for head in range(adapter.shape.heads[path])]
     except Exception as error:
         return Outcome(family, name, why=first_line(error), ran=True)
-    shown = "output" if subject.output == "vectors" else "logits"
+    shown = "output" if adapter.output == "vectors" else "logits"
     plain = changed = reading[shown]
     with suppress(EditError):  # the outputs of its heads cannot be edited
         changed = xformer.read(model, inputs, edits=ablations)[shown]

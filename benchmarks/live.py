@@ -72,8 +72,8 @@ def peer_bytes(name: str, peer: Path | None) -> dict[str, Any]:
     checkpoint = xformer.load(f"checkpoints/{name}")
     assert checkpoint.task is not None
     reading = xformer.read(checkpoint, TaskModel(checkpoint.model, checkpoint.task).input.default)
-    patterns = [pattern for site, pattern in zip(reading.sites, reading.trace.patterns().values(), strict=True)]
-    views = [] if reading.is_pair else bertviz_views(peer, patterns, reading.tokens)
+    patterns = [pattern for site, pattern in zip(reading.layer_paths, reading.trace.patterns().values(), strict=True)]
+    views = [] if reading.is_encoder_decoder else bertviz_views(peer, patterns, reading.tokens)
     return {"BertViz bytes": len(views[1][2]().encode()) if views else None}
 
 

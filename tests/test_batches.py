@@ -135,6 +135,6 @@ def test_a_model_with_nan_output_opens_and_reports_the_first_nan() -> None:
     reading = xformer.read(Gpt(blind_row=0), [1, 2, 3, 4])
     assert reading.logits[0, 0].isnan().all()
     assert reading.logits[0, 1:].isfinite().all()
-    assert "The model's output is NaN." in str(reading.subject.verification)
+    assert "The model's output is NaN." in str(reading.adapter.verification)
     assert "row 0 has no permitted key" in first_nan(reading.trace.activations)
     assert first_nan(xformer.read(Gpt(), [1, 2, 3, 4]).trace.activations) == ""

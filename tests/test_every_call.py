@@ -110,7 +110,7 @@ def call(module: ModuleType, name: str, given: dict[str, Any]) -> Any:
     except XformerError as refusal:
         sentence = str(refusal)
     except Exception as error:
-        shown = {key: value if not isinstance(value, Reading) else value.subject.name for key, value in given.items()}
+        shown = {key: value if not isinstance(value, Reading) else value.adapter.name for key, value in given.items()}
         raise AssertionError(f"{module.__name__}.{name}({shown}) raised {type(error).__name__}: {error}") from error
     assert 10 < len(sentence) < 500, f"{name}: {sentence}"
     return None

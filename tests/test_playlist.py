@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import doc_pages
-from pages.shared.models import subject
+from pages.shared.models import adapter
 from pages.shared.resources import MASKS
 from pages.shared.screens import screens
 from xformer import interventions, playlist
@@ -87,7 +87,7 @@ def test_every_shipped_link_is_valid() -> None:
         assert item.title
         assert item.note
         if (values := item.values) and item.screen != "train":
-            model = subject(values["model"])
+            model = adapter(values["model"])
             model.input.read(values["input"])
             assert values["mask"] in MASKS
             interventions.parse(values.get("edits", ""), model.shape)

@@ -39,7 +39,7 @@ def test_predictions_equal_those_of_a_direct_forward_pass(name: str) -> None:
     assert reading.n_correct == sum(a == b for a, b in zip(reading.predicted, reading.answer, strict=True))
     assert reading.has_right_answer is (name != "characters")
     end = [name for name in reading if name.endswith("resid_post")][-1]
-    torch.testing.assert_close(reading.subject.unembed(reading[end]), reading.logits)
+    torch.testing.assert_close(reading.adapter.unembed(reading[end]), reading.logits)
 
 
 def test_nan_logits_give_probabilities_of_zero() -> None:
@@ -54,8 +54,12 @@ def test_both_stacks_of_an_encoder_decoder_have_their_own_tokens() -> None:
     assert reading.tokens == reading.tokens_of("encoder") == ("5", "3", "9", "1", "end")
     assert reading.tokens_of("decoder") == ("start", "1", "9", "3", "5")
     assert reading.ids("decoder")[1:] == [1, 9, 3, 5]
-    assert [site.path for site in reading.sites] == ["encoder.0.attn", "decoder.0.self_attn", "decoder.0.cross_attn"]
-    for site in reading.sites:
+    assert [site.path for site in reading.layer_paths] == [
+        "encoder.0.attn",
+        "decoder.0.self_attn",
+        "decoder.0.cross_attn",
+    ]
+    for site in reading.layer_paths:
         queries, keys = (len(reading.tokens_of(stack)) for stack in (site.query_stack, site.key_stack))
         assert reading[f"{site.path}.pattern"].shape[-2:] == (queries, keys)
 
@@ -64,7 +68,7 @@ def test_a_model_without_a_task_reads_token_ids() -> None:
     config = model_config(architecture="encoder-decoder", n_layers=1, vocab_size=11, max_len=7)
     model = xformer.Transformer(config, torch.Generator().manual_seed(3)).eval()
     reading = read(model, "3 7 10 > 1 2")
-    assert isinstance(reading.subject, BareModel)
+    assert isinstance(reading.adapter, BareModel)
     assert (reading.tokens, reading.tokens_of("decoder")) == (("3", "7", "10"), ("1", "2"))
     assert (reading.answer, reading.predicted, reading.has_right_answer) == ((), (), False)
     assert reading.example.labels.shape == reading.example.target.shape  # as many as outputs

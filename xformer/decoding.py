@@ -149,7 +149,7 @@ def decode(
     if not isinstance(model, Transformer):
         raise InputError(
             f"xformer.decode takes an xformer.Transformer, such as xformer.load('checkpoints/reverse').model, got a "
-            f"{type(model).__name__}; any other model generates with reading.subject.steps(reading.example)."
+            f"{type(model).__name__}; any other model generates with reading.adapter.steps(reading.example)."
         )
     tokens = prompt if isinstance(prompt, Tensor) else torch.tensor([list(prompt)], dtype=torch.long)
     if tokens.dim() != 2 or tokens.shape[0] != 1:

@@ -11,7 +11,7 @@
 
 Several interventions are joined by commas. Older links contain `silence:` for a head, `mute:` for a feed-forward layer and
 `neuron:` for a neuron, which are still read. Layers, heads, positions and neurons count from 0 in these texts, as in a trace.
-In labels, layers and heads count from 1; see `xformer.site`.
+In labels, layers and heads count from 1; see `xformer.layer_path`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from xformer import edits
 from xformer.edits import Edit
 from xformer.errors import EditError
+from xformer.layer_path import PATH, head_title, layer_title
 from xformer.model_shape import READ_ONLY, ModelShape
-from xformer.site import PATH, head_title, layer_title
 
 MOST = 200
 """The largest number of interventions of one run."""
@@ -113,8 +113,12 @@ def _one(word: str, shape: ModelShape) -> Intervention:
 
 def _attention(word: str, kind: str, path: str, found: dict[str, str], shape: ModelShape) -> Intervention:
     heads = None if found["head"] == "*" else (int(found["head"]),)
-    layer = layer_title(path, is_pair=shape.is_pair)
-    name = f"{layer} · all heads" if heads is None else head_title(path, heads[0], is_pair=shape.is_pair)
+    layer = layer_title(path, is_encoder_decoder=shape.is_encoder_decoder)
+    name = (
+        f"{layer} · all heads"
+        if heads is None
+        else head_title(path, heads[0], is_encoder_decoder=shape.is_encoder_decoder)
+    )
     if kind in ("cut", "open"):
         edge = (int(found["query"]), int(found["key"]))
         if max(edge) >= shape.max_len:
@@ -132,7 +136,7 @@ def _attention(word: str, kind: str, path: str, found: dict[str, str], shape: Mo
 def _feed_forward(word: str, path: str, neuron: str | None, shape: ModelShape) -> Intervention:
     if path not in (paths := [site.path for site in shape.feed_forward]):
         raise EditError(f"This model has no feed-forward layer {path}; it has {', '.join(paths) or 'none'}.")
-    name = f"{layer_title(path, is_pair=shape.is_pair)} · feed-forward"
+    name = f"{layer_title(path, is_encoder_decoder=shape.is_encoder_decoder)} · feed-forward"
     if neuron is None:
         return Intervention(word, f"{name} ablated", (edits.scale(f"{path}.out", 0.0),))
     n = shape.neurons.get(path, 0)

@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Literal
 
 from xformer.config import ModelConfig
-from xformer.site import Kind, Site, Stack
+from xformer.layer_path import Kind, LayerPath, Stack
 from xformer.task_limits import Architecture
 
 READ_ONLY = (
@@ -38,7 +38,7 @@ class ModelShape:
     """The largest number of positions of a stack."""
     n_inputs: int
     """Inputs are integers from 0 to `n_inputs` - 1: tokens, or the ink of a pixel."""
-    sites: tuple[Site, ...]
+    layer_paths: tuple[LayerPath, ...]
     """The attention and feed-forward layers, in the order of computation."""
     heads: Mapping[str, int]
     """The number of heads of each attention layer."""
@@ -80,7 +80,7 @@ class ModelShape:
         return cls(
             **{one.name: getattr(config, one.name) for one in fields(cls) if hasattr(config, one.name)},
             is_causal=bool(config.causal),
-            sites=sites,
+            layer_paths=sites,
             heads={site.path: config.n_heads for site in sites if site.is_attention},
             neurons={site.path: config.d_ff for site in sites if not site.is_attention},
             can_drop_positions=config.position_kind.acts_on != "nothing",
@@ -88,24 +88,24 @@ class ModelShape:
         )
 
     @cached_property
-    def attention(self) -> tuple[Site, ...]:
+    def attention(self) -> tuple[LayerPath, ...]:
         """The attention layers, in the order of computation."""
-        return tuple(site for site in self.sites if site.is_attention)
+        return tuple(site for site in self.layer_paths if site.is_attention)
 
     @cached_property
-    def feed_forward(self) -> tuple[Site, ...]:
+    def feed_forward(self) -> tuple[LayerPath, ...]:
         """The feed-forward layers, in the order of computation."""
-        return tuple(site for site in self.sites if not site.is_attention)
+        return tuple(site for site in self.layer_paths if not site.is_attention)
 
-    def blocks(self, stack: Stack | str) -> dict[int, list[Site]]:
+    def blocks(self, stack: Stack | str) -> dict[int, list[LayerPath]]:
         """The layers of each block of a stack, by the number of the block; empty for a block without attention."""
-        found: dict[int, list[Site]] = {layer: [] for of, layer in self.without_attention if of == stack}
-        for site in self.sites:
+        found: dict[int, list[LayerPath]] = {layer: [] for of, layer in self.without_attention if of == stack}
+        for site in self.layer_paths:
             if site.stack == stack:
                 found.setdefault(site.layer, []).append(site)
         return dict(sorted(found.items()))
 
-    def stacks_of(self, site: Site) -> tuple[Stack | None, Stack | None]:
+    def stacks_of(self, site: LayerPath) -> tuple[Stack | None, Stack | None]:
         """The stacks that read the queries' and the keys' positions; None: those of another input or the model's own."""
         query, key = (f"{site.path}.{axis}" in self.numbered for axis in ("query", "key"))
         return None if query else site.query_stack, None if key else site.key_stack
@@ -113,10 +113,10 @@ class ModelShape:
     @property
     def output_stack(self) -> Stack:
         """The stack whose output becomes the logits: the decoder if there is one."""
-        return self.sites[-1].stack
+        return self.layer_paths[-1].stack
 
     @property
-    def is_pair(self) -> bool:
+    def is_encoder_decoder(self) -> bool:
         """Whether the model has two stacks, an encoder and a decoder."""
         return self.architecture == "encoder-decoder"
 
@@ -126,16 +126,16 @@ class ModelShape:
         return max(self.heads.values(), default=0)
 
 
-def _sites(config: ModelConfig) -> tuple[Site, ...]:
-    is_pair = config.architecture == "encoder-decoder"
+def _sites(config: ModelConfig) -> tuple[LayerPath, ...]:
+    is_encoder_decoder = config.architecture == "encoder-decoder"
     after: tuple[Kind, ...] = ("ffn",) if config.d_ff else ()
     stacks: dict[Stack, tuple[Kind, ...]] = {}
     if config.architecture != "decoder":
         stacks["encoder"] = ("attn", *after)
     if config.architecture != "encoder":
-        stacks["decoder"] = ("self_attn", "cross_attn", *after) if is_pair else ("attn", *after)
+        stacks["decoder"] = ("self_attn", "cross_attn", *after) if is_encoder_decoder else ("attn", *after)
     return tuple(
-        Site(stack, layer, kind)
+        LayerPath(stack, layer, kind)
         for stack, kinds in stacks.items()
         for layer in range(config.n_layers)
         for kind in kinds

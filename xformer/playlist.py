@@ -197,7 +197,7 @@ def from_lesson(lesson: Lesson, sites: Sequence[str]) -> Playlist:
 
     Args:
         lesson: The lesson; its texts, questions and hints become the notes.
-        sites: The attention layers of its model in order, as in `list(reading.subject.shape.heads)`.
+        sites: The attention layers of its model in order, as in `list(reading.adapter.shape.heads)`.
 
     Returns:
         The playlist.

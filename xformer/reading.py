@@ -35,9 +35,9 @@ from xformer.edits import Edit, set_causal
 from xformer.errors import ActivationError, EditError, InputError, UnavailableError
 from xformer.formatting import check_index, check_option, similar_names
 from xformer.interventions import all_edits, changed_source, parse
+from xformer.layer_path import LayerPath
 from xformer.memory import check_analysis
 from xformer.model import Transformer
-from xformer.site import Site
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
@@ -89,7 +89,7 @@ class Reading(Mapping[str, Tensor]):
         True
     """
 
-    subject: ModelAdapter
+    adapter: ModelAdapter
     example: Example
     trace: Trace
     has_right_answer: bool = True
@@ -107,7 +107,7 @@ class Reading(Mapping[str, Tensor]):
             )
         if not is_lens_name(name):
             return self.trace[name]
-        own = own_name(name, self.subject.shape)
+        own = own_name(name, self.adapter.shape)
         if own not in self.trace:
             raise ActivationError(
                 f"This run has no activation {name!r}; {similar_names(name, self.names('transformer_lens'))}"
@@ -119,7 +119,7 @@ class Reading(Mapping[str, Tensor]):
         if not is_lens_name(name):
             return name in self.trace
         with suppress(ActivationError):
-            return own_name(str(name), self.subject.shape) in self.trace
+            return own_name(str(name), self.adapter.shape) in self.trace
         return False
 
     def __iter__(self) -> Iterator[str]:
@@ -141,7 +141,7 @@ class Reading(Mapping[str, Tensor]):
             ActivationError: "transformer_lens" was requested for a model with two stacks.
         """
         check_option("convention", convention, ("xformer", "transformer_lens"))
-        return tuple(self.trace if convention == "xformer" else lens_names(self.trace, self.subject.shape))
+        return tuple(self.trace if convention == "xformer" else lens_names(self.trace, self.adapter.shape))
 
     def one(self, index: int) -> Reading:
         """Return the reading of one input of a batch, with its padding. Raises `InputError` if there is no such input."""
@@ -157,7 +157,7 @@ class Reading(Mapping[str, Tensor]):
         """The logits. Raises `UnavailableError` if the model has no output head."""
         if "logits" not in self.trace and "output" in self.trace:
             raise UnavailableError(
-                f"{self.subject.name} has no output head, so there are no logits; its output vectors are reading['output']."
+                f"{self.adapter.name} has no output head, so there are no logits; its output vectors are reading['output']."
             )
         return self.trace.logits
 
@@ -167,42 +167,42 @@ class Reading(Mapping[str, Tensor]):
         return "logits" in self.trace
 
     @property
-    def sites(self) -> tuple[Site, ...]:
+    def layer_paths(self) -> tuple[LayerPath, ...]:
         """The recorded attention layers, in forward order."""
-        return self.trace.sites()
+        return self.trace.layer_paths()
 
     @property
-    def attention(self) -> tuple[Site, ...]:
+    def attention(self) -> tuple[LayerPath, ...]:
         """The attention layers of the model; `layer=` of a figure is an index into them, from 0."""
-        return self.subject.shape.attention
+        return self.adapter.shape.attention
 
     @property
-    def feed_forward(self) -> tuple[Site, ...]:
+    def feed_forward(self) -> tuple[LayerPath, ...]:
         """The feed-forward layers of the model; `layer=` of a neuron figure is an index into them, from 0."""
-        return self.subject.shape.feed_forward
+        return self.adapter.shape.feed_forward
 
-    def attention_site(self, layer: int) -> Site:
+    def attention_site(self, layer: int) -> LayerPath:
         """Return the attention layer with this index, from 0. Raises `EditError` if there is none."""
         return _numbered(self.attention, layer, "attention layers")
 
-    def feed_forward_site(self, layer: int) -> Site:
+    def feed_forward_site(self, layer: int) -> LayerPath:
         """Return the feed-forward layer with this index, from 0. Raises `EditError` if there is none."""
         return _numbered(self.feed_forward, layer, "feed-forward layers")
 
     @property
     def output_stack(self) -> str:
         """The stack that produces the logits: the decoder if there is one."""
-        return self.subject.shape.output_stack
+        return self.adapter.shape.output_stack
 
     @property
     def output(self) -> str:
         """The kind of output: "next_token"; for external models also "sequence_class", "vectors", …"""
-        return getattr(self.subject, "output", "next_token")
+        return getattr(self.adapter, "output", "next_token")
 
     @property
-    def is_pair(self) -> bool:
+    def is_encoder_decoder(self) -> bool:
         """Whether the model has two stacks, an encoder and a decoder."""
-        return self.subject.shape.is_pair
+        return self.adapter.shape.is_encoder_decoder
 
     @property
     def edits(self) -> tuple[Edit, ...]:
@@ -221,7 +221,7 @@ class Reading(Mapping[str, Tensor]):
         tokens = self.trace.read_by(stack)[0]
         is_target = stack == "decoder" and self.trace.target is not None
         return (
-            self.subject.token_names(tokens)
+            self.adapter.token_names(tokens)
             if is_target or not self.example.is_numbered
             else tuple(map(str, range(len(tokens))))
         )
@@ -245,14 +245,14 @@ class Reading(Mapping[str, Tensor]):
         """The last position of a decoder-only model whose next token is unknown; otherwise None."""
         if self.output not in ("next_token", "module"):
             return None
-        labels, shape = self.example.labels[0], self.subject.shape
+        labels, shape = self.example.labels[0], self.adapter.shape
         is_open = shape.architecture == "decoder" and self.example.target is None and int(labels[-1]) == IGNORED
         return len(labels) - 1 if is_open else None
 
     @property
     def answer_name(self) -> str:
         """What predictions are compared with: "right answer", or the model's `reference_label` if there is none."""
-        return "right answer" if self.has_right_answer else self.subject.input.reference_label
+        return "right answer" if self.has_right_answer else self.adapter.input.reference_label
 
     def explained(self, position: int) -> int:
         """Return the token that a figure explains at a position: its target, or the likeliest token if there is none.
@@ -266,7 +266,7 @@ class Reading(Mapping[str, Tensor]):
     @property
     def answers(self) -> tuple[str, ...]:
         """The labels of the target tokens."""
-        return tuple(self.subject.labels[token] for token in self.answer)
+        return tuple(self.adapter.labels[token] for token in self.answer)
 
     @cached_property
     def probabilities(self) -> Float[Tensor, "target vocab"]:
@@ -339,8 +339,8 @@ class Reading(Mapping[str, Tensor]):
         return labels[labels != IGNORED]
 
     def __repr__(self) -> str:
-        predicted = " ".join(self.subject.labels[token] for token in self.predicted)
-        return f"<Reading of {self.subject.name}: {' '.join(self.tokens)!r} → {predicted!r}, {len(self)} activations>"
+        predicted = " ".join(self.adapter.labels[token] for token in self.predicted)
+        return f"<Reading of {self.adapter.name}: {' '.join(self.tokens)!r} → {predicted!r}, {len(self)} activations>"
 
     def _repr_html_(self) -> str:
         """The notebook view: input tokens, predictions with their probability, all heads, and the names of activations.
@@ -362,7 +362,7 @@ class Reading(Mapping[str, Tensor]):
         longest = max((max(reduced.shape[1:]) for reduced in kept if reduced is not None), default=0)
         names = ", ".join(escape(name) for name in self)
         listed = f"<details><summary>{len(self)} activations</summary><small>{names}</small></details>"
-        return notebook_html.card(self.subject.name, tables, notebook_html.head_overview(patterns, longest), listed)
+        return notebook_html.card(self.adapter.name, tables, notebook_html.head_overview(patterns, longest), listed)
 
     def _chips(self, cell: str) -> Iterator[str]:
         """Yield a table cell for each of the first predictions, with its probability below.
@@ -374,7 +374,7 @@ class Reading(Mapping[str, Tensor]):
         for p, token, right in zip(best.values.tolist(), best.indices.tolist(), answer, strict=True):
             ok = token == right or not self.has_right_answer
             line = f"border-bottom:3px solid hsl({130 if ok else 20} 55% 45% / {p:.2f})"
-            label = escape(self.subject.labels[token])
+            label = escape(self.adapter.labels[token])
             yield f'<td style="{cell};{line}">{label}{"" if ok else " ✗"}<br><small>{p:.2f}</small></td>'
 
 
@@ -386,7 +386,7 @@ def _and_more(n: int) -> str:
     return f"<td>… and {n - MAX_WRITTEN:,} more</td>" if n > MAX_WRITTEN else ""
 
 
-def _numbered(sites: tuple[Site, ...], layer: int, what: str) -> Site:
+def _numbered(sites: tuple[LayerPath, ...], layer: int, what: str) -> LayerPath:
     if layer not in range(len(sites)):
         available = f"{what} 0 to {len(sites) - 1}" if sites else f"no {what}"
         raise EditError(f"This model has {available}, got {layer}.")
@@ -431,22 +431,22 @@ def read(
         >>> reading["encoder.0.attn.pattern"].shape
         torch.Size([1, 4, 4, 4])
     """
-    subject = adapter_of(model, inputs, tokenizer)
+    adapter = adapter_of(model, inputs, tokenizer)
     is_ids = isinstance(inputs, Tensor) and not inputs.is_floating_point()
     plain: Any = inputs
     if is_ids and (inputs.dim() == 1 or (inputs.dim() == 2 and len(inputs) == 1)):
         plain = tuple(inputs.flatten().tolist())
-    first, example, changed = prepare_inputs(subject, plain, changes)
-    run = [*own_edits(edits, subject.shape), *changed]
-    keep = own_names(keep, subject.shape)
-    output = getattr(getattr(subject, "opened", None), "output_name", "logits")
+    first, example, changed = prepare_inputs(adapter, plain, changes)
+    run = [*own_edits(edits, adapter.shape), *changed]
+    keep = own_names(keep, adapter.shape)
+    output = getattr(getattr(adapter, "opened", None), "output_name", "logits")
     kept = keep if output in keep or "*" in keep else (*keep, output)
-    has_right_answer = subject.has_right_answer(first)
-    trace = subject.record(example, edits=run, keep=kept)
-    if subject.input.uses_prediction_as_reference and not has_right_answer:
-        alone = trace if not run and example is first else subject.record(first, keep=("logits",))
+    has_right_answer = adapter.has_right_answer(first)
+    trace = adapter.record(example, edits=run, keep=kept)
+    if adapter.input.uses_prediction_as_reference and not has_right_answer:
+        alone = trace if not run and example is first else adapter.record(first, keep=("logits",))
         example = answered(example, int(alone.logits[0, 0].argmax()))
-    reading = Reading(subject, example, trace, has_right_answer, _recipe(model, plain, edits, changes))
+    reading = Reading(adapter, example, trace, has_right_answer, _recipe(model, plain, edits, changes))
     return reading if tokens is None else labelled(reading, tokens)
 
 
@@ -461,9 +461,9 @@ def labelled(reading: Reading, tokens: Sequence[str]) -> Reading:
 
 def rerun(reading: Reading, more: Sequence[Edit]) -> Reading:
     """Run the same input again under the reading's edits and then `more`."""
-    run = [*reading.edits, *own_edits(more, reading.subject.shape)]
-    trace = reading.subject.record(reading.example, edits=run)
-    return Reading(reading.subject, reading.example, trace, reading.has_right_answer)
+    run = [*reading.edits, *own_edits(more, reading.adapter.shape)]
+    trace = reading.adapter.record(reading.example, edits=run)
+    return Reading(reading.adapter, reading.example, trace, reading.has_right_answer)
 
 
 def gradients(reading: Reading, measure: Measure, names: Sequence[str]) -> Gradients:
@@ -492,8 +492,8 @@ def gradients(reading: Reading, measure: Measure, names: Sequence[str]) -> Gradi
         >>> found["encoder.3.attn.z"].shape  # [batch, head, pos, d_value]
         torch.Size([1, 4, 4, 16])
     """
-    shape = reading.subject.shape
-    found = gradients_of_run(reading.subject, reading.example, measure, own_names(names, shape), reading.edits)
+    shape = reading.adapter.shape
+    found = gradients_of_run(reading.adapter, reading.example, measure, own_names(names, shape), reading.edits)
     globs = [own_name(name, shape) for name in names if is_lens_name(name)]
     if not globs:
         return found
@@ -505,7 +505,7 @@ def gradients(reading: Reading, measure: Measure, names: Sequence[str]) -> Gradi
     return Gradients(found.measure, as_requested(found.activations), as_requested(found.gradients))
 
 
-def prepare_inputs(subject: ModelAdapter, inputs: Any, changes: str = "") -> tuple[Example, Example, list[Edit]]:
+def prepare_inputs(adapter: ModelAdapter, inputs: Any, changes: str = "") -> tuple[Example, Example, list[Edit]]:
     """Frame an input for a model and parse `changes`.
 
     Returns:
@@ -515,14 +515,14 @@ def prepare_inputs(subject: ModelAdapter, inputs: Any, changes: str = "") -> tup
         InputError: The model cannot read the input, or `changes` is given for a batch.
         EditError: A change does not fit the model.
     """
-    first = subject.to_example(inputs)
+    first = adapter.to_example(inputs)
     if not changes:
         return first, first, []
     if len(first.stream) > 1:
         raise InputError(f"changes applies to a single input, got a batch of {len(first.stream)}; use edits.")
-    interventions = parse(changes, subject.shape)
+    interventions = parse(changes, adapter.shape)
     source = changed_source(interventions, first.source)
-    return first, first if source == first.source else subject.to_example(source), all_edits(interventions)
+    return first, first if source == first.source else adapter.to_example(source), all_edits(interventions)
 
 
 def from_trace(model: Readable, trace: Trace, answers: Sequence[int] | None = None) -> Reading:

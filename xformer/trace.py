@@ -23,8 +23,8 @@ from xformer.edits import Edit, Replace
 from xformer.errors import ActivationError, CheckpointError, ConfigError, InputError, MissingError, UnavailableError
 from xformer.files import MAX_HEADER, Header, guarded, parse_header, strict_json, write_atomically
 from xformer.formatting import similar_names
+from xformer.layer_path import LayerPath
 from xformer.model import Transformer
-from xformer.site import Site
 from xformer.tape import Tape, graph_of
 
 
@@ -95,13 +95,13 @@ class Trace(Mapping[str, Tensor]):
         """The logits."""
         return self["logits"]
 
-    def sites(self) -> tuple[Site, ...]:
+    def layer_paths(self) -> tuple[LayerPath, ...]:
         """Return the recorded attention layers, in forward order."""
-        return tuple(Site.parse(name) for name in self if name.endswith(".pattern"))
+        return tuple(LayerPath.parse(name) for name in self if name.endswith(".pattern"))
 
     def attention_layers(self) -> tuple[str, ...]:
         """Return the paths of the recorded attention layers, in forward order: "encoder.0.attn", …"""
-        return tuple(site.path for site in self.sites())
+        return tuple(site.path for site in self.layer_paths())
 
     def read_by(self, stack: str | None = None) -> Int[Tensor, "batch pos"]:
         """Return the tokens at a stack's positions: the target for an encoder-decoder's decoder, else the tokens.
@@ -350,11 +350,11 @@ def _config(header: Header) -> ModelConfig:
 
 def _trace(config: ModelConfig, tensors: dict[str, Tensor]) -> Trace:
     tokens = _tokens("tokens", tensors.pop("tokens", None), config)
-    is_pair = config.architecture == "encoder-decoder"
-    if is_pair != ("target" in tensors):
-        must = "must" if is_pair else "cannot"
+    is_encoder_decoder = config.architecture == "encoder-decoder"
+    if is_encoder_decoder != ("target" in tensors):
+        must = "must" if is_encoder_decoder else "cannot"
         raise InputError(f"A trace of architecture={config.architecture!r} {must} have a target.")
-    target = _tokens("target", tensors.pop("target"), config) if is_pair else None
+    target = _tokens("target", tensors.pop("target"), config) if is_encoder_decoder else None
     for name, value in tensors.items():
         if value.dim() < 2 or 0 in value.shape:
             raise InputError(f"The activation {name!r:.100} must have at least two axes, got {list(value.shape)}.")

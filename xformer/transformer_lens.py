@@ -137,7 +137,7 @@ def own_names(names: Iterable[str], shape: ModelShape) -> tuple[str, ...]:
 
 
 def _check_single(shape: ModelShape) -> None:
-    if shape.is_pair:
+    if shape.is_encoder_decoder:
         raise ActivationError(
             "TransformerLens names are for models with one stack, but this model has an encoder and a decoder; use a name like "
             "'decoder.0.cross_attn.pattern'."

@@ -24,8 +24,8 @@ from xformer.analysis import minimal_pairs
 from xformer.analysis.ablation import HeadEffects, estimate_head_effects
 from xformer.analysis.attention_patterns import SCORES, TASK
 from xformer.formatting import at_most, percent
+from xformer.layer_path import head_title, layer_title
 from xformer.reading import Reading
-from xformer.site import head_title, layer_title
 from xformer.viz.activation_patching import score_title
 
 SCOPES = {"answer": "from the answer to the source", "source": "within the source"}
@@ -67,7 +67,7 @@ def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
         effect_options = ask_effects(run)
         if inputs.scored_positions(run.example, "answer") != inputs.scored_positions(run.example, "source"):
             options["look"] = choose("look", SCOPES, "answer", "Attention")
-        is_text = not run.subject.shape.image and not run.is_pair and not run.has_right_answer
+        is_text = not run.adapter.shape.image and not run.is_encoder_decoder and not run.has_right_answer
         if is_text and len(run.tokens) > 2:  # the first token may be an attention sink
             if choose("sink", SINKS, "in", "The first token") == "out":
                 options["without_first"] = True
@@ -78,14 +78,17 @@ def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
     found = table(view, analysis.head_scores, run, **options)
     if bool((found["induction"] >= CLEAR).any()):
         best = found.loc[found["induction"].idxmax()]
-        name, share = head_title(best["layer"], best["head"], is_pair=view.is_pair), percent(best["induction"], 0)
+        name, share = (
+            head_title(best["layer"], best["head"], is_encoder_decoder=view.is_encoder_decoder),
+            percent(best["induction"], 0),
+        )
         st.markdown(
             f"Induction: **{name}** scores highest, with {share} of its attention on what followed the same token earlier."
         )
     if effect_options is not None and (job := effects_of(view, run, effect_options, chosen)).latest is not None:
         found = _ranked(found, effects_part(view, run, job, found, effect_options, options))
     shown = found.assign(head=found["head"] + 1).drop(columns="layer")
-    shown.insert(0, "where", [layer_title(path, is_pair=view.is_pair) for path in found["layer"]])
+    shown.insert(0, "where", [layer_title(path, is_encoder_decoder=view.is_encoder_decoder) for path in found["layer"]])
     shown = shown.dropna(axis="columns", how="all")
     helps = dict(_HELP)
     if (task := view.task) is not None:
@@ -109,7 +112,7 @@ def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
     if rows and st.session_state.get("scores_followed") != followed:
         st.session_state["scores_followed"] = followed
         row = found.iloc[rows[0]]
-        layer = [site.path for site in run.sites].index(row["layer"])
+        layer = [site.path for site in run.layer_paths].index(row["layer"])
         choose_attention(KEY, Selection(layer, int(row["head"])))
         st.rerun()
     footer(view, "scores", [Call(analysis.head_scores, (run,), options)])
@@ -134,7 +137,7 @@ def ask_effects(run: Reading) -> dict[str, Any] | None:
         return None if goal == "no" else {}
     open_outputs = [] if run.open_output is None else [run.open_output]
     outputs = [*run.target_positions, *open_outputs] or [run.logits.shape[1] - 1]
-    best, label = run.logits[0].topk(2).indices.tolist(), run.subject.labels
+    best, label = run.logits[0].topk(2).indices.tolist(), run.adapter.labels
     names = {at: f"{at}: {label[best[at][0]]} over {label[best[at][1]]}" for at in outputs}
     look: dict[str, Any] = {"widget": st.selectbox, "width": 320, "key": "effects_at", "called": "position"}
     return {"position": choose("at", names, outputs[-1], "Output", **look)}
@@ -184,7 +187,7 @@ def effects_part(
     table, exact = found.table(), True if found.is_final else sorted(found.measured)
     frame = table.merge(scores[["layer", "head", kind]], on=["layer", "head"])
     cells = zip(frame["layer"], frame["head"], strict=True)
-    names = [head_title(path, head, is_pair=run.is_pair) for path, head in cells]
+    names = [head_title(path, head, is_encoder_decoder=run.is_encoder_decoder) for path, head in cells]
     st.markdown(effect_summary(frame.assign(name=names), kind, escape_markdown(goal), found.before))
     st.markdown(describe_estimates(table, "heads"))
     follow(job, partial(measuring_bar, job, "head_effects_bar", "heads"), BUDGET)

@@ -219,7 +219,7 @@ def change_panel(view: View, layer: AnyLayer, chosen: Selection) -> None:
 
 def _replace_panel(view: View) -> None:
     """Ask for another token at a position, or another ink value of a pixel."""
-    side, label = view.shape.image, token_labels(view.subject)
+    side, label = view.shape.image, token_labels(view.adapter)
     if side:
         names = {at: f"y{at // side + 1} x{at % side + 1}: ink {ink}" for at, ink in enumerate(view.source)}
         label = [str(ink) for ink in range(view.shape.n_inputs)]
@@ -234,7 +234,7 @@ def _replace_panel(view: View) -> None:
 
 def _found_tokens(view: View) -> list[int]:
     """Return the tokens to choose from: all of a small vocabulary, or the results of a search."""
-    tokens, label = view.input.replacements, token_labels(view.subject)
+    tokens, label = view.input.replacements, token_labels(view.adapter)
     if len(tokens) <= MAX_LISTED:
         return list(tokens)
     explained = "Part of a token; · is the space before a word."
@@ -330,7 +330,7 @@ ROLLOUT = (
 def rollout_panel(view: View, run: Reading) -> None:
     """Draw the rollout of each stack of the model."""
     caption(ROLLOUT)
-    for stack in ("encoder", "decoder") if view.is_pair else (None,):
+    for stack in ("encoder", "decoder") if view.is_encoder_decoder else (None,):
         n = len(run.tokens_of(stack))
         if n > MAX_TOKENS:
             st.caption(f"{n} tokens, pooled to at most {MAX_TOKENS} rows.")

@@ -33,8 +33,8 @@ from xformer.analysis.score_decomposition import (
     without_source,
 )
 from xformer.formatting import percent
+from xformer.layer_path import head_title, layer_title
 from xformer.reading import Reading
-from xformer.site import head_title, layer_title
 from xformer.viz.packing import AnyLayer
 from xformer.viz.principles import STEPS
 from xformer.widgets.matrices_data import is_followed, row_data
@@ -60,7 +60,9 @@ def trail_to(run: Reading) -> list[Cell]:
 
 def title_of(run: Reading, cell: Cell) -> str:
     """Return the title of the cell's head."""
-    return head_title(run.attention_site(cell.layer).path, cell.head, is_pair=run.is_pair).capitalize()
+    return head_title(
+        run.attention_site(cell.layer).path, cell.head, is_encoder_decoder=run.is_encoder_decoder
+    ).capitalize()
 
 
 def _is_there(run: Reading, cell: Cell) -> bool:
@@ -178,7 +180,7 @@ def score_attribution_panel(view: View, run: Reading, chosen: Selection) -> dict
     over = "the mean of the others" if against is None else f"that of {against} · {escape_markdown(keys[against])}"
     gives = f"{title_of(run, cell)} at {query_name} gives {key_name} {percent(found.weight)} of its attention."
     st.markdown(f"{gives} {sentence(found, over)}")
-    opened = _opened(cell, found, is_pair=run.is_pair)
+    opened = _opened(cell, found, is_encoder_decoder=run.is_encoder_decoder)
     call = Call(viz.score_attribution, (run,), {**found.options, "opened": opened, "table": found.table})
     shown(view, call, "why")
     footer(view, "why", [call])
@@ -196,12 +198,12 @@ def score_attribution_panel(view: View, run: Reading, chosen: Selection) -> dict
     }
 
 
-def _opened(cell: Cell, found: Attribution, *, is_pair: bool) -> list[str] | None:
+def _opened(cell: Cell, found: Attribution, *, is_encoder_decoder: bool) -> list[str] | None:
     """Ask which layers the matrix shows head by head; None where it shows all heads."""
     sizes: defaultdict[str, float] = defaultdict(float)
     for part in found.contributions:
         if part.writer.site is not None and part.writer.head is not None:
-            sizes[layer_title(part.writer.site.path, is_pair=is_pair)] += abs(part.adds)
+            sizes[layer_title(part.writer.site.path, is_encoder_decoder=is_encoder_decoder)] += abs(part.adds)
     if len(found.contributions) <= FEW:
         return None
     layers, key = sorted(sizes, key=lambda layer: -sizes[layer])[:MAX_LAYERS], f"why_opened_{cell}"

@@ -46,8 +46,8 @@ from xformer.diagnosis.case import Finding
 from xformer.diagnosis.diagnose import findings_frame
 from xformer.errors import XformerError
 from xformer.formatting import percent
+from xformer.layer_path import LayerPath
 from xformer.reading import Reading
-from xformer.site import Site
 from xformer.viz.packing import pack, pattern_layers
 from xformer.viz.theme import RIGHT, WRONG
 from xformer.viz.training_curves import BUG_LESSON_CURVES
@@ -182,7 +182,7 @@ def _predictions(view: View, both: list[Reading], free_running: Decoded, *, is_o
     lanes = view.kind.rows(both[0], both[1], "with the bug")
     if math.isnan(both[1].loss):
         lanes[-1] = replace(lanes[-1], tokens=("NaN",) * len(both[1].answer))
-    label, answer = view.subject.labels, both[0].answer
+    label, answer = view.adapter.labels, both[0].answer
     for name, tokens in zip(("free-running", "free-running, bug"), free_running, strict=False):
         if tokens:
             right = tuple(i < len(answer) and token == answer[i] for i, token in enumerate(tokens))
@@ -244,7 +244,7 @@ def attention_panel(view: View, bug: Bug, both: Sequence[Reading]) -> None:
     layers, other = (pattern_layers(reading) for reading in both)
     if state().attention_of != (view.model, bug.name):
         state().attention_of = (view.model, bug.name)
-        most, paths = _most_changed_head(both), [site.path for site in both[0].sites]
+        most, paths = _most_changed_head(both), [site.path for site in both[0].layer_paths]
         choose_attention(KEY, Selection() if most is None else Selection(paths.index(most[0]), most[1]))
     is_same = [item.pattern.shape for item in layers] == [item.pattern.shape for item in other]
     if not is_same:
@@ -332,7 +332,7 @@ def row_note(both: Sequence[Reading]) -> str:
 def _sums_and_peak(run: Reading, path: str, head: int) -> tuple[str, str]:
     """Return the range of the row sums and the mean of the rows' largest weights, as text."""
     pattern = run[f"{path}.pattern"][0, head]  # [query, key]
-    real = run.trace.real(Site.parse(path).query_stack)
+    real = run.trace.real(LayerPath.parse(path).query_stack)
     pattern = pattern if real is None else pattern[: int(real.sum())]
     low, high = (f"{value:.3f}" for value in pattern.sum(dim=-1).aminmax())
     return low if low == high else f"{low} to {high}", f"{torch.amax(pattern, dim=-1).mean().item():.2f}"

@@ -167,7 +167,7 @@ def _take_input(view: View, number: int, texts: tuple[str, ...], at: int, text: 
     """Set another input for this round; return an error message where it is invalid. A callback."""
     try:
         source = view.input.read(edited(texts, at, text))
-        view.subject.to_example(source)
+        view.adapter.to_example(source)
     except InputError as error:
         return str(error)
     state().inputs[number] = source

@@ -101,15 +101,15 @@ def _view_of(name: str, view: View) -> View:
     other = example_of(name)
     if other.input.name == view.input.name:
         with suppress(InputError):
-            other.subject.to_example(view.source)
+            other.adapter.to_example(view.source)
             return replace(other, source=view.source)
     return other
 
 
 def example_of(name: str) -> View:
     """Return a model as trained, on its example."""
-    subject = models.subject(name)
-    return View(name, subject.input.read(subject.input.default), resources.MASKS[0], subject, ())
+    adapter = models.adapter(name)
+    return View(name, adapter.input.read(adapter.input.default), resources.MASKS[0], adapter, ())
 
 
 def no_effect_reason(view: View, bug: Bug) -> str:
@@ -212,7 +212,7 @@ def _models(name: str, bug: str) -> tuple[Transformer, Transformer]:
 def _tokens(reading: Reading, edits: Sequence[Edit], n: int, report: Callable[[int], object]) -> tuple[int, ...]:
     found: list[int] = []
     try:
-        for step in islice(decode(own_model(reading.subject), reading.example.tokens, edits=edits), n):
+        for step in islice(decode(own_model(reading.adapter), reading.example.tokens, edits=edits), n):
             found.append(step.token)
             report(len(found))
     except (XformerError, RuntimeError):  # no token can be chosen where the logits are not finite

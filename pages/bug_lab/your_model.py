@@ -25,7 +25,7 @@ from xformer.doctor.check import CHECKS, Finding, Pair, Place
 from xformer.doctor.diagnosis import UNSEEN, Diagnosis, cell_picture, iter_findings, subject_of
 from xformer.doctor.subject import Run, Subject
 from xformer.errors import XformerError
-from xformer.site import Site, layer_title
+from xformer.layer_path import LayerPath, layer_title
 
 STATE = "doctor"
 UNWATCHED = 10.0
@@ -91,9 +91,9 @@ class Examination:
 
     def _work(self) -> None:
         try:
-            subject = replace(_subject(self.model, self.source), tick=self._tick)
-            self.n_tokens = subject.base.read.shape[1]
-            for finding in iter_findings(subject, list(CHECKS.values())[len(self.findings) :]):
+            adapter = replace(_subject(self.model, self.source), tick=self._tick)
+            self.n_tokens = adapter.base.read.shape[1]
+            for finding in iter_findings(adapter, list(CHECKS.values())[len(self.findings) :]):
                 self.findings.append(_without_model(finding))
                 self._tick()
         except _Stop:
@@ -103,8 +103,8 @@ class Examination:
 
 
 def _subject(name: str, source: tuple[int, ...]) -> Subject:
-    """Return the subject to examine: a model as it was opened, with an input of the sidebar."""
-    model = models.subject(name)
+    """Return the adapter to examine: a model as it was opened, with an input of the sidebar."""
+    model = models.adapter(name)
     example, opened = model.to_example(source), getattr(model, "opened", None)
     tokens = {"input_ids": example.stream}
     if example.target is not None:
@@ -112,8 +112,8 @@ def _subject(name: str, source: tuple[int, ...]) -> Subject:
     if opened is None:
         return subject_of(own_model(model), tokens)
     tokenizer = getattr(model, "tokenizer", None)
-    subject = subject_of(opened.module, getattr(model, "inputs", None) or tokens, tokenizer)
-    return replace(subject, text="" if tokenizer is None else model.input.text(source))
+    adapter = subject_of(opened.module, getattr(model, "inputs", None) or tokens, tokenizer)
+    return replace(adapter, text="" if tokenizer is None else model.input.text(source))
 
 
 def _without_model(finding: Finding) -> Finding:
@@ -127,7 +127,7 @@ def _without_model(finding: Finding) -> Finding:
 def your_model(opened: Opened) -> None:
     """Examine the open model with the input of the sidebar, and draw the findings."""
     name, source = opened.model, opened.source
-    View(name, source, resources.MASKS[0], models.subject(name), ()).share(tab="yours")
+    View(name, source, resources.MASKS[0], models.adapter(name), ()).share(tab="yours")
     examination: Examination | None = st.session_state.get(STATE)
     if examination is None or (examination.model, examination.source) != (name, source):
         if examination is not None:
@@ -141,7 +141,7 @@ def _follow(examination: Examination, ticks: bool) -> None:
     """Draw the examination; `ticks` is whether the fragment reruns periodically."""
     examination.watch()
     try:
-        model = models.subject(examination.model)
+        model = models.adapter(examination.model)
     except XformerError:  # it was removed during the visit; a rerun reports that
         st.rerun()
     if examination.is_running != ticks:
@@ -275,7 +275,11 @@ def _where(place: Place, model: ModelAdapter) -> str:
     """Return the layer and the head of a place within the layers, as text."""
     assert place.layer is not None
     site = _site(place, model)
-    layer = f"layer {place.layer + 1}" if site is None else layer_title(site.path, is_pair=model.shape.is_pair)
+    layer = (
+        f"layer {place.layer + 1}"
+        if site is None
+        else layer_title(site.path, is_encoder_decoder=model.shape.is_encoder_decoder)
+    )
     return layer if place.head is None else f"{layer}, head {place.head + 1}"
 
 
@@ -284,7 +288,7 @@ def _what(place: Place) -> str:
     return escape_markdown(place.what) or "one of its steps"
 
 
-def _site(place: Place, model: ModelAdapter) -> Site | None:
+def _site(place: Place, model: ModelAdapter) -> LayerPath | None:
     """Return the attention or feed-forward site of a place; if it lies outside both, the attention of its layer."""
     of_layer = [site for site in model.shape.attention if site.layer == place.layer]
     opened = getattr(model, "opened", None)
@@ -292,7 +296,7 @@ def _site(place: Place, model: ModelAdapter) -> Site | None:
     inside = (
         site for site, (path, _) in owners if site.layer == place.layer and f"{place.name}.".startswith(f"{path}.")
     )
-    return Site.find(place.name) or next(inside, None) or (of_layer[0] if len(of_layer) == 1 else None)
+    return LayerPath.find(place.name) or next(inside, None) or (of_layer[0] if len(of_layer) == 1 else None)
 
 
 def _link(examination: Examination, finding: Finding, place: Place, model: ModelAdapter) -> str:
@@ -303,7 +307,7 @@ def _link(examination: Examination, finding: Finding, place: Place, model: Model
     head = f"{sites.index(site) + 1}.{(place.head or 0) + 1}"
     runs = () if finding.pair is None else (finding.pair.first, finding.pair.second)
     is_same = all(run.valid is None and run.segments is None and not run.n_cached for run in runs)
-    if place.query is None or place.key is None or model.shape.is_pair or not is_same:
+    if place.query is None or place.key is None or model.shape.is_encoder_decoder or not is_same:
         return head
     return f"{head}.{place.query}-{place.key}" if max(place.query, place.key) < examination.n_tokens else head
 

@@ -16,8 +16,8 @@ from pages.shared.text import escape_markdown
 from xformer.analysis.ablation import estimate_head_effects
 from xformer.classroom.rooms import MAX_CELLS, MAX_OPTIONS, Question, Room
 from xformer.errors import ClassroomError, XformerError
+from xformer.layer_path import head_title
 from xformer.reading import Reading
-from xformer.site import head_title
 from xformer.viz.packing import AnyLayer, exact_weights, pattern_layers
 
 KINDS = {
@@ -156,7 +156,7 @@ def _token(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]
     output = outputs[0]
     if len(outputs) > 1:
         output = st.selectbox("Answer", outputs, len(outputs) - 1, format_func=names.__getitem__, key="ask_output")
-    logits, labels = run.logits[0, output].float(), run.subject.labels
+    logits, labels = run.logits[0, output].float(), run.adapter.labels
     best = int(logits.argmax())
     tokens = list(range(logits.shape[0]))
     if len(tokens) > MAX_OPTIONS or len(tokens) > 64:
@@ -170,7 +170,7 @@ def _token(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]
 
 def _head(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]:
     sites = run.attention
-    heads = [(layer, head) for layer, site in enumerate(sites) for head in range(run.subject.shape.heads[site.path])]
+    heads = [(layer, head) for layer, site in enumerate(sites) for head in range(run.adapter.shape.heads[site.path])]
     if len(heads) > MAX_OPTIONS:
         raise ClassroomError(f"A question can have at most {MAX_OPTIONS} answers; this model has {len(heads)} heads.")
     found = estimate_head_effects(run)
@@ -179,6 +179,8 @@ def _head(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]:
         found.measure_heads(*heads)
         effects = found.measured
     best = max(heads, key=lambda head: effects[head])
-    titles = tuple(head_title(sites[layer].path, head, is_pair=run.is_pair) for layer, head in heads)
+    titles = tuple(
+        head_title(sites[layer].path, head, is_encoder_decoder=run.is_encoder_decoder) for layer, head in heads
+    )
     text = "Which head matters most: which one, if removed, makes the answer worst?"
     return {"text": text, "options": titles}, [str(heads.index(best))], f"{best[0] + 1}.{best[1] + 1}"

@@ -82,11 +82,11 @@ def view_of_link(values: Mapping[str, str]) -> tuple[View, Selection] | None:
     """
     if not {"model", "input", "mask"} <= values.keys() or models.resolved(values["model"]) is None:
         return None
-    subject = models.subject(values["model"])
-    source = subject.input.read(values["input"])
-    view = View(values["model"], source, values["mask"], subject, parse(values.get("edits", ""), subject.shape))
+    adapter = models.adapter(values["model"])
+    source = adapter.input.read(values["input"])
+    view = View(values["model"], source, values["mask"], adapter, parse(values.get("edits", ""), adapter.shape))
     return view.with_fitting_changes(), Selection.parse(values.get("head", "")) or Selection(
-        len(subject.shape.attention) - 1
+        len(adapter.shape.attention) - 1
     )
 
 
@@ -115,7 +115,7 @@ def _runs_in_browser(view: View) -> bool:
         return False
     try:
         check_exportable(Checkpoint(view.own.model, view.task))
-        return sum(value.numel() for value in own_model(view.subject).parameters()) <= MAX_PARAMETERS
+        return sum(value.numel() for value in own_model(view.adapter).parameters()) <= MAX_PARAMETERS
     except XformerError:
         return False
 

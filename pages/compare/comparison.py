@@ -75,12 +75,12 @@ class ModelSettings:
         return {**vars(self.sampling), "seed": self.seed}
 
     @property
-    def subject(self) -> TaskModel:
-        return own_task_model(models.subject(self.model))  # `read_variant` refuses other models
+    def adapter(self) -> TaskModel:
+        return own_task_model(models.adapter(self.model))  # `read_variant` refuses other models
 
     @property
     def shape(self) -> ModelShape:
-        return self.subject.shape
+        return self.adapter.shape
 
     def interventions(self) -> tuple[Intervention, ...]:
         return parse(",".join(self.changes), self.shape)
@@ -94,7 +94,7 @@ class ModelSettings:
             changes=",".join(self.changes),
             sampling=self.sampling,
             seed=self.seed,
-            subject=self.subject,
+            adapter=self.adapter,
         )
 
     def label(self, change: Intervention) -> str:
@@ -102,7 +102,7 @@ class ModelSettings:
         if change.replaced is None:
             return change.label
         position, token = change.replaced
-        return f"position {position} reads {self.subject.labels[token]}"
+        return f"position {position} reads {self.adapter.labels[token]}"
 
     def settings(self) -> list[str]:
         """Describe, in a few words each, the differences from the model as trained with greedy decoding."""
@@ -161,10 +161,10 @@ def incomparable_reason(model: str) -> str | None:
     """Explain in one sentence why a model cannot be compared here; None where it can."""
     if reason := models.usable(model):
         return reason
-    subject = models.subject(model)
-    if not isinstance(subject, TaskModel):
+    adapter = models.adapter(model)
+    if not isinstance(adapter, TaskModel):
         return f"The model {models.title_of(model)} was not trained here, and only models that were can be compared."
-    if subject.shape.image:
+    if adapter.shape.image:
         return f"The model {models.title_of(model)} reads images, but this screen steps through tokens; choose another one."
     return None
 
@@ -191,7 +191,7 @@ class Comparison:
     @property
     def input(self) -> TaskInput:
         """The input of the first variant's task, which all variants share."""
-        return self.variants[0].subject.input
+        return self.variants[0].adapter.input
 
     @cached_property
     def about(self) -> str:
@@ -288,7 +288,7 @@ def letter_in(name: str) -> str:
 
 def incompatibility_reason(variants: Sequence[ModelSettings]) -> str | None:
     """Explain in one sentence why the variants cannot read the same input; None where they can."""
-    first, *others = [symbols_of(variant.subject.task) for variant in variants]
+    first, *others = [symbols_of(variant.adapter.task) for variant in variants]
     for letter, symbols in zip(LETTERS[1:], others, strict=False):
         if symbols != first:
             return (
@@ -302,7 +302,7 @@ def check_input(variants: Sequence[ModelSettings], source: tuple[int, ...]) -> N
     """Raise `InputError` where a variant cannot read an input."""
     for letter, variant in zip(LETTERS, variants, strict=False):
         try:
-            variant.subject.to_example(changed_source(variant.interventions(), source))
+            variant.adapter.to_example(changed_source(variant.interventions(), source))
         except InputError as error:
             raise InputError(f"{letter} cannot read this input. {error}") from None
 
@@ -335,7 +335,7 @@ def in_link(selection: ScreenSelection) -> dict[str, str]:
     """Return the model, input, mask and edits as parameters of the link, like every screen."""
     text = selection.input
     if not models.usable(selection.model):
-        inputs = models.subject(selection.model).input
+        inputs = models.adapter(selection.model).input
         try:
             text = inputs.text(inputs.read(text))
         except InputError:
@@ -383,7 +383,7 @@ def _look_at_first(text: str) -> bool:
 
 
 def _default_input(model: str) -> str:
-    return "" if models.usable(model) else models.subject(model).input.default
+    return "" if models.usable(model) else models.adapter(model).input.default
 
 
 @dataclass

@@ -94,17 +94,17 @@ def one_model(selection: ScreenSelection, draw: Callable[..., None]) -> None:
         return
     link: dict[str, str] = {}
     try:
-        draw(selection, models.subject(model), model, link)
+        draw(selection, models.adapter(model), model, link)
     except XformerError as error:
         st.info(escape_markdown(str(error)), icon=":material/info:")
     text = str(st.session_state.get(FIRST, selection.input))
     link_of_screen.share(replace(selection, model=model, input=text).link | link)
 
 
-def pairs_panel(selection: ScreenSelection, subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
+def pairs_panel(selection: ScreenSelection, adapter: ModelAdapter, model: str, link: dict[str, str]) -> None:
     """Ask for the pair and draw its patching map."""
     try:
-        sources = _ask_inputs(subject, model)
+        sources = _ask_inputs(adapter, model)
     finally:
         link["other"] = str(st.session_state[SECOND])
     one, other = (resources.run(model, source) for source in sources)
@@ -123,55 +123,55 @@ def pairs_panel(selection: ScreenSelection, subject: ModelAdapter, model: str, l
         st.caption("This is the model as trained, without the mask and the changes of the other screens.")
 
 
-def _ask_inputs(subject: ModelAdapter, model: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _ask_inputs(adapter: ModelAdapter, model: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Ask for the two inputs; return their tokens. Raises `InputError` where one cannot be read."""
-    _begin(subject, model)
-    look: dict[str, Any] = {"persist_state": "session", "help": subject.input.format_hint}
+    _begin(adapter, model)
+    look: dict[str, Any] = {"persist_state": "session", "help": adapter.input.format_hint}
     st.sidebar.text_input("First input", key=FIRST, **look)
     st.sidebar.text_input("Second input", key=SECOND, **look)
     with st.sidebar.container(horizontal=True, gap="small"):
         st.button("", icon=":material/swap_horiz:", key="pair_swap", help="Swap the two inputs", on_click=_swap)
-        _examples(subject, model)
-    return _read(subject, FIRST), _read(subject, SECOND)
+        _examples(adapter, model)
+    return _read(adapter, FIRST), _read(adapter, SECOND)
 
 
-def _begin(subject: ModelAdapter, model: str) -> None:
+def _begin(adapter: ModelAdapter, model: str) -> None:
     """Fill the text fields from the link, else as typed, else with a second input that is proposed for the first."""
     session, wanted, visit_state = st.session_state, take_parameter("other"), state()
     if model != visit_state.pair_model:  # it may not be able to read text typed for another model
-        session.update({key: "" for key in (FIRST, SECOND) if not _fits(subject, str(session.get(key, "")))})
+        session.update({key: "" for key in (FIRST, SECOND) if not _fits(adapter, str(session.get(key, "")))})
         visit_state.pair_model = model
-    session[FIRST] = session.get(FIRST) or subject.input.default
+    session[FIRST] = session.get(FIRST) or adapter.input.default
     if wanted is not None:
         session[SECOND] = wanted
     elif session.get(SECOND, "") in ("", visit_state.pair_proposed):
-        session[SECOND] = visit_state.pair_proposed = propose(subject, model, str(session[FIRST]))
+        session[SECOND] = visit_state.pair_proposed = propose(adapter, model, str(session[FIRST]))
     keep_widget_value(FIRST)
     keep_widget_value(SECOND)
 
 
-def propose(subject: ModelAdapter, model: str, text: str) -> str:
+def propose(adapter: ModelAdapter, model: str, text: str) -> str:
     """Propose a second input; return `text` itself where no change of one token is known to matter."""
 
     def make() -> str:
-        if not _fits(subject, text):
+        if not _fits(adapter, text):
             return text
-        source = subject.input.read(text)
-        if subject.shape.image and not subject.input.no_sample_reason:  # changing one patch does not make another digit
-            answer, drawn = subject.to_example(source).answer, map(subject.input.random, range(IMAGES_TRIED))
-            return next((one for one in drawn if subject.to_example(subject.input.read(one)).answer != answer), text)
-        other = one_token_changed(subject, source)
-        return text if other is None else subject.input.text(other)
+        source = adapter.input.read(text)
+        if adapter.shape.image and not adapter.input.no_sample_reason:  # changing one patch does not make another digit
+            answer, drawn = adapter.to_example(source).answer, map(adapter.input.random, range(IMAGES_TRIED))
+            return next((one for one in drawn if adapter.to_example(adapter.input.read(one)).answer != answer), text)
+        other = one_token_changed(adapter, source)
+        return text if other is None else adapter.input.text(other)
 
     return shared.get(("second input", model, text), make)
 
 
-def _examples(subject: ModelAdapter, model: str) -> None:
+def _examples(adapter: ModelAdapter, model: str) -> None:
     drawer = st.popover("Pairs", key="pair_examples", on_change="rerun")
     if not drawer.open:  # the examples take a moment to compute
         return
     with drawer:
-        found = shared.get(("pairs", model), lambda: pairs(subject))
+        found = shared.get(("pairs", model), lambda: pairs(adapter))
         if not found:
             st.caption("No pairs are known for this model. Type two inputs that differ in one token.")
         look: dict[str, Any] = {"width": "stretch", "type": "tertiary"}
@@ -179,16 +179,16 @@ def _examples(subject: ModelAdapter, model: str) -> None:
             st.button(purpose, on_click=_set_texts, args=texts, key=f"pair_example_{purpose}", **look)
 
 
-def _read(subject: ModelAdapter, key: str) -> tuple[int, ...]:
+def _read(adapter: ModelAdapter, key: str) -> tuple[int, ...]:
     try:
-        return subject.input.read(validate_text(st.session_state[key], MAX_TYPED))
+        return adapter.input.read(validate_text(st.session_state[key], MAX_TYPED))
     except InputError as error:
         raise InputError(f"The {'first' if key == FIRST else 'second'} input: {error}") from None
 
 
-def _fits(subject: ModelAdapter, text: str) -> bool:
+def _fits(adapter: ModelAdapter, text: str) -> bool:
     try:
-        subject.to_example(subject.input.read(text))
+        adapter.to_example(adapter.input.read(text))
     except InputError:
         return False
     return True
@@ -207,7 +207,7 @@ def _show_tokens(one: Reading, other: Reading) -> None:
     lanes = []
     for stack in stacks_of(one):
         moved = differing(one, other, stack)
-        verb = "writes" if one.is_pair and stack == "decoder" else "reads"
+        verb = "writes" if one.is_encoder_decoder and stack == "decoder" else "reads"
         first, second = (reading.tokens_of(stack) for reading in (one, other))
         lanes.append(Lane(f"First {verb}", first))
         lanes.append(Lane(f"Second {verb}", second, moved=tuple(at in moved for at in range(len(second)))))
@@ -221,8 +221,8 @@ def _ask_measure(one: Reading, other: Reading) -> MinimalPair:
         for key in ("output", "answer", "instead"):
             st.session_state.pop(key, None)
     st.session_state["pair_measured"] = about
-    default, tokens, labels = differing_output(one, other), one.tokens_of(one.output_stack), one.subject.labels
-    n, after = one.logits.shape[1], "" if one.subject.shape.architecture == "encoder" else "after "
+    default, tokens, labels = differing_output(one, other), one.tokens_of(one.output_stack), one.adapter.labels
+    n, after = one.logits.shape[1], "" if one.adapter.shape.architecture == "encoder" else "after "
     names = tokens if len(tokens) == n else [""] * n
     positions = {str(at): f"{at} · {after}{name}" for at, name in enumerate(names)}
     at = int(choose("output", positions, str(default), "At output", widget=st.selectbox))
@@ -236,7 +236,7 @@ def _ask_measure(one: Reading, other: Reading) -> MinimalPair:
 
 def _both_values(pair: MinimalPair) -> str:
     """Format the logit difference and both probabilities in both runs, as Markdown."""
-    runs, labels = [], pair.reading.subject.labels
+    runs, labels = [], pair.reading.adapter.labels
     for which, run, value in (("First", pair.reading, pair.start), ("Second", pair.source, pair.goal)):
         p = run.logits[0, pair.position].softmax(dim=-1)  # [vocab]
         shares = (f"{escape_markdown(labels[token])} {percent(float(p[token]), 0)}" for token in pair.answers)
@@ -245,7 +245,7 @@ def _both_values(pair: MinimalPair) -> str:
 
 
 def _logit_difference(pair: MinimalPair) -> str:
-    return " − ".join(f"logit({escape_markdown(pair.reading.subject.labels[token])})" for token in pair.answers)
+    return " − ".join(f"logit({escape_markdown(pair.reading.adapter.labels[token])})" for token in pair.answers)
 
 
 def _map(
@@ -357,7 +357,7 @@ def _largest_effect(table: pd.DataFrame, part: PartKind) -> str:
 def _path_sentence(pair: MinimalPair, table: pd.DataFrame) -> str:
     """State up to which layer the changed position carries the difference, and from which one the output position does."""
     changed = differing(pair.reading, pair.source, pair.reading.output_stack)
-    if pair.reading.is_pair or len(changed) != 1 or changed[0] == pair.position:
+    if pair.reading.is_encoder_decoder or len(changed) != 1 or changed[0] == pair.position:
         return ""
     if bool(table.loc[table["position"].isin([changed[0], pair.position]), "measured"].isna().any()):
         return ""
@@ -375,15 +375,15 @@ def _carrying_layers(table: pd.DataFrame, position: int, *, first: bool) -> list
     return column["where"][carries].tolist() if carries == sorted(carries, reverse=first) else []
 
 
-def steering_panel(selection: ScreenSelection, subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
+def steering_panel(selection: ScreenSelection, adapter: ModelAdapter, model: str, link: dict[str, str]) -> None:
     """Ask for the text, the two texts of the direction, layer and scale; draw both continuations."""
-    if not subject.input.is_open_ended or subject.shape.is_pair:
+    if not adapter.input.is_open_ended or adapter.shape.is_encoder_decoder:
         raise InputError("This model does not continue texts; choose one that does, like characters.")
-    texts = {name: _ask_text(subject, name) for name in LABELS}
-    readings = tuple(resources.run(model, subject.input.read(validate_text(one, MAX_TYPED))) for one in texts.values())
+    texts = {name: _ask_text(adapter, name) for name in LABELS}
+    readings = tuple(resources.run(model, adapter.input.read(validate_text(one, MAX_TYPED))) for one in texts.values())
     finding = st.container()
     with toolbar():
-        layer, scale = _ask_strength(subject)
+        layer, scale = _ask_strength(adapter)
     link |= texts | {"layer": str(layer), "scale": f"{scale:g}"}
     context, how = PictureContext(model), {"layer": layer - 1, "scale": scale}
     with interruptible_progress("Decoding with steering") as step:
@@ -393,11 +393,11 @@ def steering_panel(selection: ScreenSelection, subject: ModelAdapter, model: str
         own = resources.decoded(model, tuple(readings[0].example.source))[:N]
         steered = shared.get(("steered", model, repr(link)), partial(_decode, *readings, step=step, **how))
     runs = {"unsteered": own, "steered": steered}
-    at = first_difference(*(GeneratedText.of(subject.input.decode, run) for run in runs.values()))
+    at = first_difference(*(GeneratedText.of(adapter.input.decode, run) for run in runs.values()))
     what = "the continuation is the same" if at is None else f"the continuation differs from character **{at + 1}** on"
     with finding:
         headline(f"Steered after layer {layer} at scale {scale:g}, {what}.")
-    prediction_strip([lane_of(subject, name, run) for name, run in runs.items()], key="compare_steered")
+    prediction_strip([lane_of(adapter, name, run) for name, run in runs.items()], key="compare_steered")
     footer(context, "steered", [by_scale, Call(analysis.steered, readings, {**how, "n": N})])
     with st.expander("How it is steered", key="steering_details"):
         st.markdown(
@@ -407,18 +407,18 @@ def steering_panel(selection: ScreenSelection, subject: ModelAdapter, model: str
         )
 
 
-def _ask_text(subject: ModelAdapter, name: str) -> str:
+def _ask_text(adapter: ModelAdapter, name: str) -> str:
     key, wanted = (name, None) if name == "input" else (f"steering_{name}", take_parameter(name))
-    texts = TEXTS_OF_CHARACTERS if isinstance(subject, TaskModel) else TEXTS
+    texts = TEXTS_OF_CHARACTERS if isinstance(adapter, TaskModel) else TEXTS
     if wanted is not None or not st.session_state.get(key):
-        st.session_state[key] = wanted or texts.get(name, subject.input.default)
+        st.session_state[key] = wanted or texts.get(name, adapter.input.default)
     keep_widget_value(key)
     return str(st.sidebar.text_input(LABELS[name], key=key, persist_state="session"))
 
 
-def _ask_strength(subject: ModelAdapter) -> tuple[int, float]:
+def _ask_strength(adapter: ModelAdapter) -> tuple[int, float]:
     """Ask for the layer, counted from 1, and the scale."""
-    n = subject.shape.n_layers
+    n = adapter.shape.n_layers
     layers = range(1, n + 1)
     seed("layer", layers, max(1, round(DEFAULT_DEPTH * n)), key="steering_layer")
     seed("scale", SCALES, 1.0, key="steering_scale", old={f"{scale:g}": str(scale) for scale in SCALES})

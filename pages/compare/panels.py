@@ -28,8 +28,8 @@ from xformer.analysis.scoring import (
 )
 from xformer.errors import InputError
 from xformer.formatting import percent
+from xformer.layer_path import LayerPath, layer_title
 from xformer.reading import Reading
-from xformer.site import Site, layer_title
 
 Context = Comparison | PictureContext
 ONE_LINE = 24
@@ -57,7 +57,7 @@ def patterns_panel(context: Context, step: int, two: Sequence[Reading], bar: Del
         st.info(f"{escape_markdown(reason)} “Heads” shows each model’s patterns.", icon=":material/compare_arrows:")
         return {}
     one = two[0]
-    layers = {path: layer_title(path, is_pair=one.is_pair) for path in deciding_layers(one)}
+    layers = {path: layer_title(path, is_encoder_decoder=one.is_encoder_decoder) for path in deciding_layers(one)}
     look: dict[str, Any] = {"label_visibility": "collapsed", "widget": st.selectbox}
     with bar:
         path = choose("layer", layers, list(layers)[-1], "Layer", key="compare_layer", width=190, **look)
@@ -67,7 +67,7 @@ def patterns_panel(context: Context, step: int, two: Sequence[Reading], bar: Del
     head = MEAN if chosen == "mean" else int(chosen) - 1
     layer = [site.path for site in one.attention].index(path)
     options = {"layer": layer, "head": head, "max_blocks": MAX_BLOCKS}
-    names = [reading.subject.name for reading in two]
+    names = [reading.adapter.name for reading in two]
     letters = [letter_in(name) for name in names]
     short = [name if len(name) <= ONE_LINE else letter for name, letter in zip(names, letters, strict=True)]
     titles = {"one": short[0], "other": short[1], "difference": f"Difference: {letters[1]} − {letters[0]}"}
@@ -99,14 +99,14 @@ def rows_panel(context: Context, step: int, readings: Sequence[Reading], two: tu
     n_rows = max(sum(one[f"{path}.pattern"].shape[1] + 1 for path in deciding_layers(one)) for one in readings)
     which = "every layer and head" if n_rows <= ALL_ROWS else f"the {CLEAREST_HEADS} heads that stand out most"
     st.markdown(f"**The row that predicts {context.unit} {step}**, in {which}.")
-    kinds = [{Site.parse(path).kind_label: None for path in deciding_layers(one)} for one in readings]
+    kinds = [{LayerPath.parse(path).kind_label: None for path in deciding_layers(one)} for one in readings]
     every = list(dict.fromkeys(kind for of_one in kinds for kind in of_one))
     frame = table(context, analysis.decision_rows, readings, **options)
     calls = []
     for kind in every:
         places = [place for _ in range(0, len(readings), 2) for place in st.columns(2, gap="medium")]
         for index, (place, reading) in enumerate(zip(places, readings, strict=False)):
-            name = escape_markdown(reading.subject.name)
+            name = escape_markdown(reading.adapter.name)
             with place:
                 if kind not in kinds[index]:
                     st.caption(f"{name} has no {kind} here.")
@@ -138,7 +138,7 @@ def lens_panel(context: Context, step: int, readings: Sequence[Reading], two: tu
 
 def _lens_divergence(context: Context, step: int, two: Sequence[Reading]) -> tuple[str, bool]:
     """Describe where the two diverge in the lens; return the sentence, and whether they diverge."""
-    a, b = (letter_in(reading.subject.name) for reading in two)
+    a, b = (letter_in(reading.adapter.name) for reading in two)
     both = table(context, analysis.decision_lens, two)
     try:
         divergence = lens_divergence(both)
@@ -173,7 +173,7 @@ def patching_panel(comparison: Comparison, step: int, two: Sequence[Reading], ba
     """Patch parts of each run into the other and draw what they restore; return what the link keeps."""
     with bar:
         where = choose("copied", WHERE, "here", "Copied", key="compare_copied", label_visibility="collapsed")
-    about = "|".join([comparison.about, str(step), *(reading.subject.name for reading in two), where])
+    about = "|".join([comparison.about, str(step), *(reading.adapter.name for reading in two), where])
     everywhere = where == "everywhere"
     report = _job("patching", about, lambda: copying(two, everywhere=everywhere), "copies").latest
     if report is None or not report.is_final:

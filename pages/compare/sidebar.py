@@ -225,7 +225,7 @@ def ask_input(variants: Sequence[ModelSettings], selection: ScreenSelection) -> 
 
     The input is shared with the other screens where their model reads the same tokens.
     """
-    inputs, shares = variants[0].subject.input, is_shared(variants, selection)
+    inputs, shares = variants[0].adapter.input, is_shared(variants, selection)
     _begin_input(inputs, selection if shares else None)
     st.text_input("Input", key=INPUT, persist_state="session", help=inputs.format_hint, placeholder=inputs.format_hint)
     row = st.container(horizontal=True, gap="small")
@@ -251,8 +251,8 @@ def is_shared(variants: Sequence[ModelSettings], selection: ScreenSelection) -> 
     """Return whether the model of the other screens reads the same tokens, so that all screens share one input."""
     if models.usable(selection.model) is not None:
         return False
-    subject = models.subject(selection.model)
-    return isinstance(subject, TaskModel) and symbols_of(subject.task) == symbols_of(variants[0].subject.task)
+    adapter = models.adapter(selection.model)
+    return isinstance(adapter, TaskModel) and symbols_of(adapter.task) == symbols_of(variants[0].adapter.task)
 
 
 def input_in_link(comparison: Comparison, selection: ScreenSelection) -> dict[str, str]:

@@ -67,19 +67,19 @@ class TextVariant:
     changes: str = ""
 
     @property
-    def subject(self) -> ModelAdapter:
-        return models.subject(self.model)
+    def adapter(self) -> ModelAdapter:
+        return models.adapter(self.model)
 
     @property
     def title(self) -> str:
         """Letter, model and changes."""
-        changed, changes = resources.mask_words(self.mask), parse(self.changes, self.subject.shape)
+        changed, changes = resources.mask_words(self.mask), parse(self.changes, self.adapter.shape)
         changed += [changes[0].label] if len(changes) == 1 else [f"{len(changes)} changes"] if changes else []
         return ", ".join([f"{self.letter} · {models.title_of(self.model)}", *changed])
 
     def with_own_gaps(self, text: str, other: TextVariant) -> str:
         """Return a text typed for another model with this model's mask token."""
-        typed_for, own = other.subject.input, self.subject.input
+        typed_for, own = other.adapter.input, self.adapter.input
         if not (isinstance(typed_for, TextWithGaps) and isinstance(own, TextWithGaps)):
             return text
         return text.replace(str(typed_for.tokenizer.mask_token), str(own.tokenizer.mask_token))
@@ -99,15 +99,19 @@ Sources = Sequence[tuple[int, ...]]
 
 def compares_texts(model: str) -> bool:
     """Return whether a model is an external model that reads a single text."""
-    return model in models.external_titles() and not models.usable(model) and not models.subject(model).shape.is_pair
+    return (
+        model in models.external_titles()
+        and not models.usable(model)
+        and not models.adapter(model).shape.is_encoder_decoder
+    )
 
 
 def no_text_reason(model: str) -> str:
     """Explain in one sentence why a model without token predictions cannot be compared here; "" where it can."""
-    subject = models.subject(model)
-    if subject.input.kind == "picture":
+    adapter = models.adapter(model)
+    if adapter.input.kind == "picture":
         return f"{models.title_of(model)} reads pictures, but this screen compares predictions on texts."
-    if getattr(subject, "output", "") == "vectors":
+    if getattr(adapter, "output", "") == "vectors":
         return f"{models.title_of(model)} outputs vectors and no predictions, so there is nothing to compare."
     return ""
 
@@ -141,8 +145,8 @@ def texts_panel(selection: ScreenSelection) -> None:
         if _output(b.model) != _output(a.model):
             raise InputError(f"{models.title_of(b.model)} has another kind of output; choose another model.")
         text = validate_text(st.session_state["input"], MAX_TYPED)
-        sources = [variant.subject.input.read(variant.with_own_gaps(text, a)) for variant in both]
-        below = (_continuations if a.subject.input.is_open_ended else _gaps)(both, sources)
+        sources = [variant.adapter.input.read(variant.with_own_gaps(text, a)) for variant in both]
+        below = (_continuations if a.adapter.input.is_open_ended else _gaps)(both, sources)
         link |= _runs(both, sources)
         below()
     except XformerError as error:
@@ -157,7 +161,7 @@ def _others(selection: ScreenSelection) -> dict[str, str]:
     if selection.edits or selection.mask != resources.MASKS[0]:
         found[CHANGED] = f"{models.title_of(selection.model)}, with the changes of the other screens"
     external = {name: title for name, title in models.external_titles().items() if name != selection.model}
-    if not models.subject(selection.model).shape.is_read_only:
+    if not models.adapter(selection.model).shape.is_read_only:
         external[OTHER_MASK] = f"{models.title_of(selection.model)}, with {_other_mask(selection.model)} mask"
     own = models.shipped() if output == "next_token" else []
     own = [name for name in own if not models.usable(name) and _output(name) == output]
@@ -165,14 +169,14 @@ def _others(selection: ScreenSelection) -> dict[str, str]:
 
 
 def _other_mask(model: str) -> str:
-    return "full" if models.subject(model).shape.is_causal else "causal"
+    return "full" if models.adapter(model).shape.is_causal else "causal"
 
 
 def usual_other(model: str, others: Sequence[str]) -> str:
     """Return the first of the other models that predicts the same kind of tokens, else the first one."""
 
     def kind(name: str) -> tuple[str, bool]:
-        return _output(name), models.subject(name).input.is_open_ended
+        return _output(name), models.adapter(name).input.is_open_ended
 
     fitting = (
         name
@@ -184,10 +188,10 @@ def usual_other(model: str, others: Sequence[str]) -> str:
 
 def _output(model: str) -> str:
     """Return the kind of a model's output; only models with the same kind are compared."""
-    subject = models.subject(model)
-    if isinstance(subject.input, TextWithGaps):
+    adapter = models.adapter(model)
+    if isinstance(adapter.input, TextWithGaps):
         return "masked_token"
-    return "next_token" if subject.input.is_open_ended else getattr(subject, "output", "next_token")
+    return "next_token" if adapter.input.is_open_ended else getattr(adapter, "output", "next_token")
 
 
 def _continuations(both: Pair, sources: Sources) -> Callable[[], None]:
@@ -197,7 +201,7 @@ def _continuations(both: Pair, sources: Sources) -> Callable[[], None]:
             resources.decoded(variant.model, source, variant.mask, variant.changes, step=step)
             for variant, source in zip(both, sources, strict=True)
         ]
-    one, other = (GeneratedText.of(variant.subject.input.decode, run) for variant, run in zip(both, runs, strict=True))
+    one, other = (GeneratedText.of(variant.adapter.input.decode, run) for variant, run in zip(both, runs, strict=True))
     at = first_difference(one, other)
     if at is None:
         n = min(len(one.text), len(other.text))
@@ -206,7 +210,7 @@ def _continuations(both: Pair, sources: Sources) -> Callable[[], None]:
         headline(f"The continuations differ from character **{at + 1}** on.")
 
     def draw() -> None:
-        lanes = [lane_of(one.subject, f"{one.letter} predicts", run) for one, run in zip(both, runs, strict=True)]
+        lanes = [lane_of(one.adapter, f"{one.letter} predicts", run) for one, run in zip(both, runs, strict=True)]
         prediction_strip(lanes, key="compare_texts")
         frame = pieces(one, other)
         if not frame.empty:
@@ -225,12 +229,12 @@ def _runs(both: Pair, sources: Sources) -> dict[str, str]:
     Each position of the first run is compared with the last token of the other run that ends at the same character or before.
     """
     runs = [variant.reading(source) for variant, source in zip(both, sources, strict=True)]
-    if any(run.is_pair or run.output in WHOLE for run in runs):  # there is no prediction at each position
+    if any(run.is_encoder_decoder or run.output in WHOLE for run in runs):  # there is no prediction at each position
         return {}
     panels = dict(PANELS)
     if prediction_incompatibility(*runs) is not None:
         del panels["apart"]
-    if not runs[0].subject.input.is_open_ended:
+    if not runs[0].adapter.input.is_open_ended:
         del panels["surprise"]
     usual = next(name for name in ("apart", "surprise", "rows") if name in panels)
     bar = toolbar()
@@ -279,7 +283,7 @@ def _ask_position(runs: Sequence[Reading], *, has_divergence: bool) -> int:
 
 def _aligned(runs: Sequence[Reading], at: int) -> int:
     """Return the last position at which the other run has read no more of the text."""
-    one, other = ([len(run.subject.input.decode(run.ids()[: n + 1])) for n in range(len(run.tokens))] for run in runs)
+    one, other = ([len(run.adapter.input.decode(run.ids()[: n + 1])) for n in range(len(run.tokens))] for run in runs)
     return max((place for place, end in enumerate(other) if end <= one[at]), default=0)
 
 
@@ -308,7 +312,7 @@ def _gaps(both: Pair, sources: Sources) -> Callable[[], None]:
     runs = [variant.named(variant.reading(source)) for variant, source in zip(both, sources, strict=True)]
     lanes = []
     for variant, run in zip(both, runs, strict=True):
-        tokens = tuple(run.subject.labels[token] for token in run.predicted)
+        tokens = tuple(run.adapter.labels[token] for token in run.predicted)
         lanes.append(Lane(f"{variant.letter} predicts", tokens, probability=run.probability))
     prediction_strip(lanes, key="compare_gaps")
     return partial(_alternatives, runs, [variant.letter for variant in both])
@@ -324,7 +328,7 @@ def _alternatives(runs: Sequence[Reading], letters: Sequence[str]) -> None:
     numbers = found["gap"].unique().tolist()[:MAX_GAPS]
     for place, number in zip(st.columns(max(2, len(numbers))), numbers, strict=False):
         one = found[found["gap"] == number].pivot(index="token", columns="model", values="probability")
-        one = one.reindex(columns=[run.subject.name for run in runs]).set_axis(letters, axis=1)
+        one = one.reindex(columns=[run.adapter.name for run in runs]).set_axis(letters, axis=1)
         with place:
             st.markdown(f"**{_gap_name(runs[0], number)}**")
             one = one.sort_values(letters[0], ascending=False)

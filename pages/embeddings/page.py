@@ -43,7 +43,7 @@ def _embeddings(view: View) -> None:
     above, controls = st.container(), toolbar()
     with controls:
         show = choose("show", _panels(view), VECTORS, "Show", key="embeddings_show", label_visibility="collapsed")
-        stack = ask_side() if view.is_pair else None
+        stack = ask_side() if view.is_encoder_decoder else None
     if view.input.kind == "picture" and "embed" not in view.original():
         raise UnavailableError("A picture’s patches become vectors by a convolution, whose output was not found here.")
     parts = input_vectors(view.original(), stack)
@@ -131,7 +131,7 @@ def embedding_notes(view: View, parts: Mapping[str, Tensor], stack: str | None, 
 
 def where_from(view: View, stack: str | None) -> str:
     """Describe the embedding matrix and which parts share it, where they were found."""
-    weights = view.subject.weights
+    weights = view.adapter.weights
     try:
         table = weights.token_embedding(stack)
     except UnavailableError:
@@ -144,7 +144,7 @@ def where_from(view: View, stack: str | None) -> str:
         if view.task is not None:
             same = view.config.tied_output
         else:
-            same = view.subject.weights.unembedding().matrix.data_ptr() == table.data_ptr()
+            same = view.adapter.weights.unembedding().matrix.data_ptr() == table.data_ptr()
         text += f" The output uses {'the same matrix' if same else 'its own matrix'}."
     return text
 

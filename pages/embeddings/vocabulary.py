@@ -72,7 +72,7 @@ def vocabulary_panel(view: View, stack: str | None, controls: DeltaGenerator) ->
 
 
 def _neighbours(view: View, run: Reading, stack: str | None) -> int:
-    label, tokens = token_labels(view.subject), run.ids(stack)
+    label, tokens = token_labels(view.adapter), run.ids(stack)
     if len(label) > MAX_LISTED:
         token = ask_token(label, "near", tokens[0], "Of token")
     else:
@@ -242,7 +242,7 @@ def about_alike(view: View, stack: str | None) -> str:
     found = shared.get(("alike", *view.key(ORIGINAL), stack), lambda: most_alike(view.original(), stack))
     if found is None:
         return ""
-    names = token_labels(view.subject)
+    names = token_labels(view.adapter)
     one, other = (f"**{escape_markdown(names[token])}**" for token in found.tokens)
     return (
         f"{one} and {other} have the most similar vectors of this input: cosine {found.cosine:.2f}, while almost all pairs of "

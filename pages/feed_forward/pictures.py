@@ -28,8 +28,8 @@ from xformer.adapters import TaskModel
 from xformer.analysis.feed_forward import Survey, activity, fitting
 from xformer.components import FEED_FORWARDS
 from xformer.formatting import percent
+from xformer.layer_path import LayerPath, layer_title
 from xformer.reading import Reading
-from xformer.site import Site, layer_title
 from xformer.viz.feed_forward import MAX_NEURONS_DRAWN, clear_limit, ranking_of, trigger_words
 from xformer.viz.images import picture as image_of
 from xformer.viz.theme import signed_limit
@@ -44,7 +44,7 @@ class Choice:
 
     layer: int
     """Counted among the feed-forward layers, from 0."""
-    site: Site
+    site: LayerPath
     title: str
     """As on screen: "layer 2"."""
     neuron: int
@@ -55,7 +55,10 @@ class Choice:
 def ask_choice(view: View) -> tuple[str, Choice]:
     """Ask for one of `PICTURES` and a layer. The neuron is the chosen one, at first the most active one."""
     run = view.original()
-    titles = {site.path.removesuffix(".ffn"): layer_title(site.path, is_pair=view.is_pair) for site in run.feed_forward}
+    titles = {
+        site.path.removesuffix(".ffn"): layer_title(site.path, is_encoder_decoder=view.is_encoder_decoder)
+        for site in run.feed_forward
+    }
     hidden: dict[str, Any] = {"label_visibility": "collapsed"}
     picture = choose("picture", PICTURES, "ranked", "Picture", key=_PICTURE, old={"token": "ranked"}, **hidden)
     look: dict[str, Any] = {"widget": st.selectbox, "width": 130, **hidden}
@@ -236,7 +239,7 @@ def exciting_inputs(view: View, choice: Choice, found: Survey) -> None:
 
 
 def _texts(choice: Choice, found: Survey, rows: list[dict[str, Any]]) -> None:
-    labels, texts, lanes = found.subject.labels, found.read_by(choice.site), []
+    labels, texts, lanes = found.adapter.labels, found.read_by(choice.site), []
     for row in rows:
         ids = texts[row["input"]]
         start = max(0, min(row["position"] - TOKENS_AROUND, len(ids) - 2 * TOKENS_AROUND))
@@ -366,7 +369,7 @@ def experts_panel(view: View) -> None:
     heading("The experts of each token")
     sites = view.original().feed_forward
     layers = {
-        str(at + 1): layer_title(site.path, is_pair=view.is_pair)
+        str(at + 1): layer_title(site.path, is_encoder_decoder=view.is_encoder_decoder)
         for at, site in enumerate(sites)
         if site.path in view.shape.experts
     }
@@ -394,7 +397,7 @@ def without_neurons(view: View) -> None:
         what = "No feed-forward layer was found in the blocks with attention; what other blocks compute is not read."
     st.info(what, icon=":material/hub:")
     usable = [name for name in models.shipped() if not models.usable(name)]
-    others = {name: d_ff for name in usable if (d_ff := max(models.subject(name).shape.neurons.values(), default=0))}
+    others = {name: d_ff for name in usable if (d_ff := max(models.adapter(name).shape.neurons.values(), default=0))}
     if others:
         st.markdown("These models have feed-forward layers:")
         with st.container(horizontal=True):

@@ -53,7 +53,7 @@ def answer_panel(view: View) -> None:
     for (name, predictions), source in zip(_predictions(view).items(), sources, strict=False):
         answer = [*task.answer(list(source)), *([] if end is None else [end])]
         right = tuple(i < len(answer) and token == answer[i] for i, (token, _) in enumerate(predictions))
-        lanes.append(lane_of(view.subject, name, predictions, right))
+        lanes.append(lane_of(view.adapter, name, predictions, right))
     is_encoder = view.shape.architecture == "encoder"
     if view.is_changed or not is_encoder or len(view.source) >= SCENE_TOKENS:  # otherwise the scene shows this answer
         prediction_strip(lanes, key="prediction")
@@ -66,7 +66,7 @@ def answer_panel(view: View) -> None:
 
 
 def _typed_lane(view: View) -> Lane:
-    return Lane("you type", tuple(view.subject.labels[token] for token in view.source))
+    return Lane("you type", tuple(view.adapter.labels[token] for token in view.source))
 
 
 def _predictions(view: View) -> dict[str, Predictions]:
@@ -81,7 +81,7 @@ def _predictions(view: View) -> dict[str, Predictions]:
 
 def continuation_panel(view: View) -> None:
     """Draw the likeliest continuation of a text as a strip, and a longer sampled one."""
-    lanes = [lane_of(view.subject, name, predictions) for name, predictions in _predictions(view).items()]
+    lanes = [lane_of(view.adapter, name, predictions) for name, predictions in _predictions(view).items()]
     prediction_strip([_typed_lane(view), *lanes], key="prediction")
     unit = view.input.unit
     caption(f"Greedy decoding: the likeliest {unit} each time; a bar is its probability. There is no right answer.")
@@ -124,7 +124,7 @@ def _window(view: View) -> str:
         return f"It reads at most {view.shape.max_len:,} {view.input.units}, including its own, and then stops."
     read, title = view.task.config.max_len, escape_markdown(texts.title(view.task.config.text))
     how = "beyond that, each new one replaces the first one, and the model reads the rest again"
-    if view.is_pair:
+    if view.is_encoder_decoder:
         how = f"its encoder reads the last {read}, its decoder writes {read} more, and so on"
     return f"It was trained on {title} and reads at most {read} {view.input.units} at once: {how}."
 
@@ -136,7 +136,7 @@ def filled_panel(view: View) -> None:
     prediction_strip(view.kind.rows(original, changed, f"predicts, {view.change_summary()}"), key="prediction")
     if not run.target_positions:
         return
-    if view.is_pair:
+    if view.is_encoder_decoder:
         caption("Greedy decoding; a bar is the probability of a token.")
         return
     if run.answer == tuple(run.ids()[position] for position in run.target_positions):
@@ -145,7 +145,7 @@ def filled_panel(view: View) -> None:
     shown = run.target_positions[:MAX_GAPS]
     for column, position in zip(st.columns(max(2, len(shown))), shown, strict=False):
         p = run.logits[0, position].softmax(dim=-1).topk(min(MAX_TOKENS, view.shape.vocab_size))
-        names = [view.subject.labels[token] for token in p.indices.tolist()]
+        names = [view.adapter.labels[token] for token in p.indices.tolist()]
         frame = pd.DataFrame({"token": names, "probability": p.values.tolist()})
         with column:
             st.markdown(f"**Position {position}**: {escape_markdown(run.tokens[position])}")

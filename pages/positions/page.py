@@ -40,7 +40,7 @@ def _positions(view: View) -> None:
             old = {} if "own" in panels else {"own": "offsets"}
             look: dict[str, Any] = {"label_visibility": "collapsed"}
             show = choose("show", panels, next(iter(panels)), "Show", key="positions_show", old=old, **look)
-            side = ask_side() if show in BY_SIDE and view.is_pair else None
+            side = ask_side() if show in BY_SIDE and view.is_encoder_decoder else None
         if view.shape.can_drop_positions:
             _switch(OFF in view.on)
     if not view.shape.can_drop_positions:

@@ -27,9 +27,9 @@ from xformer.analysis.positions import OrderTest, found_positions, order_test, w
 from xformer.errors import UnavailableError
 from xformer.formatting import percent
 from xformer.interventions import join
+from xformer.layer_path import head_title
 from xformer.positions import POSITION_KINDS, PositionKind
 from xformer.reading import Reading
-from xformer.site import head_title
 from xformer.viz.attention_patterns import MAX_CELLS, pooled
 from xformer.viz.embeddings import column_stride
 from xformer.viz.positions import attention_guess
@@ -103,7 +103,8 @@ def moved_sentence(on: Reading, off: Reading, moved: pd.DataFrame, layer: int, h
         return ""
     has_changed = n > 1 and on.has_right_answer and on.n_correct != off.n_correct
     right = f", and **{off.n_correct}** of {n} answers are right instead of {on.n_correct}" if has_changed else ""
-    return f"**{percent(share, 0)}** of {head_title(path, head, is_pair=on.is_pair)}’s attention moves{right}."
+    title = head_title(path, head, is_encoder_decoder=on.is_encoder_decoder)
+    return f"**{percent(share, 0)}** of {title}’s attention moves{right}."
 
 
 def _take_guess(about: tuple[Any, ...]) -> None:
@@ -139,7 +140,10 @@ def _ask_head(view: View, moved: pd.DataFrame) -> tuple[int, int]:
     paths, names, cells = list(moved["layer"].unique()), {}, {}
     for path, head in zip(moved["layer"], moved["head"], strict=True):
         name = f"{paths.index(path) + 1}.{head + 1}"
-        names[name], cells[name] = head_title(path, head, is_pair=view.is_pair), (paths.index(path), int(head))
+        names[name], cells[name] = (
+            head_title(path, head, is_encoder_decoder=view.is_encoder_decoder),
+            (paths.index(path), int(head)),
+        )
     most = list(names)[int(moved["moved"].to_numpy().argmax())]
     look: dict[str, Any] = {"widget": st.selectbox, "width": 205, "label_visibility": "collapsed"}
     options = {MOST_MOVED: f"{names[most]} (most)", **names}
@@ -318,9 +322,9 @@ def position_note(view: View, side: str | None, show: str) -> str:
 def _about_order(view: View) -> str:
     """Describe what is left of the order; the predictions at the top show the loss of both runs."""
     off = with_and_without(view)[1]
-    if looks_back_only(off, "decoder" if view.is_pair else None):
+    if looks_back_only(off, "decoder" if view.is_encoder_decoder else None):
         return "The remaining information about order comes from the **causal mask**."
-    is_known = not view.is_pair and len(off.tokens) > 1
+    is_known = not view.is_encoder_decoder and len(off.tokens) > 1
     return "All tokens are still there; only their **order** is lost." if is_known else ""
 
 

@@ -28,7 +28,7 @@ def _residual(view: View) -> None:
     pictures = PICTURES
     if reason := no_lens_reason(view):
         st.info(escape_markdown(reason), icon=":material/info:")
-        reads_texts = isinstance(view.input, TokenizedText) and not view.is_pair
+        reads_texts = isinstance(view.input, TokenizedText) and not view.is_encoder_decoder
         pictures = {name: words for name, words in WITHOUT_LENS.items() if reads_texts or name == "norms"}
     first = next(iter(pictures))
     with frame.picture():

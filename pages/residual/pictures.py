@@ -49,7 +49,7 @@ def lens_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerator
     path = table(view, analysis.answer_path, run, position=position) if is_followed else None
     if path is not None:
         with headline_at:
-            headline(lead_sentence(path, position, len(view.subject.labels)))
+            headline(lead_sentence(path, position, len(view.adapter.labels)))
     framed = {"position": position} if is_followed else {}
     calls = [Call(viz.lens, (run,), {**window, **before, **framed, "legend": False})]
     if path is not None:
@@ -60,7 +60,7 @@ def lens_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerator
             click = {"on_select": _follow_click, "selection_mode": "cell"} if framed and not index else {}
             shown(view, calls[index], f"lens_{index}", **click)
     footer(view, "lens", calls)
-    is_large = len(positions) * len(view.shape.sites) * len(view.subject.labels) > MAX_NUMBERS
+    is_large = len(positions) * len(view.shape.layer_paths) * len(view.adapter.labels) > MAX_NUMBERS
     frames = {
         name: table(view, analysis.lens, one_run, **(window if is_large else {}))
         for name, one_run in view.runs().items()
@@ -71,7 +71,7 @@ def lens_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerator
         if is_large and window:
             st.markdown("The notes cover these positions only.")
     one = "class" if original.output == "token_class" else "token"
-    lens_notes(frames, len(view.subject.labels), judged=original.has_right_answer, one=one)
+    lens_notes(frames, len(view.adapter.labels), judged=original.has_right_answer, one=one)
 
 
 def _follow_click() -> None:
@@ -111,7 +111,7 @@ def _reading_guide(view: View, frame: pd.DataFrame, positions: Sequence[int], sh
     outline = "✓ and the outline mark the right answer" if run.has_right_answer else "no right answer is known here"
     if run.target_positions and not run.has_right_answer:
         outline += f"; the outline marks where the top token is that of the top row, “{run.answer_name}”"
-    which = "the decoder’s stream" if view.is_pair else "the stream"
+    which = "the decoder’s stream" if view.is_encoder_decoder else "the stream"
     left_out = f" The {positions[0]} positions before the answer are omitted." if positions[0] else ""
     moved = " Dashed frames: the token differs from the original." if view.is_changed else ""
     return (
@@ -137,7 +137,7 @@ def attribution_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGe
         with st.popover("More"):
             goal, typed = _ask_goal(view, position)
     original, (shown_run, before) = view.original(), view.compared
-    is_lead, label = goal == "lead", view.subject.labels
+    is_lead, label = goal == "lead", view.adapter.labels
     # Without a known target, the changed run is explained for the token that the original predicts.
     known = int(original.example.labels[0, position]) != IGNORED
     token = typed if typed is not None or known or not before else original.explained(position)
@@ -155,7 +155,7 @@ def attribution_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGe
             f"{which}{what} = {figure:.4f} in the model; the parts sum to {total:.4f} "
             f"(difference {abs(total - figure):.0e}, rounding error)."
         )
-    n_parts, unembedding = max(map(len, frames.values())), view.subject.weights.unembedding()
+    n_parts, unembedding = max(map(len, frames.values())), view.adapter.weights.unembedding()
     few = f" The {MOST} largest of {n_parts} parts have their own bar; the CSV lists all." if n_parts > MOST + 1 else ""
     norm = "none" if view.shape.norm == "pre" and unembedding.norm is None else view.shape.norm
     cap = "" if unembedding.softcap is None else " The logit soft-cap is treated as a constant factor."
@@ -172,7 +172,7 @@ def _ask_position(view: View) -> int:
         positions.append(run.open_output)  # the prediction of the next token, whose target is unknown
     if not positions:
         return lens_positions(run)[0]
-    reads, token = run.tokens_of("decoder"), view.subject.labels
+    reads, token = run.tokens_of("decoder"), view.adapter.labels
     verb = "should predict" if run.has_right_answer else "is followed by" if view.input.is_open_ended else "predicts"
     names = {
         at: f"{at}: reads {reads[at]}, {'predicts' if labels[at] == IGNORED else verb} {token[run.explained(at)]}"
@@ -193,7 +193,7 @@ def _ask_goal(view: View, position: int) -> tuple[str, int | None]:
     if view.task is not None:
         return goal, None
     explained = run.explained(position)
-    token_typed = ask_token(view.subject.labels, "token", explained, f"Another {one}")
+    token_typed = ask_token(view.adapter.labels, "token", explained, f"Another {one}")
     return goal, None if token_typed == explained else token_typed
 
 
@@ -210,7 +210,7 @@ def norms_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerato
     limit = max(float(frame.loc[frame["what"] == what, "length"].max()) for frame in frames)
     window = shown if len(shown) < len(positions) else None
     of_each_run(view, "norms", viz.norms, what=what, limit=limit, positions=window)
-    stream = "the decoder’s stream" if view.is_pair else "the residual stream"
+    stream = "the decoder’s stream" if view.is_encoder_decoder else "the residual stream"
     reset = " Each norm of this model resets it." if view.shape.norm == "post" else ""
     lengths = {
         "stream": f"‖x‖, the norm of {stream} after each step.{reset}",
@@ -345,8 +345,8 @@ _MEANS = {
 
 def similarity_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerator) -> None:
     """Draw the cosine similarities of whole texts, with a choice of pooling and layer."""
-    names = stream_names(view.subject)  # raises before any widget is drawn
-    texts, usual, last = _ask_texts(view), default_pooling(view.subject), len(names) - 1
+    names = stream_names(view.adapter)  # raises before any widget is drawn
+    texts, usual, last = _ask_texts(view), default_pooling(view.adapter), len(names) - 1
     poolings = {name: name for name in _MEANS if name != "own" or "pooled" in view.original()}
     left, right = st.columns(2, gap="medium", vertical_alignment="bottom")
     with left:

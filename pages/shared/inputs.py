@@ -57,13 +57,13 @@ class InputKind:
     is_typed = True
     """Whether the input is typed text, whose tokens can be edited one by one. Other inputs are tall and go below the mask."""
 
-    def ask(self, subject: ModelAdapter, model: str) -> tuple[int, ...]:
+    def ask(self, adapter: ModelAdapter, model: str) -> tuple[int, ...]:
         """Draw the input field and return the source: the typed text, or the last readable one below an error message.
 
         Raises:
             InputError: Tracing even the last readable input would take more memory than allowed.
         """
-        of = subject.input
+        of = adapter.input
         _init_input(of)
         keep_widget_value("input")
         st.text_input("Input", key="input", persist_state="session", help=of.format_hint)
@@ -80,7 +80,7 @@ class InputKind:
         except InputError as error:
             st.error(escape_markdown(str(error)), icon=":material/edit:")
             frame.say(f"{error} Still showing the last input that could be read.")
-            source = _last_good(subject)
+            source = _last_good(adapter)
             resources.check_memory(model, source)
             st.caption("Still showing the last input that could be read.")
             return source
@@ -97,8 +97,10 @@ class InputKind:
 
     def read_rows(self, run: Reading) -> list[Lane]:
         """Return the lanes of the tokens that the model reads."""
-        stacks: dict[str, str | None] = {"reads": None} if not run.is_pair else {"source": "encoder"}
-        if run.is_pair and not run.has_right_answer:  # otherwise it reads the right answer, shifted by one position
+        stacks: dict[str, str | None] = {"reads": None} if not run.is_encoder_decoder else {"source": "encoder"}
+        if (
+            run.is_encoder_decoder and not run.has_right_answer
+        ):  # otherwise it reads the right answer, shifted by one position
             stacks["decoder reads"] = "decoder"
         return [Lane(name, run.tokens_of(stack)) for name, stack in stacks.items()]
 
@@ -112,7 +114,7 @@ class InputKind:
 
     def pieces(self, run: Reading) -> Pieces:
         """Return the text of each token, if the tokens can be edited in place."""
-        of, source = run.subject.input, run.example.source
+        of, source = run.adapter.input, run.example.source
         if not self.is_typed or st.session_state.get("window"):  # only the end of a longer text is shown
             return Pieces()
         for first in (0, 1):  # some tokenizers put a special token before and after a text
@@ -128,7 +130,7 @@ class InputKind:
         run, n, note = changed or original, len(original.answer), ""
         if not run.has_right_answer:
             return class_sentence(original, changed), "The right answer is not known here."
-        if original.subject.shape.architecture != "encoder":
+        if original.adapter.shape.architecture != "encoder":
             note = "Each prediction is made from the right tokens before it."
         right, loss = f"**{run.n_correct} of {n} right**", f"loss {run.loss:.4f}"
         if changed is not None:
@@ -168,16 +170,16 @@ def _init_input(of: Input) -> None:
             set_input(of.default)
 
 
-def _last_good(subject: ModelAdapter) -> tuple[int, ...]:
+def _last_good(adapter: ModelAdapter) -> tuple[int, ...]:
     """Return this visitor's last input if this model can read it, else the default input, else the shortest one."""
-    for text in (st.session_state.get("last_good", ""), subject.input.default):
+    for text in (st.session_state.get("last_good", ""), adapter.input.default):
         try:
-            source = subject.input.read(text)
-            subject.to_example(source)
+            source = adapter.input.read(text)
+            adapter.to_example(source)
         except InputError:
             continue
         return source
-    return subject.input.shortest()
+    return adapter.input.shortest()
 
 
 def prediction_lane(name: str, run: Reading, before: Lane | None = None) -> Lane:
@@ -186,7 +188,7 @@ def prediction_lane(name: str, run: Reading, before: Lane | None = None) -> Lane
     if run.open_output is not None:
         last = run.logits[0, run.open_output].softmax(dim=-1).max(dim=-1)
         predicted, probability = (*predicted, int(last.indices)), (*probability, last.values.item())
-    tokens = tuple(run.subject.labels[token] for token in predicted)
+    tokens = tuple(run.adapter.labels[token] for token in predicted)
     return Lane(
         name,
         tokens,
@@ -198,16 +200,16 @@ def prediction_lane(name: str, run: Reading, before: Lane | None = None) -> Lane
     )
 
 
-def lane_of(subject: ModelAdapter, name: str, run: resources.Predictions, right: tuple[bool, ...] = ()) -> Lane:
+def lane_of(adapter: ModelAdapter, name: str, run: resources.Predictions, right: tuple[bool, ...] = ()) -> Lane:
     """Return a lane of predicted tokens with their probabilities."""
-    return Lane(name, tuple(subject.labels[token] for token, _ in run), right, tuple(p for _, p in run))
+    return Lane(name, tuple(adapter.labels[token] for token, _ in run), right, tuple(p for _, p in run))
 
 
 def class_sentence(original: Reading, changed: Reading | None) -> str:
     """Describe the predicted class, or the number of tokens in each class, without a verdict."""
     run = changed or original
     if len(run.predicted) > 1:
-        counts = Counter(run.subject.labels[label] for label in run.predicted).most_common(3)
+        counts = Counter(run.adapter.labels[label] for label in run.predicted).most_common(3)
         classes = ", ".join(f"{n} × {escape_markdown(label)}" for label, n in counts)
         return f"Classes of {len(run.predicted)} tokens: {classes}"
     if run.probabilities.shape[-1] == 1:  # a number, not a class (a regression)
@@ -217,7 +219,7 @@ def class_sentence(original: Reading, changed: Reading | None) -> str:
 
 
 def _class_of(run: Reading) -> str:
-    return f"**{escape_markdown(run.subject.labels[run.predicted[0]])}** {percent(run.probability[0])}"
+    return f"**{escape_markdown(run.adapter.labels[run.predicted[0]])}** {percent(run.probability[0])}"
 
 
 class TextKind(InputKind):
@@ -229,9 +231,9 @@ class TextKind(InputKind):
         An encoder-decoder gets an additional lane for the tokens that its decoder should predict.
         """
         lanes = super().read_rows(run)
-        if not run.subject.input.is_open_ended:
+        if not run.adapter.input.is_open_ended:
             return lanes
-        if run.is_pair:
+        if run.is_encoder_decoder:
             return [*lanes, Lane("comes next", run.answers, probability=run.probability_of_answer)]
         shares: list[float | None] = [None] * len(lanes[0].tokens)
         for position, share in zip(run.target_positions, run.probability_of_answer, strict=True):
@@ -240,12 +242,12 @@ class TextKind(InputKind):
 
     def verdict(self, original: Reading, changed: Reading | None) -> tuple[str, str]:
         """Return a sentence on how probable the actual next tokens are, and a note for its help."""
-        run, unit = changed or original, original.subject.input.unit
+        run, unit = changed or original, original.adapter.input.unit
         if original.output in CLASSES:
             return class_sentence(original, changed), ""
         if original.output == "answer_span":
             return _span_sentence(run), ""
-        if not original.subject.input.is_open_ended:
+        if not original.adapter.input.is_open_ended:
             return _likeliest(original, changed), "There is no reference to compare it with."
         shares, bits = [], []
         for one in (original, run):
@@ -269,7 +271,7 @@ def _span_sentence(run: Reading) -> str:
     p = ", ".join(map(percent, run.probability))
     if end < start:
         return f"No answer found: the likeliest end, token {end + 1}, is before the start, {start + 1}."
-    answer = run.subject.input.decode(run.ids()[start : end + 1]).strip()
+    answer = run.adapter.input.decode(run.ids()[start : end + 1]).strip()
     return f"**{escape_markdown(answer)}**, tokens {start + 1} to {end + 1} (start and end: {p})"
 
 
@@ -277,7 +279,7 @@ def _likeliest(original: Reading, changed: Reading | None) -> str:
     """Describe the mean probability of the predictions of a model that fills gaps or labels a text."""
     then, before = (percent(sum(run.probability) / len(run.probability), 1) for run in (changed or original, original))
     mean = " on average" if len(original.probability) > 1 else ""
-    verdict = f"Likeliest {original.subject.input.unit}: **{then}**{mean}"
+    verdict = f"Likeliest {original.adapter.input.unit}: **{then}**{mean}"
     return verdict + ("" if changed is None else instead_of(before, then))
 
 
@@ -291,11 +293,11 @@ def edited(pieces: Sequence[str], at: int, text: str) -> str:
     return whole if at else whole.lstrip()
 
 
-def follow_edit(subject: ModelAdapter, pieces: Sequence[str], at: int, text: str) -> str:
+def follow_edit(adapter: ModelAdapter, pieces: Sequence[str], at: int, text: str) -> str:
     """Apply the edit of one token to the input. A callback; returns why the new text cannot be read, else ""."""
     try:
         whole = validate_text(edited(pieces, at, text), MAX_TYPED)
-        subject.input.read(whole)
+        adapter.input.read(whole)
     except InputError as error:
         return str(error)
     set_input(whole)
@@ -316,9 +318,9 @@ class PictureKind(InputKind):
 
     is_typed = False
 
-    def ask(self, subject: ModelAdapter, model: str) -> tuple[int, ...]:
+    def ask(self, adapter: ModelAdapter, model: str) -> tuple[int, ...]:
         """Draw the samples and the uploader. An unknown name is replaced by the default picture with a warning."""
-        of = subject.input
+        of = adapter.input
         _init_input(of)
         source, name = _chosen(of)
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
@@ -334,7 +336,7 @@ class PictureKind(InputKind):
 
     def read_rows(self, run: Reading) -> list[Lane]:
         """Return a lane with one cell for the picture, which has too many patches for a lane."""
-        name = run.subject.input.text(run.example.source)
+        name = run.adapter.input.text(run.example.source)
         return [Lane("reads", (name if name in SAMPLES else "upload",))]
 
     def rows(self, run: Reading, changed: Reading | None = None, name: str = "") -> list[Lane]:
@@ -350,7 +352,7 @@ def _likeliest_classes(run: Reading, name: str, before: Lane | None = None) -> L
     """Return a lane of the likeliest classes of a picture, marking those that differ from `before` at the same rank."""
     p = run.probabilities[0]  # [vocab]
     top = p.topk(min(_MAX_CLASSES, len(p)))
-    tokens = tuple(run.subject.labels[at] for at in top.indices.tolist())
+    tokens = tuple(run.adapter.labels[at] for at in top.indices.tolist())
     moved = () if before is None else tuple(a != b for a, b in zip(tokens, before.tokens, strict=True))
     return Lane(name, tokens, probability=tuple(top.values.tolist()), moved=moved)
 
@@ -378,7 +380,7 @@ PAD = "digit_pad"
 @cached
 def test_predictions(model: str) -> pd.DataFrame:
     """Return the predictions of a model for all test images; see `predict_test_images`."""
-    return predict_test_images(own_task_model(models.subject(model)).model)
+    return predict_test_images(own_task_model(models.adapter(model)).model)
 
 
 class ImageKind(InputKind):
@@ -386,12 +388,12 @@ class ImageKind(InputKind):
 
     is_typed = False
 
-    def ask(self, subject: ModelAdapter, model: str) -> tuple[int, ...]:
+    def ask(self, adapter: ModelAdapter, model: str) -> tuple[int, ...]:
         """Draw the controls for a test image, whose digit is known, or a drawing, whose digit is not."""
-        rule = own_task_model(subject).task.rule
+        rule = own_task_model(adapter).task.rule
         assert isinstance(rule, Digits)
-        _init_input(subject.input)
-        source, _ = _chosen(subject.input)
+        _init_input(adapter.input)
+        source, _ = _chosen(adapter.input)
         digit_pad(key=PAD, data={"pixels": list(source[:-1])}, on_drawn_change=_take_drawing)
         number = rule.test_number(source)
         if number is None:
@@ -443,12 +445,12 @@ class GivenKind(InputKind):
 
     is_typed = False
 
-    def ask(self, subject: ModelAdapter, model: str) -> tuple[int, ...]:
+    def ask(self, adapter: ModelAdapter, model: str) -> tuple[int, ...]:
         """Draw a caption and return the given inputs."""
-        _init_input(subject.input)
-        set_input(subject.input.default)
-        st.caption(subject.input.instruction)
-        source = subject.input.read("")
+        _init_input(adapter.input)
+        set_input(adapter.input.default)
+        st.caption(adapter.input.instruction)
+        source = adapter.input.read("")
         resources.check_memory(model, source)
         return source
 
@@ -462,6 +464,6 @@ KINDS: dict[str, InputKind] = {
 }
 
 
-def kind_of(subject: ModelAdapter) -> InputKind:
+def kind_of(adapter: ModelAdapter) -> InputKind:
     """Return the `InputKind` for the input that a model reads."""
-    return KINDS[subject.input.kind]
+    return KINDS[adapter.input.kind]

@@ -29,16 +29,16 @@ def live_menu(view: View, name: str, at: Mapping[str, Any] | None = None) -> Non
     `at` is the initial state of the page beyond these, such as {"layer": 2, "head": 1}.
     """
     try:
-        subject = view.own
-        check_exportable(Checkpoint(subject.model, subject.task))
+        adapter = view.own
+        check_exportable(Checkpoint(adapter.model, adapter.task))
     except XformerError as error:
         st.caption(f"No live page: {escape_markdown(str(error))}")
         return
     state, missing = live_state(view)
-    text = subject.input.text(view.source)
+    text = adapter.input.text(view.source)
 
     def page() -> bytes:  # reads the card of a run from the store, so only when the file is requested
-        checkpoint = Checkpoint(subject.model, subject.task, card_of_model(view.model))
+        checkpoint = Checkpoint(adapter.model, adapter.task, card_of_model(view.model))
         return live_page(checkpoint, text, state=state | dict(at or {})).encode()
 
     download(page, name, view.model.replace("/", "-"))
@@ -64,7 +64,7 @@ def live_state(view: View) -> tuple[dict[str, Any], list[str]]:
             state["positions"] = False
         elif intervention.replaced is not None:
             at, token = intervention.replaced
-            state["replace"] = state.get("replace", {}) | {str(at): view.subject.labels[token]}
+            state["replace"] = state.get("replace", {}) | {str(at): view.adapter.labels[token]}
         else:
             missing.append(intervention.label)
     return state | {name: words for name, words in lists.items() if words}, missing

@@ -64,7 +64,9 @@ def _rehearsed(path: Path, state: object) -> None:
 
 def unsupported_reason(model: HuggingFaceModel) -> str:
     """Return why the screens cannot show a model, as one sentence; "" if they can."""
-    is_of_images = getattr(model.opened.module, "main_input_name", "") == "pixel_values" and not model.shape.is_pair
+    is_of_images = (
+        getattr(model.opened.module, "main_input_name", "") == "pixel_values" and not model.shape.is_encoder_decoder
+    )
     if model.output != "similarity" and (model.reads_tokens or is_of_images):
         return ""
     return (
@@ -205,7 +207,7 @@ def external(name: str) -> ModelAdapter | None:
         return model
 
 
-def subject(name: str) -> ModelAdapter:
+def adapter(name: str) -> ModelAdapter:
     """Return the adapter of a model by its name, with the step of a run made explicit.
 
     Raises `CheckpointError` or `ModelFileError` if it cannot be opened, and `UnavailableError` if it has no task.
@@ -234,7 +236,7 @@ def usable(name: str) -> str | None:
     try:
         if (asked := run_and_step(name)) is not None:
             run_store.entry(asked[0])
-        subject(name)
+        adapter(name)
     except UnavailableError as error:
         return str(error)
     except XformerError as error:

@@ -29,8 +29,8 @@ from pages.shared.view import ORIGINAL, View, name_of
 from pages.shared.widgets import download
 from xformer.errors import UnavailableError
 from xformer.interventions import parse
+from xformer.layer_path import LayerPath, head_title, layer_title
 from xformer.reading import Reading, Recipe
-from xformer.site import Site, head_title, layer_title
 from xformer.training.tables import to_csv
 from xformer.viz.export import pdf_of, png_of, svg
 
@@ -156,7 +156,7 @@ def _changes(source: Source) -> str:
     recipe = source.recipe
     mask = [] if recipe.causal is None else ["causal mask" if recipe.causal else "full mask"]
     if isinstance(source, Reading):
-        mask += [name_of(change, source.subject) for change in parse(recipe.changes, source.subject.shape)]
+        mask += [name_of(change, source.adapter) for change in parse(recipe.changes, source.adapter.shape)]
     return f"with {', '.join(mask)}" if mask else ""
 
 
@@ -165,9 +165,13 @@ def _place(call: Call) -> str:
     layer, head = call.options.get("layer"), call.options.get("head")
     run = next((source for source in call.all_readings() if isinstance(source, Reading)), None)
     if isinstance(layer, int) and isinstance(head, int) and run is not None:
-        return head_title(run.attention[layer].path, head, is_pair=run.is_pair)
+        return head_title(run.attention[layer].path, head, is_encoder_decoder=run.is_encoder_decoder)
     if isinstance(layer, str):
-        return layer_title(layer, is_pair=run is not None and run.is_pair) if Site.find(layer) else ""
+        return (
+            layer_title(layer, is_encoder_decoder=run is not None and run.is_encoder_decoder)
+            if LayerPath.find(layer)
+            else ""
+        )
     return "" if layer is None else f"layer {layer + 1}"
 
 

@@ -14,7 +14,7 @@ import torch
 
 from pages.shared.background_job import Step
 from pages.shared.byte_cache import budget, shared
-from pages.shared.models import shown_path, subject
+from pages.shared.models import adapter, shown_path
 from pages.shared.streamlit_compat import is_script_thread
 from xformer import decoding, edits
 from xformer.adapters import ModelAdapter
@@ -188,7 +188,7 @@ def _all(steps: Iterable[decoding.Step], n: int, step: Step | None, show: Show =
 
 def _inputs(name: str, source: tuple[int, ...], mask: str, changes: str) -> tuple[ModelAdapter, Example, list[Edit]]:
     """Return the model, the example it reads after token replacements, and the edits of its run."""
-    of = subject(name)
+    of = adapter(name)
     _, example, changed = prepare_inputs(of, source, changes)
     n_heads = sum(of.shape.heads.values())
     check_recording(of.recording_bytes(example), n_heads, example.stream.shape[1], allowed_bytes=budget())

@@ -20,9 +20,9 @@ from xformer.config import ModelConfig
 from xformer.errors import InputError, XformerError
 from xformer.files import snapshot_file
 from xformer.integrations.health_record import HealthRecord, planes_of, probe_files, probe_of
+from xformer.layer_path import layer_title
 from xformer.memory import check_fits
 from xformer.reading import Reading
-from xformer.site import layer_title
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.training.entry import Entry
@@ -53,9 +53,9 @@ def check_size(config: ModelConfig, example: Example) -> None:
 
 def frame_of(model: Transformer, task: Task, example: Example, step: int) -> Frame:
     """Return the timeline frame of a snapshot on an input."""
-    subject = TaskModel(model, task)
-    trace = subject.record(example, keep=["*.pattern", "*.mask", "logits"])
-    return timeline_frame(Reading(subject, example, trace), step)
+    adapter = TaskModel(model, task)
+    trace = adapter.record(example, keep=["*.pattern", "*.mask", "logits"])
+    return timeline_frame(Reading(adapter, example, trace), step)
 
 
 def draw_shipped(name: str) -> None:

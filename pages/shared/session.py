@@ -51,15 +51,15 @@ def open_sidebar(title: str, question: str) -> Opened:
         if problem := models.usable(model):
             st.error(escape_markdown(problem))
             st.stop()
-        subject = models.subject(model)
-        if isinstance(subject, HuggingFaceModel):
-            _verification(subject.verification, model)
+        adapter = models.adapter(model)
+        if isinstance(adapter, HuggingFaceModel):
+            _verification(adapter.verification, model)
         asked_at, mask_at = st.container(), st.container()
-        if not kind_of(subject).is_typed:
+        if not kind_of(adapter).is_typed:
             asked_at, mask_at = mask_at, asked_at
         with asked_at:
             try:
-                source = kind_of(subject).ask(subject, model)
+                source = kind_of(adapter).ask(adapter, model)
             except InputError as error:  # even the default input takes too much memory
                 st.error(escape_markdown(str(error)))
                 st.stop()
@@ -138,10 +138,10 @@ class Opened:
 
     def view(self) -> View:
         """Draw the mask selector and the active changes, and return the view."""
-        subject = models.subject(self.model)
+        adapter = models.adapter(self.model)
         with self.mask_at:
-            mask = ask_mask(subject.shape)
-        view = View(self.model, self.source, mask, subject, interventions_on(subject.shape)).with_fitting_changes()
+            mask = ask_mask(adapter.shape)
+        view = View(self.model, self.source, mask, adapter, interventions_on(adapter.shape)).with_fitting_changes()
         show_chips(view)
         return view
 

@@ -38,7 +38,7 @@ class View:
     model: str
     source: tuple[int, ...]
     mask: str
-    subject: ModelAdapter
+    adapter: ModelAdapter
     interventions: tuple[Intervention, ...]
     waiting: tuple[Intervention, ...] = ()
     """Changes of the link that this input is too short for. They are not applied until the input is longer."""
@@ -49,39 +49,39 @@ class View:
         return self.mask != resources.MASKS[0] or bool(self.interventions)
 
     @property
-    def is_pair(self) -> bool:
+    def is_encoder_decoder(self) -> bool:
         """Whether the model has two stacks, an encoder and a decoder."""
-        return self.shape.is_pair
+        return self.shape.is_encoder_decoder
 
     @property
     def shape(self) -> ModelShape:
         """The shape of the model, own or external."""
-        return self.subject.shape
+        return self.adapter.shape
 
     @property
     def input(self) -> Input:
         """The input specification of the model."""
-        return self.subject.input
+        return self.adapter.input
 
     @property
     def kind(self) -> InputKind:
         """The `InputKind` that draws the input on screens."""
-        return kind_of(self.subject)
+        return kind_of(self.adapter)
 
     @property
     def task(self) -> Task | None:
         """The task of one of xformer's own models; None for an external model."""
-        return self.subject.task if isinstance(self.subject, TaskModel) else None
+        return self.adapter.task if isinstance(self.adapter, TaskModel) else None
 
     @property
     def own(self) -> TaskModel:
         """The adapter of one of xformer's own models. Raises `UnavailableError` for an external model."""
-        return own_task_model(self.subject)
+        return own_task_model(self.adapter)
 
     @property
     def config(self) -> ModelConfig:
         """The configuration of one of xformer's own models. Raises `UnavailableError` for an external model."""
-        return own_model(self.subject).config
+        return own_model(self.adapter).config
 
     @property
     def on(self) -> frozenset[str]:
@@ -124,7 +124,7 @@ class View:
 
     def name_of(self, intervention: Intervention) -> str:
         """Return the label of an intervention on screen, as Markdown."""
-        return escape_markdown(name_of(intervention, self.subject))
+        return escape_markdown(name_of(intervention, self.adapter))
 
     def change_summary(self) -> str:
         """Summarise the changes in a few words, for a lane or a legend."""
@@ -159,14 +159,14 @@ class View:
         link_of_screen.share({**self.link, **more})
 
 
-def name_of(intervention: Intervention, subject: ModelAdapter) -> str:
+def name_of(intervention: Intervention, adapter: ModelAdapter) -> str:
     """Return the label of an intervention, with the text of a replaced token."""
     if intervention.replaced is None:
         return intervention.label
     position, token = intervention.replaced
-    if side := subject.shape.image:
+    if side := adapter.shape.image:
         return f"pixel y{position // side + 1} x{position % side + 1} becomes {token}"
-    return f"position {position} reads {token_labels(subject)[token]}"
+    return f"position {position} reads {token_labels(adapter)[token]}"
 
 
 def requested_interventions() -> list[str]:
@@ -268,12 +268,12 @@ def editing(view: View) -> Editing | None:
     """Return the tokens that can be edited in the lane of the input; None if they cannot be edited."""
     run = view.original()
     pieces = view.kind.pieces(run)
-    read = run.ids("encoder" if run.is_pair else None) if pieces.texts else []
+    read = run.ids("encoder" if run.is_encoder_decoder else None) if pieces.texts else []
     starts = [at for at in range(len(read)) if tuple(read[at : at + len(view.source)]) == view.source]
     if not starts:
         return None
     texts = (*(text.strip() or text for text in pieces.texts[:-1]), "")
-    return Editing(texts, starts[0] + pieces.first, lambda at, text: follow_edit(view.subject, pieces.texts, at, text))
+    return Editing(texts, starts[0] + pieces.first, lambda at, text: follow_edit(view.adapter, pieces.texts, at, text))
 
 
 def _verdict(view: View) -> None:

@@ -35,7 +35,7 @@ from xformer.analysis.training_runs import thinned
 from xformer.errors import CheckpointError
 from xformer.integrations.health_alarms import Alarm
 from xformer.integrations.health_record import HealthRecord
-from xformer.site import layer_title
+from xformer.layer_path import layer_title
 from xformer.training.entry import Entry
 from xformer.viz.attention_health import health_map, health_timeline
 from xformer.viz.training_curves import metrics_frame

@@ -32,7 +32,7 @@ def test_all_parts_of_a_hand_written_gpt_are_named(gpt: Written) -> None:
     ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2]])
     reading = xformer.read(gpt, ids)
     assert torch.allclose(reading.logits, gpt(ids), **CLOSE)
-    paths = [site.path for site in reading.subject.shape.sites]
+    paths = [site.path for site in reading.adapter.shape.layer_paths]
     assert paths == ["decoder.0.attn", "decoder.0.ffn", "decoder.1.attn", "decoder.1.ffn"]
     assert torch.allclose(reading["decoder.0.resid_pre"], gpt.tokens(ids) + gpt.places(torch.arange(7)), **CLOSE)
     assert torch.equal(reading["pos_embed"], gpt.places.weight[:7])
@@ -40,7 +40,7 @@ def test_all_parts_of_a_hand_written_gpt_are_named(gpt: Written) -> None:
     pattern = reading["decoder.0.attn.pattern"]
     assert torch.allclose(pattern.sum(-1), torch.ones(1, 3, 7), **CLOSE)
     assert bool((pattern.triu(1) == 0).all())
-    assert torch.allclose(reading.subject.unembed(reading["decoder.1.resid_post"]), reading.logits, **CLOSE)
+    assert torch.allclose(reading.adapter.unembed(reading["decoder.1.resid_post"]), reading.logits, **CLOSE)
     other = xformer.read(gpt, torch.tensor([[4, 5, 6, 7]]))  # uses the cached layout
     assert (other.tokens, reading.tokens) == (tuple("4567"), tuple("3141592"))
     assert torch.allclose(other.logits, gpt(torch.tensor([[4, 5, 6, 7]])), **CLOSE)
@@ -139,7 +139,7 @@ def test_attention_that_a_module_only_returns_can_be_read_but_not_edited() -> No
     torch.manual_seed(0)
     module, inputs = Hidden(), {"ids": torch.arange(7)[None]}
     reading = xformer.read(module, inputs)
-    assert "can only be read" in str(reading.subject.verification)
+    assert "can only be read" in str(reading.adapter.verification)
     output, weights = module(**inputs)
     assert list(reading) == ["decoder.0.attn.mask", "decoder.0.attn.pattern", "logits"]
     assert torch.equal(reading["decoder.0.attn.mask"], torch.ones(1, 3, 7, 7).tril().bool())
@@ -369,5 +369,5 @@ def test_a_pytorch_encoder_with_padding_is_read(norm_first: bool) -> None:
     assert torch.allclose(reading.logits[~padding], fast[~padding], **CLOSE)
     assert torch.allclose(reading.logits, module(x, src_key_padding_mask=padding), **CLOSE)  # with gradients
     note = "At padding, the fast path of nn.TransformerEncoder returns zeros"
-    assert (note in str(reading.subject.verification)) == bool((fast[padding] == 0).all())
+    assert (note in str(reading.adapter.verification)) == bool((fast[padding] == 0).all())
     assert norm_first != bool((fast[padding] == 0).all())

@@ -54,14 +54,14 @@ def test_a_folder_is_read_like_a_checkpoint(tmp_path: Path) -> None:
 def test_generation_with_a_cache_equals_full_runs(tmp_path: Path) -> None:
     reading = xformer.read(folder_of("Llama", tmp_path / "tiny"), "the cat sat")
     stock, ids = FAMILIES["Llama"].make(), [5, 6, 7]
-    for step in reading.subject.steps(reading.example, 5):
+    for step in reading.adapter.steps(reading.example, 5):
         with torch.no_grad():
             probabilities = stock(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].softmax(dim=-1)
         assert torch.allclose(step.probabilities, probabilities, rtol=0, atol=1e-5)
         ids.append(int(probabilities.argmax()))
         assert step.token == ids[-1]
     with pytest.raises(TypeError, match="unexpected keyword argument 'temprature'"):
-        reading.subject.steps(reading.example, 5, temprature=2.0)  # type: ignore[call-arg]
+        reading.adapter.steps(reading.example, 5, temprature=2.0)  # type: ignore[call-arg]
 
 
 def test_a_masked_model_predicts_the_masked_tokens() -> None:
@@ -129,7 +129,7 @@ def test_an_invalid_folder_is_rejected_in_one_sentence(tmp_path: Path) -> None:
 def test_unembedding_the_final_stream_state_gives_the_logits() -> None:
     for name in ("Gemma2", "Granite", "BERT", "BART"):
         model = HuggingFaceModel.open(FAMILIES[name].make(), tokenizer(), name)
-        reading = xformer.read(model, "the cat sat >> a bird" if model.shape.is_pair else "the cat sat")
+        reading = xformer.read(model, "the cat sat >> a bird" if model.shape.is_encoder_decoder else "the cat sat")
         last = reading.attention[-1]
         found = model.unembed(reading[f"{last.stack}.{last.layer}.resid_post"])
         assert torch.allclose(found, reading.logits, rtol=0, atol=1e-4), name

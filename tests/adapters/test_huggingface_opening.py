@@ -65,8 +65,8 @@ def shown(member: Member, output: Any) -> Tensor:
 
 def assert_output(member: Member, reading: Reading, output: Any) -> None:
     """Compare the kind of output and its values with the stock model."""
-    subject: Any = reading.subject
-    assert subject.output == member.output
+    adapter: Any = reading.adapter
+    assert adapter.output == member.output
     found, wanted = reading["output" if member.output == "vectors" else "logits"], shown(member, output)
     assert found.dtype == wanted.dtype
     assert distance(found, wanted) <= TOLERANCE[wanted.dtype] * max(1.0, float(wanted.abs().max()))
@@ -88,13 +88,13 @@ def test_a_loaded_model_equals_the_stock_model(member: Member, dtype: torch.dtyp
 
 def assert_sizes(member: Member, model: Any, reading: Reading) -> None:
     """Check input and output sizes, which differ for classifiers."""
-    shape = reading.subject.shape
+    shape = reading.adapter.shape
     if member.reads == "text" and member.output != "similarity":
         assert shape.n_inputs == model.get_input_embeddings().num_embeddings == 97
     if member.output not in ("vectors", "similarity", "answer_span"):
         assert shape.vocab_size == shown_width(member)
-    assert shape.is_pair == member.is_pair
-    if member.output != "similarity" and not member.is_pair:
+    assert shape.is_encoder_decoder == member.is_encoder_decoder
+    if member.output != "similarity" and not member.is_encoder_decoder:
         assert shape.is_causal == member.is_causal
 
 

@@ -102,7 +102,7 @@ def test_layers_of_a_hybrid_are_numbered_like_its_blocks(hybrid: Any) -> None:
     n_blocks = len(hybrid.model.layers)
     assert [site.path for site in reading.attention] == ["decoder.2.attn", "decoder.4.attn"]
     assert {site.layer for site in reading.feed_forward} <= {2, 4}
-    assert reading.subject.shape.n_layers == n_blocks
+    assert reading.adapter.shape.n_layers == n_blocks
     assert [layer.title for layer in pattern_layers(reading)] == ["layer 3", "layer 5"]
     states = []
     handles = [one.register_forward_hook(lambda *call: states.append(call[2])) for one in hybrid.model.layers]
@@ -130,7 +130,7 @@ def test_parts_of_the_stream_of_a_hybrid_sum_to_it(hybrid: Any) -> None:
     second = stream_parts(reading, "decoder", reading.attention[1])
     torch.testing.assert_close(second.total(), reading["decoder.4.resid_pre"][0], rtol=0, atol=1e-4)
     assert not any(one.kind == "unattributed" for one in second.writers)
-    assert stream_names(reading.subject)[-1] == f"decoder.{n_blocks - 1}.resid_post"
+    assert stream_names(reading.adapter)[-1] == f"decoder.{n_blocks - 1}.resid_post"
 
 
 def test_what_a_block_adds_together_with_a_recurrent_layer_is_not_called_attention() -> None:
@@ -151,7 +151,7 @@ def test_a_gated_attention_and_the_feed_forward_layer_of_a_hybrid_are_told_apart
         "linear_key_head_dim": 4, "linear_value_head_dim": 4,
     }  # fmt: skip
     reading = xformer.read(tiny_model("Qwen3NextForCausalLM", {**GROUPED, **sizes}), TEXT, tokenizer=tokenizer())
-    assert [site.path for site in reading.subject.shape.sites] == [
+    assert [site.path for site in reading.adapter.shape.layer_paths] == [
         "decoder.3.attn",
         "decoder.3.ffn",
         "decoder.7.attn",

@@ -27,7 +27,7 @@ def test_recomputed_activations_equal_recorded_ones(family: str, changes: str, m
     model = HuggingFaceModel.open(FAMILIES[family].make(), tokenizer(), family)
     path = model.shape.attention[0].path
     changes = changes and f"silence:{path}.3,cut:{path}.*.5-1"
-    text = f"{TEXT} >> a bird flew" if model.shape.is_pair else TEXT
+    text = f"{TEXT} >> a bird flew" if model.shape.is_encoder_decoder else TEXT
     whole = xformer.read(model, text, changes=changes)
     assert type(whole.trace.activations) is dict
     as_if_large(monkeypatch)
@@ -57,5 +57,5 @@ def test_a_thumbnail_cell_is_the_largest_weight_with_and_without_the_first_key()
 @pytest.mark.parametrize(("family", "words"), [("Llama", 15), ("BERT", 3), ("T5", 15)])
 def test_the_memory_estimate_is_close_to_the_recorded_size(family: str, words: int) -> None:
     model = HuggingFaceModel.open(FAMILIES[family].make(), tokenizer(), family)
-    example = model.to_example("the cat sat " * words + (">> a bird flew" if model.shape.is_pair else ""))
+    example = model.to_example("the cat sat " * words + (">> a bird flew" if model.shape.is_encoder_decoder else ""))
     assert 0.75 < model.recording_bytes(example) / model.record(example).n_bytes < 1.4

@@ -25,7 +25,7 @@ def smollm2() -> ModelAdapter:
 def likeliest(reading: Reading) -> tuple[str, float]:
     """The most likely next token and its probability."""
     top = reading.logits[0, -1].softmax(dim=-1).max(dim=-1)
-    return reading.subject.labels[int(top.indices)], top.values.item()
+    return reading.adapter.labels[int(top.indices)], top.values.item()
 
 
 def test_it_resolves_the_indirect_object_and_recalls_a_capital(smollm2: ModelAdapter) -> None:
@@ -44,9 +44,9 @@ def test_sizes_match_the_model_card(smollm2: ModelAdapter) -> None:
     assert (found.folder / "LICENSE").is_file()
 
 
-def loss_on_the_repeat(subject: ModelAdapter, ids: torch.Tensor, changes: list[Edit]) -> float:
+def loss_on_the_repeat(adapter: ModelAdapter, ids: torch.Tensor, changes: list[Edit]) -> float:
     """Mean −log p of the second half, in nats."""
-    logits = xformer.read(subject, ids, edits=changes, keep=("logits",)).logits
+    logits = xformer.read(adapter, ids, edits=changes, keep=("logits",)).logits
     return F.cross_entropy(logits[0, LENGTH:-1], ids[0, LENGTH + 1 :]).item()
 
 

@@ -114,7 +114,7 @@ def test_outputs_stand_at_the_positions_of_the_stream_after_virtual_tokens(kind:
             own = model(input_ids=ids, labels=ids)
         assert torch.allclose(reading.logits, own.logits, rtol=0, atol=1e-5)
         assert abs(reading.loss - float(own.loss)) < 1e-5
-    assert reading.subject.shape.is_causal
+    assert reading.adapter.shape.is_causal
     lens = xformer.analysis.lens(reading)
     last = lens[lens["depth"] == lens["depth"].max()]
     assert last["position"].tolist() == [2, 3, 4, 5, 6, 7, 8]
@@ -123,7 +123,7 @@ def test_outputs_stand_at_the_positions_of_the_stream_after_virtual_tokens(kind:
     assert cells["key"].tolist()[:4] == ["0 · added 1", "1 · added 2", "2 · added 3", "3 · 5"]
     named = xformer.read(model, {"input_ids": ids}, tokens=list("abcdef"))
     assert named.tokens == ("added 1", "added 2", "added 3", *"abcdef")
-    steps = [step.token for step in reading.subject.steps(reading.example, 2)]
+    steps = [step.token for step in reading.adapter.steps(reading.example, 2)]
     with torch.no_grad():
         first = int(model(input_ids=ids).logits[0, -1].argmax())
         second = int(model(input_ids=torch.cat([ids, torch.tensor([[first]])], dim=1)).logits[0, -1].argmax())

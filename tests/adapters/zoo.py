@@ -78,18 +78,22 @@ class Member:
         return self.family in CAUSAL or self.sizes.get("is_decoder", False)
 
     @property
-    def is_pair(self) -> bool:
+    def is_encoder_decoder(self) -> bool:
         """Whether it has an encoder and a decoder."""
         return self.family in PAIRS and self.output != "audio_class" and "Encoder" not in self.head
 
     @property
     def text(self) -> str:
         """The typed text for models that read only text; "" for others."""
-        if self.reads != "text" or self.output == "similarity" or (self.is_pair and self.output == "vectors"):
+        if (
+            self.reads != "text"
+            or self.output == "similarity"
+            or (self.is_encoder_decoder and self.output == "vectors")
+        ):
             return ""
         if self.output == "pair_next_token":
             return PAIR_TEXT
-        return f"{TEXT} [EOS]" if self.is_pair else TEXT
+        return f"{TEXT} [EOS]" if self.is_encoder_decoder else TEXT
 
 
 CAUSAL = {"GPT2", "Llama", "CLIPText"}

@@ -21,7 +21,7 @@ from xformer.reading import rerun
 def test_each_measured_effect_matches_a_run_without_that_head() -> None:
     reading = xformer.read("checkpoints/reverse-seq2seq", "3 7 12")
     frame = analysis.head_effects(reading)
-    assert len(frame) == sum(reading.subject.shape.heads.values())
+    assert len(frame) == sum(reading.adapter.shape.heads.values())
     for path, head, measured in zip(frame["layer"], frame["head"], frame["measured"], strict=True):
         by_hand = rerun(reading, [edits.ablate_head(path, head)]).loss - reading.loss
         assert measured == pytest.approx(by_hand, abs=1e-5)

@@ -52,7 +52,7 @@ from xformer.trace import record
 def one_way(source: Reading, into: Reading, *, everywhere: bool = False) -> pd.DataFrame:
     """Patch out of `source` only."""
     frame = patching([source, into], everywhere=everywhere)
-    return frame[frame["source"] == source.subject.name].reset_index(drop=True)
+    return frame[frame["source"] == source.adapter.name].reset_index(drop=True)
 
 
 @cache
@@ -102,14 +102,14 @@ def test_each_row_matches_a_patch_made_by_hand() -> None:
         value, [position] = into.trace[part.name].clone(), into.target_positions
         at = (0, part.head - 1, position) if part.head else (0, position)
         value[at] = source.trace[part.name][at]
-        assert isinstance(into.subject, TaskModel)
+        assert isinstance(into.adapter, TaskModel)
         changes = [*into.trace.edits, edits.replace(part.name, value)]  # its own edits, then the copy
-        run = record(into.subject.model, into.trace.tokens, into.trace.target, edits=changes)
+        run = record(into.adapter.model, into.trace.tokens, into.trace.target, edits=changes)
         logits = run.logits[0, position]
         assert frame.loc[part.title, ["difference", "restored", "says", "turns"]].to_dict() == {
             "difference": difference(logits),
             "restored": pytest.approx((difference(logits) - start) / (goal - start), abs=1e-12),
-            "says": into.subject.labels[int(logits.argmax())],
+            "says": into.adapter.labels[int(logits.argmax())],
             "turns": int(logits.argmax()) == a,
         }
     assert (frame["restored"].abs() > 0.01).sum() > 3
@@ -121,8 +121,8 @@ def test_incompatible_runs_are_refused_with_the_reason() -> None:
     decoder, _ = duel("decoder", norm="pre")
     [step] = one.target_positions
     wide = random_variant("wide", "encoder", model={"d_model": 19})
-    assert isinstance(one.subject, TaskModel)
-    twin = variant_of("twin", one.subject.model, one.subject.task)
+    assert isinstance(one.adapter, TaskModel)
+    twin = variant_of("twin", one.adapter.model, one.adapter.task)
     broad, same = (decode_steps(variant, SOURCE)[step] for variant in (wide, twin))
     longer = decode_steps(variant_of("whole", twin.model, twin.task), [1, 2, 3, 4, 5, 6])[step]
     assert patching_incompatibility(one, other) is None
@@ -166,15 +166,15 @@ TEXTS = ("the cat sat on the mat", "the dog sat on the mat")
 
 def pair_of(architecture: str, **model: Any) -> MinimalPair:
     """Pair two inputs of a random model that differ in their third symbol."""
-    subject = random_variant("model", architecture, model=model).subject
-    return MinimalPair.of(read(subject, "3 7 1 4 2"), read(subject, "3 7 5 4 2"))
+    adapter = random_variant("model", architecture, model=model).adapter
+    return MinimalPair.of(read(adapter, "3 7 1 4 2"), read(adapter, "3 7 5 4 2"))
 
 
 def by_hand(pair: MinimalPair, changes: list[Edit]) -> float:
     """Return the share that changes of this run restore, from running the model itself."""
     run = pair.reading
-    assert isinstance(run.subject, TaskModel)
-    logits = record(run.subject.model, run.trace.tokens, run.trace.target, edits=changes).logits[0, pair.position]
+    assert isinstance(run.adapter, TaskModel)
+    logits = record(run.adapter.model, run.trace.tokens, run.trace.target, edits=changes).logits[0, pair.position]
     one, other = pair.answers
     here, there = (r.logits[0, pair.position] for r in (run, pair.source))
     start, goal = ((at[one] - at[other]).item() for at in (here, there))
@@ -206,9 +206,9 @@ def test_each_cell_matches_a_replacement_made_by_hand(architecture: str, part: P
 
 @pytest.mark.parametrize("family", ["GPT-J", "T5"])
 def test_batched_patching_of_external_models_matches_single_edits(family: str) -> None:
-    subject = HuggingFaceModel.open(FAMILIES[family].make(), tokenizer())
-    target = " >> the mat sat" if subject.shape.is_pair else ""
-    a, b = (read(subject, text + target) for text in TEXTS)
+    adapter = HuggingFaceModel.open(FAMILIES[family].make(), tokenizer())
+    target = " >> the mat sat" if adapter.shape.is_encoder_decoder else ""
+    a, b = (read(adapter, text + target) for text in TEXTS)
     pair = MinimalPair.of(a, b)
     for part in PARTS:
         some = cells(pair, part)[1::29]
@@ -216,7 +216,7 @@ def test_batched_patching_of_external_models_matches_single_edits(family: str) -
         for cell, share in zip(some, shares, strict=True):
             value = a[cell.name].clone()
             value[0][cell.where] = b[cell.name][0][cell.where]
-            run = a.subject.record(a.example, edits=[edits.replace(cell.name, value)], keep=("logits",))
+            run = a.adapter.record(a.example, edits=[edits.replace(cell.name, value)], keep=("logits",))
             assert share == pytest.approx((pair.measure(run.logits).item() - pair.start) / pair.gap, abs=1e-4)
         assert max(map(abs, estimated(pair, some))) > 1e-4
 
@@ -288,7 +288,7 @@ def test_invalid_pairs_and_options_are_refused_with_the_reason() -> None:
 def test_the_default_answers_are_the_predictions_of_the_two_runs() -> None:
     a, b = (read("checkpoints/reverse", text) for text in ("3 7 12 5", "3 7 13 5"))
     pair = MinimalPair.of(a, b)
-    labels = a.subject.labels
+    labels = a.adapter.labels
     assert pair.position == 1  # the mirror position of the difference
     assert tuple(labels[token] for token in pair.answers) == ("12", "13")
     assert pair.start > 0 > pair.goal
@@ -299,12 +299,12 @@ def test_the_default_answers_are_the_predictions_of_the_two_runs() -> None:
 
 @pytest.mark.parametrize("name", ["brackets", "characters"])
 def test_a_counterpart_differs_in_one_token_that_matters(name: str) -> None:
-    subject = adapter_of(f"checkpoints/{name}")
-    one = subject.input.read(subject.input.default)
-    other = one_token_changed(subject, one)
+    adapter = adapter_of(f"checkpoints/{name}")
+    one = adapter.input.read(adapter.input.default)
+    other = one_token_changed(adapter, one)
     assert other is not None
     assert sum(a != b for a, b in zip(one, other, strict=True)) == 1
-    pair = MinimalPair.of(read(subject, one), read(subject, other))
+    pair = MinimalPair.of(read(adapter, one), read(adapter, other))
     assert abs(pair.gap) > LEAST
     if pair.reading.has_right_answer:
         assert pair.reading.answer != pair.source.answer

@@ -106,7 +106,7 @@ def test_attention_to_padding_is_measured_if_there_is_padding() -> None:
 
 def test_the_output_norm_matches_what_a_head_adds_to_the_stream() -> None:
     reading = reading_of()
-    z, weight = reading[f"{PATH}.z"], reading.subject.weights.projection(PATH).weight.unflatten(0, (HEADS, 7))
+    z, weight = reading[f"{PATH}.z"], reading.adapter.weights.projection(PATH).weight.unflatten(0, (HEADS, 7))
     added = torch.einsum("bhqv,hvd->bhqd", z, weight).norm(dim=-1).mean(dim=(0, 2))
     torch.testing.assert_close(measure(reading).heads[PATH]["output_norm"], added.detach(), rtol=1e-4, atol=1e-5)
 

@@ -66,10 +66,10 @@ def tiny_subject(architecture: str = "encoder") -> TaskModel:
 
 def tiny_survey(monkeypatch: pytest.MonkeyPatch, architecture: str, n: int, seed: int, batch: int) -> Survey:
     """Run a survey that keeps three inputs for each neuron, with `batch` inputs per batch."""
-    subject = tiny_subject(architecture)
+    adapter = tiny_subject(architecture)
     monkeypatch.setattr(feed_forward, "BEST", 3)
-    monkeypatch.setattr(feed_forward, "MAX_TOKENS_AT_ONCE", batch * max(subject.task.longest))
-    return survey(subject, n, seed)
+    monkeypatch.setattr(feed_forward, "MAX_TOKENS_AT_ONCE", batch * max(adapter.task.longest))
+    return survey(adapter, n, seed)
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
@@ -77,7 +77,7 @@ def test_a_survey_is_the_sum_of_single_runs(architecture: str, monkeypatch: pyte
     """Each sampled input is run again alone, without padding, and counted in plain loops."""
     n = 23
     found = tiny_survey(monkeypatch, architecture, n, 7, batch=10)
-    model, task = found.subject.model, found.subject.task
+    model, task = found.adapter.model, found.adapter.task
     fired: dict[str, list[int]] = {path: [0] * 8 for path in feed_forward_paths(model)}
     peaks: dict[str, list[list[tuple[float, int, int]]]] = {path: [[] for _ in range(8)] for path in fired}
     places = dict.fromkeys(fired, 0)
@@ -111,14 +111,14 @@ def test_a_large_model_is_surveyed_over_fewer_inputs() -> None:
 
 
 def test_a_survey_can_be_repeated_from_its_recipe(tmp_path: Path) -> None:
-    subject = tiny_subject()
-    xformer.save(xformer.Checkpoint(subject.model, subject.task), tmp_path)
+    adapter = tiny_subject()
+    xformer.save(xformer.Checkpoint(adapter.model, adapter.task), tmp_path)
     found = survey(tmp_path, 30, 2)
     again = eval(str(found.recipe), {"xformer": xformer})
     assert again.layers["encoder.0.ffn"].fired.equal(found.layers["encoder.0.ffn"].fired)
     assert again.inputs == found.inputs != survey(tmp_path, 30, 3).inputs
     with pytest.raises(InputError, match="'model' has no task"):
-        survey(BareModel(subject.model), 30)  # pyright: ignore[reportArgumentType]
+        survey(BareModel(adapter.model), 30)  # pyright: ignore[reportArgumentType]
 
 
 def test_exciting_inputs_are_the_peaks_of_the_survey(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +270,7 @@ def test_a_strongly_negative_gated_neuron_is_active_and_one_that_writes_nothing_
     assert table["activity"].tolist() == pytest.approx(written[at].sort(descending=True).values[:4].tolist(), rel=1e-4)
     effect = direct_logit_effect(reading, 1, [3])[0]  # for a positive activation; this one is negative
     found = [first[name].split(" ")[0] for name in ("promotes", "suppresses")]
-    assert found == [reading.subject.labels[int(at)] for at in (effect.argmin(), effect.argmax())]
+    assert found == [reading.adapter.labels[int(at)] for at in (effect.argmin(), effect.argmax())]
     row = firing(reading).iloc[1]
     assert row[["dead", "neurons", "measure"]].tolist() == [2, 20, "written"]  # 4 and 5, not 3
     assert row["share_at_once"] == pytest.approx(18 / 20)

@@ -106,7 +106,7 @@ def test_a_loaded_variant_has_its_changes_and_its_recipe() -> None:
     again = eval(run[2].recipe, {"xformer": xformer})
     assert torch.equal(again.logits, run[2].logits)
     assert (again.target_positions, again.answer) == (run[2].target_positions, run[2].answer)
-    assert again.subject.name == "cut"
+    assert again.adapter.name == "cut"
     assert Variant.load(where, "own").recipe == f"xformer.analysis.Variant.load({where!r}, 'own')"
     assert decode_steps(random_variant("nowhere", "encoder"), SOURCE)[0].recipe is None
 
@@ -247,7 +247,7 @@ def test_steering_matches_a_hook_on_the_original_model() -> None:
         for _ in range(3):
             predicted.append(int(stock(input_ids=ids, use_cache=False).logits[0, -1].argmax()))
             ids = torch.cat([ids, torch.tensor([predicted[-1:]])], dim=1)
-    assert table["steered_says"].tolist() == [reading.subject.labels[token] for token in predicted]
+    assert table["steered_says"].tolist() == [reading.adapter.labels[token] for token in predicted]
     assert table["says"].tolist() != table["steered_says"].tolist()
 
 

@@ -43,21 +43,21 @@ def test_batched_predictions_match_single_images(model: Transformer) -> None:
 
 
 @pytest.fixture(scope="module")
-def subject(model: Transformer) -> TaskModel:
+def adapter(model: Transformer) -> TaskModel:
     return TaskModel(model, Task(preset("digits").task))
 
 
-def test_mistakes_are_sorted_by_confidence(model: Transformer, subject: TaskModel) -> None:
-    read, wrong = predict_test_images(model), mistakes(xformer.read(subject, "test 3"))
+def test_mistakes_are_sorted_by_confidence(model: Transformer, adapter: TaskModel) -> None:
+    read, wrong = predict_test_images(model), mistakes(xformer.read(adapter, "test 3"))
     assert set(wrong["image"]) == {row.image for row in read.itertuples() if row.predicted != row.digit}
     assert wrong["probability"].is_monotonic_decreasing
 
 
-def test_filters_are_the_weights_and_components_reconstruct_them(model: Transformer, subject: TaskModel) -> None:
+def test_filters_are_the_weights_and_components_reconstruct_them(model: Transformer, adapter: TaskModel) -> None:
     filters = patch_weights(model)
     assert filters.shape == (64, 2, 2)
     assert filters[5, 1, 0] == model.embedding.weight[5, 2]
-    reading = xformer.read(subject, "test 3")
+    reading = xformer.read(adapter, "test 3")
     components = filter_components(reading)
     basis = torch.tensor(components["weight"].to_numpy()).view(4, 4)  # [axis, pixel]
     centred = filters.flatten(1).double() - filters.flatten(1).double().mean(dim=0)
@@ -76,17 +76,17 @@ def test_filters_are_the_weights_and_components_reconstruct_them(model: Transfor
         patch_filters(xformer.read(Transformer(preset("reverse").model), "3 7"))
 
 
-def test_classes_have_the_probabilities_of_the_digits(model: Transformer, subject: TaskModel) -> None:
+def test_classes_have_the_probabilities_of_the_digits(model: Transformer, adapter: TaskModel) -> None:
     p = record(model, digit_images()[1].pixels[3][None]).logits[0, 0].softmax(dim=-1)
-    table = classes(xformer.read(subject, "test 3"))
+    table = classes(xformer.read(adapter, "test 3"))
     assert table["digit"].tolist() == list("0123456789")
     assert table["probability"].tolist() == pytest.approx(p.tolist(), abs=1e-7)
     assert table.loc[table["right"], "digit"].tolist() == [str(digit_images()[1].digits[3].item())]
-    assert not classes(xformer.read(subject, "drawn 00g"))["right"].any()  # no right answer is known
+    assert not classes(xformer.read(adapter, "drawn 00g"))["right"].any()  # no right answer is known
 
 
-def test_a_survey_counts_blank_pixels_and_each_test_image_once(subject: TaskModel) -> None:
-    found = survey(subject, 2000, 1)
+def test_a_survey_counts_blank_pixels_and_each_test_image_once(adapter: TaskModel) -> None:
+    found = survey(adapter, 2000, 1)
     assert found.n_inputs == N_TEST
     assert [layer.n_positions for layer in found.layers.values()] == [17 * N_TEST] * 2
     assert {len(image) for image in found.inputs} == {64}

@@ -36,9 +36,9 @@ def reading_of(tokens: str, looks: dict[int, int]) -> Reading:
     for query, key in looks.items():
         scores[query, key] = 5.0
     x = torch.randn(1, len(words), 3, generator=torch.Generator().manual_seed(0))
-    subject = AnyModule.open(Looks(scores), x)
-    example = subject.to_example()
-    reading = Reading(subject, example, subject.record(example), has_right_answer=False)
+    adapter = AnyModule.open(Looks(scores), x)
+    example = adapter.to_example()
+    reading = Reading(adapter, example, adapter.record(example), has_right_answer=False)
     reading.__dict__["tokens_of"] = lambda stack=None: words
     return reading
 

@@ -60,7 +60,7 @@ def ran(architecture: str, variant: str, **edit: object) -> tuple[Transformer, T
 def test_the_lens_ends_in_the_models_own_logits(architecture: str, variant: str) -> None:
     model, trace = ran(architecture, variant)
     reading = from_trace(model, trace)
-    *others, last = map(reading.subject.unembed, stream(reading).values())
+    *others, last = map(reading.adapter.unembed, stream(reading).values())
     assert torch.equal(last, trace.logits)  # the same operations on the same numbers: bitwise equal
     assert len(others) == len(stream_steps(reading))
     assert all(not torch.allclose(other, trace.logits, atol=0.1) for other in others)
@@ -254,11 +254,11 @@ def reading_of(family: str, *changes: object) -> Reading:
     for weight in model.parameters():
         if weight.dim() == 1:
             weight.data += 0.3 * torch.randn(weight.shape, generator=draw)
-    subject = HuggingFaceModel.open(model, object())
+    adapter = HuggingFaceModel.open(model, object())
     inputs = example_inputs(model, 4)
     stream, target = inputs["input_ids"], inputs.get("decoder_input_ids")
     example = Example((), (), stream, target, stream, stream if target is None else target)
-    return from_trace(subject, subject.record(example, edits=changes))  # pyright: ignore[reportArgumentType]
+    return from_trace(adapter, adapter.record(example, edits=changes))  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("family", ["BART", "Gemma2", "GPT-NeoX", "T5"])
@@ -286,7 +286,7 @@ def test_a_parallel_block_has_a_single_point_of_the_stream() -> None:
     added = norms(reading).query("what == 'added' and depth == 2 and position == 1")["length"].item()
     before, after = list(points.values())[1:]
     assert added == pytest.approx(float((after - before)[0, 1].norm()), rel=1e-4)
-    torch.testing.assert_close(reading.subject.unembed(after), reading.logits, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(reading.adapter.unembed(after), reading.logits, rtol=1e-4, atol=1e-4)
 
 
 def test_the_lens_gives_no_verdict_on_the_token_after_a_text() -> None:
@@ -305,7 +305,7 @@ def test_answer_path_has_probability_rank_and_contribution_at_each_point() -> No
     path = answer_path(reading, position=3)
     answer = reading.explained(3)
     for row, x in zip(path.to_dict("records"), stream(reading).values(), strict=True):
-        p = reading.subject.unembed(x)[0, 3].softmax(dim=-1)
+        p = reading.adapter.unembed(x)[0, 3].softmax(dim=-1)
         assert row["answer_probability"] == pytest.approx(p[answer].item(), rel=1e-5)
         assert row["rank"] == p.argsort(descending=True).tolist().index(answer) + 1
     parts = attribution(reading, position=3, lead=True)

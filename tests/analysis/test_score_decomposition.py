@@ -168,9 +168,11 @@ def test_edited_queries_are_refused() -> None:
 def test_sublayers_that_rounding_hides_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """If only the attention of a block was found in bfloat16, its output may be that of the feed-forward layer."""
     reading = of_family("Llama", to=torch.bfloat16)
-    shape = reading.subject.shape
-    less = dataclasses.replace(shape, sites=tuple(site for site in shape.sites if site.path != "decoder.0.ffn"))
-    monkeypatch.setitem(vars(reading.subject), "shape", less)
+    shape = reading.adapter.shape
+    less = dataclasses.replace(
+        shape, layer_paths=tuple(site for site in shape.layer_paths if site.path != "decoder.0.ffn")
+    )
+    monkeypatch.setitem(vars(reading.adapter), "shape", less)
     reason = "In layer 1 attention and feed-forward could not be separated, because .* is rounded to bfloat16"
     with pytest.raises(UnavailableError, match=reason):
         score_attribution(reading, layer=1, head=0, query=4, key=2)

@@ -87,6 +87,6 @@ class Reversed(AddPositions):
 def test_the_diagnosis_checks_the_bias(architecture: str) -> None:
     model = build(architecture=architecture, positions="t5").float()
     broken = replace_modules(model, AddPositions, Reversed)
-    for subject, expected in ((model, set()), (broken, {"wrong-turn"})):
-        findings = diagnose(xformer.record(subject, *inputs(model)), model=subject).findings
+    for adapter, expected in ((model, set()), (broken, {"wrong-turn"})):
+        findings = diagnose(xformer.record(adapter, *inputs(model)), model=adapter).findings
         assert {one.kind for one in findings if one.severity == "error"} == expected

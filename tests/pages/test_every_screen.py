@@ -92,15 +92,15 @@ INPUTS = {"reverse-small": "3 7 12 9", "reverse-seq2seq": "3 7 12 9", "reverse-d
 
 @pytest.mark.parametrize("model", INPUTS)
 def test_every_change_runs_or_waits_on_every_shorter_input(model: str) -> None:
-    subject = models.subject(model)
-    shape, longest = subject.shape, subject.input.read(INPUTS[model])
+    adapter = models.adapter(model)
+    shape, longest = adapter.shape, adapter.input.read(INPUTS[model])
     cells = [(0, 0), (1, 0), (3, 2), (5, 4), (shape.max_len - 1, 0), (0, shape.max_len - 1)]
     changes = [f"{kind}:{path}.*.{q}-{k}" for kind in ("cut", "open") for path in shape.heads for q, k in cells]
     changes += [f"token:{at}.1" for at in (0, 3, 15)] + [f"ablate:{path}.0" for path in shape.heads] + ["positions:off"]
     n_waiting = []
     for length in range(len(longest), 0, -1) if not shape.image else [len(longest)]:
         wanted = parse(",".join(changes), shape)
-        view = View(model, longest[:length], "causal", subject, wanted).with_fitting_changes()
+        view = View(model, longest[:length], "causal", adapter, wanted).with_fitting_changes()
         assert {*view.interventions, *view.waiting} == {*wanted}
         assert view.changed() is not None
         n_waiting.append(len(view.waiting))

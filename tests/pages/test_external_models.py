@@ -49,7 +49,7 @@ def test_link_opens_model_and_code_hides_paths(open_page: Open, monkeypatch: pyt
     verified = "Verified against the original model: every step of its attention can be read and changed."
     assert any(verified in plain(caption.value) for caption in app.caption)
     assert models.external_store.open_ids() == [TINY]
-    assert models.subject(TINY) is models.subject(TINY)  # one copy is shared
+    assert models.adapter(TINY) is models.adapter(TINY)  # one copy is shared
     assert link.items() <= dict(app.query_params.items()).items()
     monkeypatch.setenv("XFORMER_MODEL", str(served / "tiny-llama"))
     assert open_page(PAGE).selectbox(key="model").value == TINY  # a new visitor gets the operator's choice

@@ -160,8 +160,8 @@ def test_overall_similarity_is_noted_only_where_it_is_high() -> None:
 
 
 def test_a_class_is_shown_with_its_probability_and_not_judged(open_page: Open) -> None:
-    reading = xformer.read(models.subject(VISION), "flower")  # pyright: ignore
-    module, pixels = reading.subject.opened.module, reading.example.arguments["pixel_values"]  # pyright: ignore
+    reading = xformer.read(models.adapter(VISION), "flower")  # pyright: ignore
+    module, pixels = reading.adapter.opened.module, reading.example.arguments["pixel_values"]  # pyright: ignore
     with torch.no_grad():
         p = module(pixel_values=pixels).logits[0].softmax(dim=-1)
     (first, second, third), order = p.topk(3).values.tolist(), p.topk(3).indices.tolist()

@@ -89,7 +89,7 @@ def test_measure_of_activity_is_explained(open_page: Open, monkeypatch: pytest.M
         raise UnavailableError("unknown")
 
     if is_unknown:
-        weights = type(xformer.read(ROOT / "checkpoints/reverse", "3 7").subject.weights)
+        weights = type(xformer.read(ROOT / "checkpoints/reverse", "3 7").adapter.weights)
         monkeypatch.setattr(weights, "projection", unavailable)
     app = open_page(PAGE, model="reverse", picture="firing", over="input")
     assert ("so activity is |activation|." in text(app)) == is_unknown

@@ -67,8 +67,8 @@ EDITS = [("reverse", "3 7 12", 0, "", "7 12"), ("reverse", "3", 1, "8", "3 8"), 
 @pytest.mark.usefixtures("untrained")
 def test_editing_a_token_in_place_changes_the_typed_text() -> None:
     for name, typed, at, text, then in EDITS:
-        subject = models.subject(name)
-        pieces = kind_of(subject).pieces(xformer.read(subject, typed))
+        adapter = models.adapter(name)
+        pieces = kind_of(adapter).pieces(xformer.read(adapter, typed))
         assert edited(pieces.texts, at, text) == then
 
 

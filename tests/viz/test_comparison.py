@@ -102,11 +102,11 @@ def test_lens_shows_the_likeliest_tokens_and_where_they_diverge() -> None:
 
 def test_patching_bars_are_sorted_in_the_hues_of_their_heads() -> None:
     both = analysis.patching(PATCHED)
-    frame = both[both["source"] == PATCHED[0].subject.name]
+    frame = both[both["source"] == PATCHED[0].adapter.name]
     shown = [row for row in rows(viz.patching(PATCHED, dark=True)) if "part" in row]
     assert [row["restored"] for row in shown] == frame["restored"].head(20).tolist()
     assert all(row["hue"] == theme.head_hue(row["head"] - 1, True) for row in shown if row["head"])
     assert ["⇒" in row["text"] for row in shown] == [row["turns"] for row in shown]
     assert any(row["turns"] for row in shown)
     there = [row for row in rows(viz.patching(PATCHED, out_of=1, table=both, dark=True)) if "part" in row]
-    assert {row["source"] for row in there} == {PATCHED[1].subject.name}
+    assert {row["source"] for row in there} == {PATCHED[1].adapter.name}

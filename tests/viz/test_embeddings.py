@@ -52,7 +52,7 @@ class Named(BareModel):
 
 def test_projection_in_space_has_the_same_points_and_escapes_markup() -> None:
     reading = xformer.read(random_model("encoder"), [3, 10, 3])
-    reading = replace(reading, subject=Named(random_model("encoder")))
+    reading = replace(reading, adapter=Named(random_model("encoder")))
     rest, shown = viz.projection(reading, axes=3, dark=True).data
     assert (len(rest.x), len(shown.x)) == (9, 2)
     for index, axis in enumerate("xyz"):

@@ -96,7 +96,7 @@ def test_photograph_is_the_models_input() -> None:
     array = np.random.default_rng(0).integers(0, 256, (12, 12, 3), np.uint8)
     image = Image.fromarray(array)  # already the input size: nothing is resized
     reading = xformer.read(MEMBERS["ViTModel"].make(), image)
-    source = reading.subject.input
+    source = reading.adapter.input
     assert isinstance(source, PatchedImage)
     assert np.abs(source.shown(source.pixels(image)[1][0]).astype(int) - array).max() <= 1
     url = photograph_url(reading).partition(",")[2]

@@ -31,7 +31,7 @@ def test_lens_shows_the_likeliest_token_of_every_cell() -> None:
     shown = {(row["point"], row["position"]): row for row in all_rows(chart)}
     reading = from_trace(MODEL, trace)
     for point, x in stream(reading).items():
-        for position, p in enumerate(reading.subject.unembed(x)[0].softmax(-1)):
+        for position, p in enumerate(reading.adapter.unembed(x)[0].softmax(-1)):
             row = shown[point, position]
             token = LABELS[int(p.argmax())]
             assert row["place"] == f"{position} · {int(trace.tokens[0, position])}"

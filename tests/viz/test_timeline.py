@@ -78,15 +78,15 @@ def test_frame_has_the_predictions_patterns_and_scores_of_the_model(architecture
     task = tiny_task(architecture)
     model = Transformer(tiny_model(task, n_layers=2), torch.Generator().manual_seed(3)).eval()
     example = task.example([3, 1, 4, 1])
-    subject = TaskModel(model, task)
-    reading = Reading(subject, example, subject.record(example))
+    adapter = TaskModel(model, task)
+    reading = Reading(adapter, example, adapter.record(example))
     seen = timeline_frame(reading, 40)
     inputs = [example.stream] if example.target is None else [example.stream, example.target]
     with torch.no_grad():
         logits = model(*inputs)[0]
     wanted = [(i, token) for i, token in enumerate(example.labels[0].tolist()) if token >= 0]
     assert seen.step == 40
-    assert list(seen.says) == [subject.labels[int(logits[i].argmax())] for i, _ in wanted]
+    assert list(seen.says) == [adapter.labels[int(logits[i].argmax())] for i, _ in wanted]
     assert list(seen.right) == [int(logits[i].argmax()) == token for i, token in wanted]
     assert list(seen.probability) == pytest.approx([logits[i].softmax(-1).max().item() for i, _ in wanted], abs=1e-5)
     for path, codes in seen.planes.items():
@@ -148,7 +148,7 @@ def test_title_has_the_scores_of_the_head_and_of_the_best_one(trained: Reading, 
 
 
 def test_still_has_both_curves_the_marks_and_the_shown_step(untrained: Reading, trained: Reading) -> None:
-    runs, task = {0: untrained, 500: untrained, 1000: trained}, trained.subject.task  # type: ignore[attr-defined]
+    runs, task = {0: untrained, 500: untrained, 1000: trained}, trained.adapter.task  # type: ignore[attr-defined]
     frames = [timeline_frame(reading, step) for step, reading in runs.items()]
     layers = layers_of(task, trained.example, frames)
     curve, read = [(0, 0.0), (400, 0.25), (1000, 1.0)], of_input(task, trained.example)

@@ -342,7 +342,7 @@ class Gradients(Mapping[str, Tensor]):
 
 @torch.inference_mode(False)
 def gradients(
-    subject: ModelAdapter, example: Example, measure: Measure, names: Sequence[str], edits: Sequence[Edit] = ()
+    adapter: ModelAdapter, example: Example, measure: Measure, names: Sequence[str], edits: Sequence[Edit] = ()
 ) -> Gradients:
     """Compute the gradient of `measure` with respect to each activation that matches a glob of `names`, in a run under `edits`.
 
@@ -353,7 +353,7 @@ def gradients(
         InputError: The measure is not a single number that depends on the logits.
     """
     seen: dict[str, Tensor] = {}
-    logits = subject.record(example, edits=[*edits, *(Watch(name, seen) for name in names)], keep=("logits",)).logits
+    logits = adapter.record(example, edits=[*edits, *(Watch(name, seen) for name in names)], keep=("logits",)).logits
     if not seen:
         raise EditError(f"No activation that matches {', '.join(names)} has a gradient; use a name like '*.z'.")
     with torch.enable_grad():

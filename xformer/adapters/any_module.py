@@ -89,7 +89,7 @@ class AnyModule(ExternalAdapter):
     def to_example(self, inputs: Any = None) -> Example:
         """The inputs that the module is called with, as an example without reference outputs."""
         stream = self._positions(self.shape.attention[0].stack, 0)
-        target = self._positions("decoder", 1) if self.shape.is_pair else None
+        target = self._positions("decoder", 1) if self.shape.is_encoder_decoder else None
         return Example.unlabelled(stream, target, arguments=self.inputs)
 
     def inputs_of(self, example: Example) -> Inputs:
@@ -128,7 +128,7 @@ class AnyModule(ExternalAdapter):
 
     def _positions(self, stack: str, index: int) -> Int[Tensor, "1 pos"]:
         """The tokens that a stack reads, or position numbers."""
-        streams = _tensors(self.inputs) if self.shape.is_pair else _ids_of(self.inputs)
+        streams = _tensors(self.inputs) if self.shape.is_encoder_decoder else _ids_of(self.inputs)
         added = self.shape.added if index == 0 else (0, 0)
         if index < len(streams) and not streams[index].is_floating_point():
             return with_added(streams[index].cpu(), added)

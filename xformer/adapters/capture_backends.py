@@ -29,7 +29,7 @@ from xformer.adapters.layout import Layout
 from xformer.adapters.on_demand import DeferredAttention, SpyTape, tensors_in
 from xformer.adapters.probe import ActiveRun, active_run
 from xformer.errors import EditError, InputError
-from xformer.site import Kind, Site, Stack
+from xformer.layer_path import Kind, LayerPath, Stack
 from xformer.tape import SILENT, AnyTape, Tape
 
 Backend = Literal["attention_function", "softmax", "returned_weights"]
@@ -257,24 +257,24 @@ def requesting_attention(module: nn.Module, inputs: dict[str, Any]) -> dict[str,
     return inputs | {"output_attentions": True} if is_transformers else inputs
 
 
-def returned_patterns(output: Any, stack: Stack | None = None) -> dict[Site, Pattern]:
+def returned_patterns(output: Any, stack: Stack | None = None) -> dict[LayerPath, Pattern]:
     """Find the attention weights in a model's output, in the order of the layers.
 
     Tensors whose rows are not distributions are skipped. `stack` is the stack of a model that has only one. None: detect it; a
     model without weight on later keys counts as a decoder.
     """
-    found: dict[Site, Pattern] = {}
+    found: dict[LayerPath, Pattern] = {}
     if getattr(output, "encoder_attentions", None) is not None:
         for name, side, kind in _NAMED:
             given = getattr(output, name, None) or ()
-            found |= {Site(side, layer, kind): one for layer, one in enumerate(given) if is_pattern(one)}
+            found |= {LayerPath(side, layer, kind): one for layer, one in enumerate(given) if is_pattern(one)}
     else:
         named = getattr(output, "attentions", None)
         every = [one for one in (tensors_in(output) if named is None else named) if is_pattern(one)]
         if stack is None:
             own = [one for one in every if one.shape[-1] == one.shape[-2] > 1]
             stack = "decoder" if own and not any(bool(one.triu(1).any()) for one in own) else "encoder"
-        found = {Site(stack, at, "attn"): one if one.dim() == 4 else one[:, None] for at, one in enumerate(every)}
+        found = {LayerPath(stack, at, "attn"): one if one.dim() == 4 else one[:, None] for at, one in enumerate(every)}
     return dict(sorted(found.items(), key=lambda one: (one[0].stack != "encoder", one[0].layer, one[0].is_cross)))
 
 
@@ -283,8 +283,8 @@ def returned_layout(output: Any) -> Layout:
     sites = tuple(returned_patterns(output))
     if not sites:
         raise InputError("It returns no attention weights either.")
-    is_pair = len({site.stack for site in sites}) == 2
-    return Layout(sites, tuple(("", index) for index in range(len(sites))), is_pair=is_pair)
+    is_encoder_decoder = len({site.stack for site in sites}) == 2
+    return Layout(sites, tuple(("", index) for index in range(len(sites))), is_encoder_decoder=is_encoder_decoder)
 
 
 def is_pattern(one: Any) -> bool:

@@ -32,7 +32,7 @@ from xformer.adapters.layout import blocks as blocks_of
 from xformer.adapters.offload import device_of, own_weight
 from xformer.adapters.probe import Attention, Call, Origin, Origins, Probe, Streams, is_causal, running
 from xformer.errors import InputError
-from xformer.site import Kind, Site, Stack
+from xformer.layer_path import Kind, LayerPath, Stack
 
 
 def find_layout(
@@ -57,8 +57,8 @@ def find_layout(
     others = other_blocks(seen, blocks)
     if not is_chain(seen, sorted({*blocks.values(), *others})):  # module lists of the parts of one layer, not blocks
         blocks, others = {}, {}
-    layout = Layout((), tuple(_owner(seen, one) for one in seen.attentions), is_pair=n_target is not None)
-    sites: dict[int, Site] = {}
+    layout = Layout((), tuple(_owner(seen, one) for one in seen.attentions), is_encoder_decoder=n_target is not None)
+    sites: dict[int, LayerPath] = {}
     depth: Counter[Stack] = Counter()
     numbers: dict[int, int] = {}
 
@@ -87,9 +87,9 @@ def find_layout(
         kind: Kind = "attn"
         if stack == "decoder" and (n_target is not None or has_memory):
             kind = "cross_attn" if is_cross else "self_attn"
-        sites[index] = site = Site(stack, max(layer, 0), kind)
+        sites[index] = site = LayerPath(stack, max(layer, 0), kind)
         if kind == "attn" and site in [sites[one] for one in range(index)]:  # a second attention in an encoder's block
-            sites[index] = Site(stack, depth[stack], kind)
+            sites[index] = LayerPath(stack, depth[stack], kind)
             depth[stack] += 1
     layout.attention = tuple(sites[index] for index in range(len(seen.attentions)))
     sizes = [(one.n_query, one.n_key) for one in seen.attentions]
@@ -112,7 +112,7 @@ def _owner(seen: Probe, attention: Attention) -> tuple[str, int]:
 
 
 def numbered_axes(
-    sites: Sequence[Site], sizes: Sequence[tuple[int, int]], origins: Sequence[Origins] | None, streams: Streams
+    sites: Sequence[LayerPath], sizes: Sequence[tuple[int, int]], origins: Sequence[Origins] | None, streams: Streams
 ) -> frozenset[str]:
     """The axes of attentions whose positions are not those that their stack reads, as "encoder.0.attn.key".
 
@@ -163,7 +163,7 @@ def _stack_of(seen: Probe, attention: Attention, n_target: int, decoder: str | N
     return "decoder" if attention.n_query == n_target else "encoder"
 
 
-def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Site, Attention]]) -> None:
+def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[LayerPath, Attention]]) -> None:
     """Add the taps, norms and projections of one block."""
     call, site = seen.calls[block], members[0][0]
     at = f"{site.stack}.{site.layer}"
@@ -202,7 +202,7 @@ def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Site
         for one, _ in members:
             layout.norm_before.pop(one.path, None)
     if parts.feed_forward is not None:
-        ffn = Site(site.stack, site.layer, "ffn")
+        ffn = LayerPath(site.stack, site.layer, "ffn")
         layout.feed_forward.append(ffn)
         adds = parts.feed_forward.adds
         layout.taps.append(_output(parts.feed_forward, ffn.path))
@@ -246,7 +246,9 @@ def _projection(seen: Probe, attention: Attention, block: Call) -> Call | None:
     return next((call for call in after if call.output.numel()), None) if attention.z.numel() else None
 
 
-def _attention_inputs(layout: Layout, seen: Probe, block: Call, members: list[tuple[Site, Attention]]) -> Iterator[Tap]:
+def _attention_inputs(
+    layout: Layout, seen: Probe, block: Call, members: list[tuple[LayerPath, Attention]]
+) -> Iterator[Tap]:
     """Taps for the input of each query projection: the first matrix in the module that holds the attention."""
     for site, attention in members:
         for call in seen.inside(attention.parents[-1]):
@@ -257,7 +259,7 @@ def _attention_inputs(layout: Layout, seen: Probe, block: Call, members: list[tu
                 break
 
 
-def _norm_giving(seen: Probe, reads: Call, block: Call, site: Site) -> dict[str, str]:
+def _norm_giving(seen: Probe, reads: Call, block: Call, site: LayerPath) -> dict[str, str]:
     """The norm within a block whose output a module reads, by the site's path; empty if it reads the stream itself."""
     within = (call for call in seen.calls if block.begin < call.begin < reads.begin)
     return next(({site.path: call.path} for call in within if call.is_norm and feeds(call, reads)), {})
@@ -265,9 +267,9 @@ def _norm_giving(seen: Probe, reads: Call, block: Call, site: Site) -> dict[str,
 
 def name_ends(layout: Layout, seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, blocks: set[int]) -> None:
     """Add the taps before the first block and after the last."""
-    is_pair = n_target is not None
+    is_encoder_decoder = n_target is not None
     for stack, call, name in _embeddings(seen, ids, blocks, n_target, alone=layout.attention[0].stack):
-        layout.taps.append(Tap.at(call, "out", f"{stack}.{name}" if is_pair else name))
+        layout.taps.append(Tap.at(call, "out", f"{stack}.{name}" if is_encoder_decoder else name))
     for number, call in enumerate(filter(_is_rotation, seen.calls), start=1):
         layout.taps.append(Tap.at(call, "angles", "pos_angles" if number == 1 else f"pos_angles_{number}"))
     stacks: list[Stack] = list(dict.fromkeys(site.stack for site in layout.attention))

@@ -120,14 +120,14 @@ class HuggingFaceModel(HuggingFaceInputs):
         """
         if self.output not in ("next_token", "pair_next_token"):
             raise UnavailableError(f"{self.name} does not generate text: its output is {DESCRIBED[self.output]}.")
-        is_pair = self.shape.is_pair
-        read = example.target[:, :1] if is_pair and example.target is not None else example.stream
+        is_encoder_decoder = self.shape.is_encoder_decoder
+        read = example.target[:, :1] if is_encoder_decoder and example.target is not None else example.stream
         room = self.shape.max_len - read.shape[1]
         if room < 1:
             most = self.shape.max_len - 1
             raise InputError(f"{self.name} can extend at most {most} tokens, got {read.shape[1]}; remove some.")
-        wanted = n if n is not None else N_WRITTEN if is_pair else self.input.continuation_length
-        end = getattr(self.tokenizer, "eos_token_id", None) if is_pair else None
+        wanted = n if n is not None else N_WRITTEN if is_encoder_decoder else self.input.continuation_length
+        end = getattr(self.tokenizer, "eos_token_id", None) if is_encoder_decoder else None
         choose = Choice(sampling, generator)
         cache: dict[str, Any] = {"past_key_values": None, "length": 0}
         for position in range(min(wanted, room)):
@@ -145,7 +145,7 @@ class HuggingFaceModel(HuggingFaceInputs):
 
     def _continued(self, example: Example, so_far: Tensor) -> Inputs:
         """The arguments of the model for the tokens so far [1, pos]."""
-        stream, target = (example.stream, so_far) if self.shape.is_pair else (so_far, None)
+        stream, target = (example.stream, so_far) if self.shape.is_encoder_decoder else (so_far, None)
         return self.inputs_of(Example((), (), stream, target, so_far, so_far))
 
     @torch.no_grad()
@@ -153,7 +153,11 @@ class HuggingFaceModel(HuggingFaceInputs):
         """The logits of an unedited run; a model that caches keys and values reads new tokens only."""
         inputs, past, module = self._continued(example, so_far), {}, self.opened.module
         adds = self.shape.added != (0, 0) or hasattr(module, "active_peft_config")  # again in each call
-        if getattr(text_config(module), "use_cache", None) is not None and not self.shape.is_pair and not adds:
+        if (
+            getattr(text_config(module), "use_cache", None) is not None
+            and not self.shape.is_encoder_decoder
+            and not adds
+        ):
             n_cached = 0 if cache["past_key_values"] is None else cache["length"]
             inputs |= {"input_ids": so_far[:, n_cached:], "use_cache": True}
             past = {"past_key_values": cache["past_key_values"]}  # ours, so it is extended and not copied

@@ -87,13 +87,13 @@ class HuggingFaceInputs(ExternalAdapter):
         """The kind of input that the model reads."""
         if not self.reads_tokens:
             main = main_input(self.opened.module)
-            if main != "pixel_values" or self.shape.is_pair or self.shape.n_inputs:
+            if main != "pixel_values" or self.shape.is_encoder_decoder or self.shape.n_inputs:
                 return ArgumentsOnly(self.name, main)
             return PatchedImage(self.shape, self.image_processor, self.opened.module)
         if self.tokenizer is None:
             return NumbersInput()
         kind, default = TYPED.get(self.output, (PlainText, "The film was long, but I enjoyed every minute of it."))
-        if self.shape.is_pair:
+        if self.shape.is_encoder_decoder:
             kind, default = TextPair, "The house is small."
         elif self.output == "masked_token" and self.tokenizer.mask_token_id is not None:
             kind, default = TextWithGaps, f"Paris is the {self.tokenizer.mask_token} of France."
@@ -156,9 +156,9 @@ def _rows(model: HuggingFaceInputs, inputs: Any) -> list[Any]:
         if inputs.dim() not in (1, 2) or inputs.is_floating_point():
             raise InputError(f"Token ids are integers [pos] or [batch, pos], got {inputs.dtype} {list(inputs.shape)}.")
         return inputs.tolist() if inputs.dim() == 2 else [inputs.tolist()]
-    if model.shape.is_pair and (rows := pair_rows(inputs)) is not None:
+    if model.shape.is_encoder_decoder and (rows := pair_rows(inputs)) is not None:
         return rows
-    reads_two = model.shape.is_pair or model.output in ("answer_span", "next_sentence", "sequence_class")
+    reads_two = model.shape.is_encoder_decoder or model.output in ("answer_span", "next_sentence", "sequence_class")
     is_two = reads_two and isinstance(inputs, tuple) and len(inputs) == 2 and not isinstance(inputs[0], int)
     if isinstance(inputs, str) or is_two:
         return [inputs]
@@ -171,7 +171,7 @@ def _single(model: HuggingFaceInputs, inputs: Any) -> Example:
         raise InputError(f"{model.name} compares texts with images; pass {{'input_ids': …, 'pixel_values': …}}.")
     if isinstance(inputs, Tensor):
         inputs = inputs.tolist()
-    if model.output == "pair_next_token" or (model.shape.is_pair and model.output == "vectors"):
+    if model.output == "pair_next_token" or (model.shape.is_encoder_decoder and model.output == "vectors"):
         return _pair(model, inputs)
     if isinstance(inputs, tuple) and len(inputs) == 2 and all(isinstance(one, str) for one in inputs):
         _check_tokenizer(model)
@@ -180,7 +180,7 @@ def _single(model: HuggingFaceInputs, inputs: Any) -> Example:
     types = _token_types(model, example.stream)
     if types is not None:
         example = replace(example, arguments={"token_type_ids": types})
-    if model.shape.is_pair:
+    if model.shape.is_encoder_decoder:
         example = replace(example, target=_own_target(model, example))
     return _labelled(model, example)
 
@@ -365,7 +365,7 @@ def _of_arguments(model: HuggingFaceInputs, given: Mapping[str, Any]) -> Example
         is_numbered=is_numbered,
     )
     takes_target = "decoder_input_ids" in inspect.signature(model.opened.module.forward).parameters
-    if model.shape.is_pair and target is None and takes_target:
+    if model.shape.is_encoder_decoder and target is None and takes_target:
         example = replace(example, target=_own_target(model, example))
     masks = [name for name in ("attention_mask", "decoder_attention_mask") if name in arguments]
     if masks or not own_call.keys() <= {*ORDINARY, main_input(model.opened.module)}:

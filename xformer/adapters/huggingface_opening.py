@@ -147,7 +147,7 @@ def _with_another(model: nn.Module, example: Inputs, other: Inputs) -> tuple[lis
     tokens: dict[str, int] = {name: 1 for name in ("input_ids", main_input(model)) if _is_ids(other.get(name))}
     tokens |= {name: 2 for name in ("decoder_input_ids",) if _is_ids(other.get(name))}
     n_target, decoder = None, None
-    if is_pair(model):
+    if is_encoder_decoder(model):
         decoder = _decoder_path(model)
         first = next(value for value in example.values() if isinstance(value, Tensor))
         n_target = example.get("decoder_input_ids", first).shape[-1]
@@ -225,7 +225,7 @@ def n_inputs_of(inputs: Inputs) -> int:
     return next((len(value) for value in inputs.values() if isinstance(value, Tensor) and value.dim() > 1), 1)
 
 
-def is_pair(model: nn.Module) -> bool:
+def is_encoder_decoder(model: nn.Module) -> bool:
     """Whether an encoder and a decoder run in one pass."""
     config: Any = model.config
     return bool(getattr(config, "is_encoder_decoder", False)) and _decoder_path(model) is not None
@@ -317,7 +317,7 @@ def output_kind(model: nn.Module, returned: Any, inputs: Inputs) -> OutputKind:
         is_by_token = name.endswith("ForPreTraining") and logits.shape == inputs.get("input_ids", logits[:0]).shape
         kinds: dict[str, OutputKind] = {"pixel_values": "image_class", "input_ids": "sequence_class"}
         return "token_class" if is_by_token else kinds.get(main, "audio_class")
-    if is_pair(model) and (main != "pixel_values" or "decoder_input_ids" in inputs):
+    if is_encoder_decoder(model) and (main != "pixel_values" or "decoder_input_ids" in inputs):
         return "pair_next_token"
     if "input_ids" not in inputs and "inputs_embeds" not in inputs:
         if logits.dim() == 3 and main != "pixel_values":
@@ -354,7 +354,7 @@ def n_target_tokens_of(model: nn.Module) -> int:
 
 
 MAX_EXAMPLE_POSITIONS = 16_384
-"""Positions of an invented input: attention takes memory with their square. A vision transformer with 2048 × 2048 pixels has these."""
+"""Positions of an invented input, whose attention takes memory with their square: of 2048 × 2048 pixels in patches of 16."""
 
 
 def main_input(model: nn.Module) -> str:
@@ -410,7 +410,9 @@ def example_inputs(model: nn.Module, seed: int = 0) -> Inputs:
         inputs["input_ids"] = ids
     if "pixel_values" in takes and main == "input_ids" and hasattr(config, "vision_config") and _is_dual(model):
         inputs["pixel_values"] = image()
-    if is_pair(model) and not type(model).__name__.endswith(("ForSequenceClassification", "ForQuestionAnswering")):
+    if is_encoder_decoder(model) and not type(model).__name__.endswith(
+        ("ForSequenceClassification", "ForQuestionAnswering")
+    ):
         n_target_tokens = n_target_tokens_of(model) or n_tokens  # a translator may have two vocabularies
         inputs["decoder_input_ids"] = tokens(N_TARGET, usual[usual < n_target_tokens])
     return inputs
@@ -419,7 +421,8 @@ def example_inputs(model: nn.Module, seed: int = 0) -> Inputs:
 def _check_positions(n: int, what: str) -> None:
     if n > MAX_EXAMPLE_POSITIONS:
         raise InputError(
-            f"The configuration asks for {n:,} {what}, and an example may have {MAX_EXAMPLE_POSITIONS:,}; pass an input of your own."
+            f"The configuration asks for {n:,} {what}, and an example may have {MAX_EXAMPLE_POSITIONS:,}; "
+            "pass an input of your own."
         )
 
 

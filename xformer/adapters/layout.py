@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from xformer.adapters.offload import own_weight
 from xformer.adapters.probe import Attention, Call, Probe
-from xformer.site import Site, Stack
+from xformer.layer_path import LayerPath, Stack
 
 CLOSE = 1e-4
 """The largest allowed difference between two tensors that count as equal, relative to the largest entry."""
@@ -112,12 +112,12 @@ class Tap:
 class Layout:
     """The located parts of a model."""
 
-    attention: tuple[Site, ...]
+    attention: tuple[LayerPath, ...]
     """The site of each attention, in call order."""
     owner_calls: tuple[tuple[str, int], ...]
     """The module that holds each attention, and the number of the call."""
     taps: list[Tap] = field(default_factory=list)
-    feed_forward: list[Site] = field(default_factory=list)
+    feed_forward: list[LayerPath] = field(default_factory=list)
     without_attention: list[tuple[Stack, int]] = field(default_factory=list)
     """The stack and number of each block without attention."""
     norms: dict[str, Literal["pre", "post", "parallel"]] = field(default_factory=dict)
@@ -131,7 +131,7 @@ class Layout:
     """The output projection of each layer's heads or neurons, by its path, where it is one matrix."""
     norm_after: dict[str, str] = field(default_factory=dict)
     """The norm on the stream after a layer's output is added, by the layer's path."""
-    is_pair: bool = False
+    is_encoder_decoder: bool = False
     """Whether the stacks are the encoder and the decoder of an encoder-decoder."""
     numbered: frozenset[str] = frozenset()
     """The axes of attentions whose positions are not those that their stack reads; see `find_layout.numbered_axes`."""
@@ -146,7 +146,7 @@ class Layout:
         return tuple(site.path for site in self.attention)
 
     @property
-    def sites(self) -> tuple[Site, ...]:
+    def layer_paths(self) -> tuple[LayerPath, ...]:
         """Attention and feed-forward layers, in the order of the computation."""
         order = {site: index for index, site in enumerate(self.attention)}
         stacks = list(dict.fromkeys(site.stack for site in self.attention))

@@ -295,7 +295,7 @@ def added_bytes(shape: ModelShape, n: int, n_target: int = 0) -> int:
     """The part of `recorded_bytes` outside attention: the stream, its summands and the neurons, without logits."""
     return BYTES_PER_FLOAT * sum(
         3 * _queries(site.stack, n, n_target) * (shape.d_model + shape.neurons.get(site.path, 0))
-        for site in shape.sites
+        for site in shape.layer_paths
     )
 
 

@@ -40,8 +40,8 @@ from xformer.adapters.probe import ActiveRun, Probe, Streams, origins_of, probe,
 from xformer.edits import Edit
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.formatting import error_message
+from xformer.layer_path import LayerPath, after
 from xformer.model_shape import READ_ONLY, ModelShape
-from xformer.site import Site, after
 from xformer.tape import SILENT, Tape, graph_of
 from xformer.tasks.task import Example
 from xformer.trace import Trace, first_nan
@@ -337,7 +337,7 @@ def _located(opened: OpenedModel, examples: Sequence[Inputs], ids: tuple[Tensor,
     return replace(opened, layout=layout, head=head)
 
 
-def _sizes(patterns: Mapping[Site, Tensor]) -> list[tuple[int, int]]:
+def _sizes(patterns: Mapping[LayerPath, Tensor]) -> list[tuple[int, int]]:
     return [(one.shape[-2], one.shape[-1]) for one in patterns.values()]
 
 
@@ -594,13 +594,13 @@ def shape_of(
     added: tuple[int, int] = (0, 0),
 ) -> ModelShape:
     """The shape of a model, from a run that kept everything. `n_inputs` is the size of the input vocabulary."""
-    layout, sites = opened.layout, opened.layout.sites
+    layout, sites = opened.layout, opened.layout.layer_paths
     stream = next((run[name] for name in run if name.endswith(("resid_pre", "attn.out", "attn.in"))), None)
     norms = set(layout.norms.values())
     norm: Literal["pre", "post", "none"] = "post" if "post" in norms else "pre" if norms else "none"
     return ModelShape(
         architecture="encoder-decoder"
-        if layout.is_pair and len({site.stack for site in sites}) == 2
+        if layout.is_encoder_decoder and len({site.stack for site in sites}) == 2
         else sites[-1].stack,
         is_causal=is_causal,
         d_model=0 if stream is None else stream.shape[-1],
@@ -610,7 +610,7 @@ def shape_of(
         max_len=max_len or WITHOUT_LIMIT,
         added=added,
         n_inputs=n_inputs,
-        sites=sites,
+        layer_paths=sites,
         heads={site.path: run[f"{site.path}.pattern"].shape[1] for site in sites if site.is_attention},
         neurons={site.path: run[name].shape[-1] for site in sites if (name := f"{site.path}.post") in run},
         norm=norm,

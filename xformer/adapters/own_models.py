@@ -24,12 +24,12 @@ from xformer.adapters.adapter import (
 from xformer.decoding import Step, continue_text, decode
 from xformer.edits import Edit
 from xformer.errors import InputError, UnavailableError
+from xformer.layer_path import LayerPath
 from xformer.layers.embedding import PatchEmbedding, TokenEmbedding
 from xformer.layers.stack import PostNorm, PreNorm
 from xformer.memory import peak_bytes
 from xformer.model import Transformer
 from xformer.model_shape import ModelShape
-from xformer.site import Site
 from xformer.tasks.task import Example, Task, batch_rows, id_list, pair_rows
 from xformer.trace import Trace, record
 
@@ -63,22 +63,22 @@ class BareModel(WithoutTask):
 
     def to_example(self, inputs: Any) -> Example:
         """Convert tokens to an example; several inputs become a batch. Raises `InputError` for invalid tokens."""
-        is_pair = self.model.config.architecture == "encoder-decoder"
-        if (rows := (pair_rows(inputs) if is_pair else None) or batch_rows(inputs)) is not None:
+        is_encoder_decoder = self.model.config.architecture == "encoder-decoder"
+        if (rows := (pair_rows(inputs) if is_encoder_decoder else None) or batch_rows(inputs)) is not None:
             return Example.batch([self.to_example(one) for one in rows], self.model.config.pad_token or 0)
         return self._single(inputs.flatten().tolist() if isinstance(inputs, Tensor) else inputs)
 
     def _single(self, inputs: Any) -> Example:
-        is_pair = self.model.config.architecture == "encoder-decoder"
+        is_encoder_decoder = self.model.config.architecture == "encoder-decoder"
         source, target = inputs, ()
         if isinstance(inputs, str):
             source, _, target = inputs.partition(">")
-        elif is_pair and isinstance(inputs, tuple) and len(inputs) == 2 and not isinstance(inputs[0], int):
+        elif is_encoder_decoder and isinstance(inputs, tuple) and len(inputs) == 2 and not isinstance(inputs[0], int):
             source, target = inputs
-        if is_pair and not len(target.strip() if isinstance(target, str) else target):
+        if is_encoder_decoder and not len(target.strip() if isinstance(target, str) else target):
             raise InputError("An encoder-decoder reads two sequences, like '3 7 12 > 1 12 7', got one.")
         tokens = self._numbers(source)
-        return Example.unlabelled(tokens[None], self._numbers(target)[None] if is_pair else None)
+        return Example.unlabelled(tokens[None], self._numbers(target)[None] if is_encoder_decoder else None)
 
     def token_names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
         """The ids of the tokens."""
@@ -193,7 +193,7 @@ class OwnWeights:
 
     def parts(self, path: str) -> tuple[Any, Any]:
         """A layer and its residual connection."""
-        site = Site.parse(path)
+        site = LayerPath.parse(path)
         block = getattr(self.model, site.stack).blocks[site.layer]
         return getattr(block, site.kind), getattr(block, f"{site.kind}_residual")
 
@@ -325,20 +325,20 @@ class ImageInput(TaskInput):
         return range(1, 1 + self.task.n_patches), None
 
 
-def own_model(subject: ModelAdapter) -> Transformer:
+def own_model(adapter: ModelAdapter) -> Transformer:
     """Our `Transformer` behind an adapter. Raises `UnavailableError` for other kinds of models."""
-    model = getattr(subject, "model", None)
+    model = getattr(adapter, "model", None)
     if not isinstance(model, Transformer):
         raise UnavailableError(
-            f"This requires an xformer Transformer, like 'checkpoints/reverse'; {subject.name!r} is another kind of model."
+            f"This requires an xformer Transformer, like 'checkpoints/reverse'; {adapter.name!r} is another kind of model."
         )
     return model
 
 
-def own_task_model(subject: ModelAdapter) -> TaskModel:
+def own_task_model(adapter: ModelAdapter) -> TaskModel:
     """The adapter itself if it is a `TaskModel`. Raises `UnavailableError` otherwise."""
-    if not isinstance(subject, TaskModel):
+    if not isinstance(adapter, TaskModel):
         raise UnavailableError(
-            f"This requires a model trained on a task of xformer, like 'checkpoints/reverse'; {subject.name!r} has no task."
+            f"This requires a model trained on a task of xformer, like 'checkpoints/reverse'; {adapter.name!r} has no task."
         )
-    return subject
+    return adapter

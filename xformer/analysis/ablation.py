@@ -101,15 +101,15 @@ def estimate_head_effects(
     measure = minimal_pairs.of_run(reading, position, token, against)
     names = [name for site in reading.attention if (name := f"{site.path}.z") in reading]
     if not names:
-        model = reading.subject.name
+        model = reading.adapter.name
         raise UnavailableError(f"The outputs of single heads of {model} are not in this run, so none can be ablated.")
-    needed, free = 2 * recorded_bytes(reading.subject.shape, *lengths(reading.example)), free_bytes() // 2
+    needed, free = 2 * recorded_bytes(reading.adapter.shape, *lengths(reading.example)), free_bytes() // 2
     if needed > free:
         raise UnavailableError(
             f"The backward pass of this run needs about {megabytes(needed)} of memory, and {megabytes(free)} are available; "
             "type a shorter input."
         )
-    found = gradients(reading.subject, reading.example, measure, names, reading.edits)
+    found = gradients(reading.adapter, reading.example, measure, names, reading.edits)
     estimated: dict[Head, float] = {}
     for layer, site in enumerate(reading.attention):
         if (name := f"{site.path}.z") in found:
@@ -181,9 +181,9 @@ def heads_worth_seeing(reading: Reading, n: int = 5) -> pd.DataFrame:
         [['encoder.2.attn', 0, 5]]
     """
     found = notable_heads(reading, n=10_000)
-    heads = [(site.path, head) for site in reading.attention for head in range(reading.subject.shape.heads[site.path])]
+    heads = [(site.path, head) for site in reading.attention for head in range(reading.adapter.shape.heads[site.path])]
     n_tokens = reading.example.stream.shape[1]
-    if not isinstance(reading.subject, BareModel) or len(heads) * n_tokens > MAX_MEASURED or not reading.has_logits:
+    if not isinstance(reading.adapter, BareModel) or len(heads) * n_tokens > MAX_MEASURED or not reading.has_logits:
         return found.assign(effect=math.nan, right=math.nan).head(n)
     measure, at = minimal_pairs.of_run(reading), list(reading.target_positions)
     before, labels = float(measure(reading.logits)), reading.example.labels[0, at]
@@ -218,9 +218,9 @@ def rows_at_once(reading: Reading) -> int:
     A module is called only with inputs of the shape that it was given.
     """
     given = (reading.example.arguments or {}).values()
-    if isinstance(reading.subject, AnyModule) or not all(isinstance(one, Tensor | bool | int | float) for one in given):
+    if isinstance(reading.adapter, AnyModule) or not all(isinstance(one, Tensor | bool | int | float) for one in given):
         return 1  # a cache among the arguments has one row
-    shape = reading.subject.shape
+    shape = reading.adapter.shape
     n_pos, n_tokens = max(reading.example.stream.shape[1], reading.logits.shape[1]), reading.logits.shape[2]
     widest = n_pos * max(n_tokens, 8 * shape.d_model, 4 * n_pos * shape.n_heads)
     return max(1, min(AT_ONCE // n_pos, LAYER_BYTES // (BYTES_PER_FLOAT * widest)))
@@ -238,17 +238,17 @@ def logits_with_replacements(
         parts: The name of an activation and the index of the part in it, for each replacement.
         by: Activations of one input to take the parts from; without them the parts are set to 0.
     """
-    subject, example, at_once = reading.subject, reading.example, rows_at_once(reading)
+    adapter, example, at_once = reading.adapter, reading.example, rows_at_once(reading)
     for begin in range(0, len(parts), at_once):
         some = parts[begin : begin + at_once]
         changes = []
         for name in dict.fromkeys(name for name, _ in some):
             places = tuple((row, where) for row, (part, where) in enumerate(some) if part == name)
             changes.append(ReplaceParts(name, places, None if by is None else by[name]))
-        if isinstance(subject, BareModel):
-            run = repeat_first(subject.model, reading.trace, len(some), edits=changes, keep=("logits",), fused=True)
+        if isinstance(adapter, BareModel):
+            run = repeat_first(adapter.model, reading.trace, len(some), edits=changes, keep=("logits",), fused=True)
         else:
-            run = subject.record(
+            run = adapter.record(
                 _repeated(example.one(0), len(some)), edits=[*reading.edits, *changes], keep=("logits",)
             )
         yield from run.logits[: len(some)].cpu()

@@ -38,8 +38,8 @@ from xformer.arguments import two
 from xformer.edits import Edit, patch_from
 from xformer.errors import InputError, UnavailableError
 from xformer.formatting import check_indices
+from xformer.layer_path import layer_title
 from xformer.reading import Reading
-from xformer.site import layer_title
 
 KIN = 0.1
 """Kinship from which two models share a basis. For independently trained models it stayed within ±0.005 in every trial."""
@@ -68,16 +68,18 @@ def parts(reading: Reading, *, everywhere: bool = False) -> list[Part]:
 
     The encoder of an encoder-decoder has no deciding position: its parts are included only if all positions are copied.
     """
-    is_pair = reading.trace.target is not None
+    is_encoder_decoder = reading.trace.target is not None
     found = []
-    shape = reading.subject.shape
-    stacks = dict.fromkeys(site.stack for site in shape.sites)
+    shape = reading.adapter.shape
+    stacks = dict.fromkeys(site.stack for site in shape.layer_paths)
     for stack, (index, sites) in ((one, block) for one in stacks for block in shape.blocks(one).items()):
-        if is_pair and not everywhere and stack == "encoder":
+        if is_encoder_decoder and not everywhere and stack == "encoder":
             continue
-        layer, where = index + 1, f"{stack if is_pair else 'layer'} {index + 1}"
+        layer, where = index + 1, f"{stack if is_encoder_decoder else 'layer'} {index + 1}"
         if index == 0:
-            found.append(Part(f"{stack}.0.resid_pre", f"{stack} embedding" if is_pair else "embedding", "residual", 0))
+            found.append(
+                Part(f"{stack}.0.resid_pre", f"{stack} embedding" if is_encoder_decoder else "embedding", "residual", 0)
+            )
         for site in sites:
             if site.is_attention:
                 cross = " · cross" if site.is_cross else ""
@@ -147,10 +149,10 @@ def _row(source: Reading, into: Reading, part: Part, everywhere: bool) -> dict[s
     goal, start = (_difference(deciding_logits(run), a, b) for run in (source, into))  # goal ≥ 0 ≥ start
     logits = patched_logits(into, [part.patch(source, everywhere=everywhere)])
     difference, says = _difference(logits, a, b), int(logits.argmax())
-    names = {"source": source.subject.name, "into": into.subject.name, "part": part.title}
+    names = {"source": source.adapter.name, "into": into.adapter.name, "part": part.title}
     where = {"component": part.component, "layer": part.layer, "head": part.head}
     found = {"restored": (difference - start) / (goal - start), "difference": difference}
-    return names | where | found | {"says": into.subject.labels[says], "turns": says == a}
+    return names | where | found | {"says": into.adapter.labels[says], "turns": says == a}
 
 
 @torch.no_grad()
@@ -173,17 +175,17 @@ def deciding_logits(reading: Reading) -> Float[Tensor, " vocab"]:
 
 def patched_logits(into: Reading, patches: Sequence[Edit]) -> Float[Tensor, " vocab"]:
     """Return `deciding_logits` of a run to which `patches` are applied after its own edits."""
-    run = into.subject.record(into.example, edits=[*into.edits, *patches], keep=("logits",))
+    run = into.adapter.record(into.example, edits=[*into.edits, *patches], keep=("logits",))
     return run.logits[0, deciding_position(into)]
 
 
 def patching_incompatibility(source: Reading, into: Reading) -> str | None:
     """Return the reason why nothing can be copied from one run into another, in one sentence; None if it can be."""
-    names, runs = (source.subject.name, into.subject.name), (source, into)
-    labels = source.subject.labels
+    names, runs = (source.adapter.name, into.adapter.name), (source, into)
+    labels = source.adapter.labels
     shapes = [{part.name: run[part.name].shape for part in parts(run, everywhere=True)} for run in runs]
     for what, is_equal in (
-        ("tokens", labels == into.subject.labels),
+        ("tokens", labels == into.adapter.labels),
         ("activations", shapes[0] == shapes[1]),
         ("deciding positions", deciding_position(source) == deciding_position(into)),
     ):
@@ -192,7 +194,7 @@ def patching_incompatibility(source: Reading, into: Reading) -> str | None:
                 f"{names[0]} and {names[1]} have different {what}, so nothing can be copied; compare the same step of two "
                 "models with the same task, architecture and size, on inputs of equal length."
             )
-    if (kin := kinship(own_model(source.subject), own_model(into.subject))) < KIN:
+    if (kin := kinship(own_model(source.adapter), own_model(into.adapter))) < KIN:
         return (
             f"{names[0]} and {names[1]} were trained independently: their weights have a cosine of {kin:+.2f}, so they share "
             "no basis and a copy means nothing; compare two training steps of one run, or one model with different changes."
@@ -245,15 +247,15 @@ def cells(pair: MinimalPair, part: PartKind, groups: int = GROUPS) -> list[Cell]
     found = list({"stream": _stream, "head": _heads, "neurons": _neurons}[part](pair, groups))
     if not found:
         what = {"stream": "residual stream", "head": "heads"}.get(part, part)
-        raise UnavailableError(f"{pair.reading.subject.name} has no {what} that could be patched.")
+        raise UnavailableError(f"{pair.reading.adapter.name} has no {what} that could be patched.")
     return found
 
 
 def _stream(pair: MinimalPair, _: int) -> Iterator[Cell]:
     for stack in stacks_of(pair.reading):
-        n_layers = 1 + max(pair.reading.subject.shape.blocks(stack))
+        n_layers = 1 + max(pair.reading.adapter.shape.blocks(stack))
         tokens = list(zip(pair.reading.tokens_of(stack), pair.source.tokens_of(stack), strict=True))
-        prefix = f"{stack} " if pair.reading.is_pair else ""
+        prefix = f"{stack} " if pair.reading.is_encoder_decoder else ""
         for layer in range(n_layers + 1):
             name = f"{stack}.{layer - 1}.resid_post" if layer else f"{stack}.0.resid_pre"
             if name not in pair.reading:
@@ -266,18 +268,18 @@ def _stream(pair: MinimalPair, _: int) -> Iterator[Cell]:
 
 def _heads(pair: MinimalPair, _: int) -> Iterator[Cell]:
     for layer, site in enumerate(pair.reading.attention):
-        title = layer_title(site.path, is_pair=pair.reading.is_pair)
-        for head in range(pair.reading.subject.shape.heads[site.path]):
+        title = layer_title(site.path, is_encoder_decoder=pair.reading.is_encoder_decoder)
+        for head in range(pair.reading.adapter.shape.heads[site.path]):
             columns = {"stack": site.stack, "layer": layer, "where": title, "head": head}
             yield Cell(f"{site.path}.z", (head,), columns)
 
 
 def _neurons(pair: MinimalPair, groups: int) -> Iterator[Cell]:
     for layer, site in enumerate(pair.reading.feed_forward):
-        n, name = pair.reading.subject.shape.neurons.get(site.path, 0), f"{site.path}.post"
+        n, name = pair.reading.adapter.shape.neurons.get(site.path, 0), f"{site.path}.post"
         if not n or name not in pair.reading:
             continue
-        title = layer_title(site.path, is_pair=pair.reading.is_pair)
+        title = layer_title(site.path, is_encoder_decoder=pair.reading.is_encoder_decoder)
         k = min(groups, n)
         for group in range(k):
             first, end = group * n // k, (group + 1) * n // k
@@ -352,7 +354,7 @@ def estimated(pair: MinimalPair, selection: Sequence[Cell]) -> list[float]:
     for point in points:
         mixed = [edits.replace(name, torch.lerp(starts[name], goals[name], point)) for name in starts if point]
         changes = [*pair.reading.edits, *mixed]
-        found = gradients(pair.reading.subject, pair.reading.example, pair.measure, names, changes)
+        found = gradients(pair.reading.adapter, pair.reading.example, pair.measure, names, changes)
         for name in names:
             total[name] += found[name] / len(points)
     gap, moved = pair.gap, {name: total[name] * (there[name] - here[name]) for name in names}
@@ -405,5 +407,5 @@ def activations(reading: Reading, names: Sequence[str]) -> dict[str, Tensor]:
     """Return those of the activations that the model has; they are recorded again if the run did not keep all of them."""
     if all(name in reading for name in names):
         return {name: reading[name] for name in names}
-    trace = reading.subject.record(reading.example, edits=reading.edits, keep=names)
+    trace = reading.adapter.record(reading.example, edits=reading.edits, keep=names)
     return {name: trace[name] for name in names if name in trace.activations}

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from xformer.analysis.attention_patterns import induction_scores
 from xformer.errors import XformerError
+from xformer.layer_path import LayerPath
 from xformer.reading import Reading
-from xformer.site import Site
 
 HEAD_MEASURES = {
     "score_max": "max s over permitted cells; s are the scores before softmax and masking",
@@ -96,12 +96,12 @@ def measure(reading: Reading, previous: Mapping[str, Tensor] | None = None, vali
     layers: dict[str, dict[str, float]] = {}
     patterns = {path: value.float() for path, value in reading.trace.patterns().items()}
     for path, pattern in patterns.items():
-        site = Site.parse(path)
+        site = LayerPath.parse(path)
         get = {what: reading.trace.activations.get(f"{path}.{what}") for what in ("scores", "mask", "z", "q", "k")}
         scores, allowed = get["scores"], get["mask"]
         if allowed is None:
             allowed = pattern.new_ones(pattern.shape, dtype=torch.bool) if scores is None else scores > -math.inf
-        stacks = reading.subject.shape.stacks_of(site)
+        stacks = reading.adapter.shape.stacks_of(site)
         valid_q, valid_k = (_valid_positions(reading, stack, pattern, valid) for stack in stacks)
         rows = _Rows(pattern, allowed.expand(pattern.shape), valid_q, valid_k, is_self=not site.is_cross)
         found = rows.measures(scores)
@@ -191,14 +191,14 @@ def _output_size(reading: Reading, path: str, z: Tensor | None, pattern: Tensor)
         return None
     z, n_heads = z.float(), pattern.shape[1]
     try:
-        weight = reading.subject.weights.projection(path).weight.to(z).unflatten(0, (n_heads, -1))
+        weight = reading.adapter.weights.projection(path).weight.to(z).unflatten(0, (n_heads, -1))
         gram = weight @ weight.transpose(-2, -1)  # [head, d_head, d_head]
         return ((z @ gram) * z).sum(-1).clamp(min=0).sqrt()
     except (XformerError, RuntimeError):  # no such matrix, or one of a different shape
         return z.norm(dim=-1)
 
 
-def _layer(reading: Reading, site: Site, rows: _Rows) -> dict[str, float]:
+def _layer(reading: Reading, site: LayerPath, rows: _Rows) -> dict[str, float]:
     activations, block = reading.trace.activations, f"{site.stack}.{site.layer}"
     found = dict.fromkeys(LAYER_MEASURES, math.nan)
     stream = activations.get(f"{block}.resid_post")  # [batch, pos, d_model]
@@ -254,9 +254,9 @@ def induction(reading: Reading) -> dict[str, PerHead]:
     """
     found = {}
     for path, pattern in reading.trace.patterns().items():
-        site = Site.parse(path)
+        site = LayerPath.parse(path)
         tokens = reading.trace.read_by(site.stack)[0]
-        is_own = not site.is_cross and None not in reading.subject.shape.stacks_of(site)
+        is_own = not site.is_cross and None not in reading.adapter.shape.stacks_of(site)
         if is_own and len(tokens) == pattern.shape[-1]:
             found[path] = torch.tensor(induction_scores(pattern[0].float(), tokens.to(pattern.device)))
     return found

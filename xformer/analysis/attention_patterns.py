@@ -19,9 +19,9 @@ from xformer.adapters.capture_backends import sees_later
 from xformer.analysis.tables import array_table
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.formatting import check_indices, check_option
+from xformer.layer_path import STACKS, LayerPath
 from xformer.memory import check_analysis
 from xformer.reading import Reading
-from xformer.site import STACKS, Site
 from xformer.trace import Trace
 
 Pattern = Float[Tensor, "head query key"]
@@ -85,12 +85,12 @@ def names_at(reading: Reading, stack: str | None, n: int) -> tuple[str, ...]:
     return tokens if len(tokens) == n else tuple(map(str, range(n)))
 
 
-def token_names(reading: Reading, site: Site, shape: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def token_names(reading: Reading, site: LayerPath, shape: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the tokens at the queries and at the keys of a layer whose patterns end in the axes `shape`, [query, key].
 
     Positions of another input, or of the model itself, are numbered.
     """
-    stacks, own = reading.subject.shape.stacks_of(site), own_keys(reading, site, shape)
+    stacks, own = reading.adapter.shape.stacks_of(site), own_keys(reading, site, shape)
     if None not in stacks and len(own) < shape[-1]:  # the others are those of a prefix or of a cache
         tokens = reading.tokens_of(site.query_stack)
         before, after = own.start, shape[-1] - own.stop
@@ -103,7 +103,7 @@ def token_names(reading: Reading, site: Site, shape: Sequence[int]) -> tuple[tup
     return named[0], named[1]
 
 
-def own_keys(reading: Reading, site: Site, shape: Sequence[int]) -> range:
+def own_keys(reading: Reading, site: LayerPath, shape: Sequence[int]) -> range:
     """Return the keys at the positions of the queries of a layer whose patterns end in the axes `shape`, [query, key].
 
     A cache or a prefix adds keys to those of the input. Under a causal mask, the last key of each query is its own. Without
@@ -119,7 +119,9 @@ def own_keys(reading: Reading, site: Site, shape: Sequence[int]) -> range:
     return range(first, first + n_query) if first + n_query <= n_key else range(n_key)
 
 
-def _own_pattern(reading: Reading, site: Site, pattern: Pattern, positions: Sequence[int] | None) -> list[int] | None:
+def _own_pattern(
+    reading: Reading, site: LayerPath, pattern: Pattern, positions: Sequence[int] | None
+) -> list[int] | None:
     """Return the keys at the query positions if a layer has others as well, else None."""
     own = own_keys(reading, site, pattern.shape)
     if len(own) == pattern.shape[-1]:
@@ -184,7 +186,7 @@ def check_alike(reading: Reading, before: Reading | None) -> None:
     if before is None:
         return
     shapes = [
-        (run.subject.shape.heads, run.subject.shape.neurons, run.subject.shape.d_model) for run in (reading, before)
+        (run.adapter.shape.heads, run.adapter.shape.neurons, run.adapter.shape.d_model) for run in (reading, before)
     ]
     stacks = dict.fromkeys(site.stack for site in reading.attention)
     if shapes[0] != shapes[1] or any(len(reading.ids(stack)) != len(before.ids(stack)) for stack in stacks):
@@ -304,7 +306,7 @@ def rollout_matrices(
 
 def _own_layers(trace: Trace, stack: str | None) -> list[str]:
     """The paths of the self-attention of a stack, by default the first. Raises `EditError` if there is none."""
-    sites = [site for site in trace.sites() if not site.is_cross]
+    sites = [site for site in trace.layer_paths() if not site.is_cross]
     paths = [site.path for site in sites if site.stack == (stack or sites[0].stack)]
     if not paths:
         raise EditError(f"This trace has no stack {stack!r}; its attention layers are {trace.attention_layers()}.")
@@ -383,10 +385,10 @@ def head_scores(
     """
     check_option("look", look, ("answer", "source"))
     if positions is None:
-        positions, keys = reading.subject.input.scored_positions(reading.example, look)
-    needed = reading.subject.task_scores(reading.trace, reading.example)
+        positions, keys = reading.adapter.input.scored_positions(reading.example, look)
+    needed = reading.adapter.task_scores(reading.trace, reading.example)
     rows, chosen = [], positions
-    for site in reading.sites:
+    for site in reading.layer_paths:
         path, pattern = site.path, reading[f"{site.path}.pattern"]
         check_indices("positions", chosen or (), pattern.shape[2])
         check_indices("keys", keys or (), pattern.shape[3])
@@ -431,15 +433,15 @@ def notable_heads(reading: Reading, n: int = 5) -> pd.DataFrame:
         >>> xformer.analysis.notable_heads(reading, n=1)["pattern"].tolist()
         ['task_pattern']
     """
-    of_task = reading.subject.task_scores(reading.trace, reading.example)
-    task = reading.subject.task if isinstance(reading.subject, TaskModel) else None
+    of_task = reading.adapter.task_scores(reading.trace, reading.example)
+    task = reading.adapter.task if isinstance(reading.adapter, TaskModel) else None
     by_chance = {} if task is None else task.chance_scores(reading.trace, reading.example)
-    looked, keys = reading.subject.input.scored_positions(reading.example, "answer")
+    looked, keys = reading.adapter.input.scored_positions(reading.example, "answer")
     looked = (
         looked if keys is None else None
     )  # of an answer that attends to its source, the patterns are those of all tokens
     rows = []
-    for site in reading.sites:
+    for site in reading.layer_paths:
         shares = {TASK: zip(of_task[site.path], by_chance[site.path], strict=True)} if site.path in by_chance else {}
         pattern = reading[f"{site.path}.pattern"][0].float()  # [head, query, key]
         if pattern.shape[-2] == pattern.shape[-1]:
@@ -473,11 +475,11 @@ def _is_clear(share: float, chance: float) -> bool:
 
 def _scored(reading: Reading) -> Sequence[int] | None:
     """Return the positions of `head_scores`, or all (None) where these count an answer's attention to its source."""
-    positions, keys = reading.subject.input.scored_positions(reading.example, "answer")
+    positions, keys = reading.adapter.input.scored_positions(reading.example, "answer")
     return positions if keys is None else None
 
 
-def _even(reading: Reading, site: Site) -> Pattern:
+def _even(reading: Reading, site: LayerPath) -> Pattern:
     """Return the pattern of heads that attend uniformly to all permitted keys; rows without any are 0."""
     pattern = reading[f"{site.path}.pattern"][0].float()
     allowed = torch.ones_like(pattern)
@@ -542,19 +544,19 @@ def focus(reading: Reading, *, layer: int, head: int) -> Focus:
     return Focus("one_token", share, chance, tuple(best)) if _is_clear(share, chance) else Focus("none")
 
 
-def _induction(reading: Reading, site: Site, pattern: Pattern, positions: Sequence[int] | None) -> list[float]:
+def _induction(reading: Reading, site: LayerPath, pattern: Pattern, positions: Sequence[int] | None) -> list[float]:
     """Return the induction score of each head of a layer; NaN if queries and keys are not the same tokens."""
     tokens = reading.trace.read_by(site.stack)[0]
-    is_own = not site.is_cross and None not in reading.subject.shape.stacks_of(site)
+    is_own = not site.is_cross and None not in reading.adapter.shape.stacks_of(site)
     if not is_own or len(tokens) != pattern.shape[-1]:  # image patches are not tokens
         return [math.nan] * len(pattern)
     tokens = torch.where(tokens == ADDED, ADDED - torch.arange(len(tokens), device=tokens.device), tokens)  # no repeats
     return induction_scores(pattern, tokens, positions)
 
 
-def _without_padding(reading: Reading, site: Site, positions: Sequence[int] | None) -> Sequence[int] | None:
+def _without_padding(reading: Reading, site: LayerPath, positions: Sequence[int] | None) -> Sequence[int] | None:
     """Return the positions that count, without padding."""
-    stack = reading.subject.shape.stacks_of(site)[0]
+    stack = reading.adapter.shape.stacks_of(site)[0]
     real = None if stack is None else reading.trace.real(stack)
     if real is None:
         return positions

@@ -43,7 +43,7 @@ class Variant:
         'ablated'
     """
 
-    subject: TaskModel
+    adapter: TaskModel
     edits: tuple[Edit, ...] = ()
     sampling: Sampling = GREEDY
     seed: int = 0
@@ -69,7 +69,7 @@ class Variant:
         changes: str = "",
         sampling: Sampling = GREEDY,
         seed: int = 0,
-        subject: TaskModel | None = None,
+        adapter: TaskModel | None = None,
     ) -> Variant:
         """Load a variant from a folder or file.
 
@@ -80,7 +80,7 @@ class Variant:
             changes: Interventions as text, see `xformer.interventions`.
             sampling: The rule by which tokens are chosen.
             seed: The seed of its generator.
-            subject: The loaded model, if there is one already.
+            adapter: The loaded model, if there is one already.
 
         Returns:
             The variant.
@@ -95,24 +95,24 @@ class Variant:
         arguments = [repr(model), repr(name)]
         arguments += [f"{key}={value!r}" for key, value in given.items() if value != usual[key]]
         arguments += [f"sampling=xformer.{sampling}"] if sampling != GREEDY else []
-        subject = own_task_model(adapter_of(model)) if subject is None else subject
+        adapter = own_task_model(adapter_of(model)) if adapter is None else adapter
         recipe = f"xformer.analysis.Variant.load({', '.join(arguments)})"
-        interventions = parse(changes, subject.shape)
+        interventions = parse(changes, adapter.shape)
         edits = [*([] if causal is None else [set_causal(causal)]), *all_edits(interventions)]
-        return cls(replace(subject, name=name), tuple(edits), sampling, seed, interventions, recipe)
+        return cls(replace(adapter, name=name), tuple(edits), sampling, seed, interventions, recipe)
 
     @property
     def name(self) -> str:
         """The name in tables and charts."""
-        return self.subject.name
+        return self.adapter.name
 
     @property
     def model(self) -> Transformer:
-        return self.subject.model
+        return self.adapter.model
 
     @property
     def task(self) -> Task:
-        return self.subject.task
+        return self.adapter.task
 
     @property
     def writes(self) -> bool:
@@ -121,7 +121,7 @@ class Variant:
 
     def to_example(self, source: Sequence[int]) -> Example:
         """Return an input as this model reads it, with the variant's own replacements of tokens."""
-        return self.subject.to_example(changed_source(self.interventions, tuple(source)))
+        return self.adapter.to_example(changed_source(self.interventions, tuple(source)))
 
     def generator(self) -> torch.Generator:
         """Return a new generator with the variant's seed."""
@@ -142,13 +142,13 @@ def check_names(variants: Sequence[Variant]) -> None:
 
 def joint_labels(variants: Iterable[Variant]) -> tuple[str, ...]:
     """Return the labels of all vocabularies, each once, in order of first occurrence."""
-    return tuple(dict.fromkeys(label for variant in variants for label in variant.subject.labels))
+    return tuple(dict.fromkeys(label for variant in variants for label in variant.adapter.labels))
 
 
 def to_joint(variant: Variant, labels: tuple[str, ...]) -> Int[Tensor, " vocab"]:
     """Return the index in `labels` of each token of the variant."""
     place = {label: index for index, label in enumerate(labels)}
-    return torch.tensor([place[label] for label in variant.subject.labels])
+    return torch.tensor([place[label] for label in variant.adapter.labels])
 
 
 NO_TOKEN = -1
@@ -201,7 +201,7 @@ def inputs_for(variant: Variant, task: Task) -> Task:
     """Return the inputs of `task` as this variant reads them. Raises the errors of `predictions`."""
     own = variant.task.config
     laid_out = task.for_architecture(own.architecture, end_token=own.end_token)
-    if laid_out.config.name != own.name or laid_out.vocabulary.labels != variant.subject.labels:
+    if laid_out.config.name != own.name or laid_out.vocabulary.labels != variant.adapter.labels:
         raise InputError(
             f"{variant.name} was made for {own.name} with {own.symbols} symbols, got inputs of {task.config.name} with "
             f"{task.config.symbols}; compare models of one task."
@@ -246,7 +246,9 @@ def sees_ahead(variant: Variant, task: Task) -> bool:
 def _predictions(variant: Variant, batch: Batch, labels: tuple[str, ...], one_by_one: bool) -> Predictions:
     """Run one forward pass, or with `one_by_one` one per token of an answer."""
     likeliest = (_logits_one_by_one(variant, batch) if one_by_one else _logits(variant, batch)).argmax(dim=-1)
-    sources, labels_typed = variant.task.rule.as_typed(batch.tokens, batch.labels, is_pair=batch.target is not None)
+    sources, labels_typed = variant.task.rule.as_typed(
+        batch.tokens, batch.labels, is_encoder_decoder=batch.target is not None
+    )
     labelled = labels_typed != IGNORED  # [input, out]
     width = int(labelled.sum(dim=1).max())  # outputs without a label go to a spare column
     place = (labelled.cumsum(dim=1) - 1).masked_fill(~labelled, width)

@@ -24,8 +24,8 @@ from xformer.analysis.tables import array_table
 from xformer.arguments import two
 from xformer.errors import EditError, InputError
 from xformer.formatting import check_index, check_indices
+from xformer.layer_path import LayerPath
 from xformer.reading import Reading
-from xformer.site import Site
 from xformer.tasks.batch import IGNORED
 
 MEAN = -1
@@ -36,7 +36,7 @@ ALL_ROWS = 16
 
 def deciding_layers(reading: Reading) -> tuple[str, ...]:
     """Return the attention layers of the output stack, to which the deciding position belongs."""
-    return tuple(site.path for site in reading.sites if site.stack == reading.output_stack)
+    return tuple(site.path for site in reading.layer_paths if site.stack == reading.output_stack)
 
 
 def decision_rows(
@@ -169,7 +169,7 @@ def pattern_incompatibility(one: Reading, other: Reading) -> str | None:
     ):
         if value_of(one) != value_of(other):
             return (
-                f"{one.subject.name} and {other.subject.name} have different {what}, so there is no map of differences; "
+                f"{one.adapter.name} and {other.adapter.name} have different {what}, so there is no map of differences; "
                 "compare the same step of two models with the same architecture and size, on inputs of equal length."
             )
     return None
@@ -201,13 +201,13 @@ def _rows(reading: Reading, max_blocks: int | None) -> pd.DataFrame:
         mask = reading[f"{path}.mask"][0, :, deciding_position(reading)]  # [head, key]
         weights = pooled_keys(torch.cat((weights, weights.mean(dim=0, keepdim=True))), max_blocks)
         mask = pooled_keys(torch.cat((mask, mask.any(dim=0, keepdim=True))).double(), max_blocks) > 0
-        names = token_names(reading, Site.parse(path), reading[f"{path}.pattern"].shape)
+        names = token_names(reading, LayerPath.parse(path), reading[f"{path}.pattern"].shape)
         keys = _axis("key", "token", names[1], max_blocks)
         table = array_table({"head": [*range(len(weights) - 1), MEAN]}, keys, weight=weights, allowed=mask)
         table.insert(0, "layer", path)
         frames.append(table)
     table = pd.concat(frames, ignore_index=True)
-    table.insert(0, "model", reading.subject.name)
+    table.insert(0, "model", reading.adapter.name)
     return table
 
 
@@ -232,7 +232,7 @@ def decision_lens(readings: Sequence[Reading]) -> pd.DataFrame:
         >>> list(table.columns)
         ['depth', 'point', 'position', 'token', 'probability', 'answer', 'answer_probability', 'right', 'model']
     """
-    frames = [lens(reading, [deciding_position(reading)]).assign(model=reading.subject.name) for reading in readings]
+    frames = [lens(reading, [deciding_position(reading)]).assign(model=reading.adapter.name) for reading in readings]
     if not all(reading.has_right_answer for reading in readings):
         frames = [frame.drop(columns=["answer", "answer_probability", "right"]) for frame in frames]
     return pd.concat(frames, ignore_index=True)
@@ -240,8 +240,8 @@ def decision_lens(readings: Sequence[Reading]) -> pd.DataFrame:
 
 def prediction_incompatibility(one: Reading, other: Reading) -> str | None:
     """Return the reason why two runs cannot be compared token by token, in one sentence; None if they can be."""
-    names = f"{one.subject.name} and {other.subject.name}"
-    if one.subject.labels != other.subject.labels:
+    names = f"{one.adapter.name} and {other.adapter.name}"
+    if one.adapter.labels != other.adapter.labels:
         return f"{names} have different vocabularies, so there is no distance between their predictions."
     if one.logits.shape[1:] != other.logits.shape[1:]:
         sizes = f"{one.logits.shape[1]} and {other.logits.shape[1]}"
@@ -277,7 +277,7 @@ def prediction_difference(readings: Sequence[Reading]) -> pd.DataFrame:
     one, other = two("readings", readings)
     if reason := prediction_incompatibility(one, other):
         raise InputError(reason)
-    labels, tokens = one.subject.labels, names_at(one, one.output_stack, one.logits.shape[1])
+    labels, tokens = one.adapter.labels, names_at(one, one.output_stack, one.logits.shape[1])
     rows = []
     for position in range(one.logits.shape[1]):
         p, q = (run.logits[0, position].double().softmax(dim=-1) for run in readings)  # [vocab]
@@ -303,12 +303,12 @@ def relabel(reading: Reading, name: str) -> Reading:
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
-        >>> xformer.analysis.relabel(reading, "as trained").subject.name
+        >>> xformer.analysis.relabel(reading, "as trained").adapter.name
         'as trained'
     """
-    subject = copy(reading.subject)  # not replace(): an adapter need not be a dataclass
-    object.__setattr__(subject, "name", name)
-    return replace(reading, subject=subject, recipe=f"xformer.analysis.relabel({reading.recipe}, {name!r})")
+    adapter = copy(reading.adapter)  # not replace(): an adapter need not be a dataclass
+    object.__setattr__(adapter, "name", name)
+    return replace(reading, adapter=adapter, recipe=f"xformer.analysis.relabel({reading.recipe}, {name!r})")
 
 
 def at_position(reading: Reading, position: int) -> Reading:
@@ -370,13 +370,13 @@ def gap_fillings(readings: Sequence[Reading], *, k: int = 6) -> pd.DataFrame:
         for reading, p in zip(readings, probabilities, strict=True):
             top = p.topk(min(k, len(p)))
             for token, value in zip(top.indices.tolist(), top.values.tolist(), strict=True):
-                label = reading.subject.labels[token]
+                label = reading.adapter.labels[token]
                 shown[label] = max(shown.get(label, 0.0), value)
         for label in sorted(shown, key=shown.__getitem__, reverse=True):
             for reading, p in zip(readings, probabilities, strict=True):
-                if label in reading.subject.labels:
-                    token = reading.subject.labels.index(label)
-                    rows.append((gap, reading.subject.name, label, p[token].item()))
+                if label in reading.adapter.labels:
+                    token = reading.adapter.labels.index(label)
+                    rows.append((gap, reading.adapter.name, label, p[token].item()))
     return pd.DataFrame(rows, columns=["gap", "model", "token", "probability"])
 
 
@@ -446,11 +446,11 @@ def surprise_by_character(readings: Sequence[Reading]) -> pd.DataFrame:
     """
     rows = []
     for reading in readings:
-        ids, decode = [max(0, token) for token in reading.ids()], reading.subject.input.decode
+        ids, decode = [max(0, token) for token in reading.ids()], reading.adapter.input.decode
         for position, token in zip(reading.target_positions, reading.answer, strict=True):
             start, end = (len(decode(ids[: position + n])) for n in (1, 2))
             bits = -reading.logits[0, position].log_softmax(dim=-1)[token].item() / math.log(2)
-            row = {"model": reading.subject.name, "token": reading.subject.labels[token], "from": start, "to": end}
+            row = {"model": reading.adapter.name, "token": reading.adapter.labels[token], "from": start, "to": end}
             rows.append(row | {"bits": bits, "bits_per_character": bits / max(1, end - start)})
     if not rows:
         raise InputError("No token of these runs has a next token, so there is no surprise.")

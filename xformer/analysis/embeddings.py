@@ -19,9 +19,9 @@ from torch import Tensor
 from xformer.adapters import ModelAdapter
 from xformer.analysis.tables import array_table
 from xformer.formatting import check_index, check_indices, check_option
+from xformer.layer_path import STACKS
 from xformer.memory import check_analysis
 from xformer.reading import Reading
-from xformer.site import STACKS
 
 WORDS_OUT = ("next_token", "masked_token", "pair_next_token")
 """The output kinds of external models whose output vocabulary is the input vocabulary."""
@@ -33,14 +33,14 @@ def vocabulary_vectors(reading: Reading, stack: str | None = None) -> Float[Tens
     Raises `InputError` for a model of images, and `UnavailableError` if there is no table.
     """
     check_option("stack", stack, STACKS)
-    return reading.subject.weights.token_embedding(stack)
+    return reading.adapter.weights.token_embedding(stack)
 
 
-def token_labels(subject: ModelAdapter) -> tuple[str, ...]:
+def token_labels(adapter: ModelAdapter) -> tuple[str, ...]:
     """Return the label of each input token. Only language models have the same labels for inputs and outputs."""
-    if getattr(subject, "output", "next_token") in WORDS_OUT:
-        return tuple(subject.labels)
-    return subject.token_names(torch.arange(subject.shape.n_inputs))
+    if getattr(adapter, "output", "next_token") in WORDS_OUT:
+        return tuple(adapter.labels)
+    return adapter.token_names(torch.arange(adapter.shape.n_inputs))
 
 
 def input_vectors(reading: Reading, stack: str | None = None) -> dict[str, Float[Tensor, "pos d_model"]]:
@@ -49,8 +49,8 @@ def input_vectors(reading: Reading, stack: str | None = None) -> dict[str, Float
     A model that adds no position vectors has only "tokens".
     """
     check_option("stack", stack, STACKS)
-    stack = (stack or "encoder") if reading.is_pair else reading.output_stack
-    at = f"{stack}." if reading.is_pair else ""
+    stack = (stack or "encoder") if reading.is_encoder_decoder else reading.output_stack
+    at = f"{stack}." if reading.is_encoder_decoder else ""
     parts = {"tokens": reading[f"{at}embed"][0]}  # [pos, d_model]
     if f"{at}pos_embed" in reading:
         added = reading[f"{at}pos_embed"]  # [pos, d_model], or [batch, pos, d_model] where rows differ
@@ -150,7 +150,7 @@ def projection(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
         where.setdefault(token, []).append(str(position))
     axes = principal_axes(reading, stack)
     points = axes.points
-    labels = _row_labels(token_labels(reading.subject), len(points))
+    labels = _row_labels(token_labels(reading.adapter), len(points))
     table = pd.DataFrame({"id": range(len(labels)), "token": labels})
     table["positions"] = [", ".join(where.get(token, [])) for token in range(len(labels))]
     found = table.join(pd.DataFrame(points.numpy(), columns=[f"pc{axis + 1}" for axis in range(points.shape[1])]))
@@ -178,7 +178,7 @@ def neighbours(reading: Reading, *, token: int, stack: str | None = None, n: int
         ['id', 'token', 'cosine', 'distance']
     """
     every = vocabulary_vectors(reading, stack)
-    labels = _row_labels(token_labels(reading.subject), len(every))
+    labels = _row_labels(token_labels(reading.adapter), len(every))
     check_index("token", token, len(labels))
     alike = cosines_with(every, token)  # [vocab]
     alike[token] = -math.inf

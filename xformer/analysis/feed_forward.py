@@ -29,9 +29,9 @@ from xformer.analysis.tables import array_table
 from xformer.checkpoints import Checkpoint
 from xformer.errors import EditError, UnavailableError
 from xformer.formatting import check_index, check_indices, check_option
+from xformer.layer_path import LayerPath
 from xformer.memory import check_analysis
 from xformer.reading import Reading, adapter_of
-from xformer.site import Site
 from xformer.trace import Trace, record
 
 FIRING_SHARE = 1e-6
@@ -101,10 +101,10 @@ def neuron(reading: Reading, *, layer: int, neuron: int, positions: Sequence[int
 
 
 @torch.no_grad()
-def written_norms(subject: ModelAdapter, path: str) -> Float[Tensor, " d_ff"] | None:
+def written_norms(adapter: ModelAdapter, path: str) -> Float[Tensor, " d_ff"] | None:
     """Return the norm of what each neuron of a layer writes at activation 1; None if no single matrix writes it."""
     try:
-        own = subject.weights.projection(path)
+        own = adapter.weights.projection(path)
     except UnavailableError:
         return None
     return own.weight.float().norm(dim=1) * abs(own.factor)
@@ -116,7 +116,7 @@ def activity(reading: Reading, *, layer: int) -> Float[Tensor, "pos d_ff"]:
     If those vectors are not accessible (`written_norms` is None), return |activation|.
     """
     path = reading.feed_forward_site(layer).path
-    size, norms = reading[f"{path}.post"][0].abs(), written_norms(reading.subject, path)
+    size, norms = reading[f"{path}.post"][0].abs(), written_norms(reading.adapter, path)
     return size if norms is None else size * norms
 
 
@@ -160,7 +160,7 @@ def direct_logit_effect(
         layer: The feed-forward layer, from 0.
         neurons: The neurons, from 0; all by default.
     """
-    weights = reading.subject.weights
+    weights = reading.adapter.weights
     own = weights.projection(reading.feed_forward_site(layer).path)
     written = own.weight if neurons is None else own.weight[list(neurons)]  # [neuron, d_model]
     matrix = weights.unembedding().matrix  # [vocab, d_model]
@@ -199,7 +199,7 @@ def promotion(
         raise EditError(f"{reading.feed_forward_site(layer).path} writes to a stream that is not unembedded.")
     chosen = top_neurons(reading, layer=layer, position=position, n=n) if only is None else list(only)
     check_index("position", position, len(activity(reading, layer=layer)))
-    labels = reading.subject.labels
+    labels = reading.adapter.labels
     every = reading[f"{reading.feed_forward_site(layer).path}.post"][0, position]  # [d_ff]
     check_indices("only", chosen, len(every))
     post = every[chosen]  # [neuron]
@@ -249,7 +249,7 @@ def neurons(
         >>> list(table.columns)
         ['neuron', 'peak', 'activation', 'activity', 'trigger', 'on', 'share', 'even', 'promotes', 'suppresses']
     """
-    post, labels = reading[f"{reading.feed_forward_site(layer).path}.post"][0], reading.subject.labels
+    post, labels = reading[f"{reading.feed_forward_site(layer).path}.post"][0], reading.adapter.labels
     active = activity(reading, layer=layer)  # [pos, d_ff]
     if position is not None:
         check_index("position", position, len(active))
@@ -330,7 +330,7 @@ class LayerSurvey:
 class Survey:
     """Statistics of all feed-forward neurons of a model over many inputs."""
 
-    subject: TaskModel
+    adapter: TaskModel
     n_inputs: int
     seed: int
     layers: dict[str, LayerSurvey]
@@ -350,17 +350,17 @@ class Survey:
     def layer(self, layer: int) -> LayerSurvey:
         """Return the statistics of a feed-forward layer, from 0. Raises `InputError` if there is none."""
         check_index("layer", layer, len(self.layers))
-        return self.layers[self.subject.shape.feed_forward[layer].path]
+        return self.layers[self.adapter.shape.feed_forward[layer].path]
 
-    def read_by(self, site: Site) -> tuple[tuple[int, ...], ...]:
+    def read_by(self, site: LayerPath) -> tuple[tuple[int, ...], ...]:
         """Return the tokens of every input that a layer reads."""
         return self.targets if self.targets and site.stack == "decoder" else self.inputs
 
 
-def fitting(subject: TaskModel, work: float = 2e10) -> int:
+def fitting(adapter: TaskModel, work: float = 2e10) -> int:
     """Return how many inputs a survey can run within `work` floating-point operations, from 16 to 500."""
-    config, longest = subject.model.config, max(subject.task.longest)
-    token = 2 * sum(parameter.numel() for parameter in subject.model.parameters())
+    config, longest = adapter.model.config, max(adapter.task.longest)
+    token = 2 * sum(parameter.numel() for parameter in adapter.model.parameters())
     token += 4 * longest * config.n_layers * config.n_heads * config.d_head
     return max(16, min(500, int(work / (token * longest))))
 
@@ -386,47 +386,47 @@ def survey(model: str | Path | Checkpoint | TaskModel, samples: int = 500, seed:
         >>> survey = xformer.analysis.survey("checkpoints/reverse", 50)
         >>> table = xformer.analysis.firing(survey)
     """
-    subject = own_task_model(adapter_of(model))
-    task, path = subject.task, str(model) if isinstance(model, str | Path) else None
+    adapter = own_task_model(adapter_of(model))
+    task, path = adapter.task, str(model) if isinstance(model, str | Path) else None
     n = min(samples, task.rule.n_held_out or samples)
     sample = task.sample(n, seed=seed)
     batch = max(1, min(250, MAX_TOKENS_AT_ONCE // max(task.longest)))
     pad = task.vocabulary.special.pad
-    keep = [*(f"{site.path}.post" for site in subject.shape.feed_forward), "logits"]
+    keep = [*(f"{site.path}.post" for site in adapter.shape.feed_forward), "logits"]
     layers: dict[str, LayerSurvey] = {}
     for start in range(0, n, batch):
         rows = sample.rows(start, min(start + batch, n))
         valid, target_valid = rows.valid, None if rows.target is None else rows.target != pad
         how = {"valid": valid, "target_valid": target_valid, "keep": keep, "fused": True}
-        trace = record(subject.model, rows.tokens, rows.target, **how).cpu()
-        for site in subject.shape.feed_forward:
+        trace = record(adapter.model, rows.tokens, rows.target, **how).cpu()
+        for site in adapter.shape.feed_forward:
             read, real = rows.tokens, valid  # real [batch, pos], or None: no padding
             if rows.target is not None and site.stack == "decoder":
                 read, real = rows.target, target_valid
             known = layers.get(site.path)
-            found = _survey_batch(subject, site.path, trace, read, real, known)
+            found = _survey_batch(adapter, site.path, trace, read, real, known)
             layers[site.path] = known.joined(found, start) if known else found
-    inputs = _sequences(sample.tokens, -1 if subject.shape.image else pad)
+    inputs = _sequences(sample.tokens, -1 if adapter.shape.image else pad)
     targets = () if sample.target is None else _sequences(sample.target, pad)
-    return Survey(subject, n, seed, layers, inputs, targets, path)
+    return Survey(adapter, n, seed, layers, inputs, targets, path)
 
 
 def _survey_batch(
-    subject: TaskModel, path: str, trace: Trace, read: Tensor, real: Tensor | None, known: LayerSurvey | None
+    adapter: TaskModel, path: str, trace: Trace, read: Tensor, real: Tensor | None, known: LayerSurvey | None
 ) -> LayerSurvey:
     """Count one layer in one batch: `read` are its tokens [batch, pos], `real` is False at padding."""
     post = trace[f"{path}.post"]  # [batch, pos, d_ff]
     if real is None:
         real = post.new_ones(post.shape[:2], dtype=torch.bool)
     size = post.abs().masked_fill(~real[..., None], -1.0)  # padding is never the largest
-    least = known.least if known else fires_above(size[0].amax(dim=0), written_norms(subject, path))
+    least = known.least if known else fires_above(size[0].amax(dim=0), written_norms(adapter, path))
     position = torch.arange(real.shape[1]).expand(real.shape) - (~real).cumsum(dim=1)  # padding may be on the left
-    keys = {} if subject.shape.image else {"reads": read}
+    keys = {} if adapter.shape.image else {"reads": read}
     if trace.logits.shape[1] == post.shape[1]:
         keys["says"] = trace.logits.argmax(dim=-1)
     keys |= {"position": position, "from_end": real.sum(dim=1, keepdim=True) - 1 - position}
-    sizes = {"reads": len(subject.labels), "says": len(subject.labels)}
-    longest = max(subject.task.longest) + 1
+    sizes = {"reads": len(adapter.labels), "says": len(adapter.labels)}
+    longest = max(adapter.task.longest) + 1
     tallies = {kind: _tally(key[real], size[real], sizes.get(kind, longest)) for kind, key in keys.items()}
     top = size.max(dim=1)  # [batch, d_ff]
     row = top.values.topk(min(BEST, len(post)), dim=0).indices  # [best, d_ff]
@@ -473,7 +473,7 @@ def triggers(of: Reading | Survey, *, layer: int) -> pd.DataFrame:
     if isinstance(of, Survey):
         counted = of.layer(layer)
         tallies, is_known = counted.tallies, counted.fired >= MIN_FIRINGS
-        names = {"reads": of.subject.labels, "says": of.subject.labels}
+        names = {"reads": of.adapter.labels, "says": of.adapter.labels}
     else:
         site = of.feed_forward_site(layer)
         size, real, texts = of[f"{site.path}.post"][0].abs(), of.trace.real(site.stack), of.tokens_of(site.stack)
@@ -523,20 +523,20 @@ def firing(of: Reading | Survey) -> pd.DataFrame:
         ['layer', 'over', 'measure', 'neurons', 'dead', 'share_dead', 'share_ever', 'share_at_once']
     """
     rows = []
-    for site in of.subject.shape.feed_forward:
+    for site in of.adapter.shape.feed_forward:
         if isinstance(of, Survey):
             counted = of.layers[site.path]
             over, count, n_positions = f"{of.n_inputs:,} inputs", counted.fired, counted.n_positions
         else:
             post, real = of[f"{site.path}.post"][0], of.trace.real(site.stack)
             post = post if real is None else post[real]  # [pos, d_ff]
-            least = fires_above(post.abs().amax(dim=0), written_norms(of.subject, site.path))
+            least = fires_above(post.abs().amax(dim=0), written_norms(of.adapter, site.path))
             over, count, n_positions = "this input", (post.abs() > least).sum(dim=0), len(post)
         dead = int((count == 0).sum())
-        measure = "activation" if written_norms(of.subject, site.path) is None else "written"
+        measure = "activation" if written_norms(of.adapter, site.path) is None else "written"
         rows.append((site.path, over, measure, len(count), dead, count.sum().item() / (len(count) * n_positions)))
     if not rows:
-        raise UnavailableError(f"{of.subject.name} has no feed-forward layers, so no neurons fire.")
+        raise UnavailableError(f"{of.adapter.name} has no feed-forward layers, so no neurons fire.")
     table = pd.DataFrame(rows, columns=["layer", "over", "measure", "neurons", "dead", "share_at_once"])
     share = table["dead"] / table["neurons"]
     table.insert(5, "share_dead", share)
@@ -564,13 +564,13 @@ def exciting_inputs(of: Survey, *, layer: int, neuron: int) -> pd.DataFrame:
         ['input', 'position', 'token', 'activation', 'tokens']
     """
     counted = of.layer(layer)
-    site = of.subject.shape.feed_forward[layer]
+    site = of.adapter.shape.feed_forward[layer]
     check_index("neuron", neuron, counted.peak.shape[1])
     rows, peaks = [], counted.peak[:, neuron].tolist()
     for value, (index, position) in zip(peaks, counted.places[:, neuron].tolist(), strict=True):
         if abs(value) > counted.least[neuron]:
-            names = of.subject.token_names(torch.tensor(of.read_by(site)[index]))
-            text = "" if of.subject.shape.image else " ".join(names)
+            names = of.adapter.token_names(torch.tensor(of.read_by(site)[index]))
+            text = "" if of.adapter.shape.image else " ".join(names)
             rows.append((index, position, names[position], value, text))
     return pd.DataFrame(rows, columns=["input", "position", "token", "activation", "tokens"])
 

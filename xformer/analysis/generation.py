@@ -69,7 +69,7 @@ class DecodedSteps:
         labels[0, -1 if self.variant.writes else taken.position] = right[step]
         example = replace(self.example, stream=trace.read_by(), target=trace.target, labels=labels)
         recipe = f"{self.recipe}[{step}]" if self.recipe else None
-        return Reading(self.variant.subject, example, trace, self.has_right_answer, recipe)
+        return Reading(self.variant.adapter, example, trace, self.has_right_answer, recipe)
 
     @property
     def name(self) -> str:
@@ -86,7 +86,7 @@ class DecodedSteps:
     @property
     def labels(self) -> tuple[str, ...]:
         """The text of each token."""
-        return self.variant.subject.labels
+        return self.variant.adapter.labels
 
     @property
     def predicted(self) -> tuple[int, ...]:
@@ -111,7 +111,7 @@ class DecodedSteps:
     @property
     def has_right_answer(self) -> bool:
         """Whether the input has a right answer; a text has none."""
-        return self.variant.subject.has_right_answer(self.example)
+        return self.variant.adapter.has_right_answer(self.example)
 
     @property
     def right(self) -> tuple[bool, ...]:
@@ -169,7 +169,7 @@ def decode_steps(
     answer = tuple(token for token in example.labels[0].tolist() if token != IGNORED)
     n_steps = len(answer)
     model, rule = variant.model, {"sampling": variant.sampling, "generator": variant.generator()}
-    if variant.subject.input.is_open_ended and example.target is None and not forced:
+    if variant.adapter.input.is_open_ended and example.target is None and not forced:
         answer, n_steps = (), CONTINUATION_LENGTH
         work = continue_text(model, example.stream, n_steps, edits=_decoding_edits(variant, example), **rule)
     elif not variant.writes:  # an encoder: only its predictions at positions with a right answer
@@ -406,10 +406,10 @@ def steering_steps(
 ) -> Iterator[Step]:
     """Generate up to `n` tokens after the text of `reading` while it is steered."""
     added = direction(towards, away, layer=layer)
-    if len(added) != reading.subject.shape.d_model:
+    if len(added) != reading.adapter.shape.d_model:
         raise InputError("The texts to steer towards and away from must be read by the model that is steered.")
     edit = steer(_stream_name(reading, layer), added, float(scale))
-    return islice(reading.subject.steps(reading.example, n, edits=[*reading.edits, edit]), n)
+    return islice(reading.adapter.steps(reading.example, n, edits=[*reading.edits, edit]), n)
 
 
 def steered(
@@ -444,9 +444,9 @@ def steered(
         >>> list(table.columns)
         ['step', 'says', 'probability', 'steered_says', 'steered_probability']
     """
-    own = islice(reading.subject.steps(reading.example, n, edits=reading.edits), n)
+    own = islice(reading.adapter.steps(reading.example, n, edits=reading.edits), n)
     other = steering_steps(reading, towards, away, layer=layer, scale=scale, n=n)
-    labels = reading.subject.labels
+    labels = reading.adapter.labels
     columns: dict[str, list[str] | list[float]] = {}
     for name, steps in (("", list(own)), ("steered_", list(other))):
         columns[f"{name}says"] = [labels[step.token] for step in steps]
@@ -482,7 +482,7 @@ def steering_by_scale(
     steps = [next(steering_steps(reading, towards, away, layer=layer, scale=scale, n=1)) for scale in scales]
     p = torch.stack([step.probabilities for step in steps])  # [scale, vocab]
     tokens = p.amax(dim=0).topk(min(k, p.shape[1])).indices
-    names = [*(reading.subject.labels[token] for token in tokens.tolist()), "all others"]
+    names = [*(reading.adapter.labels[token] for token in tokens.tolist()), "all others"]
     shares = torch.cat([p[:, tokens], 1 - p[:, tokens].sum(dim=1, keepdim=True)], dim=1).clamp(min=0)
     table = pd.DataFrame(shares.tolist(), columns=names).assign(scale=list(scales))
     table = table.melt("scale", var_name="token", value_name="probability")
@@ -490,9 +490,9 @@ def steering_by_scale(
 
 
 def _stream_name(reading: Reading, layer: int) -> str:
-    subject, name = reading.subject, f"{reading.output_stack}.{layer}.resid_post"
-    if not 0 <= layer < subject.shape.n_layers:
-        raise InputError(f"{subject.name} has layers 0 to {subject.shape.n_layers - 1}, got {layer}.")
+    adapter, name = reading.adapter, f"{reading.output_stack}.{layer}.resid_post"
+    if not 0 <= layer < adapter.shape.n_layers:
+        raise InputError(f"{adapter.name} has layers 0 to {adapter.shape.n_layers - 1}, got {layer}.")
     if name not in reading:
-        raise UnavailableError(f"No residual stream was found in {subject.name}, so nothing can be added to it.")
+        raise UnavailableError(f"No residual stream was found in {adapter.name}, so nothing can be added to it.")
     return name

@@ -57,7 +57,7 @@ def mistakes(reading: Reading) -> pd.DataFrame:
         >>> list(table.columns)
         ['image', 'digit', 'predicted', 'probability', 'of_digit']
     """
-    return misclassified(predict_test_images(own_model(reading.subject)))
+    return misclassified(predict_test_images(own_model(reading.adapter)))
 
 
 WHOLE_CLASSES = ("sequence_class", "next_sentence", "image_class", "audio_class")
@@ -83,12 +83,12 @@ def classes(reading: Reading) -> pd.DataFrame:
         >>> list(table.columns)
         ['digit', 'probability', 'right']
     """
-    if not (reading.subject.shape.image or reading.output in WHOLE_CLASSES):
+    if not (reading.adapter.shape.image or reading.output in WHOLE_CLASSES):
         raise UnavailableError(
-            f"{reading.subject.name} does not classify its input as a whole, so there are no classes; its predictions are in "
+            f"{reading.adapter.name} does not classify its input as a whole, so there are no classes; its predictions are in "
             "analysis.lens."
         )
-    labels, right = reading.subject.labels, reading.answer[0] if reading.has_right_answer else None
+    labels, right = reading.adapter.labels, reading.answer[0] if reading.has_right_answer else None
     p = reading.probabilities[0].tolist()  # [digit]
     return pd.DataFrame({"digit": labels, "probability": p, "right": [place == right for place in range(len(p))]})
 
@@ -133,7 +133,7 @@ def over_image(
         panels = _head_panels(reading, query, layer, head)
     if any(len(weights) != len(reading.tokens) for _, _, weights in panels):
         raise UnavailableError(
-            f"{reading.subject.name} attends over windows or stages of its image, not over all patches."
+            f"{reading.adapter.name} attends over windows or stages of its image, not over all patches."
         )
     rows = [(row, title, *cell) for row, title, weights in panels for cell in zip(reading.tokens, weights, strict=True)]
     return pd.DataFrame(rows, columns=["row", "panel", "place", "weight"])
@@ -145,7 +145,7 @@ def patch_grid(reading: Reading) -> tuple[int, int]:
     Raises:
         UnavailableError: If the model does not read an image in patches.
     """
-    shape, kind, n = reading.subject.shape, reading.subject.input, len(reading.ids())
+    shape, kind, n = reading.adapter.shape, reading.adapter.input, len(reading.ids())
     if shape.image:
         return shape.image // shape.patch, shape.image // shape.patch
     pixels = (reading.example.arguments or {}).get("pixel_values")
@@ -153,14 +153,14 @@ def patch_grid(reading: Reading) -> tuple[int, int]:
         rows, columns = (side // patch for side, patch in zip(pixels.shape[-2:], kind.patch, strict=True))
         if rows * columns <= n:
             return rows, columns
-    raise UnavailableError(f"{reading.subject.name} reads no image that is cut into patches.")
+    raise UnavailableError(f"{reading.adapter.name} reads no image that is cut into patches.")
 
 
 def _head_panels(
     reading: Reading, query: int, layer: int | None, head: int | None
 ) -> list[tuple[int, str, list[float]]]:
     panels = []
-    for at, site in enumerate(reading.sites):
+    for at, site in enumerate(reading.layer_paths):
         if layer is not None and at != layer:
             continue
         rows = reading[f"{site.path}.pattern"][0, :, query].float()  # [head, key]
@@ -171,7 +171,7 @@ def _head_panels(
         if len(rows) > 1 and head is None:
             panels.append((at, f"{of_layer.removesuffix('head ')}mean", rows.mean(dim=0).tolist()))
     if not panels:
-        raise EditError(f"This model has attention layers 0 to {len(reading.sites) - 1}, got {layer}.")
+        raise EditError(f"This model has attention layers 0 to {len(reading.layer_paths) - 1}, got {layer}.")
     return panels
 
 
@@ -202,7 +202,7 @@ def patch_filters(reading: Reading) -> pd.DataFrame:
         >>> list(table.columns)
         ['filter', 'pixel_y', 'pixel_x', 'weight']
     """
-    filters = patch_weights(own_model(reading.subject))
+    filters = patch_weights(own_model(reading.adapter))
     order = filters.flatten(1).norm(dim=1).argsort(descending=True)
     return _table(filters[order], [f"dimension {index}" for index in order.tolist()])
 
@@ -226,7 +226,7 @@ def filter_components(reading: Reading) -> pd.DataFrame:
         >>> list(table.columns)
         ['filter', 'pixel_y', 'pixel_x', 'weight']
     """
-    filters = patch_weights(own_model(reading.subject))
+    filters = patch_weights(own_model(reading.adapter))
     found = pca(filters.flatten(1))
     names = [f"component {axis + 1}: {percent(share, 0)}" for axis, share in enumerate(found.explained.tolist())]
     return _table(found.axes.view(-1, *filters.shape[1:]), names)

@@ -58,7 +58,7 @@ class MinimalPair:
         if position is None:
             position = differing_output(reading, source)
         check_index("position", position, n)
-        found = [token_of(reading.subject.labels, token) for token in answers or ()]
+        found = [token_of(reading.adapter.labels, token) for token in answers or ()]
         if answers is None:
             found = usual_answers(reading, source, position)
         if len(found) != 2 or found[0] == found[1]:
@@ -85,7 +85,7 @@ class MinimalPair:
         """The difference between the two measures. Raises `InputError` if it is too small to explain."""
         gap = self.goal - self.start
         if abs(gap) < LEAST:
-            one, other = (self.reading.subject.labels[token] for token in self.answers)
+            one, other = (self.reading.adapter.labels[token] for token in self.answers)
             raise InputError(
                 f"In both runs {one} is about as far ahead of {other}: {self.start:+.2f} and {self.goal:+.2f} logits. There is "
                 "nothing to explain; compare other answers, or inputs that differ in what matters."
@@ -95,7 +95,7 @@ class MinimalPair:
 
 def stacks_of(reading: Reading) -> tuple[str, ...]:
     """Return the stacks of a model, in the order in which the input passes them."""
-    return tuple(dict.fromkeys(site.stack for site in reading.subject.shape.sites))
+    return tuple(dict.fromkeys(site.stack for site in reading.adapter.shape.layer_paths))
 
 
 def differing(reading: Reading, source: Reading, stack: str | None = None) -> list[int]:
@@ -109,9 +109,9 @@ def differing(reading: Reading, source: Reading, stack: str | None = None) -> li
 
 def pair_incompatibility(reading: Reading, source: Reading) -> str | None:
     """Return the reason why two runs cannot be compared position by position, in one sentence, or None."""
-    if reading.subject.shape != source.subject.shape:
+    if reading.adapter.shape != source.adapter.shape:
         return "A minimal pair is two inputs of one model; these two runs come from models of different shapes."
-    tokens = [reading.subject.token_names(torch.tensor(run.example.source)) for run in (reading, source)]
+    tokens = [reading.adapter.token_names(torch.tensor(run.example.source)) for run in (reading, source)]
     for one, other in (tokens, *((run.tokens_of(stack) for run in (reading, source)) for stack in stacks_of(reading))):
         if len(one) != len(other):
             return _different_lengths(one, other)
@@ -175,64 +175,64 @@ TRIED = 6
 """Number of replacement symbols tried at each position of an input that has a right answer."""
 
 
-def pairs(subject: ModelAdapter) -> dict[str, tuple[str, str]]:
+def pairs(adapter: ModelAdapter) -> dict[str, tuple[str, str]]:
     """Return minimal pairs for a model, by the topic of each; empty if none is known and none can be made."""
-    if known := known_pairs(subject.name):
+    if known := known_pairs(adapter.name):
         return known
-    if subject.shape.image:
+    if adapter.shape.image:
         return {}
     found = {}
-    for purpose, text in subject.input.examples().items():
+    for purpose, text in adapter.input.examples().items():
         try:
-            other = one_token_changed(subject, subject.input.read(text))
+            other = one_token_changed(adapter, adapter.input.read(text))
         except InputError:  # some examples are too long on purpose
             continue
         if other is not None:
-            found[purpose] = text, subject.input.text(other)
+            found[purpose] = text, adapter.input.text(other)
     return found
 
 
-def one_token_changed(subject: ModelAdapter, source: Sequence[int]) -> tuple[int, ...] | None:
+def one_token_changed(adapter: ModelAdapter, source: Sequence[int]) -> tuple[int, ...] | None:
     """Return the source with one token replaced; None if no such change is known to matter."""
     source = tuple(source)
-    for pair in known_pairs(subject.name).values():
-        texts = [subject.input.read(text) for text in pair]
+    for pair in known_pairs(adapter.name).values():
+        texts = [adapter.input.read(text) for text in pair]
         if source in texts:
             return texts[1 - texts.index(source)]
-    if not isinstance(subject, TaskModel) or subject.shape.image:
+    if not isinstance(adapter, TaskModel) or adapter.shape.image:
         return None
-    example = subject.to_example(source)
-    candidates = list(_candidates(subject, example))
+    example = adapter.to_example(source)
+    candidates = list(_candidates(adapter, example))
     if not candidates:
         return None
-    if subject.has_right_answer(example):
+    if adapter.has_right_answer(example):
         changed = [sum(a != b for a, b in zip(one.answer, example.answer, strict=True)) for one in candidates]
         best = min((n, at) for at, n in enumerate(changed) if n) if any(changed) else None
         return None if best is None else candidates[best[1]].source
     if example.target is not None:
         return None
     rows = torch.cat([example.stream, *(one.stream for one in candidates)])
-    logits = subject.record(replace(example, stream=rows), keep=("logits",)).logits
+    logits = adapter.record(replace(example, stream=rows), keep=("logits",)).logits
     expected = logits[:, -1].softmax(dim=-1)  # [1 + candidate, vocab]
     return candidates[int((expected[1:] - expected[0]).abs().sum(dim=-1).argmax())].source
 
 
-def _candidates(subject: TaskModel, example: Example) -> Iterator[Example]:
+def _candidates(adapter: TaskModel, example: Example) -> Iterator[Example]:
     """Yield the example with one token replaced, same layout, starting from the middle so that both ends stay the same."""
-    source, symbols = example.source, subject.input.replacements
+    source, symbols = example.source, adapter.input.replacements
     n = len(source)
-    is_text = subject.input.is_open_ended
+    is_text = adapter.input.is_open_ended
     places = range(max(0, n - 1 - LAST), n - 1) if is_text else sorted(range(n), key=lambda at: abs(at - n // 2))
     for at in places:
         tried = [symbols[(source[at] - symbols[0] + step) % len(symbols)] for step in range(1, 1 + TRIED)]
         if is_text:  # replace a lower-case letter by another one
-            is_small = {token: subject.labels[token] in ascii_lowercase for token in (*symbols, source[at])}
+            is_small = {token: adapter.labels[token] in ascii_lowercase for token in (*symbols, source[at])}
             tried = [token for token in symbols if is_small[token] and is_small[source[at]]]
         for token in tried:
             other = (*source[:at], token, *source[at + 1 :])
             try:
-                if token != source[at] and subject.input.read(subject.input.text(other)) == other:
-                    framed = subject.to_example(other)
+                if token != source[at] and adapter.input.read(adapter.input.text(other)) == other:
+                    framed = adapter.to_example(other)
                     if framed.stream.shape == example.stream.shape and framed.labels.shape == example.labels.shape:
                         yield framed
             except InputError:  # not every sequence of symbols is a valid input
@@ -297,7 +297,7 @@ def title(reading: Reading, measure: Measure) -> str:
     """Name the measure for a chart."""
     if not isinstance(measure, Logit):
         return "loss"
-    labels = reading.subject.labels
+    labels = reading.adapter.labels
     if measure.against is None:
         return f"logit of {labels[measure.token]}"
     return f"lead of {labels[measure.token]} over {labels[measure.against]}"

@@ -41,9 +41,9 @@ Step = Callable[[int, int], None]
 
 def numbers(reading: Reading) -> range:
     """Return the tokens that are numbers, in order: those of the task, possibly none; without a task, all tokens."""
-    if isinstance(reading.subject, TaskModel):
-        return range(1, 1 + reading.subject.task.rule.n_numbers)
-    return range(reading.subject.shape.n_inputs)
+    if isinstance(reading.adapter, TaskModel):
+        return range(1, 1 + reading.adapter.task.rule.n_numbers)
+    return range(reading.adapter.shape.n_inputs)
 
 
 def number_vectors(reading: Reading, stack: str | None = None) -> Float[Tensor, "number d_model"]:
@@ -145,7 +145,7 @@ def number_spectrum(reading: Reading, stack: str | None = None, *, step: Step | 
 def _check_numbers(reading: Reading) -> None:
     """Raise `UnavailableError` if the model reads no numbers."""
     if len(numbers(reading)) < 2:
-        raise UnavailableError(f"{reading.subject.name} reads no numbers, whose embeddings could form waves.")
+        raise UnavailableError(f"{reading.adapter.name} reads no numbers, whose embeddings could form waves.")
 
 
 def spectrum(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
@@ -228,7 +228,7 @@ def circle(reading: Reading, *, frequency: int, stack: str | None = None) -> pd.
     check_index("frequency", frequency, len(vectors) // 2 + 1, least=1)
     points = circle_of(vectors, frequency).points
     table = pd.DataFrame(points.tolist(), columns=["cosine_axis", "sine_axis"])
-    labels = token_labels(reading.subject)
+    labels = token_labels(reading.adapter)
     table.insert(0, "number", [labels[token] for token in numbers(reading)])
     phase = frequency * table.index.to_numpy() / len(points) % 1.0
     return table.assign(radius=points.norm(dim=1).tolist(), phase=phase)

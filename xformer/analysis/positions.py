@@ -46,12 +46,12 @@ def added_positions(
     If the vectors depend on the end of the input, the default is the length of this input. A kind without parameters can be
     computed for any model. Raises `InputError` for a kind that adds no vectors this model has.
     """
-    if not isinstance(reading.subject, BareModel):
+    if not isinstance(reading.adapter, BareModel):
         how, found = found_positions(reading, stack)
         if how != "added":
-            raise UnavailableError(f"{reading.subject.name} adds no position vectors.")
+            raise UnavailableError(f"{reading.adapter.name} adds no position vectors.")
         return found if n is None else found[:n]
-    config, chosen = own_model(reading.subject).config, position_kind(reading, kind)
+    config, chosen = own_model(reading.adapter).config, position_kind(reading, kind)
     is_own = chosen is config.position_kind
     if chosen.acts_on != "stream" or not (is_own or chosen.can_be_drawn(config)):
         raise InputError(f"{chosen.title} positions add no vectors that this model has; it uses {config.positions}.")
@@ -65,7 +65,7 @@ def added_positions(
     check_index("position", n - 1, config.max_len, least=-1)
     table = _stack_of(reading, stack)[1].positions.table
     assert table is not None
-    device = own_model(reading.subject).device
+    device = own_model(reading.adapter).device
     return table(Layout.plain(n if chosen.can_cache_keys else len(reading.tokens_of(stack)), device))[:n].cpu()
 
 
@@ -95,10 +95,10 @@ def position_values(
         >>> list(table.columns)
         ['position', 'dimension', 'value']
     """
-    if not isinstance(reading.subject, BareModel):
+    if not isinstance(reading.adapter, BareModel):
         how, found = found_positions(reading, stack)
         if how == "biased":
-            raise UnavailableError(f"{reading.subject.name} adds biases to its scores, nothing at single positions.")
+            raise UnavailableError(f"{reading.adapter.name} adds biases to its scores, nothing at single positions.")
         shown = list(range(len(found)) if positions is None else positions)
         check_indices("positions", shown, len(found))
         return _added_table(found[shown], shown) if how == "added" else _angle_table(found[shown].double(), shown)
@@ -107,7 +107,7 @@ def position_values(
         shown = list(range(len(vectors)) if positions is None else positions)
         check_indices("positions", shown, len(vectors))
         return _added_table(vectors[shown], shown)
-    config = own_model(reading.subject).config
+    config = own_model(reading.adapter).config
     shown = list(range(config.max_len) if positions is None else positions)
     angles = rotary_angles(torch.tensor(shown), _rotary_width(config), config.position_base).double()  # [pos, pair]
     return _angle_table(angles, shown)
@@ -177,12 +177,12 @@ def position_offsets(
         >>> list(table.columns)
         ['offset', 'mean', 'low', 'high', 'pairs']
     """
-    if not isinstance(reading.subject, BareModel):
+    if not isinstance(reading.adapter, BareModel):
         how, found = found_positions(reading, stack)
         if how == "biased":
             return found_biases(found)
         return by_offset(dot_products(found[:n]) if how == "added" else turned_products(found[:n]))
-    config, chosen = own_model(reading.subject).config, position_kind(reading, kind)
+    config, chosen = own_model(reading.adapter).config, position_kind(reading, kind)
     check_analysis("cosines", "give a smaller n", n=n or config.max_len)  # also a table of all pairs
     if chosen.acts_on == "scores":
         return _biases(reading, n or config.max_len, chosen, stack, most)
@@ -215,7 +215,7 @@ def wavelengths(config: ModelConfig) -> Float[Tensor, " pair"]:
 
 @torch.no_grad()
 def _biases(reading: Reading, n: int, kind: PositionKind, stack: str | None, most: int | None) -> pd.DataFrame:
-    own = own_model(reading.subject).config
+    own = own_model(reading.adapter).config
     config = own if kind is own.position_kind else own.replace(positions=kind.name)
     name, chosen = _stack_of(reading, stack)
     table = chosen.positions.table if kind is own.position_kind else None
@@ -234,21 +234,21 @@ def _biases(reading: Reading, n: int, kind: PositionKind, stack: str | None, mos
 def position_kind(reading: Reading, name: str | None) -> PositionKind:
     """Return the kind of positions with that name; by default the model's own."""
     check_option("kind", name, (None, *POSITION_KINDS))
-    return own_model(reading.subject).config.position_kind if name is None else POSITION_KINDS[name]
+    return own_model(reading.adapter).config.position_kind if name is None else POSITION_KINDS[name]
 
 
 def is_rotary(reading: Reading, kind: str | None, stack: str | None) -> bool:
     """Return whether queries and keys are rotated, by the given kind or by the model itself."""
-    if not isinstance(reading.subject, BareModel):
+    if not isinstance(reading.adapter, BareModel):
         return found_positions(reading, stack)[0] == "turned"
     return position_kind(reading, kind).acts_on == "queries and keys"
 
 
 def _stack_of(reading: Reading, stack: str | None) -> tuple[str, Stack]:
     """Return the name and module of a stack, by default of the first one."""
-    check_option("stack", stack, (None, *dict.fromkeys(site.stack for site in reading.subject.shape.sites)))
-    name = stack or reading.subject.shape.sites[0].stack
-    return name, getattr(own_model(reading.subject), name)
+    check_option("stack", stack, (None, *dict.fromkeys(site.stack for site in reading.adapter.shape.layer_paths)))
+    name = stack or reading.adapter.shape.layer_paths[0].stack
+    return name, getattr(own_model(reading.adapter), name)
 
 
 def _rotary_width(config: ModelConfig) -> int:
@@ -264,8 +264,8 @@ def found_positions(reading: Reading, stack: str | None = None) -> tuple[Found, 
 
     Raises `UnavailableError` if nothing was found.
     """
-    stack = (stack or "encoder") if reading.is_pair else reading.output_stack
-    at = f"{stack}." if reading.is_pair else ""
+    stack = (stack or "encoder") if reading.is_encoder_decoder else reading.output_stack
+    at = f"{stack}." if reading.is_encoder_decoder else ""
     if f"{at}pos_embed" in reading:
         table = reading[f"{at}pos_embed"]
         return "added", table if table.dim() == 2 else table[0]
@@ -279,7 +279,7 @@ def found_positions(reading: Reading, stack: str | None = None) -> tuple[Found, 
         if name.startswith(stack) and name.endswith(".pos_bias") and "cross" not in name:
             return "biased", reading[name][0]
     raise UnavailableError(
-        f"No position information was found in {reading.subject.name}: no added vectors, no angles and no biases. It may be "
+        f"No position information was found in {reading.adapter.name}: no added vectors, no angles and no biases. It may be "
         "computed where it cannot be recorded, or the model may rely on its mask alone."
     )
 
@@ -337,11 +337,11 @@ def order_test(reading: Reading) -> OrderTest | None:
     The patches of an image are reversed; its class token stays in front. Returns None for a model with two stacks, and if the
     reversed input equals the input, so that there is nothing to compare.
     """
-    model = own_model(reading.subject)
+    model = own_model(reading.adapter)
     config, inputs = model.config, reading.example.tokens[:1]
     inputs = inputs if config.patch else inputs[:, :MAX_TOKENS_READ]
     other = reversed_patches(inputs, config.patch) if config.patch else inputs.flip(1)
-    if reading.is_pair or other.equal(inputs):
+    if reading.is_encoder_decoder or other.equal(inputs):
         return None
     off = [] if config.position_kind.acts_on == "nothing" else [zero_positions()]
     # [out, vocab] each

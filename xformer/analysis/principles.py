@@ -271,7 +271,7 @@ def attention_cell(reading: Reading, *, layer: int, head: int, query: int, key: 
 def head_output(reading: Reading, *, layer: int, head: int, query: int) -> Float[Tensor, " d_model"]:
     """Return what a head adds to the residual stream at a position: z W_O (the output bias belongs to no head)."""
     path = reading.attention_site(layer).path
-    z, to_stream = reading[f"{path}.z"][0, head, query], reading.subject.weights.projection(path)
+    z, to_stream = reading[f"{path}.z"][0, head, query], reading.adapter.weights.projection(path)
     if to_stream.norm is not None:
         raise UnavailableError("A norm follows the heads of this layer, so no head by itself adds to the stream.")
     rows = to_stream.weight[head * len(z) : (head + 1) * len(z)]  # [d_value, d_model]

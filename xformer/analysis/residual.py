@@ -23,8 +23,8 @@ from torch import Tensor
 from xformer.adapters.adapter import Projection, Readout, before_norm
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.formatting import check_index, check_indices
+from xformer.layer_path import LayerPath, after
 from xformer.reading import Reading
-from xformer.site import Site, after
 from xformer.trace import Trace
 
 Vector = Float[Tensor, " d_model"]
@@ -37,7 +37,7 @@ _SUBLAYER_TITLES = {"attn": "attention", "self_attn": "self", "cross_attn": "cro
 class StreamStep:
     """One sublayer, or block without attention, of the output stack, with the names of the stream before and after it."""
 
-    site: Site | None
+    site: LayerPath | None
     """None for a block without attention, of which only the stream is known."""
     title: str
     before: str
@@ -58,13 +58,16 @@ def stream_steps(reading: Reading) -> list[StreamStep]:
 
     Raises `UnavailableError` if no residual stream was found in the model.
     """
-    shape = reading.subject.shape
+    shape = reading.adapter.shape
     stack, blocks = reading.output_stack, shape.blocks(reading.output_stack)
     if not shape.d_model or not blocks:
-        raise UnavailableError(f"No residual stream was found in {reading.subject.name}.")
+        raise UnavailableError(f"No residual stream was found in {reading.adapter.name}.")
     found, before = [], f"{stack}.0.resid_pre"
     for number, sites in blocks.items():
-        layer, last = f"{'decoder' if reading.is_pair else 'layer'} {number + 1}", f"{stack}.{number}.resid_post"
+        layer, last = (
+            f"{'decoder' if reading.is_encoder_decoder else 'layer'} {number + 1}",
+            f"{stack}.{number}.resid_post",
+        )
         if not sites:
             found.append(StreamStep(None, layer, before, last))
             before = last
@@ -93,7 +96,7 @@ def _points(reading: Reading) -> dict[str, tuple[str, list[StreamStep]]]:
         points[title] = end, together
     if len({reading[name].shape for name, _ in points.values() if name in reading}) > 1:
         raise UnavailableError(
-            f"The stream of {reading.subject.name} changes its length or width between layers, so its points cannot be "
+            f"The stream of {reading.adapter.name} changes its length or width between layers, so its points cannot be "
             "compared."
         )
     return points
@@ -117,7 +120,7 @@ def deciding_position(reading: Reading) -> int:
     """Return the last target position of a run. Raises `InputError` if it has none."""
     if not reading.target_positions:
         raise InputError(
-            f"No position of this run of {reading.subject.name} has a target; choose one with analysis.at_position."
+            f"No position of this run of {reading.adapter.name} has a target; choose one with analysis.at_position."
         )
     return reading.target_positions[-1]
 
@@ -127,7 +130,7 @@ def _check_aligned(reading: Reading) -> None:
     n_out, n = reading.logits.shape[1], reading.trace.read_by(reading.output_stack).shape[1]
     if reading.output not in WHOLE and n_out != n and reading.trace.model_config is None:
         raise UnavailableError(
-            f"{reading.subject.name} returns outputs at {n_out} positions, but its stream has {n}, so the stream at a position "
+            f"{reading.adapter.name} returns outputs at {n_out} positions, but its stream has {n}, so the stream at a position "
             "does not explain the output there."
         )
 
@@ -181,7 +184,7 @@ def tolerance(recorded: Tensor) -> float:
     return max(CLOSE, ROUNDINGS * torch.finfo(recorded.dtype).eps)
 
 
-def check_told_apart(recorded: Tensor, sites: Sequence[Site]) -> None:
+def check_told_apart(recorded: Tensor, sites: Sequence[LayerPath]) -> None:
     """Raise `UnavailableError` if rounding may have hidden which sublayer of a block added what.
 
     The sublayers of an external model are located by what they add. In float16 and bfloat16, if only one sublayer was found in
@@ -232,7 +235,11 @@ def attribution(reading: Reading, *, position: int, token: int | None = None, le
 
 def _attribution(reading: Reading, position: int, token: int | None, *, lead: bool) -> pd.DataFrame:
     """Return the table of `attribution` with one more column, the path of the part's layer ("" outside the layers)."""
-    trace, weights, at = reading.trace, reading.subject.weights, f"{reading.output_stack}." if reading.is_pair else ""
+    trace, weights, at = (
+        reading.trace,
+        reading.adapter.weights,
+        f"{reading.output_stack}." if reading.is_encoder_decoder else "",
+    )
     readout, steps = weights.unembedding(), stream_steps(reading)
     check_told_apart(trace[steps[-1].after], [step.site for step in steps if step.site is not None])
     token, rival = explained_pair(reading, position, token)
@@ -302,7 +309,7 @@ def entering(reading: Reading, name: str) -> list[tuple[str, str, Float[Tensor, 
     Some model families multiply the rows of a table by a constant, which is estimated here; a norm or matrix after the tables
     mixes the parts.
     """
-    at = f"{name.split('.')[0]}." if reading.is_pair else ""
+    at = f"{name.split('.')[0]}." if reading.is_encoder_decoder else ""
     total = reading[name][0].double()  # [pos, d_model]
     tables = {"position": "pos_embed", "token": "embed", "token type": "type_embed"}
     found: dict[str, Tensor] = {}
@@ -333,15 +340,17 @@ def _capped(readout: Readout, x: Vector, row: Vector) -> Vector:
     return row * (cap * math.tanh(logit / cap) / logit) if logit else row
 
 
-def projection_of(reading: Reading, site: Site) -> Projection | None:
+def projection_of(reading: Reading, site: LayerPath) -> Projection | None:
     """Return the projection from the inside of a layer to the stream, if it is known and the inside was recorded."""
     inside = f"{site.path}.{'z' if site.is_attention else 'post'}"
     with suppress(UnavailableError):
-        return reading.subject.weights.projection(site.path) if inside in reading else None
+        return reading.adapter.weights.projection(site.path) if inside in reading else None
     return None
 
 
-def _inside(own: Projection, trace: Trace, site: Site, position: int, g: Vector) -> tuple[Vector, Float[Tensor, ""]]:
+def _inside(
+    own: Projection, trace: Trace, site: LayerPath, position: int, g: Vector
+) -> tuple[Vector, Float[Tensor, ""]]:
     """Return the readout of the matrix's output that equals, up to a constant, the readout g of what is added."""
     g = g * own.factor
     if own.norm is None:
@@ -422,7 +431,7 @@ def lens(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFra
         >>> list(table.columns)
         ['depth', 'point', 'position', 'token', 'probability', 'answer', 'answer_probability', 'right']
     """
-    names, counted = reading.subject.labels, lens_positions(reading, positions)
+    names, counted = reading.adapter.labels, lens_positions(reading, positions)
     has_answers = bool(reading.target_positions)
     answer = torch.tensor([reading.explained(at) for at in counted if has_answers], dtype=torch.long)  # [position]
     frames = []
@@ -445,11 +454,11 @@ def _probabilities(reading: Reading, counted: Sequence[int]) -> Iterator[tuple[s
     Points are batched up to `MAX_AT_ONCE` logits: reading a large unembedding is slow, and all logits together would not fit.
     """
     points = list(stream(reading).items())
-    together = max(1, MAX_AT_ONCE // max(1, len(counted) * len(reading.subject.labels)))
+    together = max(1, MAX_AT_ONCE // max(1, len(counted) * len(reading.adapter.labels)))
     for first in range(0, len(points), together):
         some = points[first : first + together]
         x = torch.cat([state[:1, counted] for _, state in some], dim=1)  # [1, point · position, d_model]
-        p = reading.subject.unembed(x)[0].softmax(dim=-1).cpu().unflatten(0, (len(some), len(counted)))
+        p = reading.adapter.unembed(x)[0].softmax(dim=-1).cpu().unflatten(0, (len(some), len(counted)))
         yield from ((point, p[index]) for index, (point, _) in enumerate(some))
 
 
@@ -474,7 +483,7 @@ def answer_path(reading: Reading, *, position: int) -> pd.DataFrame:
         ['depth', 'point', 'token', 'answer', 'answer_probability', 'rank', 'adds']
     """
     _check_aligned(reading)
-    names, answer, adds = reading.subject.labels, reading.explained(position), {}
+    names, answer, adds = reading.adapter.labels, reading.explained(position), {}
     try:
         parts = _attribution(reading, position, None, lead=True)
         adds["embedding"] = parts.loc[parts["kind"].isin(["embedding", "positions"]), "contribution"].sum()

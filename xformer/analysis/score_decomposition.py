@@ -26,9 +26,9 @@ from xformer.analysis.tables import array_table
 from xformer.disk_quota import megabytes
 from xformer.errors import InputError, UnavailableError
 from xformer.formatting import check_index
+from xformer.layer_path import LayerPath, after, layer_title
 from xformer.memory import BYTES_PER_FLOAT, free_bytes
 from xformer.reading import Reading, rerun
-from xformer.site import Site, after, layer_title
 
 COPIES = 3
 """How many copies of the parts are in memory at once: joined, after a norm, and an intermediate."""
@@ -40,7 +40,7 @@ class Writer:
 
     name: str
     kind: str
-    site: Site | None = None
+    site: LayerPath | None = None
     head: int | None = None
 
 
@@ -68,14 +68,14 @@ class StreamParts:
 
 
 @torch.no_grad()
-def stream_parts(reading: Reading, stack: str, until: Site | None = None) -> StreamParts:
+def stream_parts(reading: Reading, stack: str, until: LayerPath | None = None) -> StreamParts:
     """Split the stream of a stack as layer `until` receives it, before that layer's norm; with None, after the last block.
 
     Raises `UnavailableError` if the stream or its parts are not accessible, or need too much memory.
     """
-    sites, name = [site for site in reading.subject.shape.sites if site.stack == stack], f"{stack}.0.resid_pre"
+    sites, name = [site for site in reading.adapter.shape.layer_paths if site.stack == stack], f"{stack}.0.resid_pre"
     if not sites or name not in reading:
-        raise UnavailableError(f"No residual stream was found in {reading.subject.name}.")
+        raise UnavailableError(f"No residual stream was found in {reading.adapter.name}.")
     before = sites[: sites.index(until)] if until in sites else sites
     check_told_apart(reading[name], [site for site in before if until is None or site.layer != until.layer])
     _check_memory(reading, stack, before)
@@ -83,7 +83,7 @@ def stream_parts(reading: Reading, stack: str, until: Site | None = None) -> Str
     writers = [*(Writer(name, kind) for name, kind, _ in found), BIASES]
     vectors = [part.to(_dtype(reading, stack)) for *_, part in found]
     vectors.append(0 * vectors[0])  # the biases start at 0
-    passed = reading.subject.shape.blocks(stack)
+    passed = reading.adapter.shape.blocks(stack)
     passed = {number: own for number, own in passed.items() if until is None or number < until.layer}
     for site in sorted([*before, *(number for number, own in passed.items() if not own)], key=_layer_number):
         if isinstance(site, int):  # a block without attention
@@ -94,7 +94,7 @@ def stream_parts(reading: Reading, stack: str, until: Site | None = None) -> Str
         more, added, bias = _added(reading, site)
         writers, vectors = [*writers, *more], [*vectors, *added]
         vectors[writers.index(BIASES)] = vectors[writers.index(BIASES)] + bias
-        norm = reading.subject.weights.norm_after(site.path)
+        norm = reading.adapter.weights.norm_after(site.path)
         if norm is not None:
             parts = StreamParts(tuple(writers), torch.stack(vectors))
             vectors = [*parts.through(FrozenNorm.at(norm, parts.total())).vectors]
@@ -105,13 +105,13 @@ def stream_parts(reading: Reading, stack: str, until: Site | None = None) -> Str
     return _with_difference(reading, StreamParts(tuple(writers), torch.stack(vectors)), name)
 
 
-def _layer_number(part: Site | int) -> int:
+def _layer_number(part: LayerPath | int) -> int:
     return part if isinstance(part, int) else part.layer
 
 
-def _check_memory(reading: Reading, stack: str, before: list[Site]) -> None:
+def _check_memory(reading: Reading, stack: str, before: list[LayerPath]) -> None:
     """Raise `UnavailableError` if the parts written by these layers need more than half of the free memory."""
-    n_parts = 4 + sum(reading.subject.shape.heads.get(site.path, 1) for site in before)
+    n_parts = 4 + sum(reading.adapter.shape.heads.get(site.path, 1) for site in before)
     needed = COPIES * BYTES_PER_FLOAT * n_parts * reading[f"{stack}.0.resid_pre"][0].numel()
     if needed > (free := free_bytes() // 2):
         raise UnavailableError(
@@ -139,9 +139,9 @@ def _with_difference(reading: Reading, parts: StreamParts, name: str) -> StreamP
     return StreamParts((*parts.writers, Writer(kind, kind)), torch.cat([parts.vectors, missing[None]]))
 
 
-def _added(reading: Reading, site: Site) -> tuple[list[Writer], Tensor, Tensor]:
+def _added(reading: Reading, site: LayerPath) -> tuple[list[Writer], Tensor, Tensor]:
     """Return what a layer adds: its sources, their vectors [writer, pos, d_model], and its biases [pos, d_model]."""
-    title = layer_title(site.path, is_pair=reading.is_pair)
+    title = layer_title(site.path, is_encoder_decoder=reading.is_encoder_decoder)
     dtype = _dtype(reading, site.stack)
     out = reading[f"{site.path}.out"][0].to(dtype)  # [pos, d_model]
     own = projection_of(reading, site)
@@ -291,7 +291,7 @@ def score_parts(
 
 
 def head_input(
-    reading: Reading, site: Site, side: Side, head: int, before: tuple[StreamParts, nn.Module | None] | None = None
+    reading: Reading, site: LayerPath, side: Side, head: int, before: tuple[StreamParts, nn.Module | None] | None = None
 ) -> HeadInput:
     """Split a head's queries or keys by source. What does not depend on the stream belongs to the biases.
 
@@ -317,9 +317,9 @@ def head_input(
     return HeadInput(parts.writers, reads, without)
 
 
-def _before_norm(reading: Reading, site: Site, side: Side) -> tuple[StreamParts, nn.Module | None]:
+def _before_norm(reading: Reading, site: LayerPath, side: Side) -> tuple[StreamParts, nn.Module | None]:
     """Return the stream from which a layer computes its queries or keys, and the norm between them."""
-    weights = reading.subject.weights
+    weights = reading.adapter.weights
     if side == "key" and site.is_cross:
         return stream_parts(reading, site.key_stack), weights.last_norm(site.key_stack)
     return stream_parts(reading, site.stack, site), weights.norm_before(site.path)
@@ -338,13 +338,13 @@ def _check_sum(recorded: Float[Tensor, "pos d_head"], name: str, total: Float[Te
 
 
 def _affine(
-    reading: Reading, site: Site, shape: torch.Size, side: Literal["q", "k"], head: int
+    reading: Reading, site: LayerPath, shape: torch.Size, side: Literal["q", "k"], head: int
 ) -> tuple[Float[Tensor, "pos d_head d_model"], Float[Tensor, "pos d_head"]]:
     """Return the affine map from the normed stream to a head's queries or keys at each position: matrix (rotated for rotary
     positions) and constant. One gradient per dimension of the head is cheaper than calling the layer for each part."""
     with torch.inference_mode(False), torch.enable_grad():
         zero = torch.zeros(1, *shape, requires_grad=True)
-        heads = reading.subject.project_heads(reading.example, reading.trace, site.path, zero, side)
+        heads = reading.adapter.project_heads(reading.example, reading.trace, site.path, zero, side)
         read = heads[0, head]  # [pos, d_head]
         each = torch.eye(read.shape[1])[:, None].expand(-1, *read.shape)  # [d_head, pos, d_head]
         [rows] = torch.autograd.grad(
@@ -353,7 +353,7 @@ def _affine(
     return rows[:, 0].transpose(0, 1), read.detach()
 
 
-def _distance(reading: Reading, site: Site, head: int, query: int) -> Float[Tensor, " key"]:
+def _distance(reading: Reading, site: LayerPath, head: int, query: int) -> Float[Tensor, " key"]:
     """Return the bias by distance that is added to the scores."""
     name = f"{site.path}.pos_bias"
     if name not in reading:

@@ -304,7 +304,7 @@ def iter_accuracy_by_length(
     reading: Reading, *, lengths: Sequence[int] | None = None, samples: int = SAMPLES, seed: int = 1
 ) -> Iterator[TableSoFar]:
     """Compute `accuracy_by_length` with a report after each length."""
-    own = own_task_model(reading.subject)
+    own = own_task_model(reading.adapter)
     chosen = _lengths_to_test(lengths_of(own.model.config, own.task), lengths)
     rows = []
     for length, found in scores_by_length(own.model, own.task, chosen, samples=samples, seed=seed):
@@ -394,7 +394,7 @@ def iter_lengths_compared(
     for done, length in enumerate(chosen, start=1):
         if length not in every:
             raise InputError(f"All of these models read lengths from {every[0]} to {every[-1]}, got {length}.")
-        of_one = [replace(one, subject=replace(one.subject, task=of_length(one.task, length))) for one in variants]
+        of_one = [replace(one, adapter=replace(one.adapter, task=of_length(one.task, length))) for one in variants]
         shares = accuracy(agreement(of_one, samples=samples, seed=seed)).set_index(["model", "measure"])
         for one in variants:
             exact, token = shares.loc[(one.name, "exact")], shares.loc[(one.name, "token")]

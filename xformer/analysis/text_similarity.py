@@ -66,20 +66,20 @@ def text_vectors(
     model: Readable | Reading, texts: Sequence[str], *, pooling: Pooling | None = None, tokenizer: Any = None
 ) -> dict[int, Float[Tensor, "text width"]]:
     """Return the pooled vector of each text by layer; see `similarity`."""
-    subject = model.subject if isinstance(model, Reading) else adapter_of(model, None, tokenizer)
-    if subject.input.kind != "text" and not isinstance(subject.input, NumbersInput | TaskInput):
-        raise UnavailableError(f"{subject.name} reads no texts, so none can be compared.")
+    adapter = model.adapter if isinstance(model, Reading) else adapter_of(model, None, tokenizer)
+    if adapter.input.kind != "text" and not isinstance(adapter.input, NumbersInput | TaskInput):
+        raise UnavailableError(f"{adapter.name} reads no texts, so none can be compared.")
     if not texts:
         raise InputError("There are no texts to compare; give two.")
-    pooling = default_pooling(subject) if pooling is None else pooling
+    pooling = default_pooling(adapter) if pooling is None else pooling
     if pooling not in POOLINGS:
         raise InputError(f"A pooling is one of {', '.join(POOLINGS)}, got {pooling!r}.")
-    names = stream_names(subject)
+    names = stream_names(adapter)
     if pooling == "own":
-        return {len(names) - 1: _own_vectors(subject, texts)}
-    after_norm = "final_norm" if subject.shape.final_norm else names[-1]
-    keep = [*names[:-1], "output" if getattr(subject, "output", "") == "vectors" else after_norm]
-    reading = read(subject, list(texts), keep=keep)
+        return {len(names) - 1: _own_vectors(adapter, texts)}
+    after_norm = "final_norm" if adapter.shape.final_norm else names[-1]
+    keep = [*names[:-1], "output" if getattr(adapter, "output", "") == "vectors" else after_norm]
+    reading = read(adapter, list(texts), keep=keep)
     states = [reading[name] for name in keep]  # [text, pos, d_model] each
     valid = reading.trace.valid
     if valid is None:
@@ -99,33 +99,33 @@ def pooled(
     return states[torch.arange(len(states), device=states.device), chosen]
 
 
-def default_pooling(subject: ModelAdapter) -> Pooling:
+def default_pooling(adapter: ModelAdapter) -> Pooling:
     """Return the pooling that `similarity` uses by default."""
-    if (own := getattr(subject, "pooling", None)) is not None:
+    if (own := getattr(adapter, "pooling", None)) is not None:
         return own
-    opened = getattr(subject, "opened", None)
+    opened = getattr(adapter, "opened", None)
     if opened is not None and type(opened.module).__name__.endswith("WithProjection"):
         return "own"  # the class projects the vector of a text (`text_embeds`), which is what it was trained for
     # In a decoder the last position sees all others.
-    return "last" if subject.shape.architecture == "decoder" else "mean"
+    return "last" if adapter.shape.architecture == "decoder" else "mean"
 
 
-def stream_names(subject: ModelAdapter) -> list[str]:
+def stream_names(adapter: ModelAdapter) -> list[str]:
     """Return the activation names of the stream before the first block and after each block."""
-    shape = subject.shape
-    if shape.is_pair:
+    shape = adapter.shape
+    if shape.is_encoder_decoder:
         raise UnavailableError(
-            f"{subject.name} is an encoder-decoder, which reads two texts at once; texts are compared in models with one stack."
+            f"{adapter.name} is an encoder-decoder, which reads two texts at once; texts are compared in models with one stack."
         )
     layers = list(shape.blocks(shape.output_stack))
     if not shape.d_model or not layers:
-        raise UnavailableError(f"No residual stream was found in {subject.name}.")
+        raise UnavailableError(f"No residual stream was found in {adapter.name}.")
     stack = shape.output_stack
     return [f"{stack}.{layers[0]}.resid_pre", *(f"{stack}.{layer}.resid_post" for layer in layers)]
 
 
-def _own_vectors(subject: ModelAdapter, texts: Sequence[str]) -> Float[Tensor, "text width"]:
+def _own_vectors(adapter: ModelAdapter, texts: Sequence[str]) -> Float[Tensor, "text width"]:
     try:
-        return read(subject, list(texts), keep=["pooled"])["pooled"]
+        return read(adapter, list(texts), keep=["pooled"])["pooled"]
     except EditError as error:
-        raise UnavailableError(f"{subject.name} has no pooled vector of its own for a text.") from error
+        raise UnavailableError(f"{adapter.name} has no pooled vector of its own for a text.") from error

@@ -184,16 +184,16 @@ def read_both(
     Raises:
         XformerError: `read` would raise it, or the changes do not fit the broken model.
     """
-    subject = own_task_model(adapter_of(where))
-    config, (_, example, changed) = subject.model.config, prepare_inputs(subject, typed, changes)
+    adapter = own_task_model(adapter_of(where))
+    config, (_, example, changed) = adapter.model.config, prepare_inputs(adapter, typed, changes)
     edits = [*([] if causal is None else [set_causal(causal)]), *changed]
     n = min(PADDING, config.max_len - example.stream.shape[1]) if BUGS[bug].shows == "with padding" else 0
     valid = torch.arange(example.stream.shape[1] + n)[None] < example.stream.shape[1] if n else None
     example = _padded(example, n, config.pad_token)
-    has_right_answer, found = subject.has_right_answer(example), []
-    for model in models or right_and_wrong(subject.model, bug):
+    has_right_answer, found = adapter.has_right_answer(example), []
+    for model in models or right_and_wrong(adapter.model, bug):
         trace = record(model, example.stream, example.target, edits=edits, valid=valid)
-        found.append(Reading(replace(subject, model=model), example, trace, has_right_answer))
+        found.append(Reading(replace(adapter, model=model), example, trace, has_right_answer))
     return found
 
 

@@ -46,7 +46,7 @@ def run_trace(options: Namespace) -> None:
         reading.trace.save_npz(out)
     else:
         save_trace(reading.trace, out)
-    print_line(f"input      {reading.subject.input.text(reading.example.source)}")
+    print_line(f"input      {reading.adapter.input.text(reading.example.source)}")
     if reading.has_logits:
         print_line(f"predicted  {_predicted(reading)}")
     print_line(f"{len(reading)} activations, {out.stat().st_size:,} bytes, written to {out}")
@@ -57,7 +57,7 @@ def _predicted(reading: Reading) -> str:
     tokens = reading.predicted
     if reading.open_output is not None and not reading.has_right_answer:
         tokens = (int(reading.logits[0, reading.open_output].argmax()),)
-    return " ".join(reading.subject.labels[token] for token in tokens)
+    return " ".join(reading.adapter.labels[token] for token in tokens)
 
 
 def _checked_out(out: str, model: str) -> Path:
@@ -90,7 +90,7 @@ def run_export(options: Namespace) -> None:
 
     original = read(options.model, options.input)
     changed = read(options.model, options.input, changes=options.changes) if options.changes else None
-    heads = [original.subject.shape.heads[site.path] for site in original.attention]
+    heads = [original.adapter.shape.heads[site.path] for site in original.attention]
     if not (0 <= layer < len(heads) and 0 <= head < heads[layer]):
         raise InputError(f"--head must be one of the model's heads, got {options.head}; for example 1.1.")
     write_atomically(out, view_page(original, changed, layer=layer, head=head, changes=options.changes).encode())

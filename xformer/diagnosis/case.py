@@ -138,7 +138,7 @@ class Case:
         """The attention layers whose pattern was recorded."""
         config, found = self.trace.config, []
         valid = {"encoder": self.valid, "decoder": self.valid if self.target_valid is None else self.target_valid}
-        for site in self.trace.sites():
+        for site in self.trace.layer_paths():
             is_output = site.stack == "decoder" or config.architecture == "encoder"
             causal = not site.is_cross and is_output and bool(config.causal)
             found.append(Layer(site.path, site.is_cross, causal, valid[site.query_stack], valid[site.key_stack]))

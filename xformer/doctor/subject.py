@@ -27,7 +27,7 @@ from xformer.adapters.attachment import unwrapped
 from xformer.adapters.huggingface_opening import (
     example_inputs,
     is_causal_class,
-    is_pair,
+    is_encoder_decoder,
     n_target_tokens_of,
     n_tokens_of,
     text_config,
@@ -399,7 +399,7 @@ class Subject:
         if self.is_transformers:
             flags = [getattr(self.config, name, True) for name in ("is_causal", "causal")]
             is_bidirectional = False in flags or getattr(self.config, "attn_type", "") == "bi"  # XLM, XLNet
-            return (is_causal_class(self.module) or is_pair(self.module)) and not is_bidirectional
+            return (is_causal_class(self.module) or is_encoder_decoder(self.module)) and not is_bidirectional
         if (declared := declared_causal(self.module)) is not None:
             return declared
         from xformer.adapters.any_module import AnyModule  # imported late: xformer models do not need it
@@ -527,7 +527,7 @@ def _is_pair(model: nn.Module) -> bool:
     if isinstance(model, Transformer):
         return model.config.architecture == "encoder-decoder"
     if hasattr(model, "main_input_name"):
-        return is_pair(model)
+        return is_encoder_decoder(model)
     return "decoder_input_ids" in inspect.signature(model.forward).parameters
 
 
@@ -537,7 +537,7 @@ def _n_tokens(model: nn.Module) -> int:
         return model.config.n_inputs
     if hasattr(model, "main_input_name"):
         n_tokens = n_tokens_of(model)  # of two vocabularies, tokens of the smaller one can be read by both stacks
-        return min(n_tokens, n_target_tokens_of(model) or n_tokens) if is_pair(model) else n_tokens
+        return min(n_tokens, n_target_tokens_of(model) or n_tokens) if is_encoder_decoder(model) else n_tokens
     return next((one.num_embeddings for one in model.modules() if isinstance(one, nn.Embedding)), 0)
 
 

@@ -57,9 +57,9 @@ from xformer.integrations.health_probe import (
     with_other_ending,
 )
 from xformer.integrations.health_record import HealthRecord, OutsideRun, settings_of, summary
+from xformer.layer_path import LayerPath
 from xformer.model import Transformer
 from xformer.reading import Reading, read
-from xformer.site import Site
 from xformer.tasks import Task
 from xformer.training.card import MAX_STEPS
 from xformer.training.run_store import RunStore
@@ -346,7 +346,7 @@ class AttentionHealth:
             self._keep = tuple(glob for glob in self._keep if glob not in ("*.q", "*.k"))  # the factor is constant
         for path, measures in found.layers.items():
             measures["score_factor"] = self._factors.get(self._own(path), math.nan)
-        opened = getattr(reading.subject, "opened", None)
+        opened = getattr(reading.adapter, "opened", None)
         self._owners = () if opened is None else tuple(opened.layout.owners)
         self._locate_weights(model)
         self._has_adapters |= hasattr(model, "peft_config")  # their gradients are compared after a merge as well
@@ -359,7 +359,7 @@ class AttentionHealth:
         }
         loss = own_loss = math.nan
         if self._setting is not None and self._setting.n_outputs:
-            stack = reading.sites[-1].stack
+            stack = reading.layer_paths[-1].stack
             loss, own_loss = losses_of(reading.logits, reading.trace.read_by(stack), self._valid(reading))
         bad, note = first_bad(reading, self._valid(reading)) or ("", "")
         note, note_layer = note.replace(bad, self._own(bad)) if bad else "", self._layer_of(bad) if bad else None
@@ -393,19 +393,19 @@ class AttentionHealth:
         """The layer and name of the first activation at earlier positions that later tokens change, and by which share."""
         if self._setting is None or not any(self._setting.is_causal.values()):
             return None
-        stack = reading.sites[-1].stack
+        stack = reading.layer_paths[-1].stack
         other = with_other_ending(reading)
         if other is None:
             return None
         kept = [name for name in ("*.resid_post",) if name in self._keep]
-        output = getattr(getattr(reading.subject, "opened", None), "output_name", "logits")
+        output = getattr(getattr(reading.adapter, "opened", None), "output_name", "logits")
         dtype = next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), torch.float32)
         compare = lambda one, two: first_change(one, two, stack, self._valid(reading), 10 * torch.finfo(dtype).eps)  # noqa: E731
-        found = compare(reading.trace, reading.subject.record(other, keep=(*kept, output)))
+        found = compare(reading.trace, reading.adapter.record(other, keep=(*kept, output)))
         if found is None:
             return None
         with suppress(Exception):  # all activations may need too much memory; the kept ones then tell
-            found = compare(reading.subject.record(reading.example), reading.subject.record(other)) or found
+            found = compare(reading.adapter.record(reading.example), reading.adapter.record(other)) or found
         name, share = found
         return self._layer_of(name), self._own(name), share
 
@@ -416,7 +416,7 @@ class AttentionHealth:
 
     def _layer_of(self, name: str) -> str:
         """The path of the layer that computes an activation; "" for the embedding, the final norm and the output."""
-        if site := Site.find(name):
+        if site := LayerPath.find(name):
             return self._own(site.path)
         block, _, what = self._own(name).rpartition(".")
         own = [path for path in self._layers if path.startswith(f"{block}.")]
@@ -451,7 +451,7 @@ class AttentionHealth:
     def _begin(self, model: nn.Module, reading: Reading) -> None:
         """Determine the properties of the model that the rules need, at the first probe, and start the run."""
         trace, config = reading.trace, getattr(model, "config", None)
-        sites = reading.sites
+        sites = reading.layer_paths
         own = [site for site in sites if not site.is_cross]
         last = own[-1].stack if own else "decoder"
         is_causal = self.causal
@@ -483,7 +483,7 @@ class AttentionHealth:
         """Add a run to the run store."""
         assert self.out is not None
         settings = settings_of(
-            reading.subject.shape, model, self.task, name=self.name, steps=self.steps, every=self.every
+            reading.adapter.shape, model, self.task, name=self.name, steps=self.steps, every=self.every
         )
         if self._stack:
             settings = replace(settings, model=settings.model.replace(architecture=self._stack, causal=True))

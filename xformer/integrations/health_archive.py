@@ -38,8 +38,8 @@ from xformer.integrations.health_record import (
     probe_files,
     probe_of,
 )
+from xformer.layer_path import PATH
 from xformer.presets import Preset
-from xformer.site import PATH
 from xformer.training.card import (
     MAX_SCORES,
     MAX_STEPS,

@@ -26,9 +26,9 @@ from xformer.doctor.subject import declared_causal
 from xformer.errors import InputError, XformerError
 from xformer.formatting import error_message
 from xformer.integrations.health_alarms import Probe
+from xformer.layer_path import LayerPath
 from xformer.model import Transformer
 from xformer.reading import Reading
-from xformer.site import Site
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import first_nan
@@ -125,7 +125,7 @@ def first_bad(reading: Reading, valid: Tensor | None) -> tuple[str, str] | None:
         return None
     activations = reading.trace.activations
     with suppress(Exception):  # all activations may need too much memory; the kept ones then tell
-        activations = reading.subject.record(reading.example).activations
+        activations = reading.adapter.record(reading.example).activations
     for name, value in activations.items():
         if _is_bad(name, value, valid, infinite=not name.endswith((".scores", "logits"))):
             masks = [one for one in (f"{name.rpartition('.')[0]}.mask",) if one in activations]
@@ -207,7 +207,7 @@ def first_change(
     return None
 
 
-def looks_causal(sites: Sequence[Site], activations: Mapping[str, Tensor]) -> bool:
+def looks_causal(sites: Sequence[LayerPath], activations: Mapping[str, Tensor]) -> bool:
     """Whether a layer permits far fewer later keys than earlier ones. The weights of some steps would not tell."""
     for site in sites:
         pattern = activations[f"{site.path}.pattern"]
@@ -254,7 +254,7 @@ def is_declared_causal(model: nn.Module) -> bool | None:
 
 def repeated(reading: Reading) -> Any:
     """A random token sequence repeated once, [1, pos], as inputs for the model; None if it would be too short."""
-    shape = reading.subject.shape
+    shape = reading.adapter.shape
     # No longer than the probe, which the model is known to read.
     n = min(INDUCTION_LENGTH, reading.trace.tokens.shape[1] // 2, shape.n_inputs)
     if n < 3:
@@ -262,7 +262,7 @@ def repeated(reading: Reading) -> Any:
     draw = torch.Generator().manual_seed(0)
     once = torch.randperm(shape.n_inputs, generator=draw)[:n]
     ids = torch.cat([once, once])[None]
-    return {"input_ids": ids} if hasattr(reading.subject, "tokenizer") else ids
+    return {"input_ids": ids} if hasattr(reading.adapter, "tokenizer") else ids
 
 
 def has_own_scale(config: Any) -> bool:

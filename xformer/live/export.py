@@ -151,18 +151,18 @@ def pack_model(
     """
     check_exportable(checkpoint)
     model, task = checkpoint.model, checkpoint.task
-    subject = BareModel(model, name) if task is None else TaskModel(model, task, name)
-    text = _opening(subject) if input is None else input
-    _run(subject, text)
+    adapter = BareModel(model, name) if task is None else TaskModel(model, task, name)
+    text = _opening(adapter) if input is None else input
+    _run(adapter, text)
     most = (MAX_BYTES_OF_A_RUN if snapshots else MAX_BYTES) - SCRIPT_BYTES
     limit = most * 3 // 4  # base64 adds a third
     exact = _numbers(model)
-    difference = _difference(subject, model, exact.astype("<f2").astype("<f4"), text)
+    difference = _difference(adapter, model, exact.astype("<f2").astype("<f4"), text)
     is_half = difference <= TOLERANCE or len(_deflated(_planes(exact).tobytes())) > limit
     trained = exact.astype("<f2") if is_half else exact
     header: dict[str, Any] = {
-        "name": name, "instruction": subject.input.instruction, "config": model.config.to_json(), "defaultInput": text,
-        "labels": list(subject.labels),
+        "name": name, "instruction": adapter.input.instruction, "config": model.config.to_json(), "defaultInput": text,
+        "labels": list(adapter.labels),
         "precision": "float16" if is_half else "float32", "difference": difference if is_half else 0.0,
         "weights": [[path, list(value.shape)] for path, value in model.named_parameters()],
     }  # fmt: skip
@@ -172,7 +172,7 @@ def pack_model(
         body = Blocks()
         last = {"step": step, "kind": header["precision"], "at": body.add(_planes(trained))}
         header["snapshots"] = [*_put_snapshots(body, _spread(earlier, n), trained.astype("<f4"), kind), last]
-        header["task"] = None if task is None else _task(subject, body)
+        header["task"] = None if task is None else _task(adapter, body)
         packed = _deflated(b"".join(body.parts))
         if len(packed) <= limit or not n:
             return joined(MAGIC, header, packed)
@@ -211,11 +211,11 @@ def _external(name: str) -> InputError:
     return InputError(f"{what}; save a picture of it with xformer.save_html.")
 
 
-def _opening(subject: BareModel) -> Any:
+def _opening(adapter: BareModel) -> Any:
     """Return the default input: the task's example or, without a task, the first token on each side or an empty image."""
-    config = subject.model.config
-    if isinstance(subject, TaskModel):
-        return subject.input.default
+    config = adapter.model.config
+    if isinstance(adapter, TaskModel):
+        return adapter.input.default
     return [0] * config.image**2 if config.image else "0 > 0" if config.architecture == "encoder-decoder" else "0"
 
 
@@ -285,34 +285,34 @@ def _numbers(model: Transformer) -> Float[np.ndarray, " weight"]:
     return parameters_to_vector(model.parameters()).numpy(force=True).astype("<f4")
 
 
-def _difference(subject: BareModel, model: Transformer, numbers: Float[np.ndarray, " weight"], text: str) -> float:
+def _difference(adapter: BareModel, model: Transformer, numbers: Float[np.ndarray, " weight"], text: str) -> float:
     """Return the largest change of a logit or an attention weight over a few inputs when a model uses other weights."""
     other = copy.deepcopy(model)
     vector_to_parameters(torch.from_numpy(numbers), other.parameters())
-    task = getattr(subject, "task", None)
+    task = getattr(adapter, "task", None)
     changed = BareModel(other) if task is None else TaskModel(other, task)
     inputs = [text]
-    if task is not None and not subject.input.no_sample_reason:
+    if task is not None and not adapter.input.no_sample_reason:
         inputs += [task.draw(seed) for seed in range(4)]
     largest = 0.0
     for one in inputs:
-        before, after = (_run(adapter, one) for adapter in (subject, changed))
+        before, after = (_run(model, one) for model in (adapter, changed))
         largest = max(largest, *(float((value - after[name]).abs().max()) for name, value in before.items()))
     return largest
 
 
-def _run(subject: BareModel, inputs: Any) -> Trace:
+def _run(adapter: BareModel, inputs: Any) -> Trace:
     """Return the attention patterns and logits of an input. Raises `InputError` if the model cannot read it."""
     keep = ("*.pattern", "logits")
-    if not isinstance(subject, TaskModel) and subject.model.config.image:  # pixels without a task
-        return record(subject.model, torch.tensor([list(inputs)]), keep=keep)
-    return subject.record(subject.to_example(inputs), keep=keep)
+    if not isinstance(adapter, TaskModel) and adapter.model.config.image:  # pixels without a task
+        return record(adapter.model, torch.tensor([list(inputs)]), keep=keep)
+    return adapter.record(adapter.to_example(inputs), keep=keep)
 
 
-def _task(subject: BareModel, body: Blocks) -> dict[str, Any]:
+def _task(adapter: BareModel, body: Blocks) -> dict[str, Any]:
     """Return the parameters of a task that the script needs to read its inputs."""
-    assert isinstance(subject, TaskModel)
-    task, rule, special = subject.task, subject.task.rule, subject.task.vocabulary.special
+    assert isinstance(adapter, TaskModel)
+    task, rule, special = adapter.task, adapter.task.rule, adapter.task.vocabulary.special
     images = {}
     if rule.is_image and find_spec("sklearn") is not None:
         sources = digit_images()[1].sources.numpy()
@@ -320,6 +320,6 @@ def _task(subject: BareModel, body: Blocks) -> dict[str, Any]:
     return {
         **{name: getattr(task.config, name) for name in ("name", "architecture", "symbols", "max_len", "alphabet")},
         "pad": special.pad, "end": special.end, "start": special.start, "example": rule.typed_example, "unit": rule.unit,
-        "default": rule.default, "separator": rule.separator, "labels": list(subject.labels),
+        "default": rule.default, "separator": rule.separator, "labels": list(adapter.labels),
         "typedLabels": list(rule.typed_labels), "instruction": rule.instruction, **images,
     }  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from xformer.errors import InputError
 from xformer.files import read_text, write_atomically
-from xformer.site import PATH
+from xformer.layer_path import PATH
 
 Table = Mapping[str, Any]
 MAX_BYTES = 1_000_000
@@ -344,7 +344,7 @@ def check(lesson: Lesson, model: Any, name: str = "the lesson") -> None:
     from xformer.reading import read
 
     reading = read(model, lesson.input, keep=["logits"])
-    heads, labels = reading.subject.shape.heads, reading.subject.labels
+    heads, labels = reading.adapter.shape.heads, reading.adapter.labels
     for step in lesson.steps:
         where, states = _Place(name, step.line), list[Table]()
         for part in step.parts:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from xformer.config import ModelConfig, TaskConfig
 from xformer.errors import ConfigError, InputError
-from xformer.site import Site
+from xformer.layer_path import LayerPath
 from xformer.tasks.batch import IGNORED, Batch
 from xformer.tasks.framing import Purpose, Specials, Stream, full_batch, generator, to_batch
 from xformer.tasks.images import image_batch, patch_names
@@ -269,8 +269,12 @@ class Task:
 
     def _answer_patterns(self, trace: Trace) -> dict[str, Tensor]:
         """Return the patterns [head, query, key] of the layers in which the answer attends to the source."""
-        is_pair = self.config.architecture == "encoder-decoder"
-        return {path: one[0] for path, one in trace.patterns().items() if not is_pair or Site.parse(path).is_cross}
+        is_encoder_decoder = self.config.architecture == "encoder-decoder"
+        return {
+            path: one[0]
+            for path, one in trace.patterns().items()
+            if not is_encoder_decoder or LayerPath.parse(path).is_cross
+        }
 
     def answer(self, source: list[int]) -> list[int]:
         """Return the right answer to one sequence of symbols."""

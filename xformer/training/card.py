@@ -44,7 +44,7 @@ def _few(scores: dict[str, list[float]]) -> dict[str, list[float]]:
 
 Fraction = Annotated[int | float, Field(ge=0, le=1)]
 NonNegative = Annotated[int | float, Field(ge=0, le=1e30)]
-Site = Annotated[str, BeforeValidator(lambda text: one_line(text, 60))]
+LayerPath = Annotated[str, BeforeValidator(lambda text: one_line(text, 60))]
 Name = Annotated[str, BeforeValidator(lambda text: one_line(text, 80))]
 Note = Annotated[str, BeforeValidator(lambda text: one_line(text, 300))]
 About = Annotated[str, BeforeValidator(lambda text: one_line(text, 400))]
@@ -77,7 +77,7 @@ class Row(Part, frozen=True):
     seconds: NonNegative
     tokens_per_second: NonNegative
     best_head_score: Fraction | None = None
-    scores: Annotated[dict[Site, list[Fraction]], AfterValidator(_few)] | None = None
+    scores: Annotated[dict[LayerPath, list[Fraction]], AfterValidator(_few)] | None = None
     """The score of each head by the path of its layer: {"encoder.0.attn": [0.1, …]}."""
     note: Note = ""
     done: bool = False

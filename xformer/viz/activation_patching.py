@@ -60,7 +60,7 @@ def patching(
         >>> chart = xformer.viz.patching(readings)
     """
     table = patching_table(readings, everywhere=everywhere) if table is None else table
-    full_names = [reading.subject.name for reading in (readings[out_of], readings[1 - out_of])]
+    full_names = [reading.adapter.name for reading in (readings[out_of], readings[1 - out_of])]
     names = short_names(full_names)
     source, into = (names[name] for name in full_names)
     shown = table.loc[table["source"] == full_names[0]].head(MAX_PARTS)
@@ -154,7 +154,7 @@ def patching_map(
     stops = theme.diverging(dark)
     data = table.assign(
         cell=range(len(table)),
-        column=_columns(table, part, is_pair=reading.is_pair),
+        column=_columns(table, part, is_encoder_decoder=reading.is_encoder_decoder),
         value=values,
         share=[f"{value:.2f}".replace("-", "−") if abs(value) >= UNWRITTEN else "" for value in values],
         ink=inks(stops, values, -limit, limit),
@@ -186,7 +186,7 @@ def patching_map(
     )
 
 
-def _columns(table: pd.DataFrame, part: PartKind, *, is_pair: bool) -> list[str]:
+def _columns(table: pd.DataFrame, part: PartKind, *, is_encoder_decoder: bool) -> list[str]:
     """Return the column label of each cell."""
     if part == "head":
         return [str(head + 1) for head in table["head"]]
@@ -197,7 +197,7 @@ def _columns(table: pd.DataFrame, part: PartKind, *, is_pair: bool) -> list[str]
         return ranges if is_same_width else [f"group {group + 1}" for group in groups]
     changed = (" → " + table["source_token"]).mask(table["token"] == table["source_token"], "")
     places = table["position"].astype(str) + " · " + table["token"] + changed
-    return (table["stack"] + " " + places if is_pair else places).tolist()
+    return (table["stack"] + " " + places if is_encoder_decoder else places).tolist()
 
 
 NAMED = 5

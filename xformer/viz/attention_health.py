@@ -19,7 +19,7 @@ from jaxtyping import UInt8
 from xformer import notebook_html
 from xformer.analysis.attention_health import HEAD_MEASURES
 from xformer.errors import InputError
-from xformer.site import Site, layer_title
+from xformer.layer_path import LayerPath, layer_title
 from xformer.viz import theme
 from xformer.viz.charts import heat, layered, tips
 from xformer.viz.timeline import Frame, head_to_enlarge, pack_timeline, timeline_layers
@@ -63,8 +63,8 @@ def health_map(table: pd.DataFrame, measure: str, *, dark: bool = False) -> alt.
     steps = sorted(table["step"].unique())
     chosen = [steps[at] for at in np.unique(np.linspace(0, len(steps) - 1, MAX_STEPS).astype(int))]
     shown = table.loc[table["step"].isin(chosen), ["step", "layer", "head", measure]].copy()
-    is_pair = any(Site.parse(layer).is_cross for layer in shown["layer"].unique())
-    titles = {layer: layer_title(layer, is_pair=is_pair) for layer in shown["layer"].unique()}
+    is_encoder_decoder = any(LayerPath.parse(layer).is_cross for layer in shown["layer"].unique())
+    titles = {layer: layer_title(layer, is_encoder_decoder=is_encoder_decoder) for layer in shown["layer"].unique()}
     shown["name"] = [f"{titles[layer]} · {head + 1}" for layer, head in zip(shown["layer"], shown["head"], strict=True)]
     names = list(dict.fromkeys(shown["name"]))
     shown = shown.rename(columns={measure: "value"})

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 
 from xformer.analysis.attention_patterns import check_alike
 from xformer.blocks import block_max, block_size
+from xformer.layer_path import head_title
 from xformer.reading import Reading
-from xformer.site import head_title
 from xformer.viz import theme
 
 Chart = alt.LayerChart | alt.FacetChart
@@ -107,7 +107,7 @@ _LETTER, _LINE = 0.62, 1.1  # width of a letter and height of a line, relative t
 def head_titles(reading: Reading, table: pd.DataFrame) -> list[str]:
     """Return the display names of the heads in a table with the columns layer and head."""
     pairs = zip(table["layer"], table["head"], strict=True)
-    return [head_title(path, head, is_pair=reading.is_pair) for path, head in pairs]
+    return [head_title(path, head, is_encoder_decoder=reading.is_encoder_decoder) for path, head in pairs]
 
 
 def numbered(table: pd.DataFrame) -> list[str]:

@@ -120,25 +120,25 @@ class Diagram:
 
 def described(reading: Reading) -> Diagram:
     """Describe the model of a reading, with the shapes for its input."""
-    shape, subject = reading.subject.shape, reading.subject
-    if isinstance(subject, TaskModel):
-        example, config = reading.example, subject.model.config
+    shape, adapter = reading.adapter.shape, reading.adapter
+    if isinstance(adapter, TaskModel):
+        example, config = reading.example, adapter.model.config
         n_target = None if example.target is None else example.target.shape[1]
         return diagram(config, config.n_positions(example.stream.shape[1]), n_target)
-    stacks = ["encoder", "decoder"] if reading.is_pair else [shape.sites[0].stack]
+    stacks = ["encoder", "decoder"] if reading.is_encoder_decoder else [shape.layer_paths[0].stack]
     total = None
     with suppress(UnavailableError):
-        total = subject.weights.n_parameters()
+        total = adapter.weights.n_parameters()
     return _joined(shape.architecture, shape.d_model, [_FoundParts(reading, stack) for stack in stacks], total)
 
 
 def diagram(config: ModelConfig, n_tokens: int, n_target: int | None = None) -> Diagram:
     """Describe a model of this library that reads `n_tokens` tokens (and, as an encoder-decoder, `n_target` target tokens)."""
     if n_target is None:
-        parts = [_OwnParts(config, config.architecture, n_tokens, is_pair=False)]
+        parts = [_OwnParts(config, config.architecture, n_tokens, is_encoder_decoder=False)]
     else:
         lengths = {"encoder": n_tokens, "decoder": n_target}
-        parts = [_OwnParts(config, stack, length, is_pair=True) for stack, length in lengths.items()]
+        parts = [_OwnParts(config, stack, length, is_encoder_decoder=True) for stack, length in lengths.items()]
     return _joined(config.architecture, config.d_model, parts, None)
 
 
@@ -215,17 +215,19 @@ class _Walk:
 
 
 class _OwnParts:
-    """The boxes of one stack of a model of this library; `is_pair` means that it belongs to an encoder-decoder."""
+    """The boxes of one stack of a model of this library; `is_encoder_decoder` means that it belongs to an encoder-decoder."""
 
     about_sums = ""
 
-    def __init__(self, config: ModelConfig, stack: str, length: int, *, is_pair: bool) -> None:
-        self.config, self.stack, self.length, self.is_pair = config, stack, length, is_pair
+    def __init__(self, config: ModelConfig, stack: str, length: int, *, is_encoder_decoder: bool) -> None:
+        self.config, self.stack, self.length, self.is_encoder_decoder = config, stack, length, is_encoder_decoder
         self.counts = {part.name: part.count for part in parameters_by_part(config)}
-        self.once = f"{stack}." if is_pair else ""  # prefix, in the trace, of activations that a stack has once
+        self.once = (
+            f"{stack}." if is_encoder_decoder else ""
+        )  # prefix, in the trace, of activations that a stack has once
         self.layer = f"{stack}.0."  # … and of those of its first layer
         self.n_layers, self.norm_place, self.vectors = config.n_layers, config.norm, (1, length, config.d_model)
-        crosses = is_pair and stack == "decoder"
+        crosses = is_encoder_decoder and stack == "decoder"
         self.sublayers = [*(["self_attn", "cross_attn"] if crosses else ["attn"]), *(["ffn"] if config.d_ff else [])]
         self.positions_act_on = config.position_kind.acts_on
 
@@ -239,7 +241,7 @@ class _OwnParts:
             ink = self.config.n_inputs - 1
             what = f"An image of {side}×{side} pixels, each an integer from 0 (paper) to {ink} (ink)."
             return self.box("tokens", "tokens", "Image", what, shape=(1, side * side))
-        title = {"encoder": "Source", "decoder": "Target"}[self.stack] if self.is_pair else "Input"
+        title = {"encoder": "Source", "decoder": "Target"}[self.stack] if self.is_encoder_decoder else "Input"
         what = _of_tokens(self.length, self.config.vocab_size)
         return self.box("tokens", "tokens", title, what, shape=(1, self.length))
 
@@ -253,7 +255,7 @@ class _OwnParts:
                 detail=f"{config.n_patches} of {config.patch}×{config.patch}", parameters=self.counts["patch embedding"],
             )  # fmt: skip
         shared = config.tied_source and self.stack == "decoder"
-        tables = 2 if self.is_pair and not config.tied_source else 1
+        tables = 2 if self.is_encoder_decoder and not config.tied_source else 1
         scale = f"√{config.d_model}" if config.scale_embeddings else ""
         what = "Looks up the learned vector of each token"
         what += f"{scale and ', scaled by '}{scale}: {config.d_model} numbers per token."
@@ -283,7 +285,7 @@ class _OwnParts:
             title, n_source = "Cross-attention", memory.parts.vectors[1]
             what = f"In every head, each target position attends to all {n_source} encoded source positions."
         else:
-            causal = bool(config.causal) and not (self.is_pair and self.stack == "encoder")
+            causal = bool(config.causal) and not (self.is_encoder_decoder and self.stack == "encoder")
             component = config.mask_component
             mask, seen = component.picture(config, causal=causal), component.seen(config, causal=causal)
             what = f"In every head, each position attends to {seen} and takes a weighted average of their values."
@@ -316,7 +318,7 @@ class _OwnParts:
 
     def output(self) -> Box | None:
         config = self.config
-        if self.is_pair and self.stack == "encoder":
+        if self.is_encoder_decoder and self.stack == "encoder":
             return None
         scores = f"Computes a logit for each of the {config.vocab_size} tokens at every position"
         matrix = "Eᵀ" if config.tied_output else "W"
@@ -338,13 +340,13 @@ class _FoundParts:
     """The boxes of one stack of an external model, from a reading with all activations."""
 
     def __init__(self, reading: Reading, stack: Any) -> None:
-        shape = reading.subject.shape
+        shape = reading.adapter.shape
         self.reading, self.shape, self.stack = reading, shape, stack
         blocks = {number: sites for number, sites in shape.blocks(stack).items() if sites}
         first = min(blocks)
-        self.sites = {site.kind: site for site in blocks[first]}
-        self.sublayers, self.layer, self.n_layers = list(self.sites), f"{stack}.{first}.", len(blocks)
-        self.once = f"{stack}." if reading.is_pair else ""
+        self.layer_paths = {site.kind: site for site in blocks[first]}
+        self.sublayers, self.layer, self.n_layers = list(self.layer_paths), f"{stack}.{first}.", len(blocks)
+        self.once = f"{stack}." if reading.is_encoder_decoder else ""
         self.vectors, self.norm_place = (1, len(reading.ids(stack)), shape.d_model), shape.norm
         self.about_sums = ""
         if others := [number + 1 for of, number in shape.without_attention if of == stack]:
@@ -367,17 +369,17 @@ class _FoundParts:
 
     def input(self) -> Box:
         n = self.vectors[1]
-        title = {"encoder": "Source", "decoder": "Target"}[self.stack] if self.reading.is_pair else "Input"
+        title = {"encoder": "Source", "decoder": "Target"}[self.stack] if self.reading.is_encoder_decoder else "Input"
         what, shape = _of_tokens(n, self.shape.n_inputs), (1, n)
         pixels = (self.reading.example.arguments or {}).get("pixel_values")
-        if isinstance(self.reading.subject.input, PatchedImage) and isinstance(pixels, Tensor):
+        if isinstance(self.reading.adapter.input, PatchedImage) and isinstance(pixels, Tensor):
             rows, columns = pixels.shape[-2:]
             what, shape = f"The image: {rows} × {columns} pixels, one number per channel.", tuple(pixels[:1].shape)
         return self.box("tokens", "tokens", title, what, shape=shape)
 
     def embedding(self) -> Box:
         what = f"Looks up the learned vector of each token: {self.shape.d_model:,} numbers per token."
-        equation, detail, source = "E[token]", f"{self.shape.n_inputs:,} tokens", self.reading.subject.input
+        equation, detail, source = "E[token]", f"{self.shape.n_inputs:,} tokens", self.reading.adapter.input
         if isinstance(source, PatchedImage):
             what = f"Maps the pixels of each patch to {self.shape.d_model:,} numbers."
             equation, detail = "", f"patches of {source.patch[0]} × {source.patch[1]} pixels"
@@ -396,7 +398,7 @@ class _FoundParts:
         return self.box("positions", "positions", "Positions", what, **more)
 
     def attention(self, index: int, name: str, memory: _Walk | None) -> Box:
-        site = self.sites[name]
+        site = self.layer_paths[name]
         heads, causal = self.shape.heads[site.path], site.stack == "decoder" and not site.is_cross
         seen = "itself and the positions before it (causal mask)" if causal else "every position"
         return self.box(
@@ -407,7 +409,7 @@ class _FoundParts:
         )  # fmt: skip
 
     def feed_forward(self, index: int) -> Box:
-        path, d = self.sites["ffn"].path, f"{self.shape.d_model:,}"
+        path, d = self.layer_paths["ffn"].path, f"{self.shape.d_model:,}"
         width, is_gated = self.shape.neurons.get(path), f"{path}.up" in self.reading
         more: dict[str, Any] = {"index": index, "place": "above", "activation": f"{path}.out"}
         more["equation"] = "(act(x·W_gate) ∘ x·W_up)·W₂" if is_gated else "act(x·W₁)·W₂" if width else ""

@@ -16,8 +16,8 @@ from xformer.analysis.differences import prediction_difference as prediction_tab
 from xformer.analysis.differences import surprise_by_character as surprise_table
 from xformer.errors import InputError
 from xformer.formatting import check_index, check_indices, check_option
+from xformer.layer_path import LayerPath, layer_title
 from xformer.reading import Reading
-from xformer.site import Site, layer_title
 from xformer.viz import theme
 from xformer.viz.charts import ROWS, Chart, heat, inks, layered, numbers, tips
 from xformer.viz.generation import RIGHT_SHARE, model_hues, short_names, verdicts
@@ -103,7 +103,7 @@ def decision_rows(
         n_heads: The number of heads to keep, those that differ most; all by default.
         max_blocks: The largest number of blocks of keys; longer rows are pooled.
         show: The index of the reading to draw.
-        kind_label: The kind of layer to draw, a `Site.kind_label` such as "cross-attention".
+        kind_label: The kind of layer to draw, a `LayerPath.kind_label` such as "cross-attention".
         table: The table of the analysis, if already computed.
         dark: Whether to draw on a dark background.
 
@@ -122,9 +122,11 @@ def decision_rows(
     """
     check_index("show", show, len(readings))
     frame = rows_table(readings, pair=pair, n_heads=n_heads, max_blocks=max_blocks) if table is None else table
-    frame = frame.loc[frame["model"] == readings[show].subject.name]
-    check_option("kind_label", kind_label, (None, *(Site.parse(path).kind_label for path in frame["layer"].unique())))
-    frame = frame.loc[[kind_label in (None, Site.parse(path).kind_label) for path in frame["layer"]]]
+    frame = frame.loc[frame["model"] == readings[show].adapter.name]
+    check_option(
+        "kind_label", kind_label, (None, *(LayerPath.parse(path).kind_label for path in frame["layer"].unique()))
+    )
+    frame = frame.loc[[kind_label in (None, LayerPath.parse(path).kind_label) for path in frame["layer"]]]
     data = frame[["weight", "allowed"]].assign(
         row=[_row_title(path, head) for path, head in zip(frame["layer"], frame["head"], strict=True)],
         key=_position_labels(frame, "key", "token"),
@@ -161,7 +163,7 @@ def decision_lens(readings: Sequence[Reading], *, pair: tuple[int, int] | None =
     data = lens_table(readings)
     check_indices("pair", pair or (), len(readings))
     divergence = None if pair is None else lens_divergence(lens_table([readings[at] for at in pair]))
-    names = short_names([reading.subject.name for reading in readings])
+    names = short_names([reading.adapter.name for reading in readings])
     data["model"] = [names[name] for name in data["model"]]
     points = list(dict.fromkeys(data.sort_values("depth", kind="stable")["point"]))
     stops = theme.sequential(dark)
@@ -220,7 +222,7 @@ def _position_labels(frame: pd.DataFrame, at: str, token: str) -> list[str]:
 
 
 def _row_title(path: str, head: int) -> str:
-    where = layer_title(path, is_pair=Site.parse(path).kind != "attn")
+    where = layer_title(path, is_encoder_decoder=LayerPath.parse(path).kind != "attn")
     return f"{where} · mean" if head < 0 else f"{where} · head {head + 1}"
 
 
@@ -250,7 +252,7 @@ def prediction_difference(readings: Sequence[Reading], *, position: int | None =
     table = prediction_table(readings)
     places = [f"{position} · {token}" for position, token in zip(table["position"], table["token"], strict=True)]
     table = table.assign(place=places, chosen=table["position"] == position)
-    names = [reading.subject.name for reading in readings]
+    names = [reading.adapter.name for reading in readings]
     x = alt.X("place:N", sort=places, title=None, axis=alt.Axis(labelAngle=-60, labelLimit=110, labelOverlap=True))
     tooltip = tips(("place:N", "position"), ("kl:Q", "KL (nats)", ".4g"), ("kl_back:Q", "reverse KL (nats)", ".4g"))
     tooltip += tips(("total_variation:Q", "total variation", ".3f"))

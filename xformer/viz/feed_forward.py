@@ -25,8 +25,8 @@ from xformer.analysis.feed_forward import neuron as neuron_table
 from xformer.analysis.feed_forward import neurons as neurons_table
 from xformer.analysis.feed_forward import promotion as promotion_table
 from xformer.formatting import check_indices, check_option
+from xformer.layer_path import layer_title
 from xformer.reading import Reading
-from xformer.site import layer_title
 from xformer.viz import theme
 from xformer.viz.charts import ROWS, Chart, above, heat, hues, inks, layered, numbered, numbers, tips
 from xformer.viz.embeddings import rows_height
@@ -176,10 +176,10 @@ def firing(of: Reading | Survey, *, before: Reading | None = None, dark: bool = 
     """
     runs = {"": of} if before is None else {"original": before, "changed": of}
     tables = [firing_table(run).assign(run=name) for name, run in runs.items()]
-    is_pair = of.subject.shape.is_pair
+    is_encoder_decoder = of.adapter.shape.is_encoder_decoder
     rows = []
     for row in (row for same in zip(*(table.to_dict("records") for table in tables), strict=True) for row in same):
-        where = f"{layer_title(row['layer'], is_pair=is_pair)} · {row['run'] or row['over']}"
+        where = f"{layer_title(row['layer'], is_encoder_decoder=is_encoder_decoder)} · {row['run'] or row['over']}"
         shares = {FIRES: row["share_at_once"], RESTS: row["share_ever"] - row["share_at_once"], DEAD: row["share_dead"]}
         known = {"where": where, "dead": row["dead"], "of": row["neurons"]}
         for order, (state, share) in enumerate(shares.items()):

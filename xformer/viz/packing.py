@@ -24,8 +24,8 @@ from xformer.adapters.on_demand import LEVELS, MASKED, NAN, OnDemand, Thumbnail
 from xformer.analysis.attention_patterns import relative_change, token_names
 from xformer.blocks import block_max, block_size
 from xformer.formatting import check_index
+from xformer.layer_path import LayerPath, layer_title
 from xformer.reading import Reading
-from xformer.site import Site, layer_title
 from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL
 
 Weights = Float[np.ndarray, "head query key"]
@@ -319,7 +319,7 @@ def _run(layers: Sequence[AnyLayer], side: int) -> tuple[list[dict[str, Any]], b
 
 def _layer_header(layer: AnyLayer, side: int, labels: dict[tuple[str, tuple[str, ...]], int]) -> dict[str, Any]:
     """Return the header of a layer, shared by both runs; `labels` numbers the token sequences of each stack."""
-    site = Site.find(layer.name)
+    site = LayerPath.find(layer.name)
     stacks = (layer.name, layer.name) if site is None else (site.query_stack, site.key_stack)
     numbers = [
         labels.setdefault((stack, names), len(labels))
@@ -386,8 +386,8 @@ def pattern_layers(reading: Reading) -> list[AnyLayer]:
     """
     layers: list[AnyLayer] = []
     run = reading.trace.activations
-    for site in reading.sites:
-        path, title = site.path, layer_title(site.path, is_pair=reading.is_pair)
+    for site in reading.layer_paths:
+        path, title = site.path, layer_title(site.path, is_encoder_decoder=reading.is_encoder_decoder)
         if isinstance(run, OnDemand) and (kept := run.reduced(path)) is not None:
             names, cells = token_names(reading, site, kept.shape), (kept.shape, kept.thumbnail)
             layers.append(DeferredLayer(path, title, run, *names, *cells, kept.z_size, kept.ablated, kept.is_masked))
@@ -404,7 +404,9 @@ def pattern_layers(reading: Reading) -> list[AnyLayer]:
         allowed = (allowed & _real(reading, site, pattern.shape)) | np.isnan(pattern)
         size = reading[f"{path}.z"][0].float().norm(dim=-1).mean(dim=-1).tolist() if f"{path}.z" in reading else ()
         block = f"{site.stack}.{site.layer}"
-        is_last = all((one.stack, one.layer) != (site.stack, site.layer) for one in reading.sites[len(layers) + 1 :])
+        is_last = all(
+            (one.stack, one.layer) != (site.stack, site.layer) for one in reading.layer_paths[len(layers) + 1 :]
+        )
         stream = reading.get(f"{block}.resid_post") if is_last else None
         stream = None if stream is None else stream[0].float().numpy(force=True)
         layers.append(PatternLayer(path, title, pattern, allowed, queries, keys, tuple(size), stream))
@@ -417,10 +419,10 @@ def is_causal(pattern: Weights) -> bool:
     return queries == keys > 1 and not pattern[:, *np.triu_indices(queries, 1)].any()
 
 
-def _real(reading: Reading, site: Site, shape: Sequence[int]) -> np.ndarray:
+def _real(reading: Reading, site: LayerPath, shape: Sequence[int]) -> np.ndarray:
     """Return where neither query nor key is padding, [1, query, key]."""
     real = np.ones((1, 1, 1), dtype=bool)
-    query, key = reading.subject.shape.stacks_of(site)
+    query, key = reading.adapter.shape.stacks_of(site)
     for stack, length, axis in ((query, shape[1], 2), (key, shape[2], 1)):
         valid = None if stack is None else reading.trace.real(stack)
         if valid is not None and len(valid) == length:

@@ -140,7 +140,7 @@ def position_offsets(
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
         >>> chart = xformer.viz.position_offsets(reading)
     """
-    most = max(2, MAX_POINTS_DRAWN // max(1, reading.subject.shape.n_heads // 8))
+    most = max(2, MAX_POINTS_DRAWN // max(1, reading.adapter.shape.n_heads // 8))
     table = offsets_table(reading, n=n, kind=kind, stack=stack, most=most)
     offset = ("offset", "offset = key − query")
     if "bias" in table:

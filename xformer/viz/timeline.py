@@ -22,8 +22,8 @@ from xformer.adapters import own_task_model
 from xformer.analysis.attention_patterns import pattern_cells
 from xformer.blocks import block_size
 from xformer.errors import InputError
+from xformer.layer_path import LayerPath, layer_title
 from xformer.reading import Reading
-from xformer.site import Site, layer_title
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.viz.attention_patterns import HEAD_GRID_MOST_CELLS, head_chart, heads_grid
@@ -60,13 +60,13 @@ class Frame:
 
 def timeline_frame(reading: Reading, step: int) -> Frame:
     """Convert the reading of a snapshot to a frame: its encoded patterns, the scores of its heads, and its predictions."""
-    subject = own_task_model(reading.subject)
+    adapter = own_task_model(reading.adapter)
     planes = {
         path: plane(pattern[0].float().numpy(force=True), reading[f"{path}.mask"][0].numpy(force=True))
         for path, pattern in reading.trace.patterns().items()
     }
-    scores = subject.task.head_scores(reading.trace, reading.example)
-    predicted = tuple(subject.labels[token] for token in reading.predicted)
+    scores = adapter.task.head_scores(reading.trace, reading.example)
+    predicted = tuple(adapter.labels[token] for token in reading.predicted)
     return Frame(step, planes, scores, predicted, reading.right, reading.probability)
 
 
@@ -76,7 +76,7 @@ def timeline_of(readings: Mapping[int, Reading]) -> bytes:
     first = next(iter(readings.values()), None)
     if first is None:
         raise InputError("A timeline has at least one frame, got none; for example {700: reading}.")
-    task = own_task_model(first.subject).task
+    task = own_task_model(first.adapter).task
     layers = layers_of(task, first.example, frames)
     return pack_timeline(
         layers, frames, **of_input(task, first.example), steps=max(readings), exact=(), marks=(),
@@ -86,11 +86,11 @@ def timeline_of(readings: Mapping[int, Reading]) -> bytes:
 
 def of_input(task: Task, example: Example) -> dict[str, Any]:
     """Return the fields of a timeline that describe its input: the lanes, the start of the answer and the score's name."""
-    is_pair = example.target is not None
+    is_encoder_decoder = example.target is not None
     if task.n_patches:  # the tokens are patches, which the picture labels
         reads = {"right answer": [task.vocabulary.labels[token] for token in example.answer]}
     else:
-        reads = {"source" if is_pair else "reads": task.position_names(example.stream[0].tolist())}
+        reads = {"source" if is_encoder_decoder else "reads": task.position_names(example.stream[0].tolist())}
     if example.target is not None:
         reads["decoder reads"] = task.position_names(example.target[0].tolist())
     return {
@@ -114,7 +114,7 @@ def timeline_layers(
     """Return the attention layers of planes over these tokens; `target` is the decoder's input, for an encoder-decoder."""
     inputs, layers = {"encoder": tokens, "decoder": target or tokens}, []
     for path, codes in planes.items():
-        site, title = Site.parse(path), layer_title(path, is_pair=bool(target))
+        site, title = LayerPath.parse(path), layer_title(path, is_encoder_decoder=bool(target))
         layers.append(TimelineLayer(path, title, len(codes), inputs[site.query_stack], inputs[site.key_stack]))
     return tuple(layers)
 

@@ -37,7 +37,7 @@ def embedding_sum_data(reading: Reading, *, stack: str | None = None, positions:
     """
     parts, tokens = input_vectors(reading, stack), reading.tokens_of(stack)
     shown = list(range(len(tokens)) if positions is None else positions)[:MAX_ROWS]
-    is_image = bool(reading.subject.shape.image)
+    is_image = bool(reading.adapter.shape.image)
     ids = [None] * len(tokens) if is_image else reading.ids(stack)
     is_sum, what = is_the_sum(parts), "patch" if is_image else "token"
     titles = {"tokens": f"{what} vectors", "positions": "position vectors", "sum": SUM if is_sum else INPUT}

@@ -122,7 +122,7 @@ def sum_page(packed: bytes, caption: Sequence[str] = ()) -> str:
 
 def about(reading: Reading, changes: str = "") -> str:
     """Return a one-line caption: the model, its input, and the changes of the second run."""
-    line = f"{reading.subject.name} reads “{' '.join(reading.tokens)}”"
+    line = f"{reading.adapter.name} reads “{' '.join(reading.tokens)}”"
     return f"{line}; compared with the same run under {changes}" if changes else line
 
 

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from xformer.layer_path import LayerPath
 from xformer.reading import Reading
-from xformer.site import Site
 from xformer.viz.packing import Blocks, joined, visible
 from xformer.viz.theme import DIVERGING, HEAD_HUES, PART_HUES, RIGHT, SEQUENTIAL, WRONG
 
@@ -62,8 +62,8 @@ def _stack(reading: Reading, name: str, arrays: Blocks) -> dict[str, Any]:
     """Return the tokens of a stack, its input vectors, and its layers in execution order."""
     tokens = reading.tokens_of(name)
     shown = _window(reading, len(tokens))
-    prefix = f"{name}." if reading.is_pair else ""
-    by_layer: dict[int, list[Site]] = {}
+    prefix = f"{name}." if reading.is_encoder_decoder else ""
+    by_layer: dict[int, list[LayerPath]] = {}
     for site in reading.attention:
         if site.stack == name:
             by_layer.setdefault(site.layer, []).append(site)
@@ -95,7 +95,7 @@ def _window(reading: Reading, n: int) -> range:
     return range(n - MAX_TOKENS, n) if reading.open_output is not None else range(MAX_TOKENS)
 
 
-def _layer(reading: Reading, block: str, sites: Sequence[Site], shown: range, arrays: Blocks) -> dict[str, Any]:
+def _layer(reading: Reading, block: str, sites: Sequence[LayerPath], shown: range, arrays: Blocks) -> dict[str, Any]:
     before, after = _rows(reading, f"{block}.resid_pre", shown), _rows(reading, f"{block}.resid_post", shown)
     found: dict[str, Any] = {
         "attention": [
@@ -114,13 +114,13 @@ def _layer(reading: Reading, block: str, sites: Sequence[Site], shown: range, ar
     return found
 
 
-def _patterns(reading: Reading, site: Site, shown: range, arrays: Blocks) -> dict[str, Any]:
+def _patterns(reading: Reading, site: LayerPath, shown: range, arrays: Blocks) -> dict[str, Any]:
     """Return the attention weights of each head between the shown tokens, as bytes."""
     pattern = reading[f"{site.path}.pattern"][0].detach().float().cpu()  # [head, query, key]
     keys = _window(reading, pattern.shape[-1])
     pattern = pattern[:, shown.start : shown.stop, keys.start : keys.stop].nan_to_num(0.0).clamp(0, 1)
     n_heads = len(pattern)
-    if sum(reading.subject.shape.heads.values()) > MAX_HEADS:
+    if sum(reading.adapter.shape.heads.values()) > MAX_HEADS:
         pattern = pattern.mean(dim=0, keepdim=True)
     return {
         "heads": n_heads,
@@ -171,7 +171,7 @@ def _answers(reading: Reading, stack: dict[str, Any]) -> list[dict[str, Any]]:
     outputs = [*reading.target_positions] + ([] if reading.open_output is None else [reading.open_output])
     rows = range(stack["first"], stack["first"] + len(stack["tokens"]))
     is_each = reading.logits.shape[1] == stack["n"]  # one output per token, not one for the whole input
-    labels, found = reading.subject.labels, list[dict[str, Any]]()
+    labels, found = reading.adapter.labels, list[dict[str, Any]]()
     for output in outputs:
         if is_each and output not in rows:
             continue

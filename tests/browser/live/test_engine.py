@@ -67,15 +67,15 @@ def packed(name: str) -> bytes:
 
 
 @cache
-def in_double(subject: BareModel) -> BareModel:
+def in_double(adapter: BareModel) -> BareModel:
     """The same model in double precision."""
-    model = copy.deepcopy(subject.model).double()
-    return TaskModel(model, subject.task) if isinstance(subject, TaskModel) else BareModel(model)
+    model = copy.deepcopy(adapter.model).double()
+    return TaskModel(model, adapter.task) if isinstance(adapter, TaskModel) else BareModel(model)
 
 
-def edits_of(subject: BareModel, request: Request) -> list[Edit]:
+def edits_of(adapter: BareModel, request: Request) -> list[Edit]:
     """Return the edits of a request."""
-    mask, attention = request.get("mask", "trained"), subject.shape.attention
+    mask, attention = request.get("mask", "trained"), adapter.shape.attention
     made: list[Edit] = []
     if isinstance(mask, list):
         own = [site.path for site in attention if site.stack == attention[-1].stack and not site.is_cross]
@@ -90,21 +90,21 @@ def edits_of(subject: BareModel, request: Request) -> list[Edit]:
     return made if request.get("positions", True) else [*made, edits.zero_positions()]
 
 
-def run_of(subject: BareModel, request: Request) -> tuple[Trace, list[int]]:
+def run_of(adapter: BareModel, request: Request) -> tuple[Trace, list[int]]:
     """Return the trace of PyTorch, and the label of each output."""
-    if subject.shape.image and not isinstance(subject, TaskModel):
-        return record(subject.model, torch.tensor([request["input"]]), edits=edits_of(subject, request)), []
+    if adapter.shape.image and not isinstance(adapter, TaskModel):
+        return record(adapter.model, torch.tensor([request["input"]]), edits=edits_of(adapter, request)), []
     changes = ",".join(f"token:{at}.{token}" for at, token in request.get("replace", ()))
-    _, example, _ = prepare_inputs(subject, request["input"], changes)
+    _, example, _ = prepare_inputs(adapter, request["input"], changes)
     tokens = torch.tensor([request["tokens"]]) if "tokens" in request else example.stream
     target = torch.tensor([request["target"]]) if "target" in request else example.target
-    return record(subject.model, tokens, target, edits=edits_of(subject, request)), example.labels[0].tolist()
+    return record(adapter.model, tokens, target, edits=edits_of(adapter, request)), example.labels[0].tolist()
 
 
-def assert_same(subject: BareModel, request: Request, made: Mapping[str, Any]) -> None:
+def assert_same(adapter: BareModel, request: Request, made: Mapping[str, Any]) -> None:
     """Assert that each activation from the browser equals PyTorch's. `keep` in a request names the activations to send."""
     assert "error" not in made, made["error"]
-    expected, labels = run_of(subject, request)
+    expected, labels = run_of(adapter, request)
     found = arrays(made["trace"])
     sent = request.get("keep") or {name.rpartition(".")[2] for name in expected} - {"causal"}
     assert set(found) == {name for name in expected if name.rpartition(".")[2] in sent}
@@ -118,7 +118,7 @@ def assert_same(subject: BareModel, request: Request, made: Mapping[str, Any]) -
         is_weight = name == "logits" or name.endswith(".pattern")
         allowed = TOLERANCE * (1.0 if is_weight else max(1.0, float(np.abs(wanted).max(initial=0.0))))
         if apart > allowed:  # PyTorch's own rounding comes near the tolerance far from the training data
-            exact = run_of(in_double(subject), request)[0][name].numpy()[is_number]
+            exact = run_of(in_double(adapter), request)[0][name].numpy()[is_number]
             allowed += float(np.abs(wanted - exact).max())
         assert apart <= allowed, f"{name} of {request} is {apart:.2e} away, and {allowed:.2e} is allowed"
     outputs = [at for at, label in enumerate(labels) if label != IGNORED]
@@ -135,13 +135,13 @@ def random_cell(sites: Sequence[Any], draw: random.Random) -> list[Any]:
     return [path, draw.randrange(heads), draw.randrange(queries), draw.randrange(keys)]
 
 
-def requests_for(subject: BareModel, inputs: Sequence[str], seed: int) -> list[Request]:
+def requests_for(adapter: BareModel, inputs: Sequence[str], seed: int) -> list[Request]:
     """Return a request for each input as it is, and for each kind of change."""
     draw = random.Random(seed)
     requests: list[Request] = []
     for text in inputs:
         plain: Request = {"input": text}
-        trace, _ = run_of(subject, plain)
+        trace, _ = run_of(adapter, plain)
         sites: list[Any] = [(path, *map(int, pattern.shape[1:4])) for path, pattern in trace.patterns().items()]
 
         cell = partial(random_cell, sites, draw)
@@ -155,19 +155,19 @@ def requests_for(subject: BareModel, inputs: Sequence[str], seed: int) -> list[R
             {"mask": "causal"}, {"mask": "full"}, {"mask": drawn}, {"ablate": ablate}, {"cut": [cell(), cell(), everywhere]},
             {"mask": "full", "ablate": ablate[:1], "cut": [cell()]},
         ]  # fmt: skip
-        if subject.shape.can_drop_positions:
+        if adapter.shape.can_drop_positions:
             nowhere: Request = {"positions": False}
             changes += [nowhere, nowhere | {"mask": drawn, "ablate": ablate[:1], "cut": [everywhere]}]
-        if isinstance(subject, TaskModel):
-            n = 64 if subject.shape.image else len(subject.to_example(text).source)
-            symbols = 16 if subject.shape.image else subject.task.config.symbols
+        if isinstance(adapter, TaskModel):
+            n = 64 if adapter.shape.image else len(adapter.to_example(text).source)
+            symbols = 16 if adapter.shape.image else adapter.task.config.symbols
             replaced = [[at, draw.randrange(1, symbols)] for at in draw.sample(range(n), min(2, n))]
-            is_sum = subject.task.config.name == "addition"
+            is_sum = adapter.task.config.name == "addition"
             changes.append({"replace": [[0, 1 + draw.randrange(10)]] if is_sum else replaced})
-        read = [draw.randrange(subject.shape.n_inputs) for _ in range(trace.tokens.shape[1])]
+        read = [draw.randrange(adapter.shape.n_inputs) for _ in range(trace.tokens.shape[1])]
         changes.append({"tokens": read})
         if trace.target is not None:
-            target = [draw.randrange(subject.shape.vocab_size) for _ in range(trace.target.shape[1])]
+            target = [draw.randrange(adapter.shape.vocab_size) for _ in range(trace.target.shape[1])]
             changes.append({"target": target})
         requests += [plain, *({**plain, **change} for change in changes)]
     return requests
@@ -175,13 +175,13 @@ def requests_for(subject: BareModel, inputs: Sequence[str], seed: int) -> list[R
 
 @pytest.mark.parametrize("name", ["reverse-seq2seq", "reverse-modern", "induction", "digits", "characters"])
 def test_a_shipped_model_computes_what_pytorch_computes(engine: Engine, name: str) -> None:
-    subject = shipped(name)
-    texts = [subject.input.text(subject.input.shortest()), subject.input.random(0)]
-    requests = requests_for(subject, list(dict.fromkeys(texts)), seed=1)
+    adapter = shipped(name)
+    texts = [adapter.input.text(adapter.input.shortest()), adapter.input.random(0)]
+    requests = requests_for(adapter, list(dict.fromkeys(texts)), seed=1)
     requests = [{**request, "keep": ["logits", "pattern", "scores", "resid_post"]} for request in requests]
     answers = engine.calls([packed(name)], [(0, "trace", one) for one in requests])
     for request, made in zip(requests, answers, strict=True):
-        assert_same(subject, request, made)
+        assert_same(adapter, request, made)
 
 
 # ── generated models: every pair of choices occurs together in one of them
@@ -256,10 +256,10 @@ def test_generated_models_of_every_kind_compute_what_pytorch_computes(engine: En
     configs, draw = covering_array(), random.Random(1)
     assert {config.positions for config in configs} == set(POSITION_KINDS)
     subjects = [BareModel(random_model(config, seed)) for seed, config in enumerate(configs)]
-    models = [pack_model(Checkpoint(subject.model)) for subject in subjects]
+    models = [pack_model(Checkpoint(adapter.model)) for adapter in subjects]
     requests: list[tuple[int, Request]] = []
-    for index, subject in enumerate(subjects):
-        config = subject.model.config
+    for index, adapter in enumerate(subjects):
+        config = adapter.model.config
 
         def numbers(n: int, most: int) -> str:
             return " ".join(str(draw.randrange(most)) for _ in range(n))
@@ -273,7 +273,7 @@ def test_generated_models_of_every_kind_compute_what_pytorch_computes(engine: En
             text = numbers(n, 13)
             if config.architecture == "encoder-decoder":
                 text += f" > {numbers(max(1, n - 2), 13)}"
-            requests += [(index, one) for one in draw.sample(requests_for(subject, [text], seed=n), 2)]
+            requests += [(index, one) for one in draw.sample(requests_for(adapter, [text], seed=n), 2)]
     calls = [(index, "trace", request) for index, request in requests]
     for (index, request), made in zip(requests, engine.calls(models, calls), strict=True):
         assert_same(subjects[index], request, made)
@@ -313,16 +313,16 @@ OF_EACH_TASK = [*DECODED[2:], "sort", "brackets", "modular", "characters", "indu
 
 @pytest.mark.parametrize("name", DECODED)
 def test_decoding_goes_step_by_step_as_in_python(engine: Engine, name: str) -> None:
-    subject = shipped(name)
-    path = subject.shape.attention[0].path
+    adapter = shipped(name)
+    path = adapter.shape.attention[0].path
     most = 12
-    requests: list[Request] = [{"input": subject.input.random(seed), "most": most} for seed in range(2)]
+    requests: list[Request] = [{"input": adapter.input.random(seed), "most": most} for seed in range(2)]
     requests += [{**requests[0], "ablate": [[path, 0]]}, {**requests[0], "positions": False}]
     requests += [{**requests[0], "cut": [[path, None, 1, 0]]}, {**requests[0], "mask": "full"}]
     answers = engine.calls([packed(name)], [(0, "decode", one) for one in requests])
     for request, made in zip(requests, answers, strict=True):
-        example = subject.to_example(request["input"])
-        steps = list(subject.steps(example, request["most"], edits=edits_of(subject, request)))
+        example = adapter.to_example(request["input"])
+        steps = list(adapter.steps(example, request["most"], edits=edits_of(adapter, request)))
         assert [step["token"] for step in made] == [step.token for step in steps]
         for one, step in zip(made, steps, strict=True):
             assert one["position"] == step.position
@@ -341,40 +341,40 @@ TEXTS = (
 )  # fmt: skip
 
 
-def meaning(subject: TaskModel, text: str) -> dict[str, Any]:
+def meaning(adapter: TaskModel, text: str) -> dict[str, Any]:
     """Return what Python parses from a text, in the form of `live.parse`."""
     try:
-        example = subject.to_example(text)
+        example = adapter.to_example(text)
     except XformerError as error:
         return {"error": str(error)}
     return {
         "source": list(example.source), "answer": list(example.answer), "tokens": example.tokens[0].tolist(),
         "stream": example.stream[0].tolist(), "target": None if example.target is None else example.target[0].tolist(),
-        "labels": example.labels[0].tolist(), "hasAnswer": subject.has_right_answer(example),
+        "labels": example.labels[0].tolist(), "hasAnswer": adapter.has_right_answer(example),
     }  # fmt: skip
 
 
-def assert_texts_mean_the_same(engine: Engine, subject: TaskModel, texts: Sequence[str], model: bytes) -> None:
+def assert_texts_mean_the_same(engine: Engine, adapter: TaskModel, texts: Sequence[str], model: bytes) -> None:
     made = engine.calls([model], [(0, "parse", text) for text in texts])
     for text, found in zip(texts, made, strict=True):
         found.pop("typed", None)
-        assert found == meaning(subject, text), repr(text)
+        assert found == meaning(adapter, text), repr(text)
     read = [one["source"] for one in made if "error" not in one]
     written = engine.calls([model], [(0, "written", source) for source in read])
-    assert written == [subject.input.text(source) for source in read]
+    assert written == [adapter.input.text(source) for source in read]
 
 
 @pytest.mark.parametrize("name", OF_EACH_TASK)
 def test_a_text_means_what_it_means_in_python(engine: Engine, name: str) -> None:
-    subject, draw = shipped(name), random.Random(name)
+    adapter, draw = shipped(name), random.Random(name)
     letters = "0123456789 ,;+=()[]abcgTedrawn-·↵"
-    texts = [subject.input.random(seed) for seed in range(20)]
+    texts = [adapter.input.random(seed) for seed in range(20)]
     texts += ["".join(draw.choice(letters) for _ in range(draw.randrange(1, 12))) for _ in range(60)]
     texts += [" ".join(str(draw.randrange(22)) for _ in range(draw.randrange(1, 70))) for _ in range(30)]
     texts += ["".join(draw.choice("()01") for _ in range(draw.randrange(1, 30))) for _ in range(20)]
     long = [draw.randrange(10 ** draw.randrange(1, 18)) for _ in range(40)]
     texts += [f"{one}+{other}" for one, other in zip(long[::2], long[1::2], strict=True)]
-    assert_texts_mean_the_same(engine, subject, [*TEXTS, *texts], packed(name))
+    assert_texts_mean_the_same(engine, adapter, [*TEXTS, *texts], packed(name))
 
 
 UNSHIPPED = [
@@ -392,12 +392,12 @@ def test_an_unshipped_task_is_read_too(engine: Engine, name: str, architecture: 
         architecture=architecture, vocab_size=len(task.vocabulary), d_model=8, n_layers=1, n_heads=2, d_ff=8, max_len=64,
         causal=True if task.rule.needs_causal else None, end_token=special.end, start_token=special.start,
     )  # fmt: skip
-    subject = TaskModel(random_model(config, 0), task)
+    adapter = TaskModel(random_model(config, 0), task)
     draw = random.Random(name)
     texts = [" ".join(str(draw.randrange(8)) for _ in range(draw.randrange(1, 12))) for _ in range(20)]
     texts += ["".join(draw.choice("ab· é↵\n") for _ in range(draw.randrange(1, 12))) for _ in range(20)]
-    model = pack_model(Checkpoint(subject.model, task), input=subject.input.default)
-    assert_texts_mean_the_same(engine, subject, [*TEXTS, *texts], model)
+    model = pack_model(Checkpoint(adapter.model, task), input=adapter.input.default)
+    assert_texts_mean_the_same(engine, adapter, [*TEXTS, *texts], model)
 
 
 REFUSED: dict[str, Request] = {
@@ -428,14 +428,14 @@ def test_a_run_has_plain_arrays_and_a_token_may_be_replaced_by_its_text(engine: 
 
 
 def test_snapshots_without_room_are_differences_and_the_trained_weights_stay_exact(engine: Engine) -> None:
-    subject = shipped("sort")
+    adapter = shipped("sort")
     generator = torch.Generator().manual_seed(0)
     snapshots: list[tuple[int, Checkpoint]] = []
     for step in range(60):
-        earlier = copy.deepcopy(subject.model)
+        earlier = copy.deepcopy(adapter.model)
         for parameter in earlier.parameters():
             parameter.add_((59 - step) / 59 * 0.05 * torch.randn(parameter.shape, generator=generator))
-        snapshots.append((step, Checkpoint(earlier, subject.task)))
+        snapshots.append((step, Checkpoint(earlier, adapter.task)))
     model = pack_model(snapshots[-1][1], snapshots)
     header = header_of(model, b"XLIV")
     steps = [one["step"] for one in header["snapshots"]]
@@ -446,7 +446,7 @@ def test_snapshots_without_room_are_differences_and_the_trained_weights_stay_exa
     made = engine.calls([model], [(0, "trace", {**text, "step": step}) for step in steps])
     apart = []
     for step, run in zip(steps, made, strict=True):
-        trace, _ = run_of(TaskModel(snapshots[step][1].model, subject.task), text)
+        trace, _ = run_of(TaskModel(snapshots[step][1].model, adapter.task), text)
         found = arrays(run["trace"])
         gaps = [np.abs(found[f"{path}.pattern"] - one.numpy()).max() for path, one in trace.patterns().items()]
         apart.append(float(max(gaps)))

@@ -13,8 +13,8 @@ from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume
 from xformer.doctor.localise import first_not_finite
 from xformer.doctor.subject import Subject
 from xformer.formatting import error_message
+from xformer.layer_path import LayerPath
 from xformer.model import Transformer
-from xformer.site import Site
 
 SWITCHES = ("flash", "use_flash", "use_flash_attention", "flash_attention", "use_sdpa", "fused")
 """Attributes with which hand-written models switch between an explicit softmax and PyTorch's kernel."""
@@ -121,7 +121,7 @@ def equations(exam: Exam) -> Finding:
     if not wrong:
         return Finding("holds", f"{len(report.checked)} equations hold at every layer.")
     first = wrong[0]
-    site = Site.find(first.where[0])
+    site = LayerPath.find(first.where[0])
     found = re.search(r"head (\d+)|attn\.(\d+)$", first.where[0])
     layer, head = None if site is None else site.layer, None if found is None else int(found[1] or found[2])
     remedy = f"This is the bug {first.kind!r}; the Bug lab shows it next to a correct model."

@@ -96,30 +96,32 @@ class Characters(Rule):
         return {purpose: text for purpose, text in fits.items() if len(text) > 1} or {"… continues": self.default}
 
     @property
-    def is_pair(self) -> bool:
+    def is_encoder_decoder(self) -> bool:
         """Whether an encoder reads one half of a text and a decoder generates the other."""
         return self.config.architecture == "encoder-decoder"
 
     @property
     def longest_typed(self) -> int:
         """The length of a training window in characters."""
-        return self.config.max_len * (2 if self.is_pair else 1)
+        return self.config.max_len * (2 if self.is_encoder_decoder else 1)
 
     def special_names(self) -> tuple[str, ...]:
-        return ("start",) if self.is_pair else ()
+        return ("start",) if self.is_encoder_decoder else ()
 
     def source_length(self, size: int) -> int:
-        return 2 * size if self.is_pair else size + 1  # one more, as the label of the last character
+        return 2 * size if self.is_encoder_decoder else size + 1  # one more, as the label of the last character
 
     def typed_length(self, n: int) -> int:
-        return n if self.is_pair else n - 1
+        return n if self.is_encoder_decoder else n - 1
 
     def stream_length(self, size: float) -> float:
         return size + 2
 
-    def as_typed(self, tokens: Sequences, labels: Sequences, *, is_pair: bool) -> tuple[Sequences, Sequences]:
+    def as_typed(
+        self, tokens: Sequences, labels: Sequences, *, is_encoder_decoder: bool
+    ) -> tuple[Sequences, Sequences]:
         """Remove the label of the last character; for an encoder-decoder, join both halves."""
-        if is_pair:
+        if is_encoder_decoder:
             return torch.cat((tokens, labels), dim=1), labels
         labels = labels.clone()
         labels[:, -1] = IGNORED
@@ -150,14 +152,14 @@ class Characters(Rule):
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
         # the number of characters without a label
-        first = (lengths + 1) // 2 if self.is_pair else torch.ones_like(lengths)
+        first = (lengths + 1) // 2 if self.is_encoder_decoder else torch.ones_like(lengths)
         index = first[:, None] + torch.arange(source.shape[1], device=source.device)  # [batch, pos]
         return source.gather(1, index.clamp(max=source.shape[1] - 1)), lengths - first
 
     def frame(self, source: Sequences, lengths: Lengths, special: Specials) -> tuple[Stream, Stream | None]:
         """Lay out sampled windows, in which every position has a label."""
         answer, n_answer = self.answer(source, lengths)
-        if not self.is_pair:
+        if not self.is_encoder_decoder:
             return Stream(source[:, :-1], answer[:, :-1], n_answer), None
         assert special.start is not None
         read = int((lengths.max() + 1) // 2)
@@ -167,7 +169,7 @@ class Characters(Rule):
 
     def frame_typed(self, source: Sequences, lengths: Lengths, special: Specials) -> tuple[Stream, Stream | None]:
         """Lay out typed texts, in which the last character has no label."""
-        if self.is_pair:
+        if self.is_encoder_decoder:
             return self.frame(source, lengths, special)
         labels = torch.nn.functional.pad(source[:, 1:], (0, 1), value=IGNORED)
         return Stream(source, labels, lengths), None
@@ -177,7 +179,7 @@ class Characters(Rule):
         return 1
 
     def answer_queries(self, n: int) -> range:
-        return range(n // 2 if self.is_pair else n - 1)
+        return range(n // 2 if self.is_encoder_decoder else n - 1)
 
     def read(self, text: str) -> list[int]:
         place = self._places()
@@ -194,7 +196,7 @@ class Characters(Rule):
             raise InputError(f"Type at least two characters, got {len(source)}; for example {self.typed_example}.")
 
     def remark(self, source: Sequence[int]) -> str:
-        if not self.is_pair or len(source) == self.longest_typed:
+        if not self.is_encoder_decoder or len(source) == self.longest_typed:
             return ""
         n = self.config.max_len
         trained = f"It was trained to read {n} characters and predict the next {n}"
@@ -203,7 +205,7 @@ class Characters(Rule):
     def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
         """Return the character before the query; in an encoder-decoder, the last one of the source."""
         n = len(source)
-        if self.is_pair:
+        if self.is_encoder_decoder:
             wanted = torch.zeros(n // 2, n - n // 2, dtype=torch.bool, device=source.device)
             wanted[:, -1] = True
             return wanted

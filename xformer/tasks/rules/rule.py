@@ -177,7 +177,9 @@ class Rule:
         """Return the approximate number of tokens of an example of this size."""
         return size * (2 if self.config.architecture == "decoder" else 1) + 2
 
-    def as_typed(self, tokens: Sequences, labels: Sequences, *, is_pair: bool) -> tuple[Sequences, Sequences]:
+    def as_typed(
+        self, tokens: Sequences, labels: Sequences, *, is_encoder_decoder: bool
+    ) -> tuple[Sequences, Sequences]:
         """Return the inputs of a batch as they would be typed, and their answers."""
         return tokens, labels
 

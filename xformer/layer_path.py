@@ -1,6 +1,6 @@
 """The location of a layer in a model: its stack, index and kind, written as a path like "encoder.2.attn".
 
-    Site.parse("decoder.0.cross_attn")  =  Site(stack="decoder", layer=0, kind="cross_attn")
+    LayerPath.parse("decoder.0.cross_attn")  =  LayerPath(stack="decoder", layer=0, kind="cross_attn")
 
 Layers count from 0 here and in paths, and from 1 in titles on screens.
 """
@@ -28,7 +28,7 @@ _KIND_LABELS = {
 
 
 @dataclass(frozen=True, order=True)
-class Site:
+class LayerPath:
     """One attention or feed-forward layer of a model. An encoder-decoder's decoder has "self_attn" and "cross_attn"."""
 
     stack: Stack
@@ -36,7 +36,7 @@ class Site:
     kind: Kind
 
     @classmethod
-    def parse(cls, path: str) -> Site:
+    def parse(cls, path: str) -> LayerPath:
         """Parse a path or an activation's name ("encoder.0.attn.pattern"). Raises `InputError` for other text."""
         site = cls.find(path)
         if site is None:
@@ -44,7 +44,7 @@ class Site:
         return site
 
     @classmethod
-    def find(cls, path: str) -> Site | None:
+    def find(cls, path: str) -> LayerPath | None:
         """As `parse`, but return None for other text."""
         found = re.match(rf"{PATH}(\.|$)", path)
         if found is None:
@@ -84,7 +84,7 @@ class Site:
 _AFTER = {"attn": "resid_mid", "self_attn": "resid_mid", "cross_attn": "resid_cross", "ffn": "resid_post"}
 
 
-def after(site: Site) -> str:
+def after(site: LayerPath) -> str:
     """Return the name of the residual stream after a layer."""
     return f"{site.stack}.{site.layer}.{_AFTER[site.kind]}"
 
@@ -92,12 +92,14 @@ def after(site: Site) -> str:
 _KINDS = {"self_attn": " · self", "cross_attn": " · cross"}
 
 
-def layer_title(path: str, *, is_pair: bool = False) -> str:
+def layer_title(path: str, *, is_encoder_decoder: bool = False) -> str:
     """Return the title of a layer: "layer 2", or in an encoder-decoder "encoder 1", "decoder 1 · cross"."""
-    site = Site.parse(path)
-    return f"{site.stack} {site.layer + 1}{_KINDS.get(site.kind, '')}" if is_pair else f"layer {site.layer + 1}"
+    site = LayerPath.parse(path)
+    return (
+        f"{site.stack} {site.layer + 1}{_KINDS.get(site.kind, '')}" if is_encoder_decoder else f"layer {site.layer + 1}"
+    )
 
 
-def head_title(path: str, head: int, *, is_pair: bool = False) -> str:
+def head_title(path: str, head: int, *, is_encoder_decoder: bool = False) -> str:
     """Return the title of a head: "layer 2 · head 3"; `head` counts from 0, titles count from 1."""
-    return f"{layer_title(path, is_pair=is_pair)} · head {head + 1}"
+    return f"{layer_title(path, is_encoder_decoder=is_encoder_decoder)} · head {head + 1}"
