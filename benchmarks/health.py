@@ -182,7 +182,7 @@ def train_preset(name: str, steps: int, seed: int) -> Outcome:
     run = Run(chosen, task, torch.device("cpu"), None)
     run.config = train
     example, begun = task.probe(seed), time.perf_counter()
-    inputs: Any = example.stream if example.target is None else (example.stream, example.target)
+    inputs: Any = example.input_ids if example.target is None else (example.input_ids, example.target)
     health = AttentionHealth(inputs, every=EVERY)
     health.step(run.model, 0)
     losses = []

@@ -24,7 +24,7 @@ def trace_with(bug: str, path: Path) -> str:
     checkpoint = xformer.load(PAIR)
     assert checkpoint.task is not None
     example = checkpoint.task.example([3, 7, 12, 9, 4])
-    save_trace(xformer.record(BUGS[bug].broken(checkpoint.model), example.stream, example.target), path)
+    save_trace(xformer.record(BUGS[bug].broken(checkpoint.model), example.input_ids, example.target), path)
     return str(path)
 
 

@@ -29,7 +29,7 @@ def test_predictions_equal_those_of_a_direct_forward_pass(name: str) -> None:
     checkpoint = xformer.load(CHECKPOINTS / name)
     reading = read(checkpoint, TYPED[name])
     with torch.no_grad():
-        logits = checkpoint.model(reading.example.stream, reading.example.target)[0]  # [out, vocab]
+        logits = checkpoint.model(reading.example.input_ids, reading.example.target)[0]  # [out, vocab]
     labelled = reading.example.labels[0] != IGNORED
     answer = reading.example.labels[0][labelled]
     assert reading.predicted == tuple(logits[labelled].argmax(dim=-1).tolist())

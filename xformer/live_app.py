@@ -105,8 +105,8 @@ def _typed(adapter: ModelAdapter, inputs: Any) -> str:
         inputs = tuple(inputs.flatten().tolist())
     plain: Any = inputs
     example = adapter.to_example(plain)
-    if len(example.stream) > 1:
-        raise InputError(f"The app shows one input at a time, got {len(example.stream)}; pass only one.")
+    if len(example.input_ids) > 1:
+        raise InputError(f"The app shows one input at a time, got {len(example.input_ids)}; pass only one.")
     text = inputs if isinstance(inputs, str) else kind.text(example.source)
     adapter.to_example(kind.read(text))
     return text

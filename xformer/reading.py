@@ -150,7 +150,7 @@ class Reading(Mapping[str, Tensor]):
     @property
     def batch_size(self) -> int:
         """The number of inputs. Figures and tables show the first; `reading.one(i)` selects another."""
-        return len(self.example.stream)
+        return len(self.example.input_ids)
 
     @property
     def logits(self) -> Float[Tensor, "batch pos vocab"]:
@@ -266,7 +266,7 @@ class Reading(Mapping[str, Tensor]):
     @property
     def answers(self) -> tuple[str, ...]:
         """The labels of the target tokens."""
-        return tuple(self.adapter.labels[token] for token in self.answer)
+        return tuple(self.adapter.token_labels[token] for token in self.answer)
 
     @cached_property
     def probabilities(self) -> Float[Tensor, "target vocab"]:
@@ -339,7 +339,7 @@ class Reading(Mapping[str, Tensor]):
         return labels[labels != IGNORED]
 
     def __repr__(self) -> str:
-        predicted = " ".join(self.adapter.labels[token] for token in self.predicted)
+        predicted = " ".join(self.adapter.token_labels[token] for token in self.predicted)
         return f"<Reading of {self.adapter.name}: {' '.join(self.tokens)!r} → {predicted!r}, {len(self)} activations>"
 
     def _repr_html_(self) -> str:
@@ -374,7 +374,7 @@ class Reading(Mapping[str, Tensor]):
         for p, token, right in zip(best.values.tolist(), best.indices.tolist(), answer, strict=True):
             ok = token == right or not self.has_right_answer
             line = f"border-bottom:3px solid hsl({130 if ok else 20} 55% 45% / {p:.2f})"
-            label = escape(self.adapter.labels[token])
+            label = escape(self.adapter.token_labels[token])
             yield f'<td style="{cell};{line}">{label}{"" if ok else " ✗"}<br><small>{p:.2f}</small></td>'
 
 
@@ -518,8 +518,8 @@ def prepare_inputs(adapter: ModelAdapter, inputs: Any, changes: str = "") -> tup
     first = adapter.to_example(inputs)
     if not changes:
         return first, first, []
-    if len(first.stream) > 1:
-        raise InputError(f"changes applies to a single input, got a batch of {len(first.stream)}; use edits.")
+    if len(first.input_ids) > 1:
+        raise InputError(f"changes applies to a single input, got a batch of {len(first.input_ids)}; use edits.")
     interventions = parse(changes, adapter.shape)
     source = changed_source(interventions, first.source)
     return first, first if source == first.source else adapter.to_example(source), all_edits(interventions)

@@ -137,7 +137,7 @@ def ask_effects(run: Reading) -> dict[str, Any] | None:
         return None if goal == "no" else {}
     open_outputs = [] if run.open_output is None else [run.open_output]
     outputs = [*run.target_positions, *open_outputs] or [run.logits.shape[1] - 1]
-    best, label = run.logits[0].topk(2).indices.tolist(), run.adapter.labels
+    best, label = run.logits[0].topk(2).indices.tolist(), run.adapter.token_labels
     names = {at: f"{at}: {label[best[at][0]]} over {label[best[at][1]]}" for at in outputs}
     look: dict[str, Any] = {"widget": st.selectbox, "width": 320, "key": "effects_at", "called": "position"}
     return {"position": choose("at", names, outputs[-1], "Output", **look)}

@@ -182,7 +182,7 @@ def _predictions(view: View, both: list[Reading], free_running: Decoded, *, is_o
     lanes = view.kind.rows(both[0], both[1], "with the bug")
     if math.isnan(both[1].loss):
         lanes[-1] = replace(lanes[-1], tokens=("NaN",) * len(both[1].answer))
-    label, answer = view.adapter.labels, both[0].answer
+    label, answer = view.adapter.token_labels, both[0].answer
     for name, tokens in zip(("free-running", "free-running, bug"), free_running, strict=False):
         if tokens:
             right = tuple(i < len(answer) and token == answer[i] for i, token in enumerate(tokens))

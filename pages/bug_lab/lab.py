@@ -188,7 +188,7 @@ def decoded(view: View, bug: Bug, step: Step | None = None) -> Decoded:
 
 def shows_padding(view: View, bug: Bug) -> bool:
     """Return whether a padding bug can have an effect; images and inputs of full length are not padded."""
-    free = view.shape.max_len - view.original().example.stream.shape[1]
+    free = view.shape.max_len - view.original().example.input_ids.shape[1]
     return bug.shows != "with padding" or (not view.shape.image and free > 0)
 
 

@@ -106,7 +106,7 @@ def _subject(name: str, source: tuple[int, ...]) -> Subject:
     """Return the adapter to examine: a model as it was opened, with an input of the sidebar."""
     model = models.adapter(name)
     example, opened = model.to_example(source), getattr(model, "opened", None)
-    tokens = {"input_ids": example.stream}
+    tokens = {"input_ids": example.input_ids}
     if example.target is not None:
         tokens["decoder_input_ids"] = example.target
     if opened is None:

@@ -156,7 +156,7 @@ def _token(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]
     output = outputs[0]
     if len(outputs) > 1:
         output = st.selectbox("Answer", outputs, len(outputs) - 1, format_func=names.__getitem__, key="ask_output")
-    logits, labels = run.logits[0, output].float(), run.adapter.labels
+    logits, labels = run.logits[0, output].float(), run.adapter.token_labels
     best = int(logits.argmax())
     tokens = list(range(logits.shape[0]))
     if len(tokens) > MAX_OPTIONS or len(tokens) > 64:

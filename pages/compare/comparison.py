@@ -102,7 +102,7 @@ class ModelSettings:
         if change.replaced is None:
             return change.label
         position, token = change.replaced
-        return f"position {position} reads {self.adapter.labels[token]}"
+        return f"position {position} reads {self.adapter.token_labels[token]}"
 
     def settings(self) -> list[str]:
         """Describe, in a few words each, the differences from the model as trained with greedy decoding."""

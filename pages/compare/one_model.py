@@ -221,7 +221,7 @@ def _ask_measure(one: Reading, other: Reading) -> MinimalPair:
         for key in ("output", "answer", "instead"):
             st.session_state.pop(key, None)
     st.session_state["pair_measured"] = about
-    default, tokens, labels = differing_output(one, other), one.tokens_of(one.output_stack), one.adapter.labels
+    default, tokens, labels = differing_output(one, other), one.tokens_of(one.output_stack), one.adapter.token_labels
     n, after = one.logits.shape[1], "" if one.adapter.shape.architecture == "encoder" else "after "
     names = tokens if len(tokens) == n else [""] * n
     positions = {str(at): f"{at} · {after}{name}" for at, name in enumerate(names)}
@@ -236,7 +236,7 @@ def _ask_measure(one: Reading, other: Reading) -> MinimalPair:
 
 def _both_values(pair: MinimalPair) -> str:
     """Format the logit difference and both probabilities in both runs, as Markdown."""
-    runs, labels = [], pair.reading.adapter.labels
+    runs, labels = [], pair.reading.adapter.token_labels
     for which, run, value in (("First", pair.reading, pair.start), ("Second", pair.source, pair.goal)):
         p = run.logits[0, pair.position].softmax(dim=-1)  # [vocab]
         shares = (f"{escape_markdown(labels[token])} {percent(float(p[token]), 0)}" for token in pair.answers)
@@ -245,7 +245,7 @@ def _both_values(pair: MinimalPair) -> str:
 
 
 def _logit_difference(pair: MinimalPair) -> str:
-    return " − ".join(f"logit({escape_markdown(pair.reading.adapter.labels[token])})" for token in pair.answers)
+    return " − ".join(f"logit({escape_markdown(pair.reading.adapter.token_labels[token])})" for token in pair.answers)
 
 
 def _map(

@@ -312,7 +312,7 @@ def _gaps(both: Pair, sources: Sources) -> Callable[[], None]:
     runs = [variant.named(variant.reading(source)) for variant, source in zip(both, sources, strict=True)]
     lanes = []
     for variant, run in zip(both, runs, strict=True):
-        tokens = tuple(run.adapter.labels[token] for token in run.predicted)
+        tokens = tuple(run.adapter.token_labels[token] for token in run.predicted)
         lanes.append(Lane(f"{variant.letter} predicts", tokens, probability=run.probability))
     prediction_strip(lanes, key="compare_gaps")
     return partial(_alternatives, runs, [variant.letter for variant in both])

@@ -176,7 +176,7 @@ def about_blank_patches(view: View) -> str:
     """Count the blank patches of this image."""
     embedding, n = view.own.model.embedding, view.config.n_patches
     assert isinstance(embedding, PatchEmbedding)
-    blank = int((embedding.patches(view.original().example.stream)[0] == 0).all(dim=-1).sum())
+    blank = int((embedding.patches(view.original().example.input_ids)[0] == 0).all(dim=-1).sum())
     return f"Of the {n} patches of this image {blank} are blank; only their **positions** tell blank patches apart."
 
 

@@ -239,7 +239,7 @@ def exciting_inputs(view: View, choice: Choice, found: Survey) -> None:
 
 
 def _texts(choice: Choice, found: Survey, rows: list[dict[str, Any]]) -> None:
-    labels, texts, lanes = found.adapter.labels, found.read_by(choice.site), []
+    labels, texts, lanes = found.adapter.token_labels, found.read_by(choice.site), []
     for row in rows:
         ids = texts[row["input"]]
         start = max(0, min(row["position"] - TOKENS_AROUND, len(ids) - 2 * TOKENS_AROUND))

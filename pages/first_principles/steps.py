@@ -531,6 +531,8 @@ def head_note(run: Reading, mixed: Mixed, layer: int, head: int, row: int) -> st
     if row not in labelled:
         return note
     at = labelled.index(row)
-    predicted, right = (escape_markdown(run.adapter.labels[token]) for token in (run.predicted[at], run.answer[at]))
+    predicted, right = (
+        escape_markdown(run.adapter.token_labels[token]) for token in (run.predicted[at], run.answer[at])
+    )
     verdict = "this is correct." if run.right[at] else f"“{right}” would be correct."
     return f"{note} After all layers the model predicts “{predicted}” here ({percent(run.probability[at])}); {verdict}"

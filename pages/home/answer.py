@@ -66,7 +66,7 @@ def answer_panel(view: View) -> None:
 
 
 def _typed_lane(view: View) -> Lane:
-    return Lane("you type", tuple(view.adapter.labels[token] for token in view.source))
+    return Lane("you type", tuple(view.adapter.token_labels[token] for token in view.source))
 
 
 def _predictions(view: View) -> dict[str, Predictions]:
@@ -145,7 +145,7 @@ def filled_panel(view: View) -> None:
     shown = run.target_positions[:MAX_GAPS]
     for column, position in zip(st.columns(max(2, len(shown))), shown, strict=False):
         p = run.logits[0, position].softmax(dim=-1).topk(min(MAX_TOKENS, view.shape.vocab_size))
-        names = [view.adapter.labels[token] for token in p.indices.tolist()]
+        names = [view.adapter.token_labels[token] for token in p.indices.tolist()]
         frame = pd.DataFrame({"token": names, "probability": p.values.tolist()})
         with column:
             st.markdown(f"**Position {position}**: {escape_markdown(run.tokens[position])}")
@@ -162,7 +162,7 @@ def class_panel(view: View) -> None:
     call = Call(viz.classes, (run,), {} if changed is None else {"before": original})
     at, bars = st.columns([1, 4], gap="large", vertical_alignment="center")
     with at:
-        st.image(picture(run.example.stream[0].numpy(), dark=is_dark(), scale=24), width=192)
+        st.image(picture(run.example.input_ids[0].numpy(), dark=is_dark(), scale=24), width=192)
     with bars:
         shown(view, call, "classes")
     st.caption(_verdict(view, run))

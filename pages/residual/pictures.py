@@ -49,7 +49,7 @@ def lens_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerator
     path = table(view, analysis.answer_path, run, position=position) if is_followed else None
     if path is not None:
         with headline_at:
-            headline(lead_sentence(path, position, len(view.adapter.labels)))
+            headline(lead_sentence(path, position, len(view.adapter.token_labels)))
     framed = {"position": position} if is_followed else {}
     calls = [Call(viz.lens, (run,), {**window, **before, **framed, "legend": False})]
     if path is not None:
@@ -60,7 +60,7 @@ def lens_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerator
             click = {"on_select": _follow_click, "selection_mode": "cell"} if framed and not index else {}
             shown(view, calls[index], f"lens_{index}", **click)
     footer(view, "lens", calls)
-    is_large = len(positions) * len(view.shape.layer_paths) * len(view.adapter.labels) > MAX_NUMBERS
+    is_large = len(positions) * len(view.shape.layer_paths) * len(view.adapter.token_labels) > MAX_NUMBERS
     frames = {
         name: table(view, analysis.lens, one_run, **(window if is_large else {}))
         for name, one_run in view.runs().items()
@@ -71,7 +71,7 @@ def lens_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerator
         if is_large and window:
             st.markdown("The notes cover these positions only.")
     one = "class" if original.output == "token_class" else "token"
-    lens_notes(frames, len(view.adapter.labels), judged=original.has_right_answer, one=one)
+    lens_notes(frames, len(view.adapter.token_labels), judged=original.has_right_answer, one=one)
 
 
 def _follow_click() -> None:
@@ -137,7 +137,7 @@ def attribution_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGe
         with st.popover("More"):
             goal, typed = _ask_goal(view, position)
     original, (shown_run, before) = view.original(), view.compared
-    is_lead, label = goal == "lead", view.adapter.labels
+    is_lead, label = goal == "lead", view.adapter.token_labels
     # Without a known target, the changed run is explained for the token that the original predicts.
     known = int(original.example.labels[0, position]) != IGNORED
     token = typed if typed is not None or known or not before else original.explained(position)
@@ -172,7 +172,7 @@ def _ask_position(view: View) -> int:
         positions.append(run.open_output)  # the prediction of the next token, whose target is unknown
     if not positions:
         return lens_positions(run)[0]
-    reads, token = run.tokens_of("decoder"), view.adapter.labels
+    reads, token = run.tokens_of("decoder"), view.adapter.token_labels
     verb = "should predict" if run.has_right_answer else "is followed by" if view.input.is_open_ended else "predicts"
     names = {
         at: f"{at}: reads {reads[at]}, {'predicts' if labels[at] == IGNORED else verb} {token[run.explained(at)]}"
@@ -193,7 +193,7 @@ def _ask_goal(view: View, position: int) -> tuple[str, int | None]:
     if view.task is not None:
         return goal, None
     explained = run.explained(position)
-    token_typed = ask_token(view.adapter.labels, "token", explained, f"Another {one}")
+    token_typed = ask_token(view.adapter.token_labels, "token", explained, f"Another {one}")
     return goal, None if token_typed == explained else token_typed
 
 

@@ -188,7 +188,7 @@ def prediction_lane(name: str, run: Reading, before: Lane | None = None) -> Lane
     if run.open_output is not None:
         last = run.logits[0, run.open_output].softmax(dim=-1).max(dim=-1)
         predicted, probability = (*predicted, int(last.indices)), (*probability, last.values.item())
-    tokens = tuple(run.adapter.labels[token] for token in predicted)
+    tokens = tuple(run.adapter.token_labels[token] for token in predicted)
     return Lane(
         name,
         tokens,
@@ -202,14 +202,14 @@ def prediction_lane(name: str, run: Reading, before: Lane | None = None) -> Lane
 
 def lane_of(adapter: ModelAdapter, name: str, run: resources.Predictions, right: tuple[bool, ...] = ()) -> Lane:
     """Return a lane of predicted tokens with their probabilities."""
-    return Lane(name, tuple(adapter.labels[token] for token, _ in run), right, tuple(p for _, p in run))
+    return Lane(name, tuple(adapter.token_labels[token] for token, _ in run), right, tuple(p for _, p in run))
 
 
 def class_sentence(original: Reading, changed: Reading | None) -> str:
     """Describe the predicted class, or the number of tokens in each class, without a verdict."""
     run = changed or original
     if len(run.predicted) > 1:
-        counts = Counter(run.adapter.labels[label] for label in run.predicted).most_common(3)
+        counts = Counter(run.adapter.token_labels[label] for label in run.predicted).most_common(3)
         classes = ", ".join(f"{n} × {escape_markdown(label)}" for label, n in counts)
         return f"Classes of {len(run.predicted)} tokens: {classes}"
     if run.probabilities.shape[-1] == 1:  # a number, not a class (a regression)
@@ -219,7 +219,7 @@ def class_sentence(original: Reading, changed: Reading | None) -> str:
 
 
 def _class_of(run: Reading) -> str:
-    return f"**{escape_markdown(run.adapter.labels[run.predicted[0]])}** {percent(run.probability[0])}"
+    return f"**{escape_markdown(run.adapter.token_labels[run.predicted[0]])}** {percent(run.probability[0])}"
 
 
 class TextKind(InputKind):
@@ -352,7 +352,7 @@ def _likeliest_classes(run: Reading, name: str, before: Lane | None = None) -> L
     """Return a lane of the likeliest classes of a picture, marking those that differ from `before` at the same rank."""
     p = run.probabilities[0]  # [vocab]
     top = p.topk(min(_MAX_CLASSES, len(p)))
-    tokens = tuple(run.adapter.labels[at] for at in top.indices.tolist())
+    tokens = tuple(run.adapter.token_labels[at] for at in top.indices.tolist())
     moved = () if before is None else tuple(a != b for a, b in zip(tokens, before.tokens, strict=True))
     return Lane(name, tokens, probability=tuple(top.values.tolist()), moved=moved)
 

@@ -64,7 +64,7 @@ def live_state(view: View) -> tuple[dict[str, Any], list[str]]:
             state["positions"] = False
         elif intervention.replaced is not None:
             at, token = intervention.replaced
-            state["replace"] = state.get("replace", {}) | {str(at): view.adapter.labels[token]}
+            state["replace"] = state.get("replace", {}) | {str(at): view.adapter.token_labels[token]}
         else:
             missing.append(intervention.label)
     return state | {name: words for name, words in lists.items() if words}, missing

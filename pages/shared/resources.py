@@ -191,7 +191,7 @@ def _inputs(name: str, source: tuple[int, ...], mask: str, changes: str) -> tupl
     of = adapter(name)
     _, example, changed = prepare_inputs(of, source, changes)
     n_heads = sum(of.shape.heads.values())
-    check_recording(of.recording_bytes(example), n_heads, example.stream.shape[1], allowed_bytes=budget())
+    check_recording(of.recording_bytes(example), n_heads, example.input_ids.shape[1], allowed_bytes=budget())
     return of, example, [*mask_edits(mask), *changed]
 
 

@@ -41,7 +41,7 @@ Curve = tuple[tuple[float, float], ...]
 
 def check_size(config: ModelConfig, example: Example) -> None:
     """Raise `InputError` if evaluating an input takes too much memory, or if its frames are too large to send."""
-    source, target = example.stream.shape[1], None if example.target is None else example.target.shape[1]
+    source, target = example.input_ids.shape[1], None if example.target is None else example.target.shape[1]
     check_fits(config, source, target, allowed_bytes=budget())
     heads, tokens = config.n_layers * config.n_heads, max(source, target or 0)
     if heads * tokens**2 > MAX_CELLS:

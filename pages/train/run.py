@@ -510,7 +510,7 @@ def _sample(view: RunView) -> None:
     run, step, alphabet, example = view.entry.id, view.step, view.settings.task.alphabet, view.example
     if step is None:
         return
-    prompt = tuple((example.stream if example.target is None else example.tokens)[0].tolist())
+    prompt = tuple((example.input_ids if example.target is None else example.tokens)[0].tolist())
     try:
         written = snapshot_file(run_store.store().folder_of(run), step).stat().st_mtime_ns
         tokens = _continuation(run, step, written, prompt)

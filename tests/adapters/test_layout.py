@@ -43,7 +43,7 @@ def stock_router(ids: Tensor, change: Any = None) -> tuple[tuple[Tensor, ...], T
 
 def test_expert_weights_match_the_stock_router(mixtral: HuggingFaceModel) -> None:
     reading = xformer.read(mixtral, TEXT)
-    (_, weights, numbers), logits = stock_router(reading.example.stream)
+    (_, weights, numbers), logits = stock_router(reading.example.input_ids)
     found = reading[NAME]
     assert found.shape == (1, len(reading.tokens), 4)
     assert mixtral.shape.experts == {"decoder.0.ffn": 4, "decoder.1.ffn": 4}
@@ -67,7 +67,7 @@ def test_setting_an_expert_weight_to_zero_has_the_same_effect_as_in_the_stock_mo
     def drop(scores: Tensor, weights: Tensor, numbers: Tensor) -> tuple[Tensor, ...]:
         return scores, weights.masked_fill(numbers == one, 0.0), numbers
 
-    _, wanted = stock_router(reading.example.stream, drop)
+    _, wanted = stock_router(reading.example.input_ids, drop)
     assert not torch.allclose(changed.logits, reading.logits, atol=1e-3)
     torch.testing.assert_close(changed.logits, wanted, rtol=0, atol=1e-5)
 
@@ -107,7 +107,7 @@ def test_layers_of_a_hybrid_are_numbered_like_its_blocks(hybrid: Any) -> None:
     states = []
     handles = [one.register_forward_hook(lambda *call: states.append(call[2])) for one in hybrid.model.layers]
     with torch.no_grad():
-        hybrid(reading.example.stream)
+        hybrid(reading.example.input_ids)
     for handle in handles:
         handle.remove()
     for index, state in enumerate(states):

@@ -25,7 +25,7 @@ def smollm2() -> ModelAdapter:
 def likeliest(reading: Reading) -> tuple[str, float]:
     """The most likely next token and its probability."""
     top = reading.logits[0, -1].softmax(dim=-1).max(dim=-1)
-    return reading.adapter.labels[int(top.indices)], top.values.item()
+    return reading.adapter.token_labels[int(top.indices)], top.values.item()
 
 
 def test_it_resolves_the_indirect_object_and_recalls_a_capital(smollm2: ModelAdapter) -> None:

@@ -109,7 +109,7 @@ def test_each_row_matches_a_patch_made_by_hand() -> None:
         assert frame.loc[part.title, ["difference", "restored", "says", "turns"]].to_dict() == {
             "difference": difference(logits),
             "restored": pytest.approx((difference(logits) - start) / (goal - start), abs=1e-12),
-            "says": into.adapter.labels[int(logits.argmax())],
+            "says": into.adapter.token_labels[int(logits.argmax())],
             "turns": int(logits.argmax()) == a,
         }
     assert (frame["restored"].abs() > 0.01).sum() > 3
@@ -288,7 +288,7 @@ def test_invalid_pairs_and_options_are_refused_with_the_reason() -> None:
 def test_the_default_answers_are_the_predictions_of_the_two_runs() -> None:
     a, b = (read("checkpoints/reverse", text) for text in ("3 7 12 5", "3 7 13 5"))
     pair = MinimalPair.of(a, b)
-    labels = a.adapter.labels
+    labels = a.adapter.token_labels
     assert pair.position == 1  # the mirror position of the difference
     assert tuple(labels[token] for token in pair.answers) == ("12", "13")
     assert pair.start > 0 > pair.goal

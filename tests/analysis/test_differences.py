@@ -60,7 +60,7 @@ def test_decision_rows_are_the_rows_of_the_deciding_position() -> None:
             rows = frame[(frame["layer"] == path) & (frame["head"] == head)]
             assert rows["weight"].tolist() == weights[head].tolist()
             assert rows["allowed"].tolist() == mask[head].tolist()
-            assert rows["token"].tolist() == [reading.adapter.labels[token] for token in tokens[0].tolist()]
+            assert rows["token"].tolist() == [reading.adapter.token_labels[token] for token in tokens[0].tolist()]
         mean = frame[(frame["layer"] == path) & (frame["head"] == MEAN)]
         by_hand = [sum(of_key) / 3 for of_key in weights.T.tolist()]
         assert mean["weight"].tolist() == pytest.approx(by_hand, abs=1e-12)
@@ -141,7 +141,7 @@ def test_the_divergence_at_each_position_matches_pytorch(two: list[Reading]) -> 
     p, q = (run.logits[0].double().log_softmax(dim=-1) for run in two)
     expected = F.kl_div(q, p, reduction="none", log_target=True).sum(dim=-1)
     torch.testing.assert_close(torch.tensor(found["kl"]), expected, rtol=1e-6, atol=1e-9)
-    assert found["other_says"].tolist() == [two[1].adapter.labels[token] for token in q.argmax(dim=-1)]
+    assert found["other_says"].tolist() == [two[1].adapter.token_labels[token] for token in q.argmax(dim=-1)]
     assert prediction_difference([two[0], two[0]])["kl"].max() == 0
 
 
@@ -174,7 +174,9 @@ def test_a_gap_lists_the_likeliest_tokens_of_both_models() -> None:
     for (gap, name), rows in found.groupby(["gap", "model"]):
         run = runs["AB".index(name)]
         best = run.logits[0, run.target_positions[gap]].softmax(dim=-1).topk(3)
-        found_values = rows.set_index("token")["probability"][[run.adapter.labels[token] for token in best.indices]]
+        found_values = rows.set_index("token")["probability"][
+            [run.adapter.token_labels[token] for token in best.indices]
+        ]
         assert found_values.tolist() == pytest.approx(best.values.tolist())
 
 

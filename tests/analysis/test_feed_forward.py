@@ -85,7 +85,7 @@ def test_a_survey_is_the_sum_of_single_runs(architecture: str, monkeypatch: pyte
         source = [token for token in found.inputs[index] if token <= task.vocabulary.symbols]
         source = source[: len(source) // 2] if architecture == "decoder" else source
         example = task.example(source)
-        trace = record(model, example.stream, example.target)
+        trace = record(model, example.input_ids, example.target)
         for path in fired:
             post = trace[f"{path}.post"][0].tolist()
             places[path] += len(post)
@@ -270,7 +270,7 @@ def test_a_strongly_negative_gated_neuron_is_active_and_one_that_writes_nothing_
     assert table["activity"].tolist() == pytest.approx(written[at].sort(descending=True).values[:4].tolist(), rel=1e-4)
     effect = direct_logit_effect(reading, 1, [3])[0]  # for a positive activation; this one is negative
     found = [first[name].split(" ")[0] for name in ("promotes", "suppresses")]
-    assert found == [reading.adapter.labels[int(at)] for at in (effect.argmin(), effect.argmax())]
+    assert found == [reading.adapter.token_labels[int(at)] for at in (effect.argmin(), effect.argmax())]
     row = firing(reading).iloc[1]
     assert row[["dead", "neurons", "measure"]].tolist() == [2, 20, "written"]  # 4 and 5, not 3
     assert row["share_at_once"] == pytest.approx(18 / 20)

@@ -80,8 +80,8 @@ def test_an_edge_applies_once_its_position_is_decoded(architecture: str) -> None
     masked = edits.mask_edges(layer, [(late, key) for key in range(2, late + 1)])
     variant = random_variant("random", architecture, edits=(masked,))
     example = variant.to_example(SOURCE)
-    whole = record(variant.model, example.stream, example.target, edits=variant.edits)
-    plain = record(variant.model, example.stream, example.target)
+    whole = record(variant.model, example.input_ids, example.target, edits=variant.edits)
+    plain = record(variant.model, example.input_ids, example.target)
     result = decode_steps(variant, SOURCE, forced=True)
     first = example.tokens.shape[1] - 1 if example.target is None else 0
     for step in range(len(result)):
@@ -247,7 +247,7 @@ def test_steering_matches_a_hook_on_the_original_model() -> None:
         for _ in range(3):
             predicted.append(int(stock(input_ids=ids, use_cache=False).logits[0, -1].argmax()))
             ids = torch.cat([ids, torch.tensor([predicted[-1:]])], dim=1)
-    assert table["steered_says"].tolist() == [reading.adapter.labels[token] for token in predicted]
+    assert table["steered_says"].tolist() == [reading.adapter.token_labels[token] for token in predicted]
     assert table["says"].tolist() != table["steered_says"].tolist()
 
 

@@ -78,7 +78,7 @@ def test_no_false_alarms_on_examinations_and_short_inputs(name: str) -> None:
         with suppress(InputError):  # a sum needs two numbers, an image all its pixels
             examples.append(task.example(shorter))
     for example in examples:
-        assert diagnose(xformer.record(model, example.stream, example.target)).findings == []
+        assert diagnose(xformer.record(model, example.input_ids, example.target)).findings == []
 
 
 NORMS = ("pre", "post", "none")

@@ -33,7 +33,7 @@ def test_answer_strip_is_drawn_only_if_the_scene_does_not_show_the_answer(open_p
     assert changed[0]["tokens"] == ["3", "7", "12", "9"]
     masked = read(ROOT / "checkpoints/reverse", "3 7 12 9", edits=[set_causal(True)])
     assert changed[1]["tokens"] == ["9", "12", "7", "3"] != changed[2]["tokens"]
-    assert changed[2]["tokens"] == [masked.adapter.labels[token] for token in masked.predicted]
+    assert changed[2]["tokens"] == [masked.adapter.token_labels[token] for token in masked.predicted]
 
 
 def test_predictions_for_a_changed_input_are_compared_with_its_own_answer(open_page: Open) -> None:

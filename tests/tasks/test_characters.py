@@ -101,7 +101,7 @@ def test_typed_text_has_labels_at_all_positions_but_the_last(name: str) -> None:
     task = of(name)
     source = task.vocabulary.read("Grüße")
     example = task.example(source, max_len=7)
-    assert example.stream.tolist() == [source]
+    assert example.input_ids.tolist() == [source]
     assert example.labels.tolist() == [[*source[1:], IGNORED]]
     assert task.answer(source) == source[1:]
     with pytest.raises(InputError, match=r"reads at most 7 tokens, and these 8 characters need 8"):

@@ -37,7 +37,7 @@ def test_an_example_is_laid_out_like_a_batch(architecture: str, end_token: bool)
         source, target = slow_frame(task.config, symbols)
         assert example.source == tuple(symbols)
         assert example.answer == tuple(symbols[::-1])
-        assert example.stream.tolist() == [source.tokens]
+        assert example.input_ids.tolist() == [source.tokens]
         n_prompt = len(symbols) + 1 if architecture == "decoder" else len(source.tokens)
         assert example.tokens.tolist() == [source.tokens[:n_prompt]]
         assert (None if example.target is None else example.target.tolist()) == (target and [target.tokens])

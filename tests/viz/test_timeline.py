@@ -81,12 +81,12 @@ def test_frame_has_the_predictions_patterns_and_scores_of_the_model(architecture
     adapter = TaskModel(model, task)
     reading = Reading(adapter, example, adapter.record(example))
     seen = timeline_frame(reading, 40)
-    inputs = [example.stream] if example.target is None else [example.stream, example.target]
+    inputs = [example.input_ids] if example.target is None else [example.input_ids, example.target]
     with torch.no_grad():
         logits = model(*inputs)[0]
     wanted = [(i, token) for i, token in enumerate(example.labels[0].tolist()) if token >= 0]
     assert seen.step == 40
-    assert list(seen.says) == [adapter.labels[int(logits[i].argmax())] for i, _ in wanted]
+    assert list(seen.says) == [adapter.token_labels[int(logits[i].argmax())] for i, _ in wanted]
     assert list(seen.right) == [int(logits[i].argmax()) == token for i, token in wanted]
     assert list(seen.probability) == pytest.approx([logits[i].softmax(-1).max().item() for i, _ in wanted], abs=1e-5)
     for path, codes in seen.planes.items():

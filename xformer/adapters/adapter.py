@@ -109,7 +109,7 @@ class ModelAdapter(Protocol):
         ...
 
     @property
-    def labels(self) -> tuple[str, ...]:
+    def token_labels(self) -> tuple[str, ...]:
         """The text of each token of the vocabulary."""
         ...
 

@@ -82,7 +82,7 @@ class AnyModule(ExternalAdapter):
         return cls(OpenedModel(module, **parts), shape, verification, name, named)
 
     @property
-    def labels(self) -> tuple[str, ...]:
+    def token_labels(self) -> tuple[str, ...]:
         """Token ids."""
         return numbered(self.shape.vocab_size)
 
@@ -104,7 +104,7 @@ class AnyModule(ExternalAdapter):
         """Record a run; see `xformer.record`."""
         inputs = self.inputs_of(example)
         activations = self.opened.run(inputs, n_batch=_n_batch(inputs), edits=edits, keep=keep)
-        tokens = example.stream[:, example.stream[0] != ADDED]
+        tokens = example.input_ids[:, example.input_ids[0] != ADDED]
         return Trace(None, tokens, example.target, tuple(edits), activations, added=self.shape.added)
 
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:

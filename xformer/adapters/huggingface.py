@@ -62,7 +62,7 @@ class HuggingFaceModel(HuggingFaceInputs):
         return cls(opened, shape, verification, name, tokenizer, image_processor)
 
     @property
-    def labels(self) -> tuple[str, ...]:
+    def token_labels(self) -> tuple[str, ...]:
         """The text of each output: a token, a class or a position; empty for vectors."""
         n = self.shape.vocab_size
         if self.output == "answer_span":
@@ -80,7 +80,7 @@ class HuggingFaceModel(HuggingFaceInputs):
 
     def record(self, example: Example, *, edits: Sequence[Edit] = (), keep: Sequence[str] = ("*",)) -> Trace:
         """Record a run; see `xformer.record`. A large run recomputes most activations on request; see `OnDemand`."""
-        inputs, n_batch = self.inputs_of(example), len(example.stream)
+        inputs, n_batch = self.inputs_of(example), len(example.input_ids)
         activations: dict[str, Tensor]
         if "*" in keep and n_batch == 1 and example.valid is None and self._is_large(example):
             reduce = partial(reduced, most=plane_side(sum(self.shape.heads.values())))
@@ -89,7 +89,7 @@ class HuggingFaceModel(HuggingFaceInputs):
             activations = self.opened.run_on_demand(inputs, edits=edits, keep=kept, reduce=reduce)
         else:
             activations = self.opened.run(inputs, n_batch=n_batch, edits=edits, keep=keep)
-        tokens, target = example.stream[:, example.stream[0] != ADDED], example.target
+        tokens, target = example.input_ids[:, example.input_ids[0] != ADDED], example.target
         return Trace(
             None, tokens, target, tuple(edits), activations, example.valid, example.target_valid, added=self.shape.added
         )
@@ -121,7 +121,7 @@ class HuggingFaceModel(HuggingFaceInputs):
         if self.output not in ("next_token", "pair_next_token"):
             raise UnavailableError(f"{self.name} does not generate text: its output is {DESCRIBED[self.output]}.")
         is_encoder_decoder = self.shape.is_encoder_decoder
-        read = example.target[:, :1] if is_encoder_decoder and example.target is not None else example.stream
+        read = example.target[:, :1] if is_encoder_decoder and example.target is not None else example.input_ids
         room = self.shape.max_len - read.shape[1]
         if room < 1:
             most = self.shape.max_len - 1
@@ -145,7 +145,7 @@ class HuggingFaceModel(HuggingFaceInputs):
 
     def _continued(self, example: Example, so_far: Tensor) -> Inputs:
         """The arguments of the model for the tokens so far [1, pos]."""
-        stream, target = (example.stream, so_far) if self.shape.is_encoder_decoder else (so_far, None)
+        stream, target = (example.input_ids, so_far) if self.shape.is_encoder_decoder else (so_far, None)
         return self.inputs_of(Example((), (), stream, target, so_far, so_far))
 
     @torch.no_grad()

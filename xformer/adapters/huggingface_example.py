@@ -138,9 +138,9 @@ class HuggingFaceInputs(ExternalAdapter):
     def inputs_of(self, example: Example) -> Inputs:
         """The arguments of the model's forward pass."""
         inputs: Inputs = {} if example.arguments is None else dict(example.arguments)
-        own = example.stream[0] != ADDED
+        own = example.input_ids[0] != ADDED
         if self.reads_tokens and "inputs_embeds" not in inputs:
-            inputs["input_ids"] = example.stream[:, own]
+            inputs["input_ids"] = example.input_ids[:, own]
         if example.valid is not None:
             inputs.setdefault("attention_mask", example.valid[:, own].long())
         if example.target is not None:
@@ -177,7 +177,7 @@ def _single(model: HuggingFaceInputs, inputs: Any) -> Example:
         _check_tokenizer(model)
         inputs = tokenize(model.tokenizer, *inputs)
     example = Example.unlabelled(torch.tensor([_ids(model, inputs)]))
-    types = _token_types(model, example.stream)
+    types = _token_types(model, example.input_ids)
     if types is not None:
         example = replace(example, arguments={"token_type_ids": types})
     if model.shape.is_encoder_decoder:
@@ -199,8 +199,8 @@ def _labelled(model: HuggingFaceInputs, example: Example) -> Example:
     """Add the positions that the model adds, and the reference at each output."""
     if model.shape.added != (0, 0) and model.reads_tokens:
         valid = None if example.valid is None else with_added(example.valid, model.shape.added, fill=1)
-        example = replace(example, stream=with_added(example.stream, model.shape.added), valid=valid)
-    stream, kind = example.stream, model.output
+        example = replace(example, input_ids=with_added(example.input_ids, model.shape.added), valid=valid)
+    stream, kind = example.input_ids, model.output
     labels, valid = torch.full_like(stream, IGNORED), example.valid
     if example.is_numbered and kind in ("next_token", "masked_token"):  # the tokens are unknown
         return example
@@ -263,10 +263,10 @@ def _is_special(model: HuggingFaceInputs, stream: Int[Tensor, "batch pos"]) -> T
 
 def _filled(model: HuggingFaceInputs, example: Example) -> Int[Tensor, "batch pos"]:
     """The references of a bidirectional model; special tokens have none."""
-    labels = example.stream.clone()
-    labels[_is_special(model, example.stream)] = IGNORED
+    labels = example.input_ids.clone()
+    labels[_is_special(model, example.input_ids)] = IGNORED
     mask = getattr(model.tokenizer, "mask_token_id", None)
-    masked = example.stream == (-1 if mask is None else mask)
+    masked = example.input_ids == (-1 if mask is None else mask)
     rows = masked.any(dim=1)
     if rows.any():
         labels[rows] = IGNORED
@@ -399,7 +399,7 @@ def _check_mask(model: HuggingFaceInputs, example: Example, name: str) -> None:
         return
     allowed = mask.cpu().bool()
     forbidden = ~allowed & allowed.any(dim=-1, keepdim=True)
-    run = model.opened.run(model.inputs_of(example), n_batch=len(example.stream), keep=("*.pattern",))
+    run = model.opened.run(model.inputs_of(example), n_batch=len(example.input_ids), keep=("*.pattern",))
     stack = "decoder" if name.startswith("decoder") else model.shape.attention[0].stack
     for site in model.shape.attention:
         pattern = run[f"{site.path}.pattern"]
@@ -444,7 +444,7 @@ def _own_target(model: HuggingFaceInputs, example: Example) -> Int[Tensor, "batc
 
     Raises `InputError` if the model requires a decoder input or derives a different one.
     """
-    labels = (example.arguments or {}).get("labels", example.stream)
+    labels = (example.arguments or {}).get("labels", example.input_ids)
     start = torch.full_like(labels[:, :1], _start(model))
     pad = getattr(model.opened.module.config, "pad_token_id", None) or 0
     shifted = torch.cat([start, labels[:, :-1]], dim=1).masked_fill(labels.roll(1, 1) == IGNORED, pad)

@@ -277,7 +277,7 @@ def _largest(x: Tensor, tall: int, wide: int) -> Tensor:
 
 def lengths(example: Example) -> tuple[int, int]:
     """The number of tokens of the main stream, and of the decoder of an encoder-decoder (else 0)."""
-    return example.stream.shape[1], 0 if example.target is None else example.target.shape[1]
+    return example.input_ids.shape[1], 0 if example.target is None else example.target.shape[1]
 
 
 def recorded_bytes(shape: ModelShape, n: int, n_target: int = 0) -> int:

@@ -47,7 +47,7 @@ class BareModel(WithoutTask):
         return NumbersInput()
 
     @property
-    def labels(self) -> tuple[str, ...]:
+    def token_labels(self) -> tuple[str, ...]:
         """The id of each token."""
         return numbered(self.model.config.vocab_size)
 
@@ -82,12 +82,12 @@ class BareModel(WithoutTask):
 
     def token_names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
         """The ids of the tokens."""
-        return tuple(self.labels[token] for token in tokens.tolist())
+        return tuple(self.token_labels[token] for token in tokens.tolist())
 
     def record(self, example: Example, *, edits: Sequence[Edit] = (), keep: Sequence[str] = ("*",)) -> Trace:
         """Record a run; see `xformer.record`."""
         return record(
-            self.model, example.stream, example.target, edits=edits, keep=keep, valid=example.valid,
+            self.model, example.input_ids, example.target, edits=edits, keep=keep, valid=example.valid,
             target_valid=example.target_valid,
         ).cpu()  # fmt: skip
 
@@ -116,7 +116,7 @@ class BareModel(WithoutTask):
     def recording_bytes(self, example: Example) -> int:
         """Estimate the memory of a recorded run in bytes; see `xformer.memory`."""
         n_target = None if example.target is None else example.target.shape[1]
-        return peak_bytes(self.model.config, example.stream.shape[1], n_target, batch=len(example.stream))
+        return peak_bytes(self.model.config, example.input_ids.shape[1], n_target, batch=len(example.input_ids))
 
     def _numbers(self, inputs: str | Sequence[int]) -> Int[Tensor, " pos"]:
         size, most = self.model.config.vocab_size, self.model.config.max_len
@@ -225,7 +225,7 @@ class TaskModel(BareModel):
         return kind(self.task, self.model.config.max_len)
 
     @property
-    def labels(self) -> tuple[str, ...]:
+    def token_labels(self) -> tuple[str, ...]:
         """The text of each token of the task."""
         return self.task.vocabulary.labels
 
@@ -246,7 +246,7 @@ class TaskModel(BareModel):
         """Generate the answer, or `n` characters of open-ended text."""
         if not self.input.is_open_ended or n is None:
             return super().steps(example, n, **how)
-        prompt = example.stream if example.target is None else example.tokens
+        prompt = example.input_ids if example.target is None else example.tokens
         return continue_text(self.model, prompt, n, **how)
 
     def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
@@ -307,7 +307,7 @@ class TextInput(OpenText, TaskInput):
 
     def scored_positions(self, example: Example, look: str) -> tuple[Sequence[int], None]:
         """All positions."""
-        return range(min(example.stream.shape[1], example.labels.shape[1])), None
+        return range(min(example.input_ids.shape[1], example.labels.shape[1])), None
 
 
 class ImageInput(TaskInput):

@@ -182,7 +182,7 @@ def heads_worth_seeing(reading: Reading, n: int = 5) -> pd.DataFrame:
     """
     found = notable_heads(reading, n=10_000)
     heads = [(site.path, head) for site in reading.attention for head in range(reading.adapter.shape.heads[site.path])]
-    n_tokens = reading.example.stream.shape[1]
+    n_tokens = reading.example.input_ids.shape[1]
     if not isinstance(reading.adapter, BareModel) or len(heads) * n_tokens > MAX_MEASURED or not reading.has_logits:
         return found.assign(effect=math.nan, right=math.nan).head(n)
     measure, at = minimal_pairs.of_run(reading), list(reading.target_positions)
@@ -221,7 +221,7 @@ def rows_at_once(reading: Reading) -> int:
     if isinstance(reading.adapter, AnyModule) or not all(isinstance(one, Tensor | bool | int | float) for one in given):
         return 1  # a cache among the arguments has one row
     shape = reading.adapter.shape
-    n_pos, n_tokens = max(reading.example.stream.shape[1], reading.logits.shape[1]), reading.logits.shape[2]
+    n_pos, n_tokens = max(reading.example.input_ids.shape[1], reading.logits.shape[1]), reading.logits.shape[2]
     widest = n_pos * max(n_tokens, 8 * shape.d_model, 4 * n_pos * shape.n_heads)
     return max(1, min(AT_ONCE // n_pos, LAYER_BYTES // (BYTES_PER_FLOAT * widest)))
 

@@ -152,7 +152,7 @@ def _row(source: Reading, into: Reading, part: Part, everywhere: bool) -> dict[s
     names = {"source": source.adapter.name, "into": into.adapter.name, "part": part.title}
     where = {"component": part.component, "layer": part.layer, "head": part.head}
     found = {"restored": (difference - start) / (goal - start), "difference": difference}
-    return names | where | found | {"says": into.adapter.labels[says], "turns": says == a}
+    return names | where | found | {"says": into.adapter.token_labels[says], "turns": says == a}
 
 
 @torch.no_grad()
@@ -182,10 +182,10 @@ def patched_logits(into: Reading, patches: Sequence[Edit]) -> Float[Tensor, " vo
 def patching_incompatibility(source: Reading, into: Reading) -> str | None:
     """Return the reason why nothing can be copied from one run into another, in one sentence; None if it can be."""
     names, runs = (source.adapter.name, into.adapter.name), (source, into)
-    labels = source.adapter.labels
+    labels = source.adapter.token_labels
     shapes = [{part.name: run[part.name].shape for part in parts(run, everywhere=True)} for run in runs]
     for what, is_equal in (
-        ("tokens", labels == into.adapter.labels),
+        ("tokens", labels == into.adapter.token_labels),
         ("activations", shapes[0] == shapes[1]),
         ("deciding positions", deciding_position(source) == deciding_position(into)),
     ):

@@ -142,13 +142,13 @@ def check_names(variants: Sequence[Variant]) -> None:
 
 def joint_labels(variants: Iterable[Variant]) -> tuple[str, ...]:
     """Return the labels of all vocabularies, each once, in order of first occurrence."""
-    return tuple(dict.fromkeys(label for variant in variants for label in variant.adapter.labels))
+    return tuple(dict.fromkeys(label for variant in variants for label in variant.adapter.token_labels))
 
 
 def to_joint(variant: Variant, labels: tuple[str, ...]) -> Int[Tensor, " vocab"]:
     """Return the index in `labels` of each token of the variant."""
     place = {label: index for index, label in enumerate(labels)}
-    return torch.tensor([place[label] for label in variant.adapter.labels])
+    return torch.tensor([place[label] for label in variant.adapter.token_labels])
 
 
 NO_TOKEN = -1
@@ -201,7 +201,7 @@ def inputs_for(variant: Variant, task: Task) -> Task:
     """Return the inputs of `task` as this variant reads them. Raises the errors of `predictions`."""
     own = variant.task.config
     laid_out = task.for_architecture(own.architecture, end_token=own.end_token)
-    if laid_out.config.name != own.name or laid_out.vocabulary.labels != variant.adapter.labels:
+    if laid_out.config.name != own.name or laid_out.vocabulary.labels != variant.adapter.token_labels:
         raise InputError(
             f"{variant.name} was made for {own.name} with {own.symbols} symbols, got inputs of {task.config.name} with "
             f"{task.config.symbols}; compare models of one task."

@@ -241,7 +241,7 @@ def decision_lens(readings: Sequence[Reading]) -> pd.DataFrame:
 def prediction_incompatibility(one: Reading, other: Reading) -> str | None:
     """Return the reason why two runs cannot be compared token by token, in one sentence; None if they can be."""
     names = f"{one.adapter.name} and {other.adapter.name}"
-    if one.adapter.labels != other.adapter.labels:
+    if one.adapter.token_labels != other.adapter.token_labels:
         return f"{names} have different vocabularies, so there is no distance between their predictions."
     if one.logits.shape[1:] != other.logits.shape[1:]:
         sizes = f"{one.logits.shape[1]} and {other.logits.shape[1]}"
@@ -277,7 +277,7 @@ def prediction_difference(readings: Sequence[Reading]) -> pd.DataFrame:
     one, other = two("readings", readings)
     if reason := prediction_incompatibility(one, other):
         raise InputError(reason)
-    labels, tokens = one.adapter.labels, names_at(one, one.output_stack, one.logits.shape[1])
+    labels, tokens = one.adapter.token_labels, names_at(one, one.output_stack, one.logits.shape[1])
     rows = []
     for position in range(one.logits.shape[1]):
         p, q = (run.logits[0, position].double().softmax(dim=-1) for run in readings)  # [vocab]
@@ -370,12 +370,12 @@ def gap_fillings(readings: Sequence[Reading], *, k: int = 6) -> pd.DataFrame:
         for reading, p in zip(readings, probabilities, strict=True):
             top = p.topk(min(k, len(p)))
             for token, value in zip(top.indices.tolist(), top.values.tolist(), strict=True):
-                label = reading.adapter.labels[token]
+                label = reading.adapter.token_labels[token]
                 shown[label] = max(shown.get(label, 0.0), value)
         for label in sorted(shown, key=shown.__getitem__, reverse=True):
             for reading, p in zip(readings, probabilities, strict=True):
-                if label in reading.adapter.labels:
-                    token = reading.adapter.labels.index(label)
+                if label in reading.adapter.token_labels:
+                    token = reading.adapter.token_labels.index(label)
                     rows.append((gap, reading.adapter.name, label, p[token].item()))
     return pd.DataFrame(rows, columns=["gap", "model", "token", "probability"])
 
@@ -450,7 +450,12 @@ def surprise_by_character(readings: Sequence[Reading]) -> pd.DataFrame:
         for position, token in zip(reading.target_positions, reading.answer, strict=True):
             start, end = (len(decode(ids[: position + n])) for n in (1, 2))
             bits = -reading.logits[0, position].log_softmax(dim=-1)[token].item() / math.log(2)
-            row = {"model": reading.adapter.name, "token": reading.adapter.labels[token], "from": start, "to": end}
+            row = {
+                "model": reading.adapter.name,
+                "token": reading.adapter.token_labels[token],
+                "from": start,
+                "to": end,
+            }
             rows.append(row | {"bits": bits, "bits_per_character": bits / max(1, end - start)})
     if not rows:
         raise InputError("No token of these runs has a next token, so there is no surprise.")

@@ -199,7 +199,7 @@ def promotion(
         raise EditError(f"{reading.feed_forward_site(layer).path} writes to a stream that is not unembedded.")
     chosen = top_neurons(reading, layer=layer, position=position, n=n) if only is None else list(only)
     check_index("position", position, len(activity(reading, layer=layer)))
-    labels = reading.adapter.labels
+    labels = reading.adapter.token_labels
     every = reading[f"{reading.feed_forward_site(layer).path}.post"][0, position]  # [d_ff]
     check_indices("only", chosen, len(every))
     post = every[chosen]  # [neuron]
@@ -249,7 +249,7 @@ def neurons(
         >>> list(table.columns)
         ['neuron', 'peak', 'activation', 'activity', 'trigger', 'on', 'share', 'even', 'promotes', 'suppresses']
     """
-    post, labels = reading[f"{reading.feed_forward_site(layer).path}.post"][0], reading.adapter.labels
+    post, labels = reading[f"{reading.feed_forward_site(layer).path}.post"][0], reading.adapter.token_labels
     active = activity(reading, layer=layer)  # [pos, d_ff]
     if position is not None:
         check_index("position", position, len(active))
@@ -425,7 +425,7 @@ def _survey_batch(
     if trace.logits.shape[1] == post.shape[1]:
         keys["says"] = trace.logits.argmax(dim=-1)
     keys |= {"position": position, "from_end": real.sum(dim=1, keepdim=True) - 1 - position}
-    sizes = {"reads": len(adapter.labels), "says": len(adapter.labels)}
+    sizes = {"reads": len(adapter.token_labels), "says": len(adapter.token_labels)}
     longest = max(adapter.task.longest) + 1
     tallies = {kind: _tally(key[real], size[real], sizes.get(kind, longest)) for kind, key in keys.items()}
     top = size.max(dim=1)  # [batch, d_ff]
@@ -473,7 +473,7 @@ def triggers(of: Reading | Survey, *, layer: int) -> pd.DataFrame:
     if isinstance(of, Survey):
         counted = of.layer(layer)
         tallies, is_known = counted.tallies, counted.fired >= MIN_FIRINGS
-        names = {"reads": of.adapter.labels, "says": of.adapter.labels}
+        names = {"reads": of.adapter.token_labels, "says": of.adapter.token_labels}
     else:
         site = of.feed_forward_site(layer)
         size, real, texts = of[f"{site.path}.post"][0].abs(), of.trace.real(site.stack), of.tokens_of(site.stack)

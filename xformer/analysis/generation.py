@@ -67,7 +67,7 @@ class DecodedSteps:
         labels = trace.tokens.new_full(trace.logits.shape[:2], IGNORED)
         right = self.answer if step < len(self.answer) else self.predicted
         labels[0, -1 if self.variant.writes else taken.position] = right[step]
-        example = replace(self.example, stream=trace.read_by(), target=trace.target, labels=labels)
+        example = replace(self.example, input_ids=trace.read_by(), target=trace.target, labels=labels)
         recipe = f"{self.recipe}[{step}]" if self.recipe else None
         return Reading(self.variant.adapter, example, trace, self.has_right_answer, recipe)
 
@@ -86,7 +86,7 @@ class DecodedSteps:
     @property
     def labels(self) -> tuple[str, ...]:
         """The text of each token."""
-        return self.variant.adapter.labels
+        return self.variant.adapter.token_labels
 
     @property
     def predicted(self) -> tuple[int, ...]:
@@ -171,7 +171,7 @@ def decode_steps(
     model, rule = variant.model, {"sampling": variant.sampling, "generator": variant.generator()}
     if variant.adapter.input.is_open_ended and example.target is None and not forced:
         answer, n_steps = (), CONTINUATION_LENGTH
-        work = continue_text(model, example.stream, n_steps, edits=_decoding_edits(variant, example), **rule)
+        work = continue_text(model, example.input_ids, n_steps, edits=_decoding_edits(variant, example), **rule)
     elif not variant.writes:  # an encoder: only its predictions at positions with a right answer
         labelled = (example.labels[0] != IGNORED).tolist()
         every = decode(model, example.tokens, edits=variant.edits, **rule)
@@ -191,7 +191,7 @@ def _decoding_edits(variant: Variant, example: Example) -> tuple[Edit, ...]:
     if not any(isinstance(edit, SetEdges) for edit in variant.edits):
         return variant.edits
     # This run raises for an edge that even the complete answer does not have.
-    record(variant.model, example.stream, example.target, edits=variant.edits, keep=("logits",))
+    record(variant.model, example.input_ids, example.target, edits=variant.edits, keep=("logits",))
     return clip_edges_to_length(variant.edits)
 
 
@@ -446,7 +446,7 @@ def steered(
     """
     own = islice(reading.adapter.steps(reading.example, n, edits=reading.edits), n)
     other = steering_steps(reading, towards, away, layer=layer, scale=scale, n=n)
-    labels = reading.adapter.labels
+    labels = reading.adapter.token_labels
     columns: dict[str, list[str] | list[float]] = {}
     for name, steps in (("", list(own)), ("steered_", list(other))):
         columns[f"{name}says"] = [labels[step.token] for step in steps]
@@ -482,7 +482,7 @@ def steering_by_scale(
     steps = [next(steering_steps(reading, towards, away, layer=layer, scale=scale, n=1)) for scale in scales]
     p = torch.stack([step.probabilities for step in steps])  # [scale, vocab]
     tokens = p.amax(dim=0).topk(min(k, p.shape[1])).indices
-    names = [*(reading.adapter.labels[token] for token in tokens.tolist()), "all others"]
+    names = [*(reading.adapter.token_labels[token] for token in tokens.tolist()), "all others"]
     shares = torch.cat([p[:, tokens], 1 - p[:, tokens].sum(dim=1, keepdim=True)], dim=1).clamp(min=0)
     table = pd.DataFrame(shares.tolist(), columns=names).assign(scale=list(scales))
     table = table.melt("scale", var_name="token", value_name="probability")

@@ -88,7 +88,7 @@ def classes(reading: Reading) -> pd.DataFrame:
             f"{reading.adapter.name} does not classify its input as a whole, so there are no classes; its predictions are in "
             "analysis.lens."
         )
-    labels, right = reading.adapter.labels, reading.answer[0] if reading.has_right_answer else None
+    labels, right = reading.adapter.token_labels, reading.answer[0] if reading.has_right_answer else None
     p = reading.probabilities[0].tolist()  # [digit]
     return pd.DataFrame({"digit": labels, "probability": p, "right": [place == right for place in range(len(p))]})
 

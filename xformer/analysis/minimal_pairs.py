@@ -58,7 +58,7 @@ class MinimalPair:
         if position is None:
             position = differing_output(reading, source)
         check_index("position", position, n)
-        found = [token_of(reading.adapter.labels, token) for token in answers or ()]
+        found = [token_of(reading.adapter.token_labels, token) for token in answers or ()]
         if answers is None:
             found = usual_answers(reading, source, position)
         if len(found) != 2 or found[0] == found[1]:
@@ -85,7 +85,7 @@ class MinimalPair:
         """The difference between the two measures. Raises `InputError` if it is too small to explain."""
         gap = self.goal - self.start
         if abs(gap) < LEAST:
-            one, other = (self.reading.adapter.labels[token] for token in self.answers)
+            one, other = (self.reading.adapter.token_labels[token] for token in self.answers)
             raise InputError(
                 f"In both runs {one} is about as far ahead of {other}: {self.start:+.2f} and {self.goal:+.2f} logits. There is "
                 "nothing to explain; compare other answers, or inputs that differ in what matters."
@@ -211,8 +211,8 @@ def one_token_changed(adapter: ModelAdapter, source: Sequence[int]) -> tuple[int
         return None if best is None else candidates[best[1]].source
     if example.target is not None:
         return None
-    rows = torch.cat([example.stream, *(one.stream for one in candidates)])
-    logits = adapter.record(replace(example, stream=rows), keep=("logits",)).logits
+    rows = torch.cat([example.input_ids, *(one.input_ids for one in candidates)])
+    logits = adapter.record(replace(example, input_ids=rows), keep=("logits",)).logits
     expected = logits[:, -1].softmax(dim=-1)  # [1 + candidate, vocab]
     return candidates[int((expected[1:] - expected[0]).abs().sum(dim=-1).argmax())].source
 
@@ -226,14 +226,17 @@ def _candidates(adapter: TaskModel, example: Example) -> Iterator[Example]:
     for at in places:
         tried = [symbols[(source[at] - symbols[0] + step) % len(symbols)] for step in range(1, 1 + TRIED)]
         if is_text:  # replace a lower-case letter by another one
-            is_small = {token: adapter.labels[token] in ascii_lowercase for token in (*symbols, source[at])}
+            is_small = {token: adapter.token_labels[token] in ascii_lowercase for token in (*symbols, source[at])}
             tried = [token for token in symbols if is_small[token] and is_small[source[at]]]
         for token in tried:
             other = (*source[:at], token, *source[at + 1 :])
             try:
                 if token != source[at] and adapter.input.read(adapter.input.text(other)) == other:
                     framed = adapter.to_example(other)
-                    if framed.stream.shape == example.stream.shape and framed.labels.shape == example.labels.shape:
+                    if (
+                        framed.input_ids.shape == example.input_ids.shape
+                        and framed.labels.shape == example.labels.shape
+                    ):
                         yield framed
             except InputError:  # not every sequence of symbols is a valid input
                 continue
@@ -297,7 +300,7 @@ def title(reading: Reading, measure: Measure) -> str:
     """Name the measure for a chart."""
     if not isinstance(measure, Logit):
         return "loss"
-    labels = reading.adapter.labels
+    labels = reading.adapter.token_labels
     if measure.against is None:
         return f"logit of {labels[measure.token]}"
     return f"lead of {labels[measure.token]} over {labels[measure.against]}"

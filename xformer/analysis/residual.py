@@ -431,7 +431,7 @@ def lens(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFra
         >>> list(table.columns)
         ['depth', 'point', 'position', 'token', 'probability', 'answer', 'answer_probability', 'right']
     """
-    names, counted = reading.adapter.labels, lens_positions(reading, positions)
+    names, counted = reading.adapter.token_labels, lens_positions(reading, positions)
     has_answers = bool(reading.target_positions)
     answer = torch.tensor([reading.explained(at) for at in counted if has_answers], dtype=torch.long)  # [position]
     frames = []
@@ -454,7 +454,7 @@ def _probabilities(reading: Reading, counted: Sequence[int]) -> Iterator[tuple[s
     Points are batched up to `MAX_AT_ONCE` logits: reading a large unembedding is slow, and all logits together would not fit.
     """
     points = list(stream(reading).items())
-    together = max(1, MAX_AT_ONCE // max(1, len(counted) * len(reading.adapter.labels)))
+    together = max(1, MAX_AT_ONCE // max(1, len(counted) * len(reading.adapter.token_labels)))
     for first in range(0, len(points), together):
         some = points[first : first + together]
         x = torch.cat([state[:1, counted] for _, state in some], dim=1)  # [1, point · position, d_model]
@@ -483,7 +483,7 @@ def answer_path(reading: Reading, *, position: int) -> pd.DataFrame:
         ['depth', 'point', 'token', 'answer', 'answer_probability', 'rank', 'adds']
     """
     _check_aligned(reading)
-    names, answer, adds = reading.adapter.labels, reading.explained(position), {}
+    names, answer, adds = reading.adapter.token_labels, reading.explained(position), {}
     try:
         parts = _attribution(reading, position, None, lead=True)
         adds["embedding"] = parts.loc[parts["kind"].isin(["embedding", "positions"]), "contribution"].sum()

@@ -187,12 +187,12 @@ def read_both(
     adapter = own_task_model(adapter_of(where))
     config, (_, example, changed) = adapter.model.config, prepare_inputs(adapter, typed, changes)
     edits = [*([] if causal is None else [set_causal(causal)]), *changed]
-    n = min(PADDING, config.max_len - example.stream.shape[1]) if BUGS[bug].shows == "with padding" else 0
-    valid = torch.arange(example.stream.shape[1] + n)[None] < example.stream.shape[1] if n else None
+    n = min(PADDING, config.max_len - example.input_ids.shape[1]) if BUGS[bug].shows == "with padding" else 0
+    valid = torch.arange(example.input_ids.shape[1] + n)[None] < example.input_ids.shape[1] if n else None
     example = _padded(example, n, config.pad_token)
     has_right_answer, found = adapter.has_right_answer(example), []
     for model in models or right_and_wrong(adapter.model, bug):
-        trace = record(model, example.stream, example.target, edits=edits, valid=valid)
+        trace = record(model, example.input_ids, example.target, edits=edits, valid=valid)
         found.append(Reading(replace(adapter, model=model), example, trace, has_right_answer))
     return found
 
@@ -200,4 +200,4 @@ def read_both(
 def _padded(example: Example, n: int, pad: int) -> Example:
     own = example.target is None  # the labels are those of the stream itself
     labels = F.pad(example.labels, (0, n), value=IGNORED) if own else example.labels
-    return replace(example, stream=F.pad(example.stream, (0, n), value=pad), labels=labels)
+    return replace(example, input_ids=F.pad(example.input_ids, (0, n), value=pad), labels=labels)

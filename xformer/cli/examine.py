@@ -57,7 +57,7 @@ def _predicted(reading: Reading) -> str:
     tokens = reading.predicted
     if reading.open_output is not None and not reading.has_right_answer:
         tokens = (int(reading.logits[0, reading.open_output].argmax()),)
-    return " ".join(reading.adapter.labels[token] for token in tokens)
+    return " ".join(reading.adapter.token_labels[token] for token in tokens)
 
 
 def _checked_out(out: str, model: str) -> Path:

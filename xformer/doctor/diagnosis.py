@@ -213,7 +213,9 @@ def subject_of(model: nn.Module | str | Path, inputs: Any = None, tokenizer: Any
         from xformer.reading import read
 
         example = read(checkpoint, inputs).example
-        inputs = {"tokens": example.stream} | ({} if example.target is None else {"decoder_input_ids": example.target})
+        inputs = {"tokens": example.input_ids} | (
+            {} if example.target is None else {"decoder_input_ids": example.target}
+        )
     return Subject.of(checkpoint.model, inputs, tokenizer, **options)
 
 

@@ -159,7 +159,7 @@ def with_other_ending(reading: Reading) -> Example | None:
     """The example with other values in the second half of what the last stack reads; None if they cannot be changed."""
     example = reading.example
     arguments = dict(example.arguments or {})
-    shape = (example.stream if example.target is None else example.target).shape
+    shape = (example.input_ids if example.target is None else example.target).shape
     fitting = [
         name
         for name, value in arguments.items()
@@ -167,13 +167,13 @@ def with_other_ending(reading: Reading) -> Example | None:
     ]
     streams = [name for name in fitting if "mask" not in name and "position" not in name and "type" not in name]
     name = streams[-1 if example.target is not None else 0] if streams else ""
-    given = arguments[name] if name else example.stream if example.target is None else example.target
+    given = arguments[name] if name else example.input_ids if example.target is None else example.target
     changed = _other_ending(given)
     if changed is None:
         return None
     if name:
         return replace(example, arguments=arguments | {name: changed})
-    return replace(example, stream=changed) if example.target is None else replace(example, target=changed)
+    return replace(example, input_ids=changed) if example.target is None else replace(example, target=changed)
 
 
 def _other_ending(values: Tensor) -> Tensor | None:

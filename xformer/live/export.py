@@ -162,7 +162,7 @@ def pack_model(
     trained = exact.astype("<f2") if is_half else exact
     header: dict[str, Any] = {
         "name": name, "instruction": adapter.input.instruction, "config": model.config.to_json(), "defaultInput": text,
-        "labels": list(adapter.labels),
+        "labels": list(adapter.token_labels),
         "precision": "float16" if is_half else "float32", "difference": difference if is_half else 0.0,
         "weights": [[path, list(value.shape)] for path, value in model.named_parameters()],
     }  # fmt: skip
@@ -320,6 +320,6 @@ def _task(adapter: BareModel, body: Blocks) -> dict[str, Any]:
     return {
         **{name: getattr(task.config, name) for name in ("name", "architecture", "symbols", "max_len", "alphabet")},
         "pad": special.pad, "end": special.end, "start": special.start, "example": rule.typed_example, "unit": rule.unit,
-        "default": rule.default, "separator": rule.separator, "labels": list(adapter.labels),
+        "default": rule.default, "separator": rule.separator, "labels": list(adapter.token_labels),
         "typedLabels": list(rule.typed_labels), "instruction": rule.instruction, **images,
     }  # fmt: skip

@@ -344,7 +344,7 @@ def check(lesson: Lesson, model: Any, name: str = "the lesson") -> None:
     from xformer.reading import read
 
     reading = read(model, lesson.input, keep=["logits"])
-    heads, labels = reading.adapter.shape.heads, reading.adapter.labels
+    heads, labels = reading.adapter.shape.heads, reading.adapter.token_labels
     for step in lesson.steps:
         where, states = _Place(name, step.line), list[Table]()
         for part in step.parts:

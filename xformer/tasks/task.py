@@ -40,19 +40,19 @@ class Example:
     tokens: Int[Tensor, "batch pos"]
     target: Int[Tensor, "batch out"] | None
     """An encoder-decoder's target under teacher forcing."""
-    stream: Int[Tensor, "batch pos"]
+    input_ids: Int[Tensor, "batch pos"]
     """The input of a recorded run: the tokens, for a decoder followed by the right answer."""
     labels: Int[Tensor, "batch out"]
     """The right token at each output of that run, −100 where there is none."""
     valid: Bool[Tensor, "batch pos"] | None = None
-    """True where `stream` is not padding; None: there is no padding."""
+    """True where `input_ids` is not padding; None: there is no padding."""
     target_valid: Bool[Tensor, "batch out"] | None = None
     arguments: Mapping[str, Any] | None = None
     """Further arguments of an external model, by name."""
     members: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] | None = None
     """Source and answer of each input of a batch."""
     is_numbered: bool = False
-    """Whether `stream` holds the numbers of positions, as of a sound, instead of tokens."""
+    """Whether `input_ids` holds the numbers of positions, as of a sound, instead of tokens."""
 
     @classmethod
     def unlabelled(cls, stream: Tensor, target: Tensor | None = None, **more: Any) -> Example:
@@ -65,7 +65,7 @@ class Example:
         """Join inputs into one batch, padded on the right with the token `pad`."""
         if len(examples) == 1:
             return examples[0]
-        valid = _rows([torch.ones_like(one.stream, dtype=torch.bool) for one in examples], 0)
+        valid = _rows([torch.ones_like(one.input_ids, dtype=torch.bool) for one in examples], 0)
         targets = [one.target for one in examples if one.target is not None]
         target_valid = _rows([torch.ones_like(one, dtype=torch.bool) for one in targets], 0) if targets else None
         arguments = [one.arguments for one in examples if one.arguments is not None]
@@ -74,7 +74,7 @@ class Example:
             examples[0].answer,
             _rows([one.tokens for one in examples], pad),
             _rows(targets, pad) if targets else None,
-            _rows([one.stream for one in examples], pad),
+            _rows([one.input_ids for one in examples], pad),
             _rows([one.labels for one in examples], IGNORED),
             None if bool(valid.all()) else valid,
             None if target_valid is None or bool(target_valid.all()) else target_valid,
@@ -84,7 +84,7 @@ class Example:
 
     def one(self, index: int) -> Example:
         """Return one input of a batch, with its padding. Raises `InputError` if the index is out of range."""
-        n = len(self.stream)
+        n = len(self.input_ids)
         if not -n <= index < n:
             raise InputError(f"This batch has inputs 0 to {n - 1}, got {index}.")
         rows = slice(index % n, index % n + 1)
@@ -95,11 +95,11 @@ class Example:
         if self.members is not None:
             source, answer = self.members[index]
         else:
-            read = self.stream[index] if self.valid is None else self.stream[index][self.valid[index]]
+            read = self.input_ids[index] if self.valid is None else self.input_ids[index][self.valid[index]]
             source, answer = tuple(read.tolist()), tuple(one for one in self.labels[index].tolist() if one != IGNORED)
         given = self.arguments and {name: _of_input(one, index % n, n) for name, one in self.arguments.items()}
         return Example(
-            source, answer, self.tokens[rows], of(self.target), self.stream[rows], self.labels[rows],
+            source, answer, self.tokens[rows], of(self.target), self.input_ids[rows], self.labels[rows],
             of(self.valid), of(self.target_valid), given, is_numbered=self.is_numbered,
         )  # fmt: skip
 
@@ -248,8 +248,8 @@ class Task:
     def head_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
         """Return the task score of each head, in [0, 1], by the path of its attention layer.
 
-        `trace` is a run of `example` (its `stream`, and its `target` if there is one) with patterns. In an encoder-decoder only
-        cross-attention is scored, because there the answer attends to the source.
+        `trace` is a run of `example` (its `input_ids`, and its `target` if there is one) with patterns. In an
+        encoder-decoder only cross-attention is scored, because there the answer attends to the source.
         """
         queries = self.answer_queries(len(example.source))
         patterns = self._answer_patterns(trace).items()

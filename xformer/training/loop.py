@@ -340,7 +340,7 @@ class Run:
 
     def probe_scores(self) -> dict[str, list[float]]:
         """Return the task score of each head on one fixed unseen input; see `Task.head_scores`."""
-        trace = record(self.model, self.probe.stream, self.probe.target, keep=["*.pattern"])
+        trace = record(self.model, self.probe.input_ids, self.probe.target, keep=["*.pattern"])
         return self.task.head_scores(trace, self.probe)
 
     def change_rate(self, peak: float) -> None:

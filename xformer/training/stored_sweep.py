@@ -190,7 +190,7 @@ class MapWriter:
     def _best_head(self, run: Run) -> UInt8[np.ndarray, "query key"]:
         """Return the pattern of the head with the highest task score."""
         run.model.eval()
-        trace = record(run.model, self.probe.stream, self.probe.target, keep=["*.pattern", "*.mask"])
+        trace = record(run.model, self.probe.input_ids, self.probe.target, keep=["*.pattern", "*.mask"])
         run.model.train()
         scores = run.task.head_scores(trace, self.probe)
         _, path, head = max((score, path, head) for path, heads in scores.items() for head, score in enumerate(heads))

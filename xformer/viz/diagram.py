@@ -124,7 +124,7 @@ def described(reading: Reading) -> Diagram:
     if isinstance(adapter, TaskModel):
         example, config = reading.example, adapter.model.config
         n_target = None if example.target is None else example.target.shape[1]
-        return diagram(config, config.n_positions(example.stream.shape[1]), n_target)
+        return diagram(config, config.n_positions(example.input_ids.shape[1]), n_target)
     stacks = ["encoder", "decoder"] if reading.is_encoder_decoder else [shape.layer_paths[0].stack]
     total = None
     with suppress(UnavailableError):

@@ -214,7 +214,7 @@ def over_image(
     rows, columns = patch_grid(reading)
     several = table.loc[table["row"] == table["row"].iloc[0], "panel"].nunique() > 1
     height = SMALL if several or reading.adapter.shape.image else LARGE
-    ink = reading.example.stream[0].numpy(force=True) if reading.adapter.shape.image else None  # [pixel]
+    ink = reading.example.input_ids[0].numpy(force=True) if reading.adapter.shape.image else None  # [pixel]
     frame = overlay_frame(table, (rows, columns), height / rows, ink)
     value = "share" if what == "rollout" else "attention"
     photograph = None if ink is not None else photograph_url(reading)
@@ -336,7 +336,7 @@ def classes(reading: Reading, *, before: Reading | None = None, dark: bool = Fal
     """
     runs = {"original": reading} if before is None else {"original": before, "changed": reading}
     table = pd.concat([classes_table(run).assign(run=name) for name, run in runs.items()])
-    likeliest = table["digit"] == reading.adapter.labels[reading.predicted[0]]
+    likeliest = table["digit"] == reading.adapter.token_labels[reading.predicted[0]]
     strong = table["right"] if reading.has_right_answer else likeliest
     base = alt.Chart(table.assign(strong=strong)).encode(
         x=alt.X("digit:N", sort=None, title="digit", axis=alt.Axis(labelAngle=0, labelFontSize=15)),

@@ -136,7 +136,11 @@ def attribution(
     target = {"position": position, "token": token, "lead": lead}
     frames = strongest({name: parts_table(run, **target) for name, run in runs.items()}, most)
     tokens = {run.explained(position) if token is None else token for run in runs.values()}
-    name = reading.adapter.labels[tokens.pop()] if len(tokens) == 1 else f"the {answer_kind(reading, position)} token"
+    name = (
+        reading.adapter.token_labels[tokens.pop()]
+        if len(tokens) == 1
+        else f"the {answer_kind(reading, position)} token"
+    )
     axis_title = f"contribution to the {'lead' if lead else 'logit'} of {name}"
     first, two = next(iter(frames.values())), len(frames) > 1
     data = pd.concat([frame.assign(run=name) for name, frame in frames.items()])

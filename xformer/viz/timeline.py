@@ -66,7 +66,7 @@ def timeline_frame(reading: Reading, step: int) -> Frame:
         for path, pattern in reading.trace.patterns().items()
     }
     scores = adapter.task.head_scores(reading.trace, reading.example)
-    predicted = tuple(adapter.labels[token] for token in reading.predicted)
+    predicted = tuple(adapter.token_labels[token] for token in reading.predicted)
     return Frame(step, planes, scores, predicted, reading.right, reading.probability)
 
 
@@ -90,7 +90,7 @@ def of_input(task: Task, example: Example) -> dict[str, Any]:
     if task.n_patches:  # the tokens are patches, which the picture labels
         reads = {"right answer": [task.vocabulary.labels[token] for token in example.answer]}
     else:
-        reads = {"source" if is_encoder_decoder else "reads": task.position_names(example.stream[0].tolist())}
+        reads = {"source" if is_encoder_decoder else "reads": task.position_names(example.input_ids[0].tolist())}
     if example.target is not None:
         reads["decoder reads"] = task.position_names(example.target[0].tolist())
     return {
@@ -103,7 +103,7 @@ def layers_of(task: Task, example: Example, frames: Sequence[Frame]) -> tuple[Ti
     """Return the attention layers of a timeline with the labels of their axes; none if there are no frames yet."""
     if not frames:
         return ()
-    source = tuple(task.position_names(example.stream[0].tolist()))
+    source = tuple(task.position_names(example.input_ids[0].tolist()))
     target = () if example.target is None else tuple(task.position_names(example.target[0].tolist()))
     return timeline_layers(frames[0].planes, source, target)
 

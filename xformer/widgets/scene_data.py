@@ -171,7 +171,7 @@ def _answers(reading: Reading, stack: dict[str, Any]) -> list[dict[str, Any]]:
     outputs = [*reading.target_positions] + ([] if reading.open_output is None else [reading.open_output])
     rows = range(stack["first"], stack["first"] + len(stack["tokens"]))
     is_each = reading.logits.shape[1] == stack["n"]  # one output per token, not one for the whole input
-    labels, found = reading.adapter.labels, list[dict[str, Any]]()
+    labels, found = reading.adapter.token_labels, list[dict[str, Any]]()
     for output in outputs:
         if is_each and output not in rows:
             continue

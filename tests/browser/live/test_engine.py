@@ -96,7 +96,7 @@ def run_of(adapter: BareModel, request: Request) -> tuple[Trace, list[int]]:
         return record(adapter.model, torch.tensor([request["input"]]), edits=edits_of(adapter, request)), []
     changes = ",".join(f"token:{at}.{token}" for at, token in request.get("replace", ()))
     _, example, _ = prepare_inputs(adapter, request["input"], changes)
-    tokens = torch.tensor([request["tokens"]]) if "tokens" in request else example.stream
+    tokens = torch.tensor([request["tokens"]]) if "tokens" in request else example.input_ids
     target = torch.tensor([request["target"]]) if "target" in request else example.target
     return record(adapter.model, tokens, target, edits=edits_of(adapter, request)), example.labels[0].tolist()
 
@@ -349,7 +349,7 @@ def meaning(adapter: TaskModel, text: str) -> dict[str, Any]:
         return {"error": str(error)}
     return {
         "source": list(example.source), "answer": list(example.answer), "tokens": example.tokens[0].tolist(),
-        "stream": example.stream[0].tolist(), "target": None if example.target is None else example.target[0].tolist(),
+        "stream": example.input_ids[0].tolist(), "target": None if example.target is None else example.target[0].tolist(),
         "labels": example.labels[0].tolist(), "hasAnswer": adapter.has_right_answer(example),
     }  # fmt: skip
 

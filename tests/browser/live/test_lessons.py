@@ -184,7 +184,7 @@ def test_the_numbers_in_the_texts_are_those_of_the_models(folders: dict[str, Pat
         return xformer.read(f"checkpoints/{name}", text, edits=list(changes))
 
     def says(reading: xformer.Reading) -> list[str]:
-        return [reading.adapter.labels[token] for token in reading.predicted]
+        return [reading.adapter.token_labels[token] for token in reading.predicted]
 
     plain, nowhere = "3 7 12 9", edits.zero_positions()
     scores = run("reverse-mirror", plain)["encoder.0.attn.scores"][0, 0, 0].tolist()

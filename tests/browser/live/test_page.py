@@ -93,7 +93,7 @@ def expected(name: str, text: str, *changes: Any) -> list[str]:
     """Return the predictions of PyTorch."""
     reading = xformer.read(f"checkpoints/{name}", text, edits=list(changes))
     best = reading.logits[0].argmax(dim=-1)
-    return [reading.adapter.labels[int(best[at])] for at in reading.target_positions]
+    return [reading.adapter.token_labels[int(best[at])] for at in reading.target_positions]
 
 
 def draw_every_tab(page: Page, width: int) -> None:
