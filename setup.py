@@ -10,7 +10,7 @@ setup(
         "xformer": [
             "py.typed",
             "presets.toml",
-            "bugs/bugs.toml",
+            "doctor/faults/bugs.toml",
             "playlists/*.json",
             "widgets/**/*.js",
             "widgets/*/*.css",

@@ -161,7 +161,7 @@ towards, away = (xformer.read("checkpoints/characters", text) for text in ("retu
     ),
     "First principles and Bug lab": (
         """
-from xformer.bugs.lab import train_both
+from xformer.doctor.faults.lab import train_both
 
 sentence = analysis.principles.Sentence("the cat saw the dog", d=4)
 lesson = train_both("checkpoints/reverse-small", "init-too-large", steps=200)

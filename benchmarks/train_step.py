@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from benchmarks.measure import Machine, in_turns, options, ratio, show
 from benchmarks.peers import PlainEncoder, TorchEncoder, TrueHeads
-from xformer.bugs.bug import replace_modules
 from xformer.config import TrainConfig
 from xformer.counting import n_parameters
+from xformer.doctor.faults.bug import replace_modules
 from xformer.layers.attention import Attention
 from xformer.model import Transformer
 from xformer.presets import preset

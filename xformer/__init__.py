@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from xformer.decoding import Sampling as Sampling
     from xformer.decoding import Step as Step
     from xformer.decoding import decode as decode
-    from xformer.doctor.diagnosis import Diagnosis as Diagnosis
-    from xformer.doctor.diagnosis import diagnose as diagnose
+    from xformer.doctor.diagnose import Diagnosis as Diagnosis
+    from xformer.doctor.diagnose import diagnose as diagnose
     from xformer.doctor.localise import RunComparison as RunComparison
     from xformer.doctor.localise import compare_runs as compare_runs
     from xformer.live.export import save_live as save_live

@@ -18,7 +18,7 @@ from typing import Any
 from torch import nn
 
 from xformer.doctor.check import CHECKS, Exam
-from xformer.doctor.diagnosis import examine, subject_of
+from xformer.doctor.diagnose import examine, subject_of
 
 
 def assert_causal(model: nn.Module, inputs: Any = None, tokenizer: Any = None) -> None:

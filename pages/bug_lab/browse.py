@@ -38,12 +38,12 @@ from pages.shared.text import escape_markdown
 from pages.shared.view import View, editing
 from pages.shared.widgets import choose, choose_unlinked, seed, warn_unknown
 from xformer import viz
-from xformer.bugs import BUGS, CRASHES, Bug
-from xformer.bugs.attention import MASK_BUGS, ROLE_BUGS, SOFTMAX_BUGS
-from xformer.bugs.lab import Lesson, lab_preset, lesson
-from xformer.bugs.network import COMPONENT_BUGS, END_BUGS, RESIDUAL_BUGS, TRAINING_BUGS, WEIGHT_BUGS
-from xformer.diagnosis.case import Finding
-from xformer.diagnosis.diagnose import findings_frame
+from xformer.doctor.equations.case import Finding
+from xformer.doctor.equations.report import findings_frame
+from xformer.doctor.faults import BUGS, CRASHES, Bug
+from xformer.doctor.faults.attention import MASK_BUGS, ROLE_BUGS, SOFTMAX_BUGS
+from xformer.doctor.faults.lab import Lesson, lab_preset, lesson
+from xformer.doctor.faults.network import COMPONENT_BUGS, END_BUGS, RESIDUAL_BUGS, TRAINING_BUGS, WEIGHT_BUGS
 from xformer.errors import XformerError
 from xformer.formatting import percent
 from xformer.layer_path import LayerPath
@@ -68,7 +68,7 @@ OWN = "bug_own"
 SHOW = {"attention": "Attention", "answer": "Answer", "diagnosis": "Diagnosis", "training": "Train both"}
 KEY = "bug_attention"
 ICONS = {"error": ":material/error:", "warning": ":material/warning:", "note": ":material/info:"}
-_CODE = ["from xformer.bugs.lab import read_both"]
+_CODE = ["from xformer.doctor.faults.lab import read_both"]
 _STYLE = """<style>
 .st-key-bug_wrong, .st-key-bug_right { padding: 0.4rem 1rem; border: 1px solid; border-left-width: 6px; border-radius: 0.6rem; }
 .st-key-bug_wrong { border-color: %s; }
@@ -414,4 +414,6 @@ def _show(view: View, bug: Bug, latest: Lesson) -> None:
             shown(view, call, f"bug_{call.options['what']}")
     if latest.problem:
         st.info(f"With the bug: {escape_markdown(latest.problem)}", icon=":material/error:")
-    footer(view, "training", calls, pd.DataFrame(latest.rows), remark=["from xformer.bugs.lab import train_both"])
+    footer(
+        view, "training", calls, pd.DataFrame(latest.rows), remark=["from xformer.doctor.faults.lab import train_both"]
+    )

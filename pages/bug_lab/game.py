@@ -23,7 +23,7 @@ from pages.shared.text import escape_markdown
 from pages.shared.view import View
 from pages.shared.widgets import seed
 from xformer import viz
-from xformer.bugs import BUGS
+from xformer.doctor.faults import BUGS
 from xformer.errors import InputError
 from xformer.reading import Reading
 
@@ -105,7 +105,7 @@ def game_panel() -> None:
     with st.spinner("Examining both models …"):
         diagnosis_panel(bug, *findings(view.model, bug.name))
     what_to_notice(bug_hints(bug))
-    footer(view, "bug-attention", calls, remark=["from xformer.bugs.lab import read_both"])
+    footer(view, "bug-attention", calls, remark=["from xformer.doctor.faults.lab import read_both"])
 
 
 def score() -> str:

@@ -18,11 +18,11 @@ from pages.shared.models import shown_path
 from pages.shared.text import escape_markdown
 from pages.shared.view import View
 from xformer.adapters import own_model
-from xformer.bugs import WHOLE_RUNS, Bug
-from xformer.bugs.lab import Lesson, read_both, right_and_wrong
 from xformer.decoding import decode
-from xformer.diagnosis.case import Finding
-from xformer.diagnosis.diagnose import examine
+from xformer.doctor.equations.case import Finding
+from xformer.doctor.equations.report import examine
+from xformer.doctor.faults import WHOLE_RUNS, Bug
+from xformer.doctor.faults.lab import Lesson, read_both, right_and_wrong
 from xformer.edits import Edit
 from xformer.errors import InputError, XformerError
 from xformer.interventions import join

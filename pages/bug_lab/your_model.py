@@ -22,8 +22,8 @@ from pages.shared.view import View
 from xformer.adapters import ModelAdapter
 from xformer.adapters.own_models import own_model
 from xformer.doctor.check import CHECKS, Finding, Pair, Place
-from xformer.doctor.diagnosis import UNSEEN, Diagnosis, cell_picture, iter_findings, subject_of
-from xformer.doctor.subject import Run, Subject
+from xformer.doctor.diagnose import UNSEEN, Diagnosis, cell_picture, iter_findings, subject_of
+from xformer.doctor.token_model import Run, Subject
 from xformer.errors import XformerError
 from xformer.layer_path import LayerPath, layer_title
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import xformer
 from xformer.doctor.check import CHECKS, Exam, Finding, Place
-from xformer.doctor.diagnosis import examine, subject_of
+from xformer.doctor.diagnose import examine, subject_of
 
 TOKENS = torch.tensor([[5, 44, 12, 31, 7, 50, 23, 18, 39, 2, 27, 46, 9]])
 

@@ -12,8 +12,8 @@ import xformer
 from tests.adapters.families import FAMILIES
 from tests.doctor.checking import TOKENS, broken_place, decoder, found
 from tests.doctor.plain_gpt import LAYER, PlainGPT
-from xformer.bugs import BUGS
-from xformer.doctor.diagnosis import subject_of
+from xformer.doctor.diagnose import subject_of
+from xformer.doctor.faults import BUGS
 from xformer.doctor.watch import watch
 from xformer.layers.attention import Attention
 

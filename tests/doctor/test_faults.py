@@ -15,8 +15,8 @@ from tests.doctor import llama as of_transformers
 from tests.doctor.checking import decoder
 from tests.doctor.llama import llama
 from tests.doctor.plain_gpt import FAULTS, LAYER, OPTIONS, PlainGPT
-from xformer.bugs import BUGS
-from xformer.doctor.diagnosis import Diagnosis, diagnose
+from xformer.doctor.diagnose import Diagnosis, diagnose
+from xformer.doctor.faults import BUGS
 from xformer.layers.attention import Attention, Scores
 from xformer.layers.masks import Mask
 

@@ -26,7 +26,7 @@ from tests.doctor.styles import (
 )
 from xformer.adapters.any_module import AnyModule
 from xformer.doctor.check import Place
-from xformer.doctor.diagnosis import Diagnosis
+from xformer.doctor.diagnose import Diagnosis
 
 PAIR = {"input_ids": TOKENS, "decoder_input_ids": TOKENS[:, 3:12]}
 EQUAL = {"input_ids": TOKENS, "decoder_input_ids": TOKENS.flip(1)}
@@ -105,7 +105,7 @@ def test_the_verdict_is_kept_where_the_fault_cannot_be_located(monkeypatch: pyte
     def fail(*_: Any) -> None:
         raise KeyError("no such module")
 
-    monkeypatch.setattr("xformer.doctor.diagnosis.localise", fail)
+    monkeypatch.setattr("xformer.doctor.diagnose.localise", fail)
     diagnosis = xformer.diagnose(LectureGPT("mask_lost"), TOKENS, checks=["causality"])
     assert [one.place for one in diagnosis.broken] == [None]
     assert not diagnosis.ok

@@ -11,8 +11,8 @@ from torch import Tensor
 
 import xformer
 from tests.layers.reference import ARCHITECTURES, assert_close, build, inputs
-from xformer.bugs.bug import replace_modules
-from xformer.diagnosis.diagnose import diagnose
+from xformer.doctor.equations.report import diagnose
+from xformer.doctor.faults.bug import replace_modules
 from xformer.layers.embedding import AddPositions
 from xformer.positions.t5 import N_BUCKETS, bucket
 from xformer.tape import Tape

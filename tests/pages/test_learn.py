@@ -20,8 +20,8 @@ from tests.pages.code_and_picture import assert_code_draws, assert_code_draws_wh
 from tests.pages.conftest import ROOT, Open, complaints, text
 from tests.training.tiny import tiny_preset
 from xformer.analysis.principles import Sentence, head_of, product_variances
-from xformer.bugs import BUGS
-from xformer.bugs.lab import lab_run, lesson
+from xformer.doctor.faults import BUGS
+from xformer.doctor.faults.lab import lab_run, lesson
 from xformer.formatting import percent
 
 PRINCIPLES, BUG_LAB = "pages/first_principles/page.py", "pages/bug_lab/page.py"

@@ -14,8 +14,8 @@ from xformer.disk_quota import runs_folder
 from xformer.errors import XformerError
 
 COMMANDS = {
-    "train": "train", "presets": "train", "eval": "examine", "trace": "examine", "export": "examine", "doctor": "examine",
-    "runs": "runs", "app": "app", "models": "app", "lesson": "examine",
+    "train": "train", "presets": "train", "eval": "model", "trace": "model", "export": "model", "doctor": "model",
+    "runs": "runs", "app": "app", "models": "app", "lesson": "model",
 }  # fmt: skip
 """The module of each command, which implements it in a function `run_COMMAND`."""
 

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.doctor.subject import TENSORS, Run, Subject
+from xformer.doctor.token_model import TENSORS, Run, Subject
 from xformer.errors import UnavailableError
 
 Verdict = Literal["holds", "broken", "not applicable", "could not run"]

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from xformer.adapters.layout import Layers
 from xformer.doctor.check import Exam, Pair, Place, distance
-from xformer.doctor.subject import Run, Subject
+from xformer.doctor.token_model import Run, Subject
 from xformer.doctor.watch import Event, Watched, watch_events
 from xformer.errors import InputError
 

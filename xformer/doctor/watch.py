@@ -25,7 +25,7 @@ from xformer.adapters import attention as written_out
 from xformer.adapters.attention import FORBIDDEN, SOFTMAXES, for_each_head
 from xformer.adapters.layout import Chain, Layers
 from xformer.adapters.on_demand import tensors_in
-from xformer.doctor.subject import Run, Subject
+from xformer.doctor.token_model import Run, Subject
 from xformer.model import Transformer
 
 PRODUCTS = (torch.matmul, torch.bmm, torch.baddbmm, Tensor.matmul, Tensor.bmm, Tensor.baddbmm, Tensor.__matmul__)

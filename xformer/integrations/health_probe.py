@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from xformer.adapters.attachment import preserve_state
 from xformer.adapters.on_demand import tensors_in
-from xformer.doctor.subject import declared_causal
+from xformer.doctor.token_model import declared_causal
 from xformer.errors import InputError, XformerError
 from xformer.formatting import error_message
 from xformer.integrations.health_alarms import Probe

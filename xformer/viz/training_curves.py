@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from xformer.bugs.lab import Lesson
+from xformer.doctor.faults.lab import Lesson
 from xformer.formatting import check_option
 from xformer.viz import theme
 from xformer.viz.charts import Chart, hues, layered, tips
@@ -321,7 +321,7 @@ def lesson_curves(lesson: Lesson, *, what: str, dark: bool = False) -> Chart:
 
     Example:
         >>> import xformer
-        >>> from xformer.bugs.lab import train_both
+        >>> from xformer.doctor.faults.lab import train_both
         >>> lesson = train_both("checkpoints/reverse-small", "init-too-large", steps=4)
         >>> chart = xformer.viz.lesson_curves(lesson, what="loss")
     """

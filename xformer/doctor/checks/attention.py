@@ -11,7 +11,7 @@ from torch import Tensor
 from xformer.adapters.attention import FORBIDDEN
 from xformer.adapters.on_demand import tensors_in
 from xformer.doctor.check import Exam, Finding, assume, broken, check
-from xformer.doctor.subject import Run, Subject
+from xformer.doctor.token_model import Run, Subject
 from xformer.doctor.watch import Watched, stepwise, watch
 
 LOOSE = 1e4

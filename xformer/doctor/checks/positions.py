@@ -26,7 +26,7 @@ from xformer.doctor.check import (
     stacked,
 )
 from xformer.doctor.checks.attention import finding_at, loose, shortened, worst_cell
-from xformer.doctor.subject import Run, Subject
+from xformer.doctor.token_model import Run, Subject
 from xformer.doctor.watch import Watched, watch, watch_outputs
 from xformer.formatting import error_message
 from xformer.model import Transformer

@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from xformer.diagnosis.diagnose import examine
 from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, by, check, distance
+from xformer.doctor.equations.report import examine
 from xformer.doctor.localise import first_not_finite
-from xformer.doctor.subject import Subject
+from xformer.doctor.token_model import Subject
 from xformer.formatting import error_message
 from xformer.layer_path import LayerPath
 from xformer.model import Transformer
@@ -112,7 +112,7 @@ def _others(subject: Subject) -> tuple[dict[str, Subject], list[str]]:
 
 @check("equations", "every step matches its equation")
 def equations(exam: Exam) -> Finding:
-    """Report the first finding of the step-by-step examination in `xformer.diagnosis`."""
+    """Report the first finding of the step-by-step examination in `xformer.doctor.equations`."""
     model = exam.subject.module
     if not isinstance(model, Transformer):
         raise NotApplicableError("Only the equations of xformer models are known.")

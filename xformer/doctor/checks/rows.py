@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, by, check, count, stacked
 from xformer.doctor.localise import first_not_finite, localise
-from xformer.doctor.subject import ARGUMENTS, Run
+from xformer.doctor.token_model import ARGUMENTS, Run
 from xformer.doctor.watch import watch
 from xformer.errors import UnavailableError
 from xformer.model import Transformer

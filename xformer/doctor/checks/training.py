@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from xformer.adapters.layout import Layers
 from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, by, check, count, distance
-from xformer.doctor.subject import Run, Subject
+from xformer.doctor.token_model import Run, Subject
 from xformer.doctor.watch import watch
 from xformer.model import Transformer
 

@@ -1,7 +1,7 @@
 """Diagnose an xformer model from the trace of one run: what is wrong, where, and by how much.
 
     diagnose(record(model, tokens)).findings            [] for a correct model, fresh or trained
-    diagnose(record(broken, tokens)).findings[0].kind   the bug's name in `xformer.bugs`, if it has one
+    diagnose(record(broken, tokens)).findings[0].kind   the bug's name in `xformer.doctor.faults`, if it has one
     examine(model).findings                             the same for a run on inputs chosen to reveal most bugs
 
 Every step is recomputed (`IDENTITIES`): a correct run satisfies each identity up to rounding, with any weights. If one is
@@ -19,7 +19,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from xformer.config import ModelConfig
-from xformer.diagnosis.attention import (
+from xformer.doctor.equations.attention import (
     check_future,
     check_padding,
     check_scores,
@@ -31,9 +31,9 @@ from xformer.diagnosis.attention import (
     projections,
     scores,
 )
-from xformer.diagnosis.case import Case, Finding, Measurement, error, tokens_that_count
-from xformer.diagnosis.projections import check_clones, check_projections
-from xformer.diagnosis.stream import (
+from xformer.doctor.equations.case import Case, Finding, Measurement, error, tokens_that_count
+from xformer.doctor.equations.projections import check_clones, check_projections
+from xformer.doctor.equations.stream import (
     activations,
     between_layers,
     check_additions,
@@ -47,7 +47,7 @@ from xformer.diagnosis.stream import (
     second,
     sums,
 )
-from xformer.diagnosis.whole_run import (
+from xformer.doctor.equations.whole_run import (
     check_finite,
     check_gate,
     check_heads,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from xformer.components import Norm
 from xformer.config import MAX_INK
-from xformer.diagnosis.case import (
+from xformer.doctor.equations.case import (
     Case,
     Finding,
     Measurement,
@@ -28,8 +28,8 @@ from xformer.diagnosis.case import (
     relative,
     warning,
 )
-from xformer.diagnosis.projections import affine
-from xformer.diagnosis.rounding import OTHER_ROUNDINGS, epsilon, excess, of_norm, of_sum
+from xformer.doctor.equations.projections import affine
+from xformer.doctor.equations.rounding import OTHER_ROUNDINGS, epsilon, excess, of_norm, of_sum
 
 FIT_LIMIT = 1e-3
 NO_ADDITION = 1e-6

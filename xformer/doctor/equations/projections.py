@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.diagnosis.case import Case, Finding, Layer, centred, error, relative, warning
-from xformer.diagnosis.rounding import of_product
+from xformer.doctor.equations.case import Case, Finding, Layer, centred, error, relative, warning
+from xformer.doctor.equations.rounding import of_product
 
 BY_VIEW = "The heads are split across positions, as by a view without the transpose"
 MAX_SHARE_OUTSIDE = 1e-2

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.diagnosis.case import Case, Finding, Layer, Measurement, broken, cells, error, relative
-from xformer.diagnosis.projections import affine, heads_joined
-from xformer.diagnosis.rounding import OTHER_ROUNDINGS, epsilon, excess, of_product
+from xformer.doctor.equations.case import Case, Finding, Layer, Measurement, broken, cells, error, relative
+from xformer.doctor.equations.projections import affine, heads_joined
+from xformer.doctor.equations.rounding import OTHER_ROUNDINGS, epsilon, excess, of_product
 from xformer.formatting import percent, percent_at_most
 
 

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from xformer.bugs.bug import bug, exchange
 from xformer.config import ModelConfig
+from xformer.doctor.faults.bug import bug, exchange
 from xformer.layers.attention import Attention
 from xformer.layers.embedding import AddPositions, AnyEmbedding, Stream, Unembedding
 from xformer.layers.feed_forward import FeedForward

@@ -20,7 +20,7 @@ Severity = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault. `kind` is the bug's name in `xformer.bugs`, if it has one."""
+    """One fault. `kind` is the bug's name in `xformer.doctor.faults`, if it has one."""
 
     kind: str
     where: tuple[str, ...]

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from xformer.bugs.bug import bug, exchange
 from xformer.config import ModelConfig
+from xformer.doctor.faults.bug import bug, exchange
 from xformer.errors import InputError
 from xformer.layers.attention import Attention, LayerCache, Scores
 from xformer.layers.masks import Mask

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import xformer
 from tests.layers.reference import randomise
 from xformer.config import ModelConfig
-from xformer.diagnosis.diagnose import diagnose, examination
+from xformer.doctor.equations.report import diagnose, examination
 from xformer.layers.attention import Attention, Scores
 from xformer.layers.embedding import AddPositions, TokenEmbedding, Unembedding
 from xformer.layers.feed_forward import FeedForward, Norm

@@ -6,9 +6,9 @@ every step, as code with these bugs usually does.
 """
 
 from xformer import edits
-from xformer.bugs.attention import MASK_BUGS, ROLE_BUGS, SOFTMAX_BUGS
-from xformer.bugs.bug import CRASHES, Bug, Crash
-from xformer.bugs.network import COMPONENT_BUGS, END_BUGS, RESIDUAL_BUGS, TRAINING_BUGS, WEIGHT_BUGS
+from xformer.doctor.faults.attention import MASK_BUGS, ROLE_BUGS, SOFTMAX_BUGS
+from xformer.doctor.faults.bug import CRASHES, Bug, Crash
+from xformer.doctor.faults.network import COMPONENT_BUGS, END_BUGS, RESIDUAL_BUGS, TRAINING_BUGS, WEIGHT_BUGS
 
 _ATTENTION = (*SOFTMAX_BUGS, *MASK_BUGS, *ROLE_BUGS)
 _NETWORK = (*RESIDUAL_BUGS, *COMPONENT_BUGS, *END_BUGS, *WEIGHT_BUGS, *TRAINING_BUGS)

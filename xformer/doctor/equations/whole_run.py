@@ -15,8 +15,18 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.diagnosis.case import Case, Finding, Layer, Measurement, broken, error, positions_of, relative, warning
-from xformer.diagnosis.rounding import OTHER_ROUNDINGS, epsilon, excess
+from xformer.doctor.equations.case import (
+    Case,
+    Finding,
+    Layer,
+    Measurement,
+    broken,
+    error,
+    positions_of,
+    relative,
+    warning,
+)
+from xformer.doctor.equations.rounding import OTHER_ROUNDINGS, epsilon, excess
 
 EQUAL_STREAMS = 1e-5
 

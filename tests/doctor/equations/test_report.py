@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import xformer
-from tests.diagnosis.confusion import CONSEQUENCES, NOT_IN_A_TRACE, bugs_of, fresh, kinds, shipped, trained_with
+from tests.doctor.equations.confusion import CONSEQUENCES, NOT_IN_A_TRACE, bugs_of, fresh, kinds, shipped, trained_with
 from tests.layers.reference import FITTING
 from xformer import edits
-from xformer.bugs import BUGS
-from xformer.diagnosis.diagnose import Finding, diagnose, examination, findings_frame, too_few_rows
+from xformer.doctor.equations.report import Finding, diagnose, examination, findings_frame, too_few_rows
+from xformer.doctor.faults import BUGS
 from xformer.errors import InputError
 from xformer.presets import PRESETS
 from xformer.tasks import Task

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import xformer
 from benchmarks.health import GPT
-from xformer.doctor.subject import Subject
+from xformer.doctor.token_model import Subject
 from xformer.errors import InputError
 from xformer.testing import assert_causal
 

@@ -1,4 +1,4 @@
-"""Every bug leaves the original unchanged and can be trained with; tests/diagnosis checks what each bug computes."""
+"""Every bug leaves the original unchanged and can be trained with; tests/doctor/equations checks what each bug computes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 import xformer
 from tests.layers.reference import ARCHITECTURES, build, inputs
 from tests.training.tiny import tiny_preset
-from xformer.bugs import BUGS, WHOLE_RUNS
-from xformer.bugs.lab import lab_run
+from xformer.doctor.faults import BUGS, WHOLE_RUNS
+from xformer.doctor.faults.lab import lab_run
 from xformer.errors import InputError, TrainingError
 from xformer.tasks.batch import IGNORED
 

@@ -11,8 +11,8 @@ import torch
 
 import xformer
 from xformer.__main__ import main
-from xformer.bugs import BUGS
 from xformer.doctor.check import CHECKS
+from xformer.doctor.faults import BUGS
 from xformer.testing import assert_batch_invariant
 from xformer.trace import save_trace
 

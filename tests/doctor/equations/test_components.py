@@ -11,7 +11,7 @@ from torch import Tensor
 
 import xformer
 from tests.layers.reference import randomise
-from xformer.diagnosis.diagnose import diagnose, examination, examine
+from xformer.doctor.equations.report import diagnose, examination, examine
 from xformer.layers.feed_forward import Norm
 
 MODERN: dict[str, Any] = {

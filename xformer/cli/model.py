@@ -140,7 +140,7 @@ def run_doctor(options: Namespace) -> int:
 
 def _doctor_of_model(options: Namespace) -> int:
     """Run every check on a model and print its result as it arrives, then the remedies and what was not checked."""
-    from xformer.doctor.diagnosis import Diagnosis, iter_findings, subject_of
+    from xformer.doctor.diagnose import Diagnosis, iter_findings, subject_of
 
     found = []
     for finding in iter_findings(subject_of(options.path, options.text)):
@@ -177,7 +177,7 @@ def _print_section(heading: str, lines: Sequence[str]) -> None:
 
 def _doctor_of_trace(options: Namespace) -> int:
     """Compare every step in the trace of an xformer model with its equation, and print the findings."""
-    from xformer.diagnosis.diagnose import diagnose, findings_frame, too_few_rows
+    from xformer.doctor.equations.report import diagnose, findings_frame, too_few_rows
     from xformer.trace import load_trace
 
     recorded = load_trace(options.path)

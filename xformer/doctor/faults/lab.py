@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 
 from xformer.adapters import TaskModel, own_task_model
-from xformer.bugs import BUGS, Bug
 from xformer.config import ModelConfig, TaskConfig, TrainConfig
+from xformer.doctor.faults import BUGS, Bug
 from xformer.edits import set_causal
 from xformer.errors import XformerError
 from xformer.model import Transformer

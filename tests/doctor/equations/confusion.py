@@ -11,13 +11,13 @@ import torch
 
 import xformer
 from tests.training.tiny import tiny_preset
-from xformer.bugs import BUGS, Bug
-from xformer.bugs.lab import lab_run
-from xformer.diagnosis.diagnose import examine
+from xformer.doctor.equations.report import examine
+from xformer.doctor.faults import BUGS, Bug
+from xformer.doctor.faults.lab import lab_run
 from xformer.presets import PRESETS
 from xformer.tasks import Task
 
-CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
+CHECKPOINTS = Path(__file__).parents[3] / "checkpoints"
 SHIPPED = sorted(path.parent.name for path in CHECKPOINTS.glob("*/model.safetensors"))
 
 CONSEQUENCES = {

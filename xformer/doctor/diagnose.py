@@ -17,7 +17,7 @@ from xformer.adapters.attachment import uncompiled
 from xformer.doctor import checks as _registered  # noqa: F401  registers the checks
 from xformer.doctor.check import CELL, CHECKS, COLUMNS, Check, Exam, Finding, NotApplicableError, Place
 from xformer.doctor.localise import localise
-from xformer.doctor.subject import Subject
+from xformer.doctor.token_model import Subject
 from xformer.errors import InputError, XformerError
 from xformer.formatting import error_message
 
