@@ -257,7 +257,7 @@ def logits_with_replacements(
 def _repeated(example: Example, n: int) -> Example:
     """Return a batch of n times the same input, with its padding and its arguments."""
     given = {name: _rows(value, n) for name, value in (example.arguments or {}).items()}
-    names = ("stream", "target", "valid", "target_valid")
+    names = ("input_ids", "target", "valid", "target_valid")
     return replace(example, arguments=given or None, **{name: _rows(getattr(example, name), n) for name in names})
 
 
