@@ -6,25 +6,28 @@ from pathlib import Path
 
 import streamlit as st
 
-from pages.shared import serving, streamlit_compat
+from pages.controls import streamlit_compat
+from pages.server import startup
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parent
 
 
 def main() -> None:
     """Draw the screen at the visitor's address."""
-    icon = str(HERE / "pages/shared/icon.png")
+    icon = str(ROOT / "pages/controls/icon.png")
     st.set_page_config(page_icon=icon, layout="wide", initial_sidebar_state=300)
-    st.html(HERE / "pages/shared/page.css")
+    st.html(ROOT / "pages/controls/page.css")
     st.html(
-        f"<script>{(HERE / 'pages/shared/history.js').read_text(encoding='utf-8')}</script>",
+        f"<script>{(ROOT / 'pages/state/history.js').read_text(encoding='utf-8')}</script>",
         unsafe_allow_javascript=True,
     )
-    serving.wait_until_loaded()
+    startup.wait_until_loaded()
 
     from pages.classroom import follow, present, stage
-    from pages.shared import frame, link, picture, playlist, screens
-    from pages.shared.picture import panel
+    from pages.compute import picture
+    from pages.compute.picture import panel
+    from pages.controls import embed
+    from pages.state import link, playlist, screens
 
     screen = st.navigation(screens.navigation(), position="top")
     link.begin(screen.url_path)
@@ -32,7 +35,7 @@ def main() -> None:
     all_screens = screens.screens()
     name = screen.url_path or next(iter(all_screens))
     st.set_page_config(page_title=f"{screen.title} · xformer")
-    with frame.begin(all_screens[name]):
+    with embed.begin(all_screens[name]):
         present.menu()
     playlist.begin(name)
     try:
@@ -47,7 +50,7 @@ def main() -> None:
 
 def serve() -> None:
     """Start the server with the options of `streamlit run`."""
-    sys.argv = ["streamlit", "run", str(HERE / "app.py"), *sys.argv[1:]]
+    sys.argv = ["streamlit", "run", str(ROOT / "app.py"), *sys.argv[1:]]
     runpy.run_module("streamlit", run_name="__main__")
 
 
@@ -57,4 +60,4 @@ elif __name__ == "__main__":
     serve()
 else:
     # Streamlit searches the source of this file for a call of `st.App`.
-    app = st.App(HERE / "app.py", routes=serving.routes(), middleware=serving.prepare())
+    app = st.App(ROOT / "app.py", routes=startup.routes(), middleware=startup.prepare())

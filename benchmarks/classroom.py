@@ -35,7 +35,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from benchmarks.measure import Machine, options, show
-from pages.shared.serving.access import COOKIE
+from pages.server.access import COOKIE
 from tests.attack import classroom
 from tests.attack.strangers import Ground
 from tests.browser.serving import ARGUMENTS, launch, stop

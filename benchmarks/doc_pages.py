@@ -6,13 +6,13 @@ import argparse
 from pathlib import Path
 
 from benchmarks import api_page, gallery
-from pages.shared.text import WORDS
+from pages.controls.text import WORDS
 from xformer import playlist, read
 from xformer.live import lesson
 
 DOCS = Path(__file__).parents[1] / "docs"
 PLAYLISTS = Path(playlist.__file__).with_name("playlists")
-WORDS_BEGIN = "<!-- what follows is written by `make pages` from pages/shared/glossary.toml -->\n"
+WORDS_BEGIN = "<!-- what follows is written by `make pages` from pages/controls/glossary.toml -->\n"
 
 
 def words() -> str:

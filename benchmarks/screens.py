@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page
 
 from benchmarks.chromium import chromium, server, window
 from benchmarks.measure import Machine, options, show
-from pages.shared.screens import screens
+from pages.state.screens import screens
 
 # Records the time of the latest change of the page, once it has a title.
 LAST_CHANGE = """new MutationObserver(() => {

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks import doc_pages
-from pages.shared.models import adapter
-from pages.shared.resources import MASKS
-from pages.shared.screens import screens
+from pages.compute.cached_runs import MASKS
+from pages.compute.models import adapter
+from pages.state.screens import screens
 from xformer import interventions, playlist
 from xformer.errors import ConfigError, InputError
 from xformer.live import lesson

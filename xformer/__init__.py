@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from xformer.doctor.localise import RunComparison as RunComparison
     from xformer.doctor.localise import compare_runs as compare_runs
     from xformer.live.export import save_live as save_live
-    from xformer.live_app import show as show
     from xformer.model import Transformer as Transformer
+    from xformer.notebook_app import show as show
     from xformer.reading import Reading as Reading
     from xformer.reading import gradients as gradients
     from xformer.reading import read as read

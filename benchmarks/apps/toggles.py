@@ -17,18 +17,20 @@ def screen() -> None:
 
 
 def main() -> None:
-    from pages.shared import serving
+    from pages.server import startup
 
     st.set_page_config(layout="wide")
-    st.html(ROOT / "pages/shared/page.css")
-    serving.wait_until_loaded()
+    st.html(ROOT / "pages/controls/page.css")
+    startup.wait_until_loaded()
 
-    from pages.shared import frame, link, picture, screens
+    from pages.compute import picture
+    from pages.controls import embed
+    from pages.state import link, screens
 
     navigation = st.navigation([st.Page(screen, title="screen", default=True)], position="hidden")
     link.begin("screen")
     picture.begin()
-    frame.begin(screens.screens()["attention"])
+    embed.begin(screens.screens()["attention"])
     navigation.run()
     st.query_params["screen"] = "attention"
     link.finish()

@@ -1,5 +1,5 @@
 """Attention: which token attends to which, in every layer and head."""
 
-from pages.shared.screens import Screen
+from pages.state.screens import Screen
 
 SCREEN = Screen("Attention", place=3, shows_a_model=True, usual_panel="scores")

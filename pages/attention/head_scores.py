@@ -12,12 +12,12 @@ import streamlit as st
 
 from pages.attention.heads import KEY
 from pages.components.attention_view import Selection, choose_attention
-from pages.shared.background_job import Job, begin_measuring, describe_estimates, follow, kept_job, measuring_bar
-from pages.shared.call import Call, heads_from_1
-from pages.shared.picture import footer, shown, table
-from pages.shared.text import escape_markdown
-from pages.shared.view import View
-from pages.shared.widgets import choose
+from pages.compute.background_job import Job, begin_measuring, describe_estimates, follow, kept_job, measuring_bar
+from pages.compute.call import Call, heads_from_1
+from pages.compute.picture import footer, shown, table
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import choose
+from pages.state.view import View
 from xformer import analysis, viz
 from xformer.adapters import Input
 from xformer.analysis import minimal_pairs

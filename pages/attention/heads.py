@@ -11,12 +11,12 @@ import pandas as pd
 import streamlit as st
 
 from pages.components.attention_view import Selection, choose_attention
-from pages.shared.layout import caption, what_to_notice
-from pages.shared.picture import of_each_run, picture, table
-from pages.shared.resources import MASKS, mask_words
-from pages.shared.text import escape_markdown, signed
-from pages.shared.view import OFF, View, requested_interventions, switch, toggle_intervention
-from pages.shared.widgets import choose, find_tokens
+from pages.compute.cached_runs import MASKS, mask_words
+from pages.compute.picture import of_each_run, picture, table
+from pages.controls.columns import caption, what_to_notice
+from pages.controls.text import escape_markdown, signed
+from pages.controls.widgets import choose, find_tokens
+from pages.state.view import OFF, View, requested_interventions, switch, toggle_intervention
 from xformer import analysis, viz
 from xformer.analysis.attention_patterns import MAX_TOKENS, REACH, TASK, Focus, focus
 from xformer.analysis.embeddings import token_labels

@@ -12,13 +12,13 @@ import streamlit as st
 from pages.attention.heads import KEY
 from pages.components.attention_view import Selection, choose_attention
 from pages.components.players import matrices
-from pages.shared.byte_cache import shared
-from pages.shared.call import Call
-from pages.shared.layout import caption
-from pages.shared.link import take_parameter
-from pages.shared.picture import footer, shown
-from pages.shared.text import escape_markdown, signed
-from pages.shared.view import View
+from pages.compute.byte_cache import shared
+from pages.compute.call import Call
+from pages.compute.picture import footer, shown
+from pages.controls.columns import caption
+from pages.controls.text import escape_markdown, signed
+from pages.state.link import take_parameter
+from pages.state.view import View
 from xformer import viz
 from xformer.analysis.principles import attention_cell, softmax_of_cell
 from xformer.analysis.score_decomposition import (

@@ -37,15 +37,15 @@ from pages.components.attention_view import (
     attention_view,
     choose_attention,
 )
-from pages.shared import frame
-from pages.shared.call import Call, tables
-from pages.shared.layout import headline
-from pages.shared.link import take_parameter
-from pages.shared.live import live_menu
-from pages.shared.picture import footer, panel, toolbar
-from pages.shared.session import open_sidebar
-from pages.shared.view import View, prediction_panel
-from pages.shared.widgets import choose, warn_unknown
+from pages.compute.call import Call, tables
+from pages.compute.picture import footer, panel, toolbar
+from pages.controls import embed
+from pages.controls.columns import headline
+from pages.controls.live_download import live_menu
+from pages.controls.widgets import choose, warn_unknown
+from pages.state.link import take_parameter
+from pages.state.session import open_sidebar
+from pages.state.view import View, prediction_panel
 from xformer import viz
 from xformer.analysis.reactions import is_reaction
 from xformer.viz.packing import SCALES, AnyLayer, pack, pattern_layers
@@ -87,7 +87,7 @@ def _attention(view: View) -> None:
         headline_at = st.container()  # filled below
         with st.container(key="head_tools"):
             tools = toolbar()
-        with frame.picture():
+        with embed.picture():
             chosen = attention_choice(KEY, layers)
             packed = pack(layers, other, selected=(chosen.layer, chosen.head))
             chosen = attention_view(packed, key=KEY)
@@ -105,7 +105,7 @@ def _attention(view: View) -> None:
     if view.input.kind == "picture":
         panel(over_image_panel, view, chosen)
 
-    panels = frame.panels(PANELS | (ATOM_MAPPING if is_reaction(run) else {}))
+    panels = embed.panels(PANELS | (ATOM_MAPPING if is_reaction(run) else {}))
     chosen_panel = choose("panel", panels, next(iter(panels)), "Panel", old=OLD_PANELS, label_visibility="collapsed")
     in_link: dict[str, str] = {}
     draw: dict[str, Callable[[], None]] = {  # only the chosen panel is computed
@@ -117,7 +117,7 @@ def _attention(view: View) -> None:
         "rollout": lambda: rollout_panel(view, run),
     }
     if chosen_panel in draw:
-        with frame.picture("panel"):
+        with embed.picture("panel"):
             panel(draw[chosen_panel])
     view.share(head=str(chosen), **_look_texts(chosen.looks), **{name: text for name, text in in_link.items() if text})
     attention_notes(view, other or layers, run, all_seen=chosen.looks.scale != "without_first_token")

@@ -1,5 +1,5 @@
 """Bug lab: what a broken transformer looks like."""
 
-from pages.shared.screens import Screen
+from pages.state.screens import Screen
 
 SCREEN = Screen("Bug lab", place=10)

@@ -26,17 +26,18 @@ from pages.bug_lab.lab import (
 )
 from pages.components.attention_view import Selection, attention_choice, attention_view, choose_attention
 from pages.components.controls import Lane, prediction_strip
-from pages.shared import frame, models
-from pages.shared.background_job import TICK, Job, interruptible_progress
-from pages.shared.call import Call
-from pages.shared.layout import headline, is_dark, what_to_notice
-from pages.shared.link import keep_widget_value
-from pages.shared.models import card_of_model, shown_path
-from pages.shared.picture import footer, shown, toolbar
-from pages.shared.session import choose_model
-from pages.shared.text import escape_markdown
-from pages.shared.view import View, editing
-from pages.shared.widgets import choose, choose_unlinked, seed, warn_unknown
+from pages.compute import models
+from pages.compute.background_job import TICK, Job, interruptible_progress
+from pages.compute.call import Call
+from pages.compute.models import card_of_model, shown_path
+from pages.compute.picture import footer, shown, toolbar
+from pages.controls import embed
+from pages.controls.columns import headline, is_dark, what_to_notice
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import choose, choose_unlinked, seed, warn_unknown
+from pages.state.link import keep_widget_value
+from pages.state.session import choose_model
+from pages.state.view import View, editing
 from xformer import viz
 from xformer.doctor.equations.case import Finding
 from xformer.doctor.equations.report import findings_frame
@@ -100,7 +101,7 @@ def browse(chosen: View, wanted: str | None) -> None:
     both, free_running = _both(view, bug)
     with finding:
         headline(effect_sentence(view, bug, both, free_running) if both else "")
-    with pictures, frame.picture():
+    with pictures, embed.picture():
         if show == "answer" and both:
             _predictions(view, both, free_running, is_own=view.model == chosen.model)
         elif show == "attention" and both:
@@ -111,7 +112,7 @@ def browse(chosen: View, wanted: str | None) -> None:
     ticks = show == "training" and _is_training()
 
     def rest() -> None:
-        with frame.picture("training"):
+        with embed.picture("training"):
             link = training_panel(view, bug) if show == "training" else {}
         chosen.share(bug=bug.name, **own, **link)
         bug_card(bug)

@@ -13,15 +13,16 @@ import streamlit as st
 from pages.bug_lab.browse import bug_card, bug_hints, diagnosis_panel
 from pages.bug_lab.lab import NAME, TAB, example_of, findings, fitting_model, moved, readings, state
 from pages.components.controls import Editing, Lane, prediction_strip
-from pages.shared import frame, models
-from pages.shared.call import Call
-from pages.shared.inputs import edited
-from pages.shared.layout import headline, what_to_notice
-from pages.shared.link import share
-from pages.shared.picture import footer, shown
-from pages.shared.text import escape_markdown
-from pages.shared.view import View
-from pages.shared.widgets import seed
+from pages.compute import models
+from pages.compute.call import Call
+from pages.compute.picture import footer, shown
+from pages.controls import embed
+from pages.controls.columns import headline, what_to_notice
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import seed
+from pages.state.inputs import edited
+from pages.state.link import share
+from pages.state.view import View
 from xformer import viz
 from xformer.doctor.faults import BUGS
 from xformer.errors import InputError
@@ -89,7 +90,7 @@ def game_panel() -> None:
                 choice = Guess(guess.broken, name)
                 st.button(escape_markdown(BUGS[name].title), on_click=_take, args=(number, choice), key=f"bug_{index}")
     has_loss = guess is not None or bool(st.session_state.get(f"bug_losses_{number}"))
-    with frame.picture():
+    with embed.picture():
         *columns, last = st.columns([1, 1.2, 1.05], gap="medium")
         calls = _patterns(view, runs, columns, number, guess, has_loss=has_loss)
         with last:

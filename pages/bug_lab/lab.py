@@ -11,12 +11,12 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import models, resources
-from pages.shared.background_job import Job, Step
-from pages.shared.byte_cache import cached, shared
-from pages.shared.models import shown_path
-from pages.shared.text import escape_markdown
-from pages.shared.view import View
+from pages.compute import cached_runs, models
+from pages.compute.background_job import Job, Step
+from pages.compute.byte_cache import cached, shared
+from pages.compute.models import shown_path
+from pages.controls.text import escape_markdown
+from pages.state.view import View
 from xformer.adapters import own_model
 from xformer.decoding import decode
 from xformer.doctor.equations.case import Finding
@@ -109,7 +109,7 @@ def _view_of(name: str, view: View) -> View:
 def example_of(name: str) -> View:
     """Return a model as trained, on its example."""
     adapter = models.adapter(name)
-    return View(name, adapter.input.read(adapter.input.default), resources.MASKS[0], adapter, ())
+    return View(name, adapter.input.read(adapter.input.default), cached_runs.MASKS[0], adapter, ())
 
 
 def no_effect_reason(view: View, bug: Bug) -> str:
@@ -154,7 +154,7 @@ def readings(view: View, bug: Bug) -> list[Reading]:
     """Read with the correct and the broken model. Raises `XformerError` where the changes do not fit the broken model."""
 
     def make() -> list[Reading]:
-        how: dict[str, Any] = {"causal": resources.causality(view.mask), "changes": join(view.interventions)}
+        how: dict[str, Any] = {"causal": cached_runs.causality(view.mask), "changes": join(view.interventions)}
         both = read_both(view.own, view.source, bug.name, models=_models(view.model, bug.name), **how)
         more = "".join(f", {name}={value!r}" for name, value in how.items() if value not in (None, ""))
         call = f"read_both({shown_path(view.model)!r}, {view.input.text(view.source)!r}, {bug.name!r}{more})"

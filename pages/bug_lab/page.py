@@ -8,10 +8,10 @@ from pages.bug_lab.browse import browse
 from pages.bug_lab.game import game_panel, score
 from pages.bug_lab.lab import TAB
 from pages.bug_lab.your_model import your_model
-from pages.shared.link import keep_widget_value, take_parameter
-from pages.shared.picture import panel
-from pages.shared.session import open_sidebar
-from pages.shared.widgets import choose_unlinked
+from pages.compute.picture import panel
+from pages.controls.widgets import choose_unlinked
+from pages.state.link import keep_widget_value, take_parameter
+from pages.state.session import open_sidebar
 
 TABS = {"find": "Find the bug", "browse": "Browse all bugs", "yours": "Your model"}
 QUESTION = "What does a broken transformer look like?"

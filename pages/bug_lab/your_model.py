@@ -13,12 +13,13 @@ import streamlit as st
 import torch
 
 from pages.components.controls import Lane, prediction_strip
-from pages.shared import models, resources, screens
-from pages.shared.background_job import TICK, progress
-from pages.shared.layout import headline
-from pages.shared.session import Opened
-from pages.shared.text import escape_markdown
-from pages.shared.view import View
+from pages.compute import cached_runs, models
+from pages.compute.background_job import TICK, progress
+from pages.controls.columns import headline
+from pages.controls.text import escape_markdown
+from pages.state import screens
+from pages.state.session import Opened
+from pages.state.view import View
 from xformer.adapters import ModelAdapter
 from xformer.adapters.own_models import own_model
 from xformer.doctor.check import CHECKS, Finding, Pair, Place
@@ -127,7 +128,7 @@ def _without_model(finding: Finding) -> Finding:
 def your_model(opened: Opened) -> None:
     """Examine the open model with the input of the sidebar, and draw the findings."""
     name, source = opened.model, opened.source
-    View(name, source, resources.MASKS[0], models.adapter(name), ()).share(tab="yours")
+    View(name, source, cached_runs.MASKS[0], models.adapter(name), ()).share(tab="yours")
     examination: Examination | None = st.session_state.get(STATE)
     if examination is None or (examination.model, examination.source) != (name, source):
         if examination is not None:

@@ -9,10 +9,11 @@ import numpy as np
 import streamlit as st
 
 from pages.classroom import follow
+from pages.classroom.routes import hub, rooms
 from pages.components.attention_view import Selection
-from pages.shared import link, models, resources
-from pages.shared.serving.classroom import hub, rooms
-from pages.shared.text import escape_markdown
+from pages.compute import cached_runs, models
+from pages.controls.text import escape_markdown
+from pages.state import link
 from xformer.analysis.ablation import estimate_head_effects
 from xformer.classroom.rooms import MAX_CELLS, MAX_OPTIONS, Question, Room
 from xformer.errors import ClassroomError, XformerError
@@ -62,7 +63,7 @@ def dialog(room: Room) -> None:
         help = "Use an input other than the one on screen, which the students have seen."
         typed = st.text_input("Input", typed, key="ask_input", help=help)
     if not view.shape.is_read_only:
-        masks = resources.MASKS
+        masks = cached_runs.MASKS
         mask = st.segmented_control("Attention mask", masks, default=mask, required=True, key="ask_mask") or mask
     asked: dict[str, str] = dict(values) | {"input": typed, "mask": mask}
     try:
@@ -78,7 +79,7 @@ def dialog(room: Room) -> None:
     text = st.text_input("Wording", question["text"], key=f"ask_words_{kind}_{question['text']}")
     if st.button("Ask", type="primary", icon=":material/how_to_vote:", key="ask_now"):
         asked |= {"head": head} if head else {}
-        about = [models.title_of(view.model), f"input {typed}", *resources.mask_words(mask)]
+        about = [models.title_of(view.model), f"input {typed}", *cached_runs.mask_words(mask)]
         about += [intervention.label for intervention in view.interventions]
         _send(room, {**question, "text": text, "kind": kind, "about": " · ".join(about)}, truth, "attention", asked)
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import streamlit as st
 
+from pages.classroom.routes import hub, rooms
 from pages.components.attention_view import Selection
-from pages.shared import link, models, screens
-from pages.shared.live import live_state
-from pages.shared.serving.access import visitor_id
-from pages.shared.serving.classroom import hub, rooms
-from pages.shared.text import escape_markdown
-from pages.shared.view import View
+from pages.compute import models
+from pages.controls.live_download import live_state
+from pages.controls.text import escape_markdown
+from pages.server.access import visitor_id
+from pages.state import link, screens
+from pages.state.view import View
 from xformer.adapters.own_models import own_model
 from xformer.checkpoints import Checkpoint
 from xformer.classroom.rooms import Room, RoomEndedError

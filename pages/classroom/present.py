@@ -10,10 +10,10 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from pages.classroom import ask, follow
-from pages.shared.serving.access import LOOPBACK, base_path, is_local_only, visitor_id
-from pages.shared.serving.classroom import lessons, rooms
-from pages.shared.serving.limits import check_rooms, count_room, readmit_students, visitor_address
-from pages.shared.text import escape_markdown
+from pages.classroom.routes import lessons, rooms
+from pages.controls.text import escape_markdown
+from pages.server.access import LOOPBACK, base_path, is_local_only, visitor_id
+from pages.server.limits import check_rooms, count_room, readmit_students, visitor_address
 from xformer.classroom.rooms import Room
 from xformer.errors import ClassroomError
 from xformer.widgets.scripts import script, style

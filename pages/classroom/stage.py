@@ -11,13 +11,13 @@ import streamlit as st
 from pages.classroom import follow
 from pages.classroom.ask import keep_the_link
 from pages.classroom.present import host_view, short_address, spaced
+from pages.classroom.routes import exercises, lessons, rooms
 from pages.components import parse_index
-from pages.shared import link
-from pages.shared.serving.access import visitor_id
-from pages.shared.serving.classroom import exercises, lessons, rooms
-from pages.shared.text import escape_markdown
-from pages.shared.view import OFF
-from pages.shared.widgets import download
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import download
+from pages.server.access import visitor_id
+from pages.state import link
+from pages.state.view import OFF
 from xformer.classroom.messages import PageState
 from xformer.classroom.rooms import Asked, Member, Room
 from xformer.training.tables import to_csv

@@ -1,5 +1,5 @@
 """Compare: where predictions diverge, step by step."""
 
-from pages.shared.screens import Screen
+from pages.state.screens import Screen
 
 SCREEN = Screen("Compare", place=8)

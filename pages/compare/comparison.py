@@ -16,12 +16,12 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import models, run_store
-from pages.shared.background_job import Step
-from pages.shared.byte_cache import shared
-from pages.shared.models import shown_path
-from pages.shared.resources import MASKS, causality, mask_words
-from pages.shared.session import ScreenSelection, apply_link, choose_model, last_selection
+from pages.compute import models, visible_runs
+from pages.compute.background_job import Step
+from pages.compute.byte_cache import shared
+from pages.compute.cached_runs import MASKS, causality, mask_words
+from pages.compute.models import shown_path
+from pages.state.session import ScreenSelection, apply_link, choose_model, last_selection
 from xformer import analysis
 from xformer.adapters import TaskModel, own_task_model
 from xformer.adapters.own_models import TaskInput
@@ -319,7 +319,7 @@ def selection_of_other_screens() -> ScreenSelection:
     """
     apply_link()
     visit = st.session_state
-    known = [*models.shipped(), *models.external_titles(), *run_store.trained()]
+    known = [*models.shipped(), *models.external_titles(), *visible_runs.trained()]
     if visit.get("model") not in known and not _look_at_first(st.query_params.get("a", "")):
         choose_model(known[0])
     visit.setdefault("mask", MASKS[0])
@@ -359,7 +359,7 @@ def contrast_to(variant: ModelSettings) -> ModelSettings:
     if variant != own:
         return own
     if (of_run := models.run_and_step(variant.model)) is not None:
-        earlier = [step for step in run_store.steps_of(of_run[0]) if step < (of_run[1] or 0)]
+        earlier = [step for step in visible_runs.steps_of(of_run[0]) if step < (of_run[1] or 0)]
         if earlier:
             return ModelSettings(f"{of_run[0]}@{min(earlier, key=lambda step: abs(step - EARLIER_STEP))}")
     return replace(own, mask="full" if own.shape.is_causal else "causal")
@@ -367,7 +367,7 @@ def contrast_to(variant: ModelSettings) -> ModelSettings:
 
 def default_variants() -> list[ModelSettings]:
     """Return the first model that can be compared, and a contrast to it."""
-    every = [models.resolved(name) or name for name in (*models.shipped(), *run_store.trained())]
+    every = [models.resolved(name) or name for name in (*models.shipped(), *visible_runs.trained())]
     own = ModelSettings(next(name for name in every if incomparable_reason(name) is None))
     return [own, contrast_to(own)]
 

@@ -13,9 +13,8 @@ from streamlit.delta_generator import DeltaGenerator
 
 from pages.compare.comparison import SMALLEST_SHARE, state
 from pages.components.controls import Lane, prediction_strip
-from pages.shared import link as link_of_screen
-from pages.shared import models, resources
-from pages.shared.background_job import (
+from pages.compute import cached_runs, models
+from pages.compute.background_job import (
     Step,
     begin_measuring,
     describe_estimates,
@@ -24,15 +23,16 @@ from pages.shared.background_job import (
     kept_job,
     measuring_bar,
 )
-from pages.shared.byte_cache import shared
-from pages.shared.call import Call, PictureContext
-from pages.shared.inputs import MAX_TYPED, lane_of
-from pages.shared.layout import caption, headline
-from pages.shared.link import keep_widget_value, take_parameter
-from pages.shared.picture import footer, shown, table, toolbar
-from pages.shared.session import ScreenSelection, ask_model, wait_until_open
-from pages.shared.text import escape_markdown, signed
-from pages.shared.widgets import ask_token, choose, seed, validate_text
+from pages.compute.byte_cache import shared
+from pages.compute.call import Call, PictureContext
+from pages.compute.picture import footer, shown, table, toolbar
+from pages.controls.columns import caption, headline
+from pages.controls.text import escape_markdown, signed
+from pages.controls.widgets import ask_token, choose, seed, validate_text
+from pages.state import link as link_of_screen
+from pages.state.inputs import MAX_TYPED, lane_of
+from pages.state.link import keep_widget_value, take_parameter
+from pages.state.session import ScreenSelection, ask_model, wait_until_open
 from xformer import analysis, viz
 from xformer.adapters import ModelAdapter, TaskModel
 from xformer.analysis.activation_patching import Measured, PartKind, cells, measured, measuring
@@ -107,7 +107,7 @@ def pairs_panel(selection: ScreenSelection, adapter: ModelAdapter, model: str, l
         sources = _ask_inputs(adapter, model)
     finally:
         link["other"] = str(st.session_state[SECOND])
-    one, other = (resources.run(model, source) for source in sources)
+    one, other = (cached_runs.run(model, source) for source in sources)
     if reason := pair_incompatibility(one, other):
         raise InputError(reason)
     finding = st.container()
@@ -119,7 +119,7 @@ def pairs_panel(selection: ScreenSelection, adapter: ModelAdapter, model: str, l
             method = choose("method", METHODS, "exact", "Values", key="pair_method")
     link["output"] = str(pair.position)
     link |= _map(PictureContext(model), pair, part, method, finding, cell_at)
-    if selection.edits or selection.mask != resources.MASKS[0]:
+    if selection.edits or selection.mask != cached_runs.MASKS[0]:
         st.caption("This is the model as trained, without the mask and the changes of the other screens.")
 
 
@@ -380,7 +380,9 @@ def steering_panel(selection: ScreenSelection, adapter: ModelAdapter, model: str
     if not adapter.input.is_open_ended or adapter.shape.is_encoder_decoder:
         raise InputError("This model does not continue texts; choose one that does, like characters.")
     texts = {name: _ask_text(adapter, name) for name in LABELS}
-    readings = tuple(resources.run(model, adapter.input.read(validate_text(one, MAX_TYPED))) for one in texts.values())
+    readings = tuple(
+        cached_runs.run(model, adapter.input.read(validate_text(one, MAX_TYPED))) for one in texts.values()
+    )
     finding = st.container()
     with toolbar():
         layer, scale = _ask_strength(adapter)
@@ -390,7 +392,7 @@ def steering_panel(selection: ScreenSelection, adapter: ModelAdapter, model: str
         scales = table(context, analysis.steering_by_scale, *readings, layer=layer - 1)
         by_scale = Call(viz.steering_by_scale, readings, {**how, "table": scales})
         shown(context, by_scale, "compare_steering")
-        own = resources.decoded(model, tuple(readings[0].example.source))[:N]
+        own = cached_runs.decoded(model, tuple(readings[0].example.source))[:N]
         steered = shared.get(("steered", model, repr(link)), partial(_decode, *readings, step=step, **how))
     runs = {"unsteered": own, "steered": steered}
     at = first_difference(*(GeneratedText.of(adapter.input.decode, run) for run in runs.values()))
@@ -427,7 +429,7 @@ def _ask_strength(adapter: ModelAdapter) -> tuple[int, float]:
     return layer, scale
 
 
-def _decode(reading: Reading, towards: Reading, away: Reading, *, step: Step, **how: Any) -> resources.Predictions:
+def _decode(reading: Reading, towards: Reading, away: Reading, *, step: Step, **how: Any) -> cached_runs.Predictions:
     tokens = []
     for one in steering_steps(reading, towards, away, n=N, **how):
         tokens.append((one.token, one.probabilities[one.token].item()))

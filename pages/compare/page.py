@@ -26,16 +26,17 @@ from pages.compare.panels import lengths_panel, lens_panel, many_panel, patching
 from pages.compare.sidebar import ask_input, ask_variants, input_in_link, variants_in_link
 from pages.compare.texts import compares_texts, no_text_reason, texts_panel
 from pages.components.players import resting_step, step_ruler
-from pages.shared import frame, models, run_store
-from pages.shared import link as link_of_screen
-from pages.shared.background_job import interruptible_progress
-from pages.shared.call import Call
-from pages.shared.layout import headline, what_to_notice
-from pages.shared.link import take_parameter
-from pages.shared.picture import footer, table, toolbar
-from pages.shared.session import ScreenSelection
-from pages.shared.text import escape_markdown
-from pages.shared.widgets import choose, seed, warn_unknown
+from pages.compute import models, visible_runs
+from pages.compute.background_job import interruptible_progress
+from pages.compute.call import Call
+from pages.compute.picture import footer, table, toolbar
+from pages.controls import embed
+from pages.controls.columns import headline, what_to_notice
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import choose, seed, warn_unknown
+from pages.state import link as link_of_screen
+from pages.state.link import take_parameter
+from pages.state.session import ScreenSelection
 from xformer import analysis, viz
 from xformer.errors import XformerError
 from xformer.formatting import percent
@@ -64,7 +65,7 @@ RULER = "compare_ruler"
 
 def page() -> None:
     st.title("Compare :small[:gray[Where do two models disagree?]]", anchor=False)
-    if not models.shipped() and not run_store.trained():
+    if not models.shipped() and not visible_runs.trained():
         st.info("There is no model here yet. Train the shipped ones with `make checkpoints`, then reload this page.")
         return
     selection = selection_of_other_screens()
@@ -79,7 +80,7 @@ def page() -> None:
     if what == "models":
         _variants(selection)
         return
-    with frame.picture():
+    with embed.picture():
         texts_panel(selection) if what == "texts" else one_model(selection, OF_ONE_MODEL[what])
 
 
@@ -117,7 +118,7 @@ def _draw_step(comparison: Comparison, link: dict[str, str]) -> None:
     with bar:
         panel = _ask_panel()
         pair = _ask_pair(comparison)
-    with frame.picture():
+    with embed.picture():
         step = _ask_step(comparison, detail=panel == "steps")
         link = link | {"panel": panel, "step": str(step)} | ({"pair": pair} if len(comparison.variants) > 2 else {})
         if panel == "steps":

@@ -10,11 +10,11 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.compare.comparison import SMALLEST_SHARE, Comparison, letter_in
-from pages.shared.background_job import Job, Report, follow, kept_job, progress
-from pages.shared.call import Call, PictureContext, heads_from_1
-from pages.shared.picture import footer, shown, side_by_side, table
-from pages.shared.text import escape_markdown
-from pages.shared.widgets import choose
+from pages.compute.background_job import Job, Report, follow, kept_job, progress
+from pages.compute.call import Call, PictureContext, heads_from_1
+from pages.compute.picture import footer, shown, side_by_side, table
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import choose
 from xformer import analysis, viz
 from xformer.analysis.activation_patching import copying
 from xformer.analysis.differences import ALL_ROWS, MEAN, deciding_layers, lens_divergence, pattern_incompatibility

@@ -26,15 +26,15 @@ from pages.compare.comparison import (
     state,
     symbols_of,
 )
-from pages.shared import models, run_store
-from pages.shared.background_job import interruptible_progress
-from pages.shared.layout import is_dark
-from pages.shared.link import take_parameter
-from pages.shared.resources import MASKS
-from pages.shared.session import ScreenSelection
-from pages.shared.text import escape_markdown
-from pages.shared.view import OFF
-from pages.shared.widgets import choose, validate_text
+from pages.compute import models, visible_runs
+from pages.compute.background_job import interruptible_progress
+from pages.compute.cached_runs import MASKS
+from pages.controls.columns import is_dark
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import choose, validate_text
+from pages.state.link import take_parameter
+from pages.state.session import ScreenSelection
+from pages.state.view import OFF
 from xformer.adapters import Input, TaskModel
 from xformer.analysis.comparison import search
 from xformer.errors import InputError, XformerError
@@ -132,7 +132,7 @@ def _bound(index: int, key: str, value: Any, changed: Callable[[Any], ModelSetti
 
 def _card(index: int, variant: ModelSettings, n: int) -> None:
     """Draw the card of one of n variants."""
-    runs, of_run = run_store.trained(), models.run_and_step(variant.model)
+    runs, of_run = visible_runs.trained(), models.run_and_step(variant.model)
     chosen = variant.model if of_run is None else of_run[0]
     options = [*filter(lambda name: incomparable_reason(name) is None, models.shipped()), *runs, chosen]
     line: dict[str, Any] = {"horizontal": True, "wrap": False, "gap": "xsmall", "vertical_alignment": "center"}
@@ -165,7 +165,7 @@ def _card(index: int, variant: ModelSettings, n: int) -> None:
 
 def _ask_step(index: int, variant: ModelSettings, run: str, step: int | None) -> None:
     bound = _bound(index, f"compare_step_{index}", step, lambda chosen: replace(variant, model=f"{run}@{chosen}"))
-    steps = list(dict.fromkeys([*run_store.steps_of(run), step]))
+    steps = list(dict.fromkeys([*visible_runs.steps_of(run), step]))
     look: dict[str, Any] = {"format_func": "step {:,}".format, "label_visibility": "collapsed", "width": 116}
     st.selectbox(f"Step of model {LETTERS[index]}", steps, **look, **bound)
 

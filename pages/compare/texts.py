@@ -16,17 +16,17 @@ import streamlit as st
 from pages.compare.comparison import ROUNDING, in_link
 from pages.compare.panels import lens_panel, patterns_panel, rows_panel
 from pages.components.controls import Lane, prediction_strip
-from pages.shared import link as link_of_screen
-from pages.shared import models, resources
-from pages.shared.background_job import interruptible_progress
-from pages.shared.call import Call, PictureContext
-from pages.shared.inputs import MAX_TYPED, lane_of
-from pages.shared.layout import caption, headline
-from pages.shared.link import keep_widget_value
-from pages.shared.picture import footer, panel, picture, table, toolbar
-from pages.shared.session import ScreenSelection
-from pages.shared.text import escape_markdown
-from pages.shared.widgets import SHARE, choose, validate_text
+from pages.compute import cached_runs, models
+from pages.compute.background_job import interruptible_progress
+from pages.compute.call import Call, PictureContext
+from pages.compute.picture import footer, panel, picture, table, toolbar
+from pages.controls.columns import caption, headline
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import SHARE, choose, validate_text
+from pages.state import link as link_of_screen
+from pages.state.inputs import MAX_TYPED, lane_of
+from pages.state.link import keep_widget_value
+from pages.state.session import ScreenSelection
 from xformer import analysis, viz
 from xformer.adapters import ModelAdapter
 from xformer.adapters.huggingface_opening import CLASSES
@@ -63,7 +63,7 @@ class TextVariant:
 
     letter: str
     model: str
-    mask: str = resources.MASKS[0]
+    mask: str = cached_runs.MASKS[0]
     changes: str = ""
 
     @property
@@ -73,7 +73,7 @@ class TextVariant:
     @property
     def title(self) -> str:
         """Letter, model and changes."""
-        changed, changes = resources.mask_words(self.mask), parse(self.changes, self.adapter.shape)
+        changed, changes = cached_runs.mask_words(self.mask), parse(self.changes, self.adapter.shape)
         changed += [changes[0].label] if len(changes) == 1 else [f"{len(changes)} changes"] if changes else []
         return ", ".join([f"{self.letter} · {models.title_of(self.model)}", *changed])
 
@@ -86,7 +86,7 @@ class TextVariant:
 
     def reading(self, source: tuple[int, ...]) -> Reading:
         """Return the run of this variant on a text."""
-        return resources.run(self.model, source, self.mask, self.changes)
+        return cached_runs.run(self.model, source, self.mask, self.changes)
 
     def named(self, reading: Reading) -> Reading:
         """Return the run relabelled with the title of this variant."""
@@ -158,7 +158,7 @@ def texts_panel(selection: ScreenSelection) -> None:
 def _others(selection: ScreenSelection) -> dict[str, str]:
     """Return the models to compare with: the same model with changes or another mask, and all with the same output."""
     found, output = {}, _output(selection.model)
-    if selection.edits or selection.mask != resources.MASKS[0]:
+    if selection.edits or selection.mask != cached_runs.MASKS[0]:
         found[CHANGED] = f"{models.title_of(selection.model)}, with the changes of the other screens"
     external = {name: title for name, title in models.external_titles().items() if name != selection.model}
     if not models.adapter(selection.model).shape.is_read_only:
@@ -198,7 +198,7 @@ def _continuations(both: Pair, sources: Sources) -> Callable[[], None]:
     """State where the continuations differ; return a function that draws them."""
     with interruptible_progress("Both models continue the text") as step:
         runs = [
-            resources.decoded(variant.model, source, variant.mask, variant.changes, step=step)
+            cached_runs.decoded(variant.model, source, variant.mask, variant.changes, step=step)
             for variant, source in zip(both, sources, strict=True)
         ]
     one, other = (GeneratedText.of(variant.adapter.input.decode, run) for variant, run in zip(both, runs, strict=True))

@@ -15,7 +15,7 @@ from streamlit.components.v2 import component
 
 from pages.components import event_data, parse_index
 from pages.components.controls import Editing, edit_sent
-from pages.shared.text import escape_markdown
+from pages.controls.text import escape_markdown
 from xformer.widgets.scripts import script, style
 
 

@@ -1,5 +1,5 @@
 """Embeddings: what vector each token becomes."""
 
-from pages.shared.screens import Screen
+from pages.state.screens import Screen
 
 SCREEN = Screen("Embeddings", place=1, shows_a_model=True)

@@ -10,6 +10,11 @@ import streamlit as st
 from torch import Tensor
 
 from pages.components.players import embedding_sum
+from pages.compute.call import Call
+from pages.compute.picture import footer, heading, panel, picture, shown, toolbar
+from pages.controls import embed
+from pages.controls.columns import headline, run_title, what_to_notice
+from pages.controls.widgets import ask_side, ask_window, choose
 from pages.embeddings.vocabulary import (
     about_alike,
     about_lengths,
@@ -21,13 +26,8 @@ from pages.embeddings.vocabulary import (
     vocabulary_notes,
     vocabulary_panel,
 )
-from pages.shared import frame
-from pages.shared.call import Call
-from pages.shared.layout import headline, run_title, what_to_notice
-from pages.shared.picture import footer, heading, panel, picture, shown, toolbar
-from pages.shared.session import open_sidebar
-from pages.shared.view import ORIGINAL, View
-from pages.shared.widgets import ask_side, ask_window, choose
+from pages.state.session import open_sidebar
+from pages.state.view import ORIGINAL, View
 from xformer import viz
 from xformer.analysis.embeddings import input_vectors
 from xformer.errors import UnavailableError
@@ -49,7 +49,7 @@ def _embeddings(view: View) -> None:
     parts = input_vectors(view.original(), stack)
     with above:
         panel(_headline, view, parts, stack)
-    with frame.picture():
+    with embed.picture():
         if show in (VECTORS, COSINES):
             vectors_panel(view, parts, stack, show)
         elif show == FILTERS:

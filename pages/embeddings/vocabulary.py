@@ -10,13 +10,13 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 from torch import Tensor
 
-from pages.shared.background_job import interruptible_progress
-from pages.shared.byte_cache import shared
-from pages.shared.call import Call
-from pages.shared.picture import footer, heading, picture, shown
-from pages.shared.text import escape_markdown
-from pages.shared.view import ORIGINAL, View
-from pages.shared.widgets import MAX_LISTED, ask_token, choose
+from pages.compute.background_job import interruptible_progress
+from pages.compute.byte_cache import shared
+from pages.compute.call import Call
+from pages.compute.picture import footer, heading, picture, shown
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import MAX_LISTED, ask_token, choose
+from pages.state.view import ORIGINAL, View
 from xformer import analysis, viz
 from xformer.analysis.embeddings import (
     N_SHUFFLES,

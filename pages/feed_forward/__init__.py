@@ -1,5 +1,5 @@
 """Feed-forward: what the neurons do."""
 
-from pages.shared.screens import Screen
+from pages.state.screens import Screen
 
 SCREEN = Screen("Feed-forward", short="Neurons", place=4, shows_a_model=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
+from pages.compute.picture import panel, toolbar
+from pages.controls import embed
 from pages.feed_forward.pictures import (
     activations_panel,
     ask_choice,
@@ -13,10 +15,8 @@ from pages.feed_forward.pictures import (
     ranked_panel,
     without_neurons,
 )
-from pages.shared import frame
-from pages.shared.picture import panel, toolbar
-from pages.shared.session import open_sidebar
-from pages.shared.view import View, prediction_panel
+from pages.state.session import open_sidebar
+from pages.state.view import View, prediction_panel
 
 PANELS = {"ranked": ranked_panel, "neuron": one_neuron_panel, "map": activations_panel, "firing": firing_panel}
 
@@ -32,7 +32,7 @@ def _feed_forward(view: View) -> None:
         )
     elif view.original().feed_forward:
         # Only the chosen picture is computed.
-        with frame.picture():
+        with embed.picture():
             with st.container(gap=None):
                 headline_at = st.container()
                 with toolbar():

@@ -14,15 +14,15 @@ import torch
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.components.controls import Lane, prediction_strip
-from pages.shared import models
-from pages.shared.call import Call
-from pages.shared.layout import headline, is_dark, what_to_notice
-from pages.shared.link import set_parameter
-from pages.shared.models import shown_path
-from pages.shared.picture import footer, heading, of_each_run, picture, shown, table
-from pages.shared.text import escape_markdown
-from pages.shared.view import View, switch
-from pages.shared.widgets import ask_window, choose, seed, window_caption
+from pages.compute import models
+from pages.compute.call import Call
+from pages.compute.models import shown_path
+from pages.compute.picture import footer, heading, of_each_run, picture, shown, table
+from pages.controls.columns import headline, is_dark, what_to_notice
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import ask_window, choose, seed, window_caption
+from pages.state.link import set_parameter
+from pages.state.view import View, switch
 from xformer import analysis, viz
 from xformer.adapters import TaskModel
 from xformer.analysis.feed_forward import Survey, activity, fitting

@@ -1,5 +1,5 @@
 """First principles: attention, built up step by step from an average."""
 
-from pages.shared.screens import Screen
+from pages.state.screens import Screen
 
 SCREEN = Screen("First principles", short="Basics", place=9)

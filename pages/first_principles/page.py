@@ -6,11 +6,11 @@ from typing import Any
 
 import streamlit as st
 
+from pages.controls import embed
+from pages.controls.columns import what_to_notice
+from pages.controls.widgets import choose_unlinked, seed
 from pages.first_principles import steps
-from pages.shared import frame
-from pages.shared.layout import what_to_notice
-from pages.shared.link import share
-from pages.shared.widgets import choose_unlinked, seed
+from pages.state.link import share
 
 PANELS = {
     "average": steps.average_panel,
@@ -32,7 +32,7 @@ def page() -> None:
     seed("step", NAMES, NAMES[0], key="principle_step")
     step = st.session_state["principle_step"]
     sentence = steps.ask_sentence() if step in PANELS else None
-    with frame.picture("steps"), st.container(horizontal=True, gap="xsmall", vertical_alignment="center"):
+    with embed.picture("steps"), st.container(horizontal=True, gap="xsmall", vertical_alignment="center"):
         choose_unlinked("Step", STEPS, "principle_step")
         following = {"on_click": _go, "args": (NAMES.index(step) + 1,), "disabled": step == NAMES[-1], "shortcut": "N"}
         look: dict[str, Any] = {"icon": ":material/arrow_forward:", "help": "The next step", "type": "primary"}
@@ -40,7 +40,7 @@ def page() -> None:
         if sentence is not None:
             with st.popover("More", type="tertiary"):
                 steps.ask_more(sentence)
-    with frame.picture(), st.container(gap="xsmall"):
+    with embed.picture(), st.container(gap="xsmall"):
         if sentence is None:
             notes, link = ALONE[step]()
         else:

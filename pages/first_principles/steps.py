@@ -15,13 +15,14 @@ import streamlit as st
 import torch
 
 from pages.components.players import matrices
-from pages.shared import models, resources, screens
-from pages.shared.call import Call, PictureContext
-from pages.shared.layout import headline
-from pages.shared.link import keep_widget_value, set_parameter, take_parameter
-from pages.shared.picture import footer, shown, table, toolbar
-from pages.shared.text import escape_markdown
-from pages.shared.widgets import choose, seed, validate_text, warn_unknown
+from pages.compute import cached_runs, models
+from pages.compute.call import Call, PictureContext
+from pages.compute.picture import footer, shown, table, toolbar
+from pages.controls.columns import headline
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import choose, seed, validate_text, warn_unknown
+from pages.state import screens
+from pages.state.link import keep_widget_value, set_parameter, take_parameter
 from xformer import Checkpoint, analysis, viz
 from xformer.analysis.principles import (
     AFTER,
@@ -464,7 +465,7 @@ def model_panel() -> tuple[list[str], dict[str, str]]:
         look: dict[str, Any] = {"widget": st.selectbox, "width": 165, "label_visibility": "collapsed"}
         at = choose("head", heads, "1.1", "Head", key="principle_head", old=old, **look)
         screens.link("attention", "Open on Attention", "grid_view", model=MODEL, input=_written(source), head=at)
-    run = resources.run(MODEL, source)
+    run = cached_runs.run(MODEL, source)
     layer, head = (int(number) - 1 for number in at.split("."))
     mixed = head_of(run, layer=layer, head=head)
     row = followed_row(mixed.names, len(source))

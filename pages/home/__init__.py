@@ -1,5 +1,5 @@
 """Home: what is inside a model, and where an input goes."""
 
-from pages.shared.screens import Screen
+from pages.state.screens import Screen
 
 SCREEN = Screen("Home", place=0, shows_a_model=True)

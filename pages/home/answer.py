@@ -11,19 +11,20 @@ import streamlit as st
 
 from pages.components.controls import Lane, prediction_strip
 from pages.components.players import scene
-from pages.shared import resources, screens
-from pages.shared.background_job import interruptible_progress
-from pages.shared.byte_cache import shared
-from pages.shared.call import Call
-from pages.shared.inputs import lane_of, show_image, test_predictions
-from pages.shared.layout import caption, is_dark
-from pages.shared.link import address
-from pages.shared.live import live_menu
-from pages.shared.picture import footer, heading, html, menu, shown
-from pages.shared.resources import Predictions
-from pages.shared.text import escape_markdown
-from pages.shared.view import View, editing
-from pages.shared.widgets import SHARE
+from pages.compute import cached_runs
+from pages.compute.background_job import interruptible_progress
+from pages.compute.byte_cache import shared
+from pages.compute.cached_runs import Predictions
+from pages.compute.call import Call
+from pages.compute.picture import footer, heading, html, menu, shown
+from pages.controls.columns import caption, is_dark
+from pages.controls.live_download import live_menu
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import SHARE
+from pages.state import screens
+from pages.state.inputs import lane_of, show_image, test_predictions
+from pages.state.link import address
+from pages.state.view import View, editing
 from xformer import analysis, viz
 from xformer.analysis.images import misclassified
 from xformer.formatting import percent
@@ -72,10 +73,10 @@ def _typed_lane(view: View) -> Lane:
 def _predictions(view: View) -> dict[str, Predictions]:
     """Return the decoded tokens of the unchanged and, if any, the changed model, by the names of their lanes."""
     with interruptible_progress("Decoding") as step:
-        runs = {"model": resources.decoded(view.model, view.source, step=step)}
+        runs = {"model": cached_runs.decoded(view.model, view.source, step=step)}
         if view.is_changed:
             changed = view.change_summary()
-            runs[f"model, {changed}"] = resources.decoded(*view.key(changed), step=step)
+            runs[f"model, {changed}"] = cached_runs.decoded(*view.key(changed), step=step)
     return runs
 
 
@@ -114,7 +115,7 @@ def _sample(view: View) -> None:
 
     with interruptible_progress("Generating") as step:
         seed = st.session_state.get("story_seed", 0)
-        show(resources.continuation(view.model, view.source, n, temperature, seed, step=step, show=show))
+        show(cached_runs.continuation(view.model, view.source, n, temperature, seed, step=step, show=show))
     st.caption(_window(view))
 
 

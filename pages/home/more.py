@@ -12,14 +12,14 @@ import streamlit as st
 import torch
 
 from pages.components.attention_view import attention_choice, attention_view
-from pages.shared.background_job import Job, follow, kept_job, progress
-from pages.shared.byte_cache import cached
-from pages.shared.call import Call
-from pages.shared.models import card_of_model
-from pages.shared.picture import footer, heading, shown
-from pages.shared.text import escape_markdown
-from pages.shared.view import View
-from pages.shared.widgets import SHARE, choose
+from pages.compute.background_job import Job, follow, kept_job, progress
+from pages.compute.byte_cache import cached
+from pages.compute.call import Call
+from pages.compute.models import card_of_model
+from pages.compute.picture import footer, heading, shown
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import SHARE, choose
+from pages.state.view import View
 from xformer import ModelConfig, Transformer, record, viz
 from xformer.analysis.scoring import HIGH, has_mastered_its_training, iter_accuracy_by_length, longest_mastered_length
 from xformer.analysis.tables import TableSoFar

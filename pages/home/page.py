@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import streamlit as st
 
+from pages.compute.call import Call
+from pages.compute.models import card_of_model
+from pages.compute.picture import footer, panel, shown, toolbar
+from pages.controls import embed
+from pages.controls.widgets import choose
 from pages.home.answer import answer_panel, class_panel, continuation_panel, filled_panel, mistakes_panel, scene_panel
 from pages.home.more import how_long_panel, published_panel, show_parts, training_panel
-from pages.shared import frame
-from pages.shared.call import Call
-from pages.shared.models import card_of_model
-from pages.shared.picture import footer, panel, shown, toolbar
-from pages.shared.session import View, open_sidebar
-from pages.shared.view import prediction_panel
-from pages.shared.widgets import choose
+from pages.state.session import View, open_sidebar
+from pages.state.view import prediction_panel
 from xformer import viz
 from xformer.counting import n_parameters, parameters_by_part
 from xformer.formatting import percent
@@ -29,7 +29,7 @@ def page() -> None:
     view = open_sidebar("See a transformer think", "Where does my input go?").view()
     with toolbar():
         st.markdown(f"**{view.input.instruction}**{_has_it_learned(view)}")
-    with frame.picture():
+    with embed.picture():
         panel(scene_panel, view)
     answer = st.container()
     left_out = {"wrong"} if not view.shape.image else set()

@@ -1,5 +1,5 @@
 """Positions: how a model knows where a token is."""
 
-from pages.shared.screens import Screen
+from pages.state.screens import Screen
 
 SCREEN = Screen("Positions", place=2, shows_a_model=True)

@@ -6,6 +6,10 @@ from typing import Any
 
 import streamlit as st
 
+from pages.compute.picture import panel, toolbar
+from pages.controls import embed
+from pages.controls.columns import what_to_notice
+from pages.controls.widgets import ask_side, choose
 from pages.positions.panels import (
     OFF,
     TITLES,
@@ -17,12 +21,8 @@ from pages.positions.panels import (
     position_note,
     positions_off_panel,
 )
-from pages.shared import frame
-from pages.shared.layout import what_to_notice
-from pages.shared.picture import panel, toolbar
-from pages.shared.session import open_sidebar
-from pages.shared.view import View, prediction_panel, toggle_intervention
-from pages.shared.widgets import ask_side, choose
+from pages.state.session import open_sidebar
+from pages.state.view import View, prediction_panel, toggle_intervention
 
 BY_SIDE = {"own": own_panel, "offsets": offsets_panel, "kinds": position_kinds_panel}
 
@@ -34,7 +34,7 @@ def _positions(view: View) -> None:
         headline_at = st.container()
         with st.container(key="positions_tools"):
             controls = toolbar()
-        picture = frame.picture()
+        picture = embed.picture()
     with controls:
         if panels:
             old = {} if "own" in panels else {"own": "offsets"}

@@ -9,16 +9,16 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pages.shared import resources
-from pages.shared.byte_cache import shared
-from pages.shared.call import Call
-from pages.shared.layout import headline
-from pages.shared.link import set_parameter, take_parameter
-from pages.shared.models import card_of_model
-from pages.shared.picture import footer, heading, picture, shown, table
-from pages.shared.text import escape_markdown
-from pages.shared.view import OFF, ORIGINAL, View, toggle_intervention
-from pages.shared.widgets import ask_window, choose, warn_unknown
+from pages.compute import cached_runs
+from pages.compute.byte_cache import shared
+from pages.compute.call import Call
+from pages.compute.models import card_of_model
+from pages.compute.picture import footer, heading, picture, shown, table
+from pages.controls.columns import headline
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import ask_window, choose, warn_unknown
+from pages.state.link import set_parameter, take_parameter
+from pages.state.view import OFF, ORIGINAL, View, toggle_intervention
 from xformer import analysis, viz
 from xformer.analysis.attention_patterns import looks_back_only
 from xformer.analysis.embeddings import places_side_by_side
@@ -82,7 +82,7 @@ def with_and_without(view: View) -> tuple[Reading, Reading]:
     """Return the run with positions and the run without, both with all other changes."""
     rest = join(tuple(change for change in view.interventions if change.text != OFF))
     off = ",".join(filter(None, (rest, OFF)))
-    with_positions, without = (resources.run(view.model, view.source, view.mask, changes) for changes in (rest, off))
+    with_positions, without = (cached_runs.run(view.model, view.source, view.mask, changes) for changes in (rest, off))
     return with_positions, without
 
 

@@ -1,5 +1,5 @@
 """Residual: when the answer is decided."""
 
-from pages.shared.screens import Screen
+from pages.state.screens import Screen
 
 SCREEN = Screen("Residual", place=5, shows_a_model=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import streamlit as st
 
+from pages.compute.picture import panel, table, toolbar
+from pages.controls import embed
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import choose
 from pages.residual.pictures import attribution_panel, lens_panel, norms_panel, similarity_panel
-from pages.shared import frame
-from pages.shared.picture import panel, table, toolbar
-from pages.shared.session import open_sidebar
-from pages.shared.text import escape_markdown
-from pages.shared.view import View, prediction_panel
-from pages.shared.widgets import choose
+from pages.state.session import open_sidebar
+from pages.state.view import View, prediction_panel
 from xformer import analysis
 from xformer.adapters.inputs import TokenizedText
 from xformer.analysis.residual import lens_positions
@@ -31,7 +31,7 @@ def _residual(view: View) -> None:
         reads_texts = isinstance(view.input, TokenizedText) and not view.is_encoder_decoder
         pictures = {name: words for name, words in WITHOUT_LENS.items() if reads_texts or name == "norms"}
     first = next(iter(pictures))
-    with frame.picture():
+    with embed.picture():
         with st.container(gap=None):
             headline_at, controls = st.container(), toolbar()
         with controls:

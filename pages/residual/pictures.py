@@ -9,15 +9,15 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pages.shared import resources
-from pages.shared.call import Call
-from pages.shared.inputs import MAX_TYPED
-from pages.shared.layout import WIDE, caption, headline, run_title, what_to_notice
-from pages.shared.link import keep_widget_value, set_parameter, take_parameter
-from pages.shared.picture import footer, of_each_run, picture, shown, side_by_side, table
-from pages.shared.text import escape_markdown, signed
-from pages.shared.view import ORIGINAL, View
-from pages.shared.widgets import ask_token, ask_window, choose, validate_text, window_caption
+from pages.compute import cached_runs
+from pages.compute.call import Call
+from pages.compute.picture import footer, of_each_run, picture, shown, side_by_side, table
+from pages.controls.columns import WIDE, caption, headline, run_title, what_to_notice
+from pages.controls.text import escape_markdown, signed
+from pages.controls.widgets import ask_token, ask_window, choose, validate_text, window_caption
+from pages.state.inputs import MAX_TYPED
+from pages.state.link import keep_widget_value, set_parameter, take_parameter
+from pages.state.view import ORIGINAL, View
 from xformer import analysis, viz
 from xformer.adapters.huggingface_opening import CLASSES
 from xformer.analysis.residual import decision_depths, explained_pair, lens_positions
@@ -390,7 +390,7 @@ def _ask_texts(view: View) -> list[str]:
         if not 2 <= len(texts) <= MAX_TEXTS:
             raise InputError(f"Type 2 to {MAX_TEXTS} texts, one per line, got {len(texts)}.")
         for text in texts:
-            resources.check_memory(view.model, view.input.read(text))
+            cached_runs.check_memory(view.model, view.input.read(text))
     except InputError as error:
         st.error(escape_markdown(str(error)), icon=":material/edit:")
         return []

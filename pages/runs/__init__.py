@@ -1,5 +1,5 @@
 """Runs: what has been trained here."""
 
-from pages.shared.screens import Screen
+from pages.state.screens import Screen
 
 SCREEN = Screen("Runs", place=7)

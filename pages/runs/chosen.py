@@ -12,13 +12,14 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from pages.shared import models, run_commands, run_store, screens
-from pages.shared.layout import chart_spec, is_dark
-from pages.shared.link import address, take_parameter
-from pages.shared.picture import figure_files, menu
-from pages.shared.session import open_on
-from pages.shared.text import escape_markdown
-from pages.shared.widgets import choose
+from pages.compute import models, run_commands, visible_runs
+from pages.compute.picture import figure_files, menu
+from pages.controls.columns import chart_spec, is_dark
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import choose
+from pages.state import screens
+from pages.state.link import address, take_parameter
+from pages.state.session import open_on
 from xformer.errors import CheckpointError, XformerError
 from xformer.formatting import percent
 from xformer.integrations.health_alarms import Alarm
@@ -109,7 +110,7 @@ def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Rows]) -> dict[str
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         metrics = _ask_metrics()
         x, scale, smoothing = _ask_look()
-    names, slots = run_store.labels(entries), runs_state().colour_slots()
+    names, slots = visible_runs.labels(entries), runs_state().colour_slots()
     found = {names[entry.id]: [_drawn(entry, flat(row)) for row in rows[entry.id]] for entry in entries}
     state = str((names, slots, is_dark(), {run: (len(reports), reports[-1:]) for run, reports in rows.items()}))
 
@@ -167,11 +168,11 @@ def _ask_metrics() -> list[str]:
 
 def run_panel(entry: Entry, entries: Sequence[Entry], all_entries: Sequence[Entry], visitor: str) -> None:
     """Draw the name, tags and status of a run, and the actions on it; metrics can be downloaded for all `entries`."""
-    is_mine = run_store.may_control(entry, visitor)
+    is_mine = visible_runs.may_control(entry, visitor)
     screens.link("train", "Watch it train", "movie", run=entry.id)
     _name_and_tags(entry, is_mine, sorted({tag for run in all_entries for tag in run.tags}))
     _status(entry, is_mine)
-    _actions(entry, entries, run_store.labels(entries), is_mine, visitor)
+    _actions(entry, entries, visible_runs.labels(entries), is_mine, visitor)
     _open_on(entry) if entry.sweep is None else _sweep(entry, all_entries)
     help = "Only the owner can delete a run, and not during training. It can be restored for an hour."
     look: dict[str, Any] = {"icon": ":material/delete:", "type": "tertiary", "disabled": entry.is_active or not is_mine}
@@ -209,7 +210,7 @@ def _status(entry: Entry, is_mine: bool) -> None:
     device += f" of {escape_markdown(entry.node)}" if device and entry.node else ""
     if not is_mine:
         st.caption("Started by someone else; you can only watch.")
-    if entry.private and not run_store.is_open():  # on an open server everyone sees every run
+    if entry.private and not visible_runs.is_open():  # on an open server everyone sees every run
         with st.container(horizontal=True, vertical_alignment="center", key="runs_private"):
             st.caption(":material/lock: Only you can see this run.", width="content")
             share: dict[str, Any] = {"on_click": _command, "args": (run_commands.share, entry.id)}
@@ -252,10 +253,10 @@ def _actions(entry: Entry, entries: Sequence[Entry], names: dict[str, str], is_m
 
 def _open_on(entry: Entry) -> None:
     """Draw buttons that open the latest step of the run on other screens; the Train screen can open any step."""
-    steps, is_ours = run_store.steps_of(entry.id), entry.wanted != ELSEWHERE
+    steps, is_ours = visible_runs.steps_of(entry.id), entry.wanted != ELSEWHERE
     if not steps:
         note = "Its weights are not on this server, so no other screen can run it; Train shows the recorded attention."
-        if (run_store.store().folder_of(entry.id) / "weights").is_dir():
+        if (visible_runs.store().folder_of(entry.id) / "weights").is_dir():
             note = "Its weights are in the Transformers format; in Python, xformer.read(folder, inputs) reads them."
         st.caption("It has no weights yet." if is_ours else note)
     elif not is_ours and (reason := models.usable(f"{entry.id}@{steps[-1]}")):
@@ -271,7 +272,7 @@ def alarms_words(entry: Entry) -> str:
 
 
 def _alarms(entry: Entry) -> Sequence[Alarm]:
-    folder = run_store.store().folder_of(entry.id)
+    folder = visible_runs.store().folder_of(entry.id)
     try:
         return HealthRecord.load(folder, probes=False).alarms if HealthRecord.is_in(folder) else ()
     except CheckpointError:  # the Train screen shows the reason
@@ -282,7 +283,7 @@ def _recorded(entry: Entry) -> bool:
     """Draw the last losses of another program's training, and its alarms; return whether there are any alarms."""
     if entry.wanted != ELSEWHERE:
         return False
-    last = next(reversed(run_store.store().rows(entry.id)), {})
+    last = next(reversed(visible_runs.store().rows(entry.id)), {})
     found = {"of training": last.get("loss"), "of the probe": last.get("held_out_loss")}
     if words := [f"{value:.3g} {name}" for name, value in found.items() if value is not None]:
         st.caption(f"Loss at step {last['step']:,}: {', '.join(words)}.")
@@ -321,7 +322,7 @@ def _again(entry: Entry) -> None:
 
 def _downloads(entry: Entry, entries: Sequence[Entry], names: dict[str, str]) -> None:
     """Draw downloads of the weights of a run, and of the metrics of all chosen runs."""
-    store, file = run_store.store(), folder_name(entry.name)
+    store, file = visible_runs.store(), folder_name(entry.name)
     by_name = {f"{names[run.id]} {run.id}": run for run in entries}
     which, prefix = (f", all {len(entries)} chosen", "runs") if len(entries) > 1 else ("", file)
 
@@ -338,7 +339,7 @@ def _downloads(entry: Entry, entries: Sequence[Entry], names: dict[str, str]) ->
     if HealthRecord.is_in(store.folder_of(entry.id)):
         help = "Attention patterns, measures, alarms and loss curve as one zip file for Import; no weights."
         offer("record", "Recorded attention", f"{file}.zip", lambda: to_archive(store, entry.id), help)
-    if steps := run_store.steps_of(entry.id):
+    if steps := visible_runs.steps_of(entry.id):
         help = "Weights, settings, loss curve and scores as one safetensors file for Import."
         title = f"Weights of step {steps[-1]:,}"
         offer("weights", title, f"{file}.safetensors", lambda: to_file(store, entry.id), help)
@@ -355,7 +356,7 @@ def run_notes(entries: Sequence[Entry], rows: Mapping[str, Rows], settings: pd.D
         rows: The reports of each run by id.
         settings: The settings in which the runs differ, one row per run.
     """
-    names = {run: escape_markdown(name) for run, name in run_store.labels(entries).items()}
+    names = {run: escape_markdown(name) for run, name in visible_runs.labels(entries).items()}
     if len({json.dumps(entry.task, sort_keys=True) for entry in entries}) > 1:
         return  # steps on different tasks are not comparable
     scores = {entry.id: exact_match(entry, rows[entry.id][-1]) for entry in entries if rows[entry.id]}

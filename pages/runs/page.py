@@ -9,13 +9,15 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from pages.compute import run_commands, run_thumbnail, visible_runs
+from pages.controls import embed
+from pages.controls.columns import headline, is_dark, what_to_notice
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import choose_unlinked, validate_text
 from pages.runs.chosen import MAX_DRAWN, Rows, alarms_words, curves_panel, run_notes, run_panel, runs_state
-from pages.shared import frame, run_commands, run_store, run_thumbnail, screens
-from pages.shared.layout import headline, is_dark, what_to_notice
-from pages.shared.link import begin_part, share, take_parameter
-from pages.shared.session import upload
-from pages.shared.text import escape_markdown
-from pages.shared.widgets import choose_unlinked, validate_text
+from pages.state import screens
+from pages.state.link import begin_part, share, take_parameter
+from pages.state.session import upload
 from xformer.errors import InputError, RunStoreError
 from xformer.formatting import percent
 from xformer.presets import PRESETS
@@ -46,10 +48,10 @@ BELOW = "↳ "
 
 
 def page() -> None:
-    visitor = run_store.visitor()
+    visitor = visible_runs.visitor()
     st.title("Runs :small[:gray[What have I trained?]]", anchor=False)
     try:
-        alive = any(_is_alive(entry) for entry in run_store.entries())
+        alive = any(_is_alive(entry) for entry in visible_runs.entries())
     except RunStoreError as error:
         st.error(escape_markdown(str(error)))
         return
@@ -70,7 +72,7 @@ def _runs(visitor: str, was_alive: bool) -> None:
 def _body(visitor: str, was_alive: bool) -> None:
     begin_part()
     _messages()
-    store, entries = run_store.store(), run_store.entries()
+    store, entries = visible_runs.store(), visible_runs.entries()
     if not entries:
         _nothing_yet(visitor)
         share({})
@@ -131,7 +133,7 @@ def _messages() -> None:
 def _cluster() -> None:
     """Draw the load of the Ray cluster that trains the runs, or an error if it cannot be reached; nothing without one."""
     with st.container(key="runs_cluster"):  # always drawn: if it appeared, the browser would rebuild everything below
-        if (found := run_store.cluster()) is None:
+        if (found := visible_runs.cluster()) is None:
             return
         if found.problem:
             st.caption(f":material/cloud_off: {escape_markdown(found.problem)} Runs continue when it is back.")
@@ -245,7 +247,7 @@ def _card(entry: Entry, rows: Rows, settings: pd.Series, all_entries: Sequence[E
         status = f"{entry.state} · {n_models(entry)} models, one in the picture"
         if models := [run for run in all_entries if run.sweep_of == entry.id]:
             shown = max(models, key=lambda run: run.figures.get("exact_match", -1.0))
-            shown_rows = run_store.store().rows(shown.id)
+            shown_rows = visible_runs.store().rows(shown.id)
     if not run_thumbnail.draw_run(shown, shown_rows):
         st.caption("Its picture appears with its first weights.")
     st.markdown(f"**{escape_markdown(entry.name)}**  \n:small[{status}]")
@@ -281,7 +283,7 @@ def _table(entries: Sequence[Entry], latest: Mapping[str, Any], visitor: str) ->
     slots, dark = state.colour_slots(), is_dark()
     state.rows = list(lines.index)
     lines.insert(0, "●", [dot(head_hue(slots[run], dark) if run in slots else None) for run in lines.index])
-    if not run_store.is_open():
+    if not visible_runs.is_open():
         mine = {run.id: "only you" if run.private else "you" for run in entries if visitor and run.owner == visitor}
         lines.insert(2, "owner", [mine.get(run, "others") for run in lines.index])
     # Rows are ticked by index, so another order, or a choice made elsewhere, needs another key.
@@ -328,7 +330,7 @@ def _chosen(
     shown: list[Entry], found: list[Entry], entries: list[Entry], visitor: str
 ) -> tuple[list[Entry], dict[str, Any], dict[str, str]]:
     """Draw the curves of the chosen runs; return these runs, their reports, and the link parameters of the curves."""
-    store, state, link = run_store.store(), runs_state(), {}
+    store, state, link = visible_runs.store(), runs_state(), {}
     by_id = {entry.id: entry for entry in entries}
     state.chosen = [run for run in state.chosen if run in by_id]
     chosen = [by_id[run] for run in state.chosen[:MAX_DRAWN]]
@@ -342,7 +344,7 @@ def _chosen(
     st.caption(" · ".join(words) + ".")
     rows = {entry.id: store.rows(entry.id) for entry in chosen}
     if chosen:
-        with frame.picture():
+        with embed.picture():
             link = curves_panel(chosen, rows)
         _cards(chosen, rows, entries, visitor, chosen)
         if lost := sum(store.n_rows(run) - len(found) for run, found in rows.items()):

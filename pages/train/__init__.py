@@ -1,5 +1,5 @@
 """Train: watch a model learn."""
 
-from pages.shared.screens import Screen
+from pages.state.screens import Screen
 
 SCREEN = Screen("Train", place=6)

@@ -10,9 +10,9 @@ from typing import Any, get_args
 
 import streamlit as st
 
-from pages.shared import run_commands, run_store
-from pages.shared.text import escape_markdown
-from pages.shared.widgets import file_box
+from pages.compute import run_commands, visible_runs
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import file_box
 from xformer.config import Config, ModelConfig, TaskConfig, TrainConfig
 from xformer.errors import XformerError
 from xformer.presets import PRESETS, Preset
@@ -230,7 +230,7 @@ def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
         on_change=lambda: follow(st.session_state["text"]),
         help="The last 10% of the text is held out: training never reads it.",
     )
-    if not run_store.is_open():
+    if not visible_runs.is_open():
         st.caption(
             ":material/group: A text that you upload is visible only to you. Once you train on it, everyone on this server can "
             "see the run and passages of the text."

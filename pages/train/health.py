@@ -8,12 +8,12 @@ from typing import Any
 import streamlit as st
 
 from pages.components.players import resting, training_player
-from pages.shared import models, run_store
-from pages.shared.byte_cache import shared
-from pages.shared.call import Call
-from pages.shared.frame import picture
-from pages.shared.session import open_on
-from pages.shared.text import escape_markdown
+from pages.compute import models, visible_runs
+from pages.compute.byte_cache import shared
+from pages.compute.call import Call
+from pages.controls.embed import picture
+from pages.controls.text import escape_markdown
+from pages.state.session import open_on
 from pages.train.status import (
     ACTIVE,
     controls,
@@ -53,7 +53,7 @@ def health_view(entry: Entry, visitor: str) -> None:
 
 
 def _live(run: str, visitor: str, moves: bool) -> None:
-    entry = run_store.entry(run)
+    entry = visible_runs.entry(run)
     if train_state().run not in (run, None) or moves != (entry.state in ACTIVE):
         st.rerun()
     heading(entry)
@@ -96,7 +96,7 @@ def _live(run: str, visitor: str, moves: bool) -> None:
 
 def _open(run: str) -> None:
     """Draw links to the screens that run the model, if its weights were kept."""
-    shown, steps = resting(player_key(run)).step, run_store.steps_of(run)
+    shown, steps = resting(player_key(run)).step, visible_runs.steps_of(run)
     if steps:
         with st.popover("More", key="health_more"):
             step = max((saved for saved in steps if shown is None or saved <= shown), default=steps[0])
@@ -111,7 +111,7 @@ def _record(entry: Entry, n_rows: int) -> HealthRecord:
     known = shared.get(("health", entry.id), tuple)
     if known and known[0] == n_rows:
         return known[1]
-    record = HealthRecord.load(run_store.store().folder_of(entry.id))
+    record = HealthRecord.load(visible_runs.store().folder_of(entry.id))
     shared.put(("health", entry.id), (n_rows, record))
     return record
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.shared import frame, run_store
+from pages.compute import visible_runs
+from pages.controls import embed
 from pages.train.health import health_view
 from pages.train.run import run_view
 from pages.train.setup import setup
@@ -14,9 +15,9 @@ from xformer.integrations.health_record import HealthRecord
 
 
 def page() -> None:
-    visitor = run_store.visitor()
+    visitor = visible_runs.visitor()
     entry = shown_run(visitor)
-    if entry is not None and HealthRecord.is_in(run_store.store().folder_of(entry.id)):
+    if entry is not None and HealthRecord.is_in(visible_runs.store().folder_of(entry.id)):
         health_view(entry, visitor)
         return
     if entry is not None:
@@ -24,7 +25,7 @@ def page() -> None:
         return
     st.title("Train :small[:gray[Can I watch it learn?]]", anchor=False)
     show_problem()
-    if frame.is_framed():
+    if embed.is_framed():
         st.info("A frame shows the run named in its link: …&run=…", icon=":material/movie:")
     share(NEW, None)
     setup(visitor)

@@ -16,18 +16,19 @@ import streamlit as st
 import torch
 
 from pages.components.players import resting, training_player
-from pages.shared import run_commands, run_store, widgets
-from pages.shared.byte_cache import shared
-from pages.shared.call import Call, heads_from_1
-from pages.shared.frame import picture
-from pages.shared.layout import headline, is_dark, what_to_notice
-from pages.shared.link import address
-from pages.shared.live import download
-from pages.shared.picture import csv, figure_files, html, menu, toolbar
-from pages.shared.run_thumbnail import check_size, frame_of
-from pages.shared.session import open_on
-from pages.shared.text import escape_markdown
-from pages.shared.widgets import validate_text
+from pages.compute import run_commands, visible_runs
+from pages.compute.byte_cache import shared
+from pages.compute.call import Call, heads_from_1
+from pages.compute.picture import csv, figure_files, html, menu, toolbar
+from pages.compute.run_thumbnail import check_size, frame_of
+from pages.controls import widgets
+from pages.controls.columns import headline, is_dark, what_to_notice
+from pages.controls.embed import picture
+from pages.controls.live_download import download
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import validate_text
+from pages.state.link import address
+from pages.state.session import open_on
 from pages.train.form import TRAIN, TRAINING, ask, is_filled, put
 from pages.train.form import settings as form_settings
 from pages.train.status import (
@@ -196,7 +197,7 @@ def timeline_of(entry: Entry, settings: Preset, task: Task, example: Example, wa
     except InputError as error:
         st.error(escape_markdown(str(error)), icon=":material/block:")
         return Timeline((), (), 0)
-    folder, cache_key = run_store.store().folder_of(entry.id), ("snapshots", entry.id, example.source)
+    folder, cache_key = visible_runs.store().folder_of(entry.id), ("snapshots", entry.id, example.source)
     cache: dict[tuple[int, int], Frame] = shared.get(cache_key, dict)  # by step and time of the file
     cells = sum(codes.size for frame in list(cache.values())[:1] for codes in frame.planes.values())
     most = min(MAX_FRAMES, max(2, MAX_BYTES // cells)) if cells else MAX_FRAMES
@@ -300,7 +301,7 @@ def _figures(view: RunView, calls: Sequence[Call]) -> None:
 
     if view.timeline.frames:
         html(lambda: timeline_page(packed(), caption()), "training", run)
-        folder, text = run_store.store().folder_of(run), view.task.vocabulary.text(list(view.example.source))
+        folder, text = visible_runs.store().folder_of(run), view.task.vocabulary.text(list(view.example.source))
         download(lambda: live_page(folder, text).encode(), "training", run)
     figure_files(charts, caption, "training", run)
 
@@ -367,7 +368,7 @@ def _readable(entry: Entry) -> Preset:
 
 def _live(run: str, visitor: str, moves: bool) -> None:
     try:
-        entry = run_store.entry(run)
+        entry = visible_runs.entry(run)
         settings = _readable(entry)
     except (RunStoreError, ConfigError) as error:
         st.error(escape_markdown(str(error)))
@@ -473,10 +474,10 @@ def _more(view: RunView, visitor: str) -> None:
         open_on(entry.id, step, key="open", text=view.task.vocabulary.text(list(view.example.source)))
         with st.expander(f"Fork from step {step:,}", icon=":material/fork_right:", key="fork"):
             _fork(entry, view.settings, step, visitor)
-    if entry.state in ("running", "paused") and run_store.may_control(entry, visitor):
+    if entry.state in ("running", "paused") and visible_runs.may_control(entry, visitor):
         with st.expander("Change the learning rate", icon=":material/speed:", key="run_rate"):
             change_rate(entry, view.settings)
-    folder = run_store.store().folder_of(entry.id)
+    folder = visible_runs.store().folder_of(entry.id)
     with st.container(horizontal=True, gap="small"):
         if not entry.is_active and entry.state != "queued":
             again_button(entry, is_possible=bool(visitor) and entry.wanted != ELSEWHERE)
@@ -512,7 +513,7 @@ def _sample(view: RunView) -> None:
         return
     prompt = tuple((example.input_ids if example.target is None else example.tokens)[0].tolist())
     try:
-        written = snapshot_file(run_store.store().folder_of(run), step).stat().st_mtime_ns
+        written = snapshot_file(visible_runs.store().folder_of(run), step).stat().st_mtime_ns
         tokens = _continuation(run, step, written, prompt)
     except (XformerError, OSError):  # the run was resumed from an earlier step, which removes later snapshots
         return
@@ -524,7 +525,7 @@ def _sample(view: RunView) -> None:
 @st.cache_data(max_entries=256, show_spinner=False)
 def _continuation(run: str, step: int, written: int, prompt: tuple[int, ...]) -> tuple[int, ...]:
     """Return the sampled tokens; `written`, the modification time of the file, is part of the cache key."""
-    model = load(snapshot_file(run_store.store().folder_of(run), step)).model
+    model = load(snapshot_file(visible_runs.store().folder_of(run), step)).model
     draw = torch.Generator().manual_seed(0)
     sampling = Sampling(temperature=TEMPERATURE)
     steps = continue_text(model, prompt, SAMPLE_LENGTH, sampling=sampling, generator=draw)

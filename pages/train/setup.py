@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
-from pages.shared import models, run_commands, run_store, run_thumbnail
-from pages.shared.run_commands import Settings
-from pages.shared.text import escape_markdown
-from pages.shared.widgets import choose_unlinked, validate_text
+from pages.compute import models, run_commands, run_thumbnail, visible_runs
+from pages.compute.run_commands import Settings
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import choose_unlinked, validate_text
 from pages.train import form as form_of
 from pages.train.status import start_once, train_state
 from xformer.counting import n_parameters, parameters_by_part
@@ -76,7 +76,7 @@ def setup(visitor: str) -> None:
         _fill(FIRST[0])
     if reason := run_commands.why_not():
         st.info(reason, icon=":material/visibility:")
-    elif not run_store.is_open():
+    elif not visible_runs.is_open():
         st.caption(":material/group: Everyone on this server can watch your runs and open their weights.")
     with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="train_what"):
         group = choose_unlinked("What to train", GROUPS, "train_group", default=QUICK)
@@ -187,7 +187,7 @@ def _ask_plan(kind: str) -> Plan:
         return Plan()
     if kind == SWEEP:
         return _ask_sweep()
-    most = max(2, run_store.limits().models)
+    most = max(2, visible_runs.limits().models)
     look: dict[str, Any] = {"persist_state": "session", "width": 130}
     n = st.number_input("Seeds", 2, most, min(16, most), key="train_seeds", label_visibility="collapsed", **look)
     return Plan({"seed": range(int(n))})
@@ -286,7 +286,7 @@ def _checked(base: Preset, n: int) -> Preset | None:
     """Return the settings of the form; draw an error message and return None if they are invalid or too large."""
     try:
         settings = form_of.settings(base, FORM)
-        run_store.limits().check_size(settings, n_models=n)
+        visible_runs.limits().check_size(settings, n_models=n)
     except XformerError as error:
         icon = ":material/edit:" if isinstance(error, ConfigError) else ":material/block:"
         st.error(escape_markdown(str(error)), icon=icon)
@@ -316,7 +316,7 @@ def _summary(settings: Preset, device: str, plan: Plan) -> None:
 def known_runs() -> list[Entry]:
     """Return all runs, for time estimates; empty if the store cannot be read."""
     try:
-        return run_store.store().entries()
+        return visible_runs.store().entries()
     except RunStoreError:
         return []
 

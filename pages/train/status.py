@@ -14,11 +14,12 @@ import pandas as pd
 import streamlit as st
 
 from pages.components.players import put_at
-from pages.shared import link, run_commands, run_store
-from pages.shared.call import Call, script
-from pages.shared.layout import chart_spec
-from pages.shared.text import escape_markdown
-from pages.shared.widgets import warn_unknown
+from pages.compute import run_commands, visible_runs
+from pages.compute.call import Call, script
+from pages.controls.columns import chart_spec
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import warn_unknown
+from pages.state import link
 from xformer.errors import RunStoreError, XformerError
 from xformer.files import snapshot_steps
 from xformer.formatting import duration, percent
@@ -130,10 +131,10 @@ def shown_run(visitor: str) -> Entry | None:
         _follow_the_link(run)
     try:
         if state.run is None and visitor:
-            state.run = next((entry.id for entry in run_store.entries() if entry.owner == visitor), None)
+            state.run = next((entry.id for entry in visible_runs.entries() if entry.owner == visitor), None)
         if state.run in (None, NEW):
             return None
-        entry = run_store.entry(state.run)
+        entry = visible_runs.entry(state.run)
         if entry.deleted is None:
             return entry
         st.warning("This run was deleted. It can be restored on the Runs screen for an hour.")
@@ -145,7 +146,7 @@ def shown_run(visitor: str) -> Entry | None:
 
 def _follow_the_link(run: str) -> None:
     try:
-        train_state().run = run if run == NEW else run_store.entry(run).id
+        train_state().run = run if run == NEW else visible_runs.entry(run).id
     except RunStoreError:
         warn_unknown("run")
         return
@@ -164,7 +165,7 @@ def rows_so_far(entry: Entry) -> list[dict[str, Any]]:
     run, rows = state.rows
     if run != entry.id or (rows and rows[-1].get("step", 0) > entry.step):
         rows = []
-    rows.extend(run_store.store().rows(entry.id, rows[-1]["step"] if rows else -1))
+    rows.extend(visible_runs.store().rows(entry.id, rows[-1]["step"] if rows else -1))
     state.rows = (entry.id, rows)
     return rows
 
@@ -206,16 +207,16 @@ def status_sentence(entry: Entry, settings: Preset, visitor: str) -> str:
 def visibility_sentence(entry: Entry, visitor: str) -> str:
     """Return sentences on who can see and control a run, if that is not everyone."""
     words = ""
-    if entry.private and not run_store.is_open():
+    if entry.private and not visible_runs.is_open():
         words += " Only you can see it until you share it on the Runs screen."
-    if not run_store.may_control(entry, visitor):
+    if not visible_runs.may_control(entry, visitor):
         words += " It was started by someone else; you can only watch."
     return words
 
 
 def queue_position(entry: Entry) -> str:
     """Return the position of a run in the queue, in words."""
-    place = jobs.queue_position(entry.id, run_store.store().entries(), jobs.devices())
+    place = jobs.queue_position(entry.id, visible_runs.store().entries(), jobs.devices())
     return "it is next" if place == 0 else f"{place} {'run comes' if place == 1 else 'runs come'} before it"
 
 
@@ -283,7 +284,7 @@ def progress(entry: Entry, settings: Preset, visitor: str, rests_at: int | None)
 
 def _progress(run: str, settings: Preset, visitor: str, rests_at: int | None, drawn: str, has_picture: bool) -> None:
     try:
-        entry = run_store.entry(run)
+        entry = visible_runs.entry(run)
     except RunStoreError:  # the rest of the page shows the error
         return
     if entry.state != drawn or has_picture != _has_picture(run):  # the buttons change, or the first picture is ready
@@ -310,7 +311,7 @@ def tiles(found: Sequence[tuple[str, str]], width: int | Literal["stretch"] = "s
 
 
 def _has_picture(run: str) -> bool:
-    return bool(snapshot_steps(run_store.store().folder_of(run)))
+    return bool(snapshot_steps(visible_runs.store().folder_of(run)))
 
 
 def figures(entry: Entry, rows: Sequence[dict[str, Any]], shown: int | None, is_text: bool) -> list[tuple[str, str]]:
@@ -371,7 +372,7 @@ def new_run() -> None:
 def controls(entry: Entry, visitor: str) -> None:
     """Draw the buttons that control a run, for a visitor who may."""
     run, is_scored = entry.id, _scoring_progress(entry) is not None
-    if not run_store.may_control(entry, visitor):
+    if not visible_runs.may_control(entry, visitor):
         return
     is_ours = entry.wanted != ELSEWHERE  # another program can only be stopped
     has_steps = is_ours and entry.sweep is None

@@ -11,15 +11,15 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from pages.shared import run_store
-from pages.shared.call import Call
-from pages.shared.frame import picture
-from pages.shared.layout import headline, what_to_notice
-from pages.shared.link import address
-from pages.shared.picture import csv, figure_files, menu, toolbar
-from pages.shared.session import open_on
-from pages.shared.text import escape_markdown
-from pages.shared.widgets import choose_unlinked
+from pages.compute import visible_runs
+from pages.compute.call import Call
+from pages.compute.picture import csv, figure_files, menu, toolbar
+from pages.controls.columns import headline, what_to_notice
+from pages.controls.embed import picture
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import choose_unlinked
+from pages.state.link import address
+from pages.state.session import open_on
 from pages.train.status import (
     ACTIVE,
     BADGES,
@@ -66,8 +66,8 @@ def _live(run: str, visitor: str, moves: bool) -> None:
     if train_state().run not in (run, None):
         st.rerun()  # the visitor has chosen another run
     try:
-        entry = run_store.entry(run)
-        sweep = StoredSweep(run_store.store(), run)
+        entry = visible_runs.entry(run)
+        sweep = StoredSweep(visible_runs.store(), run)
     except XformerError as error:
         st.error(escape_markdown(str(error)))
         return
@@ -321,7 +321,7 @@ def _open(outcomes: pd.DataFrame, row: int | None) -> None:
     model = ended[0] if row is None else models[row]
     run = model["run"]
     st.text(model["member"])
-    if not (steps := run_store.steps_of(run) if run else []):
+    if not (steps := visible_runs.steps_of(run) if run else []):
         st.caption("It has no weights." if run else "It is still being trained.")
         return
     st.button("Its own timeline", icon=":material/movie:", on_click=show_run, args=(run,), key="sweep_open_film")

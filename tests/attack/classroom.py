@@ -21,7 +21,7 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.sync.client import ClientConnection, connect
 
-from pages.shared.serving.access import COOKIE
+from pages.server.access import COOKIE
 from tests.attack.strangers import Ground
 from tests.trials import Kind
 from xformer.classroom.messages import MAX_CHARACTERS

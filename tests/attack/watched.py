@@ -17,7 +17,7 @@ SLOW_SECONDS = 0.02
 
 def _watch() -> None:
     """Switch on the debug mode of the event loop, once the first websocket of a room tells which one it is."""
-    from pages.shared.serving.classroom import hub
+    from pages.classroom.routes import hub
 
     while hub.loop is None:
         time.sleep(0.05)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from pages.shared.text import WORD_JOINER
+from pages.controls.text import WORD_JOINER
 from tests.browser.cases import TYPED
 from tests.browser.conftest import Visiting
 from tests.browser.serving import launch, stop

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from pages.shared.serving.access import COOKIE
+from pages.server.access import COOKIE
 from tests.attack.visitor import Visitor
 from tests.browser.conftest import PATIENCE, Visiting
 from xformer.presets import preset

@@ -79,7 +79,7 @@ def test_late_or_early_addresses_from_streamlit_do_not_damage_the_history(app: s
     """Simulates a busy machine on a bare page with the script, which gets the addresses that Streamlit would send."""
     page = visit(app, "").page
     page.goto(f"{app}/_stcore/health")
-    page.add_script_tag(path="pages/shared/history.js")
+    page.add_script_tag(path="pages/state/history.js")
 
     def told(*links: str) -> None:
         page.evaluate("links => links.forEach(link => history.pushState({}, '', link))", links)

@@ -18,10 +18,10 @@ from streamlit.components.v2.component_manager import BidiComponentManager
 from streamlit.testing.v1 import AppTest, local_script_runner
 from streamlit.util import calc_hash
 
-from pages.shared import models, resources, run_store
-from pages.shared.byte_cache import shared
-from pages.shared.serving import access
-from pages.shared.text import WORD_JOINER
+from pages.compute import cached_runs, models, visible_runs
+from pages.compute.byte_cache import shared
+from pages.controls.text import WORD_JOINER
+from pages.server import access
 from tests.training.tiny import tiny_preset
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
@@ -37,7 +37,7 @@ def _once_for_all() -> Iterator[None]:
     A reconciler would outlive its test and start queued runs of later tests or of this machine.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_store, "start_reconciler", lambda: None)
+        patch.setattr(visible_runs, "start_reconciler", lambda: None)
         patch.setattr(access, "visitor_id", lambda: "0" * 32)  # no server has set one
         patch.setattr(models, "try_in_subprocess", lambda path: None)  # starts a process; tested in test_load.py
         rarely = SimpleNamespace(time=time.time, sleep=lambda seconds: time.sleep(10 * seconds))
@@ -85,7 +85,7 @@ def arrive(app: AppTest, page: str) -> None:
 def forget() -> None:
     """Clear all caches, because the models of a test may have the names of shipped ones."""
     shared.forget(lambda key: True)
-    resources._handles.clear()  # an uncollected handle would refer to the model folder of another test
+    cached_runs._handles.clear()  # an uncollected handle would refer to the model folder of another test
     st.cache_resource.clear()
     st.cache_data.clear()
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from pages.shared.byte_cache import ByteCache, budget, n_bytes
+from pages.compute.byte_cache import ByteCache, budget, n_bytes
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,6 @@ def test_budget_comes_from_the_environment_or_from_the_memory_of_the_machine(mon
     monkeypatch.setenv("XFORMER_MAX_MEMORY", "3")
     assert budget() == 3 * 1024**2
     for machine, nonsense, allowed in ((4, "", 1), (12, "much", 1.5), (512, "-1", 2), (4, "١", 1)):  # GiB
-        monkeypatch.setattr("pages.shared.byte_cache.machine_bytes", lambda machine=machine: machine * 1024**3)
+        monkeypatch.setattr("pages.compute.byte_cache.machine_bytes", lambda machine=machine: machine * 1024**3)
         monkeypatch.setenv("XFORMER_MAX_MEMORY", nonsense)
         assert budget() == allowed * 1024**3

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 import streamlit as st
 
-from pages.classroom import follow, present, stage
+from pages.classroom import follow, present, routes, stage
 from pages.classroom.follow import shown
 from pages.classroom.stage import link_of_state
-from pages.shared.serving import classroom
 from tests.pages.conftest import Open
 from xformer.classroom.messages import PageState
 from xformer.classroom.rooms import Question, Room, Rooms
@@ -28,7 +27,7 @@ def rooms(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Rooms:
     """The rooms of this test; the visitor is a lecturer."""
     for module in (follow, present, stage):
         monkeypatch.setattr(module, "visitor_id", lambda: LECTURER)
-    return classroom.rooms()
+    return routes.rooms()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import xformer
-from pages.shared.call import HEAD, Call, heads_from_1
+from pages.compute.call import HEAD, Call, heads_from_1
 from tests.pages.conftest import ROOT
 from xformer import viz
 from xformer.training.tables import metrics_csv, to_csv

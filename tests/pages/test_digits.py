@@ -9,7 +9,7 @@ import pytest
 from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
 
 import xformer
-from pages.shared import inputs
+from pages.state import inputs
 from tests.pages.conftest import ROOT, Open, text
 from xformer.analysis.images import misclassified, predict_test_images
 from xformer.formatting import percent

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from pages.shared.background_job import describe_estimates
+from pages.compute.background_job import describe_estimates
 
 
 def shown_text(estimated: Sequence[float], measured: Sequence[float | None]) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pages.shared import models
-from pages.shared.view import View
+from pages.compute import models
+from pages.state.view import View
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open, complaints, in_link
 from xformer.interventions import parse

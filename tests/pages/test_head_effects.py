@@ -39,7 +39,7 @@ def test_a_link_restores_the_measure(open_page: Open) -> None:
 def test_a_long_measurement_stops_early_and_can_be_resumed(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pages.attention.head_scores.AT_ONCE", 0.0)
     monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 12)
-    monkeypatch.setattr("pages.shared.background_job.LONG", 0.0)
+    monkeypatch.setattr("pages.compute.background_job.LONG", 0.0)
     app = open_page(PAGE, **LINK, without="loss")
     assert "heads measured. The other " in text(app)
     table = app.dataframe[0].value

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
+from pages.compute.background_job import follow
 from pages.home.more import _sentence
-from pages.shared.background_job import follow
 from tests.analysis.test_scoring import rows
 from tests.pages.conftest import ROOT, Open, complaints, components, strip_lanes, text
 from xformer import load, read

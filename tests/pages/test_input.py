@@ -9,8 +9,8 @@ import pytest
 
 import xformer
 from pages.components.controls import edit_sent
-from pages.shared import models
-from pages.shared.inputs import edited, kind_of
+from pages.compute import models
+from pages.state.inputs import edited, kind_of
 from tests.pages.conftest import Open, complaints, everything, plain
 from xformer import Checkpoint, Transformer, save
 from xformer.presets import preset

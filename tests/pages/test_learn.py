@@ -13,9 +13,9 @@ import xformer
 from pages.bug_lab import browse
 from pages.bug_lab.game import PLAYED, round_of
 from pages.bug_lab.lab import example_of, fitting_model, has_effect, readings
+from pages.compute import cached_runs
+from pages.controls.text import escape_markdown
 from pages.first_principles import steps
-from pages.shared import resources
-from pages.shared.text import escape_markdown
 from tests.pages.code_and_picture import assert_code_draws, assert_code_draws_what_is_shown, charts_shown, left_by
 from tests.pages.conftest import ROOT, Open, complaints, text
 from tests.training.tiny import tiny_preset
@@ -149,7 +149,7 @@ def test_the_model_step_shows_a_head_of_a_trained_model(open_page: Open) -> None
 
 
 def test_the_model_step_states_a_prediction_only_at_output_positions() -> None:
-    run = resources.run("reverse-decoder", (3, 7, 12))
+    run = cached_runs.run("reverse-decoder", (3, 7, 12))
     mixed = head_of(run, layer=0, head=0)
     for row, is_due in ((len(mixed.names) - 1, True), (0, False)):
         assert ("After all layers the model predicts" in steps.head_note(run, mixed, 0, 0, row)) == is_due

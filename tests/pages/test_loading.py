@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.shared import serving
+from pages.server import startup
 from tests.pages.conftest import ROOT
 
 DEADLINE = 60.0
@@ -21,8 +21,8 @@ DEADLINE = 60.0
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Simulate a process in which nothing is loaded yet; the list records the steps."""
     done: list[str] = []
-    monkeypatch.setattr(serving, "_loaded", threading.Event())
-    monkeypatch.setattr(serving, "freeze_objects", lambda: done.append("frozen"))
+    monkeypatch.setattr(startup, "_loaded", threading.Event())
+    monkeypatch.setattr(startup, "freeze_objects", lambda: done.append("frozen"))
     yield done
     for thread in threading.enumerate():
         if thread.name == "loading":
@@ -32,24 +32,24 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def page() -> None:
     import streamlit as st
 
-    from pages.shared import serving
+    from pages.server import startup
 
-    serving.wait_until_loaded()
+    startup.wait_until_loaded()
     st.text("drawn")
 
 
 def test_an_early_visitor_sees_a_message_while_loading(fresh: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on, seen = threading.Event(), threading.Event(), []
-    monkeypatch.setattr(serving, "_import", lambda: (begun.set(), go_on.wait(DEADLINE), fresh.append("imports")))
-    spinner = serving.st.spinner
+    monkeypatch.setattr(startup, "_import", lambda: (begun.set(), go_on.wait(DEADLINE), fresh.append("imports")))
+    spinner = startup.st.spinner
 
     def spin(text: str, **how: Any) -> Any:
         seen.append(text)
         go_on.set()
         return spinner(text, **how)
 
-    monkeypatch.setattr(serving.st, "spinner", spin)
-    serving.begin_loading()
+    monkeypatch.setattr(startup.st, "spinner", spin)
+    startup.begin_loading()
     assert begun.wait(DEADLINE)
     app = AppTest.from_function(page, default_timeout=DEADLINE).run()
     assert seen == ["This server has just started and is loading PyTorch."]
@@ -62,8 +62,8 @@ def test_an_early_visitor_sees_a_message_while_loading(fresh: list[str], monkeyp
 def test_server_starts_before_the_large_libraries_are_imported() -> None:
     code = """
 import sys
-from pages.shared import serving
-serving.begin_loading = lambda: None
+from pages.server import startup
+startup.begin_loading = lambda: None
 import app
 print(app.app is not None, *sorted({"torch", "altair", "transformers"} & set(sys.modules)))
 """

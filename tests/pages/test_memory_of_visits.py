@@ -15,8 +15,8 @@ import streamlit as st
 import torch
 
 from benchmarks.crowd import add_model
-from pages.shared import resources
-from pages.shared.byte_cache import n_bytes, shared
+from pages.compute import cached_runs
+from pages.compute.byte_cache import n_bytes, shared
 from tests.pages.conftest import Open
 from xformer.reading import Reading
 from xformer.viz.packing import pack
@@ -31,7 +31,7 @@ class Kept:
         self.downloads: dict[str, Callable[[], Any]] = {}
         self.fragments: list[Any] = []
         self.computed: list[weakref.ref[Any]] = []
-        run, fragment, download = resources._run, st.fragment, st.download_button
+        run, fragment, download = cached_runs._run, st.fragment, st.download_button
 
         def computing(*key: Any) -> Reading:
             reading = run(*key)
@@ -50,7 +50,7 @@ class Kept:
             self.downloads[key] = data
             return download(label, data, *given, key=key, **options)
 
-        monkeypatch.setattr(resources, "_run", computing)
+        monkeypatch.setattr(cached_runs, "_run", computing)
         monkeypatch.setattr(st, "fragment", keeping)
         monkeypatch.setattr(st, "download_button", offering)
 
@@ -82,7 +82,7 @@ def test_a_visit_holds_no_activations(kept: Kept, open_page: Open, runs: Path, m
 
 def test_a_shared_reading_behaves_like_the_reading(kept: Kept) -> None:
     key = ("reverse", (3, 7, 12), "as trained", "")
-    reading, again = resources.run(*key), resources.run(*key)
+    reading, again = cached_runs.run(*key), cached_runs.run(*key)
     assert reading is again
     assert isinstance(reading, Reading)
     assert n_bytes(reading) < 1_000
@@ -92,29 +92,29 @@ def test_a_shared_reading_behaves_like_the_reading(kept: Kept) -> None:
     assert kept.alive() == []  # the recipe is available without computing anything
     assert torch.equal(reading["encoder.0.attn.pattern"], pattern)
     assert type(reading.one(0)) is Reading
-    assert reading.predicted == resources.run(*key).predicted
+    assert reading.predicted == cached_runs.run(*key).predicted
 
 
 def test_a_failed_computation_releases_its_reserved_bytes(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, run = add_model(runs, 2, 50), resources._run
+    model, run = add_model(runs, 2, 50), cached_runs._run
     monkeypatch.setenv("XFORMER_MAX_MEMORY", "1")
-    monkeypatch.setattr(resources, "_admitted", weakref.WeakSet())
-    monkeypatch.setattr(resources, "_run", lambda *_: 1 // 0)
+    monkeypatch.setattr(cached_runs, "_admitted", weakref.WeakSet())
+    monkeypatch.setattr(cached_runs, "_run", lambda *_: 1 // 0)
     with pytest.raises(ZeroDivisionError):
-        resources.run(model, (3, 7, 12))
-    assert not resources._admitted
-    monkeypatch.setattr(resources, "_run", run)
-    assert resources.run(model, (3, 7, 12)).n_correct >= 0
+        cached_runs.run(model, (3, 7, 12))
+    assert not cached_runs._admitted
+    monkeypatch.setattr(cached_runs, "_run", run)
+    assert cached_runs.run(model, (3, 7, 12)).n_correct >= 0
 
 
 def test_a_script_run_waits_until_its_bytes_fit_into_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "_admitted", weakref.WeakSet())
+    monkeypatch.setattr(cached_runs, "_admitted", weakref.WeakSet())
     monkeypatch.setenv("XFORMER_MAX_MEMORY", "1")
-    others = [resources._ScriptRun()]
-    resources._admit(others[0], 1_000_000, seconds=0.0)
-    resources._admit(resources._ScriptRun(), 20_000, seconds=60.0)
-    resources._admit(resources._ScriptRun(), 100_000, seconds=0.1)  # exceeds the budget; admitted after the timeout
-    waiting = threading.Thread(target=resources._admit, args=(resources._ScriptRun(), 900_000, 60.0))
+    others = [cached_runs._ScriptRun()]
+    cached_runs._admit(others[0], 1_000_000, seconds=0.0)
+    cached_runs._admit(cached_runs._ScriptRun(), 20_000, seconds=60.0)
+    cached_runs._admit(cached_runs._ScriptRun(), 100_000, seconds=0.1)  # exceeds the budget; admitted after the timeout
+    waiting = threading.Thread(target=cached_runs._admit, args=(cached_runs._ScriptRun(), 900_000, 60.0))
     waiting.start()
     waiting.join(0.2)
     assert waiting.is_alive()

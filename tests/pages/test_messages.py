@@ -42,16 +42,16 @@ OURS = {
     "positions/panels.py": {"kind.title"},
     "runs/chosen.py": {"title", "words"},
     "runs/page.py": {"PRESETS[SHIPPED].title", "words"},
-    "shared/layout.py": {"text"},  # passed by callers, which are checked here too
-    "shared/picture.py": {"text"},
-    "shared/session.py": {
+    "controls/columns.py": {"text"},  # passed by callers, which are checked here too
+    "compute/picture.py": {"text"},
+    "state/session.py": {
         "name",
         "run_commands.why_not()",
         "title",
         "words",
     },  # a constant; of a known package, and of screens
-    "shared/view.py": {"label"},  # of buttons that change the run, escaped where it is created
-    "shared/widgets.py": {"label"},
+    "state/view.py": {"label"},  # of buttons that change the run, escaped where it is created
+    "controls/widgets.py": {"label"},
     "train/form.py": {"field.label", "words"},
     "train/run.py": {"CURVES[what].title", "title"},
     "train/setup.py": {"about", "reason", "title", "words"},  # of presets and sweeps; a constant

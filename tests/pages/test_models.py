@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pages.shared import models
+from pages.compute import models
 from tests.pages.conftest import Open, complaints, with_weights
 from tests.pages.test_runs import add
 from xformer.files import snapshot_file

@@ -11,8 +11,8 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
-from pages.shared import playlist
-from pages.shared.screens import screens
+from pages.state import playlist
+from pages.state.screens import screens
 from tests.pages.conftest import Open
 from xformer.playlist import FIRST, Item, Playlist
 

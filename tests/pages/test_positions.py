@@ -12,7 +12,7 @@ import torch
 
 import xformer
 from pages.positions.panels import moved_sentence, question
-from pages.shared.view import OFF
+from pages.state.view import OFF
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open, complaints, in_link, text
 from tests.training.tiny import tiny_model, tiny_task

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 import streamlit as st
 
-from pages.shared import run_commands, run_store
-from pages.shared.serving import access, classroom
+from pages.classroom import routes
+from pages.compute import run_commands, visible_runs
+from pages.server import access
 from tests.training.tiny import tiny_preset
 from xformer.errors import RunStoreError
 
@@ -21,21 +22,21 @@ def context(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     given = SimpleNamespace(is_embedded=False, headers={"Host": "localhost:8501"}, cookies=cookies)
     monkeypatch.setattr(st, "context", given)
     monkeypatch.setattr(access, "visitor_id", lambda: access.visitor_id_in(st.context.cookies))
-    monkeypatch.setattr(run_store, "is_script_thread", lambda: True)
+    monkeypatch.setattr(visible_runs, "is_script_thread", lambda: True)
     monkeypatch.setattr(st, "get_option", {"server.address": "127.0.0.1"}.get)
     monkeypatch.delenv("XFORMER_OPEN", raising=False)
     return given
 
 
 def test_on_a_local_server_every_command_is_allowed(context: SimpleNamespace) -> None:
-    assert run_store.is_open()
-    assert run_store.visitor() == run_store.HERE
+    assert visible_runs.is_open()
+    assert visible_runs.visitor() == visible_runs.LOCAL_SCOPE
 
 
 def test_a_server_behind_a_proxy_is_not_local(context: SimpleNamespace) -> None:
     context.headers["X-Forwarded-For"] = "203.0.113.9"
-    assert not run_store.is_open()
-    assert run_store.visitor() == "a" * 32
+    assert not visible_runs.is_open()
+    assert visible_runs.visitor() == "a" * 32
 
 
 @pytest.mark.parametrize("is_open", ["0", "1"])
@@ -43,31 +44,31 @@ def test_a_visitor_in_a_frame_or_without_the_cookie_can_only_watch(
     context: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, is_open: str
 ) -> None:
     monkeypatch.setenv("XFORMER_OPEN", is_open)
-    assert run_store.is_open() == (is_open == "1")
+    assert visible_runs.is_open() == (is_open == "1")
     for embedded, number in [(True, "a" * 32), *((False, bad) for bad in ("", "A" * 32, "a" * 31, "a" * 32 + "\n"))]:
         context.is_embedded, context.cookies["xformer_visitor"] = embedded, number
-        assert not run_store.is_open()
-        assert run_store.visitor() == ""
+        assert not visible_runs.is_open()
+        assert visible_runs.visitor() == ""
 
 
 def test_a_disconnected_visitor_has_no_permissions(context: SimpleNamespace) -> None:
     """A closed connection has neither headers nor cookies, so it is unknown whether it came through a proxy."""
     context.headers, context.cookies = {}, {}
-    assert not run_store.is_open()
+    assert not visible_runs.is_open()
 
 
 def test_a_folder_that_is_only_shown_is_not_changed(
     context: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, runs: Path
 ) -> None:
-    store, reconciled = run_store.store(), []
-    run = store.add(tiny_preset("encoder"), owner=run_store.HERE, private=True)
-    monkeypatch.setattr(run_store.jobs, "reconcile", reconciled.append)
-    run_store.reconcile(empties_bin=False)
+    store, reconciled = visible_runs.store(), []
+    run = store.add(tiny_preset("encoder"), owner=visible_runs.LOCAL_SCOPE, private=True)
+    monkeypatch.setattr(visible_runs.jobs, "reconcile", reconciled.append)
+    visible_runs.reconcile(empties_bin=False)
     assert len(reconciled) == 1
     monkeypatch.setenv("XFORMER_RUNS_READ_ONLY", "1")
-    run_store.reconcile(empties_bin=True)
+    visible_runs.reconcile(empties_bin=True)
     assert len(reconciled) == 1
-    assert [entry.id for entry in run_store.entries()] == [run], "its owner sees private runs"
+    assert [entry.id for entry in visible_runs.entries()] == [run], "its owner sees private runs"
     before = {file: file.read_bytes() for file in runs.rglob("*") if file.is_file()}
     commands = [
         lambda: run_commands.start(tiny_preset("encoder")), lambda: run_commands.again(run, "x"),
@@ -77,7 +78,7 @@ def test_a_folder_that_is_only_shown_is_not_changed(
     for command in commands:
         with pytest.raises(RunStoreError, match="only shows the runs"):
             command()
-    assert not classroom.rooms().file.is_relative_to(runs)
+    assert not routes.rooms().file.is_relative_to(runs)
     assert {file: file.read_bytes() for file in runs.rglob("*") if file.is_file()} == before
     context.headers["X-Forwarded-For"] = "203.0.113.9"
-    assert run_store.entries() == [], "a visitor through a proxy does not"
+    assert visible_runs.entries() == [], "a visitor through a proxy does not"

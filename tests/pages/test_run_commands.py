@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.shared import run_commands, run_store
-from pages.shared.serving import limits
+from pages.compute import run_commands, visible_runs
+from pages.server import limits
 from pages.train.setup import expected
 from tests.pages.conftest import Open, complaints, plain, with_weights
 from tests.pages.test_runs import RUNS, add, with_menu
@@ -32,7 +32,7 @@ def be(monkeypatch: pytest.MonkeyPatch) -> Be:
     monkeypatch.setattr("xformer.training.jobs.next_for", lambda *_: [])
 
     def be(visitor: str) -> None:
-        monkeypatch.setattr(run_store, "visitor", lambda: visitor)
+        monkeypatch.setattr(visible_runs, "visitor", lambda: visitor)
 
     return be
 

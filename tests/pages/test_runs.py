@@ -11,8 +11,8 @@ import pytest
 from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
 from streamlit.testing.v1 import AppTest
 
+from pages.controls.text import escape_markdown
 from pages.runs.chosen import run_notes
-from pages.shared.text import escape_markdown
 from tests.pages.conftest import Open, complaints, text, with_weights
 from tests.training.tiny import tiny_preset
 from xformer.presets import PRESETS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pages.shared.call import script
+from pages.compute.call import script
 from tests.pages.code_and_picture import left_by
 from tests.pages.conftest import Open, with_weights
 from xformer.training.run_store import RunStore

@@ -17,14 +17,14 @@ from streamlit.runtime.pages_manager import PagesManager
 from streamlit.runtime.uploaded_file_manager import UploadedFileRec
 from streamlit.testing.v1 import AppTest
 
-from pages.shared import streamlit_compat as compat
+from pages.controls import streamlit_compat as compat
 from tests.pages.conftest import ROOT, parsed
 
 
 def changed(item: str) -> str:
     """Return the message of a failing test."""
     return (
-        f"streamlit {st.__version__} changed something that {item} in pages/shared/streamlit_compat.py relies on; "
+        f"streamlit {st.__version__} changed something that {item} in pages/controls/streamlit_compat.py relies on; "
         f"it was verified for {compat.READ_IN}."
     )
 
@@ -34,7 +34,7 @@ def test_only_stop_raises_the_exception_that_the_app_catches(command: str) -> No
     def script(command: str) -> None:
         import streamlit as st
 
-        from pages.shared.streamlit_compat import StopScript
+        from pages.controls.streamlit_compat import StopScript
 
         caught = st.session_state.setdefault("caught", [])
         try:
@@ -54,7 +54,7 @@ def test_a_script_thread_is_distinguished_from_other_threads() -> None:
 
         import streamlit as st
 
-        from pages.shared.streamlit_compat import is_history_navigation, is_script_thread
+        from pages.controls.streamlit_compat import is_history_navigation, is_script_thread
 
         others: list[bool] = []
         thread = threading.Thread(target=lambda: others.append(is_script_thread()))
@@ -138,4 +138,4 @@ def test_no_other_module_uses_private_parts() -> None:
             modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             private = [name for name in modules if name.startswith("streamlit.") and name not in documented]
-            assert not private, f"{file} imports {private}; move it to pages/shared/streamlit_compat.py"
+            assert not private, f"{file} imports {private}; move it to pages/controls/streamlit_compat.py"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pages.shared.widgets import find_tokens
+from pages.controls.widgets import find_tokens
 from xformer.analysis.embeddings import cosine_matrix, cosines_with
 
 LABELS = ["the", "·Paris", "Paris", "·Parisian", "·in", "Par", "·a·b"]

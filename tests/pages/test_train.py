@@ -18,7 +18,7 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import StopException
 from streamlit.testing.v1 import AppTest
 
-from pages.shared.byte_cache import shared
+from pages.compute.byte_cache import shared
 from pages.train import form, status
 from pages.train.run import MAX_FRAMES, RunView, Timeline, finding
 from pages.train.setup import FIRST, OWN, expected, grouped, shipped_training, watchable
@@ -289,7 +289,7 @@ def test_too_large_an_input_shows_an_error(open_page: Open, runs: Path, monkeypa
     run, frame_of = finished(runs), Mock()
     monkeypatch.setattr("pages.train.run.frame_of", frame_of)
     for most, memory, phrase in ((10, "1024", "A timeline of 2 heads over"), (10**9, "0", "of memory")):
-        monkeypatch.setattr("pages.shared.run_thumbnail.MAX_CELLS", most)
+        monkeypatch.setattr("pages.compute.run_thumbnail.MAX_CELLS", most)
         monkeypatch.setenv("XFORMER_MAX_MEMORY", memory)
         app = open_page(PAGE, run=run)
         assert [phrase in plain(error.value) for error in app.error] == [True]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pages.shared.widgets import validate_text
+from pages.controls.widgets import validate_text
 from tests.pages.conftest import Open, complaints
 from xformer.errors import InputError
 

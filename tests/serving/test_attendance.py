@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from pages.shared import byte_cache
-from pages.shared.byte_cache import ByteCache
-from pages.shared.serving import limits
-from pages.shared.serving.limits import Attendance, resident_bytes
+from pages.compute import byte_cache
+from pages.compute.byte_cache import ByteCache
+from pages.server import limits
+from pages.server.limits import Attendance, resident_bytes
 
 
 def run_alone(coroutine: Coroutine[Any, Any, None]) -> None:

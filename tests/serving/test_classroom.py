@@ -17,10 +17,11 @@ from starlette.middleware import Middleware
 from starlette.testclient import TestClient, WebSocketTestSession
 from starlette.websockets import WebSocketDisconnect
 
-from pages.shared.serving import classroom, limits
-from pages.shared.serving.access import COOKIE, HostGuard, MessageGuard, SecurityHeaders, VisitorCookie
-from pages.shared.serving.classroom import ENDED, REFUSED, REMOVED, TABS_EACH, GuessLimiter, hub
-from pages.shared.serving.limits import ConnectionGuard
+from pages.classroom import routes
+from pages.classroom.routes import ENDED, REFUSED, REMOVED, TABS_EACH, GuessLimiter, hub
+from pages.server import limits
+from pages.server.access import COOKIE, HostGuard, MessageGuard, SecurityHeaders, VisitorCookie
+from pages.server.limits import ConnectionGuard
 from xformer.classroom import rooms as module
 from xformer.classroom.messages import MAX_CHARACTERS, PageState
 from xformer.classroom.rooms import Question, Room, Rooms
@@ -34,10 +35,10 @@ TRUTH = Question("choice", "Which?", options=("yes", "no"), shown={"model": "rev
 @pytest.fixture
 def rooms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rooms:
     monkeypatch.setenv("XFORMER_RUNS", str(tmp_path))
-    monkeypatch.setattr(classroom, "WRONG_SECONDS", 0)
-    monkeypatch.setattr(classroom, "OTHERS_SECONDS", 0.1)
-    monkeypatch.setattr(classroom, "guesses", GuessLimiter())
-    return classroom.rooms()
+    monkeypatch.setattr(routes, "WRONG_SECONDS", 0)
+    monkeypatch.setattr(routes, "OTHERS_SECONDS", 0.1)
+    monkeypatch.setattr(routes, "guesses", GuessLimiter())
+    return routes.rooms()
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def room(rooms: Rooms) -> Room:
 @pytest.fixture
 def client(rooms: Rooms) -> Iterator[TestClient]:
     guards = (SecurityHeaders, HostGuard, ConnectionGuard, VisitorCookie, MessageGuard)
-    app = Starlette(routes=classroom.routes(), middleware=[Middleware(guard) for guard in guards])
+    app = Starlette(routes=routes.routes(), middleware=[Middleware(guard) for guard in guards])
     with TestClient(app, base_url="http://localhost") as client:
         yield client
     hub.loop = None
@@ -241,8 +242,8 @@ def test_guesses_are_limited_but_joined_students_can_return(client: TestClient, 
     with join(client, room, visitor) as student:
         receive(student)
     answers = [client.get(f"/join/AAAA{a}{b}").status_code for a in "BCDEFG" for b in "BCDEFGH"]
-    assert answers[: classroom.GUESSES] == [404] * classroom.GUESSES
-    assert answers[classroom.GUESSES + 2 :] == [429] * (len(answers) - classroom.GUESSES - 2)
+    assert answers[: routes.GUESSES] == [404] * routes.GUESSES
+    assert answers[routes.GUESSES + 2 :] == [429] * (len(answers) - routes.GUESSES - 2)
     assert client.get(f"/join/{room.code}").status_code == 429, "a right code gets the same response"
     with join(client, room) as socket:
         assert closing_code(socket) == REFUSED
@@ -316,7 +317,7 @@ def test_half_of_a_surrogate_pair_is_replaced(client: TestClient, rooms: Rooms, 
 
 
 def test_only_steps_with_an_exercise_are_recorded(client: TestClient, rooms: Rooms, room: Room) -> None:
-    steps = classroom.exercises("masks")
+    steps = routes.exercises("masks")
     with join(client, room) as student:
         receive(student)
         for step in range(40):
@@ -333,7 +334,7 @@ def test_lecturer_receives_only_what_has_changed(client: TestClient, rooms: Room
     members = [rooms.join(room.id, f"{number:032}").id for number in range(50)]
     rooms.teach(room.id, "masks")
     for member in members:
-        rooms.work(member, "masks", classroom.exercises("masks")[0], 1, True)
+        rooms.work(member, "masks", routes.exercises("masks")[0], 1, True)
     with join(client, room, LECTURER, "/host") as host:
         assert len(receive(host, "host")["work"]["students"]) == 50
         rooms.rename(members[3], "Mia")
@@ -361,7 +362,7 @@ def test_database_is_never_used_on_the_event_loop(
     with join(client, room, LECTURER, "/host") as host, join(client, room) as student:
         receive(host, "host")
         receive(student)
-        step = classroom.exercises("masks")[0]
+        step = routes.exercises("masks")[0]
         for message in (
             {"type": "vote", "question": question, "round": 1, "answer": "0"}, {"type": "nickname", "name": "Mia"},
             {"type": "work", "lesson": "masks", "step": step, "tries": 1}, {"type": "state", "state": {"input": "1"}},
@@ -462,7 +463,7 @@ def test_one_address_can_neither_fill_a_room_nor_open_all_rooms(
 
 
 def test_browser_that_leaves_early_raises_no_error(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classroom, "WRONG_SECONDS", 0.05)
+    monkeypatch.setattr(routes, "WRONG_SECONDS", 0.05)
     for path in ("", "/host"):
         with join(client, "ZZZZZZ", path=path) as socket:
             socket.close()

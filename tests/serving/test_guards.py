@@ -10,8 +10,8 @@ import streamlit as st
 from starlette.types import Message, Receive, Scope, Send
 from streamlit.proto.BackMsg_pb2 import BackMsg
 
-from pages.shared.serving import access, limits
-from pages.shared.serving.access import (
+from pages.server import access, limits
+from pages.server.access import (
     ALLOWED,
     COOKIE,
     BasePathGuard,
@@ -24,7 +24,7 @@ from pages.shared.serving.access import (
     is_own,
     visitor_id_in,
 )
-from pages.shared.serving.limits import MB, ConnectionGuard, UploadGuard
+from pages.server.limits import MB, ConnectionGuard, UploadGuard
 from tests.serving.test_attendance import run_alone
 
 
@@ -354,7 +354,7 @@ def test_simultaneous_connections_from_one_address_are_limited(monkeypatch: pyte
 def test_ipv6_addresses_are_counted_by_network() -> None:
     assert limits.network("2001:db8::1%eth0") == limits.network("2001:db8::2") != limits.network("2001:db8:0:1::1")
     assert limits.network("::ffff:203.0.113.9") == "203.0.113.9"
-    assert limits.network("::1") == limits.network("127.0.0.1") == limits.network(None) == limits.HERE
+    assert limits.network("::1") == limits.network("127.0.0.1") == limits.network(None) == limits.THIS_MACHINE
 
 
 def page_cookies(cookie: str = "", accept: str = "text/html,*/*", **scope: Any) -> list[str]:

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages.shared.text import escape_markdown
+from pages.controls.text import escape_markdown
 from tests.browser.cases import TYPED
 
 st.title("What people type")

@@ -15,13 +15,14 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.classroom import follow
-from pages.shared import link, models, picture, resources, run_commands, run_store, screens
-from pages.shared.inputs import kind_of
-from pages.shared.link import keep_widget_value, take_parameter
-from pages.shared.picture import panel
-from pages.shared.text import escape_markdown
-from pages.shared.view import View, ask_mask, interventions_on, show_chips
-from pages.shared.widgets import file_box, warn_unknown
+from pages.compute import cached_runs, models, picture, run_commands, visible_runs
+from pages.compute.picture import panel
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import file_box, warn_unknown
+from pages.state import link, screens
+from pages.state.inputs import kind_of
+from pages.state.link import keep_widget_value, take_parameter
+from pages.state.view import View, ask_mask, interventions_on, show_chips
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.adapters.opening import Verification
 from xformer.disk_quota import megabytes
@@ -38,7 +39,7 @@ def open_sidebar(title: str, question: str) -> Opened:
     `Opened` draws the mask and the active changes, so that a screen can rerun only a part when they change.
     """
     st.title(f"{title} :small[:gray[{question}]]", anchor=False)
-    if not (models.shipped() or models.external_titles() or run_store.trained()):
+    if not (models.shipped() or models.external_titles() or visible_runs.trained()):
         st.info("There is no model here yet. Train the shipped ones with `make checkpoints`, then reload this page.")
         st.stop()
     apply_link()
@@ -117,8 +118,8 @@ def apply_link() -> None:
         is_known = name == "input" and wanted == st.session_state.get("window")
         if wanted is None or is_known:
             continue
-        if name == "mask" and wanted not in resources.MASKS:
-            warn_unknown(name, resources.MASKS)
+        if name == "mask" and wanted not in cached_runs.MASKS:
+            warn_unknown(name, cached_runs.MASKS)
         else:
             st.session_state[name] = wanted
 
@@ -166,7 +167,7 @@ def sidebar_selection() -> tuple[object, ...]:
 
 def ask_model() -> str:
     """Draw the model selector and return the name of the chosen model; for a run, with its step."""
-    runs = run_store.trained()
+    runs = visible_runs.trained()
     titles = {name: name for name in models.shipped()} | models.external_titles()
     titles |= {id: f"▸ {name}" for id, name in runs.items()}
     if (wanted := st.session_state.pop(WANTED, None)) is not None:
@@ -190,7 +191,9 @@ def ask_model() -> str:
         with st.popover("Open a model", icon=":material/folder_open:", type="tertiary", key="open_model"):
             open_model(choose_model)
         with st.popover("Open a file", icon=":material/upload_file:", type="tertiary", key="open_file"):
-            upload(run_store.visitor(), lambda taken: choose_model(f"{taken.run}@{taken.step}"), key="sidebar_upload")
+            upload(
+                visible_runs.visitor(), lambda taken: choose_model(f"{taken.run}@{taken.step}"), key="sidebar_upload"
+            )
     return model
 
 
@@ -219,7 +222,7 @@ def choose_model(name: str) -> bool:
 
 
 def _ask_step(run: str) -> int:
-    if len(steps := run_store.steps_of(run)) == 1:
+    if len(steps := visible_runs.steps_of(run)) == 1:
         return steps[0]
     if st.session_state.get("model_step_of") != run or st.session_state.get("model_step") not in steps:
         st.session_state["model_step"] = steps[-1]
@@ -337,7 +340,7 @@ def upload(visitor: str, then: Callable[[ImportResult], Any], *, key: str, recor
     if not visitor:
         st.caption(run_commands.why_not())
         return
-    if not run_store.is_open():
+    if not visible_runs.is_open():
         st.caption("Only you can see it until you share it with everyone on this server.")
 
     def take(content: bytes, file_name: str) -> str:

@@ -11,7 +11,7 @@ from torch import nn
 
 import xformer
 from tests.adapters.test_attachment import preserve_state
-from xformer import live_app
+from xformer import notebook_app
 from xformer.adapters import load
 from xformer.adapters.load import in_memory, titles_in_memory
 from xformer.errors import InputError
@@ -19,7 +19,7 @@ from xformer.errors import InputError
 
 @pytest.fixture(autouse=True)
 def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_app, "_served", lambda: "http://127.0.0.1:1")
+    monkeypatch.setattr(notebook_app, "_served", lambda: "http://127.0.0.1:1")
     monkeypatch.setattr(load, "_in_memory", {})
 
 

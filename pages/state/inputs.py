@@ -17,11 +17,12 @@ import pandas as pd
 import streamlit as st
 
 from pages.components.controls import Lane, digit_pad, drawn_on
-from pages.shared import frame, models, resources
-from pages.shared.byte_cache import cached
-from pages.shared.link import keep_widget_value
-from pages.shared.text import escape_markdown
-from pages.shared.widgets import file_box, validate_text
+from pages.compute import cached_runs, models
+from pages.compute.byte_cache import cached
+from pages.controls import embed
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import file_box, validate_text
+from pages.state.link import keep_widget_value
 from xformer.adapters import Input, ModelAdapter, own_task_model
 from xformer.adapters.huggingface_opening import CLASSES
 from xformer.adapters.inputs import SAMPLES, keep_upload, picture
@@ -76,12 +77,12 @@ class InputKind:
         try:
             whole = of.read(validate_text(st.session_state["input"], MAX_TYPED))
             source = of.truncate(whole)
-            resources.check_memory(model, source)
+            cached_runs.check_memory(model, source)
         except InputError as error:
             st.error(escape_markdown(str(error)), icon=":material/edit:")
-            frame.say(f"{error} Still showing the last input that could be read.")
+            embed.say(f"{error} Still showing the last input that could be read.")
             source = _last_good(adapter)
-            resources.check_memory(model, source)
+            cached_runs.check_memory(model, source)
             st.caption("Still showing the last input that could be read.")
             return source
         st.session_state["window"] = of.text(source) if len(source) < len(whole) else None
@@ -200,7 +201,7 @@ def prediction_lane(name: str, run: Reading, before: Lane | None = None) -> Lane
     )
 
 
-def lane_of(adapter: ModelAdapter, name: str, run: resources.Predictions, right: tuple[bool, ...] = ()) -> Lane:
+def lane_of(adapter: ModelAdapter, name: str, run: cached_runs.Predictions, right: tuple[bool, ...] = ()) -> Lane:
     """Return a lane of predicted tokens with their probabilities."""
     return Lane(name, tuple(adapter.token_labels[token] for token, _ in run), right, tuple(p for _, p in run))
 
@@ -331,7 +332,7 @@ class PictureKind(InputKind):
                     st.button(sample.capitalize(), width="stretch", key=f"picture_{sample}", **take)
         with st.expander("Upload a picture", icon=":material/upload:"):
             file_box("Your own picture", _PICTURE_TYPES, _MAX_MEGABYTES, _take, key="picture_file")
-        resources.check_memory(model, source)
+        cached_runs.check_memory(model, source)
         return source
 
     def read_rows(self, run: Reading) -> list[Lane]:
@@ -364,7 +365,7 @@ def _chosen(of: Input) -> tuple[tuple[int, ...], str]:
         return of.read(name), name
     except InputError as error:
         st.warning(escape_markdown(str(error)), icon=":material/link_off:")
-        frame.say(str(error))
+        embed.say(str(error))
         set_input(of.default)
         return of.read(of.default), of.default
 
@@ -421,7 +422,7 @@ class ImageKind(InputKind):
         _offer_examples(rule.examples(), "See what the model …")
         if remark := rule.remark(source):
             st.caption(f":material/info: {remark}")
-        resources.check_memory(model, source)
+        cached_runs.check_memory(model, source)
         return source
 
     def read_rows(self, run: Reading) -> list[Lane]:
@@ -451,7 +452,7 @@ class GivenKind(InputKind):
         set_input(adapter.input.default)
         st.caption(adapter.input.instruction)
         source = adapter.input.read("")
-        resources.check_memory(model, source)
+        cached_runs.check_memory(model, source)
         return source
 
 

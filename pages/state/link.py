@@ -2,7 +2,7 @@
 
 A screen starts from the parameters of the link and shares its own state:
 
-    panel = choose("panel", PANELS, "scores", "Panel")   # pages.shared.widgets: reads and writes its parameter
+    panel = choose("panel", PANELS, "scores", "Panel")   # pages.controls.widgets: reads and writes its parameter
     scale = take_parameter("scale")                      # "own" if it is in the link, only once; else None
     view.share(scale=scale)                              # or share({...}) on a screen without a view
 
@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from pages.shared.streamlit_compat import is_history_navigation
+from pages.controls.streamlit_compat import is_history_navigation
 
 _KEY = "link"
 

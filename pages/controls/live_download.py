@@ -7,11 +7,11 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import widgets
-from pages.shared.models import card_of_model
-from pages.shared.resources import MASKS
-from pages.shared.text import escape_markdown
-from pages.shared.view import View
+from pages.compute.cached_runs import MASKS
+from pages.compute.models import card_of_model
+from pages.controls import widgets
+from pages.controls.text import escape_markdown
+from pages.state.view import View
 from xformer.checkpoints import Checkpoint
 from xformer.errors import XformerError
 from xformer.live.export import check_exportable, live_page

@@ -9,12 +9,13 @@ import streamlit as st
 import torch
 
 from pages.components.controls import Editing, prediction_strip
-from pages.shared import frame, resources
-from pages.shared import link as link_of_screen
-from pages.shared.inputs import InputKind, follow_edit, kind_of
-from pages.shared.link import keep_widget_value
-from pages.shared.resources import RunKey
-from pages.shared.text import escape_markdown, explained
+from pages.compute import cached_runs
+from pages.compute.cached_runs import RunKey
+from pages.controls import embed
+from pages.controls.text import escape_markdown, explained
+from pages.state import link as link_of_screen
+from pages.state.inputs import InputKind, follow_edit, kind_of
+from pages.state.link import keep_widget_value
 from xformer.adapters import Input, ModelAdapter, TaskModel, own_model, own_task_model
 from xformer.analysis.embeddings import token_labels
 from xformer.config import ModelConfig
@@ -46,7 +47,7 @@ class View:
     @property
     def is_changed(self) -> bool:
         """Whether a mask or an intervention changes the run."""
-        return self.mask != resources.MASKS[0] or bool(self.interventions)
+        return self.mask != cached_runs.MASKS[0] or bool(self.interventions)
 
     @property
     def is_encoder_decoder(self) -> bool:
@@ -90,11 +91,11 @@ class View:
 
     def original(self) -> Reading:
         """Return the unchanged run on this input."""
-        return resources.run(*self.key(ORIGINAL))
+        return cached_runs.run(*self.key(ORIGINAL))
 
     def changed(self) -> Reading | None:
         """Return the run under the chosen mask and interventions; None if there are none."""
-        return resources.run(*self.key(self.change_summary())) if self.is_changed else None
+        return cached_runs.run(*self.key(self.change_summary())) if self.is_changed else None
 
     @property
     def compared(self) -> tuple[Reading, dict[str, Any]]:
@@ -104,7 +105,7 @@ class View:
 
     def runs(self) -> dict[str, Reading]:
         """Return the original and, if any, the changed run, by name."""
-        return {name: resources.run(*self.key(name)) for name in dict.fromkeys((ORIGINAL, self.shown))}
+        return {name: cached_runs.run(*self.key(name)) for name in dict.fromkeys((ORIGINAL, self.shown))}
 
     @property
     def shown(self) -> str:
@@ -112,9 +113,9 @@ class View:
         return self.change_summary() if self.is_changed else ORIGINAL
 
     def key(self, name: str) -> RunKey:
-        """Return the arguments of `resources.run` for the run of that name."""
+        """Return the arguments of `cached_runs.run` for the run of that name."""
         if name == ORIGINAL:
-            return self.model, self.source, resources.MASKS[0], ""
+            return self.model, self.source, cached_runs.MASKS[0], ""
         return self.model, self.source, self.mask, join(self.interventions)
 
     def longest_trained(self, stack: str | None = None) -> int:
@@ -129,7 +130,7 @@ class View:
     def change_summary(self) -> str:
         """Summarise the changes in a few words, for a lane or a legend."""
         n = len(self.interventions)
-        return " + ".join(resources.mask_words(self.mask) + ([f"{n} change{'s' if n > 1 else ''}"] if n else []))
+        return " + ".join(cached_runs.mask_words(self.mask) + ([f"{n} change{'s' if n > 1 else ''}"] if n else []))
 
     @property
     def link(self) -> dict[str, str]:
@@ -208,7 +209,7 @@ def interventions_on(shape: ModelShape) -> tuple[Intervention, ...]:
 
 
 def _use_own_mask() -> None:
-    st.session_state["mask"] = resources.MASKS[0]
+    st.session_state["mask"] = cached_runs.MASKS[0]
 
 
 def _clear_changes() -> None:
@@ -223,7 +224,7 @@ def show_chips(view: View) -> None:
         if not view.is_changed and not view.waiting:
             return
         st.markdown("**Changed:**", width="content")
-        for mask in resources.mask_words(view.mask):
+        for mask in cached_runs.mask_words(view.mask):
             st.button(mask, icon=":material/close:", on_click=_use_own_mask, key="chip_mask")
         for intervention in view.interventions:
             off: dict[str, Any] = {"on_click": toggle_intervention, "args": (intervention.text,)}
@@ -232,18 +233,18 @@ def show_chips(view: View) -> None:
             st.button(f"{view.name_of(intervention)} · not in this input", icon=":material/link_off:",
                       key=f"chip_{intervention.text}", on_click=toggle_intervention, args=(intervention.text,),
                       help="It is applied again when the input has these positions. Click to remove it.")  # fmt: skip
-        if len(view.interventions) + len(view.waiting) + (view.mask != resources.MASKS[0]) > 1:
+        if len(view.interventions) + len(view.waiting) + (view.mask != cached_runs.MASKS[0]) > 1:
             st.button("Undo all", on_click=_clear_changes, type="tertiary", key="chip_all")
 
 
 def ask_mask(shape: ModelShape) -> str:
-    """Draw the mask selector and return one of `resources.MASKS`."""
-    if shape.is_read_only or st.session_state.get("mask") not in resources.MASKS:
-        st.session_state["mask"] = resources.MASKS[0]
+    """Draw the mask selector and return one of `cached_runs.MASKS`."""
+    if shape.is_read_only or st.session_state.get("mask") not in cached_runs.MASKS:
+        st.session_state["mask"] = cached_runs.MASKS[0]
     keep_widget_value("mask")
     mask = st.segmented_control(
         "Attention mask",
-        resources.MASKS,
+        cached_runs.MASKS,
         required=True,
         key="mask",
         persist_state="session",
@@ -258,7 +259,7 @@ def ask_mask(shape: ModelShape) -> str:
 def prediction_panel(view: View) -> None:
     """Draw the lanes of tokens with the verdict at their right, or below them on a phone."""
     line = {"key": "prediction", "horizontal": True, "wrap": False, "vertical_alignment": "center", "gap": "medium"}
-    with frame.picture("strip"), st.container(**line):
+    with embed.picture("strip"), st.container(**line):
         lanes = view.kind.rows(view.original(), view.changed(), f"with {view.change_summary()}")
         prediction_strip(lanes, key="strip", width="content", editing=editing(view))
         _verdict(view)

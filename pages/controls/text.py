@@ -2,7 +2,7 @@
 
     st.markdown(escape_markdown(name))
     st.caption(text, help=explained(text))
-    what_to_notice(notes)                    # pages.shared.layout: adds the explanations itself
+    what_to_notice(notes)                    # pages.controls.columns: adds the explanations itself
 
 A backslash before each punctuation mark escapes Markdown syntax. Streamlit and GitHub Flavored Markdown also search the parsed
 text, which has no backslashes left, for URLs, `:streamlit:` and arrows. An invisible word joiner splits those.

@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import pandas as pd
 import streamlit as st
 
-from pages.shared.text import signed
+from pages.controls.text import signed
 from xformer.analysis.ablation import agreement
 from xformer.errors import XformerError
 from xformer.formatting import duration

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import streamlit as st
 
-from pages.shared.link import keep_widget_value, set_parameter, take_parameter
-from pages.shared.text import escape_markdown
+from pages.controls.text import escape_markdown
+from pages.state.link import keep_widget_value, set_parameter, take_parameter
 from xformer.errors import InputError, XformerError
 
 MAX_SHOWN = 24

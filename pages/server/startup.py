@@ -15,17 +15,10 @@ import streamlit as st
 from starlette.middleware import Middleware
 
 import __main__
-from pages.shared.serving.access import (
-    BasePathGuard,
-    HostGuard,
-    MessageGuard,
-    SecretGuard,
-    SecurityHeaders,
-    VisitorCookie,
-)
-from pages.shared.serving.classroom import routes
-from pages.shared.serving.limits import Attendance, ConnectionGuard, UploadGuard
-from pages.shared.streamlit_compat import freeze_objects, ignore_pages_folder, restore_main_module
+from pages.classroom.routes import routes
+from pages.controls.streamlit_compat import freeze_objects, ignore_pages_folder, restore_main_module
+from pages.server.access import BasePathGuard, HostGuard, MessageGuard, SecretGuard, SecurityHeaders, VisitorCookie
+from pages.server.limits import Attendance, ConnectionGuard, UploadGuard
 from xformer.installed import APP
 
 _loaded = threading.Event()
@@ -99,6 +92,8 @@ def load() -> None:
 
 def _import() -> None:
     from pages.classroom import stage  # noqa: F401
-    from pages.shared import frame, picture, playlist, resources, run_store, screens  # noqa: F401
+    from pages.compute import cached_runs, picture, visible_runs  # noqa: F401
+    from pages.controls import embed  # noqa: F401
+    from pages.state import playlist, screens  # noqa: F401
 
-    run_store.start_reconciler()
+    visible_runs.start_reconciler()

@@ -20,13 +20,13 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pages.shared.byte_cache import shared
-from pages.shared.call import Call, Draw, Shown, Source, code, script, tables
-from pages.shared.layout import chart_spec, is_dark, run_title
-from pages.shared.link import address
-from pages.shared.text import escape_markdown
-from pages.shared.view import ORIGINAL, View, name_of
-from pages.shared.widgets import download
+from pages.compute.byte_cache import shared
+from pages.compute.call import Call, Draw, Shown, Source, code, script, tables
+from pages.controls.columns import chart_spec, is_dark, run_title
+from pages.controls.text import escape_markdown
+from pages.controls.widgets import download
+from pages.state.link import address
+from pages.state.view import ORIGINAL, View, name_of
 from xformer.errors import UnavailableError
 from xformer.interventions import parse
 from xformer.layer_path import LayerPath, head_title, layer_title

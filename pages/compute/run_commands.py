@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pages.shared import run_store
-from pages.shared.serving import limits
-from pages.shared.widgets import validate_text
+from pages.compute import visible_runs
+from pages.controls.widgets import validate_text
+from pages.server import limits
 from xformer.disk_quota import is_read_only
 from xformer.errors import RunStoreError
 from xformer.integrations.health_archive import from_archive, is_archive
@@ -35,75 +35,75 @@ READ_ONLY = "This app only shows the runs of a folder. To train or change runs, 
 
 def why_not() -> str:
     """Return why this visitor can own nothing, or ""."""
-    return "" if run_store.visitor() else READ_ONLY if is_read_only() else NO_OWNER
+    return "" if visible_runs.visitor() else READ_ONLY if is_read_only() else NO_OWNER
 
 
 def start(settings: Preset, *, name: str = "", device: str = "auto", sweep: Settings = None) -> str:
     """Queue a run for the visitor and return its id; with `sweep`, a sweep of many models."""
     name = validate_text(name, MAX_NAME)
-    return _submit(jobs.submit, run_store.store(), settings, name=name, device=device, sweep=sweep)
+    return _submit(jobs.submit, visible_runs.store(), settings, name=name, device=device, sweep=sweep)
 
 
 def again(run: str, name: str) -> str:
     """Queue a run with the settings of an existing one and return its id. It is private if the original is."""
-    entry = run_store.entry(run)
+    entry = visible_runs.entry(run)
     settings = entry.settings()
     sweep = None if entry.sweep is None else entry.sweep["settings"]
     how: dict[str, Any] = {"name": name, "device": entry.wanted, "private": bool(entry.private), "sweep": sweep}
-    return _submit(jobs.submit, run_store.store(), settings, **how)
+    return _submit(jobs.submit, visible_runs.store(), settings, **how)
 
 
 def fork(run: str, step: int, settings: Preset, name: str) -> str:
     """Queue a run that starts with the weights of an existing one and return its id. It is private if the original is."""
-    entry = run_store.entry(run)
+    entry = visible_runs.entry(run)
     device = "auto" if entry.wanted == ELSEWHERE else entry.wanted
     how: dict[str, Any] = {"name": name, "device": device, "private": bool(entry.private)}
-    return _submit(jobs.fork, run_store.store(), run, step, settings, **how)
+    return _submit(jobs.fork, visible_runs.store(), run, step, settings, **how)
 
 
 def send(run: str, kind: str) -> None:
     """Send a command to the worker of a run: "pause", or one "step"."""
-    run_store.store().send(_own(run).id, kind)
+    visible_runs.store().send(_own(run).id, kind)
 
 
 def resume(run: str) -> None:
     """Resume a run."""
-    jobs.resume(run_store.store(), _own(run).id)
+    jobs.resume(visible_runs.store(), _own(run).id)
 
 
 def stop(run: str) -> None:
     """Stop a run, or remove it from the queue."""
-    jobs.stop(run_store.store(), _own(run).id)
+    jobs.stop(visible_runs.store(), _own(run).id)
 
 
 def change_rate(run: str, peak: float) -> None:
     """Change the peak learning rate of a run."""
-    jobs.change_rate(run_store.store(), _own(run).id, peak)
+    jobs.change_rate(visible_runs.store(), _own(run).id, peak)
 
 
 def rename(run: str, name: str) -> None:
     """Rename a run."""
-    run_store.store().rename(_own(run).id, validate_text(name, MAX_NAME))
+    visible_runs.store().rename(_own(run).id, validate_text(name, MAX_NAME))
 
 
 def tag(run: str, tags: list[str]) -> None:
     """Replace the tags of a run."""
-    run_store.store().tag(_own(run).id, tags)
+    visible_runs.store().tag(_own(run).id, tags)
 
 
 def share(run: str) -> None:
     """Make a private run visible to everyone on this server."""
-    run_store.store().share(_own(run).id)
+    visible_runs.store().share(_own(run).id)
 
 
 def delete(run: str) -> None:
     """Delete a run."""
-    run_store.store().delete(_own(run).id)
+    visible_runs.store().delete(_own(run).id)
 
 
 def undelete(run: str) -> None:
     """Restore a deleted run."""
-    run_store.store().undelete(_own(run).id)
+    visible_runs.store().undelete(_own(run).id)
 
 
 def take_file(content: bytes, file_name: str) -> ImportResult:
@@ -111,11 +111,11 @@ def take_file(content: bytes, file_name: str) -> ImportResult:
 
     On a server for several people the run is private until the visitor shares it.
     """
-    store, limits = run_store.store(), run_store.limits()
-    how: dict[str, Any] = {"owner": _visitor(), "limits": limits, "private": not run_store.is_open()}
+    store, limits = visible_runs.store(), visible_runs.limits()
+    how: dict[str, Any] = {"owner": _visitor(), "limits": limits, "private": not visible_runs.is_open()}
     if is_archive(content):
         return from_archive(store, content, **how)
-    return from_file(store, content, file_name=file_name, sees=run_store.may_see, **how)
+    return from_file(store, content, file_name=file_name, sees=visible_runs.may_see, **how)
 
 
 def keep_text(content: bytes) -> str:
@@ -133,13 +133,13 @@ def download_shakespeare() -> None:
 def _visitor() -> str:
     if reason := why_not():
         raise RunStoreError(reason)
-    return run_store.visitor()
+    return visible_runs.visitor()
 
 
 def _own(run: str) -> Entry:
     """Return a run that the visitor may control. Raises `RunStoreError` for other runs."""
-    visitor, entry = _visitor(), run_store.entry(run)
-    if not run_store.may_control(entry, visitor):
+    visitor, entry = _visitor(), visible_runs.entry(run)
+    if not visible_runs.may_control(entry, visitor):
         raise RunStoreError(f"The run “{entry.name}” was started by someone else, and only its owner can do that.")
     return entry
 
@@ -147,6 +147,6 @@ def _own(run: str) -> Entry:
 def _submit(how: Any, *arguments: Any, **more: Any) -> str:
     """Start a run for the visitor, and count it towards the limits of the visitor and of their address."""
     owner, address = _visitor(), limits.visitor_address()
-    run = how(*arguments, owner=owner, limits=run_store.limits(), also=limits.run_limit(address), **more)
+    run = how(*arguments, owner=owner, limits=visible_runs.limits(), also=limits.run_limit(address), **more)
     limits.count_run(address, run)
     return run

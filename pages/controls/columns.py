@@ -8,8 +8,8 @@ from typing import Any
 import altair as alt
 import streamlit as st
 
-from pages.shared.text import explained, words_in
-from pages.shared.view import ORIGINAL
+from pages.controls.text import explained, words_in
+from pages.state.view import ORIGINAL
 
 WIDE = 8
 """Maximum number of positions for which two charts are drawn side by side."""

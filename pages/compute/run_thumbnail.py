@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from pages.shared import models, run_store
-from pages.shared.byte_cache import budget
-from pages.shared.layout import is_dark
+from pages.compute import models, visible_runs
+from pages.compute.byte_cache import budget
+from pages.controls.columns import is_dark
 from xformer import Transformer, load
 from xformer.adapters import TaskModel
 from xformer.analysis.training_runs import thinned
@@ -67,12 +67,12 @@ def draw_shipped(name: str) -> None:
 
 def draw_run(entry: Entry, rows: Sequence[Mapping[str, Any]]) -> bool:
     """Draw the thumbnail of a run at its latest step; return False if it has no weights or record that can be drawn."""
-    folder = run_store.store().folder_of(entry.id)
+    folder = visible_runs.store().folder_of(entry.id)
     try:
         if HealthRecord.is_in(folder):
             path = next(reversed(probe_files(folder)), folder)
             return _show(_drawn_record(path, path.stat().st_mtime_ns, is_dark(), _loss(rows)))
-        if not (steps := run_store.steps_of(entry.id)):
+        if not (steps := visible_runs.steps_of(entry.id)):
             return False
         file = snapshot_file(folder, steps[-1])
         path = file if file.exists() else folder

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import pandas as pd
 
-from pages.shared.layout import is_dark
-from pages.shared.models import RUNS
-from pages.shared.view import ORIGINAL
+from pages.compute.models import RUNS
+from pages.controls.columns import is_dark
+from pages.state.view import ORIGINAL
 from xformer import analysis
 from xformer.reading import Reading, Recipe
 

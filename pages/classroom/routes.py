@@ -27,8 +27,8 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from pages.shared.serving.access import base_path, visitor_id_in
-from pages.shared.serving.limits import admit_student, client_address
+from pages.server.access import base_path, visitor_id_in
+from pages.server.limits import admit_student, client_address
 from xformer.classroom.messages import MAX_CHARACTERS, Forget, Nickname, Offer, Vote, Work, parse
 from xformer.classroom.rooms import Room, RoomEndedError, Rooms, normalised
 from xformer.disk_quota import rooms_folder
@@ -340,8 +340,8 @@ async def _model(request: Request, room: Room) -> Response:
 
 def _packed(name: str) -> bytes:
     """Return a model as packed by `xformer.live`, computed once for all students."""
-    from pages.shared.byte_cache import shared
-    from pages.shared.models import path_of
+    from pages.compute.byte_cache import shared
+    from pages.compute.models import path_of
     from xformer.live.export import opened, pack_model
 
     def make() -> bytes:

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from pages.shared.background_job import Step
-from pages.shared.byte_cache import budget, shared
-from pages.shared.models import adapter, shown_path
-from pages.shared.streamlit_compat import is_script_thread
+from pages.compute.background_job import Step
+from pages.compute.byte_cache import budget, shared
+from pages.compute.models import adapter, shown_path
+from pages.controls.streamlit_compat import is_script_thread
 from xformer import decoding, edits
 from xformer.adapters import ModelAdapter
 from xformer.decoding import Sampling

@@ -16,9 +16,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pages.shared import run_store
-from pages.shared.byte_cache import cached, shared
-from pages.shared.run_store import steps_of
+from pages.compute import visible_runs
+from pages.compute.byte_cache import cached, shared
+from pages.compute.visible_runs import steps_of
 from xformer import Checkpoint, load
 from xformer.adapters import ModelAdapter, TaskModel
 from xformer.adapters.huggingface import HuggingFaceModel
@@ -141,7 +141,7 @@ def _look_up(name: str) -> tuple[str | None, str | None]:
         return None, _why_not_external(name)
     run, step = asked
     try:
-        entry, steps = run_store.entry(run), steps_of(run)
+        entry, steps = visible_runs.entry(run), steps_of(run)
     except RunStoreError as error:
         return None, str(error)
     if entry.deleted is not None:
@@ -188,7 +188,7 @@ def path_of(name: str) -> Path:
     if asked is None:
         return FOLDER / name
     run, step = asked
-    folder = run_store.store().folder_of(run)
+    folder = visible_runs.store().folder_of(run)
     file = snapshot_file(folder, step or 0)
     return file if step is not None and file.exists() else folder
 
@@ -226,7 +226,7 @@ def title_of(name: str) -> str:
     if asked is None:
         return name if name in shipped() else external_titles().get(name, name)
     try:
-        return f"{run_store.entry(asked[0]).name}, step {asked[1]:,}"
+        return f"{visible_runs.entry(asked[0]).name}, step {asked[1]:,}"
     except RunStoreError:
         return name
 
@@ -235,7 +235,7 @@ def usable(name: str) -> str | None:
     """Return why a model cannot be shown to the visitor; None if it can."""
     try:
         if (asked := run_and_step(name)) is not None:
-            run_store.entry(asked[0])
+            visible_runs.entry(asked[0])
         adapter(name)
     except UnavailableError as error:
         return str(error)
@@ -253,9 +253,9 @@ def card_of_model(name: str) -> dict[str, Any]:
     if asked is None:
         return valid_fields(checkpoint(name).card) if name in shipped() else {}
     try:
-        entry = run_store.entry(asked[0])
+        entry = visible_runs.entry(asked[0])
         step = entry.step if asked[1] is None else asked[1]
-        rows = [row for row in run_store.store().rows(entry.id) if row["step"] <= step]
+        rows = [row for row in visible_runs.store().rows(entry.id) if row["step"] <= step]
     except RunStoreError:
         return {}
     found = card_of(entry, rows, step) | {"about": f"Step {step:,} of the run “{entry.name}”. {entry.about}".rstrip()}
@@ -276,7 +276,7 @@ def shown_path(name: str) -> str:
             return f"{MODELS}/{name.removeprefix(PREFIX)}"
         return (MODELS / path.relative_to(folder)).as_posix()
     path = path_of(name)
-    for folder, shown in ((ROOT, Path()), (run_store.store().folder, RUNS)):
+    for folder, shown in ((ROOT, Path()), (visible_runs.store().folder, RUNS)):
         if path.is_relative_to(folder):
             return (shown / path.relative_to(folder)).as_posix()
     return str(path)

@@ -77,7 +77,7 @@ def show(
         raise InputError(f"{name} can be shown only with the inputs of a call; pass them: show(model, x).")
     adapter = adapter_of(model, inputs, tokenizer)
     typed, base = _typed(adapter, inputs), _served()
-    is_external, screens = isinstance(adapter, HuggingFaceModel), "pages.shared.models"
+    is_external, screens = isinstance(adapter, HuggingFaceModel), "pages.compute.models"
     if is_external and (why := import_module(screens).unsupported_reason(adapter)):
         raise InputError(why)
     usual = type(model).__name__ if isinstance(model, nn.Module) else adapter.name
@@ -129,7 +129,7 @@ def _start() -> str:
         raise InputError("Another package called `pages` hides the screens of the app; start Python without it.")
     import uvicorn
 
-    app = import_module("pages.shared.serving").guest_app(_SECRET)
+    app = import_module("pages.server.startup").guest_app(_SECRET)
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None))
     thread = threading.Thread(target=server.run, name="xformer app", daemon=True)
     thread.start()

@@ -12,8 +12,9 @@ import streamlit as st
 
 from pages.components import event_data, parse_index
 from pages.components.controls import playlist
-from pages.shared import frame, link, screens
-from pages.shared.text import escape_markdown
+from pages.controls import embed
+from pages.controls.text import escape_markdown
+from pages.state import link, screens
 from xformer.errors import InputError, XformerError
 from xformer.playlist import FIRST, Item, Playlist, load, parse, shipped
 
@@ -22,7 +23,7 @@ _KEY, _GO, _ANSWER = "playlist_views", "playlist_go", "playlist_answer"
 
 def begin(name: str) -> None:
     """Call before the screen `name` runs: open the requested view, and draw the playlist."""
-    if frame.is_framed():
+    if embed.is_framed():
         return
     wanted = st.session_state.get(_GO, {})
     if (asked := wanted.pop("link", None)) is not None:

@@ -16,13 +16,13 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.components.controls import copy_address
-from pages.shared.screens import Screen
-from pages.shared.text import escape_markdown
+from pages.controls.text import escape_markdown
+from pages.state.screens import Screen
 
 ALONE = "picture"
 """The value of `panel` in the link of a frame that shows no panel below the picture."""
 _MESSAGES = "frame_messages_here"
-_STYLE = Path(__file__).parent / "frame.css"
+_STYLE = Path(__file__).parent / "embed.css"
 
 
 def is_framed() -> bool:

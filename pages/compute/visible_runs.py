@@ -17,12 +17,12 @@ from contextlib import suppress
 
 import streamlit as st
 
-from pages.shared.byte_cache import shared
-from pages.shared.serving import access
-from pages.shared.serving.access import is_forwarded, is_local_only
-from pages.shared.serving.classroom import rooms
-from pages.shared.streamlit_compat import is_script_thread
-from pages.shared.text import escape_markdown
+from pages.classroom.routes import rooms
+from pages.compute.byte_cache import shared
+from pages.controls.streamlit_compat import is_script_thread
+from pages.controls.text import escape_markdown
+from pages.server import access
+from pages.server.access import is_forwarded, is_local_only
 from xformer.checkpoints import FILE
 from xformer.disk_quota import is_read_only, runs_folder
 from xformer.errors import ConfigError, RunStoreError, XformerError
@@ -33,7 +33,7 @@ from xformer.training.executors.relay import Status
 from xformer.training.limits import Limits
 from xformer.training.run_store import RunStore, no_such_run
 
-HERE = "here"
+LOCAL_SCOPE = "here"
 """The owner of all runs in open mode."""
 RECONCILE_SECONDS = 1.0
 """Seconds between two checks of the queue."""
@@ -72,7 +72,7 @@ def _is_open() -> bool:
 def visitor() -> str:
     """Return the visitor's id, which owns the runs that they start; empty for a visitor who cannot own runs."""
     if is_open():
-        return HERE
+        return LOCAL_SCOPE
     return "" if is_read_only() or _is_onlooker() else access.visitor_id()
 
 

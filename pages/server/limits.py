@@ -24,12 +24,12 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pages.shared.serving.access import Guard, is_classroom_websocket
-from pages.shared.streamlit_compat import uploaded_sizes
+from pages.controls.streamlit_compat import uploaded_sizes
+from pages.server.access import Guard, is_classroom_websocket
 from xformer.errors import ClassroomError, RunStoreError
 from xformer.training.entry import Entry
 
-HERE = "this machine"
+THIS_MACHINE = "this machine"
 MB = 1024**2
 UPLOAD_PATH = "/_stcore/upload_file/"
 FILES_EACH = 16
@@ -63,16 +63,16 @@ def visitor_address() -> str:
 
 
 def network(address: str | None) -> str:
-    """Normalise an address for counting: of IPv6 the first 64 bits, since clients choose the other 64; loopback is `HERE`."""
+    """Normalise an address for counting: IPv6 to its first 64 bits (clients choose the others), loopback to `THIS_MACHINE`."""
     try:
         found = ipaddress.ip_address((address or "").partition("%")[0])
     except ValueError:
-        return address or HERE
+        return address or THIS_MACHINE
     if isinstance(found, ipaddress.IPv6Address):
         if found.ipv4_mapped is None:
-            return HERE if found.is_loopback else str(ipaddress.ip_network((found, 64), strict=False))
+            return THIS_MACHINE if found.is_loopback else str(ipaddress.ip_network((found, 64), strict=False))
         found = found.ipv4_mapped
-    return HERE if found.is_loopback else str(found)
+    return THIS_MACHINE if found.is_loopback else str(found)
 
 
 def run_limit(address: str) -> Callable[[Sequence[Entry]], None]:
@@ -253,7 +253,7 @@ class Attendance(Guard):
 
 
 def _free_memory(visitors: int) -> None:
-    from pages.shared.byte_cache import UNUSED_SECONDS, shared  # imports torch, which the server starts without
+    from pages.compute.byte_cache import UNUSED_SECONDS, shared  # imports torch, which the server starts without
 
     shared.recount()
     shared.sweep(unused=UNUSED_SECONDS if visitors else -1.0)

@@ -1,0 +1,1 @@
+"""What all visitors share: models, runs, caches and pictures."""

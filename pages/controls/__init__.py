@@ -1,0 +1,1 @@
+"""Parts of a page: widgets, text, embedding, and Streamlit's undocumented parts."""

@@ -1,0 +1,1 @@
+"""The server: guards, limits, access and start-up."""

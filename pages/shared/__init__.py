@@ -1,1 +1,0 @@
-"""Streamlit code shared by the screens: session state, caches and components."""
