@@ -120,7 +120,7 @@ def test_kind_of_a_message_is_parsed() -> None:
 
 
 def test_every_class_and_test_id_in_the_style_sheets_exists_in_the_frontend() -> None:
-    styles = [(ROOT / "pages" / "shared" / name).read_text(encoding="utf-8") for name in ("page.css", "frame.css")]
+    styles = [(ROOT / "pages" / "controls" / name).read_text(encoding="utf-8") for name in ("page.css", "embed.css")]
     names = set(re.findall(r"(?<=data-testid=\")\w+|(?<=\.)st[A-Z]\w+", "".join(styles)))
     frontend = "".join(file.read_text(encoding="utf-8") for file in (Path(st.__file__).parent / "static").rglob("*.js"))
     assert len(names) > 5
