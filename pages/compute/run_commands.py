@@ -19,7 +19,7 @@ from xformer.presets import Preset
 from xformer.tasks import texts
 from xformer.training import jobs
 from xformer.training.card import ImportResult, from_file
-from xformer.training.entry import ELSEWHERE, Entry
+from xformer.training.run_record import ELSEWHERE, RunRecord
 
 Settings = Mapping[str, Sequence[Any]] | None
 """The swept settings; None for one model."""
@@ -136,7 +136,7 @@ def _visitor() -> str:
     return visible_runs.visitor()
 
 
-def _own(run: str) -> Entry:
+def _own(run: str) -> RunRecord:
     """Return a run that the visitor may control. Raises `RunStoreError` for other runs."""
     visitor, entry = _visitor(), visible_runs.entry(run)
     if not visible_runs.may_control(entry, visitor):

@@ -25,7 +25,7 @@ from xformer.memory import check_fits
 from xformer.reading import Reading
 from xformer.tasks import Task
 from xformer.tasks.task import Example
-from xformer.training.entry import Entry
+from xformer.training.run_record import RunRecord
 from xformer.viz.timeline import Frame, TimelineLayer, head_to_enlarge, layers_of, timeline_frame
 from xformer.viz.training_runs import THUMBNAIL_WIDE, thumbnail
 
@@ -65,7 +65,7 @@ def draw_shipped(name: str) -> None:
         _show(_drawn(file.parent, file.stat().st_mtime_ns, is_dark(), None))
 
 
-def draw_run(entry: Entry, rows: Sequence[Mapping[str, Any]]) -> bool:
+def draw_run(entry: RunRecord, rows: Sequence[Mapping[str, Any]]) -> bool:
     """Draw the thumbnail of a run at its latest step; return False if it has no weights or record that can be drawn."""
     folder = visible_runs.store().folder_of(entry.id)
     try:

@@ -28,9 +28,9 @@ from xformer.disk_quota import is_read_only, runs_folder
 from xformer.errors import ConfigError, RunStoreError, XformerError
 from xformer.files import snapshot_steps
 from xformer.training import executors, jobs, liveness
-from xformer.training.entry import Entry
 from xformer.training.executors.relay import Status
 from xformer.training.limits import Limits
+from xformer.training.run_record import RunRecord
 from xformer.training.run_store import RunStore, no_such_run
 
 LOCAL_SCOPE = "here"
@@ -81,17 +81,17 @@ def _is_onlooker() -> bool:
     return is_script_thread() and (bool(st.context.is_embedded) or not access.visitor_id())
 
 
-def may_control(entry: Entry, visitor: str) -> bool:
+def may_control(entry: RunRecord, visitor: str) -> bool:
     """Whether a visitor may control a run."""
     return is_open() or (bool(visitor) and entry.owner == visitor)
 
 
-def may_see(entry: Entry) -> bool:
+def may_see(entry: RunRecord) -> bool:
     """Whether the visitor may see a run: everyone may, unless it is private."""
     return not entry.private or may_control(entry, visitor()) or (is_read_only() and _is_open())
 
 
-def entries(*, deleted: bool = False) -> list[Entry]:
+def entries(*, deleted: bool = False) -> list[RunRecord]:
     """Return the runs that the visitor may see, the latest first, with the current state of their processes.
 
     Raises `RunStoreError` if the run store cannot be read.
@@ -99,7 +99,7 @@ def entries(*, deleted: bool = False) -> list[Entry]:
     return [liveness.with_process_state(store(), entry) for entry in store().entries(deleted=deleted) if may_see(entry)]
 
 
-def entry(run: str) -> Entry:
+def entry(run: str) -> RunRecord:
     """Return a run with the current state of its process.
 
     Raises `RunStoreError`, with the same message for a run that does not exist and one that the visitor may not see.
@@ -110,7 +110,7 @@ def entry(run: str) -> Entry:
     return liveness.with_process_state(store(), found)
 
 
-def labels(entries: Sequence[Entry]) -> dict[str, str]:
+def labels(entries: Sequence[RunRecord]) -> dict[str, str]:
     """Return the display name of each run by id; runs with the same name get the start of their ids as a suffix."""
     names = [run.name for run in entries]
     return {run.id: run.name if names.count(run.name) == 1 else f"{run.name} · {run.id[:4]}" for run in entries}

@@ -26,8 +26,8 @@ from xformer.integrations.health_alarms import Alarm
 from xformer.integrations.health_archive import to_archive
 from xformer.integrations.health_record import HealthRecord
 from xformer.training.card import to_file
-from xformer.training.entry import DAMAGED, ELSEWHERE, RESUMABLE, Entry
 from xformer.training.limits import n_models
+from xformer.training.run_record import DAMAGED, ELSEWHERE, RESUMABLE, RunRecord
 from xformer.training.run_store import exact_match, has_no_answer
 from xformer.training.tables import REPORTING, event_files, flat, folder_name, metrics_csv
 from xformer.viz.theme import head_hue
@@ -104,7 +104,7 @@ def runs_state() -> RunsState:
     return st.session_state.setdefault("runs_state", RunsState())
 
 
-def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Rows]) -> dict[str, str]:
+def curves_panel(entries: Sequence[RunRecord], rows: Mapping[str, Rows]) -> dict[str, str]:
     """Draw the curves of the chosen runs; return their link parameters."""
     entries = entries[:MAX_DRAWN]
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
@@ -144,7 +144,7 @@ def _ask_look() -> tuple[str, str, float]:
     return x, scale, smoothing
 
 
-def _drawn(entry: Entry, row: dict[str, Any]) -> dict[str, Any]:
+def _drawn(entry: RunRecord, row: dict[str, Any]) -> dict[str, Any]:
     """Return a report, without the exact match if the task is a text."""
     return {name: value for name, value in row.items() if name != FIRST[0]} if has_no_answer(entry) else row
 
@@ -166,7 +166,7 @@ def _ask_metrics() -> list[str]:
     return [name for name in METRICS if name in chosen]
 
 
-def run_panel(entry: Entry, entries: Sequence[Entry], all_entries: Sequence[Entry], visitor: str) -> None:
+def run_panel(entry: RunRecord, entries: Sequence[RunRecord], all_entries: Sequence[RunRecord], visitor: str) -> None:
     """Draw the name, tags and status of a run, and the actions on it; metrics can be downloaded for all `entries`."""
     is_mine = visible_runs.may_control(entry, visitor)
     screens.link("train", "Watch it train", "movie", run=entry.id)
@@ -180,7 +180,7 @@ def run_panel(entry: Entry, entries: Sequence[Entry], all_entries: Sequence[Entr
     st.button("Delete", on_click=delete, help=help, key=f"runs_delete_{entry.id}", **look)
 
 
-def _name_and_tags(entry: Entry, is_mine: bool, every_tag: Sequence[str]) -> None:
+def _name_and_tags(entry: RunRecord, is_mine: bool, every_tag: Sequence[str]) -> None:
     name, tags = f"runs_name_{entry.id}", f"runs_tags_{entry.id}"
     for key, value in ((name, entry.name), (tags, entry.tags)):
         if st.session_state.get(f"{key}_was") != value:  # changed elsewhere
@@ -204,7 +204,7 @@ def _name_and_tags(entry: Entry, is_mine: bool, every_tag: Sequence[str]) -> Non
     )
 
 
-def _status(entry: Entry, is_mine: bool) -> None:
+def _status(entry: RunRecord, is_mine: bool) -> None:
     of = f" of {entry.train['steps']:,}" if "steps" in entry.train else ""  # missing in a damaged entry
     device = "" if entry.device in (None, ELSEWHERE) else f" on {entry.device}"
     device += f" of {escape_markdown(entry.node)}" if device and entry.node else ""
@@ -232,7 +232,9 @@ def _command(command: Callable[..., object], *arguments: Any) -> None:
     runs_state().attempt(lambda: command(*arguments))
 
 
-def _actions(entry: Entry, entries: Sequence[Entry], names: dict[str, str], is_mine: bool, visitor: str) -> None:
+def _actions(
+    entry: RunRecord, entries: Sequence[RunRecord], names: dict[str, str], is_mine: bool, visitor: str
+) -> None:
     run = entry.id
     if entry.wanted == ELSEWHERE:  # only the program that started a run can continue it
         with st.popover("Download", width="stretch"):
@@ -251,7 +253,7 @@ def _actions(entry: Entry, entries: Sequence[Entry], names: dict[str, str], is_m
         _downloads(entry, entries, names)
 
 
-def _open_on(entry: Entry) -> None:
+def _open_on(entry: RunRecord) -> None:
     """Draw buttons that open the latest step of the run on other screens; the Train screen can open any step."""
     steps, is_ours = visible_runs.steps_of(entry.id), entry.wanted != ELSEWHERE
     if not steps:
@@ -265,13 +267,13 @@ def _open_on(entry: Entry) -> None:
         open_on(entry.id, steps[-1], key=f"runs_open_{entry.id}")
 
 
-def alarms_words(entry: Entry) -> str:
+def alarms_words(entry: RunRecord) -> str:
     """Return the number of alarms recorded from another program's training, after a dot; "" if there are none."""
     n = len(_alarms(entry))
     return f" · **{n} alarm{'s' * (n != 1)}**" if n else ""
 
 
-def _alarms(entry: Entry) -> Sequence[Alarm]:
+def _alarms(entry: RunRecord) -> Sequence[Alarm]:
     folder = visible_runs.store().folder_of(entry.id)
     try:
         return HealthRecord.load(folder, probes=False).alarms if HealthRecord.is_in(folder) else ()
@@ -279,7 +281,7 @@ def _alarms(entry: Entry) -> Sequence[Alarm]:
         return ()
 
 
-def _recorded(entry: Entry) -> bool:
+def _recorded(entry: RunRecord) -> bool:
     """Draw the last losses of another program's training, and its alarms; return whether there are any alarms."""
     if entry.wanted != ELSEWHERE:
         return False
@@ -296,7 +298,7 @@ def _recorded(entry: Entry) -> bool:
     return bool(alarms)
 
 
-def _sweep(entry: Entry, entries: Sequence[Entry]) -> None:
+def _sweep(entry: RunRecord, entries: Sequence[RunRecord]) -> None:
     """Draw a button that chooses the models of a sweep."""
     models = [run for run in entries if run.sweep_of == entry.id]
     st.caption(f"A sweep of {n_models(entry)} models; {len(models)} of them are runs, listed below it in the table.")
@@ -314,13 +316,13 @@ def _delete(run: str, name: str) -> None:
         runs_state().choose(*[other for other in runs_state().chosen if other != run])
 
 
-def _again(entry: Entry) -> None:
+def _again(entry: RunRecord) -> None:
     """Queue a run with the same settings and add it to the chosen ones. A callback."""
     state = runs_state()
     state.attempt(lambda: state.choose(*state.chosen, run_commands.again(entry.id, entry.name)))
 
 
-def _downloads(entry: Entry, entries: Sequence[Entry], names: dict[str, str]) -> None:
+def _downloads(entry: RunRecord, entries: Sequence[RunRecord], names: dict[str, str]) -> None:
     """Draw downloads of the weights of a run, and of the metrics of all chosen runs."""
     store, file = visible_runs.store(), folder_name(entry.name)
     by_name = {f"{names[run.id]} {run.id}": run for run in entries}
@@ -348,7 +350,7 @@ def _downloads(entry: Entry, entries: Sequence[Entry], names: dict[str, str]) ->
     offer("events", f"Metrics for TensorBoard{which}", f"{prefix}-tensorboard.zip", events, help)
 
 
-def run_notes(entries: Sequence[Entry], rows: Mapping[str, Rows], settings: pd.DataFrame) -> Iterator[str]:
+def run_notes(entries: Sequence[RunRecord], rows: Mapping[str, Rows], settings: pd.DataFrame) -> Iterator[str]:
     """Yield notes on the chosen runs, as Markdown.
 
     Args:
@@ -378,7 +380,7 @@ def run_notes(entries: Sequence[Entry], rows: Mapping[str, Rows], settings: pd.D
 
 
 def _difference(
-    entries: Sequence[Entry], rows: Mapping[str, Rows], settings: pd.DataFrame, names: Mapping[str, str]
+    entries: Sequence[RunRecord], rows: Mapping[str, Rows], settings: pd.DataFrame, names: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield a note if two runs differ in exactly one setting, or are equal."""
     one, other = (entry.id for entry in entries)

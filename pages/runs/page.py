@@ -21,8 +21,8 @@ from pages.state.session import upload
 from xformer.errors import InputError, RunStoreError
 from xformer.formatting import percent
 from xformer.presets import PRESETS
-from xformer.training.entry import DAMAGED, Entry
 from xformer.training.limits import n_models
+from xformer.training.run_record import DAMAGED, RunRecord
 from xformer.training.run_store import exact_match, latest_rows
 from xformer.training.tables import differing, overview
 from xformer.viz.theme import head_hue
@@ -58,7 +58,7 @@ def page() -> None:
     st.fragment(_runs, run_every=POLL if alive else None)(visitor, alive)
 
 
-def _is_alive(entry: Entry) -> bool:
+def _is_alive(entry: RunRecord) -> bool:
     return entry.is_active or entry.state == "queued"
 
 
@@ -150,7 +150,7 @@ def _undelete(run: str) -> None:
     state.deleted = None
 
 
-def _follow_the_link(entries: Sequence[Entry], latest: Mapping[str, Any]) -> None:
+def _follow_the_link(entries: Sequence[RunRecord], latest: Mapping[str, Any]) -> None:
     """Choose the runs in the link, and show the table; at the start of a visit without them, the latest runs with metrics."""
     state, link = runs_state(), take_parameter("runs")
     if take_parameter("view") == TABLE or link is not None:
@@ -175,7 +175,7 @@ def _ask_view() -> str:
     return choose_unlinked("View", VIEWS, "runs_view")
 
 
-def _filter_runs(entries: Sequence[Entry]) -> list[Entry]:
+def _filter_runs(entries: Sequence[RunRecord]) -> list[RunRecord]:
     """Draw the filter if there are more than `FEW` runs or the link has a filter, and return the matching runs."""
     wanted = " ".join(filter(None, map(take_parameter, ("find", "state", "tag"))))  # older links have state and tag
     if wanted or "runs_text" not in st.session_state:
@@ -194,12 +194,12 @@ def _filter_runs(entries: Sequence[Entry]) -> list[Entry]:
     return [entry for entry in entries if all(word in _search_text(entry) for word in words)]
 
 
-def _search_text(entry: Entry) -> str:
+def _search_text(entry: RunRecord) -> str:
     task = entry.task.get("name", "")
     return f"{entry.name} {' '.join(entry.tags)} {entry.title} {entry.preset} {entry.id} {task} {entry.state}".lower()
 
 
-def _collapse_sweeps(found: list[Entry], ticked: Sequence[str]) -> list[Entry]:
+def _collapse_sweeps(found: list[RunRecord], ticked: Sequence[str]) -> list[RunRecord]:
     """Hide the models of sweeps unless the sweep or one of its models is ticked, or a filter is set."""
     if st.session_state["runs_text"]:
         return found
@@ -225,7 +225,11 @@ def _nothing_yet(visitor: str) -> None:
 
 
 def _cards(
-    entries: Sequence[Entry], rows: Mapping[str, Rows], all_runs: Sequence[Entry], visitor: str, chosen: Sequence[Entry]
+    entries: Sequence[RunRecord],
+    rows: Mapping[str, Rows],
+    all_runs: Sequence[RunRecord],
+    visitor: str,
+    chosen: Sequence[RunRecord],
 ) -> None:
     """Draw a card for each run with its reports `rows`; the metrics of the `chosen` runs can be downloaded together."""
     settings = differing(entries)
@@ -238,7 +242,7 @@ def _cards(
                     run_panel(entry, chosen or [entry], all_runs, visitor)
 
 
-def _card(entry: Entry, rows: Rows, settings: pd.Series, all_entries: Sequence[Entry]) -> Any:
+def _card(entry: RunRecord, rows: Rows, settings: pd.Series, all_entries: Sequence[RunRecord]) -> Any:
     """Draw the card of a run with its thumbnail, state and settings; return its menu."""
     score = exact_match(entry, rows[-1] if rows else {})
     status = entry.state + (alarms_words(entry) if score is None else f" · **{percent(score, 1)}** exact match")
@@ -262,7 +266,7 @@ def _card(entry: Entry, rows: Rows, settings: pd.Series, all_entries: Sequence[E
     return st.popover("Open", icon=":material/movie:", width="stretch", key=f"runs_menu_{entry.id}", on_change="rerun")
 
 
-def _comparison_table(entries: Sequence[Entry], latest: Mapping[str, Any]) -> pd.DataFrame:
+def _comparison_table(entries: Sequence[RunRecord], latest: Mapping[str, Any]) -> pd.DataFrame:
     """Return the overview and the settings of runs, the latest first, with the models of each sweep right below it."""
     table, sweeps = overview(entries, latest), {entry.id: entry.name for entry in entries if entry.sweep is not None}
     equal = [name for name in ("device", "tags") if len(set(map(str, table[name]))) <= 1]
@@ -276,7 +280,7 @@ def _comparison_table(entries: Sequence[Entry], latest: Mapping[str, Any]) -> pd
     return table.loc[sorted(order, key=lambda run: (top[run], run in members, order.index(run)))]
 
 
-def _table(entries: Sequence[Entry], latest: Mapping[str, Any], visitor: str) -> None:
+def _table(entries: Sequence[RunRecord], latest: Mapping[str, Any], visitor: str) -> None:
     """Draw the table; ticked rows are the chosen runs."""
     state = runs_state()
     lines = _comparison_table(entries, latest)
@@ -327,8 +331,8 @@ def _choose_ticked(key: str) -> None:
 
 
 def _chosen(
-    shown: list[Entry], found: list[Entry], entries: list[Entry], visitor: str
-) -> tuple[list[Entry], dict[str, Any], dict[str, str]]:
+    shown: list[RunRecord], found: list[RunRecord], entries: list[RunRecord], visitor: str
+) -> tuple[list[RunRecord], dict[str, Any], dict[str, str]]:
     """Draw the curves of the chosen runs; return these runs, their reports, and the link parameters of the curves."""
     store, state, link = visible_runs.store(), runs_state(), {}
     by_id = {entry.id: entry for entry in entries}

@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pages.controls.streamlit_compat import uploaded_sizes
 from pages.server.access import Guard, is_classroom_websocket
 from xformer.errors import ClassroomError, RunStoreError
-from xformer.training.entry import Entry
+from xformer.training.run_record import RunRecord
 
 THIS_MACHINE = "this machine"
 MB = 1024**2
@@ -75,10 +75,10 @@ def network(address: str | None) -> str:
     return THIS_MACHINE if found.is_loopback else str(found)
 
 
-def run_limit(address: str) -> Callable[[Sequence[Entry]], None]:
+def run_limit(address: str) -> Callable[[Sequence[RunRecord]], None]:
     """Return a check of all runs that raises `RunStoreError` if `address` has reached its limit of unfinished runs."""
 
-    def check(entries: Sequence[Entry]) -> None:
+    def check(entries: Sequence[RunRecord]) -> None:
         unfinished = {entry.id for entry in entries if entry.state == "queued" or entry.is_active}
         for run in [run for run in list(_runs) if run not in unfinished]:
             _runs.pop(run, None)

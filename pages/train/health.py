@@ -36,7 +36,7 @@ from xformer.errors import CheckpointError
 from xformer.integrations.health_alarms import Alarm
 from xformer.integrations.health_record import HealthRecord
 from xformer.layer_path import layer_title
-from xformer.training.entry import Entry
+from xformer.training.run_record import RunRecord
 from xformer.viz.attention_health import health_map, health_timeline
 from xformer.viz.training_curves import metrics_frame
 
@@ -46,7 +46,7 @@ MAX_BYTES = 1_200_000
 """Maximum bytes of patterns sent to the browser."""
 
 
-def health_view(entry: Entry, visitor: str) -> None:
+def health_view(entry: RunRecord, visitor: str) -> None:
     """Show a recorded training, in a fragment that updates while the training is active."""
     moves = entry.state in ACTIVE
     st.fragment(run_every=TICK if moves else None, key="train_health")(_live)(entry.id, visitor, moves)
@@ -106,7 +106,7 @@ def _open(run: str) -> None:
                 open_on(run, step, key="open")
 
 
-def _record(entry: Entry, n_rows: int) -> HealthRecord:
+def _record(entry: RunRecord, n_rows: int) -> HealthRecord:
     """Return the record of a run, reading it again when rows were added."""
     known = shared.get(("health", entry.id), tuple)
     if known and known[0] == n_rows:
@@ -116,7 +116,7 @@ def _record(entry: Entry, n_rows: int) -> HealthRecord:
     return record
 
 
-def _timeline(entry: Entry, record: HealthRecord, rows: Sequence[Mapping[str, Any]], *, live: bool) -> bytes:
+def _timeline(entry: RunRecord, record: HealthRecord, rows: Sequence[Mapping[str, Any]], *, live: bool) -> bytes:
     steps = record.steps
     size = sum(codes.size for codes in record.planes(steps[-1]).values())
     chosen = thinned(steps, max(2, MAX_BYTES // max(1, size)))

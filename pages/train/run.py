@@ -75,7 +75,7 @@ from xformer.live.export import live_page
 from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.tasks.task import Example
-from xformer.training.entry import DAMAGED, ELSEWHERE, Entry
+from xformer.training.run_record import DAMAGED, ELSEWHERE, RunRecord
 from xformer.viz.timeline import (
     Frame,
     TimelineLayer,
@@ -143,7 +143,7 @@ class Timeline:
 class RunView:
     """A run on screen: its timeline on one input and its metrics."""
 
-    entry: Entry
+    entry: RunRecord
     settings: Preset
     task: Task
     example: Example
@@ -187,7 +187,7 @@ class RunView:
         )
 
 
-def timeline_of(entry: Entry, settings: Preset, task: Task, example: Example, wanted: int | None) -> Timeline:
+def timeline_of(entry: RunRecord, settings: Preset, task: Task, example: Example, wanted: int | None) -> Timeline:
     """Evaluate snapshots within the time budget: first the wanted step, then coarse to fine.
 
     If the timeline would be too large, draw an error message and return an empty one.
@@ -344,7 +344,7 @@ TICK = 1.2
 SAMPLE_LENGTH, TEMPERATURE = 120, 0.8
 
 
-def run_view(entry: Entry, visitor: str) -> None:
+def run_view(entry: RunRecord, visitor: str) -> None:
     """Show a run, in a fragment that updates while the run is active."""
     try:
         _readable(entry)
@@ -357,7 +357,7 @@ def run_view(entry: Entry, visitor: str) -> None:
     st.fragment(run_every=TICK if moves else None, key="train_live")(_live)(entry.id, visitor, moves)
 
 
-def _readable(entry: Entry) -> Preset:
+def _readable(entry: RunRecord) -> Preset:
     """Return the settings of a run. Raises `RunStoreError` or `ConfigError` if its entry is damaged."""
     if entry.state == DAMAGED:
         raise RunStoreError(entry.message)
@@ -408,7 +408,7 @@ def _live(run: str, visitor: str, moves: bool) -> None:
     share(run, resting(player_key(run)).step)  # last, because a rerun would discard the change of the address bar
 
 
-def _ask_probe(entry: Entry, task: Task, max_len: int) -> Example:
+def _ask_probe(entry: RunRecord, task: Task, max_len: int) -> Example:
     """Draw the input field of the timeline and return its example; an unreadable input gives the last readable one."""
     begin_key, good_key, version_key = (f"probe_{entry.id}:{what}" for what in ("begin", "good", "version"))
     default = task.vocabulary.text(list(task.probe(entry.train.get("seed", 0)).source))
@@ -487,7 +487,7 @@ def _more(view: RunView, visitor: str) -> None:
             widgets.download("Model", lambda: to_bytes(load(folder)), file, key="run_model", help=help)
 
 
-def _fork(entry: Entry, settings: Preset, step: int, visitor: str) -> None:
+def _fork(entry: RunRecord, settings: Preset, step: int, visitor: str) -> None:
     form = f"fork_{entry.id}"
     if not is_filled(form):
         put(settings, form, TRAINING)

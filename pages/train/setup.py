@@ -24,9 +24,9 @@ from xformer.presets import PRESETS, Preset, credit
 from xformer.task_limits import TASK_LIMITS
 from xformer.training import jobs
 from xformer.training.card import TAG
-from xformer.training.entry import ELSEWHERE, Entry
 from xformer.training.jobs import with_text
 from xformer.training.limits import disk_needed, memory_needed
+from xformer.training.run_record import ELSEWHERE, RunRecord
 from xformer.training.sweeps import READY, SWEPT, USUAL, read_values, words
 
 FIRST = ("reverse-small", "reverse-mirror", "reverse-seq2seq", "induction", "brackets", "digits")
@@ -313,7 +313,7 @@ def _summary(settings: Preset, device: str, plan: Plan) -> None:
         st.caption(f"**Queue:** {waiting} {'run is' if waiting == 1 else 'runs are'} already waiting or in training.")
 
 
-def known_runs() -> list[Entry]:
+def known_runs() -> list[RunRecord]:
     """Return all runs, for time estimates; empty if the store cannot be read."""
     try:
         return visible_runs.store().entries()
@@ -321,7 +321,7 @@ def known_runs() -> list[Entry]:
         return []
 
 
-def expected(settings: Preset, entries: Sequence[Entry], gpu: bool, n: int = 1) -> Expected:
+def expected(settings: Preset, entries: Sequence[RunRecord], gpu: bool, n: int = 1) -> Expected:
     """Estimate the time of `n` models from an earlier run on the same kind of device, else from the shipped models."""
     if gpu and n > 1:
         return Expected(None, "because a GPU trains many models as one computation")
@@ -360,7 +360,7 @@ def _step_flops(settings: Preset) -> float:
     return 6.0 * n_parameters(settings.model) * tokens
 
 
-def _is_comparable(entry: Entry, settings: Preset, gpu: bool) -> bool:
+def _is_comparable(entry: RunRecord, settings: Preset, gpu: bool) -> bool:
     """Whether a run was trained on this server and kind of device, with steps of the same size."""
     is_elsewhere = ELSEWHERE in (entry.wanted, entry.device) or TAG in entry.tags
     is_stacked = entry.sweep is not None or (gpu and bool(entry.sweep_of))  # on a CPU, models take their steps in turns

@@ -26,8 +26,8 @@ from xformer.formatting import duration, percent
 from xformer.presets import Preset
 from xformer.tasks.rules import RULES
 from xformer.training import jobs
-from xformer.training.entry import ELSEWHERE, SCORING, Entry
 from xformer.training.recipe import learning_rate
+from xformer.training.run_record import ELSEWHERE, SCORING, RunRecord
 
 NEW = "new"
 """The value of `run` in the link while a new run is set up."""
@@ -124,7 +124,7 @@ def show_problem() -> None:
             train_state().problem = ""
 
 
-def shown_run(visitor: str) -> Entry | None:
+def shown_run(visitor: str) -> RunRecord | None:
     """Return the run in the link, else the visitor's latest run; None if a new run is to be set up."""
     state = train_state()
     if (run := link.take_parameter("run")) is not None:
@@ -159,7 +159,7 @@ def _follow_the_link(run: str) -> None:
         warn_unknown("step")
 
 
-def rows_so_far(entry: Entry) -> list[dict[str, Any]]:
+def rows_so_far(entry: RunRecord) -> list[dict[str, Any]]:
     """Return the metrics of a run so far; only new rows are read, unless the run was resumed from an earlier step."""
     state = train_state()
     run, rows = state.rows
@@ -197,14 +197,14 @@ YOUNG = 30.0
 RESUME = {"stopped": " Resume continues from there.", "interrupted": " Resume continues from the last saved state."}
 
 
-def status_sentence(entry: Entry, settings: Preset, visitor: str) -> str:
+def status_sentence(entry: RunRecord, settings: Preset, visitor: str) -> str:
     """Return the status of a run in one or two sentences."""
     resume = "" if entry.wanted == ELSEWHERE else RESUME.get(entry.state, "")
     more = f" {entry.message}" if entry.message and entry.state != "failed" else resume
     return _status(entry, settings) + more + visibility_sentence(entry, visitor)
 
 
-def visibility_sentence(entry: Entry, visitor: str) -> str:
+def visibility_sentence(entry: RunRecord, visitor: str) -> str:
     """Return sentences on who can see and control a run, if that is not everyone."""
     words = ""
     if entry.private and not visible_runs.is_open():
@@ -214,13 +214,13 @@ def visibility_sentence(entry: Entry, visitor: str) -> str:
     return words
 
 
-def queue_position(entry: Entry) -> str:
+def queue_position(entry: RunRecord) -> str:
     """Return the position of a run in the queue, in words."""
     place = jobs.queue_position(entry.id, visible_runs.store().entries(), jobs.devices())
     return "it is next" if place == 0 else f"{place} {'run comes' if place == 1 else 'runs come'} before it"
 
 
-def _status(entry: Entry, settings: Preset) -> str:
+def _status(entry: RunRecord, settings: Preset) -> str:
     steps = settings.train.steps
     far = f"step {entry.step:,} of {steps:,}"
     if entry.state == "queued":
@@ -253,7 +253,7 @@ def _status(entry: Entry, settings: Preset) -> str:
     return f"{BADGES[entry.state][0].capitalize()} at {far}."
 
 
-def device_name(entry: Entry) -> str:
+def device_name(entry: RunRecord) -> str:
     if entry.device == ELSEWHERE:
         return "a device of another program"
     where = f" of {entry.node}" if entry.node else ""
@@ -262,13 +262,13 @@ def device_name(entry: Entry) -> str:
     return f"the GPU{where}" if entry.device == "cuda" else f"GPU {entry.device.removeprefix('cuda:')}{where}"
 
 
-def _scoring_progress(entry: Entry) -> tuple[int, int, float] | None:
+def _scoring_progress(entry: RunRecord) -> tuple[int, int, float] | None:
     """Return (examples scored, their total, seconds so far) while a trained run is being scored, else None."""
     found = entry.live.get(SCORING) if entry.state == "running" else None
     return (found[0], max(1, found[1]), found[2]) if isinstance(found, list) and len(found) == 3 else None
 
 
-def progress(entry: Entry, settings: Preset, visitor: str, rests_at: int | None) -> None:
+def progress(entry: RunRecord, settings: Preset, visitor: str, rests_at: int | None) -> None:
     """Draw the progress bar and the figures, in a fragment that updates more often than the pictures.
 
     Args:
@@ -299,7 +299,7 @@ def _progress(run: str, settings: Preset, visitor: str, rests_at: int | None, dr
         tiles(figures(entry, rows_so_far(entry), earlier, is_text)[:FIRST], width=330)
 
 
-def earlier_step(entry: Entry, rests_at: int | None) -> int | None:
+def earlier_step(entry: RunRecord, rests_at: int | None) -> int | None:
     """Return the step that the player shows if it is not the latest one, else None."""
     return rests_at if rests_at is not None and rests_at < entry.step else None
 
@@ -314,7 +314,9 @@ def _has_picture(run: str) -> bool:
     return bool(snapshot_steps(visible_runs.store().folder_of(run)))
 
 
-def figures(entry: Entry, rows: Sequence[dict[str, Any]], shown: int | None, is_text: bool) -> list[tuple[str, str]]:
+def figures(
+    entry: RunRecord, rows: Sequence[dict[str, Any]], shown: int | None, is_text: bool
+) -> list[tuple[str, str]]:
     """Return the names and values of the figures, the step first; a missing value is a dash.
 
     Args:
@@ -351,7 +353,7 @@ def _number(value: Any, look: str) -> str:
     return percent(float(value), 1) if look == "%" else format(float(value), look)
 
 
-def heading(entry: Entry) -> None:
+def heading(entry: RunRecord) -> None:
     """Draw the title above a run with its state and name, and the error if it failed."""
     words, colour, icon = BADGES[entry.state]
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="run_row"):
@@ -369,7 +371,7 @@ def new_run() -> None:
     st.button("New run", icon=":material/add:", on_click=show_run, args=(NEW,), key="run_new")
 
 
-def controls(entry: Entry, visitor: str) -> None:
+def controls(entry: RunRecord, visitor: str) -> None:
     """Draw the buttons that control a run, for a visitor who may."""
     run, is_scored = entry.id, _scoring_progress(entry) is not None
     if not visible_runs.may_control(entry, visitor):
@@ -399,7 +401,7 @@ def button(words: str, icon: str, do: Callable[[], object], *, key: str | None =
     st.button(words, icon=f":material/{icon}:", on_click=press, key=key or f"run_{words.lower()}", **look)
 
 
-def change_rate(entry: Entry, settings: Preset) -> None:
+def change_rate(entry: RunRecord, settings: Preset) -> None:
     """Draw the form that changes the peak learning rate."""
     now = learning_rate(settings.train, max(1, entry.step))
     peak = settings.train.lr_changes[-1][1] if settings.train.lr_changes else settings.train.peak_lr
@@ -417,7 +419,7 @@ def start_button(label: str, start: Callable[[], str], *, is_possible: bool, **l
     st.button(label, on_click=lambda: start_once(ticket, start), disabled=not is_possible, **look)
 
 
-def again_button(entry: Entry, *, is_possible: bool) -> None:
+def again_button(entry: RunRecord, *, is_possible: bool) -> None:
     """Draw a button that starts a new run with the same settings."""
     help = "The same settings and the same seed. On a CPU the new run is identical, bit for bit."
     look = {"icon": ":material/replay:", "help": help, "key": "run_again", "is_possible": is_possible}

@@ -41,7 +41,7 @@ from xformer import viz
 from xformer.errors import RunStoreError, XformerError
 from xformer.formatting import duration
 from xformer.tasks import Task
-from xformer.training.entry import Entry
+from xformer.training.run_record import RunRecord
 from xformer.training.stored_sweep import StoredSweep, probe
 from xformer.training.sweeps import Member, goal, words
 
@@ -56,7 +56,7 @@ Drawn = tuple[Call, str]
 """A call and the source code of its first argument."""
 
 
-def sweep_view(entry: Entry, visitor: str) -> None:
+def sweep_view(entry: RunRecord, visitor: str) -> None:
     """Show a sweep, in a fragment that updates while the sweep is active."""
     moves = entry.state in ACTIVE
     st.fragment(run_every=TICK if moves else None, key="train_sweep")(_live)(entry.id, visitor, moves)
@@ -99,14 +99,14 @@ def _live(run: str, visitor: str, moves: bool) -> None:
     share(run, None)
 
 
-def _controls(entry: Entry, visitor: str) -> None:
+def _controls(entry: RunRecord, visitor: str) -> None:
     controls(entry, visitor)
     if not (entry.is_active or entry.state == "queued"):
         again_button(entry, is_possible=bool(visitor))
     new_run()
 
 
-def _status(sweep: StoredSweep, entry: Entry, outcomes: pd.DataFrame) -> str:
+def _status(sweep: StoredSweep, entry: RunRecord, outcomes: pd.DataFrame) -> str:
     """Return the status of a sweep in one or two sentences."""
     words = _state(sweep, entry, outcomes)
     if entry.message and entry.state != "failed":
@@ -116,7 +116,7 @@ def _status(sweep: StoredSweep, entry: Entry, outcomes: pd.DataFrame) -> str:
     return words
 
 
-def _state(sweep: StoredSweep, entry: Entry, outcomes: pd.DataFrame) -> str:
+def _state(sweep: StoredSweep, entry: RunRecord, outcomes: pd.DataFrame) -> str:
     n = len(sweep.members)
     far = f"step {entry.step:,} of {max(member.preset.train.steps for member in sweep.members):,}"
     if entry.state == "queued":
@@ -134,14 +134,14 @@ def _state(sweep: StoredSweep, entry: Entry, outcomes: pd.DataFrame) -> str:
     return f"{BADGES[entry.state][0].capitalize()} at {far}; {over} of {n} models had finished."
 
 
-def time_left(sweep: StoredSweep, entry: Entry) -> str:
+def time_left(sweep: StoredSweep, entry: RunRecord) -> str:
     """Return an upper bound of the remaining time, since models may reach their goal early; "" before the speed is known."""
     rate = entry.live.get("steps_per_second") or 0.0
     left = sum(member.preset.train.steps - _steps(sweep, member) for member in sweep.members)
     return f" At this speed, about {duration(left / rate)} left at most." if rate > 0 and left > 0 else ""
 
 
-def _share_done(sweep: StoredSweep, entry: Entry) -> float:
+def _share_done(sweep: StoredSweep, entry: RunRecord) -> float:
     """Return the completed share of the steps of all models; an ended model counts as complete."""
     done = sum(_steps(sweep, member) / member.preset.train.steps for member in sweep.members)
     return 1.0 if entry.state == "finished" else min(1.0, done / len(sweep.members))

@@ -31,8 +31,8 @@ from xformer.checkpoints import load
 from xformer.files import STATE, is_finished, snapshot_file, snapshot_steps
 from xformer.presets import Preset
 from xformer.training import jobs, liveness, worker
-from xformer.training.entry import Entry
 from xformer.training.loop import read_state
+from xformer.training.run_record import RunRecord
 from xformer.training.run_store import RunStore
 from xformer.training.sweeps import members_of
 
@@ -47,7 +47,7 @@ PATIENCE = 240.0
 """Timeout in seconds of each wait."""
 
 
-def wait(store: RunStore, run: str, what: str, holds: Callable[[Entry], bool], *, tends: bool = True) -> Entry:
+def wait(store: RunStore, run: str, what: str, holds: Callable[[RunRecord], bool], *, tends: bool = True) -> RunRecord:
     """Wait until a condition holds for a run, and reconcile the run store as a server does."""
     deadline = time.monotonic() + PATIENCE
     while not holds(entry := store.entry(run)):
@@ -59,7 +59,7 @@ def wait(store: RunStore, run: str, what: str, holds: Callable[[Entry], bool], *
     return entry
 
 
-def is_at_rest(entry: Entry) -> bool:
+def is_at_rest(entry: RunRecord) -> bool:
     return not entry.is_active and entry.state != "queued"
 
 
@@ -68,7 +68,7 @@ def later(
 ) -> int | None:
     """Wait for a random moment of a run's training or of its worker's start. Returns the worker's id if it is alive."""
 
-    def is_training(entry: Entry) -> bool:
+    def is_training(entry: RunRecord) -> bool:
         return entry.pid is not None and not (has_reported and entry.unreported_starts)
 
     if may_be_starting and draw.random() < 0.3:

@@ -18,14 +18,14 @@ from tests.training.executors.ray_site import LayerPath, site
 from tests.training.tiny import tiny_preset
 from tests.trials import Kind, options_of, try_all
 from xformer.training import jobs
-from xformer.training.entry import Entry
+from xformer.training.run_record import RunRecord
 
 INSIDE = "XFORMER_IN_NAMESPACE"
 LONG = tiny_preset(steps=1_200, log_every=20, snapshot_every=50, model={"dropout": 0.2}, weight_decay=0.1)
 """A run of some seconds."""
 
 
-def begun(site: LayerPath, draw: random.Random) -> Entry:
+def begun(site: LayerPath, draw: random.Random) -> RunRecord:
     """Start a run and wait until it is past its first saved state."""
     run = jobs.submit(site.store, LONG, device="cpu")
     entry = wait(site.store, run, "step 100", lambda entry: entry.step >= 100 and entry.pid is not None, tends=False)
@@ -33,7 +33,7 @@ def begun(site: LayerPath, draw: random.Random) -> Entry:
     return entry
 
 
-def ended(site: LayerPath, run: str) -> Entry:
+def ended(site: LayerPath, run: str) -> RunRecord:
     """Wait for the end of a run and check that it ended like an undisturbed run."""
     entry = wait(site.store, run, "the end", is_at_rest, tends=False)
     check_outcome(site.store, run, LONG)

@@ -17,7 +17,7 @@ from tests.pages.test_runs import RUNS, add, with_menu
 from tests.training.tiny import tiny_preset
 from xformer.errors import RunStoreError
 from xformer.training.card import to_file
-from xformer.training.entry import Entry
+from xformer.training.run_record import RunRecord
 from xformer.training.run_store import RunStore
 
 TRAIN = "pages/train/page.py"
@@ -37,7 +37,7 @@ def be(monkeypatch: pytest.MonkeyPatch) -> Be:
     return be
 
 
-def of(store: RunStore) -> list[Entry]:
+def of(store: RunStore) -> list[RunRecord]:
     """Return all runs in the store, including deleted ones."""
     return [*store.entries(), *store.entries(deleted=True)]
 

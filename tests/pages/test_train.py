@@ -31,7 +31,7 @@ from xformer.presets import PRESETS
 from xformer.tasks import Task
 from xformer.training import liveness
 from xformer.training.card import TAG
-from xformer.training.entry import ELSEWHERE
+from xformer.training.run_record import ELSEWHERE
 from xformer.training.run_store import RunStore
 from xformer.viz.timeline import Frame, TimelineLayer
 from xformer.viz.training_curves import metrics_frame

@@ -22,8 +22,8 @@ from xformer.errors import RunStoreError
 from xformer.files import snapshot_file, snapshot_steps
 from xformer.presets import Preset
 from xformer.training import commands, jobs, liveness, loop, worker
-from xformer.training.entry import Entry
 from xformer.training.loop import read_state
+from xformer.training.run_record import RunRecord
 from xformer.training.run_store import RunStore, entry_of, move
 
 PRESET = tiny_preset(steps=20, log_every=5, snapshot_every=10, model={"dropout": 0.2}, weight_decay=0.1)
@@ -40,10 +40,10 @@ def claim(store: RunStore, run: str, device: str = "cpu") -> str:
     return "token"
 
 
-def waiting(number: int, owner: str, **values: Any) -> Entry:
+def waiting(number: int, owner: str, **values: Any) -> RunRecord:
     """Return a queued run outside any store; `values` overrides any field."""
     defaults: dict[str, Any] = {"number": number, "id": f"run{number}", "owner": owner, "state": "queued"}
-    return Entry(**(defaults | {"deleted": None, "private": 0} | values))
+    return RunRecord(**(defaults | {"deleted": None, "private": 0} | values))
 
 
 def at_once(n: int, do: Callable[[], Any]) -> list[Any]:
@@ -120,7 +120,7 @@ class LocalRun:
         return LocalRun(self.store, self.monkeypatch, self.store.add(settings, **how))
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> RunRecord:
         return self.store.entry(self.id)
 
     @property
@@ -155,7 +155,7 @@ class LocalRun:
                 self.store.send(self.id, kind, float(value) if value else None)
         return None
 
-    def train(self, at: Happenings | None = None, pauses: Sequence[Happening] = (), device: str = "cpu") -> Entry:
+    def train(self, at: Happenings | None = None, pauses: Sequence[Happening] = (), device: str = "cpu") -> RunRecord:
         """Train the run. `at[step]` is applied before the next step; each poll of a paused worker applies one of `pauses`."""
         train_step, waiting = loop.Run.train_step, list(pauses)
 
@@ -187,7 +187,7 @@ class LocalRun:
             self.train(at)
         self.store.change(self.id, worker=None, state="interrupted")
 
-    def resume(self, at: Happenings | None = None, pauses: Sequence[Happening] = ()) -> Entry:
+    def resume(self, at: Happenings | None = None, pauses: Sequence[Happening] = ()) -> RunRecord:
         """Resume the run and train it here."""
         with self.monkeypatch.context() as patch:
             patch.setattr(jobs, "reconcile", lambda _: None)
@@ -210,7 +210,7 @@ class LocalRun:
         assert self.outcome() == UNDISTURBED[settings]
         assert entry.figures["samples"] == 20
 
-    def assert_goes_on(self) -> Entry:
+    def assert_goes_on(self) -> RunRecord:
         """Resume the run and assert that it ends like an undisturbed run."""
         entry = self.resume()
         self.assert_undisturbed()

@@ -17,9 +17,9 @@ from tests.training.at_work import PRESET, LocalRun, at_once, failing_with, quic
 from tests.training.tiny import tiny_preset
 from xformer.errors import ConfigError, RunStoreError
 from xformer.training import commands, jobs, liveness, worker
-from xformer.training.entry import Entry
 from xformer.training.executors import process as processes
 from xformer.training.limits import Limits
+from xformer.training.run_record import RunRecord
 from xformer.training.run_store import RunStore
 
 DEADLINE = 120.0
@@ -77,7 +77,7 @@ class Office:
         worker.release(self.store, run, str(self.store.entry(run).worker), state, "")
         self.die(run)
 
-    def wait_until(self, run: str, holds: Callable[[Entry], bool]) -> Entry:
+    def wait_until(self, run: str, holds: Callable[[RunRecord], bool]) -> RunRecord:
         """Reconcile until a condition holds for a run."""
         deadline = time.monotonic() + DEADLINE
         while not holds(entry := self.store.entry(run)):

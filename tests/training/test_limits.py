@@ -17,9 +17,9 @@ from xformer.errors import ConfigError, QuotaExceededError, RunStoreError
 from xformer.files import STATE
 from xformer.presets import PRESETS, Preset
 from xformer.training import limits
-from xformer.training.entry import Entry
 from xformer.training.limits import PROCESS, Limits, disk_needed, memory_needed, reserved_bytes, weights_on_disk
 from xformer.training.loop import iter_train
+from xformer.training.run_record import RunRecord
 from xformer.training.run_store import RunStore
 
 
@@ -194,7 +194,7 @@ def test_pause_or_stop_without_quota_for_a_snapshot_has_a_message(run: LocalRun,
         most(PLENTY)
         run.happens("resume")
 
-    seen: list[Entry] = []
+    seen: list[RunRecord] = []
     entry = run.train({3: partial(without_quota, "pause"), 8: partial(without_quota, "stop")}, [resume])
     assert (seen[0].state, seen[0].step) == ("paused", 4)
     assert seen[0].message.startswith("A snapshot of step 4 takes")

@@ -15,9 +15,9 @@ from xformer.errors import ConfigError, RunStoreError
 from xformer.files import STATE, snapshot_steps
 from xformer.tasks import texts
 from xformer.training import jobs, worker
-from xformer.training.entry import Entry
 from xformer.training.limits import Limits
 from xformer.training.loop import Run
+from xformer.training.run_record import RunRecord
 from xformer.training.run_store import RunStore
 from xformer.training.stored_sweep import StoredSweep, map_steps, read_maps
 from xformer.training.sweeps import members_of, sweep
@@ -34,7 +34,7 @@ def submit(store: RunStore, preset: Any = PRESET, **settings: Any) -> str:
     return jobs.submit(store, preset, owner="ada", name="Many", sweep=settings or {"seed": [0, 1, 2]})
 
 
-def train(store: RunStore, run: str, monkeypatch: pytest.MonkeyPatch, at: dict[int, Any] | None = None) -> Entry:
+def train(store: RunStore, run: str, monkeypatch: pytest.MonkeyPatch, at: dict[int, Any] | None = None) -> RunRecord:
     """Train a queued sweep in this process; `at[step]` is called before the next step."""
     step_of_one = Run.train_step
 
@@ -49,7 +49,7 @@ def train(store: RunStore, run: str, monkeypatch: pytest.MonkeyPatch, at: dict[i
     return store.entry(run)
 
 
-def members(store: RunStore, run: str) -> list[Entry]:
+def members(store: RunStore, run: str) -> list[RunRecord]:
     """Return the runs that the models of a sweep have become, in order."""
     return sorted((one for one in store.entries() if one.sweep_of == run), key=lambda one: one.parent or "")
 

@@ -17,7 +17,7 @@ from xformer.checkpoints import FILE, load, save
 from xformer.errors import RunStoreError
 from xformer.files import STATE, snapshot_file
 from xformer.training import jobs, worker
-from xformer.training.entry import Entry
+from xformer.training.run_record import RunRecord
 from xformer.training.run_store import RunStore
 
 
@@ -166,9 +166,9 @@ def test_worker_command_reports_an_unknown_run_in_one_sentence(
 def prepare(results: Any) -> None:
     before = float(torch.tensor([1e-40]) * 1.0)
     worker.prepare_process()
-    worker.lower_priority(Entry(device="cuda:0"))
+    worker.lower_priority(RunRecord(device="cuda:0"))
     is_normal = os.sched_getscheduler(0) == os.SCHED_OTHER
-    worker.lower_priority(Entry(device="cpu"))
+    worker.lower_priority(RunRecord(device="cpu"))
     is_idle = os.sched_getscheduler(0) == os.SCHED_IDLE
     results.put((is_normal, torch.get_num_threads(), before > 0, float(torch.tensor([1e-40]) * 1.0), is_idle))
 

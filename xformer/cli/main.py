@@ -1,4 +1,4 @@
-"""Entry point of the command line: parse the arguments, run one command, and report an error as one sentence."""
+"""RunRecord point of the command line: parse the arguments, run one command, and report an error as one sentence."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from xformer.files import FILE, STATE
 from xformer.formatting import percent
 from xformer.training import jobs
 from xformer.training.card import card_of, read_metadata
-from xformer.training.entry import DAMAGED, Entry, is_number
 from xformer.training.liveness import with_process_state
+from xformer.training.run_record import DAMAGED, RunRecord, is_number
 from xformer.training.run_store import RunStore, exact_match, latest_rows
 
 _COLUMNS = ("run", "name", "preset", "seed", "step", "state", "exact match", "seconds")
@@ -51,7 +51,7 @@ def run_runs(options: Namespace) -> int:
     return 0
 
 
-def _act_on_entry(action: str, entry: Entry, store: RunStore) -> None:
+def _act_on_entry(action: str, entry: RunRecord, store: RunStore) -> None:
     if action != "show":
         print_line(_send_command(action, entry, store))
         return
@@ -77,7 +77,7 @@ def _act_on_folder(action: str, found: _Found) -> None:
         raise InputError(f"{what}; press Ctrl-C there, and continue with train --resume.")
 
 
-def _list(found: dict[str, _Found], entries: dict[str, Entry], store: RunStore, trouble: str) -> int:
+def _list(found: dict[str, _Found], entries: dict[str, RunRecord], store: RunStore, trouble: str) -> int:
     lines = [one.line() for one in found.values()]
     try:
         latest = latest_rows(store) if entries else {}
@@ -137,7 +137,7 @@ def _found_in(folder: Path) -> Iterator[_Found]:
             yield _Found(path, trouble=str(error))
 
 
-def _send_command(action: str, entry: Entry, store: RunStore) -> str:
+def _send_command(action: str, entry: RunRecord, store: RunStore) -> str:
     """Send a command to a run and return its effect as one sentence. Raises `RunStoreError` if it is not possible."""
     label = f"{entry.id} ({entry.name})"
     if action == "delete":

@@ -51,8 +51,8 @@ from xformer.training.card import (
     first_problem,
     read_card,
 )
-from xformer.training.entry import ELSEWHERE, EXTERNAL, FIGURES, is_number, metrics_row
 from xformer.training.limits import Limits
+from xformer.training.run_record import ELSEWHERE, EXTERNAL, FIGURES, is_number, metrics_row
 from xformer.training.run_store import RunStore, new_id, one_line
 
 MAX_PACKED = 60 * 1024**2

@@ -36,7 +36,7 @@ from xformer.model_shape import ModelShape
 from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.training import liveness
-from xformer.training.entry import ELSEWHERE, EXTERNAL, NO_TASK
+from xformer.training.run_record import ELSEWHERE, EXTERNAL, NO_TASK
 from xformer.training.run_store import RunStore, entry_of, insert_rows, move, set_columns
 
 FOLDER, FILE = "health", "record.json"

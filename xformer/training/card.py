@@ -23,8 +23,8 @@ from xformer.counting import n_parameters
 from xformer.errors import CheckpointError, ConfigError, RunStoreError
 from xformer.files import FILE, MAX_HEADER, STATE, guarded, parse_header, snapshot_file, snapshot_steps, strict_json
 from xformer.presets import Preset
-from xformer.training.entry import Entry, without_damage
 from xformer.training.limits import Limits
+from xformer.training.run_record import RunRecord, without_damage
 from xformer.training.run_store import RunStore, new_id, one_line
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def first_problem(error: ValidationError) -> str:
     return f"{place}: {first['msg']:.200}"
 
 
-def card_of(entry: Entry, rows: list[dict[str, Any]], step: int) -> dict[str, Any]:
+def card_of(entry: RunRecord, rows: list[dict[str, Any]], step: int) -> dict[str, Any]:
     """Return the card of a stored run up to a step, with its curve thinned to fit into a file."""
     rows = [row for row in rows if row["step"] <= step]
     latest = rows[-1] if rows else {}
@@ -275,7 +275,7 @@ def from_file(
     file_name: str = "",
     limits: Limits | None = None,
     private: bool = False,
-    sees: Callable[[Entry], bool] = lambda entry: True,
+    sees: Callable[[RunRecord], bool] = lambda entry: True,
 ) -> ImportResult:
     """Import an untrusted file as a finished run with the weights of one step.
 
@@ -314,7 +314,7 @@ def from_file(
 
 
 def _existing(
-    entries: Iterable[Entry], store: RunStore, checkpoint: Checkpoint, weights: bytes, step: int
+    entries: Iterable[RunRecord], store: RunStore, checkpoint: Checkpoint, weights: bytes, step: int
 ) -> ImportResult | None:
     """Return the run among `entries` with identical weights at this step, or None."""
     assert checkpoint.task is not None

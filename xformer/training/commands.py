@@ -18,9 +18,9 @@ import torch
 
 from xformer.errors import QuotaExceededError, XformerError
 from xformer.training import jobs
-from xformer.training.entry import SCORING, Entry
 from xformer.training.loop import Run, Stopped
 from xformer.training.recipe import learning_rate
+from xformer.training.run_record import SCORING, RunRecord
 from xformer.training.run_store import (
     RunStore,
     change_peak,
@@ -47,7 +47,7 @@ IDLE_SECONDS = 600.0
 class CommandLoop:
     """Connects a training run, or all models of a sweep, to the run store. A sweep cannot pause."""
 
-    def __init__(self, store: RunStore, entry: Entry) -> None:
+    def __init__(self, store: RunStore, entry: RunRecord) -> None:
         self.store, self.entry = store, entry
         self.runs: dict[str, Run] = {}
         """The models in training by their ids in the run store, including models of a sweep that have ended."""
@@ -195,7 +195,7 @@ class CommandLoop:
         self.steps_allowed = max(0, self.steps_allowed - 1)
         self.written, self.written_step = time.monotonic(), run.step
 
-    def _without_quota_message(self, entry: Entry) -> str:
+    def _without_quota_message(self, entry: RunRecord) -> str:
         """Return the message of a run, or "" if it is about the disk quota."""
         return "" if entry.message == self.quota_message else entry.message
 
@@ -245,7 +245,7 @@ class GpuGoneError(Exception):
     """The GPU of the run does not exist."""
 
 
-def failure(store: RunStore, entry: Entry, error: Exception) -> tuple[str, str]:
+def failure(store: RunStore, entry: RunRecord, error: Exception) -> tuple[str, str]:
     """Return the state and message of a run after an error. A run that lost its GPU is queued for the CPU."""
     if isinstance(error, XformerError):
         return "failed", f"{error}{GOES_ON if isinstance(error, QuotaExceededError) else ''}"

@@ -29,12 +29,12 @@ from xformer.files import snapshot_file
 from xformer.presets import Preset
 from xformer.task_limits import TASK_LIMITS
 from xformer.training import executors, liveness
-from xformer.training.entry import DAMAGED, ELSEWHERE, MOVES, RESUMABLE, Entry
 from xformer.training.executors import Resources
 from xformer.training.executors.process import ProcessExecutor
 from xformer.training.executors.relay import start_relay, uses_ray
 from xformer.training.limits import Limits
 from xformer.training.liveness import LOCK, RESTARTED, mark_dead, with_process_state
+from xformer.training.run_record import DAMAGED, ELSEWHERE, MOVES, RESUMABLE, RunRecord
 from xformer.training.run_store import RunStore, all_entries, change_peak, entry_of, move, new_id, put_command, where
 from xformer.training.sweeps import check_alike, spec
 from xformer.training.sweeps import sweep as all_of
@@ -59,7 +59,7 @@ def submit(
     limits: Limits | None = None,
     private: bool = False,
     sweep: Mapping[str, Sequence[Any]] | None = None,
-    also: Callable[[Sequence[Entry]], None] = lambda entries: None,
+    also: Callable[[Sequence[RunRecord]], None] = lambda entries: None,
 ) -> str:
     """Add a run to the queue and return its id. Raises `ConfigError` or `RunStoreError` if it is not allowed here.
 
@@ -83,7 +83,7 @@ def submit(
     if sweep is not None:
         check_alike(all_of(settings, **sweep))
 
-    def check(entries: Sequence[Entry]) -> None:
+    def check(entries: Sequence[RunRecord]) -> None:
         if limits is not None:
             limits.check_queue(settings, owner, entries, store.folder, n_models=n)
         also(entries)
@@ -237,7 +237,7 @@ def _start_next(store: RunStore, device: str, available: Sequence[str]) -> None:
             return
 
 
-def assign(db: sqlite3.Connection, entry: Entry, **values: Any) -> None:
+def assign(db: sqlite3.Connection, entry: RunRecord, **values: Any) -> None:
     """Mark a waiting run as running, with the next turn and a new token, and delete its old commands."""
     turn = 1 + max(other.turn for other in all_entries(db))
     values |= {"worker": secrets.token_hex(8), "pid": None, "unreported_starts": entry.unreported_starts + 1}
@@ -270,7 +270,7 @@ def devices() -> list[str]:
     return [*(f"cuda:{index}" for index in range(torch.cuda.device_count())), CPU]
 
 
-def can_run_on(entry: Entry, device: str, available: Sequence[str]) -> bool:
+def can_run_on(entry: RunRecord, device: str, available: Sequence[str]) -> bool:
     """Return whether a run may be trained on a device: the one in `wanted`, or for "auto" and "cuda" any GPU if there is one.
 
     A run that requests a GPU that does not exist is trained on the CPU, with a message.
@@ -281,7 +281,7 @@ def can_run_on(entry: Entry, device: str, available: Sequence[str]) -> bool:
     return device == entry.wanted if entry.wanted in available else device == CPU
 
 
-def queue_order(entries: Sequence[Entry]) -> list[Entry]:
+def queue_order(entries: Sequence[RunRecord]) -> list[RunRecord]:
     """Return the waiting runs among all entries in the order in which they will be trained."""
     last_turn: dict[str, int] = {}
     for entry in entries:
@@ -295,14 +295,14 @@ def queue_order(entries: Sequence[Entry]) -> list[Entry]:
     return sorted(waiting, key=lambda entry: ranks[entry.id])
 
 
-def next_for(device: str, entries: Sequence[Entry], available: Sequence[str]) -> list[Entry]:
+def next_for(device: str, entries: Sequence[RunRecord], available: Sequence[str]) -> list[RunRecord]:
     """Return the waiting runs for a device, the next one first; empty while the device is in use."""
     if any(entry.is_active and entry.device == device and entry.node is None for entry in entries):
         return []
     return [entry for entry in queue_order(entries) if can_run_on(entry, device, available)]
 
 
-def queue_position(run: str, entries: Sequence[Entry], available: Sequence[str]) -> int:
+def queue_position(run: str, entries: Sequence[RunRecord], available: Sequence[str]) -> int:
     """Return the number of waiting runs ahead of this one on its devices; 0 if it is next."""
     waiting = queue_order(entries)
     index = next((index for index, entry in enumerate(waiting) if entry.id == run), 0)

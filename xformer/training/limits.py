@@ -17,7 +17,7 @@ from xformer.disk_quota import DEFAULT_MOST, DiskQuota, disk_used, megabytes
 from xformer.errors import ConfigError, RunStoreError
 from xformer.memory import free_bytes, machine_bytes, peak_bytes
 from xformer.presets import Preset
-from xformer.training.entry import Entry
+from xformer.training.run_record import RunRecord
 
 MAX_METRICS = 50 * 10**6
 """Largest size of a run's metrics in bytes; the saved state of the run contains them too."""
@@ -61,7 +61,7 @@ class Limits:
         return cls(**changed)
 
     def check_queue(
-        self, settings: Preset, owner: str, entries: Sequence[Entry], folder: Path, *, n_models: int = 1
+        self, settings: Preset, owner: str, entries: Sequence[RunRecord], folder: Path, *, n_models: int = 1
     ) -> None:
         """Raise `RunStoreError` if the owner or the server has too many runs, or the disk quota is used up or reserved."""
         unfinished = [entry for entry in entries if entry.state == "queued" or entry.is_active]
@@ -73,7 +73,7 @@ class Limits:
             raise RunStoreError(f"{n} runs are already waiting on this server; try again when some have finished.")
         self.check_disk(n_models * disk_needed(settings), "This run", entries, folder)
 
-    def check_disk(self, n: int, what: str, entries: Sequence[Entry], folder: Path) -> None:
+    def check_disk(self, n: int, what: str, entries: Sequence[RunRecord], folder: Path) -> None:
         """Raise `QuotaExceededError` if `n` more bytes exceed the disk quota, of which other runs may have reserved a part."""
         DiskQuota(folder, self.disk).check(n, what, promised=reserved_bytes(entries, folder))
 
@@ -112,7 +112,7 @@ def check_memory(settings: Preset, device: str = "cpu", *, n_models: int = 1) ->
         raise ConfigError(f"{what}; {_smaller(n_models)}")
 
 
-def reserved_bytes(entries: Sequence[Entry], folder: Path) -> int:
+def reserved_bytes(entries: Sequence[RunRecord], folder: Path) -> int:
     """Return the bytes that waiting and active runs will still write."""
     total = 0
     for entry in entries:
@@ -123,7 +123,7 @@ def reserved_bytes(entries: Sequence[Entry], folder: Path) -> int:
     return total
 
 
-def n_models(entry: Entry) -> int:
+def n_models(entry: RunRecord) -> int:
     """Return how many models a run trains."""
     return 1 if entry.sweep is None else len(entry.sweep["ids"])
 

@@ -14,7 +14,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-from xformer.training.entry import Entry
+from xformer.training.run_record import RunRecord
 from xformer.training.run_store import RunStore, entry_of, has_stop, move
 
 LENGTH = 512
@@ -143,7 +143,7 @@ def first_report_seconds() -> float:
     return seconds if seconds > 0 else 5.0
 
 
-def with_process_state(store: RunStore, entry: Entry) -> Entry:
+def with_process_state(store: RunStore, entry: RunRecord) -> RunRecord:
     """Return an entry with the current state of its process, which the run store records later, or never on a full disk."""
     file = store.folder_of(entry.id) / LOCK
     if not entry.is_active or entry.node is not None or not file.is_file():
@@ -159,7 +159,7 @@ def with_process_state(store: RunStore, entry: Entry) -> Entry:
     return now.but(state=state, message=message, worker=None, pid=None)
 
 
-def mark_dead(store: RunStore, entry: Entry) -> None:
+def mark_dead(store: RunStore, entry: RunRecord) -> None:
     """Record that a run's process has ended, and kill a process that does not stop or never begins.
 
     A run whose worker ended before its first report is queued again; if the second worker does so too, the run has failed.
@@ -185,7 +185,7 @@ def mark_dead(store: RunStore, entry: Entry) -> None:
         os.close(lock)
 
 
-def _how_it_ended(db: sqlite3.Connection, entry: Entry, file: Path, how: str = ENDED) -> tuple[str, str]:
+def _how_it_ended(db: sqlite3.Connection, entry: RunRecord, file: Path, how: str = ENDED) -> tuple[str, str]:
     """Return the state and the message of a run whose process ended without recording it."""
     stop_sent = has_stop(db, entry.id)
     words = last_words(file)
@@ -197,7 +197,7 @@ def _how_it_ended(db: sqlite3.Connection, entry: Entry, file: Path, how: str = E
     return "failed", f"{STOPPED_TWICE} The second worker {how} See worker.log for details; Resume starts it again."
 
 
-def _kill_unresponsive(store: RunStore, entry: Entry, file: Path) -> str:
+def _kill_unresponsive(store: RunStore, entry: RunRecord, file: Path) -> str:
     """Kill the process of a run if it does not stop or never begins. Returns the reason as a clause, "" if not killed."""
     query = "SELECT min(sent) AS sent FROM commands WHERE run = ? AND kind = 'stop'"
     with store.database.reading() as db:

@@ -27,7 +27,7 @@ from xformer.config import TrainConfig
 from xformer.errors import ConfigError, RunStoreError
 from xformer.presets import Preset
 from xformer.task_limits import TASK_LIMITS
-from xformer.training.entry import MOVES, NUMBERED, SETTINGS, Entry, entry_from, metrics_row
+from xformer.training.run_record import MOVES, NUMBERED, SETTINGS, RunRecord, entry_from, metrics_row
 
 FILE = "runs.sqlite"
 COMMANDS = ("pause", "resume", "step", "stop", "rate")
@@ -77,7 +77,7 @@ class RunStore:
         run: str | None = None,
         private: bool = False,
         sweep: dict[str, Any] | None = None,
-        check: Callable[[Sequence[Entry]], None] = lambda entries: None,
+        check: Callable[[Sequence[RunRecord]], None] = lambda entries: None,
         columns: Mapping[str, Any] | None = None,
     ) -> str:
         """Add a run without starting it, and return its id.
@@ -98,12 +98,12 @@ class RunStore:
             insert_run(db, values)
         return run
 
-    def entry(self, run: str) -> Entry:
+    def entry(self, run: str) -> RunRecord:
         """Return one run. Raises `RunStoreError` if the id is unknown."""
         with self.database.reading() as db:
             return entry_of(db, run)
 
-    def entries(self, *, deleted: bool = False) -> list[Entry]:
+    def entries(self, *, deleted: bool = False) -> list[RunRecord]:
         """Return all runs, newest first; with `deleted`, the deleted runs instead."""
         if not self.database.file.exists():
             return []
@@ -331,7 +331,7 @@ def where(run: str) -> tuple[str, str | int]:
     return ("number = ?", int(numbered[1])) if numbered else ("id = ?", run)
 
 
-def entry_of(db: sqlite3.Connection, run: str) -> Entry:
+def entry_of(db: sqlite3.Connection, run: str) -> RunRecord:
     """Return one run. Raises `RunStoreError` if the id is unknown."""
     condition, value = where(run)
     row = db.execute(f"SELECT * FROM runs WHERE {condition}", (value,)).fetchone()
@@ -340,7 +340,7 @@ def entry_of(db: sqlite3.Connection, run: str) -> Entry:
     return entry_from(row)
 
 
-def owned_entry(db: sqlite3.Connection, entry: Entry) -> Entry:
+def owned_entry(db: sqlite3.Connection, entry: RunRecord) -> RunRecord:
     """Return the current entry of a run. Raises `RunStoreError` if another process has it."""
     found = entry_of(db, entry.id)
     if found.worker != entry.worker:
@@ -353,12 +353,12 @@ def no_such_run(run: str) -> RunStoreError:
     return RunStoreError(f"There is no run {run!r:.60}; it may have been deleted.")
 
 
-def all_entries(db: sqlite3.Connection) -> list[Entry]:
+def all_entries(db: sqlite3.Connection) -> list[RunRecord]:
     """Return all runs, including deleted ones."""
     return [entry_from(row) for row in db.execute("SELECT * FROM runs")]
 
 
-def move(db: sqlite3.Connection, entry: Entry, state: str, **values: Any) -> None:
+def move(db: sqlite3.Connection, entry: RunRecord, state: str, **values: Any) -> None:
     """Change the state of a run. Raises `RunStoreError` for a transition that `MOVES` does not allow."""
     if state not in MOVES.get(entry.state, ()):
         raise RunStoreError(f"The run “{entry.name}” is {entry.state}, so it cannot become {state}.")
@@ -423,7 +423,7 @@ def latest_rows(store: RunStore) -> dict[str, dict[str, Any]]:
     return {run: row for run, row in latest.items() if row}
 
 
-def exact_match(entry: Entry, row: Row) -> float | None:
+def exact_match(entry: RunRecord, row: Row) -> float | None:
     """Return the exact match of a run: its final score, or else its last report. None for a task without right answers."""
     if has_no_answer(entry):
         return None
@@ -431,7 +431,7 @@ def exact_match(entry: Entry, row: Row) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def has_no_answer(entry: Entry) -> bool:
+def has_no_answer(entry: RunRecord) -> bool:
     """Return whether the task of a run is to continue a text, where no answer is right or wrong."""
     limits = TASK_LIMITS.get(entry.task.get("name", ""))
     return limits is not None and limits.is_text

@@ -25,8 +25,8 @@ from xformer.files import write_atomically
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.trace import record
-from xformer.training.entry import Entry
 from xformer.training.loop import Run
+from xformer.training.run_record import RunRecord
 from xformer.training.run_store import RunStore, exact_match, has_no_answer
 from xformer.training.sweeps import Member, goal, members_of
 
@@ -42,7 +42,7 @@ class StoredSweep:
             raise RunStoreError(f"The run “{self.entry.name}” trains one model, so it is not a sweep.")
         self.members = members_of(self.entry)
         self.names = [member.name for member in self.members]
-        self.runs: dict[str, Entry] = {one.id: one for one in store.entries() if one.sweep_of == run}
+        self.runs: dict[str, RunRecord] = {one.id: one for one in store.entries() if one.sweep_of == run}
         """The members that have become runs, by id."""
         self.rows_of = {member.id: store.rows(member.id) for member in self.members}
         """The metrics of each member, by id."""

@@ -25,7 +25,7 @@ from xformer.training.run_store import new_id
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from xformer.training.entry import Entry
+    from xformer.training.run_record import RunRecord
     from xformer.training.run_store import RunStore
 
 
@@ -141,7 +141,7 @@ def spec(settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     return {"settings": {name: list(values) for name, values in settings.items()}, "ids": [new_id() for _ in range(n)]}
 
 
-def members_of(entry: Entry) -> list[Member]:
+def members_of(entry: RunRecord) -> list[Member]:
     """Return the models of a sweep; an empty list for a run of one model. Raises `ConfigError` if the entry is damaged."""
     if entry.sweep is None:
         return []
@@ -161,7 +161,7 @@ def _value(preset: Preset, name: str) -> Any:
     return getattr(preset.train if name in TrainConfig.model_fields else preset.task, name)
 
 
-def goal(entry: Entry) -> float:
+def goal(entry: RunRecord) -> float:
     """Return the exact match on unseen examples at which a model of this run counts as having solved its task."""
     return entry.train.get("target") or SOLVED
 

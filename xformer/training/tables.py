@@ -24,7 +24,7 @@ from typing import Any
 import pandas as pd
 
 from xformer.installed import needed
-from xformer.training.entry import EXTERNAL, NO_TASK, Entry
+from xformer.training.run_record import EXTERNAL, NO_TASK, RunRecord
 from xformer.training.run_store import Row, exact_match
 
 COLUMNS = ("name", "state", "step", "steps", "exact_match", "loss", "seconds", "device", "tags", "created")
@@ -38,7 +38,7 @@ REPORTING = ("log_every", "held_out", "snapshot_every")
 """Training settings that do not affect the weights."""
 
 
-def overview(entries: Sequence[Entry], latest: Mapping[str, Row]) -> pd.DataFrame:
+def overview(entries: Sequence[RunRecord], latest: Mapping[str, Row]) -> pd.DataFrame:
     """Return a table with a row for each run, indexed by id."""
     lines = []
     for entry in entries:
@@ -52,7 +52,7 @@ def overview(entries: Sequence[Entry], latest: Mapping[str, Row]) -> pd.DataFram
     return table.astype({"exact_match": "float64", "loss": "float64"})
 
 
-def settings_of(entry: Entry) -> dict[str, Any]:
+def settings_of(entry: RunRecord) -> dict[str, Any]:
     """Return the settings of a run, without those that follow from others."""
     model, task = entry.model, entry.task
     if entry.preset == EXTERNAL:
@@ -67,7 +67,7 @@ def settings_of(entry: Entry) -> dict[str, Any]:
     return chosen | {name: entry.train[name] for name in REPORTING if name in entry.train}
 
 
-def differing(entries: Sequence[Entry]) -> pd.DataFrame:
+def differing(entries: Sequence[RunRecord]) -> pd.DataFrame:
     """Return the settings that differ between runs: a row for each run, indexed by id, and a column for each setting.
 
     Numeric columns stay numeric; other values are JSON. A run without a setting has an empty cell. The comparison ignores

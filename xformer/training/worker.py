@@ -30,12 +30,12 @@ from xformer.files import STATE, is_finished
 from xformer.tasks import Task
 from xformer.training import liveness
 from xformer.training.commands import GOES_ON, CommandLoop, GpuGoneError, Scoring, failure
-from xformer.training.entry import SCORING, Entry
 from xformer.training.evaluate import put_figures_on_card
 from xformer.training.jobs import START, reconcile
 from xformer.training.limits import check_memory
 from xformer.training.loop import Run, Stopped, choose_device, forget_after, forget_unfinished, prepare_process
 from xformer.training.many import reports
+from xformer.training.run_record import SCORING, RunRecord
 from xformer.training.run_store import RunStore, change_peak, entry_of, insert_rows, move, set_columns
 from xformer.training.stored_sweep import MapWriter
 from xformer.training.sweeps import Member, members_of
@@ -116,7 +116,7 @@ def release(store: RunStore, run: str, token: str, state: str, message: str, **p
         db.execute("DELETE FROM commands WHERE run = ?", (run,))
 
 
-def _train(store: RunStore, entry: Entry, command_loop: CommandLoop) -> tuple[str, str]:
+def _train(store: RunStore, entry: RunRecord, command_loop: CommandLoop) -> tuple[str, str]:
     """Train a run of one model. Returns its final state and a message."""
     folder, settings = store.folder_of(entry.id), entry.settings()
     forget_unfinished(folder)
@@ -154,7 +154,7 @@ def _train(store: RunStore, entry: Entry, command_loop: CommandLoop) -> tuple[st
     return _finish(store, entry, folder, command_loop)
 
 
-def lower_priority(entry: Entry) -> None:
+def lower_priority(entry: RunRecord) -> None:
     """Give this process the lowest scheduling priority, so that pages stay responsive while it trains.
 
     A run on a GPU keeps its priority because it needs little CPU time. So does a run in a thread of another program.
@@ -172,7 +172,7 @@ def _has_own_process() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _device(store: RunStore, entry: Entry) -> torch.device:
+def _device(store: RunStore, entry: RunRecord) -> torch.device:
     """Return the device of a run, and record a message if it is not the requested one. Raises `GpuGoneError`."""
     try:
         device = choose_device(entry.device or "cpu")
@@ -184,7 +184,7 @@ def _device(store: RunStore, entry: Entry) -> torch.device:
     return device
 
 
-def _finish(store: RunStore, entry: Entry, folder: Path, command_loop: CommandLoop) -> tuple[str, str]:
+def _finish(store: RunStore, entry: RunRecord, folder: Path, command_loop: CommandLoop) -> tuple[str, str]:
     scoring = Scoring(command_loop)
     figures = put_figures_on_card(folder, SAMPLES, scoring)
     live = {name: value for name, value in store.entry(entry.id).live.items() if name != SCORING}
@@ -192,7 +192,7 @@ def _finish(store: RunStore, entry: Entry, folder: Path, command_loop: CommandLo
     return "finished", scoring.ended if figures["samples"] < SAMPLES else ""
 
 
-def train_sweep(store: RunStore, entry: Entry, loop: CommandLoop, device: torch.device) -> tuple[str, str]:
+def train_sweep(store: RunStore, entry: RunRecord, loop: CommandLoop, device: torch.device) -> tuple[str, str]:
     """Train the models of a sweep. Returns the final state of the sweep and a message.
 
     A model becomes a run when it ends: a finished model is scored, and a failed model gets the reason as its message.
@@ -261,7 +261,7 @@ def _keep_snapshot(run: Run) -> str:
     return ""
 
 
-def _begin(store: RunStore, entry: Entry, member: Member, device: torch.device) -> Run:
+def _begin(store: RunStore, entry: RunRecord, member: Member, device: torch.device) -> Run:
     """Return the run of a model of a sweep, restored from its saved state if there is one."""
     folder = member.folder(store, entry.id)
     run = Run(member.preset, Task(member.preset.task), device, folder, DiskQuota(store.folder))
@@ -289,11 +289,11 @@ RECLAIMABLE = ("stopped", "interrupted")
 
 
 def become_run(
-    store: RunStore, entry: Entry, member: Member, run: Run, state: str, *, message: str = "", figures: Any = None
+    store: RunStore, entry: RunRecord, member: Member, run: Run, state: str, *, message: str = "", figures: Any = None
 ) -> None:
     """Turn a model of a sweep into a run with this state."""
 
-    def move_files(_: Sequence[Entry]) -> None:  # within the transaction, so that no run exists without its files
+    def move_files(_: Sequence[RunRecord]) -> None:  # within the transaction, so that no run exists without its files
         with suppress(FileNotFoundError):  # a process that was then killed has already moved them
             os.rename(member.folder(store, entry.id), store.folder_of(member.id))
 
@@ -304,7 +304,7 @@ def become_run(
     store.add(member.preset, run=member.id, state=state, figures=figures, check=move_files, columns=columns, **owned)
 
 
-def reclaim_members(store: RunStore, entry: Entry, members: Sequence[Member]) -> None:
+def reclaim_members(store: RunStore, entry: RunRecord, members: Sequence[Member]) -> None:
     """Return members to their sweep: stopped ones, and those whose files a killed process had already moved."""
     for member in members:
         moved, here = store.folder_of(member.id), member.folder(store, entry.id)

@@ -21,12 +21,12 @@ from xformer.files import STATE, is_finished, snapshot_steps
 from xformer.presets import Preset
 from xformer.tasks import texts
 from xformer.training import jobs, worker
-from xformer.training.entry import Entry
 from xformer.training.executors import Resources, ray, remote
 from xformer.training.executors.cluster import LostError
 from xformer.training.executors.ray import RayExecutor, batches
 from xformer.training.executors.remote import Job, RemoteRun, Report
 from xformer.training.limits import memory_needed
+from xformer.training.run_record import RunRecord
 from xformer.training.run_store import RunStore, put_command
 from xformer.training.stored_sweep import StoredSweep
 
@@ -98,10 +98,10 @@ class Office:
         """Create a new executor, which has received nothing from the actors, as in a new process."""
         self.executor = RayExecutor(self.store, self.cluster)  # pyright: ignore[reportArgumentType]
 
-    def entry(self, run: str) -> Entry:
+    def entry(self, run: str) -> RunRecord:
         return self.store.entry(run)
 
-    def wait(self, run: str, holds: Callable[[Entry], object]) -> Entry:
+    def wait(self, run: str, holds: Callable[[RunRecord], object]) -> RunRecord:
         deadline = time.monotonic() + PATIENCE
         while not holds(self.entry(run)):
             assert time.monotonic() < deadline, self.entry(run)
@@ -109,7 +109,7 @@ class Office:
             time.sleep(0.03)  # for the threads that train
         return self.entry(run)
 
-    def wait_for_end(self, run: str) -> Entry:
+    def wait_for_end(self, run: str) -> RunRecord:
         return self.wait(run, lambda entry: not entry.is_active and entry.state != "queued")
 
 
@@ -128,7 +128,7 @@ def by_a_process(store: RunStore, settings: Preset, monkeypatch: pytest.MonkeyPa
     return run.id
 
 
-def has_saved(entry: Entry) -> bool:
+def has_saved(entry: RunRecord) -> bool:
     return entry.pid is not None and entry.step > 20
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from xformer.errors import ConfigError
-from xformer.training.entry import Entry
+from xformer.training.run_record import RunRecord
 
 PROCESS, RAY = "process", "ray"
 VARIABLE = "XFORMER_EXECUTOR"
@@ -59,17 +59,17 @@ class Executor(ABC):
     """Trains the runs that the run store assigns to it: active entries with a token in `worker`."""
 
     @abstractmethod
-    def submit(self, entry: Entry, needs: Resources) -> None:
+    def submit(self, entry: RunRecord, needs: Resources) -> None:
         """Start training a run from the last state in its folder. Repeated calls have no effect."""
 
     @abstractmethod
-    def poll(self, entry: Entry) -> None:
+    def poll(self, entry: RunRecord) -> None:
         """Update the run store with the progress of a run, including its end."""
 
     @abstractmethod
-    def command(self, entry: Entry) -> None:
+    def command(self, entry: RunRecord) -> None:
         """Forward the pending commands in the run store."""
 
     @abstractmethod
-    def cancel(self, entry: Entry) -> None:
+    def cancel(self, entry: RunRecord) -> None:
         """Kill the computation immediately. Anything saved before stays intact."""

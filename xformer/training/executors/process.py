@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from xformer.training import liveness
-from xformer.training.entry import Entry
 from xformer.training.executors import Executor, Resources
 from xformer.training.liveness import LOCK, mark_dead
+from xformer.training.run_record import RunRecord
 from xformer.training.run_store import RunStore
 
 LOG = "worker.log"
@@ -30,18 +30,18 @@ class ProcessExecutor(Executor):
     def __init__(self, store: RunStore, lock: int = -1) -> None:
         self.store, self.lock = store, lock
 
-    def submit(self, entry: Entry, needs: Resources) -> None:
+    def submit(self, entry: RunRecord, needs: Resources) -> None:
         """Start the worker. `needs` is ignored, because the limits were checked when the run was submitted."""
         spawn(self.store, entry.id, str(entry.worker), self.lock)
 
-    def poll(self, entry: Entry) -> None:
+    def poll(self, entry: RunRecord) -> None:
         """Record a worker that has died, and kill one that does not stop or never begins."""
         mark_dead(self.store, entry)
 
-    def command(self, entry: Entry) -> None:
+    def command(self, entry: RunRecord) -> None:
         """Do nothing, because a worker reads the run store itself."""
 
-    def cancel(self, entry: Entry) -> None:
+    def cancel(self, entry: RunRecord) -> None:
         """Kill the worker."""
         file = self.store.folder_of(entry.id) / LOCK
         if liveness.is_held(file) and (pid := liveness.holder(file)):

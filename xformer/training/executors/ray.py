@@ -26,13 +26,13 @@ from xformer.tasks import texts
 from xformer.training import jobs
 from xformer.training.card import read_metadata
 from xformer.training.commands import failure
-from xformer.training.entry import Entry
 from xformer.training.executors import Executor, Resources
 from xformer.training.executors.cluster import LostError, RayCluster
 from xformer.training.executors.relay import is_on_ray
 from xformer.training.executors.remote import Files, Job, Report, Stamp, stamp_of, stamps, write_copy
 from xformer.training.limits import Limits, memory_needed
 from xformer.training.loop import forget_after, forget_unfinished
+from xformer.training.run_record import RunRecord
 from xformer.training.run_store import RunStore, entry_of, insert_rows, insert_run, move, owned_entry, set_columns
 from xformer.training.stored_sweep import read_maps, write_maps
 from xformer.training.sweeps import Member, members_of
@@ -76,7 +76,7 @@ class Seen:
     is_whole: bool = False
 
 
-def batches(entry: Entry) -> list[Batch]:
+def batches(entry: RunRecord) -> list[Batch]:
     """Return the work of each actor of an active run."""
     members, name = members_of(entry), f"{entry.id}-{entry.worker}"
     if not members:
@@ -109,7 +109,7 @@ class RayExecutor(Executor):
             self._preempt_paused()
         self._end_orphans()
 
-    def _active(self) -> list[Entry]:
+    def _active(self) -> list[RunRecord]:
         return [entry for entry in self.store.entries() if is_on_ray(entry)]
 
     def _total(self, resource: str) -> float:
@@ -135,7 +135,7 @@ class RayExecutor(Executor):
             self.submit(entry, self.needs(entry))
             n += len(batches(entry))
 
-    def _batch_size(self, entry: Entry) -> int:
+    def _batch_size(self, entry: RunRecord) -> int:
         """Return how many models of a sweep one actor trains: as many as fit into one CPU's share of the memory."""
         settings, n = entry.settings(), len((entry.sweep or {})["ids"])
         most = self.limits.run_memory * 1024**2
@@ -146,25 +146,25 @@ class RayExecutor(Executor):
             size -= 1
         return min(n, size)
 
-    def needs(self, entry: Entry) -> Resources:
+    def needs(self, entry: RunRecord) -> Resources:
         """Return the resources for an actor of a run, with a GPU if the cluster has one and the run may use it."""
         n = max(len(batch.members) for batch in batches(entry))
         gpus = int(entry.wanted != "cpu" and self._total("GPU") >= 1)
         return Resources(gpus=gpus, memory=memory_needed(entry.settings(), n_models=max(1, n)))
 
-    def submit(self, entry: Entry, needs: Resources) -> None:
+    def submit(self, entry: RunRecord, needs: Resources) -> None:
         """Create the missing actors of a run that have something left to train."""
         for batch in self._unfinished_batches(entry):
             self.cluster.start(batch.name, self._job(entry, batch), needs)
 
-    def _unfinished_batches(self, entry: Entry) -> list[Batch]:
+    def _unfinished_batches(self, entry: RunRecord) -> list[Batch]:
         """Return the batches of a run with something left to train; of a sweep, those with models that are not runs yet."""
         if entry.sweep is None:
             return batches(entry)
         known = self.store.ids()
         return [batch for batch in batches(entry) if any(one.id not in known for one in batch.members)]
 
-    def _job(self, entry: Entry, batch: Batch) -> Job:
+    def _job(self, entry: RunRecord, batch: Batch) -> Job:
         folder = self.store.folder_of(entry.id)
         forget_unfinished(folder)
         known = self.store.ids()
@@ -193,7 +193,7 @@ class RayExecutor(Executor):
 
     # Pulling
 
-    def poll(self, entry: Entry) -> None:
+    def poll(self, entry: RunRecord) -> None:
         """Poll each actor of a run and write its report into the run store."""
         for batch in self._unfinished_batches(entry):
             seen = self.seen.setdefault(batch.name, Seen())
@@ -208,7 +208,7 @@ class RayExecutor(Executor):
         if entry.sweep is not None and not self._unfinished_batches(entry):
             self._end_sweep(entry)
 
-    def _local_stamps(self, entry: Entry, batch: Batch, seen: Seen) -> dict[str, Stamp]:
+    def _local_stamps(self, entry: RunRecord, batch: Batch, seen: Seen) -> dict[str, Stamp]:
         """Return the stamps of the local files that belong to an actor's work."""
         if not batch.members:
             return stamps(self.store.folder, entry.id)
@@ -216,7 +216,7 @@ class RayExecutor(Executor):
         inside += [one.id for one in batch.members]
         return {path: stamp for one in inside for path, stamp in stamps(self.store.folder, one).items()} | seen.maps
 
-    def _take(self, entry: Entry, batch: Batch, seen: Seen, report: Report) -> bool:
+    def _take(self, entry: RunRecord, batch: Batch, seen: Seen, report: Report) -> bool:
         """Write a report into the store and the folder. Returns whether the run continues."""
         try:
             self._move_models(entry, report)
@@ -252,7 +252,7 @@ class RayExecutor(Executor):
             self._restart_missing(entry, batch, seen, is_certain=True)
         return True
 
-    def _move_models(self, entry: Entry, report: Report) -> None:
+    def _move_models(self, entry: RunRecord, report: Report) -> None:
         """Move the files of models that have ended to the folders of their runs, as the node has done."""
         for model in report.models:
             target = self.store.folder_of(model["id"])
@@ -260,7 +260,7 @@ class RayExecutor(Executor):
             if source.is_dir() and not target.exists():
                 os.rename(source, target)
 
-    def _take_models(self, entry: Entry, report: Report) -> None:
+    def _take_models(self, entry: RunRecord, report: Report) -> None:
         """Turn models of a sweep that have ended into runs once all their files have arrived."""
         models = report.models if report.is_whole else ()
         known = self.store.ids() if models else set()
@@ -272,7 +272,7 @@ class RayExecutor(Executor):
                     values |= {"owner": now.owner, "private": now.private, "node": self._node(report)}
                     insert_run(db, values)
 
-    def _take_files(self, entry: Entry, batch: Batch, seen: Seen, report: Report) -> None:
+    def _take_files(self, entry: RunRecord, batch: Batch, seen: Seen, report: Report) -> None:
         maps, own = f"{entry.id}/maps/", {entry.id, *(one.id for one in batch.members)}
         for path in (*report.files, *report.gone):
             if ".." in Path(path).parts or Path(path).parts[:1] not in {(run,) for run in own}:
@@ -298,7 +298,7 @@ class RayExecutor(Executor):
             maps = merged
         write_maps(folder, step, maps)
 
-    def _take_columns(self, db: Any, now: Entry, batch: Batch, seen: Seen, report: Report) -> None:
+    def _take_columns(self, db: Any, now: RunRecord, batch: Batch, seen: Seen, report: Report) -> None:
         row = report.row
         for run, some in report.rows.items():
             if some and run not in seen.after:  # local rows may be later than the state from which the run continued
@@ -327,7 +327,7 @@ class RayExecutor(Executor):
 
     # Ends
 
-    def _end_sweep(self, entry: Entry) -> None:
+    def _end_sweep(self, entry: RunRecord) -> None:
         ids = {member.id for member in members_of(entry)}
         runs = [one for deleted in (False, True) for one in self.store.entries(deleted=deleted) if one.id in ids]
         n_failed = sum(run.state == "failed" for run in runs)
@@ -335,12 +335,12 @@ class RayExecutor(Executor):
         state, message = ("stopped", "") if is_stopped else ("finished", sweep_message(n_failed, len(ids)))
         self._leave(entry, state, message)
 
-    def _leave(self, entry: Entry, state: str, message: str, **values: Any) -> None:
+    def _leave(self, entry: RunRecord, state: str, message: str, **values: Any) -> None:
         """Record that a run has left the cluster, then end its actors, which are no longer needed."""
         release(self.store, entry.id, str(entry.worker), state, message, **values)
         self.cancel(entry)
 
-    def _restart_missing(self, entry: Entry, batch: Batch, seen: Seen, is_certain: bool) -> None:
+    def _restart_missing(self, entry: RunRecord, batch: Batch, seen: Seen, is_certain: bool) -> None:
         """Restart a run or batch whose actor has died. An actor of unknown state gets `GRACE_SECONDS` first."""
         now = time.monotonic()
         seen.missing_since = seen.missing_since or now
@@ -369,7 +369,7 @@ class RayExecutor(Executor):
 
     # Commands
 
-    def command(self, entry: Entry) -> None:
+    def command(self, entry: RunRecord) -> None:
         """Forward the pending commands. A stop takes effect here if the run has no node yet or does not react in time."""
         with self.store.database.reading() as db:
             query = "SELECT number, kind, value, sent FROM commands WHERE run = ? ORDER BY number"
@@ -386,7 +386,7 @@ class RayExecutor(Executor):
                 self.cluster.tell(batch.name, new)
                 seen.sent_commands = new[-1][0]
 
-    def cancel(self, entry: Entry) -> None:
+    def cancel(self, entry: RunRecord) -> None:
         """End the actors of a run."""
         for batch in batches(entry):
             self.cluster.end(batch.name)
@@ -413,7 +413,7 @@ def _saved_step(folder: Path) -> int:
     return step if isinstance(step, int) else 0
 
 
-def _text(entry: Entry) -> tuple[str, bytes] | None:
+def _text(entry: RunRecord) -> tuple[str, bytes] | None:
     """Return the name and content of the text that a run trains on, or None if every node has it."""
     name = entry.task.get("text") or texts.PYTHON
     if name == texts.PYTHON:

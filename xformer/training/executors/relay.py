@@ -17,8 +17,8 @@ from typing import Self
 
 from xformer.files import write_atomically
 from xformer.training import executors, liveness
-from xformer.training.entry import Entry
 from xformer.training.executors.process import detached
+from xformer.training.run_record import RunRecord
 from xformer.training.run_store import RunStore
 
 ADDRESS = "XFORMER_RAY_ADDRESS"
@@ -31,12 +31,12 @@ def ray_address(environment: Mapping[str, str] = os.environ) -> str:
     return environment.get(ADDRESS) or "auto"
 
 
-def is_on_ray(entry: Entry) -> bool:
+def is_on_ray(entry: RunRecord) -> bool:
     """Return whether a run is assigned to the cluster."""
     return entry.is_active and entry.node is not None
 
 
-def uses_ray(entries: Iterable[Entry]) -> bool:
+def uses_ray(entries: Iterable[RunRecord]) -> bool:
     """Return whether the relay is needed: Ray is the chosen executor, or the cluster still has runs."""
     return executors.chosen() == executors.RAY or any(map(is_on_ray, entries))
 

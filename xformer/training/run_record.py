@@ -181,7 +181,7 @@ NO_TASK = TaskConfig(
 SETTINGS: dict[str, type[Config]] = {"model": ModelConfig, "task": TaskConfig, "train": TrainConfig}
 
 
-class Entry(BaseModel, frozen=True, strict=True, extra="ignore"):
+class RunRecord(BaseModel, frozen=True, strict=True, extra="ignore"):
     """One run. Its configurations are plain JSON values. Cells that cannot be read have their default."""
 
     number: Whole = 0
@@ -252,16 +252,16 @@ class Entry(BaseModel, frozen=True, strict=True, extra="ignore"):
         texts = [notebook_html.text(line) for line in (self.about, self.message) if line]
         return notebook_html.card(self.name, *texts, notebook_html.facts(rows))
 
-    def but(self, **values: Any) -> Entry:
+    def but(self, **values: Any) -> RunRecord:
         """Return a copy with some fields replaced."""
         return self.model_copy(update=values)
 
 
-def entry_from(cells: Mapping[str, Any]) -> Entry:
+def entry_from(cells: Mapping[str, Any]) -> RunRecord:
     """Return the run of a row. Its message ends with the names of damaged cells."""
     columns = cells.keys()  # `in` on an SQLite row searches its values
-    values = {name: cells[name] if name in columns else None for name in Entry.model_fields}
-    entry, wrong, rule = without_damage(Entry, values)
+    values = {name: cells[name] if name in columns else None for name in RunRecord.model_fields}
+    entry, wrong, rule = without_damage(RunRecord, values)
     if entry.worker is not None and entry.state not in AT_WORK:
         wrong.append("worker")
         entry = entry.but(worker=None, pid=None)

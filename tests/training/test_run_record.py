@@ -12,8 +12,8 @@ from tests.test_damaged_books import trouble_with
 from tests.training.test_run_store import edit
 from tests.training.tiny import tiny_preset
 from xformer.training import jobs
-from xformer.training.entry import DAMAGED, Entry, metrics_row
 from xformer.training.executors import process as processes
+from xformer.training.run_record import DAMAGED, RunRecord, metrics_row
 from xformer.training.run_store import RunStore, exact_match, latest_rows
 from xformer.training.tables import differing, overview
 
@@ -29,7 +29,7 @@ def sound(store: RunStore) -> str:
 
 
 OTHERS = ("number", "id", "deleted", "private", "sweep")  # damaged ids and sweeps have separate tests
-COLUMNS = [name for name in Entry.model_fields if name not in OTHERS]
+COLUMNS = [name for name in RunRecord.model_fields if name not in OTHERS]
 
 
 def test_garbled_cells_hide_no_other_run(store: RunStore, sound: str) -> None:
