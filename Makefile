@@ -15,7 +15,7 @@ models: .venv/app
 
 # Test which model families of Transformers can be read, and write docs/families.md: about twenty minutes.
 families: .venv/app
-	$(BIN)/python -m benchmarks.families
+	$(BIN)/python -m tools.families
 
 # Three workers for two processors, because browser tests mostly wait. tests/conftest.py groups tests that share a worker. Files are
 # distributed in order: sorted by number of tests, the few long browser tests would all come last.
@@ -42,17 +42,17 @@ docs: .venv/docs
 # Generate the parts of docs/ that come from the code. pages: the API, the terms of the glossary and the playlists; gallery: every
 # picture (MODELS_FOLDER=models includes external models); notebooks: the outputs of the notebooks.
 pages: .venv/app
-	$(BIN)/python -m benchmarks.doc_pages
+	$(BIN)/python -m tools.doc_pages
 
 gallery: .venv/test
-	$(BIN)/python -m benchmarks.gallery $(MODELS_FOLDER)
+	$(BIN)/python -m tools.gallery $(MODELS_FOLDER)
 
 # Record docs/animation.webp, the animation at the top of the README, from the running app: half a minute.
 animation: .venv/test
-	$(BIN)/python -m benchmarks.animation
+	$(BIN)/python -m tools.animation
 
 notebooks: .venv/docs
-	$(BIN)/python -m benchmarks.notebooks
+	$(BIN)/python -m tools.notebooks
 
 lint: .venv/test
 	$(BIN)/ruff format --check .
@@ -63,7 +63,7 @@ lint: .venv/test
 BENCHMARKS := train_step train_many record characters browser screens panels training_room live
 bench: .venv/test
 	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --keep || exit 1; done
-	$(BIN)/python -m benchmarks.figures
+	$(BIN)/python -m tools.figures
 
 # Run every test and benchmark that needs a GPU, in at most eight minutes, and write build/gpu.json and build/gpu.md. If another
 # Python has a torch build for the GPU: PYTHON=python3 make gpu.

@@ -17,16 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.measure import Machine, options, show
 from tests.attack import visitor
 from tests.attack.visitor import Visitor
 from tests.browser.serving import launch, stop
-from xformer import Checkpoint, Transformer, load
-from xformer.checkpoints import to_bytes
-from xformer.training.card import from_file
-from xformer.training.run_store import RunStore
+from tests.training.tiny import add_model
 
 ROOT = Path(__file__).parents[1]
 SCREENS = ("attention", "residual", "feed_forward", "embeddings", "")
@@ -52,14 +47,6 @@ def main() -> None:
         rows = list(measured(Path(folder), model, given.visitors, given.tokens, given.rest, given.after))
     notes = [f"{given.visitors} visitors, {given.layers} layers of {given.heads} heads, {given.tokens} tokens each."]
     show("A crowd", machine, rows, notes, given)
-
-
-def add_model(folder: Path, n_layers: int, n_heads: int) -> str:
-    """Add an untrained model for the task of `reverse` to the runs of a server; return its name in links."""
-    good = load(ROOT / "checkpoints" / "reverse")
-    config = good.config.replace(n_layers=n_layers, n_heads=n_heads, d_head=1, d_value=1, d_ff=16)
-    model = Transformer(config, torch.Generator().manual_seed(0)).eval()
-    return from_file(RunStore(folder), to_bytes(Checkpoint(model, good.task, {"name": "many heads"})), owner="").run
 
 
 def measured(folder: Path, model: str, visitors: int, tokens: int, rest: int, after: int) -> Iterator[dict[str, Any]]:

@@ -37,7 +37,7 @@ def options(about: str | None, *, rounds: int, **more: dict[str, Any]) -> argpar
     parser.add_argument("--rounds", type=int, default=rounds, help="turns of each variant")
     parser.add_argument("--threads", type=int, default=1, help="number of torch threads")
     parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
-    parser.add_argument("--keep", action="store_true", help=f"also save the tables in {KEPT} for benchmarks.figures")
+    parser.add_argument("--keep", action="store_true", help=f"also save the tables in {KEPT} for tools.figures")
     for name, settings in more.items():
         parser.add_argument(f"--{name.replace('_', '-')}", **settings)
     return parser.parse_args()

@@ -1,4 +1,4 @@
-"""Every benchmark can be imported, and explains its options with `--help`."""
+"""Every benchmark and tool can be imported, and explains its options with `--help`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import pkgutil
 import pytest
 
 import benchmarks
+import tools
 
 MODULES = [
-    found.name for found in pkgutil.walk_packages(benchmarks.__path__, "benchmarks.") if ".apps" not in found.name
+    found.name
+    for package in (benchmarks, tools)
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    if ".apps" not in found.name
 ]
 
 
-def test_every_benchmark_has_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_benchmark_and_tool_has_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["benchmark", "--help"])
     for name in MODULES:
         module = importlib.import_module(name)

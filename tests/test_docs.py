@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import xformer
-from benchmarks import api_page, doc_pages, gallery
 from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import tokenizer
+from tools import api_page, doc_pages, gallery
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -29,7 +29,7 @@ def test_gallery_has_every_picture_with_description_call_and_image() -> None:
     calls = [call for _, calls in gallery.SCREENS.values() for call in calls]
     wanted = {*xformer.viz.__all__, "attention_view"} - HELPERS
     drawn = {gallery.title_of(call) for call in calls}
-    assert drawn == wanted, "name its call in benchmarks/gallery.py, then make gallery"
+    assert drawn == wanted, "name its call in tools/gallery.py, then make gallery"
     text = (DOCS / "gallery.md").read_text("utf-8")
     assert text == gallery.page(), "make gallery"
     images = re.findall(r"!\[.*?\]\((gallery/.+?)\)", text)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import doc_pages
 from pages.compute.cached_runs import MASKS
 from pages.compute.models import adapter
 from pages.state.screens import screens
+from tools import doc_pages
 from xformer import interventions, playlist
 from xformer.errors import ConfigError, InputError
 from xformer.live import lesson

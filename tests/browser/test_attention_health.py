@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.health import GPT
 from tests.browser.conftest import Visiting, see, until
+from tests.integrations.faulty_gpt import GPT
 from xformer.integrations import AttentionHealth
 
 pytestmark = pytest.mark.browser

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 import xformer
-from benchmarks.health import GPT
 from tests.adapters.families import FAMILIES
 from tests.doctor.checking import broken_place, decoder, found
 from tests.doctor.plain_gpt import PlainGPT
+from tests.integrations.faulty_gpt import GPT
 
 
 def llama(**sizes: Any) -> Any:

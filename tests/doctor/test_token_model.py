@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import xformer
-from benchmarks.health import GPT
+from tests.integrations.faulty_gpt import GPT
 from xformer.doctor.token_model import Subject
 from xformer.errors import InputError
 from xformer.testing import assert_causal

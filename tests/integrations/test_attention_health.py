@@ -23,7 +23,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 import xformer
-from benchmarks.health import GPT
+from tests.integrations.faulty_gpt import GPT
 from xformer.errors import CheckpointError, ConfigError, InputError, RunStoreError
 from xformer.integrations import AttentionHealth, HealthRecord
 from xformer.training import jobs, liveness

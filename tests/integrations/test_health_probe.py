@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.health import GPT
+from tests.integrations.faulty_gpt import GPT
 from xformer.integrations import AttentionHealth
 from xformer.integrations.health_probe import losses_of
 

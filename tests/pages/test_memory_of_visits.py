@@ -14,10 +14,10 @@ import pytest
 import streamlit as st
 import torch
 
-from benchmarks.crowd import add_model
 from pages.compute import cached_runs
 from pages.compute.byte_cache import n_bytes, shared
 from tests.pages.conftest import Open
+from tests.training.tiny import add_model
 from xformer.reading import Reading
 from xformer.viz.packing import pack
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 import xformer
-from benchmarks.health import GPT
+from tests.integrations.faulty_gpt import GPT
 from tests.pages.conftest import Open, everything, n_charts
 from tests.pages.test_runs import RUNS, with_menu
 from xformer.integrations import AttentionHealth

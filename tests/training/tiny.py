@@ -8,11 +8,14 @@ from typing import Any
 
 import torch
 
+from xformer.checkpoints import Checkpoint, load, to_bytes
 from xformer.config import ModelConfig, TaskConfig, TrainConfig
 from xformer.model import Transformer
 from xformer.presets import Preset
 from xformer.tasks import Task
+from xformer.training.card import from_file
 from xformer.training.loop import Run
+from xformer.training.run_store import RunStore
 
 ARCHITECTURES = ("encoder", "decoder", "encoder-decoder")
 
@@ -88,3 +91,11 @@ def chance(counts: list[int], expected: list[float]) -> float:
     assert min(expected) >= 5, "the test needs at least five expected cases in each class"
     half = sum((count - e) ** 2 / e for count, e in zip(counts, expected, strict=True)) / 2
     return math.exp(-half) * sum(half**i / math.factorial(i) for i in range(degrees // 2))
+
+
+def add_model(folder: Path, n_layers: int, n_heads: int) -> str:
+    """Add an untrained model for the task of `reverse` to the runs of a server; return its name in links."""
+    good = load(Path(__file__).parents[2] / "checkpoints" / "reverse")
+    config = good.config.replace(n_layers=n_layers, n_heads=n_heads, d_head=1, d_value=1, d_ff=16)
+    model = Transformer(config, torch.Generator().manual_seed(0)).eval()
+    return from_file(RunStore(folder), to_bytes(Checkpoint(model, good.task, {"name": "many heads"})), owner="").run

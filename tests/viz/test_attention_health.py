@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import xformer
-from benchmarks.health import GPT
+from tests.integrations.faulty_gpt import GPT
 from tests.viz.drawn_file import all_rows, ends_of
 from xformer.errors import InputError
 from xformer.integrations import AttentionHealth

@@ -13,8 +13,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 import xformer
-from benchmarks import live_site
 from tests.browser.live.engine import Engine, pages_from_disk
+from tools import live_site
 from xformer import edits
 from xformer.errors import InputError
 from xformer.files import snapshot_file

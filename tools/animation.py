@@ -1,6 +1,6 @@
 """`make animation`: record docs/animation.webp for the README, a run in the scene of Home and then a mask on Attention.
 
-    python -m benchmarks.animation [--out docs/animation.webp]
+    python -m tools.animation [--out docs/animation.webp]
 
 The frames are screenshots of the running app. The slider of the scene selects each frame, so recordings are reproducible.
 """

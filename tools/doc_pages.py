@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks import api_page, gallery
 from pages.controls.text import WORDS
+from tools import api_page, gallery
 from xformer import playlist, read
 from xformer.live import lesson
 

@@ -1,6 +1,6 @@
 """Write docs/figures.md, the last step of `make bench`: every figure with its peer and its goal, from the saved tables.
 
-    python -m benchmarks.figures        reads build/figures/*.json (a benchmark's --keep) and build/gpu.json (make gpu)
+    python -m tools.figures        reads build/figures/*.json (a benchmark's --keep) and build/gpu.json (make gpu)
 
 Figures taken while the machine had other work are marked; missing ones are listed as not measured.
 """
@@ -156,7 +156,7 @@ WAITING = {
 def page(kept: Kept, gpu: dict[str, Any] | None) -> str:
     """Return the text of the document."""
     lines = [
-        "# Figures", "", "<!-- written by `python -m benchmarks.figures` -->", "",
+        "# Figures", "", "<!-- written by `python -m tools.figures` -->", "",
         "Each figure was measured in alternation with its peer, and ratios are medians over the turns. A ratio above 1 means "
         "that ours is faster, except for recording, toggles and panels, whose peers do less work. Goals are the "
         "project’s own.", "",

@@ -289,7 +289,7 @@ def main() -> None:
     names: dict[str, Any] = {"viz": xformer.viz, "analysis": xformer.analysis, "attention_view": xformer.attention_view}
     for screen, (setup, calls) in SCREENS.items():
         if screen == "External models" and not models:
-            print("Images of external models were kept; to draw them: python -m benchmarks.gallery FOLDER_OF_MODELS")
+            print("Images of external models were kept; to draw them: python -m tools.gallery FOLDER_OF_MODELS")
             continue
         exec(f"import xformer\n{setup.replace('models/', f'{models}/')}", names)
         for call in calls:

@@ -1,0 +1,1 @@
+"""Programs that generate files: pictures, pages and notebooks of the documentation, and its tables."""
