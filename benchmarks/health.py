@@ -188,13 +188,13 @@ def _unlearnable(labels: Tensor, step: int) -> Tensor:
 FAILURES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "learning rate too high": (
         {"lr": 0.3, "clip": 0.0, "warmup": 0},
-        {"lurching_attention", "stream_explosion", "score_explosion", "entropy_collapse", "stalled_attention"},
+        {"unstable_attention", "stream_explosion", "score_explosion", "entropy_collapse", "stalled_attention"},
     ),
     "no warm-up, post-norm": (
         {"lr": 3e-2, "warmup": 0, "is_post": True, "n_layers": 4, "clip": 0.0},
-        {"lurching_attention", "stream_explosion", "score_explosion", "entropy_collapse", "stalled_attention"},
+        {"unstable_attention", "stream_explosion", "score_explosion", "entropy_collapse", "stalled_attention"},
     ),
-    "no 1/√d": ({"fault": "no 1/√d", "d_model": 64, "n_heads": 2}, {"unscaled", "sharp_start"}),
+    "no 1/√d": ({"fault": "no 1/√d", "d_model": 64, "n_heads": 2}, {"unscaled", "saturated_at_start"}),
     "float16 overflow": (
         {"fault": "float16 overflow", "std": 1.5, "d_model": 64, "n_heads": 1},
         {"nan", "score_explosion"},

@@ -37,24 +37,24 @@ def test_a_sound_model_prints_what_was_and_was_not_checked(capsys: pytest.Captur
 
 
 def test_a_bug_in_a_saved_model_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    broken = BUGS["dead-neurons"].broken(xformer.load(PAIR).model)
+    broken = BUGS["dead_neurons"].broken(xformer.load(PAIR).model)
     xformer.save(broken, tmp_path / "dead")
     assert main(["doctor", str(tmp_path / "dead"), "--json"]) == 1
     found = {row["check"]: row for row in json.loads(capsys.readouterr().out)}
     assert found["equations"]["verdict"] == "broken"
     assert found["equations"]["layer"] == 0
-    assert "dead-neurons" in found["equations"]["remedy"]
+    assert "dead_neurons" in found["equations"]["remedy"]
 
 
-def test_a_trace_file_is_examined(
+def test_a_trace_file_is_checked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert main(["doctor", trace_with("causal-off-by-one", tmp_path / "x.safetensors")]) == 1
+    assert main(["doctor", trace_with("causal_off_by_one", tmp_path / "x.safetensors")]) == 1
     shown = capsys.readouterr().out
-    assert "causal-off-by-one" in shown
+    assert "causal_off_by_one" in shown
     assert "decoder.0.self_attn" in shown
-    assert main(["doctor", trace_with("no-clipping", tmp_path / "y.safetensors")]) == 0
+    assert main(["doctor", trace_with("no_clipping", tmp_path / "y.safetensors")]) == 0
     shown = capsys.readouterr().out
     assert "too few tokens to determine" in shown
     assert "unrecorded or on other inputs" in shown[shown.index("Impossible to check") :]

@@ -164,7 +164,7 @@ towards, away = (xformer.read("checkpoints/characters", text) for text in ("retu
 from xformer.doctor.faults.lab import train_both
 
 sentence = analysis.principles.Sentence("the cat saw the dog", d=4)
-lesson = train_both("checkpoints/reverse-small", "init-too-large", steps=200)
+training = train_both("checkpoints/reverse-small", "init_too_large", steps=200)
 """,
         (
             'viz.matrix(sentence.attention(), what="weights")',
@@ -172,7 +172,7 @@ lesson = train_both("checkpoints/reverse-small", "init-too-large", steps=200)
             "viz.softmax_row(d=64)",
             "viz.softmax_saturation()",
             "viz.attention_costs(n_tokens=128, d_model=512, n_heads=8)",
-            'viz.lesson_curves(lesson, what="loss")',
+            'viz.paired_training_curves(training, what="loss")',
         ),
     ),
     "External models": (

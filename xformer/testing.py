@@ -13,117 +13,81 @@ no mask, or has no cache) raises too, because a test that checks nothing should 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
-from xformer.doctor.check import CHECKS, Exam
-from xformer.doctor.diagnose import examine, subject_of
+from xformer.doctor.check import CHECKS, CheckContext
+from xformer.doctor.diagnose import run_check, token_model_of
 
 
-def assert_causal(model: nn.Module, inputs: Any = None, tokenizer: Any = None) -> None:
-    """Assert that changing a later token changes no earlier output, with and without attention weights returned.
-
-    Args:
-        model: Any module that maps token ids to logits.
-        inputs: A text, token ids, or a dict of arguments; None uses arbitrary tokens.
-        tokenizer: The tokenizer, if `inputs` is a text.
-
-    Raises:
-        AssertionError: The model attends to later tokens; the message has layer, head and cell.
-
-    Example:
-        >>> import xformer
-        >>> from xformer.testing import assert_causal
-        >>> assert_causal(xformer.load("checkpoints/induction").model, [3, 7, 12, 9])
-    """
-    _assert(model, inputs, tokenizer, ("causality", "causality_with_attention"), causal=True)
+class _Assertion(Protocol):
+    def __call__(self, model: nn.Module, inputs: Any = None, tokenizer: Any = None) -> None: ...
 
 
-def assert_padding_invariant(model: nn.Module, inputs: Any = None, tokenizer: Any = None) -> None:
-    """Assert that padding on the right, or on the left if the model takes positions, changes no output of a token.
+_DOCSTRING = """Assert that {rule}.
 
-    Args:
-        model: Any module that maps token ids to logits.
-        inputs: A text, token ids, or a dict of arguments; None uses arbitrary tokens.
-        tokenizer: The tokenizer, if `inputs` is a text.
+Args:
+    model: Any module that maps token ids to logits.
+    inputs: A text, token ids, or a dict of arguments; None uses arbitrary tokens.
+    tokenizer: The tokenizer, if `inputs` is a text.
 
-    Raises:
-        AssertionError: Padding changes an output.
+Raises:
+    AssertionError: {violation}
 
-    Example:
-        >>> import xformer
-        >>> from xformer.testing import assert_padding_invariant
-        >>> assert_padding_invariant(xformer.load("checkpoints/induction").model, [3, 7, 12, 9])
-    """
-    _assert(model, inputs, tokenizer, ("right_padding", "left_padding"))
+Example:
+    >>> import xformer
+    >>> from xformer.testing import {name}
+    >>> {name}(xformer.load("checkpoints/induction").model, [3, 7, 12, 9])
+"""
 
 
-def assert_cache_consistent(model: nn.Module, inputs: Any = None, tokenizer: Any = None) -> None:
-    """Assert that decoding with a key/value cache gives the outputs of the full run, wherever the input is split.
+def _assertion(name: str, checks: tuple[str, ...], rule: str, violation: str, causal: bool | None = None) -> _Assertion:
+    """Return a documented function that raises unless the checks of the doctor that apply to a model hold."""
 
-    Args:
-        model: Any module that maps token ids to logits.
-        inputs: A text, token ids, or a dict of arguments; None uses arbitrary tokens.
-        tokenizer: The tokenizer, if `inputs` is a text.
+    def assertion(model: nn.Module, inputs: Any = None, tokenizer: Any = None) -> None:
+        context = CheckContext(token_model_of(model, inputs, tokenizer, causal=causal))
+        found = [run_check(context, CHECKS[check]) for check in checks]
+        broken = [one for one in found if one.verdict == "broken"]
+        if broken:
+            raise AssertionError("\n".join(f"{one.check}: {one.whole_sentence} {one.remedy}" for one in broken))
+        if not any(one.verdict == "holds" for one in found) or any(one.verdict == "could not run" for one in found):
+            unchecked = [one for one in found if one.verdict != "holds"]
+            raise AssertionError("\n".join(f"{one.check} was not checked: {one.sentence}" for one in unchecked))
 
-    Raises:
-        AssertionError: The cache changes an output.
-
-    Example:
-        >>> import xformer
-        >>> from xformer.testing import assert_cache_consistent
-        >>> assert_cache_consistent(xformer.load("checkpoints/induction").model, [3, 7, 12, 9])
-    """
-    _assert(model, inputs, tokenizer, ("cache",))
-
-
-def assert_backends_agree(model: nn.Module, inputs: Any = None, tokenizer: Any = None) -> None:
-    """Assert that all attention backends of the model give the same output.
-
-    Args:
-        model: Any module that maps token ids to logits.
-        inputs: A text, token ids, or a dict of arguments; None uses arbitrary tokens.
-        tokenizer: The tokenizer, if `inputs` is a text.
-
-    Raises:
-        AssertionError: A backend changes the output.
-
-    Example:
-        >>> import xformer
-        >>> from xformer.testing import assert_backends_agree
-        >>> assert_backends_agree(xformer.load("checkpoints/induction").model, [3, 7, 12, 9])
-    """
-    _assert(model, inputs, tokenizer, ("backends",))
+    assertion.__name__ = assertion.__qualname__ = name
+    assertion.__doc__ = _DOCSTRING.format(name=name, rule=rule, violation=violation)
+    return assertion
 
 
-def assert_batch_invariant(model: nn.Module, inputs: Any = None, tokenizer: Any = None) -> None:
-    """Assert that an input gives the same output alone and in a batch.
-
-    Args:
-        model: Any module that maps token ids to logits.
-        inputs: A text, token ids, or a dict of arguments; None uses arbitrary tokens.
-        tokenizer: The tokenizer, if `inputs` is a text.
-
-    Raises:
-        AssertionError: Other rows of the batch change an output.
-
-    Example:
-        >>> import xformer
-        >>> from xformer.testing import assert_batch_invariant
-        >>> assert_batch_invariant(xformer.load("checkpoints/induction").model, [3, 7, 12, 9])
-    """
-    _assert(model, inputs, tokenizer, ("batch",))
-
-
-def _assert(
-    model: nn.Module, inputs: Any, tokenizer: Any, names: tuple[str, ...], *, causal: bool | None = None
-) -> None:
-    exam = Exam(subject_of(model, inputs, tokenizer, causal=causal))
-    found = [examine(exam, CHECKS[name]) for name in names]
-    broken = [one for one in found if one.verdict == "broken"]
-    if broken:
-        raise AssertionError("\n".join(f"{one.check}: {one.whole_sentence} {one.remedy}" for one in broken))
-    if not any(one.verdict == "holds" for one in found) or any(one.verdict == "could not run" for one in found):
-        unchecked = [one for one in found if one.verdict != "holds"]
-        raise AssertionError("\n".join(f"{one.check} was not checked: {one.sentence}" for one in unchecked))
+assert_causal = _assertion(
+    "assert_causal",
+    ("causality", "causality_with_attention"),
+    "changing a later token changes no earlier output, with and without attention weights returned",
+    "The model attends to later tokens; the message has layer, head and cell.",
+    causal=True,
+)
+assert_padding_invariant = _assertion(
+    "assert_padding_invariant",
+    ("right_padding", "left_padding"),
+    "padding on the right, or on the left if the model takes positions, changes no output of a token",
+    "Padding changes an output.",
+)
+assert_cache_consistent = _assertion(
+    "assert_cache_consistent",
+    ("cache",),
+    "decoding with a key/value cache gives the outputs of the full run, wherever the input is split",
+    "The cache changes an output.",
+)
+assert_backends_agree = _assertion(
+    "assert_backends_agree",
+    ("backends",),
+    "all attention backends of the model give the same output",
+    "A backend changes the output.",
+)
+assert_batch_invariant = _assertion(
+    "assert_batch_invariant",
+    ("batch",),
+    "an input gives the same output alone and in a batch",
+    "Other rows of the batch change an output.",
+)

@@ -16,9 +16,9 @@ from pages.bug_lab.lab import (
     WORSE,
     Decoded,
     decoded,
-    findings,
     fitting,
     has_effect,
+    mistakes,
     moved,
     readings,
     shows_padding,
@@ -39,11 +39,11 @@ from pages.state.link import keep_widget_value
 from pages.state.session import choose_model
 from pages.state.view import View, editing
 from xformer import viz
-from xformer.doctor.equations.case import Finding
-from xformer.doctor.equations.report import findings_frame
+from xformer.doctor.equations.case import Mistake
+from xformer.doctor.equations.report import mistakes_frame
 from xformer.doctor.faults import BUGS, CRASHES, Bug
 from xformer.doctor.faults.attention import MASK_BUGS, ROLE_BUGS, SOFTMAX_BUGS
-from xformer.doctor.faults.lab import Lesson, lab_preset, lesson
+from xformer.doctor.faults.lab import PairedTraining, lab_preset, paired_training
 from xformer.doctor.faults.network import COMPONENT_BUGS, END_BUGS, RESIDUAL_BUGS, TRAINING_BUGS, WEIGHT_BUGS
 from xformer.errors import XformerError
 from xformer.formatting import percent
@@ -51,7 +51,7 @@ from xformer.layer_path import LayerPath
 from xformer.reading import Reading
 from xformer.viz.packing import pack, pattern_layers
 from xformer.viz.theme import RIGHT, WRONG
-from xformer.viz.training_curves import BUG_LESSON_CURVES
+from xformer.viz.training_curves import PAIRED_TRAINING_CURVES
 
 GROUPS: dict[str, tuple[Bug, ...]] = {
     "softmax, scale": SOFTMAX_BUGS,
@@ -63,7 +63,7 @@ GROUPS: dict[str, tuple[Bug, ...]] = {
     "training": TRAINING_BUGS,
     "components": COMPONENT_BUGS,
 }
-FIRST_BUG = "no-scale"
+FIRST_BUG = "no_scale"
 OWN = "bug_own"
 """The session key for showing the chosen model even where the bug has no effect on it."""
 SHOW = {"attention": "Attention", "answer": "Answer", "diagnosis": "Diagnosis", "training": "Train both"}
@@ -107,8 +107,8 @@ def browse(chosen: View, wanted: str | None) -> None:
         elif show == "attention" and both:
             attention_panel(view, bug, both)
         elif show == "diagnosis":
-            with st.spinner("Examining both models …"):
-                diagnosis_panel(bug, *findings(view.model, bug.name))
+            with st.spinner("Checking both models …"):
+                diagnosis_panel(bug, *mistakes(view.model, bug.name))
     ticks = show == "training" and _is_training()
 
     def rest() -> None:
@@ -116,7 +116,7 @@ def browse(chosen: View, wanted: str | None) -> None:
             link = training_panel(view, bug) if show == "training" else {}
         chosen.share(bug=bug.name, **own, **link)
         bug_card(bug)
-        job = state().lessons.get(_about(view, bug))
+        job = state().trainings.get(_about(view, bug))
         what_to_notice(bug_notes(bug, both, job and job.latest))
         if show == "training" and _is_training() != ticks:
             st.rerun()  # to start or stop the periodic updates
@@ -215,8 +215,8 @@ def crashes_panel() -> None:
         st.dataframe(rows, hide_index=True, row_height=48, column_config=wide, key="bug_crashes")
 
 
-def diagnosis_panel(bug: Bug, right: list[Finding], wrong: list[Finding]) -> None:
-    """Draw the findings of the diagnosis for the broken model, beginning with the one that identifies the bug."""
+def diagnosis_panel(bug: Bug, right: list[Mistake], wrong: list[Mistake]) -> None:
+    """Draw the mistakes that the diagnosis finds in the broken model, beginning with the one that identifies the bug."""
     with st.container(border=True, key="bug_verdict"):
         if not wrong:
             why = "on this model the checks cannot tell its trace from that of a correct model"
@@ -224,16 +224,16 @@ def diagnosis_panel(bug: Bug, right: list[Finding], wrong: list[Finding]) -> Non
                 why = "a bug in the training loop does not change what the model computes"
             st.markdown(f":material/troubleshoot: **The diagnosis finds nothing**: {why}.")
             return
-        is_named = any(finding.kind == bug.name for finding in wrong)
+        is_named = any(mistake.kind == bug.name for mistake in wrong)
         how = "identified from its trace and weights" if is_named else "detected in the trace, but not identified"
         st.markdown(f":material/troubleshoot: **The diagnosis**: {how}")
-        for finding in sorted(wrong, key=lambda finding: finding.kind != bug.name):
-            title = BUGS[finding.kind].title if finding.kind in BUGS else finding.kind.replace("-", " ")
-            st.markdown(f"{ICONS[finding.severity]} **{escape_markdown(title)}**: {escape_markdown(finding.sentence)}")
-            rest = f" and {len(finding.where) - 4} more" if len(finding.where) > 4 else ""
-            numbers = str(findings_frame([finding])["numbers"].iloc[0])
+        for mistake in sorted(wrong, key=lambda mistake: mistake.kind != bug.name):
+            title = BUGS[mistake.kind].title if mistake.kind in BUGS else mistake.kind.replace("_", " ")
+            st.markdown(f"{ICONS[mistake.severity]} **{escape_markdown(title)}**: {escape_markdown(mistake.sentence)}")
+            rest = f" and {len(mistake.where) - 4} more" if len(mistake.where) > 4 else ""
+            numbers = str(mistakes_frame([mistake])["numbers"].iloc[0])
             measured = f"; measured there: {numbers}" if numbers else ""
-            st.caption(escape_markdown(f"at {', '.join(finding.where[:4])}{rest}{measured}"))
+            st.caption(escape_markdown(f"at {', '.join(mistake.where[:4])}{rest}{measured}"))
         st.caption(
             "The checks do not know which bug is active; they get the model and one run on a batch of the task’s inputs. "
             f"Without the bug they find {len(right) or 'nothing'}."
@@ -290,7 +290,7 @@ def bug_hints(bug: Bug) -> list[str]:
     return [f"Look for: **{look_for}**", f"Where it occurs: {seen_in}."]
 
 
-def bug_notes(bug: Bug, both: Sequence[Reading], latest: Lesson | None) -> Iterator[str]:
+def bug_notes(bug: Bug, both: Sequence[Reading], latest: PairedTraining | None) -> Iterator[str]:
     """Yield what to notice, as Markdown."""
     yield from bug_hints(bug)
     if both and (note := row_note(both)):
@@ -305,7 +305,7 @@ def bug_notes(bug: Bug, both: Sequence[Reading], latest: Lesson | None) -> Itera
         f"{last['loss_wrong']:.3f} with it; {percent(last['tokens_right'], 0)} and {percent(last['tokens_wrong'], 0)} of "
         "the tokens of unseen inputs are right."
     )
-    if bug.name == "no-clipping":
+    if bug.name == "no_clipping":
         clipped = sum(row["gradient_right"] > 1 for row in latest.rows)
         yield (
             f"The gradient of the correct run was clipped at {clipped} of {len(latest.rows)} reports. AdamW divides each "
@@ -349,9 +349,9 @@ RATES = {1: "usual rate", 10: "10 × usual rate"}
 
 def training_panel(view: View, bug: Bug) -> dict[str, str]:
     """Draw the button, the progress and the curves; return what the link keeps."""
-    seed("rate", list(RATES), 10 if bug.name == "no-clipping" else 1, key=_rate_key(bug))
+    seed("rate", list(RATES), 10 if bug.name == "no_clipping" else 1, key=_rate_key(bug))
     seed("steps", STEPS, STEPS[0], key="bug_steps")
-    job: Job[Lesson] | None = state().lessons.get(_about(view, bug))
+    job: Job[PairedTraining] | None = state().trainings.get(_about(view, bug))
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bug_train_bar"):
         start = {"on_click": _start, "args": (view, bug), "disabled": job is not None and job.is_running}
         st.button("Train both", type="primary", icon=":material/play_arrow:", key="bug_train", **start)
@@ -374,11 +374,11 @@ def training_panel(view: View, bug: Bug) -> dict[str, str]:
 
 def _rate_key(bug: Bug) -> str:
     """Return the key of the rate. Without clipping it defaults to ten times the usual rate, to get large gradients."""
-    return "bug_rate_unclipped" if bug.name == "no-clipping" else "bug_rate"
+    return "bug_rate_unclipped" if bug.name == "no_clipping" else "bug_rate"
 
 
 def _is_training() -> bool:
-    return any(job.is_running for job in state().lessons.values())
+    return any(job.is_running for job in state().trainings.values())
 
 
 def _about(view: View, bug: Bug) -> str:
@@ -388,14 +388,14 @@ def _about(view: View, bug: Bug) -> str:
 
 def _start(view: View, bug: Bug) -> None:
     """Start a training. All others of this visit are cancelled; the last `MAX_KEPT` stay available."""
-    jobs, about, steps = state().lessons, _about(view, bug), st.session_state["bug_steps"]
+    jobs, about, steps = state().trainings, _about(view, bug), st.session_state["bug_steps"]
     for job in jobs.values():
         job.cancel()
     jobs.pop(about, None)
     while len(jobs) >= MAX_KEPT:
         jobs.pop(next(iter(jobs)))
     preset = lab_preset(view.config, view.own.task.config, steps, **_recipe(view, bug))
-    jobs[about] = Job(lesson(preset, bug, steps), about)
+    jobs[about] = Job(paired_training(preset, bug, steps), about)
 
 
 def _recipe(view: View, bug: Bug) -> dict[str, Any]:
@@ -404,12 +404,12 @@ def _recipe(view: View, bug: Bug) -> dict[str, Any]:
     return {"peak_lr": recipe.get("peak_lr", 3e-3) * rate, "batch_size": min(32, recipe.get("batch_size", 32))}
 
 
-def _show(view: View, bug: Bug, latest: Lesson) -> None:
+def _show(view: View, bug: Bug, latest: PairedTraining) -> None:
     how = {"steps": latest.steps, **_recipe(view, bug)} | ({} if latest.is_final else {"until": latest.step})
     arguments = ", ".join(f"{name}={value!r}" for name, value in how.items())
     latest = replace(latest, recipe=f"train_both({shown_path(view.model)!r}, {bug.name!r}, {arguments})")
-    calls = [Call(viz.lesson_curves, (latest,), {"what": what}) for what in BUG_LESSON_CURVES]
-    for place, call, curves in zip(st.columns(3, gap="medium"), calls, BUG_LESSON_CURVES.values(), strict=True):
+    calls = [Call(viz.paired_training_curves, (latest,), {"what": what}) for what in PAIRED_TRAINING_CURVES]
+    for place, call, curves in zip(st.columns(3, gap="medium"), calls, PAIRED_TRAINING_CURVES.values(), strict=True):
         with place:
             st.markdown(f"**{curves.title}**")
             shown(view, call, f"bug_{call.options['what']}")

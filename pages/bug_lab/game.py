@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from pages.bug_lab.browse import bug_card, bug_hints, diagnosis_panel
-from pages.bug_lab.lab import NAME, TAB, example_of, findings, fitting_model, moved, readings, state
+from pages.bug_lab.lab import NAME, TAB, example_of, fitting_model, mistakes, moved, readings, state
 from pages.components.controls import Editing, Lane, prediction_strip
 from pages.compute import models
 from pages.compute.call import Call
@@ -103,8 +103,8 @@ def game_panel() -> None:
     if not is_over:
         return
     bug_card(bug)
-    with st.spinner("Examining both models …"):
-        diagnosis_panel(bug, *findings(view.model, bug.name))
+    with st.spinner("Checking both models …"):
+        diagnosis_panel(bug, *mistakes(view.model, bug.name))
     what_to_notice(bug_hints(bug))
     footer(view, "bug-attention", calls, remark=["from xformer.doctor.faults.lab import read_both"])
 

@@ -19,10 +19,10 @@ from pages.controls.text import escape_markdown
 from pages.state.view import View
 from xformer.adapters import own_model
 from xformer.decoding import decode
-from xformer.doctor.equations.case import Finding
-from xformer.doctor.equations.report import examine
+from xformer.doctor.equations.case import Mistake
+from xformer.doctor.equations.report import check_model
 from xformer.doctor.faults import WHOLE_RUNS, Bug
-from xformer.doctor.faults.lab import Lesson, read_both, right_and_wrong
+from xformer.doctor.faults.lab import PairedTraining, read_both, right_and_wrong
 from xformer.edits import Edit
 from xformer.errors import InputError, XformerError
 from xformer.interventions import join
@@ -32,25 +32,25 @@ from xformer.reading import Reading
 TAB, NAME = "bug_tab", "bug_name"
 """The session keys of the tab and of the bug."""
 FITTING = {
-    "softmax-over-queries": "reverse-seq2seq",
-    "softmax-over-heads": "reverse",
-    "causal-off-by-one": "reverse-decoder",
-    "causal-ignored": "reverse-decoder",
-    "causal-upside-down": "reverse-decoder",
-    "masked-with-zero": "reverse-decoder",
-    "masked-after-softmax": "reverse-decoder",
-    "cross-queries-from-memory": "reverse-seq2seq",
-    "cross-roles-swapped": "reverse-seq2seq",
-    "forgotten-return": "reverse-seq2seq",
-    "split-by-view": "reverse",
-    "residual-after-norm": "induction",
-    "identical-heads": "reverse",
-    "init-too-small": "reverse-mirror",
-    "cloned-layers": "sort",
-    "no-clipping": "reverse-mirror",
-    "loss-on-padding": "reverse-mirror",
-    "gate-and-up-swapped": "reverse-modern",
-    "kv-heads-tiled": "reverse-modern",
+    "softmax_over_queries": "reverse-seq2seq",
+    "softmax_over_heads": "reverse",
+    "causal_off_by_one": "reverse-decoder",
+    "causal_ignored": "reverse-decoder",
+    "causal_upside_down": "reverse-decoder",
+    "masked_with_zero": "reverse-decoder",
+    "masked_after_softmax": "reverse-decoder",
+    "cross_queries_from_memory": "reverse-seq2seq",
+    "cross_roles_swapped": "reverse-seq2seq",
+    "forgotten_return": "reverse-seq2seq",
+    "split_by_view": "reverse",
+    "residual_after_norm": "induction",
+    "identical_heads": "reverse",
+    "init_too_small": "reverse-mirror",
+    "cloned_layers": "sort",
+    "no_clipping": "reverse-mirror",
+    "loss_on_padding": "reverse-mirror",
+    "gate_and_up_swapped": "reverse-modern",
+    "kv_heads_tiled": "reverse-modern",
 }
 """The shipped models on which bugs have an effect, see `fitting_model`; a test checks all of them."""
 WORSE = 0.5
@@ -67,7 +67,7 @@ Decoded = list[tuple[int, ...]]
 class State:
     """The state of the Bug lab in one visit."""
 
-    lessons: dict[str, Job[Lesson]] = field(default_factory=dict)
+    trainings: dict[str, Job[PairedTraining]] = field(default_factory=dict)
     """The trainings of both models, by model, bug, rate and number of steps."""
     guesses: dict[int, Any] = field(default_factory=dict)
     """The guesses of the visitor, by round."""
@@ -193,11 +193,11 @@ def shows_padding(view: View, bug: Bug) -> bool:
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
-def findings(name: str, bug: str) -> tuple[list[Finding], list[Finding]]:
-    """Return the findings of the diagnosis for the correct and for the broken model."""
+def mistakes(name: str, bug: str) -> tuple[list[Mistake], list[Mistake]]:
+    """Return the mistakes that the diagnosis finds in the correct and in the broken model."""
     right, wrong = _models(name, bug)
     task = models.checkpoint(name).task
-    return examine(right, task).findings, examine(wrong, task).findings
+    return check_model(right, task).mistakes, check_model(wrong, task).mistakes
 
 
 def _key(view: View, bug: Bug) -> tuple[str, tuple[int, ...], str, str, str]:

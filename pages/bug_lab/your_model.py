@@ -22,15 +22,15 @@ from pages.state.session import Opened
 from pages.state.view import View
 from xformer.adapters import ModelAdapter
 from xformer.adapters.own_models import own_model
-from xformer.doctor.check import CHECKS, Finding, Pair, Place
-from xformer.doctor.diagnose import UNSEEN, Diagnosis, cell_picture, iter_findings, subject_of
-from xformer.doctor.token_model import Run, Subject
+from xformer.doctor.check import CHECKS, FaultLocation, Finding, Pair
+from xformer.doctor.diagnose import UNSEEN, Diagnosis, cell_picture, iter_findings, token_model_of
+from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.errors import XformerError
 from xformer.layer_path import LayerPath, layer_title
 
 STATE = "doctor"
 UNWATCHED = 10.0
-"""Seconds without a page update after which an examination pauses until the visitor returns."""
+"""Seconds without a page update after which a diagnosis pauses until the visitor returns."""
 FEW_TOKENS = 6
 """Inputs with fewer tokens get a warning, because many checks have nothing to change in them."""
 MAX_TOKENS = 48
@@ -44,7 +44,7 @@ class _Stop(BaseException):
 
 
 @dataclass
-class Examination:
+class DiagnosisJob:
     """One visitor's diagnosis of a model. A thread runs the checks, so that the page stays responsive.
 
     It runs only while it is watched, and keeps no model when it does not run.
@@ -57,18 +57,18 @@ class Examination:
     """Number of tokens of the input as the model reads it; 0 until it is known."""
     cancelled: bool = False
     problem: str = ""
-    """Why the model cannot be examined."""
+    """Why the model cannot be checked."""
     watched: float = 0.0
     thread: threading.Thread | None = None
 
     @property
     def is_done(self) -> bool:
-        """Whether all checks have run or the model cannot be examined."""
+        """Whether all checks have run or the model cannot be checked."""
         return bool(self.problem) or len(self.findings) == len(CHECKS)
 
     @property
     def is_running(self) -> bool:
-        """Whether checks are left and the examination is not cancelled."""
+        """Whether checks are left and the diagnosis is not cancelled."""
         return not self.cancelled and not self.is_done
 
     def watch(self) -> None:
@@ -83,7 +83,7 @@ class Examination:
         self.cancelled = True
 
     def resume(self) -> None:
-        """Continue a cancelled examination."""
+        """Continue a cancelled diagnosis."""
         self.cancelled = False
 
     def _tick(self) -> None:
@@ -92,7 +92,7 @@ class Examination:
 
     def _work(self) -> None:
         try:
-            adapter = replace(_subject(self.model, self.source), tick=self._tick)
+            adapter = replace(_token_model(self.model, self.source), tick=self._tick)
             self.n_tokens = adapter.base.read.shape[1]
             for finding in iter_findings(adapter, list(CHECKS.values())[len(self.findings) :]):
                 self.findings.append(_without_model(finding))
@@ -103,17 +103,17 @@ class Examination:
             self.problem = str(error) if isinstance(error, XformerError) else f"{type(error).__name__}: {error}"
 
 
-def _subject(name: str, source: tuple[int, ...]) -> Subject:
-    """Return the adapter to examine: a model as it was opened, with an input of the sidebar."""
+def _token_model(name: str, source: tuple[int, ...]) -> TokenModel:
+    """Return the model to check, as it was opened, with an input of the sidebar."""
     model = models.adapter(name)
     example, opened = model.to_example(source), getattr(model, "opened", None)
     tokens = {"input_ids": example.input_ids}
     if example.target is not None:
         tokens["decoder_input_ids"] = example.target
     if opened is None:
-        return subject_of(own_model(model), tokens)
+        return token_model_of(own_model(model), tokens)
     tokenizer = getattr(model, "tokenizer", None)
-    adapter = subject_of(opened.module, getattr(model, "inputs", None) or tokens, tokenizer)
+    adapter = token_model_of(opened.module, getattr(model, "inputs", None) or tokens, tokenizer)
     return replace(adapter, text="" if tokenizer is None else model.input.text(source))
 
 
@@ -122,53 +122,53 @@ def _without_model(finding: Finding) -> Finding:
     place, pair = finding.place, finding.pair
     if place is not None and place.pattern is not None:
         place = replace(place, pattern=place.pattern.clone())
-    return replace(finding, place=place, pair=None if pair is None else replace(pair, second_subject=None))
+    return replace(finding, place=place, pair=None if pair is None else replace(pair, second_model=None))
 
 
 def your_model(opened: Opened) -> None:
-    """Examine the open model with the input of the sidebar, and draw the findings."""
+    """Check the open model with the input of the sidebar, and draw the findings."""
     name, source = opened.model, opened.source
     View(name, source, cached_runs.MASKS[0], models.adapter(name), ()).share(tab="yours")
-    examination: Examination | None = st.session_state.get(STATE)
-    if examination is None or (examination.model, examination.source) != (name, source):
-        if examination is not None:
-            examination.cancel()
-        st.session_state[STATE] = examination = Examination(name, source)
-    is_running = examination.is_running
-    st.fragment(_follow, run_every=TICK if is_running else None)(examination, is_running)
+    job: DiagnosisJob | None = st.session_state.get(STATE)
+    if job is None or (job.model, job.source) != (name, source):
+        if job is not None:
+            job.cancel()
+        st.session_state[STATE] = job = DiagnosisJob(name, source)
+    is_running = job.is_running
+    st.fragment(_follow, run_every=TICK if is_running else None)(job, is_running)
 
 
-def _follow(examination: Examination, ticks: bool) -> None:
-    """Draw the examination; `ticks` is whether the fragment reruns periodically."""
-    examination.watch()
+def _follow(job: DiagnosisJob, ticks: bool) -> None:
+    """Draw the diagnosis; `ticks` is whether the fragment reruns periodically."""
+    job.watch()
     try:
-        model = models.adapter(examination.model)
+        model = models.adapter(job.model)
     except XformerError:  # it was removed during the visit; a rerun reports that
         st.rerun()
-    if examination.is_running != ticks:
+    if job.is_running != ticks:
         st.rerun()
-    diagnosis = Diagnosis(tuple(examination.findings))
+    diagnosis = Diagnosis(tuple(job.findings))
     # both always exist, so that the elements below keep their place
     headline_at, bar = st.container(), st.container(key="doctor_bar")
     with headline_at:
-        headline(_headline(examination, diagnosis, model))
-    if examination.problem:
-        st.info(f"This model cannot be examined. {escape_markdown(examination.problem)}", icon=":material/info:")
+        headline(_headline(job, diagnosis, model))
+    if job.problem:
+        st.info(f"This model cannot be checked. {escape_markdown(job.problem)}", icon=":material/info:")
         return
     with bar:
-        if not examination.is_done:
-            n, total = len(examination.findings), len(CHECKS)
+        if not job.is_done:
+            n, total = len(job.findings), len(CHECKS)
             check = list(CHECKS)[n].replace("_", " ")
             words, stopped = f"Check {n + 1} of {total}: {check}", f"Stopped after {n} of {total} checks."
-            progress(examination, "doctor", n / total, words, stopped)
-        elif examination.n_tokens < FEW_TOKENS:
-            few = f"{examination.n_tokens} token" + "s" * (examination.n_tokens != 1)
+            progress(job, "doctor", n / total, words, stopped)
+        elif job.n_tokens < FEW_TOKENS:
+            few = f"{job.n_tokens} token" + "s" * (job.n_tokens != 1)
             st.info(f"The input has only {few}. Many checks need ten or more.", icon=":material/short_text:")
-    _findings(examination, diagnosis.broken, model)
+    _findings(job, diagnosis.broken, model)
     _all_checks(diagnosis, model)
 
 
-def _headline(examination: Examination, diagnosis: Diagnosis, model: ModelAdapter) -> str:
+def _headline(job: DiagnosisJob, diagnosis: Diagnosis, model: ModelAdapter) -> str:
     """Summarise the findings so far; "" while there are none and checks are left."""
     broken, n = diagnosis.broken, sum(one.verdict in ("holds", "broken") for one in diagnosis.findings)
     if broken:
@@ -182,7 +182,7 @@ def _headline(examination: Examination, diagnosis: Diagnosis, model: ModelAdapte
             return fails
         where = "" if place.layer is None else f"**{_where(place, model)}**: "
         return f"{fails} The first error is in {where}{_what(place)}."
-    if not examination.is_done or examination.problem:
+    if not job.is_done or job.problem:
         return ""
     failed = len(diagnosis.could_not_run)
     if failed:
@@ -193,13 +193,13 @@ def _headline(examination: Examination, diagnosis: Diagnosis, model: ModelAdapte
     return f"**No errors found**: all {n} checks that apply to this model pass."
 
 
-def _findings(examination: Examination, broken: Sequence[Finding], model: ModelAdapter) -> None:
+def _findings(job: DiagnosisJob, broken: Sequence[Finding], model: ModelAdapter) -> None:
     """Draw the first finding in full, with those that probably share its cause; draw the others collapsed."""
     for number, same in enumerate(_by_cause(broken)):
         first, *others = same
         if number == 0:
             with st.container(border=True, key="doctor_first"):
-                _finding(examination, first, model)
+                _finding(job, first, model)
                 if others:
                     names = ", ".join(_title(one).lower() for one in others)
                     with st.expander(f"Probably the same cause: {names}", icon=":material/call_split:"):
@@ -208,7 +208,7 @@ def _findings(examination: Examination, broken: Sequence[Finding], model: ModelA
         else:
             also = f" (and {', '.join(_title(one).lower() for one in others)})" if others else ""
             with st.expander(f"**{_title(first)}**{also}: {_sentence(first, model)}", icon=":material/error:"):
-                _finding(examination, first, model)
+                _finding(job, first, model)
 
 
 def _by_cause(broken: Sequence[Finding]) -> list[list[Finding]]:
@@ -223,7 +223,7 @@ def _by_cause(broken: Sequence[Finding]) -> list[list[Finding]]:
     return list(groups.values())
 
 
-def _finding(examination: Examination, finding: Finding, model: ModelAdapter) -> None:
+def _finding(job: DiagnosisJob, finding: Finding, model: ModelAdapter) -> None:
     """Draw one finding: a sentence, the cell, a remedy, a link to Attention, and the two runs that show it."""
     place, drawn = finding.place, ""
     if place is not None:
@@ -232,9 +232,9 @@ def _finding(examination: Examination, finding: Finding, model: ModelAdapter) ->
     with words:
         st.markdown(f"**{_title(finding)}** · {_sentence(finding, model)}")
         st.markdown(f":material/search: {escape_markdown(finding.remedy)}")
-        if place is not None and (head := _link(examination, finding, place, model)):
+        if place is not None and (head := _link(job, finding, place, model)):
             label = f"See this {'layer' if place.head is None else 'head'} on Attention"
-            shown = {"model": examination.model, "input": model.input.text(examination.source), "head": head}
+            shown = {"model": job.model, "input": model.input.text(job.source), "head": head}
             screens.link("attention", label, "grid_on", **shown)
     if place is not None and drawn:
         with picture:
@@ -254,7 +254,7 @@ def _sentence(finding: Finding, model: ModelAdapter) -> str:
     return escape_markdown(finding.sentence) + place
 
 
-def _seen(place: Place, model: ModelAdapter) -> str:
+def _seen(place: FaultLocation, model: ModelAdapter) -> str:
     """Describe the place of a finding in a sentence."""
     if place.layer is None:
         return f"First seen in {_what(place)}." if place.what else ""
@@ -272,7 +272,7 @@ def _seen(place: Place, model: ModelAdapter) -> str:
     return f"{seen}, where {query} attends to {key}: {_what(place)}."
 
 
-def _where(place: Place, model: ModelAdapter) -> str:
+def _where(place: FaultLocation, model: ModelAdapter) -> str:
     """Return the layer and the head of a place within the layers, as text."""
     assert place.layer is not None
     site = _site(place, model)
@@ -284,12 +284,12 @@ def _where(place: Place, model: ModelAdapter) -> str:
     return layer if place.head is None else f"{layer}, head {place.head + 1}"
 
 
-def _what(place: Place) -> str:
+def _what(place: FaultLocation) -> str:
     """Name what is wrong at a place; a module without a common name by its path."""
     return escape_markdown(place.what) or "one of its steps"
 
 
-def _site(place: Place, model: ModelAdapter) -> LayerPath | None:
+def _site(place: FaultLocation, model: ModelAdapter) -> LayerPath | None:
     """Return the attention or feed-forward site of a place; if it lies outside both, the attention of its layer."""
     of_layer = [site for site in model.shape.attention if site.layer == place.layer]
     opened = getattr(model, "opened", None)
@@ -300,7 +300,7 @@ def _site(place: Place, model: ModelAdapter) -> LayerPath | None:
     return LayerPath.find(place.name) or next(inside, None) or (of_layer[0] if len(of_layer) == 1 else None)
 
 
-def _link(examination: Examination, finding: Finding, place: Place, model: ModelAdapter) -> str:
+def _link(job: DiagnosisJob, finding: Finding, place: FaultLocation, model: ModelAdapter) -> str:
     """Return the head of a place for a link to Attention, with the cell where that screen has it; "" without attention."""
     site, sites = _site(place, model), model.shape.attention
     if site is None or site not in sites:
@@ -310,7 +310,7 @@ def _link(examination: Examination, finding: Finding, place: Place, model: Model
     is_same = all(run.valid is None and run.segments is None and not run.n_cached for run in runs)
     if place.query is None or place.key is None or model.shape.is_encoder_decoder or not is_same:
         return head
-    return f"{head}.{place.query}-{place.key}" if max(place.query, place.key) < examination.n_tokens else head
+    return f"{head}.{place.query}-{place.key}" if max(place.query, place.key) < job.n_tokens else head
 
 
 def _names(model: ModelAdapter, tokens: Sequence[int]) -> tuple[str, ...]:
@@ -336,7 +336,7 @@ def _lanes(pair: Pair, model: ModelAdapter) -> list[Lane]:
     return lanes + [Lane("batched with it", tuple(_tokens(pair.second, row, model)[part])) for row in neighbours]
 
 
-def _tokens(run: Run, row: int, model: ModelAdapter) -> list[str]:
+def _tokens(run: ModelCall, row: int, model: ModelAdapter) -> list[str]:
     """Return the tokens of a row; padding is shown as "pad"."""
     names, valid = _names(model, run.read[row].tolist()), run.valid if run.target is None else None
     is_real = [True] * len(names) if valid is None else valid[row].tolist()

@@ -8,17 +8,17 @@ import torch
 from torch import nn
 
 import xformer
-from xformer.doctor.check import CHECKS, Exam, Finding, Place
-from xformer.doctor.diagnose import examine, subject_of
+from xformer.doctor.check import CHECKS, CheckContext, FaultLocation, Finding
+from xformer.doctor.diagnose import run_check, token_model_of
 
 TOKENS = torch.tensor([[5, 44, 12, 31, 7, 50, 23, 18, 39, 2, 27, 46, 9]])
 
 
 def found(check: str, model: nn.Module) -> Finding:
-    return examine(Exam(subject_of(model, TOKENS)), CHECKS[check])
+    return run_check(CheckContext(token_model_of(model, TOKENS)), CHECKS[check])
 
 
-def broken_place(check: str, model: nn.Module, said: str = "") -> Place:
+def broken_place(check: str, model: nn.Module, said: str = "") -> FaultLocation:
     """Return the location of a finding that must be broken, with `said` in its sentence."""
     finding = found(check, model)
     assert finding.verdict == "broken", finding.sentence

@@ -12,7 +12,7 @@ import xformer
 from tests.adapters.families import FAMILIES
 from tests.doctor.checking import TOKENS, broken_place, decoder, found
 from tests.doctor.plain_gpt import LAYER, PlainGPT
-from xformer.doctor.diagnose import subject_of
+from xformer.doctor.diagnose import token_model_of
 from xformer.doctor.faults import BUGS
 from xformer.doctor.watch import watch
 from xformer.layers.attention import Attention
@@ -31,10 +31,10 @@ def test_correct_models_pass_the_attention_checks(family: str) -> None:
 
 def test_rows_that_are_not_a_softmax_over_the_keys_are_found() -> None:
     for bug, said in (
-        ("softmax-over-queries", "over the queries"),
-        ("softmax-over-heads", "over the heads"),
-        ("scaled-after-softmax", "a row sums to 0.5"),
-        ("masked-after-softmax", "not softmax"),
+        ("softmax_over_queries", "over the queries"),
+        ("softmax_over_heads", "over the heads"),
+        ("scaled_after_softmax", "a row sums to 0.5"),
+        ("masked_after_softmax", "not softmax"),
     ):
         place = broken_place("attention_rows", BUGS[bug].broken(own()), said)
         assert place.layer == 0
@@ -52,7 +52,7 @@ def test_weights_inside_a_kernel_cannot_be_checked() -> None:
     layer = nn.TransformerEncoderLayer(12, 3, 20, batch_first=True)
     model = nn.Sequential(nn.Embedding(53, 12), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)).eval()
     assert found("attention_rows", model).verdict == "not applicable"
-    seen = watch(subject_of(model, TOKENS), subject_of(model, TOKENS).base)
+    seen = watch(token_model_of(model, TOKENS), token_model_of(model, TOKENS).base)
     assert [one.layer for one in seen] == [0, 1]
 
 
@@ -98,7 +98,7 @@ def test_a_weak_padding_mask_of_an_encoder_is_found() -> None:
 
 
 def test_a_missing_mask_is_not_reported_as_a_weak_one() -> None:
-    assert found("mask_constant", BUGS["causal-ignored"].broken(own())).verdict == "not applicable"
+    assert found("mask_constant", BUGS["causal_ignored"].broken(own())).verdict == "not applicable"
 
 
 class InTurn(Attention):

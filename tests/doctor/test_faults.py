@@ -131,7 +131,7 @@ def test_a_fault_in_the_decoder_of_an_encoder_decoder_is_located() -> None:
     scaled = copy.deepcopy(right)
     scaled.get_submodule(f"decoder.blocks.{LAYER}.cross_attn").__class__ = ScaledByLength
     for broken, check, where in (
-        (BUGS["causal-off-by-one"].broken(right), "causality", "decoder.0.self_attn"),
+        (BUGS["causal_off_by_one"].broken(right), "causality", "decoder.0.self_attn"),
         (scaled, "right_padding", f"decoder.{LAYER}.cross_attn"),
     ):
         assert diagnose(right, given, checks=[check]).findings[0].verdict == "holds"

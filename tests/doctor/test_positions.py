@@ -34,7 +34,7 @@ def test_position_checks_do_not_apply_to_absolute_positions() -> None:
     assert found("rotary", FAMILIES["BLOOM"].make()).verdict == "not applicable"
 
 
-def test_packing_examines_the_call_that_users_make() -> None:
+def test_packing_checks_the_call_that_users_make() -> None:
     model = llama()
     usual = found("packing", model)  # with a cache, Transformers builds no mask from positions that restart
     assert usual.verdict == "not applicable"

@@ -25,7 +25,7 @@ from tests.doctor.styles import (
     WithoutPositions,
 )
 from xformer.adapters.any_module import AnyModule
-from xformer.doctor.check import Place
+from xformer.doctor.check import FaultLocation
 from xformer.doctor.diagnose import Diagnosis
 
 PAIR = {"input_ids": TOKENS, "decoder_input_ids": TOKENS[:, 3:12]}
@@ -114,7 +114,7 @@ def test_the_verdict_is_kept_where_the_fault_cannot_be_located(monkeypatch: pyte
 def test_findings_closest_to_the_cause_come_first() -> None:
     diagnosis = xformer.diagnose(LectureGPT("mask_lost"), TOKENS, checks=["finite", "gradients", "causality"])
     first, last = diagnosis.broken[0], replace(diagnosis.broken[0], place=None, check="backends")
-    later = replace(first, place=Place("", "norm", LAYER + 1), check="cache")
+    later = replace(first, place=FaultLocation("", "norm", LAYER + 1), check="cache")
     assert Diagnosis((last, later, first)).broken == (first, later, last)
 
 
@@ -167,12 +167,12 @@ def test_a_permutation_model_is_bidirectional() -> None:
 
 
 def test_the_screen_says_that_a_check_could_not_run() -> None:
-    from pages.bug_lab.your_model import Examination, _headline
+    from pages.bug_lab.your_model import DiagnosisJob, _headline
     from xformer.doctor.check import CHECKS, Finding
 
     findings = [Finding("holds", "It holds.", check=name) for name in CHECKS]
-    examination, model = Examination("a model", (), findings), Any
-    assert "No errors found" in _headline(examination, Diagnosis(tuple(findings)), model)  # pyright: ignore[reportArgumentType]
+    job, model = DiagnosisJob("a model", (), findings), Any
+    assert "No errors found" in _headline(job, Diagnosis(tuple(findings)), model)  # pyright: ignore[reportArgumentType]
     findings[3] = Finding("could not run", "The check could not run: KeyError: 'x'", check=findings[3].check)
-    said = _headline(examination, Diagnosis(tuple(findings)), model)  # pyright: ignore[reportArgumentType]
+    said = _headline(job, Diagnosis(tuple(findings)), model)  # pyright: ignore[reportArgumentType]
     assert said.startswith("**1 check could not run**")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import xformer
 from tests.integrations.faulty_gpt import GPT
-from xformer.doctor.token_model import Subject
+from xformer.doctor.token_model import TokenModel
 from xformer.errors import InputError
 from xformer.testing import assert_causal
 
@@ -94,15 +94,15 @@ def test_a_copy_is_made_whatever_a_module_keeps(name: str) -> None:
     model, logits = trained()
     vars(model.blocks[1])["kept"] = KEPT[name](model, logits)
     before, gradient = found(model), model.head.weight.grad
-    subject = Subject.of(model, IDS)
-    for one in (subject, subject.shared(), subject.copied()):
+    token_model = TokenModel.of(model, IDS)
+    for one in (token_model, token_model.shared(), token_model.copied()):
         torch.testing.assert_close(one.logits(one.base), logits.detach())
     assert found(model) == before
     assert model.head.weight.grad is gradient
     assert logits.grad_fn is not None
 
 
-def test_the_doctor_examines_a_model_that_keeps_results_of_a_training_step() -> None:
+def test_the_doctor_checks_a_model_that_keeps_results_of_a_training_step() -> None:
     model, logits = trained()
     vars(model.blocks[1])["kept"] = [keep(model, logits) for keep in KEPT.values()]
     before = found(model)

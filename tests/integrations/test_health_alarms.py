@@ -78,7 +78,7 @@ CASES: dict[str, tuple[str, State, State, int | None]] = {
         "unscaled", state(probe(0, score_factor=5.0)), state(probe(0, score_factor=5.0), has_own_scale=True), None,
     ),
     "a sharp start": (
-        "sharp_start", state(probe(0, loss=4.0, score_spread=1.6)), state(probe(0, loss=3.0, score_spread=1.6)), None,
+        "saturated_at_start", state(probe(0, loss=4.0, score_spread=1.6)), state(probe(0, loss=3.0, score_spread=1.6)), None,
     ),
     "a collapse": (
         "entropy_collapse", state(probe(0), probe(10, entropy_p50=[0.05, 0.09, 0.01]), losses=flat(11)),
@@ -114,8 +114,8 @@ CASES: dict[str, tuple[str, State, State, int | None]] = {
     "a growing stream": (
         "stream_explosion", state(probe(0), probe(10, stream_norm=51.0)), state(probe(0), probe(10, stream_norm=49.0)), None,
     ),
-    "lurching": (
-        "lurching_attention", state(probe(0), probe(10, moved=0.3), probe(20, moved=0.3), losses=flat(21)),
+    "unstable": (
+        "unstable_attention", state(probe(0), probe(10, moved=0.3), probe(20, moved=0.3), losses=flat(21)),
         state(probe(0), probe(10, moved=0.3), probe(20, moved=0.3)), None,
     ),
     "stalled": (

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import xformer
 from tests.layers.reference import ARCHITECTURES, assert_close, build, inputs
-from xformer.doctor.equations.report import diagnose
+from xformer.doctor.equations.report import check_trace
 from xformer.doctor.faults.bug import replace_modules
 from xformer.layers.embedding import AddPositions
 from xformer.positions.t5 import N_BUCKETS, bucket
@@ -87,6 +87,6 @@ class Reversed(AddPositions):
 def test_the_diagnosis_checks_the_bias(architecture: str) -> None:
     model = build(architecture=architecture, positions="t5").float()
     broken = replace_modules(model, AddPositions, Reversed)
-    for adapter, expected in ((model, set()), (broken, {"wrong-turn"})):
-        findings = diagnose(xformer.record(adapter, *inputs(model)), model=adapter).findings
-        assert {one.kind for one in findings if one.severity == "error"} == expected
+    for adapter, expected in ((model, set()), (broken, {"wrong_rotary"})):
+        mistakes = check_trace(xformer.record(adapter, *inputs(model)), model=adapter).mistakes
+        assert {one.kind for one in mistakes if one.severity == "error"} == expected

@@ -21,7 +21,7 @@ from tests.pages.conftest import ROOT, Open, complaints, text
 from tests.training.tiny import tiny_preset
 from xformer.analysis.principles import Sentence, head_of, product_variances
 from xformer.doctor.faults import BUGS
-from xformer.doctor.faults.lab import lab_run, lesson
+from xformer.doctor.faults.lab import lab_run, paired_training
 from xformer.formatting import percent
 
 PRINCIPLES, BUG_LAB = "pages/first_principles/page.py", "pages/bug_lab/page.py"
@@ -221,15 +221,15 @@ def test_links_to_a_model_or_an_unknown_bug_open_the_list_of_bugs(open_page: Ope
         app = open_page(BUG_LAB, **link)
         assert not app.exception
         assert len(app.warning) == n_warnings
-        assert app.query_params["bug"] == "no-scale"
+        assert app.query_params["bug"] == "no_scale"
 
 
 def test_bugs_open_and_are_diagnosed(open_page: Open) -> None:
     """Bugs that are visible and invisible in a run. The chosen model stays, even where another one shows the bug."""
-    app = open_page(BUG_LAB, model="reverse-small", bug="no-scale", show="diagnosis")
+    app = open_page(BUG_LAB, model="reverse-small", bug="no_scale", show="diagnosis")
     app.session_state["bug_loop"] = "diagnosis"
     in_training = [bug for bug in BUGS.values() if bug.shows == "in training"]
-    for bug in (BUGS["cross-roles-swapped"], in_training[0]):
+    for bug in (BUGS["cross_roles_swapped"], in_training[0]):
         app.selectbox(key="bug_name").set_value(bug.name).run()
         assert complaints(app) == [], bug.name
         assert app.query_params["bug"] == bug.name
@@ -239,14 +239,14 @@ def test_bugs_open_and_are_diagnosed(open_page: Open) -> None:
 
 
 def test_equal_rows_have_no_note() -> None:
-    both = readings(example_of("reverse-small"), BUGS["init-too-large"])
+    both = readings(example_of("reverse-small"), BUGS["init_too_large"])
     note = browse.row_note(both)
     assert re.search(r"largest weight of a row is [\d.]+ on average with the bug and [\d.]+ without", note)
     assert browse.row_note([both[0], both[0]]) == ""
 
 
 def test_a_low_loss_is_pointed_out_only_where_it_is_low() -> None:
-    view, bug = example_of("reverse-small"), BUGS["init-too-large"]
+    view, bug = example_of("reverse-small"), BUGS["init_too_large"]
     right, wrong = readings(view, bug)
     for loss, is_low in ((3.28, True), (9.0, False)):
         shown = replace(wrong)
@@ -256,7 +256,7 @@ def test_a_low_loss_is_pointed_out_only_where_it_is_low() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bug", "change"), [("cross-roles-swapped", {"edits": "positions:off"}), ("softmax-of-nothing", {})]
+    ("bug", "change"), [("cross_roles_swapped", {"edits": "positions:off"}), ("softmax_of_nothing", {})]
 )
 def test_the_losses_on_screen_are_those_of_the_code(open_page: Open, bug: str, change: dict[str, str]) -> None:
     app = open_page(BUG_LAB, model="reverse-seq2seq", bug=bug, show="attention", own="1", **change)
@@ -281,7 +281,7 @@ def test_a_bug_that_does_not_apply_is_shown_on_another_model(open_page: Open) ->
 
 
 def test_a_model_without_an_effect_can_be_shown_anyway(open_page: Open) -> None:
-    app = open_page(BUG_LAB, model="reverse-mirror", bug="no-scale")
+    app = open_page(BUG_LAB, model="reverse-mirror", bug="no_scale")
     assert "on this input its answer stays the same" in text(app)
     app.button(key="bug_fit_own").click().run()
     assert complaints(app) == []
@@ -292,12 +292,12 @@ def test_a_model_without_an_effect_can_be_shown_anyway(open_page: Open) -> None:
 def test_both_models_train_and_a_diverging_one_is_reported(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browse, "STEPS", (5, 10))
     monkeypatch.setattr(browse, "BUDGET", 1e9)
-    app = open_page(BUG_LAB, model="reverse-small", bug="softmax-of-nothing", show="training")
+    app = open_page(BUG_LAB, model="reverse-small", bug="softmax_of_nothing", show="training")
     app.button(key="bug_train").click().run()
     assert not app.exception
     assert any("not a number" in element.value or "nan" in element.value for element in app.info)
     drawn = charts_shown(monkeypatch)
-    app = open_page(BUG_LAB, model="reverse-small", bug="loss-on-padding", own="1")
+    app = open_page(BUG_LAB, model="reverse-small", bug="loss_on_padding", own="1")
     drawn.clear()
     app.button(key="bug_train").click().run()
     assert complaints(app) == []
@@ -307,9 +307,9 @@ def test_both_models_train_and_a_diverging_one_is_reported(open_page: Open, monk
     assert shown[1] != shown[2]
 
 
-def test_a_lesson_matches_separate_trainings() -> None:
-    preset, bug = tiny_preset("decoder"), BUGS["no-scale"]
-    *_, last = lesson(preset, bug, 12)
+def test_a_paired_training_matches_separate_trainings() -> None:
+    preset, bug = tiny_preset("decoder"), BUGS["no_scale"]
+    *_, last = paired_training(preset, bug, 12)
     assert last.is_final
     for side, what in (("right", None), ("wrong", bug)):
         reports = list(lab_run(preset, what, steps=12, device="cpu").reports())

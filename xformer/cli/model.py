@@ -118,7 +118,7 @@ def run_lesson(options: Namespace) -> None:
 
 
 def run_doctor(options: Namespace) -> int:
-    """Print the findings. Returns 0 if there is no problem, 1 if there is one, 2 if the path or a rule cannot be examined."""
+    """Print the findings. Returns 0 if there is no problem, 1 if there is one, 2 if the path or a rule cannot be checked."""
     try:
         where = Path(options.path)
         if options.path.endswith(".npz"):
@@ -139,11 +139,11 @@ def run_doctor(options: Namespace) -> int:
 
 
 def _doctor_of_model(options: Namespace) -> int:
-    """Run every check on a model and print its result as it arrives, then the remedies and what was not checked."""
-    from xformer.doctor.diagnose import Diagnosis, iter_findings, subject_of
+    """ModelCall every check on a model and print its result as it arrives, then the remedies and what was not checked."""
+    from xformer.doctor.diagnose import Diagnosis, iter_findings, token_model_of
 
     found = []
-    for finding in iter_findings(subject_of(options.path, options.text)):
+    for finding in iter_findings(token_model_of(options.path, options.text)):
         found.append(finding)
         if not options.json and finding.verdict != "not applicable":
             shown = {"could not run": "not run"}.get(finding.verdict, finding.verdict)
@@ -177,16 +177,16 @@ def _print_section(heading: str, lines: Sequence[str]) -> None:
 
 def _doctor_of_trace(options: Namespace) -> int:
     """Compare every step in the trace of an xformer model with its equation, and print the findings."""
-    from xformer.doctor.equations.report import diagnose, findings_frame, too_few_rows
+    from xformer.doctor.equations.report import check_trace, mistakes_frame, too_few_rows
     from xformer.trace import load_trace
 
     recorded = load_trace(options.path)
-    report = diagnose(recorded)
+    report = check_trace(recorded)
     if options.json:
-        print_json([asdict(finding) for finding in report.findings])
-        return int(any(finding.severity != "note" for finding in report.findings))
-    if report.findings:
-        rows = findings_frame(report.findings).itertuples(index=False)
+        print_json([asdict(mistake) for mistake in report.mistakes])
+        return int(any(mistake.severity != "note" for mistake in report.mistakes))
+    if report.mistakes:
+        rows = mistakes_frame(report.mistakes).itertuples(index=False)
         print_table(("severity", "kind", "where", "finding", "numbers"), rows, apart=True, whole=2)
     else:
         print_line("No problems found.")
@@ -195,7 +195,7 @@ def _doctor_of_trace(options: Namespace) -> int:
     _print_section("Checked", report.checked)
     _print_section("Not checked (not part of this model, or the trace shows too little)", report.unchecked)
     _print_section("Impossible to check in any trace", report.not_checkable)
-    return int(any(finding.severity != "note" for finding in report.findings))
+    return int(any(mistake.severity != "note" for mistake in report.mistakes))
 
 
 def run_eval(options: Namespace) -> None:

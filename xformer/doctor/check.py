@@ -1,9 +1,9 @@
 """Checks and their findings. A check is a rule on which pairs of runs should agree, where it applies.
 
     @check("causality", "changing a later token changes no earlier output")
-    def causality(exam: Exam) -> Finding:
+    def causality(context: CheckContext) -> Finding:
         ...
-        return exam.compare(pairs, "…", "…", "…")
+        return context.compare(pairs, "…", "…", "…")
 
 Importing a module of `xformer/doctor/checks` registers its checks.
 """
@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.doctor.token_model import TENSORS, Run, Subject
+from xformer.doctor.token_model import TENSORS, ModelCall, TokenModel
 from xformer.errors import UnavailableError
 
 Verdict = Literal["holds", "broken", "not applicable", "could not run"]
@@ -41,20 +41,20 @@ class Pair:
     Attributes:
         first: The reference call.
         second: The call that is compared with it.
-        at: The compared positions of the first call, as indices into `Run.read`.
+        at: The compared positions of the first call, as indices into `ModelCall.read`.
         at_second: The corresponding positions of the second call; None: the same indices.
         row_second: The compared row of the second call; the first call has one row.
         title: A human-readable description of what the second call changes: "token 5 changed from 9 to 3".
-        second_subject: The model of the second call; None: the same model.
+        second_model: The model of the second call; None: the same model.
     """
 
-    first: Run
-    second: Run
+    first: ModelCall
+    second: ModelCall
     at: Sequence[int]
     at_second: Sequence[int] | None = None
     row_second: int = 0
     title: str = ""
-    second_subject: Subject | None = None
+    second_model: TokenModel | None = None
 
     @property
     def positions(self) -> tuple[list[int], list[int]]:
@@ -83,7 +83,7 @@ CAUSES = {
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class FaultLocation:
     """The location where two runs first differ.
 
     Attributes:
@@ -147,7 +147,7 @@ class Finding:
     size: float | None = None
     floor: float | None = None
     pair: Pair | None = None
-    place: Place | None = None
+    place: FaultLocation | None = None
     check: str = ""
 
     @property
@@ -175,7 +175,7 @@ def broken(
     sentence: str, remedy: str, size: float | None = None, floor: float | None = None, *, cause: str = "", **at: Any
 ) -> Finding:
     """Return a finding of a broken rule; `at` gives the layer, head, query, key and pattern of its location."""
-    place = Place("", cause, **at) if cause or at.get("layer") is not None else None
+    place = FaultLocation("", cause, **at) if cause or at.get("layer") is not None else None
     return Finding("broken", sentence, remedy, size, floor, place=place)
 
 
@@ -190,32 +190,32 @@ def assume(condition: object, otherwise: str) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Exam:
-    """One examination of a model, with the results that its checks share."""
+class CheckContext:
+    """A model being checked, with the results that its checks share."""
 
-    subject: Subject
+    model: TokenModel
 
     @cached_property
     def floor(self) -> float:
         """The difference caused by rounding, relative to the spread of the outputs: one input in several batches."""
-        subject, base = self.subject, self.subject.base
-        eps = subject.eps
-        other = base.with_read(subject.other_tokens(base.read))
+        model, base = self.model, self.model.base
+        eps = model.eps
+        other = base.with_read(model.other_tokens(base.read))
         distances = []
         for rows, at in (([base, other], 0), ([other, base], 1), ([other, other, base], 2)):
-            distances.append(distance(subject.base_logits[0], subject.logits(stacked(rows))[at]))
+            distances.append(distance(model.base_logits[0], model.logits(stacked(rows))[at]))
         return min(max(*distances, MIN_FLOOR * eps), MAX_FLOOR * eps)
 
     @cached_property
     def change_when_repeated(self) -> float:
         """The distance between the outputs of two calls with the same input."""
-        subject = self.subject
-        return distance(subject.base_logits, subject.logits(replace(subject.base, seed=1)))
+        model = self.model
+        return distance(model.base_logits, model.logits(replace(model.base, seed=1)))
 
     @property
     def outputs(self) -> range:
         """All output positions."""
-        return range(self.subject.base_logits.shape[1])
+        return range(self.model.base_logits.shape[1])
 
     @property
     def limit(self) -> float:
@@ -236,9 +236,9 @@ class Exam:
         """
         cache = {} if cache is None else cache
         if id(pair.first) not in cache:
-            cache[id(pair.first)] = self.subject.logits(pair.first)
+            cache[id(pair.first)] = self.model.logits(pair.first)
         at, at_second = pair.positions
-        second = (pair.second_subject or self.subject).logits(pair.second)
+        second = (pair.second_model or self.model).logits(pair.second)
         return distance(cache[id(pair.first)][0, at], second[pair.row_second][at_second])
 
     def compare(self, pairs: Sequence[Pair], holds: str, broken: str, remedy: str) -> Finding:
@@ -250,7 +250,7 @@ class Exam:
             broken: The sentence otherwise; "{title}" is replaced by the pair's title, "{by}" by the difference ("by 12%").
             remedy: What to look for in the code.
         """
-        cache = {id(self.subject.base): self.subject.base_logits}  # many pairs share a run
+        cache = {id(self.model.base): self.model.base_logits}  # many pairs share a run
         sizes = [self.apart(pair, cache) for pair in pairs]
         return self.finding(pairs, sizes, holds, broken, remedy)
 
@@ -298,7 +298,7 @@ def count(n: int, noun: str) -> str:
     return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
-def stacked(runs: Sequence[Run]) -> Run:
+def stacked(runs: Sequence[ModelCall]) -> ModelCall:
     """Stack several calls of equal shape as the rows of one call."""
 
     def rows(name: str) -> Tensor | None:
@@ -315,17 +315,17 @@ class Check:
     name: str
     rule: str
     """What must hold, as a clause: "changing a later token changes no earlier output"."""
-    run: Callable[[Exam], Finding]
+    run: Callable[[CheckContext], Finding]
 
 
 CHECKS: dict[str, Check] = {}
 """All checks by name, in the order in which they run."""
 
 
-def check(name: str, rule: str) -> Callable[[Callable[[Exam], Finding]], Callable[[Exam], Finding]]:
+def check(name: str, rule: str) -> Callable[[Callable[[CheckContext], Finding]], Callable[[CheckContext], Finding]]:
     """Register a check."""
 
-    def register(run: Callable[[Exam], Finding]) -> Callable[[Exam], Finding]:
+    def register(run: Callable[[CheckContext], Finding]) -> Callable[[CheckContext], Finding]:
         CHECKS[name] = Check(name, rule, run)
         return run
 

@@ -15,9 +15,9 @@ from torch import nn
 
 from xformer.adapters.attachment import uncompiled
 from xformer.doctor import checks as _registered  # noqa: F401  registers the checks
-from xformer.doctor.check import CELL, CHECKS, COLUMNS, Check, Exam, Finding, NotApplicableError, Place
+from xformer.doctor.check import CELL, CHECKS, COLUMNS, Check, CheckContext, FaultLocation, Finding, NotApplicableError
 from xformer.doctor.localise import localise
-from xformer.doctor.token_model import Subject
+from xformer.doctor.token_model import TokenModel
 from xformer.errors import InputError, XformerError
 from xformer.formatting import error_message
 
@@ -116,7 +116,7 @@ N_DRAWN = 16
 """Largest number of rows and columns drawn; larger patterns are cropped around the cell."""
 
 
-def cell_picture(place: Place, names: Sequence[str] = ()) -> str:
+def cell_picture(place: FaultLocation, names: Sequence[str] = ()) -> str:
     """Draw the attention pattern of the faulty head as an HTML table with the offending cell outlined.
 
     Args:
@@ -185,8 +185,8 @@ def diagnose(
         True
     """
     wanted = _wanted(checks)
-    subject = subject_of(model, inputs, tokenizer, causal=causal, original=original)
-    found = tuple(iter_findings(subject, wanted))
+    token_model = token_model_of(model, inputs, tokenizer, causal=causal, original=original)
+    found = tuple(iter_findings(token_model, wanted))
     order = {"could not run": 0, "holds": 1, "not applicable": 2}
     name = Path(model).name if isinstance(model, str | Path) else type(model).__name__
     broken = Diagnosis(found).broken
@@ -194,10 +194,12 @@ def diagnose(
     return Diagnosis((*broken, *rest), name)
 
 
-def subject_of(model: nn.Module | str | Path, inputs: Any = None, tokenizer: Any = None, **options: Any) -> Subject:
-    """Return the subject for a model in memory or on disk; see `diagnose`."""
+def token_model_of(
+    model: nn.Module | str | Path, inputs: Any = None, tokenizer: Any = None, **options: Any
+) -> TokenModel:
+    """Return the uniform interface to a model in memory or on disk; see `diagnose`."""
     if isinstance(model, nn.Module):
-        return Subject.of(model, inputs, tokenizer, **options)
+        return TokenModel.of(model, inputs, tokenizer, **options)
     from xformer.adapters.load import is_external, opened_from
     from xformer.checkpoints import load
 
@@ -207,7 +209,7 @@ def subject_of(model: nn.Module | str | Path, inputs: Any = None, tokenizer: Any
         tokenizer = tokenizer or opened.tokenizer
         if inputs is None and tokenizer is not None:  # ids, not text: the loss on an example proves nothing
             inputs = tokenizer(opened.input.default)["input_ids"]
-        return Subject.of(opened.opened.module, inputs, tokenizer, **options)
+        return TokenModel.of(opened.opened.module, inputs, tokenizer, **options)
     checkpoint = load(path)
     if isinstance(inputs, str) and checkpoint.task is not None:
         from xformer.reading import read
@@ -216,7 +218,7 @@ def subject_of(model: nn.Module | str | Path, inputs: Any = None, tokenizer: Any
         inputs = {"tokens": example.input_ids} | (
             {} if example.target is None else {"decoder_input_ids": example.target}
         )
-    return Subject.of(checkpoint.model, inputs, tokenizer, **options)
+    return TokenModel.of(checkpoint.model, inputs, tokenizer, **options)
 
 
 def _wanted(names: Sequence[str] | None) -> list[Check]:
@@ -226,21 +228,21 @@ def _wanted(names: Sequence[str] | None) -> list[Check]:
     return [one for one in CHECKS.values() if names is None or one.name in names]
 
 
-def iter_findings(subject: Subject, checks: Sequence[Check] | None = None) -> Iterator[Finding]:
-    """Run the checks one by one; closing the iterator cancels the rest."""
-    exam = Exam(subject)
+def iter_findings(model: TokenModel, checks: Sequence[Check] | None = None) -> Iterator[Finding]:
+    """ModelCall the checks one by one; closing the iterator cancels the rest."""
+    context = CheckContext(model)
     for one in CHECKS.values() if checks is None else checks:
-        yield examine(exam, one)
+        yield run_check(context, one)
 
 
-def examine(exam: Exam, check: Check) -> Finding:
-    """Run one check, and locate the fault if it is broken."""
+def run_check(context: CheckContext, check: Check) -> Finding:
+    """ModelCall one check, and locate the fault if it is broken."""
     try:
         with torch.no_grad(), uncompiled():
-            found = check.run(exam)
+            found = check.run(context)
             if found.verdict == "broken" and found.place is None and found.pair is not None:
                 with suppress(Exception):  # the verdict stands without a location
-                    found = replace(found, place=localise(exam, found.pair))
+                    found = replace(found, place=localise(context, found.pair))
     except NotApplicableError as reason:
         found = Finding("not applicable", str(reason))
     except Exception as error:  # the model may raise anything

@@ -1,6 +1,6 @@
 """Locate the first difference between two runs that should agree: layer, component, and in attention the head and cell.
 
-    place = localise(exam, pair)
+    place = localise(context, pair)
     place.layer, place.head, place.query, place.key, place.cause
 
 What every module reads and computes, and every attention, is compared in forward order, at the positions that should agree.
@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from xformer.adapters.layout import Layers
-from xformer.doctor.check import Exam, Pair, Place, distance
-from xformer.doctor.token_model import Run, Subject
+from xformer.doctor.check import CheckContext, FaultLocation, Pair, distance
+from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.doctor.watch import Event, Watched, watch_events
 from xformer.errors import InputError
 
@@ -33,11 +33,11 @@ LEAK = 1e-6
 """The smallest attention weight on a forbidden key that counts."""
 
 
-def localise(exam: Exam, pair: Pair) -> Place | None:
+def localise(context: CheckContext, pair: Pair) -> FaultLocation | None:
     """Return the location where the runs of a pair first differ; None if no activation differs."""
-    limit, pair = 1e2 * exam.subject.eps, _with_other_length(pair)
-    first, layers = watch_events(exam.subject, pair.first)
-    second, _ = watch_events(pair.second_subject or exam.subject, pair.second)
+    limit, pair = 1e2 * context.model.eps, _with_other_length(pair)
+    first, layers = watch_events(context.model, pair.first)
+    second, _ = watch_events(pair.second_model or context.model, pair.second)
     aligned = _Aligned(pair, limit)
     both = list(_paired_events(first, second))
     for index, (one, other) in enumerate(both):
@@ -46,22 +46,22 @@ def localise(exam: Exam, pair: Pair) -> Place | None:
             if place is not None:
                 return place
         elif aligned.differs(one, other):
-            return _place(exam.subject, aligned, both, index, layers)
+            return _place(context.model, aligned, both, index, layers)
     return None
 
 
-def first_not_finite(subject: Subject, run: Run) -> Place | None:
+def first_not_finite(model: TokenModel, run: ModelCall) -> FaultLocation | None:
     """Return the location of the first NaN or infinity, other than masked scores (−∞ by design); None if there is none."""
-    events, layers = watch_events(subject, run)
+    events, layers = watch_events(model, run)
     for index, event in enumerate(events):
         one = event.attention
         if one is not None:
             bad = ~one.softmax.isfinite()  # [batch, head, query, key]
             if bool(bad.any()):
                 _, head, query, _ = (int(i) for i in bad.nonzero()[0])
-                return Place(f"{_name(event.path)}.pattern", "pattern", one.layer, head, query)
+                return FaultLocation(f"{_name(event.path)}.pattern", "pattern", one.layer, head, query)
         elif event.kind == "output" and not all(bool(value.isfinite().all()) for value in event.values):
-            return Place(_name(event.path), _cause(subject, events, index, layers), layers.of(event.chain))
+            return FaultLocation(_name(event.path), _cause(model, events, index, layers), layers.of(event.chain))
     return None
 
 
@@ -72,7 +72,7 @@ def _with_other_length(pair: Pair) -> Pair:
         return pair
     longer = 1 if first.tokens.shape[1] == 1 else 0
 
-    def change(run: Run) -> Run:
+    def change(run: ModelCall) -> ModelCall:
         cut = [value if value is None or longer else value[:, 1:] for value in (run.tokens, run.valid)]
         cut = [None if value is None else torch.cat([value[:, :longer], value], dim=1) for value in cut]
         return replace(run, tokens=cut[0], valid=cut[1])
@@ -137,7 +137,7 @@ class _Aligned:
                 break
         return None
 
-    def attention_place(self, one: Watched, other: Watched) -> Place | None:
+    def attention_place(self, one: Watched, other: Watched) -> FaultLocation | None:
         """Return the location if an attention differs, or if a query attends to a key that must not affect it."""
         (n_query, n_key), (n_query_second, n_key_second) = (seen.key_scores.shape[-2:] for seen in (one, other))
         queries = next((stream for stream in self._streams() if stream.n == (n_query, n_query_second)), None)
@@ -148,9 +148,9 @@ class _Aligned:
             at = _At(self, one, other, queries, keys)
             return at.leak() or at.difference()
         if queries is self.queries and n_key == self.keys.n[0] and n_key_second == n_query_second != self.keys.n[1]:
-            return Place(_name(one.path), "k", one.layer)  # the cached keys are missing
+            return FaultLocation(_name(one.path), "k", one.layer)  # the cached keys are missing
         if n_query == n_key == 1 and n_query_second == n_key_second == self.n_rows > 1:
-            return Place(_name(one.path), "rows", one.layer)
+            return FaultLocation(_name(one.path), "rows", one.layer)
         return None
 
     def _streams(self) -> list[_Stream]:
@@ -166,11 +166,11 @@ class _At:
     def _row(self, value: Tensor) -> Tensor:
         return value[self.aligned.row] if len(value) == self.aligned.n_rows else value[0]
 
-    def _tokens(self, run: Run, row: int, n_key: int) -> tuple[int, ...]:
+    def _tokens(self, run: ModelCall, row: int, n_key: int) -> tuple[int, ...]:
         stream = run.tokens if self.keys is self.aligned.source else run.read
         return tuple(stream[row].tolist()) if stream.shape[1] == n_key else ()
 
-    def leak(self) -> Place | None:
+    def leak(self) -> FaultLocation | None:
         """Return the largest weight of a compared query on a key that must not affect it."""
         pair, one, other = self.aligned.pair, self.one, self.other
         for run, row, seen, index in ((pair.second, self.aligned.row, other, 1), (pair.first, 0, one, 0)):
@@ -182,7 +182,7 @@ class _At:
             if weights.numel() and float(weights.max()) > LEAK:
                 head, query, key = (int(i) for i in torch.unravel_index(weights.argmax(), weights.shape))
                 labels = self._tokens(run, row, pattern.shape[-1])
-                return Place(
+                return FaultLocation(
                     f"{_name(one.path)}.pattern", "mask", one.layer, head, queries[query], key, pattern[head], labels
                 )
         return None
@@ -205,7 +205,7 @@ class _At:
                 cut.append(value[:, query][..., key])
         return (cut[0], cut[1]) if cut[0].shape == cut[1].shape else None
 
-    def difference(self) -> Place | None:
+    def difference(self) -> FaultLocation | None:
         """Return the first of q, k, v, scores and weights that differs."""
         for name in ("q", "k", "v", "key_scores", "softmax", "weights"):
             cut = self._cut(name)
@@ -228,22 +228,22 @@ class _At:
         values, cut = self._cut("v"), self._cut(name)
         if values is None or cut is None or _apart(*values) > 1e-5:
             return False
-        return self.aligned.pair.second_subject is None or distance(cut[0][:, :1], cut[1][:, :1]) < 1e-5
+        return self.aligned.pair.second_model is None or distance(cut[0][:, :1], cut[1][:, :1]) < 1e-5
 
-    def _at_largest(self, cause: str, cut: tuple[Tensor, Tensor]) -> Place:
+    def _at_largest(self, cause: str, cut: tuple[Tensor, Tensor]) -> FaultLocation:
         """Return the location at the head in which a value changes most, and the cell of its pattern that changes most."""
         name = f"{_name(self.one.path)}.{cause}"
         head = int((cut[0].clamp(min=MASKED) - cut[1].clamp(min=MASKED)).nan_to_num().abs().amax(dim=(1, 2)).argmax())
         cells = self._cut("pattern")
         if cells is None or head >= len(cells[0]):  # heads may share keys and values
-            return Place(name, cause, self.one.layer, head)
+            return FaultLocation(name, cause, self.one.layer, head)
         change = (cells[0] - cells[1])[head].nan_to_num().abs()  # [query, key]
         query = key = None
         if float(change.max()) > 0:
             at = torch.unravel_index(change.argmax(), change.shape)
             query, key = self.queries.at[0][int(at[0])], self.keys.at[0][int(at[1])]
         pattern = self.one.pattern[0, head].cpu()
-        return Place(
+        return FaultLocation(
             name,
             cause,
             self.one.layer,
@@ -267,7 +267,7 @@ def _apart(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().max() / one.abs().max().clamp(min=1e-30)) if one.numel() else 0.0
 
 
-def _tokens(run: Run, row: int) -> list[int]:
+def _tokens(run: ModelCall, row: int) -> list[int]:
     """Return the positions of the encoder's tokens, without padding."""
     valid = torch.ones_like(run.tokens).bool() if run.valid is None else run.valid
     return valid[row].nonzero().flatten().tolist()
@@ -305,7 +305,9 @@ def _name(path: str) -> str:
     return path.replace(".blocks.", ".")
 
 
-def _place(subject: Subject, aligned: _Aligned, both: list[tuple[Event, Event]], index: int, layers: Layers) -> Place:
+def _place(
+    model: TokenModel, aligned: _Aligned, both: list[tuple[Event, Event]], index: int, layers: Layers
+) -> FaultLocation:
     """Return the location of the first module whose input or output differs."""
     event = both[index][0]
     layer = layers.of(event.chain)
@@ -316,7 +318,7 @@ def _place(subject: Subject, aligned: _Aligned, both: list[tuple[Event, Event]],
             if place is not None and place.cause in PROJECTED:  # the module projects q, k or v
                 return replace(place, name=_name(event.path))
             break
-    return Place(_name(event.path), _cause(subject, [one for one, _ in both], index, layers), layer)
+    return FaultLocation(_name(event.path), _cause(model, [one for one, _ in both], index, layers), layer)
 
 
 PROJECTED = ("q", "k", "v", "positions")
@@ -327,7 +329,7 @@ def _is_norm(event: Event) -> bool:
     return "norm" in type(event.module).__name__.lower()
 
 
-def _cause(subject: Subject, events: Sequence[Event], index: int, layers: Layers) -> str:
+def _cause(model: TokenModel, events: Sequence[Event], index: int, layers: Layers) -> str:
     """Return the cause of a difference in a module's input or output, a key of `CAUSES`; "" if only the module is known."""
     event = events[index]
     layer, path = layers.of(event.chain), event.path
@@ -340,7 +342,7 @@ def _cause(subject: Subject, events: Sequence[Event], index: int, layers: Layers
         return "norm"
     if layer is None and not before:
         is_table = isinstance(event.module, nn.Embedding)
-        is_by_token = is_table and event.module.num_embeddings == subject.n_tokens
+        is_by_token = is_table and event.module.num_embeddings == model.n_tokens
         is_positions = is_table or any(word in path.lower() for word in ("pos", "rotary", "rope"))
         return "embedding" if is_by_token else "positions" if is_positions else ""
     if layer is None:
@@ -371,7 +373,7 @@ class RunComparison:
 
     table: pd.DataFrame
     limit: float
-    place: Place | None
+    place: FaultLocation | None
 
     @property
     def ok(self) -> bool:
@@ -416,7 +418,7 @@ def compare_runs(
         >>> xformer.compare_runs(model, port, [3, 7, 12, 9]).first
         'encoder.blocks.1.ffn'
     """
-    one, two = Subject.of(first, inputs, tokenizer), Subject.of(second, inputs, tokenizer)
+    one, two = TokenModel.of(first, inputs, tokenizer), TokenModel.of(second, inputs, tokenizer)
     outputs, others = _module_outputs(one), _module_outputs(two)
     rows = [
         {"module": path, "other": path_two, "shape": tuple(value.shape), "difference": distance(value, value_two)}
@@ -424,18 +426,18 @@ def compare_runs(
     ]
     if not rows:
         raise InputError("No modules of these models could be paired by order and shape; give pairs=[('a', 'b')].")
-    exam = Exam(one)
+    context = CheckContext(one)
     at = list(range(one.base.read.shape[1]))
-    pair = Pair(one.base, two.base, at, second_subject=two)
-    limit = max(exam.limit, 1e2 * one.eps)
+    pair = Pair(one.base, two.base, at, second_model=two)
+    limit = max(context.limit, 1e2 * one.eps)
     table = pd.DataFrame(rows)
     differs = bool((table["difference"] > limit).any())
-    return RunComparison(table, limit, localise(exam, pair) if differs else None)
+    return RunComparison(table, limit, localise(context, pair) if differs else None)
 
 
-def _module_outputs(subject: Subject) -> list[tuple[str, Tensor]]:
+def _module_outputs(model: TokenModel) -> list[tuple[str, Tensor]]:
     """Return the path and the output of every module, in the order of execution."""
-    events, _ = watch_events(subject, subject.base)
+    events, _ = watch_events(model, model.base)
     return [(event.path, event.values[0]) for event in events if event.kind == "output" and event.values]
 
 

@@ -1,7 +1,7 @@
-"""A uniform interface to any model that the doctor examines.
+"""A uniform interface to any model that the doctor checks.
 
-    subject = Subject.of(model, [5, 9, 2])
-    subject.logits(Run(tokens, valid=valid))        [batch, pos, vocab], eval mode, no gradient
+    token_model = TokenModel.of(model, [5, 9, 2])
+    token_model.logits(ModelCall(tokens, valid=valid))        [batch, pos, vocab], eval mode, no gradient
 
 The capabilities of a plain module follow from the names of its arguments: `attention_mask`, `position_ids`,
 `past_key_values`, … as in Transformers, and other common names (`ARGUMENTS`).
@@ -55,7 +55,7 @@ TRUE_IS_PADDING = ("padding_mask", "key_padding_mask", "src_key_padding_mask")
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class ModelCall:
     """The arguments of one call of a model."""
 
     tokens: Int[Tensor, "batch pos"]
@@ -81,26 +81,26 @@ class Run:
         """The tokens at whose positions there are logits: the target of an encoder-decoder, else the tokens."""
         return self.tokens if self.target is None else self.target
 
-    def with_read(self, tokens: Int[Tensor, "batch out"]) -> Run:
+    def with_read(self, tokens: Int[Tensor, "batch out"]) -> ModelCall:
         """Return the call with other tokens at the positions of the logits."""
         return replace(self, tokens=tokens) if self.target is None else replace(self, target=tokens)
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> Run:
+    def each(self, change: Callable[[Tensor], Tensor]) -> ModelCall:
         """Return the call with a function applied to each of its tensors."""
         values = {name: getattr(self, name) for name in TENSORS}
         return replace(self, **{name: change(value) for name, value in values.items() if value is not None})
 
 
 TENSORS = ("tokens", "valid", "positions", "segments", "target")
-"""The fields of `Run` with one row per input."""
+"""The fields of `ModelCall` with one row per input."""
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class TokenModel:
     """A model and how to call it. `module` is a copy that shares the model's weights."""
 
     module: nn.Module
-    base: Run
+    base: ModelCall
     """The input of the diagnosis, one row."""
     n_tokens: int
     """The size of the vocabulary."""
@@ -129,7 +129,7 @@ class Subject:
         *,
         causal: bool | None = None,
         original: Any = None,
-    ) -> Subject:
+    ) -> TokenModel:
         """Determine how to call a model.
 
         Args:
@@ -161,21 +161,21 @@ class Subject:
             target = _arbitrary(model, n_tokens, seed=1)
         pads = (getattr(text_config(model), name, None) for name in ("pad_token_id", "pad_token"))
         pad = next((one for one in pads if isinstance(one, int) and 0 <= one < n_tokens), 0)
-        base = Run(tokens[:1], target=None if target is None else target[:1])
+        base = ModelCall(tokens[:1], target=None if target is None else target[:1])
         known = {name for names in ARGUMENTS.values() for name in names}
         extra = {name: value for name, value in named.items() if name not in known}
-        subject = cls(module, base, n_tokens, pad, tokenizer=tokenizer, text=text, original=original, extra=extra)
+        made = cls(module, base, n_tokens, pad, tokenizer=tokenizer, text=text, original=original, extra=extra)
         try:
-            n_outputs = subject.logits(base).shape[1]
-            if n_outputs == 1 < base.read.shape[1] and "labels" in subject.takes:
-                subject = replace(subject, needs_labels=True)
-                subject.logits(base)
+            n_outputs = made.logits(base).shape[1]
+            if n_outputs == 1 < base.read.shape[1] and "labels" in made.takes:
+                made = replace(made, needs_labels=True)
+                made.logits(base)
         except XformerError:
             raise
         except Exception as error:  # a module may raise anything for inputs it cannot read
             what = f"{type(model).__name__} could not be run on tokens {list(base.tokens.shape)}"
             raise InputError(f"{what}: {error_message(error, 200)}") from error
-        return replace(subject, causal=subject.looks_causal if causal is None else causal)
+        return replace(made, causal=made.looks_causal if causal is None else causal)
 
     # How to call the model.
 
@@ -197,7 +197,7 @@ class Subject:
             return use in ("valid", "segments") and not self.reads_images
         return use in self.takes
 
-    def arguments(self, run: Run) -> dict[str, Any]:
+    def arguments(self, run: ModelCall) -> dict[str, Any]:
         """Return the arguments of `forward` for a call; the key "0" is a positional argument of unknown name.
 
         Raises:
@@ -230,7 +230,7 @@ class Subject:
             return self.module(*args, **{name: value for name, value in named.items() if not name.isdigit()})
 
     @torch.no_grad()
-    def logits(self, run: Run) -> Float[Tensor, "batch out vocab"]:
+    def logits(self, run: ModelCall) -> Float[Tensor, "batch out vocab"]:
         """Return the outputs at every position of `run.read`, on the CPU."""
         if not run.n_cached:
             return self.last_call(run)().cpu()
@@ -238,7 +238,7 @@ class Subject:
         before, rest = self._halves(run.each(self._here))
         return torch.cat([before, self._rest(run, rest)], dim=1).cpu()
 
-    def last_call(self, run: Run) -> Callable[[], Float[Tensor, "batch out vocab"]]:
+    def last_call(self, run: ModelCall) -> Callable[[], Float[Tensor, "batch out vocab"]]:
         """Return the last call of a run, which with a cache reads the tokens that are not cached; they are read here."""
         self.tick()
         run = run.each(self._here)
@@ -249,17 +249,17 @@ class Subject:
             return lambda: self._own(run)
         return lambda: self.output_of(self.call(self.arguments(run), run.seed), run)
 
-    def _own(self, run: Run) -> Tensor:
+    def _own(self, run: ModelCall) -> Tensor:
         tape = Tape((), ()) if run.recorded else None
         with _own_randomness(self.device, run.seed):
             return self.module(run.tokens, run.target, valid=run.valid, layout=_layout(run), tape=tape)
 
-    def _rest(self, run: Run, rest: Any) -> Tensor:
+    def _rest(self, run: ModelCall, rest: Any) -> Tensor:
         if isinstance(self.module, Transformer):
             return self.module.extend(*rest)
         return self.output_of(self.call(rest, run.seed), run.with_read(run.read[:, run.n_cached :]))
 
-    def _halves(self, run: Run) -> tuple[Tensor, Any]:
+    def _halves(self, run: ModelCall) -> tuple[Tensor, Any]:
         """Return the outputs of the cached tokens, and the arguments of the second call."""
         n = run.n_cached
         if isinstance(self.module, Transformer):
@@ -280,7 +280,7 @@ class Subject:
             raise UnavailableError("The model did not return the keys and values that were requested.")
         return self.output_of(returned, first), self.arguments(rest) | keep | {self.takes["past"]: past}
 
-    def output_of(self, returned: Any, run: Run) -> Float[Tensor, "batch out vocab"]:
+    def output_of(self, returned: Any, run: ModelCall) -> Float[Tensor, "batch out vocab"]:
         """Extract the logits, or the last hidden state of a model without a head, from the result of a call."""
         from xformer.adapters.any_module import output_at, output_path  # imported late: xformer models do not need it
 
@@ -299,16 +299,16 @@ class Subject:
         """Whether there is an output for every token, not one for the whole input."""
         return self.base_logits.shape[1] == self.base.read.shape[1]
 
-    def changed(self, module: nn.Module) -> Subject:
-        """Return the subject with another module."""
+    def changed(self, module: nn.Module) -> TokenModel:
+        """Return the same interface to another module."""
         return replace(self, module=module)
 
-    def copied(self, dtype: torch.dtype | None = None) -> Subject:
-        """Return the subject with a deep copy of the module, whose weights can be changed."""
+    def copied(self, dtype: torch.dtype | None = None) -> TokenModel:
+        """Return the same interface to a deep copy of the module, whose weights can be changed."""
         return self.changed(_copy(self.module).to(dtype or self.dtype))
 
-    def shared(self) -> Subject:
-        """Return the subject with a copy that shares the weights, whose configuration and hooks can be changed."""
+    def shared(self) -> TokenModel:
+        """Return the same interface to a copy that shares the weights, whose configuration and hooks can be changed."""
         return self.changed(_with_shared_weights(self.module))
 
     # Properties of the model.
@@ -515,7 +515,7 @@ def _past_of(returned: Any) -> Any:
     return returned[1] if isinstance(returned, tuple) and len(returned) > 1 else None
 
 
-def _layout(run: Run) -> Any:
+def _layout(run: ModelCall) -> Any:
     if run.segments is None:
         return None
     from xformer.layers.masks import Layout

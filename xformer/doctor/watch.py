@@ -1,9 +1,9 @@
 """Capture the queries, keys, scores, softmax and weights of attention from a model's own code.
 
-    for seen in watch(subject, run):
+    for seen in watch(model, run):
         seen.layer, seen.q, seen.k, seen.scores, seen.weights
 
-`Subject.record` replaces the attention of Transformers models by xformer's. Here the model's own attention runs, and the
+`TokenModel.record` replaces the attention of Transformers models by xformer's. Here the model's own attention runs, and the
 PyTorch functions that it calls are intercepted: the product of q and k, the softmax, the product with v, or an SDPA kernel.
 """
 
@@ -25,7 +25,7 @@ from xformer.adapters import attention as written_out
 from xformer.adapters.attention import FORBIDDEN, SOFTMAXES, for_each_head
 from xformer.adapters.layout import Chain, Layers
 from xformer.adapters.on_demand import tensors_in
-from xformer.doctor.token_model import Run, Subject
+from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.model import Transformer
 
 PRODUCTS = (torch.matmul, torch.bmm, torch.baddbmm, Tensor.matmul, Tensor.bmm, Tensor.baddbmm, Tensor.__matmul__)
@@ -108,7 +108,7 @@ class Event:
         return self.kind, self.path, self.number
 
 
-class Watch(TorchFunctionMode):
+class AttentionWatcher(TorchFunctionMode):
     """Collect the attention operations of one run of a module, in forward order; with `keep`, all inputs and outputs too."""
 
     def __init__(self, module: nn.Module, n_batch: int, *, keep: bool = False) -> None:
@@ -259,48 +259,48 @@ class Watch(TorchFunctionMode):
         return pattern @ v, pattern
 
 
-def watch(subject: Subject, run: Run, *, by_steps: bool = False) -> list[Watched]:
+def watch(model: TokenModel, run: ModelCall, *, by_steps: bool = False) -> list[Watched]:
     """Return the attention operations of a run, in forward order; empty if none was seen.
 
     Args:
-        subject: The model.
+        model: The model.
         run: The arguments of the call.
         by_steps: Whether to take the path that computes the softmax explicitly, if the model has one.
     """
-    if by_steps and isinstance(subject.module, Transformer):
-        return watch_outputs(subject, replace(run, recorded=True))[0]
-    return watch_outputs(stepwise(subject) if by_steps else subject, run)[0]
+    if by_steps and isinstance(model.module, Transformer):
+        return watch_outputs(model, replace(run, recorded=True))[0]
+    return watch_outputs(stepwise(model) if by_steps else model, run)[0]
 
 
-def watch_outputs(subject: Subject, run: Run) -> tuple[list[Watched], Float[Tensor, "batch out vocab"]]:
+def watch_outputs(model: TokenModel, run: ModelCall) -> tuple[list[Watched], Float[Tensor, "batch out vocab"]]:
     """Return the attention operations of a run, as `watch` does, and the outputs of the run."""
-    watching, outputs = _watched(subject, run)
+    watching, outputs = _watched(model, run)
     return watching.seen, outputs
 
 
-def watch_events(subject: Subject, run: Run) -> tuple[list[Event], Layers]:
+def watch_events(model: TokenModel, run: ModelCall) -> tuple[list[Event], Layers]:
     """Return everything that the modules of a run read and computed, in forward order, and the layers of the model."""
-    watching, outputs = _watched(subject, run, keep=True)
-    events = [*watching.events, Event("output", (("output", 0),), 0, subject.module, (outputs.cpu(),))]
-    return events, Layers(subject.module, [one.path for one in watching.seen])
+    watching, outputs = _watched(model, run, keep=True)
+    events = [*watching.events, Event("output", (("output", 0),), 0, model.module, (outputs.cpu(),))]
+    return events, Layers(model.module, [one.path for one in watching.seen])
 
 
 @torch.no_grad()
-def _watched(subject: Subject, run: Run, *, keep: bool = False) -> tuple[Watch, Tensor]:
-    subject = subject.shared()
-    last_call = subject.last_call(run)
-    with Watch(subject.module, len(run.tokens), keep=keep) as watching:
+def _watched(model: TokenModel, run: ModelCall, *, keep: bool = False) -> tuple[AttentionWatcher, Tensor]:
+    model = model.shared()
+    last_call = model.last_call(run)
+    with AttentionWatcher(model.module, len(run.tokens), keep=keep) as watching:
         outputs = last_call()
-    layers = Layers(subject.module, [one.path for one in watching.seen])
+    layers = Layers(model.module, [one.path for one in watching.seen])
     for event in watching.events:
         if event.attention is not None:
             event.attention.layer = layers.of(event.chain)
     return watching, outputs
 
 
-def stepwise(subject: Subject) -> Subject:
+def stepwise(model: TokenModel) -> TokenModel:
     """Return a copy that computes attention with an explicit softmax (eager), if the model has that path."""
-    subject = subject.shared()
-    if subject.is_transformers and getattr(subject.module.config, "_attn_implementation", "eager") != "eager":
-        subject.module.set_attn_implementation("eager")  # pyright: ignore[reportCallIssue]
-    return subject
+    model = model.shared()
+    if model.is_transformers and getattr(model.module.config, "_attn_implementation", "eager") != "eager":
+        model.module.set_attn_implementation("eager")  # pyright: ignore[reportCallIssue]
+    return model

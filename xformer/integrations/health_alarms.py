@@ -235,7 +235,7 @@ def unscaled(state: State, limit: float) -> Iterator[Found]:
     "the standard deviation over keys of the scores of an untrained model is above this",
     "Common initialisations give 0.01 to 1; at 1.5 the largest of 64 keys has 30 times the uniform weight.",
 )
-def sharp_start(state: State, limit: float) -> Iterator[Found]:
+def saturated_at_start(state: State, limit: float) -> Iterator[Found]:
     """A model counts as untrained if its loss is near ln n or above, the loss of a uniform prediction."""
     if len(state.probes) > 1 or not state.now.loss > 0.9 * math.log(max(2, state.setting.n_outputs)):
         return
@@ -359,7 +359,7 @@ def stream_explosion(state: State, limit: float) -> Iterator[Found]:
     "this share of all attention changes between probes, twice in a row, and the loss does not fall",
     "In healthy runs less attention moves, or the loss falls meanwhile.",
 )
-def lurching_attention(state: State, limit: float) -> Iterator[Found]:
+def unstable_attention(state: State, limit: float) -> Iterator[Found]:
     """Patterns may change fast while the loss falls. Large changes without a falling loss are not learning."""
     recent = state.probes[-3:]
     if len(recent) < 3:

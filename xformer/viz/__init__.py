@@ -74,8 +74,8 @@ if TYPE_CHECKING:
     from xformer.viz.scoring import confusion as confusion
     from xformer.viz.scoring import lengths_compared as lengths_compared
     from xformer.viz.timeline import timeline_still as timeline_still
-    from xformer.viz.training_curves import lesson_curves as lesson_curves
     from xformer.viz.training_curves import metric_curves as metric_curves
+    from xformer.viz.training_curves import paired_training_curves as paired_training_curves
     from xformer.viz.training_runs import map_grid as map_grid
     from xformer.viz.training_runs import sweep_outcome as sweep_outcome
     from xformer.viz.training_runs import training_fan as training_fan

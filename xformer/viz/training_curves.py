@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from xformer.doctor.faults.lab import Lesson
+from xformer.doctor.faults.lab import PairedTraining
 from xformer.formatting import check_option
 from xformer.viz import theme
 from xformer.viz.charts import Chart, hues, layered, tips
@@ -301,18 +301,18 @@ def dot(colour: str | None) -> str:
 NAMES = {"right": "right", "wrong": "with bug"}
 
 
-BUG_LESSON_CURVES = {
+PAIRED_TRAINING_CURVES = {
     "loss": Curves("Training loss", NAMES, (BLUE, ORANGE), "nats per token"),
     "tokens": Curves("Accuracy on unseen inputs", NAMES, (BLUE, ORANGE), "token accuracy", ".1%", share=True),
     "gradient": Curves("Gradient norm", NAMES, (BLUE, ORANGE), "‖g‖ before clipping", ".3g"),
 }
 
 
-def lesson_curves(lesson: Lesson, *, what: str, dark: bool = False) -> Chart:
+def paired_training_curves(training: PairedTraining, *, what: str, dark: bool = False) -> Chart:
     """Draw the training of two models, one of them with a bug.
 
     Args:
-        lesson: The two training runs, from `bugs.lab.train_both`.
+        training: The two training runs, from `faults.lab.train_both`.
         what: "loss", "tokens" (the token accuracy on unseen inputs) or "gradient" (its norm).
         dark: Whether to draw on a dark background.
 
@@ -322,11 +322,11 @@ def lesson_curves(lesson: Lesson, *, what: str, dark: bool = False) -> Chart:
     Example:
         >>> import xformer
         >>> from xformer.doctor.faults.lab import train_both
-        >>> lesson = train_both("checkpoints/reverse-small", "init-too-large", steps=4)
-        >>> chart = xformer.viz.lesson_curves(lesson, what="loss")
+        >>> training = train_both("checkpoints/reverse-small", "init_too_large", steps=4)
+        >>> chart = xformer.viz.paired_training_curves(training, what="loss")
     """
-    check_option("what", what, BUG_LESSON_CURVES)
-    rows = pd.DataFrame(lesson.rows)
+    check_option("what", what, PAIRED_TRAINING_CURVES)
+    rows = pd.DataFrame(training.rows)
     frame = pd.DataFrame({side: rows.get(f"{what}_{side}", math.nan) for side in NAMES}).assign(step=rows["step"])
-    curves = BUG_LESSON_CURVES[what]
-    return curve_chart(frame, curves, steps=lesson.steps, dark=dark, log=what == "gradient", height=260)
+    curves = PAIRED_TRAINING_CURVES[what]
+    return curve_chart(frame, curves, steps=training.steps, dark=dark, log=what == "gradient", height=260)

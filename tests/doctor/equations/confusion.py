@@ -11,7 +11,7 @@ import torch
 
 import xformer
 from tests.training.tiny import tiny_preset
-from xformer.doctor.equations.report import examine
+from xformer.doctor.equations.report import check_model
 from xformer.doctor.faults import BUGS, Bug
 from xformer.doctor.faults.lab import lab_run
 from xformer.presets import PRESETS
@@ -21,12 +21,12 @@ CHECKPOINTS = Path(__file__).parents[3] / "checkpoints"
 SHIPPED = sorted(path.parent.name for path in CHECKPOINTS.glob("*/model.safetensors"))
 
 CONSEQUENCES = {
-    "residual-after-norm": {"wrong-sum"},  # if the stream is already normalised to within the check's limit
-    "init-too-small": {"uniform-heads", "adds-nothing"},
-    "dead-neurons": {"adds-nothing"},
-    "forgotten-return": {"no-padding-mask"},
+    "residual_after_norm": {"wrong_sum"},  # if the stream is already normalised to within the check's limit
+    "init_too_small": {"uniform_heads", "adds_nothing"},
+    "dead_neurons": {"adds_nothing"},
+    "forgotten_return": {"no_padding_mask"},
 }
-"""Findings that may appear in addition to the bug, as its consequences."""
+"""Mistakes that may appear in addition to the bug, as its consequences."""
 
 NOT_IN_A_TRACE = {name for name, bug in BUGS.items() if bug.shows == "in training"}
 
@@ -47,11 +47,11 @@ def bugs_of(config: xformer.ModelConfig) -> Iterator[Bug]:
 
 
 def kinds(model: xformer.Transformer, task: Task | None) -> list[str]:
-    return [finding.kind for finding in examine(model, task).findings]
+    return [mistake.kind for mistake in check_model(model, task).mistakes]
 
 
 def trained_with(bug: Bug | None) -> list[str]:
-    """Return the kinds of findings in a tiny model that was briefly trained with the bug."""
+    """Return the kinds of mistakes in a tiny model that was briefly trained with the bug."""
     recipe: dict[str, Any] = {"steps": 10, "batch_size": 16, "log_every": 10, "snapshot_every": 0}
     sizes = {"d_model": 16, "d_ff": 32, "n_layers": 2, "norm": "pre", "positions": "rotary"}
     run = lab_run(tiny_preset("decoder", model=sizes, **recipe), bug, device="cpu")

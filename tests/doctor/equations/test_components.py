@@ -1,4 +1,4 @@
-"""The registered components: correct models have no findings, and wrong implementations are found."""
+"""The registered components: correct models have no mistakes, and wrong implementations are found."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 import xformer
 from tests.layers.reference import randomise
-from xformer.doctor.equations.report import diagnose, examination, examine
+from xformer.doctor.equations.report import check_model, check_trace, varied_inputs
 from xformer.layers.feed_forward import Norm
 
 MODERN: dict[str, Any] = {
@@ -27,11 +27,11 @@ def modern(architecture: Any = "decoder", **changes: Any) -> xformer.Transformer
 
 
 def found(model: xformer.Transformer, *, with_weights: bool) -> list[str]:
-    """Return the kinds of all findings on an examination, errors first."""
-    inputs = examination(model.config)
+    """Return the kinds of all mistakes on varied inputs, errors first."""
+    inputs = varied_inputs(model.config)
     valid = {"valid": inputs.valid, "target_valid": inputs.target_valid}
-    report = diagnose(inputs.record(model), **valid, model=model if with_weights else None)
-    return [finding.kind for finding in report.findings if finding.severity != "note"]
+    report = check_trace(inputs.record(model), **valid, model=model if with_weights else None)
+    return [mistake.kind for mistake in report.mistakes if mistake.severity != "note"]
 
 
 FULL_MASK = {"mask": "full", "window": 0}
@@ -48,8 +48,8 @@ FULL_MASK = {"mask": "full", "window": 0}
 def test_correct_models_have_no_findings(architecture: str, norm: str, changes: dict[str, Any]) -> None:
     model = modern(architecture, norm=norm, **changes)
     assert found(model, with_weights=False) == []
-    report = examine(model)
-    assert [finding for finding in report.findings if finding.severity != "note"] == []
+    report = check_model(model)
+    assert [mistake for mistake in report.mistakes if mistake.severity != "note"] == []
     assert not [line for line in report.unchecked if "feed-forward" in line or "q, k, v" in line]
 
 
@@ -79,7 +79,7 @@ def test_a_window_that_differs_from_the_configuration_is_found(changes: dict[str
     model = modern()
     assert model.decoder is not None
     model.decoder.config = model.config.replace(**changes)
-    assert found(model, with_weights=False) == ["wrong-mask"]
+    assert found(model, with_weights=False) == ["wrong_mask"]
 
 
 def test_differing_heads_within_a_group_are_found() -> None:
@@ -93,7 +93,7 @@ def test_differing_heads_within_a_group_are_found() -> None:
         return made
 
     attention.share = shifted
-    assert "wrong-projection" in found(model, with_weights=False)
+    assert "wrong_projection" in found(model, with_weights=False)
 
 
 def test_wrong_rotation_angles_are_found() -> None:
@@ -101,4 +101,4 @@ def test_wrong_rotation_angles_are_found() -> None:
     positions: Any = model.get_submodule("decoder.positions")
     right = positions.angles
     positions.angles = lambda at, dtype: right(2 * at, dtype)
-    assert "wrong-turn" in found(model, with_weights=False)
+    assert "wrong_rotary" in found(model, with_weights=False)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import xformer
 from tests.layers.reference import randomise
 from xformer.config import ModelConfig
-from xformer.doctor.equations.report import diagnose, examination
+from xformer.doctor.equations.report import check_trace, varied_inputs
 from xformer.layers.attention import Attention, Scores
 from xformer.layers.embedding import AddPositions, TokenEmbedding, Unembedding
 from xformer.layers.feed_forward import FeedForward, Norm
@@ -170,9 +170,9 @@ def model_of(unseen: Unseen) -> xformer.Transformer:
 def test_unseen_bugs_are_found_with_the_model_and_if_visible_in_a_trace(unseen: Unseen) -> None:
     torch.manual_seed(0)
     model = model_of(unseen)
-    broken, inputs = unseen.put_into(model), examination(model.config)
+    broken, inputs = unseen.put_into(model), varied_inputs(model.config)
     check = NOT_BY_EQUATIONS.get(unseen.name, "equations")
     assert xformer.diagnose(model, checks=[check]).findings[0].verdict == "holds"
     assert xformer.diagnose(broken, checks=[check]).findings[0].verdict == "broken"
-    found = diagnose(inputs.record(broken), valid=inputs.valid, target_valid=inputs.target_valid).findings
-    assert any(finding.severity == "error" for finding in found) == (unseen.name in BY_A_TRACE)
+    found = check_trace(inputs.record(broken), valid=inputs.valid, target_valid=inputs.target_valid).mistakes
+    assert any(mistake.severity == "error" for mistake in found) == (unseen.name in BY_A_TRACE)

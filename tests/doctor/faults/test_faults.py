@@ -43,7 +43,7 @@ def equal_inputs(model: xformer.Transformer) -> tuple[Tensor, ...]:
     return tuple(tokens[:, : min(7, shortest)] for tokens in inputs(model))
 
 
-SILENT = {"no-positions": "table", "lost-output": "attn.", "dead-neurons": "ffn.weight", "forgotten-return": "encoder."}
+SILENT = {"no_positions": "table", "lost_output": "attn.", "dead_neurons": "ffn.weight", "forgotten_return": "encoder."}
 """Parameters that get no gradient because of a bug."""
 
 
@@ -82,27 +82,27 @@ def attention(bug: str, part: str = "", **options: Any) -> tuple[dict[str, Tenso
 
 def test_softmax_bugs_compute_their_equations() -> None:
     one = torch.tensor(1.0)
-    got, model = attention("softmax-over-queries")
+    got, model = attention("softmax_over_queries")
     torch.testing.assert_close(got["pattern"].sum(dim=-2), one.expand(got["pattern"].sum(dim=-2).shape), **EXACT)
     # One cell by hand: exp S[i, j] divided by the sum over its column.
     scores = got["scores"][1, 2]
     by_hand = math.exp(scores[3, 2]) / sum(math.exp(scores[i, 2]) for i in range(7))
     assert got["pattern"][1, 2, 3, 2].item() == pytest.approx(by_hand, rel=1e-12)
-    got, _ = attention("softmax-over-heads")
+    got, _ = attention("softmax_over_heads")
     torch.testing.assert_close(got["pattern"].sum(dim=1), one.expand(2, 7, 7), **EXACT)
-    got, model = attention("no-scale")
+    got, model = attention("no_scale")
     torch.testing.assert_close(got["scores"], got["q"] @ got["k"].mT, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(got["pattern"], got["scores"].softmax(dim=-1), **EXACT)
-    got, model = attention("scaled-after-softmax")
+    got, model = attention("scaled_after_softmax")
     rows = got["pattern"].sum(dim=-1)
     torch.testing.assert_close(rows, torch.full_like(rows, 1 / math.sqrt(model.config.d_head)), **EXACT)
 
 
 def test_nan_of_an_empty_softmax_spreads() -> None:
-    model = model_for("softmax-of-nothing")
+    model = model_for("softmax_of_nothing")
     (tokens,) = equal_inputs(model)
     valid = torch.arange(7).expand(2, 7) < torch.tensor([[7], [5]])
-    trace = xformer.record(BUGS["softmax-of-nothing"].broken(model), tokens, valid=valid)
+    trace = xformer.record(BUGS["softmax_of_nothing"].broken(model), tokens, valid=valid)
     first = trace["encoder.0.attn.pattern"].isnan().any(dim=-1)[:, 0]  # [batch, query]
     assert first.tolist() == (~valid).tolist()  # first only in the rows of padding
     assert trace.logits[1].isnan().all()  # in the next layer, everywhere in that sequence
@@ -111,10 +111,10 @@ def test_nan_of_an_empty_softmax_spreads() -> None:
 
 
 def test_without_a_padding_mask_padding_changes_the_output() -> None:
-    model = model_for("no-padding-mask")
+    model = model_for("no_padding_mask")
     (tokens,) = equal_inputs(model)
     valid = torch.arange(7).expand(2, 7) < 5
-    for which, changes in ((model, False), (BUGS["no-padding-mask"].broken(model), True)):
+    for which, changes in ((model, False), (BUGS["no_padding_mask"].broken(model), True)):
         alone = xformer.record(which, tokens[:, :5]).logits
         padded = xformer.record(which, tokens, valid=valid).logits[:, :5]
         assert changes == (not torch.allclose(alone, padded, rtol=1e-9))
@@ -122,7 +122,7 @@ def test_without_a_padding_mask_padding_changes_the_output() -> None:
 
 def test_reinitialised_weights_have_the_documented_std() -> None:
     model = build(architecture="encoder", d_ff=101, d_model=97)
-    for bug, std in (("init-too-large", 1.0), ("init-too-small", 0.001)):
+    for bug, std in (("init_too_large", 1.0), ("init_too_small", 0.001)):
         weight = BUGS[bug].broken(model).get_parameter("encoder.blocks.0.ffn.weight_in")
         # The estimate from n normal numbers has a relative standard error of 1/√(2n); allow five of them.
         assert abs(weight.std().item() / std - 1) < 5 / math.sqrt(2 * weight.numel())
@@ -130,21 +130,21 @@ def test_reinitialised_weights_have_the_documented_std() -> None:
 
 def test_a_bug_that_does_not_apply_raises_with_its_requirement() -> None:
     encoder = build(architecture="encoder", n_heads=1)
-    for bug, needs in (("causal-ignored", "a causal mask"), ("identical-heads", "at least two heads")):
+    for bug, needs in (("causal_ignored", "a causal mask"), ("identical_heads", "at least two heads")):
         with pytest.raises(InputError, match=f"It needs {needs}"):
             BUGS[bug].broken(encoder)
     with pytest.raises(InputError, match="It needs an encoder-decoder"):
-        lab_run(tiny_preset("encoder"), BUGS["forgotten-return"], device="cpu")
+        lab_run(tiny_preset("encoder"), BUGS["forgotten_return"], device="cpu")
 
 
 def test_a_second_bug_is_refused() -> None:
     with pytest.raises(InputError, match="already"):
-        BUGS["no-scale"].broken(BUGS["causal-ignored"].broken(build(architecture="decoder")))
+        BUGS["no_scale"].broken(BUGS["causal_ignored"].broken(build(architecture="decoder")))
 
 
 def test_decoding_with_whole_runs_equals_recorded_runs() -> None:
-    model = model_for("causal-ignored", start_token=1, architecture="decoder")
-    broken = BUGS["causal-ignored"].broken(model)
+    model = model_for("causal_ignored", start_token=1, architecture="decoder")
+    broken = BUGS["causal_ignored"].broken(model)
     prompt = [3, 5, 7]
     for step in xformer.decode(broken, prompt, max_steps=3, edits=[WHOLE_RUNS]):
         logits = xformer.record(broken, torch.tensor([prompt])).logits[0, -1]
@@ -160,7 +160,7 @@ def float32() -> None:
 @pytest.mark.usefixtures("float32")
 def test_the_lab_trains_both_models_from_the_same_weights_on_the_same_batches() -> None:
     preset = tiny_preset("decoder")
-    right, wrong = lab_run(preset, device="cpu"), lab_run(preset, BUGS["causal-ignored"], device="cpu")
+    right, wrong = lab_run(preset, device="cpu"), lab_run(preset, BUGS["causal_ignored"], device="cpu")
     for mine, theirs in zip(right.model.parameters(), wrong.model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
     assert torch.equal(right.batch(0).tokens, wrong.batch(0).tokens)
@@ -170,19 +170,19 @@ def test_the_lab_trains_both_models_from_the_same_weights_on_the_same_batches() 
     assert reports[-1].done
     assert reports[-1].step == preset.train.steps
     assert any(not torch.equal(a, b) for a, b in zip(before, wrong.model.parameters(), strict=True))
-    assert len(list(lab_run(preset, BUGS["no-scale"], steps=3, device="cpu").reports())) == 1
+    assert len(list(lab_run(preset, BUGS["no_scale"], steps=3, device="cpu").reports())) == 1
 
 
 @pytest.mark.usefixtures("float32")
 def test_training_bugs_have_their_documented_effect() -> None:
     preset = tiny_preset("encoder")
     assert lab_run(preset, device="cpu").config.clip_norm == preset.train.clip_norm > 0
-    assert lab_run(preset, BUGS["no-clipping"], device="cpu").config.clip_norm == 0
-    right, wrong = (lab_run(preset, bug, device="cpu").batch(0) for bug in (None, BUGS["loss-on-padding"]))
+    assert lab_run(preset, BUGS["no_clipping"], device="cpu").config.clip_norm == 0
+    right, wrong = (lab_run(preset, bug, device="cpu").batch(0) for bug in (None, BUGS["loss_on_padding"]))
     padding = right.output_segments == 0
     assert padding.any()
     assert (right.labels[padding] == IGNORED).all()
     assert (wrong.labels[padding] == preset.model.pad_token).all()
     assert torch.equal(right.labels[~padding], wrong.labels[~padding])
     with pytest.raises(TrainingError, match="nan"):
-        list(lab_run(preset, BUGS["softmax-of-nothing"], device="cpu").reports())
+        list(lab_run(preset, BUGS["softmax_of_nothing"], device="cpu").reports())

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from xformer.adapters.attention import FORBIDDEN
 from xformer.adapters.on_demand import tensors_in
-from xformer.doctor.check import Exam, Finding, assume, broken, check
-from xformer.doctor.token_model import Run, Subject
+from xformer.doctor.check import CheckContext, Finding, assume, broken, check
+from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.doctor.watch import Watched, stepwise, watch
 
 LOOSE = 1e4
@@ -20,9 +20,9 @@ UNDERFLOW = -104.0
 """exp of anything below this is 0 in float32."""
 
 
-def loose(subject: Subject) -> float:
+def loose(model: TokenModel) -> float:
     """Return the tolerance of attention weights: 1e-3 in float32, 0.08 in bfloat16."""
-    return min(LOOSE * subject.eps, 0.08)
+    return min(LOOSE * model.eps, 0.08)
 
 
 def worst_cell(apart: Float[Tensor, "batch head query key"]) -> dict[str, int]:
@@ -31,30 +31,30 @@ def worst_cell(apart: Float[Tensor, "batch head query key"]) -> dict[str, int]:
     return {"head": head, "query": query, "key": key}
 
 
-def shortened(subject: Subject, n: int) -> Run:
+def shortened(model: TokenModel, n: int) -> ModelCall:
     """Return a call with the last `n` tokens only (some models need the end token); images are not shortened."""
-    run = subject.base
-    if subject.reads_images:
+    run = model.base
+    if model.reads_images:
         return run
-    return Run(run.tokens[:, -n:], target=None if run.target is None else run.target[:, -n:])
+    return ModelCall(run.tokens[:, -n:], target=None if run.target is None else run.target[:, -n:])
 
 
 @check("attention_rows", "attention weights are softmax(scores): not negative, and each row sums to 1")
-def attention_rows(exam: Exam) -> Finding:
+def attention_rows(context: CheckContext) -> Finding:
     """Compare the weights that multiply the values, and the returned weights, with the softmax of the scores."""
-    subject = exam.subject
-    run = shortened(subject, 16)
-    seen = [one for one in watch(subject, run, by_steps=True) if not one.is_kernel]
+    model = context.model
+    run = shortened(model, 16)
+    seen = [one for one in watch(model, run, by_steps=True) if not one.is_kernel]
     for one in seen:
-        if (found := _wrong_rows(one, loose(subject))) is not None:
+        if (found := _wrong_rows(one, loose(model))) is not None:
             return found
-    returned = _returned(subject, run)
+    returned = _returned(model, run)
     used = [one for one in seen if one.weights is not None]
     if len(returned) == len(used):
         for one, weights in zip(used, returned, strict=True):
             assert one.weights is not None
             apart = (weights - one.weights).abs() if weights.shape == one.weights.shape else None
-            if apart is not None and float(apart.max()) > loose(subject):
+            if apart is not None and float(apart.max()) > loose(model):
                 sentence = f"The returned weights differ by {float(apart.max()):.2g} from those that multiply values."
                 remedy = "Return the weights that are actually multiplied with the values, after mask and softmax."
                 return finding_at(one, worst_cell(apart), sentence, remedy, float(apart.max()))
@@ -97,34 +97,34 @@ def _wrong_rows(one: Watched, limit: float) -> Finding | None:
     return finding_at(one, worst_cell(apart), sentence, remedy, float(apart.max()))
 
 
-def _returned(subject: Subject, run: Run) -> list[Tensor]:
+def _returned(model: TokenModel, run: ModelCall) -> list[Tensor]:
     """Return the attention weights in a model's output, [batch, head, query, key], in the order of its layers."""
-    if not subject.can("attention"):
+    if not model.can("attention"):
         return []
-    subject = stepwise(subject)
+    model = stepwise(model)
     with torch.no_grad():
-        output = subject.call(subject.arguments(run) | {subject.takes["attention"]: True})
-    given = getattr(output, "attentions", None if subject.is_transformers else output)
+        output = model.call(model.arguments(run) | {model.takes["attention"]: True})
+    given = getattr(output, "attentions", None if model.is_transformers else output)
     n = run.read.shape[1]
     return [one for one in tensors_in(given) if one.dim() == 4 and tuple(one.shape[-2:]) == (n, n)]
 
 
 @check("mask_constant", "masked scores are so low that their weights are exactly 0, even for 10 times larger scores")
-def mask_constant(exam: Exam) -> Finding:
+def mask_constant(context: CheckContext) -> Finding:
     """Compare the largest masked score with the other scores."""
-    subject = exam.subject
-    base = shortened(subject, 16)
-    runs = [base] if subject.causal else []
-    if subject.can("valid") and base.target is None and base.tokens.shape[1] > 2:
+    model = context.model
+    base = shortened(model, 16)
+    runs = [base] if model.causal else []
+    if model.can("valid") and base.target is None and base.tokens.shape[1] > 2:
         valid = torch.ones_like(base.tokens, dtype=torch.bool)
         valid[:, -2:] = False
-        runs.append(Run(base.tokens, valid=valid))
-    own = getattr(subject.module.config, "_attn_implementation", "eager") if subject.is_transformers else "eager"
+        runs.append(ModelCall(base.tokens, valid=valid))
+    own = getattr(model.module.config, "_attn_implementation", "eager") if model.is_transformers else "eager"
     lowest, n_masked = -float("inf"), 0
     for run in runs:
         for by_steps in (False,) if own == "eager" else (False, True):
-            for one in watch(subject, run, by_steps=by_steps):
-                cells = _cells(one, run, subject.causal)
+            for one in watch(model, run, by_steps=by_steps):
+                cells = _cells(one, run, model.causal)
                 if cells is None or not cells[0].any():
                     continue
                 for head, constant, reach in _constants(one, *cells):
@@ -135,7 +135,7 @@ def mask_constant(exam: Exam) -> Finding:
     return Finding("holds", f"Masked scores are at most {lowest:.3g}, so their weights are exactly 0.")
 
 
-def _cells(one: Watched, run: Run, causal: bool) -> tuple[Tensor, Tensor] | None:
+def _cells(one: Watched, run: ModelCall, causal: bool) -> tuple[Tensor, Tensor] | None:
     """Return which cells must be masked and which need not be, both [query, key]; None for attention to another stream."""
     n = run.read.shape[1]
     if not one.is_square or one.scores.shape[-2] != n or (run.target is not None and "encoder" in one.path.split(".")):
@@ -182,9 +182,9 @@ GROUPING = (
 
 
 @check("key_value_groups", "query head h uses key/value head h // group, and no other")
-def key_value_groups(exam: Exam) -> Finding:
+def key_value_groups(context: CheckContext) -> Finding:
     """Query heads that share keys or values must be adjacent, in groups of equal size."""
-    seen = [one for one in watch(exam.subject, shortened(exam.subject, 4)) if one.k is not None]
+    seen = [one for one in watch(context.model, shortened(context.model, 4)) if one.k is not None]
     seen = [one for one in seen if one.scores.shape[1] > 1]
     assume(seen, "The model has only one head, or its keys could not be observed.")
     kinds = set()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from xformer.adapters.attention import for_each_head
 from xformer.doctor.check import (
-    Exam,
+    CheckContext,
     Finding,
     NotApplicableError,
     Pair,
@@ -26,7 +26,7 @@ from xformer.doctor.check import (
     stacked,
 )
 from xformer.doctor.checks.attention import finding_at, loose, shortened, worst_cell
-from xformer.doctor.token_model import Run, Subject
+from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.doctor.watch import Watched, watch, watch_outputs
 from xformer.formatting import error_message
 from xformer.model import Transformer
@@ -44,34 +44,34 @@ PAIRING = (
 HALF = "Compute positions and angles in float32, and cast only cos and sin; bfloat16 cannot represent angles of far positions."
 
 
-def with_positions(run: Run, start: int = 0, step: int = 1) -> Run:
+def with_positions(run: ModelCall, start: int = 0, step: int = 1) -> ModelCall:
     """Return the call with explicit positions: start, start + step, …"""
     n = run.read.shape[1]
     return replace(run, positions=(start + step * torch.arange(n))[None].expand(len(run.read), -1))
 
 
 @check("position_shift", "with relative positions, shifting all positions by the same offset changes no output")
-def position_shift(exam: Exam) -> Finding:
+def position_shift(context: CheckContext) -> Finding:
     """Compare the same tokens at later positions, for models with relative positions that take a positions argument."""
-    subject = exam.subject
-    assume(subject.can("positions"), "The model takes no positions.")
-    base = shortened(subject, N_TOKENS)
+    model = context.model
+    assume(model.can("positions"), "The model takes no positions.")
+    base = shortened(model, N_TOKENS)
     n = base.read.shape[1]
-    shifts = [shift for shift in SHIFTS if shift + n <= subject.max_len]
+    shifts = [shift for shift in SHIFTS if shift + n <= model.max_len]
     assume(n >= 2 and shifts, "The input is too short, or as long as the context length.")
-    exam.need_determinism()
+    context.need_determinism()
     runs = [with_positions(base, shift) for shift in (0, *shifts)]
     backwards = replace(base, positions=torch.arange(n).flip(0)[None])
-    seen, outputs = watch_outputs(subject, stacked([*runs, backwards]))
-    assume(distance(outputs[0], outputs[-1]) > exam.limit, "The outputs do not depend on the given positions.")
+    seen, outputs = watch_outputs(model, stacked([*runs, backwards]))
+    assume(distance(outputs[0], outputs[-1]) > context.limit, "The outputs do not depend on the given positions.")
     sizes = [distance(outputs[0], outputs[row]) for row in range(len(runs))]
     size = max(sizes)
     worst = max(1, sizes.index(size))  # row 0 is not shifted
     # Angles of larger positions have larger rounding errors.
-    limit = exam.limit + 200 * subject.eps * (n + shifts[-1])
+    limit = context.limit + 200 * model.eps * (n + shifts[-1])
     if size <= limit:
-        return Finding("holds", "Shifting all positions changes no output.", size=size, floor=exam.floor)
-    kinds = set(getattr(subject.config, "layer_types", None) or ())
+        return Finding("holds", "Shifting all positions changes no output.", size=size, floor=context.floor)
+    kinds = set(getattr(model.config, "layer_types", None) or ())
     is_relative = kinds <= {"full_attention", "sliding_attention", "linear_attention"}
     assume(is_relative, "Some layers use blocks of absolute positions, so positions are not relative.")
     stream = seen[0].entered if seen else None
@@ -88,26 +88,26 @@ def position_shift(exam: Exam) -> Finding:
             return finding_at(one, worst_cell(apart[None]), sentence, remedy, size, "positions")
         entered = None if after is None else after.entered
         if entered is not None and distance(entered[0], entered[worst]) > 10 * limit:
-            return broken(sentence, remedy, size, exam.floor, cause="v", layer=one.layer)
+            return broken(sentence, remedy, size, context.floor, cause="v", layer=one.layer)
     at = range(outputs.shape[1])
-    return Finding("broken", sentence, remedy, size, exam.floor, Pair(runs[0], runs[worst], at))
+    return Finding("broken", sentence, remedy, size, context.floor, Pair(runs[0], runs[worst], at))
 
 
 @check("rotary", "rotary positions preserve the norms of queries and keys, and scores depend only on the distance")
-def rotary(exam: Exam) -> Finding:
+def rotary(context: CheckContext) -> Finding:
     """Put one token at every position, so that the queries and keys of a layer differ only by their rotation."""
-    subject = exam.subject
-    base = shortened(subject, N_TOKENS)
-    assume(base.read.shape[1] >= 4 and not subject.reads_images, "The input is too short; give at least four tokens.")
+    model = context.model
+    base = shortened(model, N_TOKENS)
+    assume(base.read.shape[1] >= 4 and not model.reads_images, "The input is too short; give at least four tokens.")
     same = replace(base.with_read(base.read[:, :1].expand_as(base.read)))
-    turned, limit = [], loose(subject)
-    for one in watch(subject, same):
+    turned, limit = [], loose(model)
+    for one in watch(model, same):
         if (pair := _turning(one, limit)) is not None:
             turned.append(one)
             if (found := _no_rotation(one, *pair, limit)) is not None:
                 return found
     assume(turned, "Queries and keys are not rotated by position.")
-    return _unscaled(subject, same) or Finding(
+    return _unscaled(model, same) or Finding(
         "holds", f"Queries and keys are rotated in {len(turned)} layers, and scores depend only on the distance."
     )
 
@@ -167,12 +167,12 @@ def _scaling(config: Any, layer: int | None) -> Mapping[str, Any] | None:
     return given if given.get("rope_type", given.get("type", "linear")) in ("linear", "yarn", "llama3") else None
 
 
-def _unscaled(subject: Subject, same: Run) -> Finding | None:
+def _unscaled(model: TokenModel, same: ModelCall) -> Finding | None:
     """Return a finding if a layer's queries are rotated by unscaled angles although a scaling is configured."""
-    config, n = subject.config, same.read.shape[1]
-    step = max(1, min(subject.max_len, 2048) // n) if subject.can("positions") else 1
-    far, limit = with_positions(same, 0, step) if step > 1 else same, loose(subject)
-    for one in watch(subject, far) if _scaling(config, 0) or _scaling(config, -1) else []:
+    config, n = model.config, same.read.shape[1]
+    step = max(1, min(model.max_len, 2048) // n) if model.can("positions") else 1
+    far, limit = with_positions(same, 0, step) if step > 1 else same, loose(model)
+    for one in watch(model, far) if _scaling(config, 0) or _scaling(config, -1) else []:
         scaling = _scaling(config, one.layer)
         if scaling is None or one.q is None or _turning(one, limit) is None:
             continue
@@ -199,24 +199,24 @@ def _unscaled(subject: Subject, same: Run) -> Finding | None:
 
 
 @check("window", "a sliding window of w covers the query itself and exactly w − 1 keys before it")
-def window(exam: Exam) -> Finding:
+def window(context: CheckContext) -> Finding:
     """Measure the farthest key that each layer can attend to."""
-    subject = exam.subject
-    is_known = subject.causal or isinstance(subject.module, Transformer)
-    assume(is_known and subject.base.target is None, "Windows are only checked in causal models with one stack.")
-    widths = {width for one in watch(subject, shortened(subject, 3)) if (width := _window_of(subject, one)) is not None}
+    model = context.model
+    is_known = model.causal or isinstance(model.module, Transformer)
+    assume(is_known and model.base.target is None, "Windows are only checked in causal models with one stack.")
+    widths = {width for one in watch(model, shortened(model, 3)) if (width := _window_of(model, one)) is not None}
     assume(widths, "No layer has a sliding window.")
     width, changed = max(widths), False
     if width > WIDEST:
-        assume(subject.is_transformers and len(widths) <= 1, f"A window of {width} is too wide for this check.")
-        subject, changed = _with_window(subject, width, SHORT), True
+        assume(model.is_transformers and len(widths) <= 1, f"A window of {width} is too wide for this check.")
+        model, changed = _with_window(model, width, SHORT), True
         width = SHORT
-    n = min(width + 4, subject.max_len)
+    n = min(width + 4, model.max_len)
     assume(n > width, "The context length is no larger than the window.")
-    tokens = subject.base.tokens
-    run = Run(tokens.repeat(1, -(-n // tokens.shape[1]))[:, :n])
-    seen = [one for one in watch(subject, run) if one.is_square and one.scores.shape[-2] == n]
-    wanted = [_window_of(subject, one) for one in seen]
+    tokens = model.base.tokens
+    run = ModelCall(tokens.repeat(1, -(-n // tokens.shape[1]))[:, :n])
+    seen = [one for one in watch(model, run) if one.is_square and one.scores.shape[-2] == n]
+    wanted = [_window_of(model, one) for one in seen]
     apart = (torch.arange(n)[:, None] - torch.arange(n)).abs()  # [query, key]
     reaches = [(one.allowed[0] * apart).flatten(1).amax(dim=1) for one in seen]  # one number for each head
     windows = [(one, w, reach) for one, w, reach in zip(seen, wanted, reaches, strict=True) if w is not None and w < n]
@@ -247,9 +247,9 @@ def _width(owner: Any) -> int | Literal["none"] | None:
     return None
 
 
-def _window_of(subject: Subject, one: Watched) -> int | None:
+def _window_of(model: TokenModel, one: Watched) -> int | None:
     """Return the window of one layer; None if it has none or it is unknown."""
-    config, module = subject.config, subject.module
+    config, module = model.config, model.module
     if isinstance(module, Transformer):
         return config.mask_component.width(config)
     if getattr(config, "use_sliding_window", True) is False:
@@ -265,26 +265,26 @@ def _window_of(subject: Subject, one: Watched) -> int | None:
     return width if isinstance(width, int) else None
 
 
-def _with_window(subject: Subject, old: int, new: int) -> Subject:
+def _with_window(model: TokenModel, old: int, new: int) -> TokenModel:
     """Return a copy with a shorter window."""
-    subject = subject.shared()
-    for owner in (subject.config, *subject.module.modules()):
+    model = model.shared()
+    for owner in (model.config, *model.module.modules()):
         for name in WINDOWS:
             if getattr(owner, name, None) == old:
                 setattr(owner, name, new)
-    return subject
+    return model
 
 
 @check("precision", "in bfloat16, far positions are as exact as near ones")
-def precision(exam: Exam) -> Finding:
+def precision(context: CheckContext) -> Finding:
     """Compare a bfloat16 copy with float32 at the same rounded weights, near the start and far from it."""
-    subject = exam.subject
-    assume(not subject.reads_images, "The model reads images, which have no far positions.")
-    half = _in_half(subject)
+    model = context.model
+    assume(not model.reads_images, "The model reads images, which have no far positions.")
+    half = _in_half(model)
     whole = half.copied(torch.float32)
-    base = shortened(subject, 8)
+    base = shortened(model, 8)
     n = base.read.shape[1]
-    if subject.can("positions") and (far := _farthest(whole, base)) > 4 * n:
+    if model.can("positions") and (far := _farthest(whole, base)) > 4 * n:
         run, places = stacked([with_positions(base), with_positions(base, far)]), ((0, slice(None)), (1, slice(None)))
     else:
         for module in (half.module, whole.module):
@@ -292,8 +292,8 @@ def precision(exam: Exam) -> Finding:
                 module.config = module.config.replace(max_len=LONGEST)  # rotations work at any position
         long = min(half.max_len, LONGEST)
         assume(base.target is None and long >= 4 * n, "The model takes neither far positions nor long inputs.")
-        tokens, far = subject.base.tokens, long - n
-        run = Run(tokens.repeat(1, -(-long // tokens.shape[1]))[:, :long])
+        tokens, far = model.base.tokens, long - n
+        run = ModelCall(tokens.repeat(1, -(-long // tokens.shape[1]))[:, :long])
         places = ((0, slice(0, n)), (0, slice(far, long)))
     others, exact = watch_outputs(whole, run)
     try:
@@ -335,20 +335,20 @@ def _error(one: Tensor, other: Tensor) -> float:
     return float((one - other).square().mean().sqrt() / other.square().mean().sqrt().clamp(min=1e-30))
 
 
-def _farthest(subject: Subject, base: Run) -> int:
+def _farthest(model: TokenModel, base: ModelCall) -> int:
     """Return where the farthest usable positions start; rotations have no limit, tables do."""
-    n, on_cpu = base.read.shape[1], next(subject.module.parameters()).device.type == "cpu"
-    if on_cpu and subject.max_len < FARTHEST:  # on a GPU an index out of range would abort the process
+    n, on_cpu = base.read.shape[1], next(model.module.parameters()).device.type == "cpu"
+    if on_cpu and model.max_len < FARTHEST:  # on a GPU an index out of range would abort the process
         with suppress(Exception):
-            subject.logits(with_positions(base, FARTHEST - n))
+            model.logits(with_positions(base, FARTHEST - n))
             return FARTHEST - n
-    return min(subject.max_len, FARTHEST) - n
+    return min(model.max_len, FARTHEST) - n
 
 
-def _in_half(subject: Subject) -> Subject:
+def _in_half(model: TokenModel) -> TokenModel:
     """Return a bfloat16 copy; RoPE frequencies of Transformers models stay in float32, as after loading in bfloat16."""
-    kept = {name: one.clone() for name, one in subject.module.named_buffers() if subject.is_transformers}
-    half = subject.copied(torch.bfloat16)
+    kept = {name: one.clone() for name, one in model.module.named_buffers() if model.is_transformers}
+    half = model.copied(torch.bfloat16)
     for name, one in kept.items():
         if one.is_floating_point() and "freq" in name:
             owner, _, last = name.rpartition(".")

@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, by, check, distance
-from xformer.doctor.equations.report import examine
+from xformer.doctor.check import CheckContext, Finding, NotApplicableError, Pair, assume, broken, by, check, distance
+from xformer.doctor.equations.report import check_model
 from xformer.doctor.localise import first_not_finite
-from xformer.doctor.token_model import Subject
+from xformer.doctor.token_model import TokenModel
 from xformer.formatting import error_message
 from xformer.layer_path import LayerPath
 from xformer.model import Transformer
@@ -23,42 +23,42 @@ BACKENDS = ("eager", "sdpa", "flex_attention")
 
 
 @check("finite", "every activation is finite")
-def finite(exam: Exam) -> Finding:
+def finite(context: CheckContext) -> Finding:
     """Check the outputs; if they are not finite, locate the first activation that is not."""
-    subject = exam.subject
-    if bool(subject.base_logits.isfinite().all()):
+    model = context.model
+    if bool(model.base_logits.isfinite().all()):
         return Finding("holds", "All outputs are finite.")
-    place = first_not_finite(subject, subject.base)
+    place = first_not_finite(model, model.base)
     name = "the output" if place is None else place.name
     sentence = f"The outputs contain NaN or infinity; the first activation that does is {name}."
     remedy = "Look for weights that are not finite, a division by 0, or an overflow of the weights' type."
-    return Finding("broken", sentence, remedy, float("inf"), exam.floor, place=place)
+    return Finding("broken", sentence, remedy, float("inf"), context.floor, place=place)
 
 
 @check("determinism", "two runs on the same input give the same output")
-def determinism(exam: Exam) -> Finding:
+def determinism(context: CheckContext) -> Finding:
     """Compare two calls in eval mode with different random seeds."""
-    base, size = exam.subject.base, exam.change_when_repeated
-    if size <= exam.limit:
-        return Finding("holds", "Repeating an input gives the same output.", size=size, floor=exam.floor)
+    base, size = context.model.base, context.change_when_repeated
+    if size <= context.limit:
+        return Finding("holds", "Repeating an input gives the same output.", size=size, floor=context.floor)
     sentence = f"Repeating the same input changes the outputs {by(size)}."
     remedy = (
         "Look for dropout or other randomness that ignores eval mode (F.dropout without training=self.training), and for "
         "state that persists between calls."
     )
-    return Finding("broken", sentence, remedy, size, exam.floor, Pair(base, replace(base, seed=1), exam.outputs))
+    return Finding("broken", sentence, remedy, size, context.floor, Pair(base, replace(base, seed=1), context.outputs))
 
 
 @check("backends", "every attention backend gives the same output")
-def backends(exam: Exam) -> Finding:
+def backends(context: CheckContext) -> Finding:
     """Compare the model's default backend with the others that it has."""
-    subject, base = exam.subject, exam.subject.base
-    others, failed = _others(subject)
-    pairs = [Pair(base, other.base, exam.outputs, title=name, second_subject=other) for name, other in others.items()]
+    model, base = context.model, context.model.base
+    others, failed = _others(model)
+    pairs = [Pair(base, other.base, context.outputs, title=name, second_model=other) for name, other in others.items()]
     sizes = []
     for pair, (name, other) in zip(list(pairs), others.items(), strict=True):
         try:
-            sizes.append(distance(subject.base_logits[0], _logits(name, other)[0]))
+            sizes.append(distance(model.base_logits[0], _logits(name, other)[0]))
         except Exception as error:  # a backend may need another machine or library
             failed.append(f"{name} ({error_message(error, 60)})")
             pairs.remove(pair)
@@ -68,40 +68,40 @@ def backends(exam: Exam) -> Finding:
     holds = f"The other backends ({names}) give the same output.{rest}"
     broken = "With the attention backend {title}, the output changes {by}."
     remedy = "Check the arguments passed to that backend: the mask, the scale, is_causal, and dropout."
-    return exam.finding(pairs, sizes, holds, broken, remedy)
+    return context.finding(pairs, sizes, holds, broken, remedy)
 
 
-def _logits(name: str, subject: Subject) -> torch.Tensor:
+def _logits(name: str, model: TokenModel) -> torch.Tensor:
     if name == "the plain kernel":
         with sdpa_kernel(SDPBackend.MATH):
-            return subject.logits(subject.base)
-    return subject.logits(subject.base)
+            return model.logits(model.base)
+    return model.logits(model.base)
 
 
-def _others(subject: Subject) -> tuple[dict[str, Subject], list[str]]:
+def _others(model: TokenModel) -> tuple[dict[str, TokenModel], list[str]]:
     """Return the model with each of its other backends, and the names of backends that could not be set."""
-    if isinstance(subject.module, Transformer):
-        recorded = replace(subject, base=replace(subject.base, recorded=True))
+    if isinstance(model.module, Transformer):
+        recorded = replace(model, base=replace(model.base, recorded=True))
         return {"the recorded steps": recorded}, []
-    if not subject.is_transformers:
-        switched = {"the plain kernel": subject}
+    if not model.is_transformers:
+        switched = {"the plain kernel": model}
         for switch in SWITCHES:
-            if any(isinstance(getattr(one, switch, None), bool) for one in subject.module.modules()):
-                other = subject.shared()
+            if any(isinstance(getattr(one, switch, None), bool) for one in model.module.modules()):
+                other = model.shared()
                 for one in other.module.modules():
                     if isinstance(getattr(one, switch, None), bool):
                         setattr(one, switch, not getattr(one, switch))
                 switched[f"{switch} switched"] = other
         return switched, []
     others, failed = {}, []
-    own = getattr(subject.module.config, "_attn_implementation", None)
+    own = getattr(model.module.config, "_attn_implementation", None)
     for name in BACKENDS:
         if name == own:
             continue
-        if name == "flex_attention" and next(subject.module.parameters()).device.type != "cuda":
+        if name == "flex_attention" and next(model.module.parameters()).device.type != "cuda":
             failed.append("flex_attention (needs a GPU)")
             continue
-        other = subject.shared()
+        other = model.shared()
         try:
             other.module.set_attn_implementation(name)  # pyright: ignore[reportCallIssue]
             others[name] = other
@@ -111,13 +111,13 @@ def _others(subject: Subject) -> tuple[dict[str, Subject], list[str]]:
 
 
 @check("equations", "every step matches its equation")
-def equations(exam: Exam) -> Finding:
-    """Report the first finding of the step-by-step examination in `xformer.doctor.equations`."""
-    model = exam.subject.module
+def equations(context: CheckContext) -> Finding:
+    """Report the first mistake that `xformer.doctor.equations` finds."""
+    model = context.model.module
     if not isinstance(model, Transformer):
         raise NotApplicableError("Only the equations of xformer models are known.")
-    report = examine(model)
-    wrong = [one for one in report.findings if one.severity != "note"]
+    report = check_model(model)
+    wrong = [one for one in report.mistakes if one.severity != "note"]
     if not wrong:
         return Finding("holds", f"{len(report.checked)} equations hold at every layer.")
     first = wrong[0]

@@ -8,9 +8,9 @@ from importlib import import_module
 import torch
 import torch.nn.functional as F
 
-from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, by, check, count, stacked
+from xformer.doctor.check import CheckContext, Finding, NotApplicableError, Pair, assume, by, check, count, stacked
 from xformer.doctor.localise import first_not_finite, localise
-from xformer.doctor.token_model import ARGUMENTS, Run
+from xformer.doctor.token_model import ARGUMENTS, ModelCall
 from xformer.doctor.watch import watch
 from xformer.errors import UnavailableError
 from xformer.model import Transformer
@@ -26,11 +26,11 @@ REMEDY = (
 )
 
 
-def later_tokens(exam: Exam, base: Run) -> list[Pair]:
+def later_tokens(context: CheckContext, base: ModelCall) -> list[Pair]:
     """Return pairs of a run and the same run with one token changed; outputs before that token should agree."""
     tokens = base.read[:, :LONGEST]
     base, n = base.with_read(tokens), tokens.shape[1]
-    other = exam.subject.other_tokens(tokens)
+    other = context.model.other_tokens(tokens)
     at = sorted({1 + round(i * (n - 2) / max(1, min(N_CHANGED, n - 1) - 1)) for i in range(min(N_CHANGED, n - 1))})
     pairs = []
     for position in at:
@@ -41,41 +41,41 @@ def later_tokens(exam: Exam, base: Run) -> list[Pair]:
     return pairs
 
 
-def _assume_causal(exam: Exam) -> None:
-    subject = exam.subject
-    assume(subject.causal, "The model is not causal: every token may attend to every other.")
-    assume(subject.base.read.shape[1] >= 2, "The input has only one token; give at least two.")
-    assume(subject.has_output_by_position, "The model has a single output for the whole input.")
+def _assume_causal(context: CheckContext) -> None:
+    model = context.model
+    assume(model.causal, "The model is not causal: every token may attend to every other.")
+    assume(model.base.read.shape[1] >= 2, "The input has only one token; give at least two.")
+    assume(model.has_output_by_position, "The model has a single output for the whole input.")
 
 
 @check("causality", "changing a later token changes no earlier output")
-def causality(exam: Exam) -> Finding:
+def causality(context: CheckContext) -> Finding:
     """Compare the outputs before a changed token."""
-    _assume_causal(exam)
-    pairs = later_tokens(exam, exam.subject.base)
+    _assume_causal(context)
+    pairs = later_tokens(context, context.model.base)
     holds = f"Changing a later token changes no earlier output ({len(pairs)} positions)."
     broken = "With {title}, earlier outputs change {by}: the model sees the future."
-    return exam.compare(pairs, holds, broken, REMEDY)
+    return context.compare(pairs, holds, broken, REMEDY)
 
 
 @check("causality_with_attention", "causality also holds, with the same outputs, when attention weights are returned")
-def causality_with_attention(exam: Exam) -> Finding:
-    """Run `causality` on the path that returns attention weights."""
-    _assume_causal(exam)
-    subject = exam.subject
-    assume(subject.can("attention"), "The model cannot return its attention weights.")
-    base = replace(subject.base, with_attention=True)
+def causality_with_attention(context: CheckContext) -> Finding:
+    """ModelCall `causality` on the path that returns attention weights."""
+    _assume_causal(context)
+    model = context.model
+    assume(model.can("attention"), "The model cannot return its attention weights.")
+    base = replace(model.base, with_attention=True)
     holds = "When attention weights are returned, changing a later token changes no earlier output."
     broken = "With {title} and attention returned, earlier outputs change {by}: that path ignores the mask."
     remedy = "Check the branch that returns attention weights: it must apply the same mask as the other branch."
-    found = exam.compare(later_tokens(exam, base), holds, broken, remedy)
+    found = context.compare(later_tokens(context, base), holds, broken, remedy)
     if found.verdict == "holds":
-        at = range(subject.base.read.shape[1])
-        same = [Pair(subject.base, base, at, title="requesting attention weights")]
+        at = range(model.base.read.shape[1])
+        same = [Pair(model.base, base, at, title="requesting attention weights")]
         broken = "Requesting attention weights changes the outputs {by}."
         remedy = "Check the branch that returns attention weights: it must give the same outputs as the other branch."
-        found = exam.compare(same, holds, broken, remedy)
-    if found.verdict == "broken" and causality(exam).verdict == "broken":
+        found = context.compare(same, holds, broken, remedy)
+    if found.verdict == "broken" and causality(context).verdict == "broken":
         raise NotApplicableError("The model sees the future on every path; see causality.")
     return found
 
@@ -97,27 +97,29 @@ def _pads(n: int, side: str) -> str:
 PADDING_BROKEN = "With {title}, the outputs at the real tokens change {by}."
 
 
-def _padded(exam: Exam, run: Run, n: int, *, left: bool, content: int | None = None, with_positions: bool) -> Run:
+def _padded(
+    context: CheckContext, run: ModelCall, n: int, *, left: bool, content: int | None = None, with_positions: bool
+) -> ModelCall:
     """Return a run with `n` tokens of padding, and if asked, with positions that count from the first real token."""
     sides = (n, 0) if left else (0, n)
-    content = exam.subject.pad if content is None else content
+    content = context.model.pad if content is None else content
     valid = F.pad(torch.ones_like(run.tokens), sides).bool()
     positions = (valid.long().cumsum(dim=1) - 1).clamp(min=0) if with_positions else None
     return replace(run, tokens=F.pad(run.tokens, sides, value=content), valid=valid, positions=positions)
 
 
-def _short(exam: Exam, n: int = PADDED_TOKENS) -> Run:
+def _short(context: CheckContext, n: int = PADDED_TOKENS) -> ModelCall:
     """Return a run over the first tokens of the input, fewer than the model can read, so that there is room for padding."""
-    subject = exam.subject
-    n = max(1, min(n, subject.max_len - 3))
-    return replace(subject.base, tokens=subject.base.tokens[:, :n])
+    model = context.model
+    n = max(1, min(n, model.max_len - 3))
+    return replace(model.base, tokens=model.base.tokens[:, :n])
 
 
-def _assume_padding(exam: Exam) -> None:
-    subject = exam.subject
-    if subject.can("valid"):
+def _assume_padding(context: CheckContext) -> None:
+    model = context.model
+    if model.can("valid"):
         return
-    unknown = subject.unknown_arguments
+    unknown = model.unknown_arguments
     if named := [name for name in unknown if "pad" in name.lower()]:
         what = f"The meaning of the argument {named[0]} is not known"
         raise UnavailableError(f"{what}; a padding mask is recognised as {', '.join(ARGUMENTS['valid'])}.")
@@ -125,10 +127,10 @@ def _assume_padding(exam: Exam) -> None:
     raise NotApplicableError(f"The model takes no padding mask.{rest}")
 
 
-def _pair(exam: Exam, base: Run, padded: Run, n_before: int, title: str) -> Pair:
+def _pair(context: CheckContext, base: ModelCall, padded: ModelCall, n_before: int, title: str) -> Pair:
     """Pair a run with a padded one; outputs at the real tokens should agree (or the target's, or the only one)."""
     n = base.read.shape[1]
-    if not exam.subject.has_output_by_position:
+    if not context.model.has_output_by_position:
         return Pair(base, padded, [0], title=title)
     if base.target is not None:
         return Pair(base, padded, range(n), title=title)
@@ -136,54 +138,56 @@ def _pair(exam: Exam, base: Run, padded: Run, n_before: int, title: str) -> Pair
 
 
 @check("left_padding", "padding on the left changes no output, at any length")
-def left_padding(exam: Exam) -> Finding:
+def left_padding(context: CheckContext) -> Finding:
     """Try every length from 0 to 40: some bugs appear only at a few (alignment to 8, 16 or 32)."""
-    _assume_padding(exam)
-    subject, base = exam.subject, _short(exam)
-    room = min(MAX_PADS, subject.max_len - base.tokens.shape[1])
+    _assume_padding(context)
+    model, base = context.model, _short(context)
+    room = min(MAX_PADS, model.max_len - base.tokens.shape[1])
 
     def compare(*, with_positions: bool) -> Finding:
         pairs = [
-            _pair(exam, base, _padded(exam, base, n, left=True, with_positions=with_positions), n, _pads(n, "left"))
+            _pair(
+                context, base, _padded(context, base, n, left=True, with_positions=with_positions), n, _pads(n, "left")
+            )
             for n in range(max(0, room) + 1)
         ]
         holds = f"Padding on the left changes no output ({len(pairs)} lengths)."
-        return exam.compare(pairs, holds, PADDING_BROKEN, remedy)
+        return context.compare(pairs, holds, PADDING_BROKEN, remedy)
 
     remedy = f"{MASK_REMEDY} Positions must count from the first real token."
     found = compare(with_positions=False)  # as a caller would
-    if found.verdict == "holds" or isinstance(subject.module, Transformer):
+    if found.verdict == "holds" or isinstance(model.module, Transformer):
         return found
-    if base.target is not None or not subject.can("positions"):
-        place = None if found.pair is None else localise(exam, found.pair)
+    if base.target is not None or not model.can("positions"):
+        place = None if found.pair is None else localise(context, found.pair)
         is_mask = place is not None and place.cause == "mask"
         assume(is_mask, "The model takes no positions, so padding on the left shifts its tokens.")
         return replace(found, place=place)
     given = compare(with_positions=True)
     if given.verdict == "broken":
         return given
-    name = subject.takes["positions"]
-    if subject.is_transformers:  # generate() passes positions that count from the first real token
+    name = model.takes["positions"]
+    if model.is_transformers:  # generate() passes positions that count from the first real token
         without = f"Without {name}, padding on the left changes the outputs {by(found.size or 0.0)}: positions count it"
-        assume(subject.causal, f"{without}. Pad on the right, or pass {name}.")
+        assume(model.causal, f"{without}. Pad on the right, or pass {name}.")
         return replace(given, sentence=f"{given.sentence} {without}; generate() passes {name}.")
     sentence = f"{found.sentence} Positions count the padding, unless {name} is given."
     return replace(found, sentence=sentence, remedy="Count positions from the first real token, by default as well.")
 
 
 @check("right_padding", "padding on the right changes no output, whatever token it contains")
-def right_padding(exam: Exam) -> Finding:
+def right_padding(context: CheckContext) -> Finding:
     """Try several lengths, filled with the padding token and with another token."""
-    _assume_padding(exam)
-    base, subject = _short(exam), exam.subject
-    room = subject.max_len - base.tokens.shape[1]
-    other = int(subject.other_tokens(base.tokens)[0, 0])
-    contents = [subject.pad] if not subject.has_output_by_position else [subject.pad, other]
+    _assume_padding(context)
+    base, model = _short(context), context.model
+    room = model.max_len - base.tokens.shape[1]
+    other = int(model.other_tokens(base.tokens)[0, 0])
+    contents = [model.pad] if not model.has_output_by_position else [model.pad, other]
     pairs = [
         _pair(
-            exam,
+            context,
             base,
-            _padded(exam, base, n, left=False, content=content, with_positions=False),
+            _padded(context, base, n, left=False, content=content, with_positions=False),
             0,
             f"{count(n, 'pad')} ({content}) on the right",
         )
@@ -193,32 +197,32 @@ def right_padding(exam: Exam) -> Finding:
     ]
     assume(pairs, f"{FULL} padding.")
     holds = "Padding on the right changes no output, whatever token it contains."
-    return exam.compare(pairs, holds, PADDING_BROKEN, MASK_REMEDY)
+    return context.compare(pairs, holds, PADDING_BROKEN, MASK_REMEDY)
 
 
 @check("batch", "an input gives the same output alone and in a batch of unequal lengths")
-def batch(exam: Exam) -> Finding:
+def batch(context: CheckContext) -> Finding:
     """Compare the input alone with a batch of it, a longer and a shorter one; of equal lengths if the model takes no mask."""
-    subject = exam.subject
-    can_pad = subject.can("valid") and subject.has_output_by_position
-    base = _short(exam, 12) if can_pad else subject.base.with_read(subject.base.read[:, :12])
-    base = subject.base if subject.reads_images else base
+    model = context.model
+    can_pad = model.can("valid") and model.has_output_by_position
+    base = _short(context, 12) if can_pad else model.base.with_read(model.base.read[:, :12])
+    base = model.base if model.reads_images else base
     n = base.tokens.shape[1]
-    other = subject.other_tokens(base.tokens, seed=1)
-    longer = min(3, subject.max_len - n) if can_pad else 0
+    other = model.other_tokens(base.tokens, seed=1)
+    longer = min(3, model.max_len - n) if can_pad else 0
     rows = [base.tokens, torch.cat([other, other[:, :longer]], dim=1), other[:, : max(1, n - 2)] if can_pad else other]
     width = n + longer
-    tokens = torch.cat([F.pad(row, (0, width - row.shape[1]), value=subject.pad) for row in rows])
+    tokens = torch.cat([F.pad(row, (0, width - row.shape[1]), value=model.pad) for row in rows])
     valid = torch.cat([F.pad(torch.ones_like(row), (0, width - row.shape[1])) for row in rows]).bool()
     target = None if base.target is None else base.target.expand(3, -1)
     positions = None if base.positions is None else torch.arange(width).expand(3, -1)
-    whole = Run(tokens, valid if can_pad else None, positions, target=target)
+    whole = ModelCall(tokens, valid if can_pad else None, positions, target=target)
     pairs = []
     for number, row in enumerate(rows):
         one = replace(base, tokens=row, positions=None if positions is None else positions[:1, : row.shape[1]])
-        pair = _pair(exam, one, whole, 0, f"row {number}")
+        pair = _pair(context, one, whole, 0, f"row {number}")
         pairs.append(replace(pair, row_second=number))
-    return exam.compare(
+    return context.compare(
         pairs,
         "An input gives the same output alone and in a batch of 3" + (" of unequal lengths." if can_pad else "."),
         "In a batch of 3, the outputs of {title} change {by}.",
@@ -228,18 +232,18 @@ def batch(exam: Exam) -> Finding:
 
 
 @check("masked_row", "a query without any permitted key gives finite outputs")
-def masked_row(exam: Exam) -> Finding:
+def masked_row(context: CheckContext) -> Finding:
     """Try padding on the left of a causal model, or a row that is all padding."""
-    _assume_padding(exam)
-    base, subject = _short(exam), exam.subject
-    assume(base.tokens.shape[1] + 3 <= subject.max_len, f"{FULL} padding.")
-    run, what = _padded(exam, base, 3, left=True, with_positions=False), "padding on the left"
-    if not subject.causal or base.target is not None:
-        assume(subject.has_output_by_position, "The model has a single output for the whole input.")
-        full = _padded(exam, base, 3, left=False, with_positions=False)
+    _assume_padding(context)
+    base, model = _short(context), context.model
+    assume(base.tokens.shape[1] + 3 <= model.max_len, f"{FULL} padding.")
+    run, what = _padded(context, base, 3, left=True, with_positions=False), "padding on the left"
+    if not model.causal or base.target is not None:
+        assume(model.has_output_by_position, "The model has a single output for the whole input.")
+        full = _padded(context, base, 3, left=False, with_positions=False)
         run = stacked([full, replace(full, valid=torch.zeros_like(full.tokens).bool())])
         what = "a row that is all padding"
-    logits = subject.logits(run)
+    logits = model.logits(run)
     if bool(logits.isfinite().all()):
         return Finding("holds", "Queries without any permitted key give finite outputs.")
     n = int((~logits.isfinite()).any(dim=-1).sum())
@@ -248,7 +252,7 @@ def masked_row(exam: Exam) -> Finding:
         "Look at the softmax of fully masked rows: −∞ everywhere gives NaN, which spreads to the next layer and to all "
         "gradients. Mask with a large finite number, or set such rows to 0."
     )
-    return Finding("broken", sentence, remedy, float("inf"), exam.floor, place=first_not_finite(subject, run))
+    return Finding("broken", sentence, remedy, float("inf"), context.floor, place=first_not_finite(model, run))
 
 
 N_TOKENS = 10
@@ -257,21 +261,21 @@ FIRST_SEGMENT = 5
 
 
 @check("cache", "decoding with a key/value cache gives the outputs of the full run, wherever the input is split")
-def cache(exam: Exam) -> Finding:
+def cache(context: CheckContext) -> Finding:
     """Try every split: cache the first part, and read the rest in one call."""
-    subject = exam.subject
-    assume(subject.causal, "The model is not causal, so it has no cache.")
-    assume(subject.can("past"), "The model takes no cache.")
-    can_cache_keys = not isinstance(subject.module, Transformer) or subject.module.config.position_kind.can_cache_keys
+    model = context.model
+    assume(model.causal, "The model is not causal, so it has no cache.")
+    assume(model.can("past"), "The model takes no cache.")
+    can_cache_keys = not isinstance(model.module, Transformer) or model.module.config.position_kind.can_cache_keys
     assume(can_cache_keys, "Its positions change with the length of the text, so earlier keys cannot be cached.")
-    base = subject.base.with_read(subject.base.read[:, :N_TOKENS])
+    base = model.base.with_read(model.base.read[:, :N_TOKENS])
     n = base.read.shape[1]
     assume(n >= 2, "The input has only one token; give at least two.")
     pairs = [
         Pair(base, replace(base, n_cached=split), range(split, n), title=f"a cache of {count(split, 'token')}")
         for split in range(1, n)
     ]
-    return exam.compare(
+    return context.compare(
         pairs,
         f"Decoding with a cache gives the outputs of the full run ({n - 1} splits).",
         "With {title}, the outputs of the remaining tokens change {by}.",
@@ -281,33 +285,35 @@ def cache(exam: Exam) -> Finding:
 
 
 @check("packing", "documents packed in one row do not attend to each other")
-def packing(exam: Exam) -> Finding:
+def packing(context: CheckContext) -> Finding:
     """Compare a document alone with the same document packed after another one."""
-    subject = exam.subject
-    is_one_stream = subject.base.target is None and subject.has_output_by_position
-    assume(subject.causal and is_one_stream, "Packing is for causal models with one stack.")
-    assume(subject.can("segments") or _reads_packed_positions(exam), "The model takes no segment ids.")
-    tokens = subject.base.tokens[:, : min(N_TOKENS, subject.max_len - FIRST_SEGMENT)]
-    before = subject.other_tokens(tokens)[:, :FIRST_SEGMENT]
+    model = context.model
+    is_one_stream = model.base.target is None and model.has_output_by_position
+    assume(model.causal and is_one_stream, "Packing is for causal models with one stack.")
+    assume(model.can("segments") or _reads_packed_positions(context), "The model takes no segment ids.")
+    tokens = model.base.tokens[:, : min(N_TOKENS, model.max_len - FIRST_SEGMENT)]
+    before = model.other_tokens(tokens)[:, :FIRST_SEGMENT]
     n_before, n = before.shape[1], tokens.shape[1]
-    assume(n and n_before + n <= subject.max_len, f"{FULL} a second document.")
+    assume(n and n_before + n <= model.max_len, f"{FULL} a second document.")
     segments = torch.tensor([[1] * n_before + [2] * n])
-    positions = torch.tensor([[*range(n_before), *range(n)]]) if subject.can("positions") else None
-    packed = Run(
-        torch.cat([before, tokens], dim=1), positions=positions, segments=segments if subject.can("segments") else None
+    positions = torch.tensor([[*range(n_before), *range(n)]]) if model.can("positions") else None
+    packed = ModelCall(
+        torch.cat([before, tokens], dim=1), positions=positions, segments=segments if model.can("segments") else None
     )
-    is_masked = packed.segments is not None or _blocks(exam, packed, n_before)
+    is_masked = packed.segments is not None or _blocks(context, packed, n_before)
     assume(is_masked, "The model builds no mask from positions that restart.")
-    pairs = [Pair(Run(tokens), packed, range(n), range(n_before, n_before + n), title="another document before it")]
+    pairs = [
+        Pair(ModelCall(tokens), packed, range(n), range(n_before, n_before + n), title="another document before it")
+    ]
     leak = "With {title} in the row, outputs change {by}: documents attend to each other."
-    finding = exam.compare(
+    finding = context.compare(
         pairs,
         "A document gives the same output alone and packed after another one.",
         leak,
         "Check how the mask is built from the segments (or from positions that restart): it must be block-diagonal, and "
         "positions must start at 0 in each document.",
     )
-    usual = _with_cache(exam)
+    usual = _with_cache(context)
     if finding.verdict == "holds" and packed.segments is None and not _blocks(usual, packed, n_before):
         found = usual.compare(pairs, "", leak, "").sentence
         assume(
@@ -317,27 +323,27 @@ def packing(exam: Exam) -> Finding:
     return finding
 
 
-def _with_cache(exam: Exam) -> Exam:
-    """Return the examination of calls as users make them: with the cache that the configuration asks for."""
-    subject = exam.subject
-    name = subject.takes.get("keep")
-    if name is None or not getattr(subject.config, "use_cache", False):
-        return exam
-    return replace(exam, subject=replace(subject, extra={name: True, **subject.extra}))
+def _with_cache(context: CheckContext) -> CheckContext:
+    """Return the context of calls as users make them: with the cache that the configuration asks for."""
+    model = context.model
+    name = model.takes.get("keep")
+    if name is None or not getattr(model.config, "use_cache", False):
+        return context
+    return replace(context, model=replace(model, extra={name: True, **model.extra}))
 
 
-def _blocks(exam: Exam, packed: Run, n_before: int) -> bool:
+def _blocks(context: CheckContext, packed: ModelCall, n_before: int) -> bool:
     """Return whether some layer masks the first document for the second."""
     n = packed.read.shape[1]
-    seen = [one for one in watch(exam.subject, packed) if one.key_scores.shape[-2:] == (n, n)]
+    seen = [one for one in watch(context.model, packed) if one.key_scores.shape[-2:] == (n, n)]
     return any(float(one.pattern[:, :, n_before:, :n_before].abs().max()) == 0 for one in seen)
 
 
-def _reads_packed_positions(exam: Exam) -> bool:
+def _reads_packed_positions(context: CheckContext) -> bool:
     """Return whether a Transformers model detects documents by restarting positions, as the library's shared masks do."""
-    subject = exam.subject
-    if not subject.is_transformers or not subject.can("positions"):
+    model = context.model
+    if not model.is_transformers or not model.can("positions"):
         return False
-    kinds = set(getattr(subject.config, "layer_types", None) or ["full_attention"])
-    family = import_module(type(subject.module).__module__)
+    kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
+    family = import_module(type(model.module).__module__)
     return hasattr(family, "create_causal_mask") and kinds <= {"full_attention", "sliding_attention"}

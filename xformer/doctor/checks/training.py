@@ -13,8 +13,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xformer.adapters.layout import Layers
-from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, by, check, count, distance
-from xformer.doctor.token_model import Run, Subject
+from xformer.doctor.check import (
+    CheckContext,
+    Finding,
+    NotApplicableError,
+    Pair,
+    assume,
+    broken,
+    by,
+    check,
+    count,
+    distance,
+)
+from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.doctor.watch import watch
 from xformer.model import Transformer
 
@@ -33,16 +44,16 @@ USUAL = (
 
 
 @check("gradients", "every parameter gets a gradient")
-def gradients(exam: Exam) -> Finding:
+def gradients(context: CheckContext) -> Finding:
     """Find parameters of layers and embeddings whose gradient of the cross-entropy is missing or 0 everywhere."""
-    subject = exam.subject
-    if not any(one.requires_grad for one in subject.module.parameters()):  # frozen when it was opened
-        subject = subject.copied()
-        subject.module.requires_grad_(True)
-    named = {name: one for name, one in subject.module.named_parameters() if one.requires_grad}
+    model = context.model
+    if not any(one.requires_grad for one in model.module.parameters()):  # frozen when it was opened
+        model = model.copied()
+        model.module.requires_grad_(True)
+    named = {name: one for name, one in model.module.named_parameters() if one.requires_grad}
     with torch.enable_grad():
-        logits = _differentiable_logits(subject, subject.base)
-        labels = subject.base.read[:, : logits.shape[1]] % logits.shape[-1]
+        logits = _differentiable_logits(model, model.base)
+        labels = model.base.read[:, : logits.shape[1]] % logits.shape[-1]
         loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
         if not loss.requires_grad:
             sentence = "No parameter gets a gradient: the output is detached from all of them."
@@ -53,7 +64,7 @@ def gradients(exam: Exam) -> Finding:
         for name, gradient in zip(named, found, strict=True)
         if (gradient is None or not bool(gradient.any())) and not re.search(UNUSED, name)
     ]
-    tables = {id(one.weight) for one in subject.module.modules() if isinstance(one, nn.Embedding)}
+    tables = {id(one.weight) for one in model.module.modules() if isinstance(one, nn.Embedding)}
     got = {re.sub(r"\d+", "#", name) for name in named if name not in silent}
     wrong = [
         name
@@ -62,7 +73,7 @@ def gradients(exam: Exam) -> Finding:
         or (re.search(r"\.\d+\.", name) and (re.sub(r"\d+", "#", name) in got or re.search(USUAL, name)))
     ]
     with torch.enable_grad():
-        is_slope = bool(wrong) or not isinstance(subject.module, Transformer) or _is_slope(subject)
+        is_slope = bool(wrong) or not isinstance(model.module, Transformer) or _is_slope(model)
     if not is_slope:
         sentence = "The gradient of the weights disagrees with the finite difference of the outputs."
         return broken(
@@ -71,7 +82,7 @@ def gradients(exam: Exam) -> Finding:
     if not wrong:
         rest = f" ({len(silent)} outside the layers get none: {', '.join(silent[:3])})" if silent else ""
         return Finding("holds", f"All {len(named) - len(silent)} parameters of the layers get a gradient{rest}.")
-    layers = Layers(subject.module, [one.path for one in watch(subject, subject.base)])
+    layers = Layers(model.module, [one.path for one in watch(model, model.base)])
     in_layers = [name for name in wrong if layers.of_path(name) is not None]
     last = (in_layers or wrong)[-1]  # the graph is cut right after the last parameter without a gradient
     few = f"{', '.join(silent[:4])}{' …' if len(silent) > 4 else ''}"
@@ -84,9 +95,9 @@ def gradients(exam: Exam) -> Finding:
     )
 
 
-def _is_slope(subject: Subject) -> bool:
+def _is_slope(model: TokenModel) -> bool:
     """Return whether the gradient along a random direction of all weights agrees with finite differences, in float64."""
-    module, base = subject.copied(torch.float64).module, subject.base.each(lambda one: one.to(subject.device))
+    module, base = model.copied(torch.float64).module, model.base.each(lambda one: one.to(model.device))
     weights, draw = dict(module.named_parameters()), torch.Generator().manual_seed(0)
     ways = {name: torch.randn(one.shape, generator=draw, dtype=one.dtype).to(one) for name, one in weights.items()}
     sizes = {name: float(one.detach().norm().clamp(min=1.0)) / one.numel() ** 0.5 for name, one in weights.items()}
@@ -95,16 +106,16 @@ def _is_slope(subject: Subject) -> bool:
         moved = {name: one + step * sizes[name] * ways[name] for name, one in weights.items()}
         return torch.func.functional_call(module, moved, (base.tokens, base.target))
 
-    start = torch.zeros((), dtype=torch.float64, device=subject.device, requires_grad=True)
+    start = torch.zeros((), dtype=torch.float64, device=model.device, requires_grad=True)
     options: dict[str, Any] = {"eps": 1e-7, "fast_mode": True, "check_undefined_grad": False, "raise_exception": False}
     return torch.autograd.gradcheck(outputs, (start,), **options)
 
 
-def _differentiable_logits(subject: Subject, run: Run) -> Tensor:
-    if isinstance(subject.module, Transformer):
-        run = run.each(lambda one: one.to(subject.device))
-        return subject.module(run.tokens, run.target).cpu()
-    return subject.output_of(subject.call(subject.arguments(run)), run).cpu()
+def _differentiable_logits(model: TokenModel, run: ModelCall) -> Tensor:
+    if isinstance(model.module, Transformer):
+        run = run.each(lambda one: one.to(model.device))
+        return model.module(run.tokens, run.target).cpu()
+    return model.output_of(model.call(model.arguments(run)), run).cpu()
 
 
 def _part_of(name: str) -> str:
@@ -115,62 +126,62 @@ def _part_of(name: str) -> str:
 
 
 @check("accumulation", "the loss of a batch is the mean over its tokens, however they are split")
-def accumulation(exam: Exam) -> Finding:
+def accumulation(context: CheckContext) -> Finding:
     """Compare the loss of two rows, one partly ignored, with the mean over tokens: in one batch and accumulated."""
-    subject = exam.subject
-    assume(subject.can("labels") and subject.base.target is None, "The model computes no loss over tokens.")
-    assume(subject.has_output_by_position, "The model has a single output for the whole input.")
-    tokens = torch.cat([subject.base.tokens, subject.other_tokens(subject.base.tokens)])
+    model = context.model
+    assume(model.can("labels") and model.base.target is None, "The model computes no loss over tokens.")
+    assume(model.has_output_by_position, "The model has a single output for the whole input.")
+    tokens = torch.cat([model.base.tokens, model.other_tokens(model.base.tokens)])
     n = tokens.shape[1]
     labels = tokens.clone()
-    logits, loss = subject.logits(Run(tokens)).float(), _loss(subject, tokens, labels)
+    logits, loss = model.logits(ModelCall(tokens)).float(), _loss(model, tokens, labels)
     errors = {shift: _error(loss, logits, labels, shift) for shift in (1, 0)}  # both may be close by chance
     shift = min(errors, key=lambda one: errors[one])
     assume(errors[shift] <= 0.001 and n >= 4, "The loss is not the cross-entropy of its outputs.")
-    ignored, whole = _with_ignored(subject, tokens, labels)
+    ignored, whole = _with_ignored(model, tokens, labels)
     expected = _cross_entropy(logits, labels, shift, ignored)
     as_token = _cross_entropy(logits, labels % logits.shape[-1], shift)  # a negative index counts from the end
     assume(abs(whole - as_token) > 1e-4 or abs(expected - as_token) <= 1e-4, NO_IGNORED)
     size = abs(whole - expected) / max(abs(expected), 1e-12)
     way = " in one batch"
     if (
-        size <= exam.limit
-        and subject.is_transformers
-        and subject.causal
-        and getattr(subject.module, "accepts_loss_kwargs", True)
+        size <= context.limit
+        and model.is_transformers
+        and model.causal
+        and getattr(model.module, "accepts_loss_kwargs", True)
     ):
         n_items = int((labels[:, shift:] != ignored).sum())
-        steps = sum(_loss(subject, tokens[i : i + 1], labels[i : i + 1], num_items_in_batch=n_items) for i in range(2))
+        steps = sum(_loss(model, tokens[i : i + 1], labels[i : i + 1], num_items_in_batch=n_items) for i in range(2))
         size, way = abs(steps - expected) / max(abs(expected), 1e-12), " in two steps of accumulation"
-    if size <= max(exam.limit, 1e-4):
-        return Finding("holds", "The loss is the mean over all labelled tokens.", size=size, floor=exam.floor)
+    if size <= max(context.limit, 1e-4):
+        return Finding("holds", "The loss is the mean over all labelled tokens.", size=size, floor=context.floor)
     return broken(
         f"With rows of unequal length, the loss{way} differs {by(size)} from the mean over all tokens.",
         "Divide the summed loss by the number of labelled tokens in the whole batch (num_items_in_batch); do not average "
         "rows first.",
         size,
-        exam.floor,
+        context.floor,
     )
 
 
-def _loss(subject: Subject, tokens: Tensor, labels: Tensor, **more: Any) -> float:
-    named = subject.arguments(Run(tokens)) | {subject.takes["labels"]: labels} | more
-    returned = subject.call(named)
+def _loss(model: TokenModel, tokens: Tensor, labels: Tensor, **more: Any) -> float:
+    named = model.arguments(ModelCall(tokens)) | {model.takes["labels"]: labels} | more
+    returned = model.call(named)
     loss = getattr(returned, "loss", None)
     if loss is None and isinstance(returned, tuple):
         loss = next((one for one in returned if isinstance(one, Tensor) and one.dim() == 0), None)
     return math.nan if loss is None else float(loss)
 
 
-def _with_ignored(subject: Subject, tokens: Tensor, labels: Tensor) -> tuple[int, float]:
+def _with_ignored(model: TokenModel, tokens: Tensor, labels: Tensor) -> tuple[int, float]:
     """Mark most labels of the second row as ignored, in place; return the mark that the model knows, and its loss."""
-    if subject.device.type != "cpu" and not subject.is_transformers:  # on a GPU an unknown label aborts the process
-        subject = subject.copied()
-        subject.module.cpu()
+    if model.device.type != "cpu" and not model.is_transformers:  # on a GPU an unknown label aborts the process
+        model = model.copied()
+        model.module.cpu()
     for ignored in IGNORED:
         labels[1, tokens.shape[1] // 4 :] = ignored
         with suppress(Exception):  # a model may raise anything for a label that it does not know
-            return ignored, _loss(subject, tokens, labels)
+            return ignored, _loss(model, tokens, labels)
     raise NotApplicableError(NO_IGNORED)
 
 
@@ -187,21 +198,21 @@ def _error(loss: float, logits: Tensor, labels: Tensor, shift: int) -> float:
 
 
 @check("tied_weights", "weights that the configuration ties are equal, and none are left at random initial values")
-def tied_weights(exam: Exam) -> Finding:
+def tied_weights(context: CheckContext) -> Finding:
     """Compare the output layer with the embedding, and the loss on the text with guessing."""
-    subject = exam.subject
-    is_tied = _is_tied(subject)
-    tables = _ends_of(subject)
+    model = context.model
+    is_tied = _is_tied(model)
+    tables = _ends_of(model)
     if is_tied and tables is not None and not torch.equal(*tables):
         sentence = "The configuration ties the output layer to the embedding, but their weights differ."
         remedy = "Call tie_weights() after loading or resizing, and save both or neither."
         return broken(sentence, remedy, distance(*tables), 0.0, cause="output")
-    tokens = subject.base.tokens
-    if subject.text and subject.causal and subject.base.target is None and tokens.shape[1] >= 5:
-        loss, guess = _cross_entropy(subject.base_logits.float(), tokens, 1), math.log(subject.n_tokens)
+    tokens = model.base.tokens
+    if model.text and model.causal and model.base.target is None and tokens.shape[1] >= 5:
+        loss, guess = _cross_entropy(model.base_logits.float(), tokens, 1), math.log(model.n_tokens)
         if loss > CHANCE * guess:
             sentence = (
-                f"The loss on the text is {loss:.2f}, and guessing among {subject.n_tokens} tokens gives {guess:.2f}: some "
+                f"The loss on the text is {loss:.2f}, and guessing among {model.n_tokens} tokens gives {guess:.2f}: some "
                 "weights are random, or the tokenizer belongs to another model."
             )
             remedy = "Check the loader's report of missing and unexpected weights, especially of the output layer."
@@ -213,19 +224,19 @@ def tied_weights(exam: Exam) -> Finding:
     return Finding("holds", "The tied weights are equal." if is_tied else "No weights are tied.")
 
 
-def _is_tied(subject: Subject) -> bool | None:
+def _is_tied(model: TokenModel) -> bool | None:
     """Return whether the configuration ties the output layer to the embedding; None if it does not declare it."""
-    name = "tied_output" if isinstance(subject.module, Transformer) else "tie_word_embeddings"
-    for owner in (subject.config, getattr(subject.module, "config", None)):
+    name = "tied_output" if isinstance(model.module, Transformer) else "tie_word_embeddings"
+    for owner in (model.config, getattr(model.module, "config", None)):
         if isinstance(getattr(owner, name, None), bool):
             return getattr(owner, name)
     return None
 
 
-def _ends_of(subject: Subject) -> tuple[Tensor, Tensor] | None:
+def _ends_of(model: TokenModel) -> tuple[Tensor, Tensor] | None:
     """Return the weights of the embedding and of the output layer, if both exist and have the same shape."""
-    module: Any = subject.module
-    if subject.is_transformers:
+    module: Any = model.module
+    if model.is_transformers:
         ends = [module.get_input_embeddings(), module.get_output_embeddings()]
     else:
         tables = [one for one in module.modules() if isinstance(one, nn.Embedding)]
@@ -236,20 +247,20 @@ def _ends_of(subject: Subject) -> tuple[Tensor, Tensor] | None:
 
 
 @check("special_tokens", "the text has one start token, and every special token is a single token of the model")
-def special_tokens(exam: Exam) -> Finding:
+def special_tokens(context: CheckContext) -> Finding:
     """Check the tokens of the input and of the chat template."""
-    subject, tokenizer = exam.subject, exam.subject.tokenizer
+    model, tokenizer = context.model, context.model.tokenizer
     assume(hasattr(tokenizer, "all_special_tokens"), "There is no tokenizer.")
-    wrong = next(_wrong_tokens(subject, tokenizer), None)
+    wrong = next(_wrong_tokens(model, tokenizer), None)
     if wrong is not None:
         return Finding("broken", *wrong)
     return Finding("holds", "The text has one start token, and every special token is a single token of the model.")
 
 
-def _wrong_tokens(subject: Subject, tokenizer: Any) -> Iterator[tuple[str, str]]:
+def _wrong_tokens(model: TokenModel, tokenizer: Any) -> Iterator[tuple[str, str]]:
     """Yield the sentence and the remedy of each fault."""
     first = getattr(tokenizer, "bos_token_id", None)
-    ids = subject.base.tokens[0].tolist()
+    ids = model.base.tokens[0].tolist()
     if first is not None and ids[:2] == [first, first]:
         yield (
             f"The input starts with {tokenizer.bos_token} twice.",
@@ -257,9 +268,9 @@ def _wrong_tokens(subject: Subject, tokenizer: Any) -> Iterator[tuple[str, str]]
         )
     for token in tokenizer.all_special_tokens:
         split = tokenizer(token, add_special_tokens=False)["input_ids"]
-        if len(split) != 1 or split[0] >= subject.n_tokens:
+        if len(split) != 1 or split[0] >= model.n_tokens:
             yield (
-                f"The special token {token} becomes {split[:6]}; the model has {subject.n_tokens} tokens.",
+                f"The special token {token} becomes {split[:6]}; the model has {model.n_tokens} tokens.",
                 "Resize the embedding to the tokenizer, or use the tokenizer that the model was trained with.",
             )
     template = getattr(tokenizer, "chat_template", None)
@@ -271,19 +282,19 @@ def _wrong_tokens(subject: Subject, tokenizer: Any) -> Iterator[tuple[str, str]]
 
 
 @check("conversion", "a converted or quantised copy gives the outputs of its original")
-def conversion(exam: Exam) -> Finding:
+def conversion(context: CheckContext) -> Finding:
     """Compare with the model given as `original`; a copy of lower precision may differ by its own rounding."""
-    subject = exam.subject
-    if subject.original is None:
+    model = context.model
+    if model.original is None:
         raise NotApplicableError("No original was given; for example diagnose(model, inputs, original=other).")
-    other = Subject.of(subject.original, subject.base.tokens, causal=subject.causal)
-    eps = max(one.eps for one in (subject, other))
-    at = range(subject.base.read.shape[1]) if subject.has_output_by_position else [0]
-    pair = Pair(subject.base, subject.base, at, second_subject=other)
-    size = exam.apart(pair)
-    limit = max(exam.limit, 64 * eps)
+    other = TokenModel.of(model.original, model.base.tokens, causal=model.causal)
+    eps = max(one.eps for one in (model, other))
+    at = range(model.base.read.shape[1]) if model.has_output_by_position else [0]
+    pair = Pair(model.base, model.base, at, second_model=other)
+    size = context.apart(pair)
+    limit = max(context.limit, 64 * eps)
     if size <= limit:
-        return Finding("holds", "The model gives the same outputs as its original.", size=size, floor=exam.floor)
+        return Finding("holds", "The model gives the same outputs as its original.", size=size, floor=context.floor)
     sentence = f"The outputs differ from the original's {by(size)}."
     remedy = "Compare module by module: xformer.compare_runs(original, model, inputs)."
-    return Finding("broken", sentence, remedy, size, exam.floor, pair)
+    return Finding("broken", sentence, remedy, size, context.floor, pair)

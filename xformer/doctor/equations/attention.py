@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.doctor.equations.case import Case, Finding, Layer, Measurement, broken, cells, error, relative
+from xformer.doctor.equations.case import Case, Measurement, Mistake, TraceLayer, broken, cells, error, relative
 from xformer.doctor.equations.projections import affine, heads_joined
 from xformer.doctor.equations.rounding import OTHER_ROUNDINGS, epsilon, excess, of_product
 from xformer.formatting import percent, percent_at_most
@@ -42,7 +42,7 @@ def projections(case: Case) -> Iterator[Measurement]:
             yield Measurement(layer.path, misfit)
 
 
-def unturned(case: Case, layer: Layer, made: Tensor) -> Tensor:
+def unturned(case: Case, layer: TraceLayer, made: Tensor) -> Tensor:
     """Undo the rotation of q or k by the angles of the trace."""
     angles = case[f"{layer.path}.pos_angles"]
     return case.trace.config.position_kind.rotate(made.double(), -angles.double()).to(made.dtype)
@@ -121,8 +121,8 @@ def outputs(case: Case) -> Iterator[Measurement]:
         yield Measurement(layer.path, affine(case, layer.path, heads_joined(z), out, "weight_out", "bias_out"))
 
 
-def check_softmax(case: Case) -> Iterator[Finding]:
-    """softmax-over-queries · softmax-over-heads · scaled-after-softmax · masked-after-softmax · rows-not-one."""
+def check_softmax(case: Case) -> Iterator[Mistake]:
+    """softmax_over_queries · softmax_over_heads · scaled_after_softmax · masked_after_softmax · rows_not_one."""
     for layer in case.layers:
         pattern = case[f"{layer.path}.pattern"]  # [batch, head, query, key]
         allowed = case[f"{layer.path}.mask"] if case.has(layer.path, "mask") else torch.ones_like(pattern).bool()
@@ -130,7 +130,7 @@ def check_softmax(case: Case) -> Iterator[Finding]:
             yield found
 
 
-def _wrong_softmax(case: Case, layer: Layer, pattern: Tensor, allowed: Tensor) -> Finding | None:
+def _wrong_softmax(case: Case, layer: TraceLayer, pattern: Tensor, allowed: Tensor) -> Mistake | None:
     counts = allowed.any(dim=-1)  # [batch, head, query]: has a permitted key
     if layer.queries.shape[1] == pattern.shape[2]:
         counts = counts & layer.queries[:, None]
@@ -143,14 +143,14 @@ def _wrong_softmax(case: Case, layer: Layer, pattern: Tensor, allowed: Tensor) -
     if _all(rows, scale, pattern, pattern.shape[-1]):
         sentence = f"Each row sums to {sums['row_sum']:.3g} = 1/√d_head, not 1: the scale is applied after the softmax."
         numbers = {"sum": sums["row_sum"], "one_over_root_d_head": scale}
-        return error("scaled-after-softmax", layer.path, sentence, numbers)
+        return error("scaled_after_softmax", layer.path, sentence, numbers)
     if _all(columns, 1.0, pattern, pattern.shape[-2]):
         sentence = "Columns of the pattern sum to 1 and rows do not: the softmax is over the queries, not the keys."
-        return error("softmax-over-queries", layer.path, sentence, sums)
+        return error("softmax_over_queries", layer.path, sentence, sums)
     over_heads = pattern.sum(dim=1)[allowed.any(dim=1)].double()
     if pattern.shape[1] > 1 and _all(over_heads, 1.0, pattern, pattern.shape[1]):
         sentence = "In each cell the weights of all heads sum to 1, and rows do not: the softmax is over the heads."
-        return error("softmax-over-heads", layer.path, sentence, sums)
+        return error("softmax_over_heads", layer.path, sentence, sums)
     if case.has(layer.path, "scores"):
         whole = case[f"{layer.path}.scores"].softmax(dim=-1)
         if torch.allclose(whole[allowed], pattern[allowed], rtol=1e-4, atol=1e-7):
@@ -158,9 +158,9 @@ def _wrong_softmax(case: Case, layer: Layer, pattern: Tensor, allowed: Tensor) -
             sentence = (
                 f"The softmax includes masked keys, whose weights are zeroed later: a row sums to as little as {least}."
             )
-            return error("masked-after-softmax", layer.path, sentence, sums)
+            return error("masked_after_softmax", layer.path, sentence, sums)
     sentence = f"Rows sum to between {sums['row_sum_least']:.3g} and {sums['row_sum_most']:.3g} instead of 1."
-    return error("rows-not-one", layer.path, sentence, sums)
+    return error("rows_not_one", layer.path, sentence, sums)
 
 
 def _all(sums: Tensor, value: float, pattern: Tensor, n: int) -> bool:
@@ -174,16 +174,16 @@ MIN_CELLS = 3
 """Smallest number of cells from which a factor can be told from chance."""
 
 
-def check_scores(case: Case) -> Iterator[Finding]:
-    """no-scale · wrong-scale · keys-values-swapped."""
+def check_scores(case: Case) -> Iterator[Mistake]:
+    """no_scale · wrong_scale · keys_values_swapped."""
     for layer, activations in case.attention("q", "k", "v", "scores", "pattern", "z"):
         if (found := _wrong_scores(case, layer, *activations)) is not None:
             yield found
 
 
 def _wrong_scores(
-    case: Case, layer: Layer, q: Tensor, k: Tensor, v: Tensor, scores: Tensor, pattern: Tensor, z: Tensor
-) -> Finding | None:
+    case: Case, layer: TraceLayer, q: Tensor, k: Tensor, v: Tensor, scores: Tensor, pattern: Tensor, z: Tensor
+) -> Mistake | None:
     config, q, k, scores = case.trace.config, q.double(), k.double(), scores.double()
     finite = scores.isfinite() & (scores != 0)  # a score of exactly 0 was wrongly masked with 0
     if case.has(layer.path, "pos_bias"):
@@ -199,7 +199,7 @@ def _wrong_scores(
         if relative(swapped, scores[finite]) <= FIT_LIMIT:
             sentence = "The scores are q·v/√d_head and the pattern weights the keys: keys and values are swapped."
             misfit = relative(measured - right * dots, measured)
-            return error("keys-values-swapped", layer.path, sentence, {"misfit_of_q_k": misfit})
+            return error("keys_values_swapped", layer.path, sentence, {"misfit_of_q_k": misfit})
     factor = ((measured * dots).sum() / dots.square().sum()).item()
     if relative(measured - factor * dots, measured) > FIT_LIMIT:
         return None
@@ -209,9 +209,9 @@ def _wrong_scores(
             return None
         times = f"{math.sqrt(config.d_head):.3g} times too large"
         sentence = f"The scores are plain q·k, {times}: they are not divided by √d_head."
-        return error("no-scale", layer.path, sentence, numbers)
+        return error("no_scale", layer.path, sentence, numbers)
     sentence = f"The scores are {factor:.4g} · q·k, but the factor should be 1/√d_head = {right:.4g}."
-    return error("wrong-scale", layer.path, sentence, numbers)
+    return error("wrong_scale", layer.path, sentence, numbers)
 
 
 def _scores_scaled_after(pattern: Tensor, scale: float) -> bool:
@@ -226,8 +226,8 @@ LEAK = 1e-8
 """Weight on masked keys above which the mask counts as leaking."""
 
 
-def check_future(case: Case) -> Iterator[Finding]:
-    """causal-off-by-one · causal-upside-down · masked-with-zero · causal-ignored."""
+def check_future(case: Case) -> Iterator[Mistake]:
+    """causal_off_by_one · causal_upside_down · masked_with_zero · causal_ignored."""
     for layer in case.layers:
         pattern = case[f"{layer.path}.pattern"]
         if not layer.causal or pattern.shape[-2] != pattern.shape[-1] or cells(layer, pattern) is None:
@@ -244,21 +244,21 @@ def check_future(case: Case) -> Iterator[Finding]:
             yield _leak(case, layer, weight, offset, numbers)
 
 
-def _leak(case: Case, layer: Layer, weight: Tensor, offset: Tensor, numbers: dict[str, float]) -> Finding:
+def _leak(case: Case, layer: TraceLayer, weight: Tensor, offset: Tensor, numbers: dict[str, float]) -> Mistake:
     share = f"{percent(numbers['weight_on_later_tokens'], 1)} of the attention"
     if _total(weight, offset < 0) <= LEAK and _total(weight, offset > 0) > LEAK:
-        kind, why = "causal-upside-down", "no token attends to an earlier one: the mask is upside down"
+        kind, why = "causal_upside_down", "no token attends to an earlier one: the mask is upside down"
     elif _total(weight, offset > 1) <= LEAK:
-        kind, why = "causal-off-by-one", "all of it goes to the very next token: the triangle is one diagonal too wide"
+        kind, why = "causal_off_by_one", "all of it goes to the very next token: the triangle is one diagonal too wide"
     elif _scores_are_zero(case, layer, (offset > 0)[None, None]):
-        kind, why = "masked-with-zero", ZEROS
+        kind, why = "masked_with_zero", ZEROS
     else:
-        kind, why = "causal-ignored", "no causal mask is applied"
+        kind, why = "causal_ignored", "no causal mask is applied"
     return error(kind, layer.path, f"{share} goes to later tokens in a causal layer; {why}.", numbers)
 
 
-def check_padding(case: Case) -> Iterator[Finding]:
-    """no-padding-mask · masked-with-zero."""
+def check_padding(case: Case) -> Iterator[Mistake]:
+    """no_padding_mask · masked_with_zero."""
     for layer in case.layers:
         pattern = case[f"{layer.path}.pattern"]
         if cells(layer, pattern) is None or bool(layer.keys.all()):
@@ -268,14 +268,14 @@ def check_padding(case: Case) -> Iterator[Finding]:
         lost = weight.max().item()
         if lost <= LEAK:
             continue
-        kind, why = "no-padding-mask", "."
+        kind, why = "no_padding_mask", "."
         if _scores_are_zero(case, layer, padded):
-            kind, why = "masked-with-zero", f"; {ZEROS}."
+            kind, why = "masked_with_zero", f"; {ZEROS}."
         sentence = f"Tokens give up to {percent_at_most(lost, 1)} of their attention to padding{why}"
         yield error(kind, layer.path, sentence, {"most_weight_on_padding": lost})
 
 
-def _scores_are_zero(case: Case, layer: Layer, where: Tensor) -> bool:
+def _scores_are_zero(case: Case, layer: TraceLayer, where: Tensor) -> bool:
     name = f"{layer.path}.scores"
     return name in case and bool((case[name][where.expand(case[name].shape)] == 0).all())
 

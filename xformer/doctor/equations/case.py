@@ -1,4 +1,4 @@
-"""Types that the checks share: findings, and a trace divided into stacks, layers and sublayers."""
+"""Types that the checks share: mistakes, and a trace divided into stacks, layers and sublayers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Severity = Literal["error", "warning", "note"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Mistake:
     """One fault. `kind` is the bug's name in `xformer.doctor.faults`, if it has one."""
 
     kind: str
@@ -31,14 +31,14 @@ class Finding:
     """The values measured at the first location, and the expected ones."""
 
 
-def error(kind: str, where: str, sentence: str, numbers: Mapping[str, float] | None = None) -> Finding:
-    """Return a finding of a definite mistake at one location."""
-    return Finding(kind, (where,), "error", sentence, dict(numbers or {}))
+def error(kind: str, where: str, sentence: str, numbers: Mapping[str, float] | None = None) -> Mistake:
+    """Return a definite mistake at one location."""
+    return Mistake(kind, (where,), "error", sentence, dict(numbers or {}))
 
 
-def warning(kind: str, where: tuple[str, ...], sentence: str, numbers: Mapping[str, float]) -> Finding:
-    """Return a finding of a possible mistake, or of the consequence of one."""
-    return Finding(kind, where, "warning", sentence, dict(numbers))
+def warning(kind: str, where: tuple[str, ...], sentence: str, numbers: Mapping[str, float]) -> Mistake:
+    """Return a possible mistake, or the consequence of one."""
+    return Mistake(kind, where, "warning", sentence, dict(numbers))
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def broken(place: str, why: str = "") -> Measurement:
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class TraceLayer:
     """One attention layer of a trace."""
 
     path: str
@@ -71,7 +71,7 @@ class Layer:
 
 
 @dataclass(frozen=True, eq=False)
-class Sublayer:
+class TraceSublayer:
     """One sublayer: its input and output, and the stream before and after it."""
 
     path: str
@@ -101,7 +101,7 @@ class Case:
         """Return whether the trace has all of these activations of a layer."""
         return all(f"{path}.{name}" in self.trace for name in names)
 
-    def attention(self, *names: str) -> Iterator[tuple[Layer, list[Tensor]]]:
+    def attention(self, *names: str) -> Iterator[tuple[TraceLayer, list[Tensor]]]:
         """Yield the attention layers that have all of these activations, with the activations."""
         for layer in self.layers:
             if self.has(layer.path, *names):
@@ -134,14 +134,14 @@ class Case:
         return found
 
     @cached_property
-    def layers(self) -> list[Layer]:
+    def layers(self) -> list[TraceLayer]:
         """The attention layers whose pattern was recorded."""
         config, found = self.trace.config, []
         valid = {"encoder": self.valid, "decoder": self.valid if self.target_valid is None else self.target_valid}
         for site in self.trace.layer_paths():
             is_output = site.stack == "decoder" or config.architecture == "encoder"
             causal = not site.is_cross and is_output and bool(config.causal)
-            found.append(Layer(site.path, site.is_cross, causal, valid[site.query_stack], valid[site.key_stack]))
+            found.append(TraceLayer(site.path, site.is_cross, causal, valid[site.query_stack], valid[site.key_stack]))
         return found
 
     @cached_property
@@ -150,7 +150,7 @@ class Case:
         return list(dict.fromkeys(layer.path.rpartition(".")[0] for layer in self.layers))
 
     @cached_property
-    def sublayers(self) -> list[Sublayer]:
+    def sublayers(self) -> list[TraceSublayer]:
         """The sublayers whose input, output and surrounding stream were recorded, in forward order."""
         found = []
         for block in self.blocks:
@@ -164,7 +164,7 @@ class Case:
             for part, before, after in chain:
                 names = (before, f"{part}.in", f"{part}.out", after)
                 if self.has(block, *names):
-                    found.append(Sublayer(f"{block}.{part}", *(self[f"{block}.{name}"] for name in names)))
+                    found.append(TraceSublayer(f"{block}.{part}", *(self[f"{block}.{name}"] for name in names)))
         return found
 
     @cached_property
@@ -180,7 +180,7 @@ class Case:
         made, config = self[f"{path}.{name}"], self.trace.config
         return made if name == "q" else made[:, :: made.shape[1] // config.kv_component.n_kv_heads(config)]
 
-    def rows_into(self, layer: Layer) -> Iterator[tuple[str, Tensor | None]]:
+    def rows_into(self, layer: TraceLayer) -> Iterator[tuple[str, Tensor | None]]:
         """Yield q, k and v, each with the stream from which it should be projected."""
         x = self[f"{layer.path}.in"] if self.has(layer.path, "in") else None
         other = self.memory if layer.is_cross else x
@@ -213,7 +213,7 @@ def centred(rows: Float[Tensor, "*row width"]) -> Float[Tensor, "row width"] | N
     return apart if len(rows) >= 3 and vector_norm(apart) > MIN_SPREAD * vector_norm(rows) else None
 
 
-def cells(layer: Layer, pattern: Tensor) -> Bool[Tensor, "batch 1 query key"] | None:
+def cells(layer: TraceLayer, pattern: Tensor) -> Bool[Tensor, "batch 1 query key"] | None:
     """Return True where query and key are both tokens; None if the pattern's shape does not match the layer's streams."""
     if pattern.shape[-2:] != (layer.queries.shape[1], layer.keys.shape[1]):
         return None

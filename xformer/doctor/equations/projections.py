@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.doctor.equations.case import Case, Finding, Layer, centred, error, relative, warning
+from xformer.doctor.equations.case import Case, Mistake, TraceLayer, centred, error, relative, warning
 from xformer.doctor.equations.rounding import of_product
 
 BY_VIEW = "The heads are split across positions, as by a view without the transpose"
@@ -24,8 +24,8 @@ MIN_SINGULAR_VALUE = 1e-5
 """Singular values below this fraction of the largest count as 0, because of float32's precision."""
 
 
-def check_projections(case: Case) -> Iterator[Finding]:
-    """split-by-view · kv-heads-tiled · cross-queries-from-memory · cross-roles-swapped · forgotten-return · wrong-stream."""
+def check_projections(case: Case) -> Iterator[Mistake]:
+    """split_by_view · kv_heads_tiled · cross_queries_from_memory · cross_roles_swapped · forgotten_return · wrong-stream."""
     for layer, (stream, *_) in case.attention("in", "q", "k", "v"):
         if layer.is_cross:
             yield from _cross(case, layer)
@@ -33,7 +33,7 @@ def check_projections(case: Case) -> Iterator[Finding]:
             made = {name: case.projected(layer.path, name) for name in "qkv"}
             if _is_tiled(case, layer):
                 sentence = "Keys and values are tiled over the heads (0 1 0 1) instead of repeated in place (0 0 1 1)."
-                yield error("kv-heads-tiled", layer.path, sentence)
+                yield error("kv_heads_tiled", layer.path, sentence)
                 continue
             if case.has(layer.path, "pos_angles"):
                 angles = case[f"{layer.path}.pos_angles"].double()
@@ -43,10 +43,10 @@ def check_projections(case: Case) -> Iterator[Finding]:
             if wrong and all(_is_cut_by_view(stream, made[name]) for name in wrong):
                 sentence = f"{BY_VIEW}: joined in that order, queries, keys and values match their positions’ vectors."
                 numbers = {f"outside_{name}": share for name, share in outside.items() if share is not None}
-                yield error("split-by-view", layer.path, sentence, numbers)
+                yield error("split_by_view", layer.path, sentence, numbers)
 
 
-def _is_tiled(case: Case, layer: Layer) -> bool:
+def _is_tiled(case: Case, layer: TraceLayer) -> bool:
     """Return whether shared keys and values were tiled: head h has those of group h mod n."""
     config = case.trace.config
     n = config.kv_component.n_kv_heads(config)
@@ -63,8 +63,8 @@ def _is_cut_by_view(stream: Tensor, heads: Tensor) -> bool:
     return share is not None and share <= MAX_SHARE_OUTSIDE
 
 
-def _cross(case: Case, layer: Layer) -> Iterator[Finding]:
-    """Report if q, k or v comes from the wrong stream, as far as the trace determines it."""
+def _cross(case: Case, layer: TraceLayer) -> Iterator[Mistake]:
+    """EquationReport if q, k or v comes from the wrong stream, as far as the trace determines it."""
     target, memory = case[f"{layer.path}.in"], case.memory
     if memory is None:
         return
@@ -74,17 +74,17 @@ def _cross(case: Case, layer: Layer) -> Iterator[Finding]:
     if all(stream == right[name] for name, stream in known.items()):
         return
     kinds = {
-        "memory memory target": ("cross-queries-from-memory", "The memory attends to itself, with the target’s values"),
-        "memory target target": ("cross-roles-swapped", "The memory attends to the target"),
-        "target target target": ("forgotten-return", "The target attends to itself, and the memory is never used"),
+        "memory memory target": ("cross_queries_from_memory", "The memory attends to itself, with the target’s values"),
+        "memory target target": ("cross_roles_swapped", "The memory attends to the target"),
+        "target target target": ("forgotten_return", "The target attends to itself, and the memory is never used"),
     }
     sources = " ".join(known.get(name, "") for name in "qkv")
     kind, what = kinds.get(sources, ("wrong-stream", "Cross-attention is mixed up"))
     if "neither" in known.values():
         lost = [name for name, stream in known.items() if stream == "neither"]
         if not all(_is_cut(case.projected(layer.path, name), target, memory) for name in lost):
-            return  # not made from either stream, for an unknown reason: the identity wrong-projection reports it
-        kind, what = "split-by-view", BY_VIEW
+            return  # not made from either stream, for an unknown reason: the identity wrong_projection reports it
+        kind, what = "split_by_view", BY_VIEW
     streams = {"neither": "neither", "target": "the target", "memory": "the memory"}
     from_where = ", ".join(f"{name} from {streams[stream]}" for name, stream in known.items())
     yield error(kind, layer.path, f"{what}: {from_where} (expected: q from the target, k and v from the memory).")
@@ -108,9 +108,9 @@ def _source(case: Case, made: Tensor, target: Tensor, memory: Tensor) -> str | N
     return name if max(share or 0.0 for share in shares.values()) > MAX_SHARE_OUTSIDE else None  # None: both fit
 
 
-def check_clones(case: Case) -> Iterator[Finding]:
-    """cloned-layers: two layers of a stack with the same weights, if these are known."""
-    stacks: dict[tuple[str, str], list[Layer]] = {}
+def check_clones(case: Case) -> Iterator[Mistake]:
+    """cloned_layers: two layers of a stack with the same weights, if these are known."""
+    stacks: dict[tuple[str, str], list[TraceLayer]] = {}
     for layer in case.layers:
         stack, _, part = layer.path.split(".", 2)
         stacks.setdefault((stack, part), []).append(layer)
@@ -120,7 +120,7 @@ def check_clones(case: Case) -> Iterator[Finding]:
             same = case.weight(f"{other.path}.weight_in")
             if weight is not None and same is not None and torch.equal(weight, same):
                 sentence = "Both layers have the same weights for q, k and v: they were copied, not initialised."
-                yield warning("cloned-layers", (first.path, other.path), sentence, {})
+                yield warning("cloned_layers", (first.path, other.path), sentence, {})
 
 
 def _directions(rows: Tensor) -> tuple[Tensor, int]:

@@ -1,8 +1,8 @@
 """Diagnose an xformer model from the trace of one run: what is wrong, where, and by how much.
 
-    diagnose(record(model, tokens)).findings            [] for a correct model, fresh or trained
-    diagnose(record(broken, tokens)).findings[0].kind   the bug's name in `xformer.doctor.faults`, if it has one
-    examine(model).findings                             the same for a run on inputs chosen to reveal most bugs
+    check_trace(record(model, tokens)).mistakes            [] for a correct model, fresh or trained
+    check_trace(record(broken, tokens)).mistakes[0].kind   the bug's name in `xformer.doctor.faults`, if it has one
+    check_model(model).mistakes                            the same for a run on inputs chosen to reveal most bugs
 
 Every step is recomputed (`IDENTITIES`): a correct run satisfies each identity up to rounding, with any weights. If one is
 broken, known mistakes are tried by name (`STEPS`).
@@ -31,7 +31,7 @@ from xformer.doctor.equations.attention import (
     projections,
     scores,
 )
-from xformer.doctor.equations.case import Case, Finding, Measurement, error, tokens_that_count
+from xformer.doctor.equations.case import Case, Measurement, Mistake, error, tokens_that_count
 from xformer.doctor.equations.projections import check_clones, check_projections
 from xformer.doctor.equations.stream import (
     activations,
@@ -79,26 +79,26 @@ OTHERS = (check_positions, check_neurons, check_init, check_heads, check_clones,
 """Checks for mistakes that break no step."""
 
 OF_THE_WEIGHTS = {
-    "init-too-large", "init-too-small", "identical-heads", "uniform-heads", "dead-neurons",
-    "cloned-layers", "adds-nothing",
+    "init_too_large", "init_too_small", "identical_heads", "uniform_heads", "dead_neurons",
+    "cloned_layers", "adds_nothing",
 }  # fmt: skip
-"""Findings about the weights. They explain no broken step, because correct code computes every step with any weights."""
+"""Mistakes about the weights. They explain no broken step, because correct code computes every step with any weights."""
 
 RANK = {"error": 0, "warning": 1, "note": 2}
 
 
 @torch.no_grad()
-def diagnose(
+def check_trace(
     trace: Trace,
     *,
     valid: Bool[Tensor, "batch pos"] | None = None,
     target_valid: Bool[Tensor, "batch target"] | None = None,
     model: Transformer | None = None,
-) -> Report:
-    """Diagnose a recorded run.
+) -> EquationReport:
+    """Check every equation of a recorded run.
 
     A check is skipped if its activations were not recorded or the rows are too few to decide; a padded batch of different
-    inputs reveals most. NaN spreads to everything after it, so it is then the only finding.
+    inputs reveals most. NaN spreads to everything after it, so it is then the only mistake.
 
     Args:
         trace: The run; it needs the attention patterns.
@@ -108,7 +108,7 @@ def diagnose(
         model: The model, to recompute each step with its weights; without it, with the best-fitting weights.
 
     Returns:
-        The findings, errors first and one per kind with all its locations, and how often each equation was checked.
+        The mistakes, errors first and one per kind with all its locations, and how often each equation was checked.
 
     Raises:
         InputError: `valid` does not fit the tokens, or the trace has no attention pattern.
@@ -124,12 +124,14 @@ def diagnose(
     target_valid = None if trace.target is None else _fit(kept, trace.target, "target_valid", pad)
     case = Case(trace, valid, target_valid, None if model is None else model.state_dict())
     if broken := list(check_finite(case)):
-        return Report(broken, {}, model is not None)
+        return EquationReport(broken, {}, model is not None)
     steps, n_checked = check_identities(case)
     checks = (*STEPS, *OTHERS) if steps or model is None else OTHERS
-    found = [finding for check in checks for finding in check(case)]
-    found += [finding for finding in steps if not _is_explained(finding, found)]
-    return Report(sorted(_by_kind(found), key=lambda finding: RANK[finding.severity]), n_checked, model is not None)
+    found = [mistake for check in checks for mistake in check(case)]
+    found += [mistake for mistake in steps if not _is_explained(mistake, found)]
+    return EquationReport(
+        sorted(_by_kind(found), key=lambda mistake: RANK[mistake.severity]), n_checked, model is not None
+    )
 
 
 def too_few_rows(trace: Trace) -> bool:
@@ -138,10 +140,10 @@ def too_few_rows(trace: Trace) -> bool:
     return min(sizes) <= trace.config.d_model + 1
 
 
-def findings_frame(findings: Iterable[Finding]) -> pd.DataFrame:
-    """Return a table with one row per finding: severity, kind, where, finding, numbers (as text)."""
+def mistakes_frame(mistakes: Iterable[Mistake]) -> pd.DataFrame:
+    """Return a table with one row per mistake: severity, kind, where, finding, numbers (as text)."""
     rows = []
-    for one in findings:
+    for one in mistakes:
         numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in one.numbers.items())
         rows.append((one.severity, one.kind, ", ".join(one.where), one.sentence, numbers))
     return pd.DataFrame(rows, columns=["severity", "kind", "where", "finding", "numbers"])
@@ -158,29 +160,29 @@ def _fit(valid: Tensor | None, tokens: Tensor, name: str, pad: int) -> Tensor:
     return valid
 
 
-def _is_explained(step: Finding, found: list[Finding]) -> bool:
+def _is_explained(step: Mistake, found: list[Mistake]) -> bool:
     """Return whether a named mistake was found at the same location, which then explains the broken step."""
     place = step.where[0]
     return any(
         where == place or where.startswith(f"{place}.") or place.startswith(f"{where}.")
-        for finding in found
-        if finding.kind not in OF_THE_WEIGHTS
-        for where in finding.where
+        for mistake in found
+        if mistake.kind not in OF_THE_WEIGHTS
+        for where in mistake.where
     )
 
 
-def _by_kind(found: list[Finding]) -> list[Finding]:
-    """Merge findings of the same kind into the first one, with all locations."""
-    kinds: dict[str, Finding] = {}
-    for finding in found:
-        earlier = kinds.setdefault(finding.kind, finding)
-        kinds[finding.kind] = replace(earlier, where=tuple(dict.fromkeys((*earlier.where, *finding.where))))
+def _by_kind(found: list[Mistake]) -> list[Mistake]:
+    """Merge mistakes of the same kind into the first one, with all locations."""
+    kinds: dict[str, Mistake] = {}
+    for mistake in found:
+        earlier = kinds.setdefault(mistake.kind, mistake)
+        kinds[mistake.kind] = replace(earlier, where=tuple(dict.fromkeys((*earlier.where, *mistake.where))))
     return list(kinds.values())
 
 
 @dataclass(frozen=True)
 class Identity:
-    """An equation, the kind of finding if it is broken, and a function that measures it wherever a trace allows."""
+    """An equation, the kind of mistake if it is broken, and a function that measures it wherever a trace allows."""
 
     kind: str
     equation: str
@@ -188,29 +190,29 @@ class Identity:
 
 
 IDENTITIES = (
-    Identity("wrong-embedding", "each token’s embedding is its row of the table", embeddings),
-    Identity("wrong-positions", "a position’s vector is that of its index from the sequence’s first token", positions),
-    Identity("wrong-start", "the first layer reads embedding + position", first_streams),
-    Identity("wrong-order", "each layer reads the output of the one before", between_layers),
-    Identity("wrong-input", "each sublayer reads the stream (pre-norm: the normalised stream)", inputs),
-    Identity("wrong-projection", "q, k, v = x W + b, each from its own row and stream", projections),
-    Identity("wrong-turn", "rotations of queries and keys, and score biases, match the position encoding", turns),
-    Identity("wrong-scores", "scores = q·k/√d_head (+ bias), −∞ where masked", scores),
-    Identity("wrong-mask", "the mask matches the configuration and the padding", masks),
-    Identity("wrong-pattern", "pattern = softmax(scores) over the keys", patterns),
-    Identity("wrong-mix", "z = pattern · v", mixes),
-    Identity("wrong-output", "the attention’s output = z W_O + b, heads joined in order", outputs),
-    Identity("wrong-sum", "the stream after a sublayer = the stream before + its output (post-norm: normalised)", sums),
-    Identity("wrong-hidden", "feed-forward pre-activation = x W₁ + b₁", hidden),
-    Identity("wrong-activation", "feed-forward activation = nonlinearity(pre-activation)", activations),
-    Identity("wrong-feed-forward", "feed-forward output = activation · W₂ + b₂", second),
-    Identity("wrong-final-norm", "there is a final norm exactly if it is configured", final_norms),
-    Identity("wrong-logits", "logits = final stream · W + b", logits),
+    Identity("wrong_embedding", "each token’s embedding is its row of the table", embeddings),
+    Identity("wrong_positions", "a position’s vector is that of its index from the sequence’s first token", positions),
+    Identity("wrong_start", "the first layer reads embedding + position", first_streams),
+    Identity("wrong_order", "each layer reads the output of the one before", between_layers),
+    Identity("wrong_input", "each sublayer reads the stream (pre-norm: the normalised stream)", inputs),
+    Identity("wrong_projection", "q, k, v = x W + b, each from its own row and stream", projections),
+    Identity("wrong_rotary", "rotations of queries and keys, and score biases, match the position encoding", turns),
+    Identity("wrong_scores", "scores = q·k/√d_head (+ bias), −∞ where masked", scores),
+    Identity("wrong_mask", "the mask matches the configuration and the padding", masks),
+    Identity("wrong_pattern", "pattern = softmax(scores) over the keys", patterns),
+    Identity("wrong_attention_output", "z = pattern · v", mixes),
+    Identity("wrong_output", "the attention’s output = z W_O + b, heads joined in order", outputs),
+    Identity("wrong_sum", "the stream after a sublayer = the stream before + its output (post-norm: normalised)", sums),
+    Identity("wrong_hidden", "feed-forward pre-activation = x W₁ + b₁", hidden),
+    Identity("wrong_activation", "feed-forward activation = nonlinearity(pre-activation)", activations),
+    Identity("wrong_feed_forward", "feed-forward output = activation · W₂ + b₂", second),
+    Identity("wrong_final_norm", "there is a final norm exactly if it is configured", final_norms),
+    Identity("wrong_logits", "logits = final stream · W + b", logits),
 )
 
 
-def check_identities(case: Case) -> tuple[list[Finding], dict[str, int]]:
-    """Return a finding for each broken identity and location, and at how many locations each identity was checked."""
+def check_identities(case: Case) -> tuple[list[Mistake], dict[str, int]]:
+    """Return a mistake for each broken identity and location, and at how many locations each identity was checked."""
     found, n_checked = [], {}
     for identity in IDENTITIES:
         excesses = [(at, at.excess) for at in identity.measure(case) if at.excess is not None]
@@ -233,10 +235,10 @@ OUT_OF_SIGHT = (
 
 
 @dataclass(frozen=True)
-class Report:
-    """The findings, errors first, and at how many locations each equation was checked."""
+class EquationReport:
+    """The mistakes, errors first, and at how many locations each equation was checked."""
 
-    findings: list[Finding]
+    mistakes: list[Mistake]
     n_checked: dict[str, int]
     has_weights: bool
 
@@ -258,17 +260,17 @@ class Report:
 
 
 N_INPUTS = 24
-"""Number of examined inputs; at a dozen tokens each, they have more rows than a stream of 128 dimensions."""
+"""Number of inputs; at a dozen tokens each, they have more rows than a stream of 128 dimensions."""
 
 MIN_TOKENS = 768
 """Fewer inputs are used if they are longer: enough for this many tokens, or for four times the width of the stream."""
 
 LONGEST_TASK = 64
-"""Tasks with longer inputs are examined on random tokens, because the work grows with the square of the length."""
+"""Tasks with longer inputs are checked on random tokens, because the work grows with the square of the length."""
 
 
 @dataclass(frozen=True, eq=False)
-class Examination:
+class VariedInputs:
     """Inputs for `record`. For images, `valid` is [batch, 1 + patch] and all true."""
 
     tokens: Int[Tensor, "batch pos"]
@@ -282,7 +284,7 @@ class Examination:
         return record(model, self.tokens, self.target, valid=valid, target_valid=self.target_valid)
 
 
-def examination(config: ModelConfig, task: Task | None = None) -> Examination:
+def varied_inputs(config: ModelConfig, task: Task | None = None) -> VariedInputs:
     """Return inputs of different lengths: from the task if its inputs are short, otherwise random tokens.
 
     Lengths that a bug could confuse always differ: source and target of each row, and the padding of the rows.
@@ -298,7 +300,7 @@ def examination(config: ModelConfig, task: Task | None = None) -> Examination:
         target = ()
         if batch.target is not None and batch.target_layout is not None:
             target = batch.target, _tokens_of(batch.target, batch.target_layout)
-        return _uneven(Examination(*source, *target), config.pad_token)
+        return _uneven(VariedInputs(*source, *target), config.pad_token)
     draw = torch.Generator().manual_seed(0)
     n_pos = min(config.max_len, 13)
     lengths = torch.randint(max(1, n_pos // 3), n_pos + 1, (N_INPUTS,), generator=draw)
@@ -311,24 +313,24 @@ def examination(config: ModelConfig, task: Task | None = None) -> Examination:
         return drawn.masked_fill(drawn == config.pad_token, other).masked_fill(~valid, config.pad_token)
 
     if config.architecture != "encoder-decoder":
-        return Examination(tokens(), valid)
-    return _uneven(Examination(tokens(), valid, tokens(), valid), config.pad_token)
+        return VariedInputs(tokens(), valid)
+    return _uneven(VariedInputs(tokens(), valid, tokens(), valid), config.pad_token)
 
 
-def examine(model: Transformer, task: Task | None = None) -> Report:
-    """Diagnose a model from a run on its `examination`."""
-    inputs = examination(model.config, task)
-    return diagnose(inputs.record(model), valid=inputs.valid, target_valid=inputs.target_valid, model=model)
+def check_model(model: Transformer, task: Task | None = None) -> EquationReport:
+    """Check the trace of a run of the model on its `varied_inputs`."""
+    inputs = varied_inputs(model.config, task)
+    return check_trace(inputs.record(model), valid=inputs.valid, target_valid=inputs.target_valid, model=model)
 
 
-def _of_images(config: ModelConfig, task: Task | None) -> Examination:
+def _of_images(config: ModelConfig, task: Task | None) -> VariedInputs:
     """Return the task's images, or random ones; no position is padding."""
     if task is not None:
         pixels = task.sample(N_INPUTS, seed=0, purpose="test").tokens
     else:
         draw = torch.Generator().manual_seed(0)
         pixels = torch.randint(0, config.n_inputs, (N_INPUTS, config.image**2), generator=draw)
-    return Examination(pixels, torch.ones(N_INPUTS, config.max_len, dtype=torch.bool))
+    return VariedInputs(pixels, torch.ones(N_INPUTS, config.max_len, dtype=torch.bool))
 
 
 def _tokens_of(tokens: Int[Tensor, "batch pos"], layout: Layout) -> Bool[Tensor, "batch pos"]:
@@ -336,7 +338,7 @@ def _tokens_of(tokens: Int[Tensor, "batch pos"], layout: Layout) -> Bool[Tensor,
     return torch.ones_like(tokens).bool() if layout.segments is None else layout.segments > 0
 
 
-def _uneven(inputs: Examination, pad: int) -> Examination:
+def _uneven(inputs: VariedInputs, pad: int) -> VariedInputs:
     """Cut inputs at the end: in even rows the target becomes 1 to 3 tokens shorter than the source, in odd rows vice versa.
 
     Without a target, rows of equal length are cut by 0 to 2 tokens.
@@ -344,12 +346,12 @@ def _uneven(inputs: Examination, pad: int) -> Examination:
     n, row = inputs.valid.sum(dim=1), torch.arange(len(inputs.tokens))  # [batch]
     if inputs.target is None or inputs.target_valid is None:
         keep = n - row % 3 if bool((n == n[0]).all()) else n
-        return Examination(*_cut(inputs.tokens, inputs.valid, keep, pad))
+        return VariedInputs(*_cut(inputs.tokens, inputs.valid, keep, pad))
     n_target = inputs.target_valid.sum(dim=1)
     shorter = torch.minimum(n, n_target) - 1 - row // 2 % 3
     source = _cut(inputs.tokens, inputs.valid, torch.where(row % 2 == 0, n, shorter), pad)
     target = _cut(inputs.target, inputs.target_valid, torch.where(row % 2 == 0, shorter, n_target), pad)
-    return Examination(*source, *target)
+    return VariedInputs(*source, *target)
 
 
 def _cut(

@@ -18,10 +18,10 @@ from xformer.components import Norm
 from xformer.config import MAX_INK
 from xformer.doctor.equations.case import (
     Case,
-    Finding,
     Measurement,
-    Sublayer,
+    Mistake,
     TraceStack,
+    TraceSublayer,
     broken,
     centred,
     error,
@@ -36,14 +36,14 @@ NO_ADDITION = 1e-6
 """A sublayer whose output is below this fraction of the stream counts as adding nothing."""
 
 
-def check_residual(case: Case) -> Iterator[Finding]:
-    """no-residual · lost-output · residual-after-norm · stream-unexplained."""
+def check_residual(case: Case) -> Iterator[Mistake]:
+    """no_residual · lost_output · residual_after_norm · stream-unexplained."""
     norm, eps, component = case.trace.config.norm, case.trace.config.norm_eps, case.trace.config.norm_component
     for sublayer in case.sublayers:
         if sublayer.before.shape[0] * sublayer.before.shape[1] < 3:
             continue
 
-        def fits(made: Tensor, sublayer: Sublayer = sublayer) -> bool:
+        def fits(made: Tensor, sublayer: TraceSublayer = sublayer) -> bool:
             if norm == "post":
                 return misfit_of_norm(made, sublayer.after, component, eps) <= FIT_LIMIT
             return relative(sublayer.after - made, sublayer.after) <= FIT_LIMIT
@@ -52,13 +52,13 @@ def check_residual(case: Case) -> Iterator[Finding]:
             continue
         numbers = {"added_to_stream": relative(sublayer.out, sublayer.before)}
         if fits(sublayer.out):
-            kind = "no-residual"
+            kind = "no_residual"
             what = "is the sublayer's output alone, without the input: the residual connection is missing."
         elif fits(sublayer.before):
-            kind = "lost-output"
+            kind = "lost_output"
             what = "is unchanged: the sublayer's output is computed but discarded."
         elif norm == "pre" and fits(sublayer.inside + sublayer.out):
-            kind = "residual-after-norm"
+            kind = "residual_after_norm"
             what = "is the sum with the normalised input instead of the input before the norm."
         else:
             kind = "stream-unexplained"
@@ -66,14 +66,14 @@ def check_residual(case: Case) -> Iterator[Finding]:
         yield error(kind, sublayer.path, f"The stream after the sublayer {what}", numbers)
 
 
-def check_additions(case: Case) -> Iterator[Finding]:
-    """adds-nothing: a sublayer whose output is 0."""
+def check_additions(case: Case) -> Iterator[Mistake]:
+    """adds_nothing: a sublayer whose output is 0."""
     for sublayer in case.sublayers:
         share = relative(sublayer.out, sublayer.before)
         looks = f"{sublayer.path}.pattern" not in case or bool(case[f"{sublayer.path}.pattern"].any())
         if share < NO_ADDITION and looks:  # attention without any permitted key legitimately adds nothing
             sentence = "The sublayer has no effect: its output is below a millionth of the stream."
-            yield warning("adds-nothing", (sublayer.path,), sentence, {"added_to_stream": share})
+            yield warning("adds_nothing", (sublayer.path,), sentence, {"added_to_stream": share})
 
 
 def misfit_of_norm(made: Tensor, after: Tensor, norm: Norm, eps: float) -> float:

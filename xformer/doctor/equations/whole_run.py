@@ -17,9 +17,9 @@ from torch import Tensor
 
 from xformer.doctor.equations.case import (
     Case,
-    Finding,
-    Layer,
     Measurement,
+    Mistake,
+    TraceLayer,
     broken,
     error,
     positions_of,
@@ -31,8 +31,8 @@ from xformer.doctor.equations.rounding import OTHER_ROUNDINGS, epsilon, excess
 EQUAL_STREAMS = 1e-5
 
 
-def check_finite(case: Case) -> Iterator[Finding]:
-    """softmax-of-nothing · not-finite: the first activation that holds a NaN or an infinity (a masked score may be −∞)."""
+def check_finite(case: Case) -> Iterator[Mistake]:
+    """softmax_of_nothing · not_finite: the first activation that holds a NaN or an infinity (a masked score may be −∞)."""
     for name in case.trace:
         value = case[name]
         if not value.is_floating_point() or value.sum().isfinite():  # fast: NaN and infinity survive in the sum
@@ -48,14 +48,14 @@ def check_finite(case: Case) -> Iterator[Finding]:
             empty = case[f"{path}.scores"].isneginf().all(dim=-1)  # [batch, head, query]
             if bool(empty[bad.any(dim=-1)].all()):
                 sentence = "NaN first appears here, in rows whose scores are all −∞: the softmax of such a row is 0/0."
-                yield error("softmax-of-nothing", name, sentence, {"share": share})
+                yield error("softmax_of_nothing", name, sentence, {"share": share})
                 return
-        yield error("not-finite", name, "NaN or infinity first appears here.", {"share": share})
+        yield error("not_finite", name, "NaN or infinity first appears here.", {"share": share})
         return
 
 
-def check_positions(case: Case) -> Iterator[Finding]:
-    """no-positions: the first layer's input is the embedding alone, or attention has no rotation angles or bias.
+def check_positions(case: Case) -> Iterator[Mistake]:
+    """no_positions: the first layer's input is the embedding alone, or attention has no rotation angles or bias.
 
     The tolerance is rounding: no position vector is below 10⁻⁵ of an embedding.
     """
@@ -66,18 +66,18 @@ def check_positions(case: Case) -> Iterator[Finding]:
         adds = kind.acts_on == "stream" and embed in case and first in case
         if adds and relative(case[first] - case[embed], case[embed]) < EQUAL_STREAMS:
             sentence = f"The first layer reads the bare embeddings: no {kind.name} positions were added."
-            yield error("no-positions", first, sentence)
+            yield error("no_positions", first, sentence)
     for layer in case.layers:
         name, inside = kind.activation, kind.acts_on in ("queries and keys", "scores")
         if not inside or layer.is_cross or case[f"{layer.path}.pattern"].shape[-1] < 2:
             continue
         if f"{layer.path}.{name}" not in case or not bool(case[f"{layer.path}.{name}"].any()):
             sentence = f"The configuration has positions={kind.name!r}, but this attention uses no positions."
-            yield error("no-positions", layer.path, sentence)
+            yield error("no_positions", layer.path, sentence)
 
 
-def check_logits(case: Case) -> Iterator[Finding]:
-    """softmax-before-loss: logits that are never negative and sum to 1 at every position."""
+def check_logits(case: Case) -> Iterator[Mistake]:
+    """softmax_before_loss: logits that are never negative and sum to 1 at every position."""
     if "logits" not in case or case.trace.config.vocab_size < 2:
         return
     logits = case["logits"].double()
@@ -85,7 +85,7 @@ def check_logits(case: Case) -> Iterator[Finding]:
     if bool((logits >= 0).all()) and bool(((sums - 1).abs() < 1e-4).all()):
         sentence = "The logits are already probabilities: a loss that applies the softmax itself cannot get near 0."
         numbers = {"sum": sums.mean().item(), "least": logits.min().item()}
-        yield error("softmax-before-loss", "logits", sentence, numbers)
+        yield error("softmax_before_loss", "logits", sentence, numbers)
 
 
 Tables = dict[str, Tensor]
@@ -134,7 +134,7 @@ def turns(case: Case) -> Iterator[Measurement]:
             yield from _bias(case, layer, index)
 
 
-def _bias(case: Case, layer: Layer, index: Tensor) -> Iterator[Measurement]:
+def _bias(case: Case, layer: TraceLayer, index: Tensor) -> Iterator[Measurement]:
     config, stack = case.trace.config, layer.path.partition(".")[0]
     if config.position_kind.acts_on != "scores":
         yield broken(layer.path, f"The configuration has positions={config.positions!r}, which has no score bias.")
@@ -177,8 +177,8 @@ SAME_FACTOR = 1e-3
 """Largest relative misfit of a gated product; rounding of the right one leaves far less."""
 
 
-def check_init(case: Case) -> Iterator[Finding]:
-    """init-too-large · init-too-small."""
+def check_init(case: Case) -> Iterator[Mistake]:
+    """init_too_large · init_too_small."""
     ratios = {}
     for name, ratio in weight_ratios(case):
         if SMALLEST_RATIO <= ratio <= LARGEST_RATIO:
@@ -191,10 +191,10 @@ def check_init(case: Case) -> Iterator[Finding]:
     times = f"{least:.3g} to {most:.3g} times Glorot's standard deviation"
     if least > LARGEST_RATIO:
         sentence = f"Every weight matrix is initialised too large, {times}: the softmax starts out saturated."
-        yield Finding("init-too-large", tuple(ratios), "error", sentence, numbers)
+        yield Mistake("init_too_large", tuple(ratios), "error", sentence, numbers)
     elif most < SMALLEST_RATIO:
         sentence = f"Every weight matrix is initialised too small, {times}: no sublayer has a noticeable effect."
-        yield Finding("init-too-small", tuple(ratios), "error", sentence, numbers)
+        yield Mistake("init_too_small", tuple(ratios), "error", sentence, numbers)
 
 
 def weight_ratios(case: Case) -> Iterator[tuple[str, float]]:
@@ -216,8 +216,8 @@ def _ratio(weight: Tensor) -> float:
     return weight.double().std().item() / math.sqrt(2 / sum(weight.shape))
 
 
-def check_heads(case: Case) -> Iterator[Finding]:
-    """identical-heads (two heads with the same q, k and v) · uniform-heads (no head of the model prefers any key)."""
+def check_heads(case: Case) -> Iterator[Mistake]:
+    """identical_heads (two heads with the same q, k and v) · uniform_heads (no head of the model prefers any key)."""
     uniform = []
     for layer in case.layers:
         if case.has(layer.path, "q", "k", "v"):
@@ -229,10 +229,10 @@ def check_heads(case: Case) -> Iterator[Finding]:
     different = any(len(row.unique()) > 1 for row in case.trace.tokens)
     if different and uniform and all(uniform):
         sentence = "No head prefers any key: every pattern is uniform to a thousandth, so attention only averages."
-        yield Finding("uniform-heads", tuple(layer.path for layer in case.layers), "note", sentence)
+        yield Mistake("uniform_heads", tuple(layer.path for layer in case.layers), "note", sentence)
 
 
-def _identical(case: Case, path: str) -> Iterator[Finding]:
+def _identical(case: Case, path: str) -> Iterator[Mistake]:
     parts = [case[f"{path}.{name}"].double().transpose(0, 1).flatten(1) for name in "qkv"]
     whole = torch.cat(parts, dim=-1)  # [head, …]
     lengths = whole.norm(dim=-1)
@@ -241,12 +241,12 @@ def _identical(case: Case, path: str) -> Iterator[Finding]:
             apart = (whole[head] - whole[other]).norm()
             if lengths[other] > 0 and apart <= SAME_HEAD * lengths[other]:
                 where = (f"{path} heads {other} and {head}",)
-                yield warning("identical-heads", where, ONE_HEAD, {"apart": (apart / lengths[other]).item()})
+                yield warning("identical_heads", where, ONE_HEAD, {"apart": (apart / lengths[other]).item()})
                 break
 
 
-def check_gate(case: Case) -> Iterator[Finding]:
-    """gate-and-up-swapped: the nonlinearity is applied to the wrong factor of a gated feed-forward layer."""
+def check_gate(case: Case) -> Iterator[Mistake]:
+    """gate_and_up_swapped: the nonlinearity is applied to the wrong factor of a gated feed-forward layer."""
     component = case.trace.config.ffn_component
     if not component.is_gated:
         return
@@ -255,11 +255,11 @@ def check_gate(case: Case) -> Iterator[Finding]:
         if relative(post - right, post) > SAME_FACTOR >= relative(post - swapped, post):
             act = component.function_name
             sentence = f"The neurons are pre · {act}(up), not {act}(pre) · up: gate and up projection are swapped."
-            yield error("gate-and-up-swapped", path, sentence, {"misfit": relative(post - right, post)})
+            yield error("gate_and_up_swapped", path, sentence, {"misfit": relative(post - right, post)})
 
 
-def check_neurons(case: Case) -> Iterator[Finding]:
-    """dead-neurons: a feed-forward layer none of whose ReLUs is active for any token.
+def check_neurons(case: Case) -> Iterator[Mistake]:
+    """dead_neurons: a feed-forward layer none of whose ReLUs is active for any token.
 
     A fresh neuron is active for a token with probability ½. If all tokens were equal, all d_ff neurons would be inactive with
     probability 2^(−d_ff), so layers of fewer than 32 neurons are not judged.
@@ -275,4 +275,4 @@ def check_neurons(case: Case) -> Iterator[Finding]:
                 "gradient can revive it."
             )
             numbers = {"highest_input": pre.max().item(), "neurons": float(config.d_ff)}
-            yield error("dead-neurons", path, sentence, numbers)
+            yield error("dead_neurons", path, sentence, numbers)

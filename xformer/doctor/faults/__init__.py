@@ -1,4 +1,4 @@
-"""Real-world bugs in transformer implementations, which can be put into any model: `BUGS["no-scale"].broken(model)`.
+"""Real-world bugs in transformer implementations, which can be put into any model: `BUGS["no_scale"].broken(model)`.
 
 A broken model is a copy with one mistake, and a `Transformer` like any other: it can be recorded, decoded and trained. Some
 bugs behave differently with a key/value cache. `decode(broken, prompt, edits=[WHOLE_RUNS])` recomputes earlier positions at

@@ -59,11 +59,11 @@ def _wide(config: ModelConfig) -> bool:
 
 
 SOFTMAX_BUGS = (
-    bug("softmax-over-queries", exchange(Attention, OverQueries)),
-    bug("softmax-over-heads", exchange(Attention, OverHeads), lambda config: config.n_heads > 1),
-    bug("scaled-after-softmax", exchange(Attention, ScaledAfter), _wide),
-    bug("no-scale", exchange(Attention, Unscaled), _wide),
-    bug("softmax-of-nothing", exchange(Attention, OverNothing), shows="with padding"),
+    bug("softmax_over_queries", exchange(Attention, OverQueries)),
+    bug("softmax_over_heads", exchange(Attention, OverHeads), lambda config: config.n_heads > 1),
+    bug("scaled_after_softmax", exchange(Attention, ScaledAfter), _wide),
+    bug("no_scale", exchange(Attention, Unscaled), _wide),
+    bug("softmax_of_nothing", exchange(Attention, OverNothing), shows="with padding"),
 )
 
 
@@ -134,16 +134,16 @@ def _causal(config: ModelConfig) -> bool:
 
 MASK_BUGS = (
     bug(
-        "no-padding-mask",
+        "no_padding_mask",
         exchange(Attention, SeesPadding),
         lambda config: config.architecture != "decoder" and not (config.architecture == "encoder" and config.causal),
         shows="with padding",
     ),
-    bug("causal-off-by-one", exchange(Attention, OffByOne), _causal),
-    bug("causal-ignored", exchange(Attention, NoTriangle), _causal),
-    bug("causal-upside-down", exchange(Attention, UpsideDown), _causal),
-    bug("masked-with-zero", exchange(Attention, HiddenByZero), _causal),
-    bug("masked-after-softmax", exchange(Attention, HiddenTooLate), _causal),
+    bug("causal_off_by_one", exchange(Attention, OffByOne), _causal),
+    bug("causal_ignored", exchange(Attention, NoTriangle), _causal),
+    bug("causal_upside_down", exchange(Attention, UpsideDown), _causal),
+    bug("masked_with_zero", exchange(Attention, HiddenByZero), _causal),
+    bug("masked_after_softmax", exchange(Attention, HiddenTooLate), _causal),
 )
 
 
@@ -216,9 +216,9 @@ def _pair(config: ModelConfig) -> bool:
 
 
 ROLE_BUGS = (
-    bug("keys-values-swapped", exchange(Attention, KeysAsValues), lambda config: config.d_head == config.d_value),
-    bug("cross-queries-from-memory", exchange(Attention, AskedByMemory, "cross_attn"), _pair),
-    bug("cross-roles-swapped", exchange(Attention, RolesExchanged, "cross_attn"), _pair),
-    bug("forgotten-return", exchange(Attention, MemoryLost, "cross_attn"), _pair),
-    bug("split-by-view", exchange(Attention, SplitByView), lambda config: config.n_heads > 1),
+    bug("keys_values_swapped", exchange(Attention, KeysAsValues), lambda config: config.d_head == config.d_value),
+    bug("cross_queries_from_memory", exchange(Attention, AskedByMemory, "cross_attn"), _pair),
+    bug("cross_roles_swapped", exchange(Attention, RolesExchanged, "cross_attn"), _pair),
+    bug("forgotten_return", exchange(Attention, MemoryLost, "cross_attn"), _pair),
+    bug("split_by_view", exchange(Attention, SplitByView), lambda config: config.n_heads > 1),
 )

@@ -1,7 +1,7 @@
 """A model and a broken copy side by side: read on one input, or trained from the same weights on the same batches.
 
-    right, wrong = read_both("checkpoints/reverse", "3 7 12 9", "no-scale")
-    train_both("checkpoints/reverse", "no-scale", steps=200).rows
+    right, wrong = read_both("checkpoints/reverse", "3 7 12 9", "no_scale")
+    train_both("checkpoints/reverse", "no_scale", steps=200).rows
 
 Training uses one padded sequence per row: with packed rows, a bug that ignores the mask would mix two sequences.
 """
@@ -76,7 +76,7 @@ HELD_OUT = 64
 
 
 @dataclass(frozen=True)
-class Lesson:
+class PairedTraining:
     """The progress of both runs: one row per report, and the reason if the run with the bug ended early."""
 
     rows: list[dict[str, float]] = field(repr=False)
@@ -93,7 +93,7 @@ class Lesson:
 
 def train_both(
     where: str | Path, bug: str, *, steps: int, peak_lr: float = 3e-3, batch_size: int = 32, until: int | None = None
-) -> Lesson:
+) -> PairedTraining:
     """Train two fresh models of a checkpoint's size and task, one of them with a bug.
 
     Args:
@@ -109,10 +109,10 @@ def train_both(
     """
     own = own_task_model(adapter_of(where))
     preset = lab_preset(own.model.config, own.task.config, steps, peak_lr, batch_size)
-    return next(found for found in lesson(preset, BUGS[bug], steps) if found.is_final or found.step == until)
+    return next(found for found in paired_training(preset, BUGS[bug], steps) if found.is_final or found.step == until)
 
 
-def lesson(preset: Preset, bug: Bug, steps: int) -> Iterator[Lesson]:
+def paired_training(preset: Preset, bug: Bug, steps: int) -> Iterator[PairedTraining]:
     """Train both models, and yield after each report; if the broken run fails, the other continues."""
     right = lab_run(preset, steps=steps, device="cpu").reports()
     wrong: Iterator[Progress] | None = lab_run(preset, bug, steps=steps, device="cpu").reports()
@@ -126,7 +126,7 @@ def lesson(preset: Preset, bug: Bug, steps: int) -> Iterator[Lesson]:
             except XformerError as error:
                 wrong, problem = None, str(error)
         rows.append(row)
-        yield Lesson(list(rows), progress.step, steps, problem)
+        yield PairedTraining(list(rows), progress.step, steps, problem)
 
 
 def lab_preset(model: ModelConfig, task: TaskConfig, steps: int, peak_lr: float, batch_size: int) -> Preset:

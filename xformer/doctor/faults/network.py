@@ -43,9 +43,9 @@ class NormalisedStream(PreNorm):
 
 
 RESIDUAL_BUGS = (
-    bug("no-residual", exchange(Residual, NoResidual)),
-    bug("lost-output", exchange(Residual, Lost, "attn_residual")),
-    bug("residual-after-norm", exchange(PreNorm, NormalisedStream), lambda config: config.norm == "pre"),
+    bug("no_residual", exchange(Residual, NoResidual)),
+    bug("lost_output", exchange(Residual, Lost, "attn_residual")),
+    bug("residual_after_norm", exchange(PreNorm, NormalisedStream), lambda config: config.norm == "pre"),
 )
 
 
@@ -70,8 +70,8 @@ class Probabilities(Unembedding):
 
 
 END_BUGS = (
-    bug("no-positions", exchange(AddPositions, TokensAlone), lambda config: config.position_kind.acts_on != "nothing"),
-    bug("softmax-before-loss", exchange(Unembedding, Probabilities)),
+    bug("no_positions", exchange(AddPositions, TokensAlone), lambda config: config.position_kind.acts_on != "nothing"),
+    bug("softmax_before_loss", exchange(Unembedding, Probabilities)),
 )
 
 DEAD_BIAS = -100.0
@@ -132,11 +132,11 @@ def _relus(config: ModelConfig) -> bool:
 
 
 WEIGHT_BUGS = (
-    bug("init-too-large", lambda model: redrawn(model, 1.0), shows="when fresh"),
-    bug("init-too-small", lambda model: redrawn(model, 0.001), shows="when fresh"),
-    bug("identical-heads", with_equal_heads, lambda config: config.n_heads > 1),
-    bug("cloned-layers", with_cloned_layers, lambda config: config.n_layers > 1, shows="when fresh"),
-    bug("dead-neurons", with_dead_neurons, _relus),
+    bug("init_too_large", lambda model: redrawn(model, 1.0), shows="when fresh"),
+    bug("init_too_small", lambda model: redrawn(model, 0.001), shows="when fresh"),
+    bug("identical_heads", with_equal_heads, lambda config: config.n_heads > 1),
+    bug("cloned_layers", with_cloned_layers, lambda config: config.n_layers > 1, shows="when fresh"),
+    bug("dead_neurons", with_dead_neurons, _relus),
 )
 
 
@@ -158,18 +158,18 @@ class TiledGroups(Attention):
 
 COMPONENT_BUGS = (
     bug(
-        "gate-and-up-swapped",
+        "gate_and_up_swapped",
         exchange(FeedForward, OtherHalfGates),
         lambda config: config.d_ff > 0 and config.ffn_component.is_gated,
     ),
     bug(
-        "kv-heads-tiled",
+        "kv_heads_tiled",
         exchange(Attention, TiledGroups),
         lambda config: 1 < config.kv_component.n_kv_heads(config) < config.n_heads,
     ),
 )
 
 TRAINING_BUGS = (
-    bug("no-clipping", copy.deepcopy, shows="in training", train_changes=(("clip_norm", 0.0),)),
-    bug("loss-on-padding", copy.deepcopy, shows="in training", counts_padding=True),
+    bug("no_clipping", copy.deepcopy, shows="in training", train_changes=(("clip_norm", 0.0),)),
+    bug("loss_on_padding", copy.deepcopy, shows="in training", counts_padding=True),
 )
