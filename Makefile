@@ -3,6 +3,8 @@ PYTHON ?= python3
 PORT ?= 8501
 PYTEST_FLAGS ?=
 BIN := .venv/bin
+SCRIPTS := $(if $(shell command -v npm),node_modules)  # the checks of the scripts run where node is installed
+NO_NODE := @echo "NODE IS NOT INSTALLED: the scripts in xformer/widgets are not checked." >&2
 
 .PHONY: families app models bundle test faults attack floors lint bench gpu checkpoints scores docs pages gallery animation notebooks clean
 
@@ -19,7 +21,8 @@ families: .venv/app
 
 # Three workers for two processors, because browser tests mostly wait. tests/conftest.py groups tests that share a worker. Files are
 # distributed in order: sorted by number of tests, the few long browser tests would all come last.
-test: .venv/test
+test: .venv/test $(SCRIPTS)
+	$(if $(SCRIPTS),node --test tests/widgets/*.test.js tests/widgets/*/*.test.js,$(NO_NODE))
 	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder $(PYTEST_FLAGS)
 
 # Kill, stop and starve training runs of disk space some hundreds of times, and print the outcomes: half an hour.
@@ -54,7 +57,9 @@ animation: .venv/test
 notebooks: .venv/docs
 	$(BIN)/python -m tools.notebooks
 
-lint: .venv/test
+lint: .venv/test $(SCRIPTS)
+	$(if $(SCRIPTS),@true,$(NO_NODE))
+	$(if $(SCRIPTS),node_modules/.bin/biome ci --error-on-warnings)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
@@ -71,15 +76,9 @@ GIVEN_PYTHON := $(if $(filter environment command,$(firstword $(origin PYTHON)))
 gpu: $(if $(GIVEN_PYTHON),,.venv/test)
 	$(or $(GIVEN_PYTHON),$(BIN)/python) -m benchmarks.gpu
 
-# Bundle the scripts of the widgets with their imports into xformer/widgets/bundles, which is committed. Needs node. The first line
-# of each bundle has a hash of all sources, which a test checks.
-ENTRIES := streamlit streamlit_message notebook page
-bundle: export LC_ALL := C
-bundle:
-	rm -rf xformer/widgets/bundles
-	cd xformer/widgets && npx --yes esbuild@0.28.2 $$(ls $(ENTRIES:%=*/%.js)) --bundle --format=esm --charset=utf8 \
-		--log-level=warning --minify-whitespace --minify-syntax --outbase=. --outdir=bundles \
-		--banner:js="// Made by make bundle. SHA-256 of the sources: $$(cat *.js */*.js | sha256sum | cut -d ' ' -f 1)"
+# Bundle the scripts of the widgets with their imports. Needs node.
+bundle: node_modules
+	node tools/bundle.js
 
 # Retrain every shipped model (the seed is in its preset), or only rescore it; the results are stored in its card.
 MODELS := reverse reverse-small reverse-seq2seq reverse-decoder reverse-modern reverse-mirror reverse-long sort \
@@ -95,6 +94,10 @@ scores: .venv/app
 		echo $$name; $(BIN)/python -m xformer eval checkpoints/$$name --samples 100000 --card || exit 1; \
 	done
 	$(BIN)/python -m xformer eval checkpoints/characters --samples 10000 --card  # its held-out text has 46,505 characters
+
+node_modules: package.json
+	npm install
+	touch $@
 
 .venv/app: requirements.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -28,15 +28,7 @@ from pages.attention.heads import (
     zoom,
 )
 from pages.attention.one_cell import score_attribution_panel, steps_panel
-from pages.components.attention_view import (
-    OLD_SCALES,
-    SHOWN,
-    Look,
-    Selection,
-    attention_choice,
-    attention_view,
-    choose_attention,
-)
+from pages.components.attention_view import SHOWN, Look, Selection, attention_choice, attention_view, choose_attention
 from pages.compute.call import Call, tables
 from pages.compute.picture import footer, panel, toolbar
 from pages.controls import embed
@@ -66,6 +58,7 @@ OLD_PANELS = {
     "atom mapping": "atom_mapping",
 }
 """Panel names in older links, with their current names."""
+OLD_SCALES = {"rest": "without_first_token"}
 
 
 def _attention(view: View) -> None:

@@ -26,8 +26,6 @@ MAX_HEADS = 32
 _component = component("xformer_attention_view", css=style("attention_view"), js=script("attention_view", "streamlit"))
 _message = component("xformer_attention_message", js=script("attention_view", "streamlit_message"))
 SHOWN = ("both", "matrix", "arcs")
-OLD_SCALES = {"rest": "without_first_token"}
-"""Names of scales in the browser and in older links."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +127,6 @@ def _read(choice: dict[str, Any]) -> Selection:
     layer, head, query, key = (parse_index(choice.get(name)) for name in ("layer", "head", "query", "key"))
     arcs, shown, scale = choice.get("arcs"), choice.get("shown"), choice.get("scale")
     heads = [parse_index(head, MAX_HEADS) for head in arcs] if isinstance(arcs, list) else []
-    scale = OLD_SCALES.get(str(scale), scale)
     drawn = tuple(sorted({head for head in heads if head is not None}))
     look = Look(scale if scale in SCALES else SCALES[0], shown if shown in SHOWN else SHOWN[0], drawn)
     return Selection(layer or 0, head or 0, query, key, look)

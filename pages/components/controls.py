@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import streamlit as st
@@ -20,8 +19,7 @@ from xformer.widgets.scripts import script, style
 
 
 def _component(name: str) -> Any:
-    style, script = (Path(__file__).with_name(f"{name}.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
-    return component(f"xformer_{name}", css=style, js=script)
+    return component(f"xformer_{name}", css=style(name), js=script(name, "streamlit"))
 
 
 copy_address = _component("copy_address")
@@ -29,7 +27,7 @@ copy_address = _component("copy_address")
 playlist = _component("playlist")
 """The visitor's playlist, which the browser stores."""
 _prediction_strip = _component("prediction_strip")
-digit_pad = component("xformer_digit_pad", css=style("digit_pad"), js=script("digit_pad", "streamlit"))
+digit_pad = _component("digit_pad")
 """An image of 8 × 8 pixels to draw on with the mouse, a finger or the keyboard; `drawn_on` returns the drawing."""
 _PIXELS = re.compile(r"[0-9a-g]{64}", re.ASCII)
 

@@ -409,8 +409,8 @@ def position_panel(sentence: Sentence) -> list[str]:
             *_roles(mixed, mark),
             Shown(f"S{mark}", "S", mixed, "scores", made=scores, drawn=False),
             Shown(a, a, mixed, "weights", drawn=False),
-            Shown(x, title, mixed, "x", about, breaks=True, editable=not mark),
-            Shown(f"Y{mark}", f"Y{mark}", mixed, "out", "output", mix(a, v)),
+            Shown(x, title, mixed, "x", about, breaks=True, editable=not mark, rows_editable=not mark),
+            Shown(f"Y{mark}", f"Y{mark}", mixed, "out", "output", mix(a, v), rows_editable=not mark),
         ]
     footer(CONTEXT, "position", show_matrices(pictures, "position", row, words=sentence.words))
     if not adds:

@@ -1,15 +1,18 @@
 // Base class of canvas animations that play, pause and step: the elements, the clock and the tooltip.
 //
-//   class Scene extends Animation { … }   // defines read, partsOf, layOut, lookOf, paint, title, says and click
-//
-// A part of the animation is { from, takes } in seconds; a region is { x, y, width, height } in CSS pixels of the canvas.
+//   class Scene extends Animation { … }   // defines what this class declares but does not do
 
-import { element } from "./shared.js";
+import { element, pen } from "./shared.js";
+
+/** @typedef {{ from: number, takes: number } & Record<string, any>} Part  in seconds */
+/** @typedef {{ x: number, y: number, width: number, height: number } & Record<string, any>} Region  in CSS pixels of the canvas */
 
 export class Clock {
+  /** @param {Part[]} parts one after the other */
   constructor(parts) {
     this.parts = parts;
-    this.end = parts.length ? parts.at(-1).from + parts.at(-1).takes : 0;
+    const last = parts.at(-1);
+    this.end = last ? last.from + last.takes : 0;
     this.now = this.end;
     this.isPlaying = false;
   }
@@ -21,7 +24,7 @@ export class Clock {
     return this.now >= this.end - 1e-6;
   }
   get part() {
-    return this.parts.find((part) => this.now < part.from + part.takes - 1e-6) ?? this.parts.at(-1);
+    return this.parts.find((part) => this.now < part.from + part.takes - 1e-6) ?? this.parts[this.parts.length - 1];
   }
   step(by) {
     this.isPlaying = false;
@@ -43,18 +46,40 @@ const frame = (inStage, inControls) => `
 export class Animation {
   least = 0; // smallest width, in px
   labels = { play: "Play", again: "Again" };
+  /** @type {Uint8Array<ArrayBuffer>} */ bytes;
+  /** @type {any} */ data;
+  frame = 0; // the requested animation frame
+  /** @type {Region[]} */ regions = [];
+  /** @type {any} */ place;
+  /** @type {(event: any) => void} */ send = () => {};
+
+  /** @param {Uint8Array<ArrayBuffer>} bytes @returns {any} */
+  read(bytes) { return bytes; }
+  /** @param {any} data @returns {Part[]} */
+  partsOf(data) { return data.parts; }
+  /** @param {any} _data @param {number} width @returns {any} with a height */
+  layOut(_data, width) { return { width, height: width }; }
+  /** @param {Element} _root @param {any} _data @returns {any} colours and fonts */
+  lookOf(_root, _data) {}
+  /** Draw a frame. @returns {Region[]} */
+  paint() { return []; }
+  title() { return ""; }
+  says() { return ""; }
+  /** @param {Region} _region */
+  click(_region) {}
+  /** @param {PointerEvent | null} _event */
+  point(_event) {}
 
   // `inStage` and `inControls` are trusted HTML, without user input.
   constructor(parent, className, inStage = "", inControls = "") {
     this.root = element("div", className);
     this.root.innerHTML = frame(inStage, inControls);
     parent.append(this.root);
+    /** @type {(name: string) => any} */
     this.find = (name) => this.root.querySelector(name);
     this.canvas = this.find("canvas");
-    this.context = this.canvas.getContext("2d");
+    this.context = pen(this.canvas);
     this.clock = new Clock([]);
-    this.regions = [];
-    this.send = () => {};
     this.find(".play").onclick = () => (this.clock.isPlaying ? this.pause() : this.play());
     this.find(".back").onclick = () => this.step(-1);
     this.find(".next").onclick = () => this.step(1);

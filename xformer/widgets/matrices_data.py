@@ -69,6 +69,8 @@ class Shown:
     """Whether each row ends with its sum."""
     editable: bool = False
     """Whether its numbers can be edited."""
+    rows_editable: bool = True
+    """Whether its rows are the words in the order in which they are edited, if they can be."""
 
     def data(self) -> dict[str, Any]:
         """Return the matrix as plain values; masked cells are None."""
@@ -91,6 +93,7 @@ class Shown:
             "breaks": self.breaks,
             "sums": [sum(value or 0.0 for value in row) for row in values] if self.has_sums else None,
             "editable": self.editable,
+            "rows_editable": self.rows_editable,
         }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -288,21 +287,6 @@ def test_the_logit_lens_reads_the_stream_as_pytorch_does(engine: Engine) -> None
         trace, _ = run_of(BareModel(model), {"input": text})
         [made] = engine.calls([pack_model(Checkpoint(model))], [(0, "unembed", {"input": text, "of": name})])
         np.testing.assert_allclose(arrays(made)["logits"], model.unembed(trace[name])[0].numpy(), atol=TOLERANCE)
-
-
-def test_erf_and_float16_are_exact(engine: Engine) -> None:
-    grid = [index / 64 for index in range(-448, 449)]
-    some = [*range(1100), *range(1100, 31744, 31)]  # all that are subnormal, and some of the finite
-    bits = np.array(some, dtype=np.uint16)
-    erf, halves = engine.page.evaluate(
-        """async ([grid, bits]) => {
-          const [{ erf }, { float16 }] = await Promise.all([import("/live/tensors.js"), import("/live/model_file.js")]);
-          return [grid.map(erf), bits.map((one) => [float16(one), float16(one + 32768)])];
-        }""",
-        [grid, bits.tolist()],
-    )
-    np.testing.assert_allclose(erf, [math.erf(x) for x in grid], rtol=0, atol=1e-14)
-    np.testing.assert_array_equal(np.array(halves).T, [bits.view("<f2"), (bits + 32768).astype(np.uint16).view("<f2")])
 
 
 # ── decoding

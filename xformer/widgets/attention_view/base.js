@@ -145,12 +145,12 @@ export class Base {
   labels(kind) { return this.patterns.labels[kind === "query" ? this.layer.queryLabels : this.layer.keyLabels]; }
   top(layer, head) { // the weight at the end of the scale, common to both runs
     if (!this.isOwn) return 1;
-    const peak = this.scale === "rest" ? "restPeak" : "peak";
+    const peak = this.scale === "without_first_token" ? "restPeak" : "peak";
     return Math.max(...this.patterns.layers[layer].runs.map((_, run) => this.patterns[peak](run, layer, head)));
   }
-  get isOwn() { return this.scale === "own" || this.scale === "rest"; } // whether the scale ends at the head's largest weight
+  get isOwn() { return this.scale === "own" || this.scale === "without_first_token"; } // whether the scale ends at the head's largest weight
   seen(run, layer, head, query, key) { // the weight as drawn; the scale may leave out the first key
-    return this.scale === "rest" && key === 0 ? Infinity : this.patterns.weight(run, layer, head, query, key);
+    return this.scale === "without_first_token" && key === 0 ? Infinity : this.patterns.weight(run, layer, head, query, key);
   }
   headName(head) { return `head ${head + this.patterns.firstHead}`; }
   position(i) { return i + this.patterns.firstPosition; }

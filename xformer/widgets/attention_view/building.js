@@ -13,7 +13,7 @@ export const Building = (Base) => class extends Base {
     this.legend = element("div", "key"); this.signedLegend = element("div", "key"); this.maskedLegend = element("div", "key");
     this.movedLegend = element("span", "muted");
     const views = this.menu("View", [["matrix and arcs", "both"], ["matrix", "matrix"], ["arcs", "arcs"]], () => this.show, (value) => { this.show = value; });
-    const scales = this.menu("Colour scale", [["scale 0 to 1", "fixed"], ["scale per head", "own"], ["logarithmic", "log"], ["hide first token", "rest"]],
+    const scales = this.menu("Colour scale", [["scale 0 to 1", "fixed"], ["scale per head", "own"], ["logarithmic", "log"], ["hide first token", "without_first_token"]],
       () => this.scale, (value) => { this.scale = value; });
     this.precision = element("span", "tag");
     this.bar.append(scales, this.legend, this.signedLegend, this.maskedLegend, this.precision);

@@ -79,8 +79,8 @@ export function markOut(at, theme, width, rim = 1.5) {
 export function fitted(at, text, width) { // text truncated to a width, with an ellipsis
   if (at.measureText(text).width <= width) return text;
   const letters = Array.from(text);
-  while (letters.length > 1 && at.measureText(letters.join("") + "…").width > width) letters.pop();
-  return letters.join("") + "…";
+  while (letters.length > 1 && at.measureText(`${letters.join("")}…`).width > width) letters.pop();
+  return `${letters.join("")}…`;
 }
 
 export function everyNth(room, need) { // the smallest round step at which labels `need` pixels apart do not touch

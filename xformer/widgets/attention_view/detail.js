@@ -31,7 +31,7 @@ export const Detail = (Base) => class extends Base {
         for (let k = 0; k < layer.keys; k++) {
           const w = signed ? patterns.difference(l, h, q, k) : patterns.weight(pane.run, l, h, q, k);
           if (w === Infinity || source.codes[q * layer.keys + k] === MASKED) continue;
-          const nil = Math.abs(w) < 0.005, text = w !== w ? "NaN" : nil ? "0" : `${signed && w > 0 ? "+" : ""}${w.toFixed(2).replace("-", "−")}`;
+          const nil = Math.abs(w) < 0.005, text = Number.isNaN(w) ? "NaN" : nil ? "0" : `${signed && w > 0 ? "+" : ""}${w.toFixed(2).replace("-", "−")}`;
           at.fillStyle = ink(colours.rgb[source.codes[q * layer.keys + k]]);
           at.globalAlpha = nil ? 0.4 : 1;
           at.fillText(text, plot.x + (k + 0.5) * cw, plot.y + (q + 0.5) * ch);
@@ -300,7 +300,7 @@ export const Detail = (Base) => class extends Base {
     at.fillStyle = strong ? theme.text : theme.muted; at.fillText(String(this.position(i)), x + side * (wide + 5), y);
   }
 
-  number(w, exact) { return w === Infinity ? "masked" : w !== w ? "not a number" : (exact ? "" : "≈ ") + w.toFixed(exact ? 4 : 3); }
+  number(w, exact) { return w === Infinity ? "masked" : Number.isNaN(w) ? "not a number" : (exact ? "" : "≈ ") + w.toFixed(exact ? 4 : 3); }
   token(kind, i) { return `${kind} ${this.position(i)} '${this.labels(kind)[i]}'`; }
 
   words(query, key) { // "0.9731", or with a changed run "original 0.9731, changed 0.1200, difference −0.8531"
@@ -308,7 +308,7 @@ export const Detail = (Base) => class extends Base {
     const before = patterns.weight(0, l, h, query, key);
     if (!this.changed) return this.number(before, exact);
     const after = patterns.weight(1, l, h, query, key), d = patterns.difference(l, h, query, key);
-    const moved = d === Infinity || d !== d ? "" : ` (${d > 0 ? "+" : d < 0 ? "−" : "±"}${Math.abs(d).toFixed(exact ? 4 : 3)})`;
+    const moved = d === Infinity || Number.isNaN(d) ? "" : ` (${d > 0 ? "+" : d < 0 ? "−" : "±"}${Math.abs(d).toFixed(exact ? 4 : 3)})`;
     return `original ${this.number(before, exact)} · changed ${this.number(after, exact)}${moved}`;
   }
 

@@ -162,7 +162,7 @@ export const Overview = (Base) => class extends Base {
     };
     const [least, most] = {
       fixed: ["0", "1"], own: ["0", "the head’s largest"], log: ["0.0001", "1, logarithmic"],
-      rest: ["0", "the head’s largest without the first token"],
+      without_first_token: ["0", "the head’s largest without the first token"],
     }[this.scale];
     this.legend.replaceChildren(`weight ${least}`, bar(theme.sequential, 120), most);
     const hatch = element("canvas");
@@ -170,7 +170,7 @@ export const Overview = (Base) => class extends Base {
     hatch.style.width = "22px"; hatch.style.height = "12px";
     const at = hatch.getContext("2d");
     at.fillStyle = theme.hatch; at.fillRect(0, 0, hatch.width, hatch.height);
-    this.maskedLegend.replaceChildren(hatch, this.scale === "rest" ? "masked, or the first token" : "masked");
+    this.maskedLegend.replaceChildren(hatch, this.scale === "without_first_token" ? "masked, or the first token" : "masked");
     this.signedLegend.hidden = !this.moved;
     this.movedLegend.hidden = !this.changed;
     if (!this.changed) return;
@@ -207,7 +207,7 @@ export const Overview = (Base) => class extends Base {
       const known = focus && (byKey ? focus.key !== null : focus.query !== null);
       strip.nodes.forEach((chip, i) => {
         const w = !known ? -1 : byKey ? this.seen(run, l, h, i, focus.key) : this.seen(run, l, h, focus.query, i);
-        const code = w === Infinity ? -2 : w !== w ? -1 : w < 0 ? 0 : Math.round(shareOf(w, top, this.scale) * 200);
+        const code = w === Infinity ? -2 : Number.isNaN(w) ? -1 : w < 0 ? 0 : Math.round(shareOf(w, top, this.scale) * 200);
         const asQuery = focus && focus.query === i && (this.same || strip.kind === "query");
         const asKey = focus && focus.key === i && (this.same || strip.kind === "key") && !(asQuery && this.same);
         const state = code * 4 + (asQuery ? 1 : 0) + (asKey ? 2 : 0);

@@ -2,7 +2,7 @@
 
 import { LEVELS, MASKED, NAN, headerOf } from "../shared.js";
 
-const SCALES = ["fixed", "own", "log", "rest"]; // 0…1, up to the head's largest, logarithmic, up to the largest without the first token
+const SCALES = ["fixed", "own", "log", "without_first_token"]; // 0…1, up to the head's largest, logarithmic, up to the largest without the first token
 const DECADES = 4; // a logarithmic scale starts at 10^−DECADES
 
 // Map a weight to [0, 1] on a scale that ends at `top`.
@@ -101,17 +101,17 @@ export class Patterns {
   }
 
   // One head as codes on a scale that ends at `top`, at the best available resolution: {codes, rows, cols, pool}. On the scale
-  // "rest", the first key is left out as if it were masked.
+  // "without_first_token", the first key is left out as if it were masked.
   codes(run, layer, head, top, scale, coarse = false) {
     const it = this.layers[layer];
     if (!coarse && this.isExact(layer, head)) {
       const from = this.floats[run], codes = new Uint8Array(from.length), [rows, cols] = this.exactSize;
       for (let i = 0; i < from.length; i++) {
         const w = from[i];
-        codes[i] = w === Infinity ? MASKED : w !== w ? NAN : Math.round(LEVELS * shareOf(w, top, scale));
+        codes[i] = w === Infinity ? MASKED : Number.isNaN(w) ? NAN : Math.round(LEVELS * shareOf(w, top, scale));
       }
       // In pooled weights, the first column is the one that contains the first key.
-      if (scale === "rest") for (let r = 0; r < rows; r++) codes[r * cols] = MASKED;
+      if (scale === "without_first_token") for (let r = 0; r < rows; r++) codes[r * cols] = MASKED;
       return { codes, rows, cols, pool: this.exactPool };
     }
     const plane = this.plane(run, layer, head), codes = new Uint8Array(plane.length), table = new Uint8Array(256);
@@ -119,7 +119,7 @@ export class Patterns {
     for (let c = 0; c <= LEVELS; c++) table[c] = Math.round(LEVELS * shareOf((c / LEVELS) ** this.power * peak, top, scale));
     table[NAN] = NAN; table[MASKED] = MASKED;
     for (let i = 0; i < plane.length; i++) codes[i] = table[plane[i]];
-    if (scale === "rest") this.rest(run, layer, head).forEach((code, r) => { codes[r * it.cols] = table[code]; });
+    if (scale === "without_first_token") this.rest(run, layer, head).forEach((code, r) => { codes[r * it.cols] = table[code]; });
     return { codes, rows: it.rows, cols: it.cols, pool: it.pool };
   }
 
@@ -131,7 +131,7 @@ export class Patterns {
     for (let r = 0, i = 0; r < rows; r++) {
       for (let c = 0; c < cols; c++, i++) {
         const d = this.difference(layer, head, r * pool[0], c * pool[1]);
-        codes[i] = d === Infinity || (scale === "rest" && !c) ? MASKED : d !== d ? NAN
+        codes[i] = d === Infinity || (scale === "without_first_token" && !c) ? MASKED : Number.isNaN(d) ? NAN
           : Math.max(0, Math.min(LEVELS, Math.round(half + (d / (top || 1)) * half)));
       }
     }
@@ -142,7 +142,7 @@ export class Patterns {
     const it = this.layers[layer], [tall, wide] = this.isExact(layer, head) ? this.exactPool : it.pool;
     let most = 0;
     for (let q = 0; q < it.queries; q += tall) {
-      for (let k = scale === "rest" ? wide : 0; k < it.keys; k += wide) {
+      for (let k = scale === "without_first_token" ? wide : 0; k < it.keys; k += wide) {
         const d = Math.abs(this.difference(layer, head, q, k));
         if (d > most && d !== Infinity) most = d;
       }

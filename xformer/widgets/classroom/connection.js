@@ -11,11 +11,22 @@ const SOONEST = 250, LATEST = 1500; // milliseconds until the next attempt
 export const httpBase = (path = location.pathname) => path.replace(/\/(join|room)\/?.*$/, ""); // the base path of the app
 
 export class Connection {
+  wait = SOONEST;
+  isOver = false;
+  isReady = false;
+  /** @type {WebSocket} */ socket;
+  /** @type {string | undefined} */ reason; // of a refusal that follows
+
+  /** @param {string} path @param {(message: any) => void} take @param {(text: string, isOpen: boolean) => void} say */
   constructor(path, take, say) {
-    Object.assign(this, { path, take, say, wait: SOONEST, isOver: false, waiting: [] });
+    this.path = path;
+    this.take = take;
+    this.say = say;
     this.open();
-    addEventListener("online", (this.now = () => { if (this.socket?.readyState === WebSocket.CLOSED && !this.isOver) this.open(); }));
+    addEventListener("online", this.now);
   }
+
+  now = () => { if (this.socket.readyState === WebSocket.CLOSED && !this.isOver) this.open(); };
 
   open() {
     clearTimeout(this.timer);
@@ -24,7 +35,7 @@ export class Connection {
     socket.onmessage = ({ data }) => {
       if (!this.isReady) { this.isReady = true; this.say("", true); }
       const message = JSON.parse(data);
-      this.reason = message.type === "problem" ? message.text : undefined; // of a refusal that follows
+      this.reason = message.type === "problem" ? message.text : undefined;
       this.take(message);
     };
     socket.onclose = ({ code }) => {

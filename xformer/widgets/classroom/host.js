@@ -9,9 +9,13 @@ import { answers, result, total } from "./questions.js";
 const minutes = (seconds) => (seconds < 90 ? `${Math.round(seconds)} s` : `${Math.round(seconds / 60)} min`);
 
 export class HostView {
+  isShowingVotes = false;
+  students = new Map();
+  /** @type {any} */ data;
+  /** @type {any} */ message;
+
   constructor(parent) {
     this.root = parent.appendChild(element("div", "room ui host"));
-    this.isShowingVotes = false;
   }
 
   update(data) {
@@ -60,6 +64,7 @@ export class HostView {
   draw_question({ question }) {
     if (!question) return [];
     const { round, votes, truth, isRevealed } = question, now = votes[round] ?? {}, n = total(now);
+    /** @type {HTMLElement[]} */
     const parts = [
       element("p", "kicker", isRevealed ? "Result" : round > 1 ? "Second vote, after the discussion" : "Vote"),
       element("h2", "", question.text),

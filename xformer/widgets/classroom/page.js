@@ -2,5 +2,5 @@ import { place, written } from "../page.js";
 import { StudentPage } from "./student.js";
 
 const colours = JSON.parse(new TextDecoder().decode(written("colours")));
-const code = location.pathname.split("/").pop().replace(/[^a-z]/gi, "").toUpperCase();
-window.xformerRoom = new StudentPage(place("room"), code, colours);
+const code = (location.pathname.split("/").pop() ?? "").replace(/[^a-z]/gi, "").toUpperCase();
+Object.assign(window, { xformerRoom: new StudentPage(place("room"), code, colours) });

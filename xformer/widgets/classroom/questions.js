@@ -28,7 +28,16 @@ export const wordOf = (question, answer) => {
   return `query ${query} (${visible(question.queries[query])}) → key ${key} (${visible(question.keys[key])})`;
 };
 
+/**
+ * @typedef {object} Shown
+ * @property {(answer: string) => void} [choose]
+ * @property {string} [mine]
+ * @property {string[]} [truth]
+ * @property {Record<string, number>} [votes]
+ */
+
 // The answers of a question, as buttons if `choose(answer)` is given. `mine` is pressed, `truth` outlined, and `votes` are shown.
+/** @param {any} question @param {Shown} shown @returns {HTMLElement} */
 export function answers(question, { choose, mine, truth, votes }) {
   const draw = question.kind === "cell" ? map : votes ? bars : question.options.length > MANY ? list : row;
   return draw(question, { choose, mine, truth: new Set(truth ?? []), votes, n: total(votes) });
@@ -43,7 +52,7 @@ function map(question, { choose, mine, truth, votes, n }) {
     if (asked !== null && asked !== query) return;
     const line = body.insertRow();
     line.append(element("th", "", visible(word)));
-    keys.forEach((key, at) => {
+    keys.forEach((_, at) => {
       const answer = `${query}.${at}`, count = votes?.[answer] ?? 0, name = wordOf(question, answer);
       const cell = choose ? button("", () => choose(answer)) : element("div", "", votes && count ? percent(count, n) : "");
       cell.classList.add("cell");

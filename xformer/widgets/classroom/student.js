@@ -16,8 +16,29 @@ const MODELS = 3; // number of models kept in memory
 const OFFER_MS = 1000; // interval between states sent to the lecturer
 
 export class StudentPage {
+  isFollowing = true;
+  isApplying = 0; // above 0, a change of the page is not the student's
+  mayShow = false;
+  models = new Map();
+  votes = new Map();
+  tries = new Map();
+  /** @type {any} */ message;
+  /** @type {any} */ pending = null; // the answer that the server has not confirmed
+  /** @type {LivePage | null} */ page = null;
+  /** @type {AttentionView | null} */ view = null;
+  /** @type {string | null} */ opened = null;
+  nickname = element("input");
+  dot = element("span", "dot");
+  status = element("span", "status", "Connecting …");
+  follow = button("Explore on my own", () => this.setFollowing(!this.isFollowing), "follow");
+  card = element("section", "ui card");
+  note = element("p", "note");
+  stage = element("div", "stage");
+
   constructor(root, code, colours) {
-    Object.assign(this, { root, code, colours, isFollowing: true, isApplying: 0, models: new Map(), votes: new Map(), tries: new Map(), mayShow: false });
+    this.root = root;
+    this.code = code;
+    this.colours = colours;
     this.base = `${httpBase()}/room/${code}`;
     this.build();
     this.connection = new Connection(this.base, (message) => this.take(message), (text, isOpen) => this.say(text, isOpen));
@@ -26,13 +47,10 @@ export class StudentPage {
   build() {
     this.root.className = "room";
     const bar = element("header", "ui top");
-    this.dot = element("span", "dot");
-    this.status = element("span", "status", "Connecting …");
     this.status.setAttribute("role", "status");
-    this.follow = button("Explore on my own", () => this.setFollowing(!this.isFollowing), "follow");
     const me = element("details", "me"), box = element("div", "sheet");
     me.append(element("summary", "", "Me"), box);
-    const name = element("input");
+    const name = this.nickname;
     Object.assign(name, { maxLength: 24, placeholder: "A nickname", autocomplete: "off", value: sessionStorage.getItem("nickname") ?? "" });
     name.setAttribute("aria-label", "Nickname");
     name.onchange = () => { sessionStorage.setItem("nickname", name.value); this.connection.send({ type: "nickname", name: name.value }); };
@@ -43,12 +61,8 @@ export class StudentPage {
     const forget = button("Delete my data", () => this.connection.send({ type: "forget" }));
     box.append(name, element("p", "hint", "Only the lecturer sees it. No account, no other data; everything is deleted after a day."), consent, forget);
     bar.append(this.dot, element("strong", "code", `${this.code.slice(0, 3)} ${this.code.slice(3)}`), this.status, this.follow, me);
-    this.card = element("section", "ui card");
     this.card.setAttribute("aria-live", "polite");
-    this.note = element("p", "note");
-    this.stage = element("div", "stage");
     this.root.append(bar, this.card, this.note, this.stage);
-    this.nickname = name;
   }
 
   say(text, isOpen) {
@@ -56,11 +70,13 @@ export class StudentPage {
     this.problem = text;
     if (isOpen) {
       if (this.nickname.value) this.connection.send({ type: "nickname", name: this.nickname.value });
-      if (this.pending) this.connection.send(this.pending); // the answer that the server has not confirmed
+      if (this.pending) this.connection.send(this.pending);
       this.offer();
     }
     this.drawBar();
-    if (!isOpen && this.connection?.isOver) this.stage.replaceChildren(), this.card.replaceChildren(element("p", "big", text));
+    if (isOpen || !this.connection?.isOver) return;
+    this.stage.replaceChildren();
+    this.card.replaceChildren(element("p", "big", text));
   }
 
   drawBar() {
@@ -160,6 +176,7 @@ export class StudentPage {
   }
 
   apply(state) {
+    if (!this.page) return;
     this.isApplying += 1;
     this.page.show(whole(state, state.input ?? this.page.live.model.defaultInput), { isOther: true });
     this.isApplying -= 1;
@@ -202,10 +219,10 @@ export class StudentPage {
       if (!answer.ok) throw new Error(await answer.text());
       const lesson = await answer.json();
       await this.open(opened, () => this.live(`lesson:${name}`), lesson);
-      this.page.lesson.onCheck = (at, isSolved) => this.report(name, at, isSolved);
+      if (this.page) this.page.lesson.onCheck = (at, isSolved) => this.report(name, at, isSolved);
       this.lessonStep = null;
     }
-    if (this.lessonStep !== step) this.page.lesson.go(step);
+    if (this.lessonStep !== step) this.page?.lesson.go(step);
     this.lessonStep = step;
     this.drawBar();
   }
@@ -240,9 +257,9 @@ export class StudentPage {
     const question = this.message?.question;
     this.card.hidden = !question;
     if (!question) return;
-    const { id, round, truth, votes } = question, mine = this.votes.get(`${id}.${round}`), focused = this.card.contains(document.activeElement) && document.activeElement.dataset.answer;
+    const { id, round, truth, votes } = question, mine = this.votes.get(`${id}.${round}`), focused = /** @type {HTMLElement | null} */ (this.card.querySelector(":focus"))?.dataset.answer;
     const kicker = truth ? "Result" : round > 1 ? "Once more, after your discussion" : "Question";
-    const card = [element("p", "kicker", kicker), element("h2", "", question.text)];
+    const card = /** @type {HTMLElement[]} */ ([element("p", "kicker", kicker), element("h2", "", question.text)]);
     if (question.about) card.push(element("p", "about", question.about));
     if (!truth) {
       const waiting = this.pending ? "Sending …" : mine === undefined ? (question.kind === "cell" ? "Tap a cell." : "Choose an answer.") : "Your answer is in. You can change it until the result is revealed.";
@@ -258,6 +275,6 @@ export class StudentPage {
       if (question.shown?.model) card.push(element("p", "hint", "Below, the model runs in your page."));
     }
     this.card.replaceChildren(...card);
-    if (focused) this.card.querySelector(`[data-answer="${focused}"]`)?.focus();
+    if (focused) /** @type {HTMLElement | null} */ (this.card.querySelector(`[data-answer="${focused}"]`))?.focus();
   }
 }

@@ -2,6 +2,8 @@
 const SIDE = 8, FULL = 16, REACH = 1.15;
 
 export class Pad {
+  /** @type {(pixels: string) => void} */ send = () => {};
+
   constructor(parent) {
     this.root = parent.appendChild(Pad.element("div", "pad"));
     this.page = this.root.appendChild(Pad.element("div", "page"));

@@ -202,9 +202,9 @@ export class EmbeddingSum extends Animation {
   }
 
   // Select the row of a region, and complete the animation up to it.
-  click({ r }) {
-    const { from, takes } = this.clock.parts.findLast((part) => part.r === r);
-    this.clock.now = Math.max(this.clock.now, from + takes);
+  click(region) {
+    const { r } = region, last = this.clock.parts.findLast((part) => part.r === r);
+    if (last) this.clock.now = Math.max(this.clock.now, last.from + last.takes);
     this.chosen = r;
     this.pause();
   }

@@ -16,11 +16,11 @@ export function decode(config, example, run, most = Infinity) {
     const trace = run(example.stream, null), n = Math.min(most, config.image ? 1 : example.stream.length);
     return Array.from({ length: n }, (_, at) => step(at, trace, at, example.stream));
   }
-  const isPair = config.architecture === "encoder-decoder", steps = [];
-  if (isPair && config.start_token === null) throw new Error("This encoder-decoder has no start token, so there is nothing to begin an answer with.");
-  let read = isPair ? [config.start_token] : example.tokens;
+  const isEncoderDecoder = config.architecture === "encoder-decoder", steps = [];
+  if (isEncoderDecoder && config.start_token === null) throw new Error("This encoder-decoder has no start token, so there is nothing to begin an answer with.");
+  let read = isEncoderDecoder ? [config.start_token] : example.tokens;
   for (const limit = config.max_len - read.length + 1; steps.length < Math.min(most, limit);) {
-    const trace = isPair ? run(example.tokens, read) : run(read, null);
+    const trace = isEncoderDecoder ? run(example.tokens, read) : run(read, null);
     steps.push(step(steps.length, trace, read.length - 1, read));
     const { token } = steps.at(-1);
     if (token === config.end_token) break;

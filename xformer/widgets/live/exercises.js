@@ -40,7 +40,7 @@ const answer = (live, ids) => `“${ids.map((id) => live.model.labels[id]).join(
 const share = (value) => value.toFixed(2);
 const headTitle = (live, site, head) => {
   const layers = live.model.sites, at = layers.findIndex((one) => one.path === site);
-  const of = layers[at], where = of && of.title ? of.title : `layer ${at + 1}`;
+  const of = layers[at], where = of?.title ? of.title : `layer ${at + 1}`;
   return of && of.heads === 1 ? where : `${where}, head ${head + 1}`;
 };
 
@@ -129,14 +129,14 @@ const GOALS = {
     return done(`With ${plural(total, "change")} the answer becomes ${answer(live, after.predicted)}; right would be ${answer(live, after.right)}.`);
   },
 
-  wrong_input(exercise, state, live, not, done) {
+  wrong_input(_exercise, state, live, not, done) {
     const result = ran(state, live);
     if (result.right === null) return not("For this input there is no right answer to compare with.");
     if (allRight(result)) return not(`The model is right: ${answer(live, result.predicted)}.`);
     return done(`The model answers ${answer(live, result.predicted)}; right would be ${answer(live, result.right)}.`);
   },
 
-  right_input(exercise, state, live, not, done) {
+  right_input(_exercise, state, live, not, done) {
     const result = ran(state, live);
     if (result.right === null) return not("For this input there is no right answer to compare with.");
     if (allRight(result)) return done(`The model is right: ${answer(live, result.predicted)}.`);

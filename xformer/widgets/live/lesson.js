@@ -9,8 +9,22 @@ import { judged, outcome, ran, verdict, whole } from "./exercises.js";
 const VIEW = ["layer", "head", "query", "key", "tab"]; // parts of a state that do not change the result
 
 export class Lesson {
+  about = element("p", "lesson-about");
+  bar = element("div", "lesson-bar");
+  body = element("section", "lesson-body");
+  says = element("div", "lesson-says");
+  back = button("← Back", () => this.go(this.step - 1), "lesson-back");
+  progress = element("span", "lesson-progress");
+  next = button("Next →", () => this.go(this.step + 1), "lesson-next");
+  /** @type {HTMLElement} */ verdictLine; // of the exercise of this step
+  /** @type {((step: number, solved: boolean) => void) | null} */ onCheck = null; // in a classroom, reported to the lecturer
+
   constructor(parent, lesson, page, step = null) {
-    Object.assign(this, { parent, lesson, page, answers: new Map(), solved: new Set(), isAway: false });
+    this.parent = parent;
+    this.lesson = lesson;
+    this.page = page;
+    this.answers = new Map();
+    this.solved = new Set();
     const { live } = page;
     this.step = Math.min(Math.max(0, step ?? 0), lesson.steps.length - 1);
     this.titles = live.model.sites.map((site) => site.title);
@@ -25,22 +39,15 @@ export class Lesson {
 
   build() {
     const { lesson, parent } = this;
+    this.about.textContent = `${lesson.summary} About ${lesson.minutes} minutes.`;
     parent.setAttribute("aria-label", `Lesson: ${lesson.title}`);
-    this.heading = element("h1", "lesson-title", lesson.title);
-    this.about = element("p", "lesson-about", `${lesson.summary} About ${lesson.minutes} minutes.`);
-    this.bar = element("div", "lesson-bar");
     this.bar.setAttribute("aria-hidden", "true");
-    this.body = element("section", "lesson-body");
     this.body.tabIndex = -1;
-    this.says = element("div", "lesson-says");
     this.says.setAttribute("aria-live", "polite");
-    this.back = button("← Back", () => this.go(this.step - 1), "lesson-back");
-    this.progress = element("span", "lesson-progress");
-    this.next = button("Next →", () => this.go(this.step + 1), "lesson-next");
     const steps = element("nav", "lesson-steps");
     steps.setAttribute("aria-label", "Steps of the lesson");
     steps.append(this.back, this.progress, this.next);
-    parent.replaceChildren(this.heading, this.about, this.bar, this.body, this.says, steps);
+    parent.replaceChildren(element("h1", "lesson-title", lesson.title), this.about, this.bar, this.body, this.says, steps);
     addEventListener("keydown", (event) => {
       const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key], at = document.activeElement;
       const isElsewhere = at && at !== document.body && !parent.contains(at);
@@ -77,7 +84,6 @@ export class Lesson {
     this.says.replaceChildren();
     this.body.replaceChildren(element("h2", "", this.current.title));
     this.body.setAttribute("aria-label", `Step ${step + 1} of ${total}: ${this.current.title}`);
-    this.verdictLine = this.cells = null;
     for (const part of this.current.parts) this[`draw_${part.kind}`](part);
     this.begin(keepsState);
   }
@@ -140,7 +146,7 @@ export class Lesson {
     box.append(options);
     if (asked.ask === "token") this.drawTokens(asked, options, given);
     else this.optionsOf(asked).forEach((words, at) => {
-      const node = button(words, () => this.guess(asked, at));
+      const node = button(words, () => this.guess(at));
       node.disabled = given !== undefined;
       node.setAttribute("aria-pressed", String(given === at));
       options.append(node);
@@ -160,22 +166,22 @@ export class Lesson {
     const choose = element("select"), { labels } = this.page.live.model;
     choose.setAttribute("aria-label", asked.question);
     choose.append(new Option("choose a token", ""));
-    labels.forEach((label, id) => { if (!["pad", "start"].includes(label)) choose.append(new Option(label === " " ? "space" : label, id)); });
+    labels.forEach((label, id) => { if (!["pad", "start"].includes(label)) choose.append(new Option(label === " " ? "space" : label, String(id))); });
     choose.value = given ?? "";
     choose.disabled = given !== undefined;
-    choose.onchange = () => { if (choose.value !== "") this.guess(asked, Number(choose.value)); };
+    choose.onchange = () => { if (choose.value !== "") this.guess(Number(choose.value)); };
     options.append(choose);
   }
 
   guessedCell({ query, key, layer, head }) { // a click on the map before the reveal
     const asked = this.part("predict");
-    if (!asked || asked.ask !== "cell" || this.answers.has(this.step)) return;
+    if (asked?.ask !== "cell" || this.answers.has(this.step)) return;
     const isThere = query === asked.query && layer === this.layerOf(asked.site) && head === asked.head;
-    if (isThere) this.guess(asked, key);
+    if (isThere) this.guess(key);
     else this.says.replaceChildren(element("p", "", `The question is about query ${asked.query} of ${this.titles[this.layerOf(asked.site)]}, head ${asked.head + 1}.`));
   }
 
-  guess(asked, value) {
+  guess(value) {
     this.answers.set(this.step, value);
     this.draw();
     this.body.querySelector(".lesson-outcome")?.scrollIntoView({ block: "nearest" });
@@ -184,11 +190,11 @@ export class Lesson {
   reveal(asked, given, box) { // the guess and what the model does
     const full = { ...asked, input: this.lesson.input };
     const { right, sentence, truth, row } = judged(full, given, this.page.live);
-    const outcome = element("div", `lesson-outcome ${right ? "right" : "wrong"}`);
-    outcome.append(element("p", "lesson-sentence", sentence));
+    const result = element("div", `lesson-outcome ${right ? "right" : "wrong"}`);
+    result.append(element("p", "lesson-sentence", sentence));
     const why = element("div", "lesson-text");
     why.innerHTML = asked.reveal; // trusted, as above
-    outcome.append(why, button("Answer again", () => { this.answers.delete(this.step); this.draw(); }, "lesson-again"));
+    result.append(why, button("Answer again", () => { this.answers.delete(this.step); this.draw(); }, "lesson-again"));
     const buttons = [...box.querySelectorAll(".lesson-options button")];
     buttons.forEach((node, at) => {
       node.classList.toggle("is-truth", at === truth);
@@ -196,7 +202,7 @@ export class Lesson {
       if (row) node.style.setProperty("--weight", row[at].toFixed(3));
       if (row) node.append(element("span", "lesson-weight", row[at].toFixed(2)));
     });
-    box.append(outcome);
+    box.append(result);
     queueMicrotask(() => this.says.replaceChildren(element("p", "quiet", sentence)));
   }
 
@@ -218,7 +224,7 @@ export class Lesson {
     const { solved, sentence } = verdict({ ...exercise, input: this.lesson.input }, state, this.page.live);
     this.verdictLine.textContent = `${solved ? "Solved. " : "Not yet. "}${sentence}`;
     this.verdictLine.classList.toggle("solved", solved);
-    this.onCheck?.(this.step, solved); // in a classroom, reported to the lecturer
+    this.onCheck?.(this.step, solved);
     if (!solved || this.solved.has(this.step)) return;
     this.solved.add(this.step);
     this.bar.children[this.step].classList.add("done");
@@ -226,6 +232,6 @@ export class Lesson {
 
   changed(state) { // check after every change of the page
     const exercise = this.part("exercise");
-    if (exercise && this.verdictLine) this.check(exercise, state);
+    if (exercise) this.check(exercise, state);
   }
 }

@@ -21,7 +21,7 @@ export async function openModel(bytes) { // -> a promise of the ModelFile
   return new ModelFile(header, new Uint8Array(await new Response(inflated).arrayBuffer()));
 }
 
-class ModelFile {
+export class ModelFile {
   constructor(header, body) {
     this.header = header;
     this.body = body;
@@ -31,7 +31,12 @@ class ModelFile {
 
   get steps() { return this.header.snapshots.length > 1 ? this.header.snapshots.map((one) => one.step) : []; }
 
-  weights(step = null) { // -> Map(name -> tensor) at a training step; null: the trained weights
+  /**
+   * The weights at a training step; null for the trained ones.
+   * @param {number | null} step
+   * @returns {import("./tensors.js").Tensors}
+   */
+  weights(step = null) {
     const snapshots = this.header.snapshots, found = step === null ? snapshots.at(-1) : snapshots.find((one) => one.step === step);
     if (!found) throw new Error(`This page has the training steps ${this.steps.join(", ") || "of the trained model alone"}, got ${step}.`);
     if (!this.kept.has(found.at)) {

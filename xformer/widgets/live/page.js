@@ -10,4 +10,4 @@ const page = new LivePage(place("live"), live, {
   colours: json("colours"), state: json("state") ?? {},
   lesson: lesson && ((parent, shown, step) => new Lesson(parent, lesson, shown, step)),
 });
-window.xformerLive = Object.assign(live, { page });
+Object.assign(window, { xformerLive: Object.assign(live, { page }) });

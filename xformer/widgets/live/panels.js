@@ -1,6 +1,6 @@
 // Three panels of a live page: feed-forward activations, the logit lens, and step-by-step decoding.
 
-import { button, element, ink, palette, theme } from "../shared.js";
+import { button, element, ink, palette, pen, theme } from "../shared.js";
 import { visible } from "./pictures.js";
 import { argmax, softmax, tensor } from "./tensors.js";
 
@@ -18,8 +18,8 @@ function scale(root, stops) { // a value from 0 to 1 -> [r, g, b]
 
 export function menu(name, words, take, chosen = 0) {
   const label = element("label", "choice", `${name} `), select = element("select");
-  words.forEach((word, at) => select.append(new Option(word, at)));
-  select.value = chosen;
+  words.forEach((word, at) => { select.append(new Option(word, String(at))); });
+  select.value = String(chosen);
   select.onchange = () => take(Number(select.value));
   label.append(select);
   return label;
@@ -27,12 +27,17 @@ export function menu(name, words, take, chosen = 0) {
 
 // The activation of every neuron of a layer at every token, after the nonlinearity.
 export class Activations {
+  /** @type {number[]} */ shape;
+  /** @type {Float32Array} */ data;
+  /** @type {string[]} */ words;
+
   constructor(parent, page) {
-    Object.assign(this, { page, layer: 0, row: null });
+    this.page = page;
+    this.layer = 0;
+    this.row = /** @type {number | null} */ (null);
     this.names = [...page.result.trace.keys()].filter((name) => name.endsWith(".ffn.post"));
     this.root = parent.appendChild(element("div", "activations"));
-    if (!this.names.length) return void this.root.append(element("p", "", "This model has no feed-forward layers."));
-    const title = (name) => { const [stack, layer] = name.split("."); return page.live.model.isPair ? `${stack} ${Number(layer) + 1}` : `layer ${Number(layer) + 1}`; };
+    const title = (name) => { const [stack, layer] = name.split("."); return page.live.model.isEncoderDecoder ? `${stack} ${Number(layer) + 1}` : `layer ${Number(layer) + 1}`; };
     const layers = menu("Layer", this.names.map(title), (at) => { this.layer = at; this.row = null; this.update(); });
     this.says = element("p", "finding");
     this.canvas = element("canvas");
@@ -49,13 +54,16 @@ export class Activations {
       this.row = Math.max(0, Math.min(this.shape[0] - 1, (this.row ?? -by) + by));
       this.update();
     };
-    this.root.append(layers, this.says, this.canvas, this.told, this.list);
+    if (!this.names.length) this.root.append(element("p", "", "This model has no feed-forward layers."));
+    else this.root.append(layers, this.says, this.canvas, this.told, this.list);
   }
 
   update() {
     if (!this.names.length) return;
     const { page, canvas } = this, name = this.names[this.layer], { shape: [, n, width], data } = page.result.trace.get(name);
-    Object.assign(this, { shape: [n, width], data, words: page.tokens(name.split(".")[0]) });
+    this.shape = [n, width];
+    this.data = data;
+    this.words = page.tokens(name.split(".")[0]);
     if (this.row !== null && this.row >= n) this.row = null;
     let active = 0, most = 0;
     const used = new Uint8Array(width);
@@ -69,9 +77,9 @@ export class Activations {
     [canvas.width, canvas.height] = [width, n];
     Object.assign(canvas.style, { width: "100%", height: `${n * cell}px`, imageRendering: "pixelated" });
     canvas.setAttribute("aria-label", `Activations: ${n} tokens in rows, ${width} neurons in columns. Arrow up and down choose a token.`);
-    const picture = canvas.getContext("2d").createImageData(width, n);
+    const context = pen(canvas), picture = context.createImageData(width, n);
     data.forEach((value, i) => picture.data.set([...colour(0.5 + value / (most || 1) / 2), 255], 4 * i));
-    canvas.getContext("2d").putImageData(picture, 0, 0);
+    context.putImageData(picture, 0, 0);
     const row = this.row ?? n - 1, order = Array.from({ length: width }, (_, at) => at).sort((a, b) => Math.abs(data[row * width + b]) - Math.abs(data[row * width + a]));
     this.told.textContent = `Strongest neurons at token ${row}, “${this.words[row]}” (click another row):`;
     this.list.replaceChildren(...order.slice(0, FEW).map((at) => element("li", "", `neuron ${at}: ${data[row * width + at].toFixed(3)}`)));
@@ -115,7 +123,7 @@ export class Layers {
       const line = body.insertRow();
       line.append(element("th", "", at ? `after layer ${at}` : "at the start"));
       cells.forEach(({ token, p }, column) => {
-        const cell = line.insertCell(), rgb = colour(p), isFinal = token === rows.at(-1)[column].token;
+        const cell = line.insertCell(), rgb = colour(p), isFinal = token === rows[rows.length - 1][column].token;
         cell.textContent = visible(model.labels[token]);
         cell.style.background = `rgb(${rgb.join(" ")})`;
         cell.style.color = ink(rgb);
@@ -123,7 +131,7 @@ export class Layers {
         cell.title = `${visible(model.labels[token])}: ${share(p)}`;
       });
     });
-    const decided = rows.at(-1).map((last, column) => rows.findIndex((_, at) => rows.slice(at).every((row) => row[column].token === last.token)));
+    const decided = rows[rows.length - 1].map((last, column) => rows.findIndex((_, at) => rows.slice(at).every((row) => row[column].token === last.token)));
     const asked = result.outputs.map((output) => decided[output]).filter((at) => at !== undefined), latest = Math.max(...asked);
     const isLast = latest === rows.length - 1, from = latest ? `after layer ${latest}` : "at the start";
     const finding = !asked.length ? "" : isLast ? "At least one answer is decided only in the last layer." : `All answers are decided ${from}: from there on, the likeliest token is the final one.`;
@@ -137,7 +145,8 @@ export class Layers {
 // The answer of a decoder, token by token.
 export class Decoding {
   constructor(parent, page) {
-    Object.assign(this, { page, at: 0 });
+    this.page = page;
+    this.at = 0;
     this.root = parent.appendChild(element("div", "decoding"));
     this.bar = element("div", "changes");
     this.back = button("‹", () => this.go(-1));

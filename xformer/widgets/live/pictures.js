@@ -28,7 +28,7 @@ export function exactHead({ trace }, path, head) { // -> Float32Array [query, ke
   return cells;
 }
 
-const codeOf = (weight, peak) => (weight === Infinity ? MASKED : weight !== weight ? NAN : Math.min(LEVELS, Math.round(LEVELS * Math.sqrt(Math.max(0, weight) / (peak || 1)))));
+const codeOf = (weight, peak) => (weight === Infinity ? MASKED : Number.isNaN(weight) ? NAN : Math.min(LEVELS, Math.round(LEVELS * Math.sqrt(Math.max(0, weight) / (peak || 1)))));
 
 function plane(cells, queries, keys) { // -> codes, their peak, the first column without the first key, and the peak without it
   let peak = 0, restPeak = 0;
@@ -55,7 +55,7 @@ function sizeOf({ trace }, path) { // the mean norm of each head's z over the qu
 }
 
 // `runs` are the original and, if there is one, the changed run; `labels(site, "query" | "key")` returns the tokens of a side.
-export function attentionBytes(runs, { sites, isPair }, labels, colours, chosen) {
+export function attentionBytes(runs, { sites }, labels, colours, chosen) {
   const names = [], known = new Map(), blocks = [], layers = [];
   const labelled = (site, side) => {
     const words = labels(site, side), stack = side === "key" && site.kind === "cross_attn" ? "encoder" : site.stack;
@@ -67,7 +67,7 @@ export function attentionBytes(runs, { sites, isPair }, labels, colours, chosen)
   sites.forEach((site, at) => {
     const { path } = site, [, heads, queries, keys] = runs[0].trace.get(`${path}.pattern`).shape;
     const layer = { name: path, title: site.title, heads, queries, keys, rows: queries, cols: keys, pool: [1, 1],
-      queryLabels: labelled(site, "query"), keyLabels: labelled(site, "key"), runs: [] };
+      queryLabels: labelled(site, "query"), keyLabels: labelled(site, "key"), runs: /** @type {object[]} */ ([]) };
     for (const run of runs) {
       const planes = Array.from({ length: heads }, (_, head) => plane(exactHead(run, path, head), queries, keys)), z = sizeOf(run, path);
       layer.runs.push({ offset, peaks: planes.map((one) => one.peak), restPeaks: planes.map((one) => one.restPeak), z,
@@ -109,7 +109,7 @@ export function attentionBytes(runs, { sites, isPair }, labels, colours, chosen)
 const MOST_TOKENS = 20, MOST_VALUES = 16, MOST_ANSWERS = 5;
 
 // The scene of one run: its tokens, vectors, patterns and answers.
-export function sceneBytes(run, { sites, isPair, continues }, tokens, answers, colours, edit) {
+export function sceneBytes(run, { sites, isEncoderDecoder, continues }, tokens, answers, colours, edit) {
   const blocks = [];
   let size = 0;
   const add = (array) => {
@@ -119,6 +119,7 @@ export function sceneBytes(run, { sites, isPair, continues }, tokens, answers, c
     size += padded.length;
     return at;
   };
+  /** @returns {[number, number]} */
   const windowOf = (n) => (n <= MOST_TOKENS ? [0, n] : continues ? [n - MOST_TOKENS, n] : [0, MOST_TOKENS]);
   const rows = (name, [from, to]) => { // the vectors of an activation at the shown tokens
     const value = run.trace.get(name);
@@ -134,7 +135,7 @@ export function sceneBytes(run, { sites, isPair, continues }, tokens, answers, c
   const share = (added, before) => added && before && Array.from({ length: added.data.length / added.width }, (_, r) =>
     Math.min(1e3, norm(added.data, r * added.width, added.width) / Math.max(1e-9, norm(before.data, r * before.width, before.width))));
   const stacks = [...new Set(sites.map((site) => site.stack))].map((name) => {
-    const words = tokens(name), shown = windowOf(words.length), prefix = isPair ? `${name}.` : "";
+    const words = tokens(name), shown = windowOf(words.length), prefix = isEncoderDecoder ? `${name}.` : "";
     const own = sites.map((site, at) => ({ ...site, at })).filter((site) => site.stack === name), columns = [];
     const entering = rows(`${name}.0.resid_pre`, shown), placed = rows(`${prefix}pos_embed`, shown);
     if (entering && placed) {
@@ -156,7 +157,7 @@ export function sceneBytes(run, { sites, isPair, continues }, tokens, answers, c
     });
     return { name, tokens: words.slice(...shown).map(visible), first: shown[0], n: words.length, columns, layers };
   });
-  const last = stacks.at(-1);
+  const last = stacks[stacks.length - 1];
   const listed = answers.filter(({ row }) => row === null || (row >= last.first && row < last.first + last.tokens.length))
     .map(({ row, said, answer, isRight }) => ({ row: row === null ? null : row - last.first, said: said.slice(0, MOST_ANSWERS), answer, is_right: isRight }));
   return joined("XSC1", { stacks, answers: listed, continues, edit, colours }, blocks);

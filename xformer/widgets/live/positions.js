@@ -86,20 +86,20 @@ function bucketing(causal) {
   const n = causal ? BUCKETS : BUCKETS / 2, least = starts(n);
   return (offset) => {
     const distance = causal ? Math.max(0, -offset) : Math.abs(offset), found = least.filter((start) => start <= distance).length;
-    return causal ? found : found + n * (offset > 0);
+    return causal ? found : found + (offset > 0 ? n : 0);
   };
 }
 
 const nothing = { actsOn: "nothing" };
 
 export const POSITIONS = {
-  sinusoidal: { actsOn: "stream", add: (config, tables, n) => sinusoidal(config, n) },
-  learned: { actsOn: "stream", add: (config, tables, n) => first(tables.table, n) }, // P[position]
-  mirror: { actsOn: "stream", add: (config, tables, n) => add(first(tables.from_start, n), last(tables.from_end, n)) }, // P[from the start] + Q[from the end]
+  sinusoidal: { actsOn: "stream", add: (config, _tables, n) => sinusoidal(config, n) },
+  learned: { actsOn: "stream", add: (_config, tables, n) => first(tables.table, n) }, // P[position]
+  mirror: { actsOn: "stream", add: (_config, tables, n) => add(first(tables.from_start, n), last(tables.from_end, n)) }, // P[from the start] + Q[from the end]
   rotary: { actsOn: "queries and keys", angles: rotaryAngles },
   alibi: { // score − mₕ · distance
     actsOn: "scores",
-    bias: (config, tables, n) => { const m = slopes(config.n_heads); return biasOf(config.n_heads, n, (head, query, key) => -m[head] * Math.abs(query - key)); },
+    bias: (config, _tables, n) => { const m = slopes(config.n_heads); return biasOf(config.n_heads, n, (head, query, key) => -m[head] * Math.abs(query - key)); },
   },
   t5: { // score + Bₕ[bucket(distance)]
     actsOn: "scores",

@@ -20,6 +20,19 @@ import { argmax, softmax, tensor } from "./tensors.js";
 import { BareInput, NONE, TaskInput } from "./tasks.js";
 import { attentionKinds, forward, stacksOf, unembed } from "./transformer.js";
 
+/**
+ * @typedef {object} Request
+ * @property {string | number[]} [input]
+ * @property {[number | string, number | string][] | Record<string, string>} [replace]
+ * @property {number[]} [tokens]
+ * @property {number[]} [target]
+ * @property {string | boolean[][]} [mask]
+ * @property {[string, number][]} [ablate]
+ * @property {[string, number | null, number, number][]} [cut]
+ * @property {boolean} [positions]
+ * @property {number | null} [step]
+ */
+
 const TEXT_STEPS = 40; // default number of tokens by which a text is continued
 const KINDS = { attn: "", self_attn: " · self", cross_attn: " · cross" };
 
@@ -34,11 +47,11 @@ class Live {
   constructor(file) {
     this.file = file;
     const { config, task, name, instruction, precision, difference, defaultInput, labels } = this.file.header;
-    const isPair = config.architecture === "encoder-decoder", sites = [];
+    const isEncoderDecoder = config.architecture === "encoder-decoder", sites = [];
     for (const stack of stacksOf(config)) {
       for (let layer = 0; layer < config.n_layers; layer++) {
         for (const kind of attentionKinds(config, stack)) {
-          const title = isPair ? `${stack} ${layer + 1}${KINDS[kind]}` : `layer ${layer + 1}`;
+          const title = isEncoderDecoder ? `${stack} ${layer + 1}${KINDS[kind]}` : `layer ${layer + 1}`;
           sites.push({ path: `${stack}.${layer}.${kind}`, title, kind, stack, layer, heads: config.n_heads });
         }
       }
@@ -46,7 +59,7 @@ class Live {
     this.input = task ? new TaskInput(this.imagesOf(task), config) : new BareInput(config);
     this.model = {
       name, instruction, config, task: task?.name ?? null, labels, typedLabels: task?.typedLabels ?? labels, steps: this.file.steps, precision, difference, defaultInput, sites,
-      isImage: config.image > 0, nImages: task?.images?.n ?? 0, isPair, continues: task?.name === "characters", canDropPositions: POSITIONS[config.positions].actsOn !== "nothing",
+      isImage: config.image > 0, nImages: task?.images?.n ?? 0, isEncoderDecoder, continues: task?.name === "characters", canDropPositions: POSITIONS[config.positions].actsOn !== "nothing",
     };
   }
 
@@ -60,15 +73,16 @@ class Live {
   parse(input) { return this.framed({ input }); }
   written(tokens) { return this.input.written(tokens); }
 
+  /** @param {Request} request */
   framed({ input = this.model.defaultInput, replace = [], tokens, target }) { // -> the example, with tokens replaced
     const { config } = this.model;
     let example = this.input.frame(this.input.read(input));
-    const typed = this.labelsOf(example.stream), pairs = (Array.isArray(replace) ? replace : Object.entries(replace)).map(([at, token]) => [Number(at), this.tokenOf(at, token)]);
+    const typed = this.labelsOf(example.stream), pairs = (Array.isArray(replace) ? replace : Object.entries(replace)).map(([at, token]) => ({ at: Number(at), id: this.tokenOf(at, token) }));
     if (pairs.length) {
-      const source = [...example.source], n = source.length - (config.image ? 1 : 0), beyond = pairs.filter(([at]) => at >= n);
-      for (const [at, token] of pairs) if (at < n) source[at] = token;
+      const source = [...example.source], n = source.length - (config.image ? 1 : 0), beyond = pairs.filter(({ at }) => at >= n);
+      for (const { at, id } of pairs) if (at < n) source[at] = id;
       example = this.input.frame(this.model.task ? source : [source, example.target]);
-      for (const [at, token] of beyond) if (at < example.stream.length) example.stream = example.stream.with(at, token);
+      for (const { at, id } of beyond) if (at < example.stream.length) example.stream = example.stream.with(at, id);
     }
     if (tokens) example = this.withTokens(example, Array.from(tokens, Number));
     if (target) example = { ...example, target: Array.from(target, Number), labels: example.labels.length === target.length ? example.labels : Array(target.length).fill(NONE) };
@@ -82,7 +96,7 @@ class Live {
     if (this.model.isImage) return { ...whole, tokens, labels: example.labels, hasAnswer: example.hasAnswer && tokens.every((ink, at) => ink === example.source[at]) };
     if (!this.model.task) return { ...this.input.frame([tokens, example.target]) };
     if (tokens.length !== example.stream.length) return { ...whole, tokens, labels: (example.target ?? tokens).map(() => NONE), hasAnswer: false };
-    const source = tokens.slice(0, n), { symbols } = this.input.task;
+    const source = tokens.slice(0, n), { symbols } = this.file.header.task;
     if (!source.every((token) => token >= 1 && token <= symbols)) return { ...whole, hasAnswer: false };
     return { ...whole, labels: this.input.frame(source).labels, source };
   }
@@ -119,6 +133,7 @@ class Live {
 
   // ── runs
 
+  /** @param {Request} request */
   changesOf({ mask = "trained", ablate = [], cut = [], positions = true }, isLenient = false) {
     const { sites, config, canDropPositions } = this.model, heads = new Map(sites.map((site) => [site.path, site.heads]));
     for (const [path, head] of [...ablate, ...cut]) {
@@ -143,6 +158,7 @@ class Live {
     };
   }
 
+  /** @param {Request} request */
   trace(request = {}) { // a run with all activations, under their names in a Python trace
     const { config, isImage } = this.model, example = this.framed(request), weights = this.file.weights(request.step ?? null);
     const trace = forward(config, weights, { tokens: example.stream, target: example.target }, this.changesOf(request));
@@ -160,6 +176,7 @@ class Live {
     };
   }
 
+  /** @param {Request} request */
   run(request = {}) { // as `trace`, with logits [output][vocab] and patterns { path: [head][query][key] } as arrays
     const result = this.trace(request);
     const patterns = Object.fromEntries(this.model.sites.map(({ path }) => [path, nested(result.trace.get(`${path}.pattern`), 1)]));
@@ -168,6 +185,7 @@ class Live {
 
   unembed(rows, step = null) { return unembed(this.model.config, this.file.weights(step), rows); }
 
+  /** @param {Request} request @param {number} [most] */
   decode(request = {}, most) { // greedy, token by token; cells outside the given mask are as trained
     const { config, continues } = this.model, example = this.framed(request), weights = this.file.weights(request.step ?? null);
     const changes = this.changesOf(request, true), run = (tokens, target) => forward(config, weights, { tokens, target }, changes);

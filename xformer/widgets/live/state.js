@@ -17,7 +17,8 @@ export const START = {
 const LISTS = ["drawn", "ablate", "cut"], COUNTS = ["step", "layer", "head", "query", "key"];
 const CHANGES = ["mask", "drawn", "ablate", "cut", "positions", "replace"];
 
-export function written(state, usual, lesson = null) { // -> the fragment, without default values
+/** The fragment, without default values. @param {any} state @param {any} usual @param {number | null} lesson */
+export function written(state, usual, lesson = null) {
   const pairs = new URLSearchParams();
   for (const [name, value] of Object.entries(state)) {
     if (JSON.stringify(value) === JSON.stringify(usual[name])) continue;

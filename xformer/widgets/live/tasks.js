@@ -14,8 +14,8 @@ const SPACE = "[\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029
 const spaces = (pattern, flags) => new RegExp(pattern.replaceAll("\\s", SPACE), flags);
 const strip = (text) => text.replace(spaces("^\\s+|\\s+$", "g"), "");
 
-class InputError extends Error {}
-const refuse = (sentence) => { throw new InputError(sentence); };
+/** @param {string} sentence @returns {never} */
+function refuse(sentence) { throw new Error(sentence); }
 
 function shown(word) { // typed text, shortened and made printable for a message
   const letters = Array.from(word), start = letters.slice(0, 20).map((letter) => (/[\p{C}\p{Z}]/u.test(letter) && letter !== " " ? "\ufffd" : letter)).join("");
@@ -54,7 +54,10 @@ function readSum(task, text) {
 function readBrackets(task, text) {
   const source = readCharacters(text, ["(", ")"], "brackets, ( or )", task.example).map((place) => 1 + place);
   let depth = 0, deepest = 0;
-  for (const token of source) deepest = Math.max(deepest, depth += token === OPEN ? 1 : -1);
+  for (const token of source) {
+    depth += token === OPEN ? 1 : -1;
+    deepest = Math.max(deepest, depth);
+  }
   if (deepest > task.max_len) refuse(`This model can say depths up to ${task.max_len}, and these brackets go down to ${deepest}; close some earlier.`);
   return source;
 }
@@ -87,12 +90,12 @@ const drawnImage = (task, pixels) => task.images.find((image) => isSame(image.sl
 
 const plain = {
   read: (task, text) => readNumbers(text, 1, task.symbols, task.example),
-  check: (task, source) => { if (!source.length) refuse("An example needs at least one number, got none; for example [3, 1, 2]."); },
+  check: (_task, source) => { if (!source.length) refuse("An example needs at least one number, got none; for example [3, 1, 2]."); },
   size: (source) => source.length,
 };
 export const TASKS = {
-  reverse: { ...plain, answer: (source) => source.toReversed() },
-  sort: { ...plain, answer: (source) => source.toSorted((a, b) => a - b) },
+  reverse: { ...plain, answer: (source) => [...source].reverse() },
+  sort: { ...plain, answer: (source) => [...source].sort((a, b) => a - b) },
   copy: { ...plain, answer: (source) => source },
   "copy-twice": { ...plain, answer: (source) => [...source, ...source] },
   induction: { ...plain, answer: (source) => source },
@@ -136,7 +139,7 @@ export const TASKS = {
   },
   digits: {
     read: readImage, size: () => 8,
-    check: (task, source) => {
+    check: (_task, source) => {
       if (source.length !== 65 || !source.slice(0, -1).every((ink) => Number.isInteger(ink) && ink >= 0 && ink <= MAX_INK)) {
         refuse(`An image has 64 pixels from 0 to ${MAX_INK}, and then the digit that it is, got ${source.length} numbers; for example [0] * 64 + [7].`);
       }
@@ -149,7 +152,9 @@ export const TASKS = {
 
 export class TaskInput {
   constructor(task, config) {
-    Object.assign(this, { task, config, kind: TASKS[task.name] });
+    this.task = task;
+    this.config = config;
+    this.kind = TASKS[task.name];
   }
 
   read(input) { // a text, or the pixels of an image -> a source
@@ -196,11 +201,11 @@ export class BareInput {
   constructor(config) { this.config = config; }
 
   read(input) {
-    const isPair = this.config.architecture === "encoder-decoder";
-    if (typeof input !== "string") return this.config.image || !isPair ? [Array.from(input), null] : input.map((side) => Array.from(side));
-    const at = input.indexOf(">"), [source, target] = isPair && at >= 0 ? [input.slice(0, at), input.slice(at + 1)] : [input, ""];
-    if (isPair && !strip(target)) refuse("An encoder-decoder reads two sequences, written like '3 7 12 > 1 12 7', got one.");
-    return [this.numbers(source), isPair ? this.numbers(target) : null];
+    const isEncoderDecoder = this.config.architecture === "encoder-decoder";
+    if (typeof input !== "string") return this.config.image || !isEncoderDecoder ? [Array.from(input), null] : input.map((side) => Array.from(side));
+    const at = input.indexOf(">"), [source, target] = isEncoderDecoder && at >= 0 ? [input.slice(0, at), input.slice(at + 1)] : [input, ""];
+    if (isEncoderDecoder && !strip(target)) refuse("An encoder-decoder reads two sequences, written like '3 7 12 > 1 12 7', got one.");
+    return [this.numbers(source), isEncoderDecoder ? this.numbers(target) : null];
   }
 
   numbers(text) {
@@ -213,6 +218,7 @@ export class BareInput {
     return numbers;
   }
 
+  /** @param {any[]} sides the tokens of the source, and of the target or null */
   frame([source, target]) {
     const n = this.config.image ? 1 + (this.config.image / this.config.patch) ** 2 : (target ?? source).length;
     return { source, answer: [], tokens: source, stream: source, target, labels: Array(n).fill(NONE), hasAnswer: false };

@@ -32,20 +32,24 @@ export const ACTIVATIONS = {
 };
 
 export const MASKS = { // whether a query may attend to a key, apart from causality
-  full: () => true,
+  full: (_config, _query, _key) => true,
   sliding_window: (config, query, key) => Math.abs(query - key) < config.window,
 };
 
-const isPair = (config) => config.architecture === "encoder-decoder";
+const isEncoderDecoder = (config) => config.architecture === "encoder-decoder";
 const isCausal = (config, stack) => stack === "decoder" || (config.architecture === "encoder" && config.causal);
 
 // The attention and feed-forward layers of a stack's block, in the order of the stream.
-export const attentionKinds = (config, stack) => (isPair(config) && stack === "decoder" ? ["self_attn", "cross_attn"] : ["attn"]);
-export const stacksOf = (config) => (isPair(config) ? ["encoder", "decoder"] : [config.architecture]);
+export const attentionKinds = (config, stack) => (isEncoderDecoder(config) && stack === "decoder" ? ["self_attn", "cross_attn"] : ["attn"]);
+export const stacksOf = (config) => (isEncoderDecoder(config) ? ["encoder", "decoder"] : [config.architecture]);
 
 class Run { // one forward pass, with weights by name and its trace
   constructor(config, weights, changes) {
-    Object.assign(this, { config, weights, changes, trace: new Map() });
+    this.config = config;
+    /** @type {import("./tensors.js").Tensors} */
+    this.weights = weights;
+    this.changes = changes;
+    this.trace = /** @type {import("./tensors.js").Tensors} */ (new Map());
   }
 
   keep(name, value, shape) {
@@ -78,7 +82,7 @@ class Run { // one forward pass, with weights by name and its trace
 
   // One stack: positions, n_layers blocks, the final norm.
   stack(stack, embed, memory) {
-    const { config, changes } = this, n = embed.shape[0], prefix = isPair(config) ? `${stack}.` : "", kind = POSITIONS[config.positions];
+    const { config, changes } = this, n = embed.shape[0], prefix = isEncoderDecoder(config) ? `${stack}.` : "", kind = POSITIONS[config.positions];
     const tables = {};
     for (const [name, value] of this.weights) if (name.startsWith(`${stack}.positions.table.`)) tables[name.split(".").at(-1)] = value;
     const off = (value) => (changes.positions ? value : zeros(value.shape));
@@ -130,7 +134,9 @@ class Run { // one forward pass, with weights by name and its trace
       k = turn(k, own.angles);
     }
     // share      K, V of a group for each of its query heads
-    q = keep("q", q), k = keep("k", shared(k, n_heads)), v = keep("v", shared(v, n_heads));
+    q = keep("q", q);
+    k = keep("k", shared(k, n_heads));
+    v = keep("v", shared(v, n_heads));
     // score      S = Q Kᵀ / √d_head        (+ bias of the positions)
     let scores = this.scores(q, k, Math.sqrt(d_head));
     if (own?.bias) scores = add(scores, keep("pos_bias", own.bias));
@@ -222,7 +228,7 @@ function shared(x, heads) { // [kv_head, pos, width] -> [head, pos, width]
 
 export function forward(config, weights, { tokens, target }, changes) { // -> the trace
   const run = new Run(config, weights, changes);
-  const read = (stack) => (config.image ? run.embedPatches(tokens) : run.embed(stack === "encoder" && isPair(config) && !config.tied_source ? "source_embedding" : "embedding", stack === "decoder" && isPair(config) ? target : tokens));
+  const read = (stack) => (config.image ? run.embedPatches(tokens) : run.embed(stack === "encoder" && isEncoderDecoder(config) && !config.tied_source ? "source_embedding" : "embedding", stack === "decoder" && isEncoderDecoder(config) ? target : tokens));
   let x = null;
   for (const stack of stacksOf(config)) x = run.stack(stack, read(stack), x);
   run.keep("logits", run.logits(x));

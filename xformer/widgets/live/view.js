@@ -18,8 +18,47 @@ const MASKS = { trained: "as trained", causal: "causal", full: "full", drawn: "d
 const MOST_CELLS = 24; // largest side of a mask that is drawn by hand
 
 export class LivePage {
+  changes = []; // called with the state and the result after every change
+  cells = []; // called with the cell that is clicked
+  order = 0;
+  life = new AbortController();
+  /** @type {any} */ result; // the shown run, and the one without changes of the model
+  /** @type {any} */ original;
+  /** @type {any} */ request;
+  originalKey = "";
+  /** @type {any[]} */ runs;
+  /** @type {(layer: number, head: number) => Uint8Array<ArrayBuffer>} */ exact;
+  /** @type {AttentionView | null} */ view = null;
+  /** @type {Scene | null} */ scene = null;
+  /** @type {Matrices | null} */ matrices = null;
+  /** @type {Record<string, { tab: HTMLElement, panel: HTMLElement }>} */ panels = {};
+  /** @type {ReturnType<typeof setInterval> | null} */ playing = null;
+
+  field = element("input");
+  mask = element("select");
+  positions = element("input");
+  range = element("input");
+  aside = element("aside", "lesson");
+  main = element("main");
+  asks = element("div", "asks");
+  problem = element("p", "problem");
+  strip = element("div", "tokens");
+  answers = element("div", "answers");
+  controls = element("div", "changes");
+  maskEditor = element("div", "mask");
+  tabs = element("div", "tabs");
+  foot = element("p", "foot");
+  ablate = button("Ablate this head", () => this.toggle("ablate", this.headName));
+  cut = button("Cut a connection", () => this.toggle("cut", this.cellName));
+  reset = button("Undo all changes", () => this.show(unchanged(this.state)));
+  play = button("Play the training", () => this.playTraining());
+  stepSays = element("output");
+
   constructor(root, live, { colours, lesson, state: first = {} }) {
-    Object.assign(this, { root, live, colours, hasLesson: Boolean(lesson), changes: [], cells: [], order: 0, life: new AbortController() });
+    this.root = root;
+    this.live = live;
+    this.colours = colours;
+    this.hasLesson = Boolean(lesson);
     const { model } = live;
     this.usual = { ...START, input: model.defaultInput, ...sharpest(model, this.originalOf({ ...START, input: model.defaultInput })), ...first };
     const { state, lesson: step } = read(location.hash, this.usual);
@@ -38,26 +77,16 @@ export class LivePage {
   build() {
     const { model } = this.live, root = this.root;
     root.className = "live";
-    this.aside = element("aside", "lesson");
-    this.main = element("main");
     root.append(this.aside, this.main);
 
     const title = element("header", "title");
     title.append(element(this.hasLesson ? "h2" : "h1", "", this.hasLesson ? model.name : document.title), element("p", "", model.instruction));
-    this.asks = element("div", "asks");
     if (model.isImage) this.buildPad();
     else this.buildField();
-    this.problem = element("p", "problem");
     this.problem.setAttribute("role", "alert");
-    this.strip = element("div", "tokens");
-    this.answers = element("div", "answers");
-    this.controls = element("div", "changes");
     this.buildControls();
-    this.maskEditor = element("div", "mask");
 
-    this.tabs = element("div", "tabs");
     this.tabs.setAttribute("role", "tablist");
-    this.panels = {};
     const titles = Object.entries(TABS).filter(([name]) => name !== "decode" || model.config.architecture !== "encoder");
     const panels = element("div", "panels");
     for (const [name, title] of titles) {
@@ -80,12 +109,12 @@ export class LivePage {
       this.panels[next].tab.focus();
     });
     const exact = model.precision === "float16" ? `rounded to float16 (no logit or weight moves by more than ${model.difference.toExponential(0)} on the first input)` : model.precision;
-    this.foot = element("p", "foot", `The model runs in this page, with its weights as ${exact}. Nothing is sent anywhere.`);
+    this.foot.textContent = `The model runs in this page, with its weights as ${exact}. Nothing is sent anywhere.`;
     this.main.append(title, this.asks, this.problem, this.strip, this.answers, this.controls, this.maskEditor, this.tabs, panels, this.foot);
   }
 
   buildField() {
-    const label = element("label", "field"), field = (this.field = element("input"));
+    const label = element("label", "field"), { field } = this;
     label.append(element("span", "", "Input"), field);
     Object.assign(field, { autocomplete: "off", spellcheck: false });
     field.addEventListener("input", () => this.show({ input: field.value, replace: {}, query: null, key: null }));
@@ -103,26 +132,21 @@ export class LivePage {
 
   buildControls() {
     const { model } = this.live;
-    const mask = element("label", "choice", "Mask "), select = (this.mask = element("select"));
+    const mask = element("label", "choice", "Mask "), select = this.mask;
     for (const [value, text] of Object.entries(MASKS)) select.append(new Option(text, value));
     select.onchange = () => this.show({ mask: select.value, drawn: select.value === "drawn" ? this.state.drawn : [] });
     mask.append(select);
-    const positions = element("label", "choice"), box = (this.positions = element("input"));
+    const positions = element("label", "choice"), box = this.positions;
     box.type = "checkbox";
     box.onchange = () => this.show({ positions: box.checked });
     positions.append(box, " positions");
-    this.ablate = button("Ablate this head", () => this.toggle("ablate", this.headName));
-    this.cut = button("Cut a connection", () => this.toggle("cut", this.cellName));
-    this.reset = button("Undo all changes", () => this.show(unchanged(this.state)));
     this.controls.append(mask, positions, this.ablate, this.cut, this.reset);
     positions.hidden = !model.canDropPositions;
     if (!model.steps.length) return;
-    const line = element("div", "timeline"), range = (this.range = element("input"));
+    const line = element("div", "timeline"), { range } = this;
     Object.assign(range, { type: "range", min: 0, max: model.steps.length - 1, step: 1 });
     range.setAttribute("aria-label", "Step of the training");
     range.oninput = () => this.stepTo(Number(range.value));
-    this.play = button("Play the training", () => this.playTraining());
-    this.stepSays = element("output");
     line.append(this.play, range, this.stepSays);
     this.controls.append(line);
   }
@@ -142,17 +166,23 @@ export class LivePage {
   stepTo(at) { const { steps } = this.live.model; this.show({ step: at === steps.length - 1 ? null : steps[at] }); }
 
   playTraining() {
-    if (this.playing) { clearInterval(this.playing); this.playing = null; return this.drawControls(); }
+    if (this.playing) return this.stopTraining();
     const last = this.live.model.steps.length - 1;
     let at = Number(this.range.value) === last ? 0 : Number(this.range.value);
     this.playing = setInterval(() => {
       this.stepTo(at);
-      if (at++ === last) { clearInterval(this.playing); this.playing = null; this.drawControls(); }
+      if (at++ === last) this.stopTraining();
     }, 180);
   }
 
+  stopTraining() {
+    clearInterval(this.playing ?? undefined);
+    this.playing = null;
+    this.drawControls();
+  }
+
   destroy() { // before another model replaces this one
-    clearInterval(this.playing);
+    clearInterval(this.playing ?? undefined);
     this.life.abort();
     this.view?.destroy();
     this.root.replaceChildren();
@@ -199,7 +229,7 @@ export class LivePage {
 
   originalOf(state) { // the run without changes of the model, cached per input and step
     const request = requestOf(bare(state), this.live.model), key = JSON.stringify(request);
-    if (key !== this.originalKey) Object.assign(this, { original: this.live.trace(request), originalKey: key });
+    if (key !== this.originalKey) [this.original, this.originalKey] = [this.live.trace(request), key];
     return this.original;
   }
 
@@ -290,9 +320,9 @@ export class LivePage {
     const n = state.ablate.length + state.cut.length + Object.keys(state.replace).length + Number(state.mask !== "trained") + Number(!state.positions);
     this.reset.disabled = !n;
     this.reset.textContent = n > 1 ? `Undo ${n} changes` : "Undo";
-    if (!this.range) return;
+    if (!model.steps.length) return;
     const at = state.step === null ? model.steps.length - 1 : model.steps.indexOf(state.step);
-    this.range.value = at;
+    this.range.value = String(at);
     this.range.setAttribute("aria-valuetext", `step ${model.steps[at]}`);
     this.stepSays.textContent = `step ${model.steps[at]?.toLocaleString("en")} of ${model.steps.at(-1).toLocaleString("en")}`;
     this.play.textContent = this.playing ? "Pause" : "Play the training";
@@ -319,11 +349,11 @@ export class LivePage {
   draw_attention(panel) {
     if (this.isHidden) return this.drawBlank(panel);
     if (!this.view) {
-      this.view = new AttentionView(panel);
-      this.view.send = (choice) => {
+      const view = (this.view = new AttentionView(panel));
+      view.send = (choice) => {
         const { layer, head, query, key } = choice;
         const cell = { layer, head, query, key: key ?? null };
-        this.view.updateHead(this.exact(layer, head));
+        view.updateHead(this.exact(layer, head));
         if (query !== null && cell.key !== null) for (const call of this.cells) call(cell);
         this.state = { ...this.state, ...cell };
         this.drawControls();

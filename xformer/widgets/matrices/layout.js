@@ -51,7 +51,13 @@ export function termsOf(find, matrix, r, c) {
   return { terms, sum, divide };
 }
 
-// The acts that compute a row: the cells of a product (the `slow` one in detail), or a whole row of a softmax or weighted sum.
+/** @typedef {{ matrix: any, r: number, c: number | null, seconds: number }} Act */
+
+/**
+ * The acts that compute a row: the cells of a product (the `slow` one in detail), or a whole row of a softmax or weighted sum.
+ * @param {any[]} matrices @param {number} row @param {number} slow
+ * @returns {Act[]}
+ */
 export function actsOf(matrices, row, slow) {
   const acts = [];
   for (const matrix of matrices) {

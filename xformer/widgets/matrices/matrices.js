@@ -44,16 +44,27 @@ function lookOf(root, colours) {
 }
 
 export class Matrices {
+  /** @type {any} */ data;
+  /** @type {{ name: string, r: number, c: number }} */ at; // the selected number; c is −1 for the word of a row
+  /** @type {any} */ place = null; // the layout, once drawn
+  /** @type {ReturnType<typeof lookOf>} */ look;
+  /** @type {Element} */ frames;
+  /** @type {Map<string, Element>} */ cells = new Map();
+  /** @type {import("./layout.js").Act[]} */ acts = [];
+  /** @type {(change: object) => void} */ send = () => {};
+  now = 0; // seconds
+  frame = 0; // the requested animation frame
+  isPlaying = false;
+  matrix = (/** @type {string} */ name) => this.data.matrices.find((one) => one.name === name);
+
   constructor(parent) {
     this.root = element("div", "matrices");
     this.root.innerHTML = FRAME; // trusted, without user input
     parent.append(this.root);
+    /** @type {(name: string) => any} */
     this.find = (name) => this.root.querySelector(name);
     this.svg = this.find("svg");
     this.isQuiet = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    this.acts = [];
-    this.now = 0;
-    this.send = () => {};
     this.find(".play").onclick = () => (this.isPlaying ? this.stop() : this.playRow());
     this.find(".back").onclick = () => this.step(-1);
     this.find(".next").onclick = () => this.step(1);
@@ -73,7 +84,6 @@ export class Matrices {
       this.text = text;
       this.data = data;
       this.stop();
-      this.matrix = (name) => data.matrices.find((one) => one.name === name);
       const last = data.matrices.findLast((one) => one.drawn && one.made);
       const at = this.at && this.matrix(this.at.name);
       const isInside = at?.drawn && this.at.r < at.rows.length && this.at.c < at.columns.length && data.step === this.step_;
@@ -107,7 +117,7 @@ export class Matrices {
     this.svg.style.height = `${place.height}px`;
     this.cells = new Map();
     for (const matrix of matrices.filter((one) => one.drawn)) {
-      const { x, y, top, named, label, sumsAt } = place.places.get(matrix.name);
+      const { x, y, top, named, sumsAt } = place.places.get(matrix.name);
       drawn(this.svg, "text", { class: "title", x, y: top + 14 }, matrix.title);
       drawn(this.svg, "text", { class: "about", x, y: top + 31 }, matrix.about);
       const room = Math.floor((place.cell - 4) / 6);
@@ -115,7 +125,7 @@ export class Matrices {
         const short = name.length > room ? `${name.slice(0, room - 1)}…` : name;
         drawn(this.svg, "text", { class: "column", x: x + (c + 0.5) * place.cell, y: y - 6 }, short);
       });
-      const canEdit = named && words?.every((word, r) => matrix.rows[r] === `${r} · ${word}`);
+      const canEdit = named && words && matrix.rows_editable;
       matrix.rows.forEach((name, r) => {
         const middle = y + (r + 0.5) * place.row;
         if (named) {
@@ -153,14 +163,14 @@ export class Matrices {
 
   get end() { return this.acts.reduce((sum, act) => sum + act.seconds, 0); }
 
-  // The current act and its progress.
+  /** The current act and its progress. @returns {[import("./layout.js").Act, number]} */
   current() {
     let before = 0;
     for (const act of this.acts) {
       if (this.now < before + act.seconds) return [act, (this.now - before) / act.seconds];
       before += act.seconds;
     }
-    return [this.acts.at(-1), 1];
+    return [this.acts[this.acts.length - 1], 1];
   }
 
   draw() {
@@ -409,7 +419,7 @@ function softmax(view, { matrix, r }, part) {
   raised.forEach((value, c) => add(element("b", "result", written(value)), part >= 0.08 + (0.4 * c) / n));
   add(inRow("Σ = ", element("b", "result", written(sum))), part >= 0.52);
   add(element("span", "name", "eˢ ÷ Σ"));
-  raised.forEach((value, c) => add(chip(view, matrix, matrix.values[r][c], "target"), part >= shownFrom({ matrix }, c)));
+  raised.forEach((_, c) => add(chip(view, matrix, matrix.values[r][c], "target"), part >= shownFrom({ matrix }, c)));
   const total = matrix.values[r].reduce((a, b) => a + (b ?? 0), 0);
   add(inRow("Σ = ", element("b", "result", written(total))), part >= 0.97);
   return [`${matrix.name}, row ${quoted(matrix.rows[r])}: e to the power of each score, divided by their sum`, [table]];

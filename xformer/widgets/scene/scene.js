@@ -7,7 +7,7 @@
 // All numbers are from the run. `partsOf` defines the timing, `layOut` the layout, and `paint` draws one frame.
 
 import { Animation } from "../animation.js";
-import { headerOf, palette, theme } from "../shared.js";
+import { element, headerOf, palette, pen, theme } from "../shared.js";
 
 const SECONDS = { tokens: 0.6, embed: 0.9, position: 0.9, attention: 1.1, feed: 0.7, answer: 0.9 };
 const FASTEST = 0.16; // shortest duration of a part, in seconds
@@ -64,7 +64,7 @@ function layOut(scene, width) {
   const rows = Math.max(...scene.stacks.map((stack) => stack.tokens.length), 1);
   const row = Math.max(13, Math.min(38, 270 / rows));
   const top = 26;
-  const place = { width, row, top, bottom: top + rows * row, stacks: [], isNarrow };
+  const place = { width, row, top, bottom: top + rows * row, stacks: /** @type {object[]} */ ([]), isNarrow };
   const longest = Math.max(...scene.stacks.flatMap((stack) => stack.tokens.map((token) => token.length)), 2);
   const chip = Math.min(isNarrow ? 60 : 92, Math.max(46, 18 + longest * 7.4));
   const answers = scene.answers.length ? (isNarrow ? (scene.continues ? 106 : 74) : 150) : 10;
@@ -78,10 +78,10 @@ function layOut(scene, width) {
   const each = Math.max(4, (width - fixed) / Math.max(1, layers));
   const inner = isDeep || isNarrow ? 0 : Math.min(64, each * 0.36); // room for the vectors between two layers
   let x = 2;
-  scene.stacks.forEach((stack, s) => {
-    const at = { chip: x, chipWidth: chip, columns: [], layers: [] };
+  scene.stacks.forEach((stack) => {
+    const at = { chip: x, chipWidth: chip, columns: /** @type {object[]} */ ([]), layers: /** @type {object[]} */ ([]) };
     x += chip + 10;
-    stack.columns.forEach((column, c) => {
+    stack.columns.forEach((column) => {
       const isShown = stripsOf(stack).includes(column);
       at.columns.push({ x, width: isShown ? strip : 0 });
       if (isShown) x += strip + 14;
@@ -172,7 +172,7 @@ function paint(context, scene, place, clock, look, pointed) {
     // The stream: one line per token, from its vector to its answer.
     const last = at.layers.at(-1);
     const from = at.columns.length ? at.columns.at(-1).x : at.chip + at.chipWidth;
-    const reached = streamEnd(scene, place, clock, s), end = last ? last.x + last.width : from;
+    const reached = streamEnd(place, clock, s), end = last ? last.x + last.width : from;
     context.strokeStyle = look.stream;
     context.lineWidth = 1.5;
     for (const [to, alpha] of [[Math.max(end, reached), 0.4], [reached, 1]]) {
@@ -208,7 +208,7 @@ function paint(context, scene, place, clock, look, pointed) {
       const fed = doneOf("feed", s, l);
       layer.attention.forEach((part, a) => {
         const done = doneOf("attention", s, l, a);
-        arcs(context, scene, place, part, s, spot, done, look, pointed, a / layer.attention.length);
+        arcs(context, place, part, spot, done, look, pointed, a / layer.attention.length);
         if (part.added) dots(context, place, part.added, spot.x + spot.width * 0.62, Math.max(0.35, done), look.attention, false, done ? 0.9 : GHOST);
         const [rows, keys] = part.shape;
         for (let head = 0; head < part.drawn; head += 1, n += 1) {
@@ -300,7 +300,7 @@ function sentenceOf(answer, token, share) {
 }
 
 // The x that the vectors of a stack have reached.
-function streamEnd(scene, place, clock, s) {
+function streamEnd(place, clock, s) {
   const at = place.stacks[s];
   let x = 0;
   for (const part of clock.parts) {
@@ -319,7 +319,7 @@ function streamEnd(scene, place, clock, s) {
 
 // The attention of a layer: a curve from each key to each query, weighted by attention; of the hovered head, or else the mean
 // of all heads.
-function arcs(context, scene, place, part, s, spot, done, look, pointed, shift) {
+function arcs(context, place, part, spot, done, look, pointed, shift) {
   if (!done) return;
   const [rows, keys] = part.shape;
   const isOne = pointed?.part === part;
@@ -369,9 +369,9 @@ function pictures(colour) {
     const known = made.get(part)?.[head];
     if (known) return known;
     const [rows, keys] = part.shape;
-    const picture = document.createElement("canvas");
+    const picture = element("canvas");
     [picture.width, picture.height] = [keys, rows];
-    const context = picture.getContext("2d");
+    const context = pen(picture);
     for (let query = 0; query < rows; query += 1) {
       for (let key = 0; key < keys; key += 1) {
         context.fillStyle = colour(part.weights[(head * rows + query) * keys + key] / 255);

@@ -4,6 +4,7 @@ import { element, parse } from "../shared.js";
 import { drawBars } from "./bars.js";
 import { Timeline, judged, letter } from "./timeline.js";
 
+/** @type {[string, number][]} */
 const SPEEDS = [["½×", 1600], ["1×", 800], ["2×", 400], ["4×", 200]]; // milliseconds per step
 const REST = 220; // milliseconds after which a step is reported to the server
 
@@ -16,22 +17,28 @@ function button(className, text, label, click) {
 }
 
 export class StepRuler {
+  speed = 1; // an index of SPEEDS
+  playButton = button("play", "▶ Play", "", () => (this.playing ? this.pause(true) : this.play()));
+  back = button("small", "‹", "one step back (←)", () => this.go(this.at - 1));
+  next = button("small", "›", "one step forward (→)", () => this.go(this.at + 1));
+  step = element("span", "step");
+  toDivergence = button("", "", "", () => this.go(this.data.divergence));
+  speedButton = button("", SPEEDS[1][0], "", () => { this.speed = (this.speed + 1) % SPEEDS.length; this.drawControls(); });
+  bars = element("div", "bars");
+
+  /** @type {(choice: { step: number, order: number }) => void} */ send = () => {};
+  /** @type {any} */ data;
+  width = 0;
+  /** @type {ReturnType<typeof setTimeout>} */ timer;
+
   constructor(parent) {
     this.at = 0;
-    this.speed = 1;
     this.playing = false;
     this.root = element("div", "sr");
     const bar = element("div", "controls"), stage = element("div", "stage");
-    this.playButton = button("play", "▶ Play", "", () => (this.playing ? this.pause(true) : this.play()));
-    this.back = button("small", "‹", "one step back (←)", () => this.go(this.at - 1));
-    this.next = button("small", "›", "one step forward (→)", () => this.go(this.at + 1));
-    this.step = element("span", "step");
-    this.toDivergence = button("", "", "", () => this.go(this.data.divergence));
     this.toDivergence.title = "go to the first step with different predictions (D)";
-    this.speedButton = button("", SPEEDS[1][0], "", () => { this.speed = (this.speed + 1) % SPEEDS.length; this.drawControls(); });
     bar.append(this.playButton, this.back, this.next, this.step, this.toDivergence, this.speedButton);
     this.timeline = new Timeline((step) => this.go(step));
-    this.bars = element("div", "bars");
     stage.append(this.timeline.root, this.bars);
     this.root.append(bar, stage);
     this.root.addEventListener("keydown", (event) => this.key(event));

@@ -5,9 +5,10 @@ import { element } from "../shared.js";
 export const letter = (name) => name.split(" ")[0]; // models are named "A · …"
 export const judged = (model, step) => model.has_right_answer && step < model.answer.length;
 
+const set = (node, attributes) => { for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, String(value)); };
 const svg = (tag, attributes, className = "", text) => {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  set(node, attributes);
   if (className) node.setAttribute("class", className);
   if (text !== undefined) node.textContent = text;
   return node;
@@ -22,15 +23,24 @@ const CURVES = {
 };
 
 export class Timeline {
+  names = element("div", "names");
+  scroller = element("div", "scroller");
+  sheet = element("div", "sheet");
+  slider = element("div", "slider");
+
+  cell = MIN_CELL; // width of a step, in pixels
+  steps = 0;
+  y = 0; // where the next lane begins
+  back = svg("g", {});
+  picture = svg("svg", { "aria-hidden": "true" }); // the slider describes it in words
+  cursor = svg("rect", {}, "cursor");
+  handle = svg("circle", { r: 8 }, "handle");
+  /** @type {Record<string, { now: HTMLElement, lines: any[], unit: string }>} */ values = {};
+
   constructor(go) {
     this.root = element("div", "timeline");
-    this.names = element("div", "names");
-    this.scroller = element("div", "scroller");
-    this.sheet = element("div", "sheet");
-    this.slider = element("div", "slider");
     this.slider.tabIndex = 0;
-    for (const [name, value] of [["role", "slider"], ["aria-label", "step that is shown"], ["aria-valuemin", "0"]]) this.slider.setAttribute(name, value);
-    this.picture = svg("svg", { "aria-hidden": "true" }); // the slider describes it in words
+    set(this.slider, { role: "slider", "aria-label": "step that is shown", "aria-valuemin": 0 });
     this.sheet.append(this.picture, this.slider);
     this.scroller.append(this.sheet);
     this.root.append(this.names, this.scroller);
@@ -62,7 +72,7 @@ export class Timeline {
     this.sheet.style.width = `${width}px`;
     this.names.replaceChildren();
     this.picture.replaceChildren();
-    this.back = svg("g", {});
+    this.back.replaceChildren();
     this.picture.append(this.back);
     this.y = size.flag;
     this.drawRail(data, size.rail);
@@ -80,16 +90,18 @@ export class Timeline {
       this.drawCurve("entropy", size.curve, data.models.map((model, index) => ({ values: model.entropy, hue: ruler.hue(index), name: letter(model.name), thick: 5.5 - 1.3 * index, dash: "" })));
       this.drawCurve("kl", size.curve, data.pairs.map((pair, index) => ({ values: pair.kl, hue: ruler.pairHue(index), name: `${letter(pair.one)}, ${letter(pair.other)}`, thick: 2.5, dash: DASHES[index % DASHES.length] })));
     }
-    for (const [key, value] of [["width", width], ["height", this.y]]) this.picture.setAttribute(key, value);
+    set(this.picture, { width, height: this.y });
     this.drawBackground(data, width);
     Object.assign(this.slider.style, { top: `${size.flag}px`, height: `${size.rail}px`, width: `${steps * this.cell}px` });
   }
 
-  label(height, text, hue, title) { // the name of a lane, to its left
+  label(height, text, hue = "", title = "", hint = "") { // the name of a lane, to its left
     const row = element("div", "name");
     row.style.height = `${height}px`;
     if (hue) { const dot = element("span", "dot"); dot.style.background = hue; row.append(dot); }
-    row.append(element("span", "words", text));
+    const words = element("span", "words", text);
+    if (hint) words.append(element("span", "hint", hint));
+    row.append(words);
     if (title) row.title = title;
     this.names.append(row);
     return row;
@@ -105,7 +117,7 @@ export class Timeline {
       const x = this.middle(step);
       this.picture.append(svg("line", { x1: x, x2: x, y1: y - 4, y2: y + 4 }, "tick"), svg("text", { x, y: this.y + 12 }, "number", String(step)));
     }
-    this.handle = svg("circle", { cy: y, r: 8 }, "handle");
+    set(this.handle, { cy: y });
     this.picture.append(this.handle);
     this.y += height;
   }
@@ -142,9 +154,8 @@ export class Timeline {
   drawCurve(what, height, lines) {
     const [name, unit, title, short] = CURVES[what], values = lines.flatMap((line) => line.values.filter((value) => value !== null));
     const top = Math.max(0.1, ...values), low = this.y + height - 10, high = this.y + 12, y = (value) => low - (low - high) * value / top;
-    const row = this.label(height, this.isNarrow ? short : name, "", `${title}, in ${unit}`), now = element("div", "now"), ends = element("span", "ends");
+    const row = this.label(height, this.isNarrow ? short : name, "", `${title}, in ${unit}`, "?"), now = element("div", "now"), ends = element("span", "ends");
     row.classList.add("curve");
-    row.firstChild.append(element("span", "hint", "?"));
     ends.append(element("span", "", top >= 10 ? top.toFixed(0) : top.toPrecision(2)), element("span", "", "0"));
     row.append(now, ends);
     this.values[what] = { now, lines, unit };
@@ -168,7 +179,7 @@ export class Timeline {
       area.append(svg("title", {}, "", "from here on the models have read different tokens"));
       this.back.append(hatch, area);
     }
-    this.cursor = svg("rect", { y: 17, width: this.cell, height: this.y - 17, rx: 8 }, "cursor");
+    set(this.cursor, { y: 17, width: this.cell, height: this.y - 17, rx: 8 });
     this.back.append(this.cursor);
     if (data.divergence === null) return;
     const x = data.divergence * this.cell, isLate = x + 110 > width;
@@ -179,8 +190,8 @@ export class Timeline {
   drawCursor(ruler) {
     const { at } = ruler, x = at * this.cell, { scroller } = this;
     this.at = at;
-    this.cursor.setAttribute("x", x);
-    this.handle.setAttribute("cx", this.middle(at));
+    set(this.cursor, { x });
+    set(this.handle, { cx: this.middle(at) });
     for (const { now, lines, unit } of Object.values(this.values)) {
       now.replaceChildren(...lines.slice(0, 4).map(({ values, hue, name }) => {
         const value = values[at], text = value === undefined ? "–" : value === null ? "∞" : value.toPrecision(value >= 1 ? 3 : 2);
@@ -189,7 +200,7 @@ export class Timeline {
         return node;
       }), element("span", "unit", unit));
     }
-    for (const [name, value] of [["max", ruler.last], ["now", at], ["text", ruler.describe()]]) this.slider.setAttribute(`aria-value${name}`, String(value));
+    set(this.slider, { "aria-valuemax": ruler.last, "aria-valuenow": at, "aria-valuetext": ruler.describe() });
     if (x < scroller.scrollLeft) scroller.scrollLeft = x;
     else if (x + this.cell > scroller.scrollLeft + scroller.clientWidth) scroller.scrollLeft = x + this.cell - scroller.clientWidth;
   }

@@ -60,7 +60,7 @@ export class Base {
   update(bytes) {
     if (!bytes || bytes.length < 8) return;
     const old = this.film, film = new Film(bytes);
-    const step = this.want ?? (old && old.frames[this.at] ? old.frames[this.at].step : null);
+    const step = this.want ?? old?.frames[this.at]?.step ?? null;
     this.film = film;
     if (this.chosen && !(this.chosen[0] < film.layers.length && this.chosen[1] < film.layers[this.chosen[0]].heads)) this.chosen = null;
     if (this.order !== film.order) { // Python sets the step: a link, another run, a button

@@ -2,6 +2,5 @@ import { place, whenThemeChanges, written } from "../page.js";
 import { Player } from "./player.js";
 
 const player = new Player(place("player"));
-player.send = () => {};
 player.update(written("data"));
 whenThemeChanges(() => player.draw());

@@ -2,6 +2,9 @@
 // The browser stores the list, so that it survives a reload and never reaches the server; Python opens links and reads files.
 // The Share menu sends the event xformer-playlist. Text is only set as textContent and value, never as HTML.
 
+import { button, element } from "../shared.js";
+import { mounted } from "../streamlit.js";
+
 const LIST = "xformer_playlist", PLACE = "xformer_playlist_place", ANSWERED = "xformer_playlist_answered";
 const MOST = { items: 100, title: 200, note: 5000, file: 1e6 }; // xformer/playlist.py has the same limits
 const FORWARD = ["PageDown", "ArrowRight"], BACK = ["PageUp", "ArrowLeft"];
@@ -10,16 +13,19 @@ const TYPED = "input, textarea, select, [contenteditable]";
 const NOTES = "body{margin:1.5rem;font:1.2rem/1.5 system-ui,sans-serif;background:#10141c;color:#eef1f7}" +
   "h1{font-size:1.4rem}p{white-space:pre-wrap}small{color:#a9b3c7}";
 
+/**
+ * @template {keyof HTMLElementTagNameMap} Tag
+ * @param {Tag} tag @param {Record<string, any>} properties @param {Node[]} children
+ */
 function make(tag, properties = {}, ...children) {
-  const node = Object.assign(document.createElement(tag), properties);
+  const node = Object.assign(element(tag), properties);
   node.append(...children);
   return node;
 }
 
-function button(text, label, act) {
-  const node = make("button", { type: "button", textContent: text, title: label });
+function labelled(text, label, act) {
+  const node = Object.assign(button(text, act), { title: label });
   if (!/[a-z]/i.test(text)) node.setAttribute("aria-label", label); // a symbol means nothing to a screen reader
-  node.addEventListener("click", act);
   return node;
 }
 
@@ -27,7 +33,7 @@ const text = (value, most) => (typeof value === "string" ? value.slice(0, most) 
 
 function stored() {
   try {
-    const found = JSON.parse(localStorage.getItem(LIST));
+    const found = JSON.parse(localStorage.getItem(LIST) ?? "");
     const items = found.items.filter((item) => typeof item.link === "string").slice(0, MOST.items);
     return { title: text(found.title, MOST.title), items: items.map(({ link, title, note }) => (
       { link, title: text(title, MOST.title), note: text(note, MOST.note) })) };
@@ -37,13 +43,34 @@ function stored() {
 }
 
 class Playlist {
+  list = stored();
+  opened = new WeakSet(); // the views whose notes are open
+  busy = 0; // while the server draws a view: when to stop waiting, as of performance.now()
+  asked = 0; // the id of the last request
+  /** @type {string | null} */ wanted = null; // the link to follow next
+  /** @type {Window | null} */ notes = null;
+  /** @type {number | null} */ dragged = null;
+  /** @type {any} */ data;
+  /** @type {(event: string, value: object) => void} */ send = () => {};
+  bar = make("div", { className: "bar", popover: "manual" });
+  panel = make("section", { className: "panel", popover: "manual" });
+  back = labelled("◀", "Previous view (Page Up)", () => this.go((this.place ?? 0) - 1));
+  next = labelled("▶", "Next view (Page Down)", () => this.go((this.place ?? 0) + 1));
+  count = make("span", { className: "count" });
+  name = labelled("", "Show this view again", () => this.go(this.place ?? 0));
+  title = make("input", { className: "title", placeholder: "Title of the playlist", maxLength: MOST.title });
+  play = labelled("▶ Play", "Play from the first view", () => { this.show(false); this.go(0); });
+  add = labelled("+ Add this view", "Add the current view of the screen", () => this.say(this.handle("add")));
+  rows = make("ol");
+  said = make("p", { className: "said" });
+  file = make("input", { type: "file", accept: ".json", hidden: true });
+  lessons = make("select");
+  saver = labelled("Save", "Save the playlist as a file", () => this.save());
+  clearer = labelled("Clear", "Remove all views", () => this.replace({ title: "", items: [] }, "The playlist is now empty."));
+
   constructor(parent) {
-    this.list = stored();
-    this.opened = new WeakSet(); // the views whose notes are open
-    this.bar = make("div", { className: "bar", popover: "manual" });
     this.bar.setAttribute("role", "toolbar");
     this.bar.setAttribute("aria-label", "Playlist");
-    this.panel = make("section", { className: "panel", popover: "manual" });
     this.panel.setAttribute("aria-label", "Playlist");
     this.root = parent.appendChild(make("div", { className: "playlist" }, this.bar, this.panel));
     this.buildBar();
@@ -95,7 +122,7 @@ class Playlist {
 
   set place(at) {
     if (at === null) sessionStorage.removeItem(PLACE);
-    else sessionStorage.setItem(PLACE, at);
+    else sessionStorage.setItem(PLACE, String(at));
   }
 
   keep() {
@@ -139,7 +166,7 @@ class Playlist {
     this.say("");
     this.draw();
     this.wanted = this.list.items[at].link;
-    if (performance.now() > (this.busy ?? 0)) this.follow();
+    if (performance.now() > this.busy) this.follow();
   }
 
   follow() { // sends one link at a time: after quick steps only the last, once the server has drawn the previous one
@@ -162,28 +189,25 @@ class Playlist {
   }
 
   find() { // after Back and Forward: the nearest view that matches the address
-    if (this.place === null) return;
+    const { place } = this;
+    if (place === null) return;
     const screen = location.pathname.split("/").pop(), shown = new URLSearchParams(location.search);
     const fits = ({ link }) => {
       const [path, query = ""] = link.split("?");
       return path === `/${screen}` && [...new URLSearchParams(query)].every(([name, value]) => shown.get(name) === value);
     };
     const found = [...this.list.items.keys()].filter((at) => fits(this.list.items[at]));
-    if (found.length) this.place = found.sort((a, b) => Math.abs(a - this.place) - Math.abs(b - this.place))[0];
+    if (found.length) this.place = found.sort((a, b) => Math.abs(a - place) - Math.abs(b - place))[0];
     this.draw();
   }
 
   buildBar() {
-    this.back = button("◀", "Previous view (Page Up)", () => this.go(this.place - 1));
-    this.next = button("▶", "Next view (Page Down)", () => this.go(this.place + 1));
-    this.count = make("span", { className: "count" });
-    this.name = button("", "Show this view again", () => this.go(this.place));
     this.name.className = "name";
     this.name.removeAttribute("aria-label"); // its text is the title of the view
     this.bar.append(this.back, this.count, this.next, this.name,
-      button("Notes", "Speaker notes in a separate window", () => this.openNotes()),
-      button("List", "Open the playlist", () => this.show(true)),
-      button("✕", "Stop playing", () => { this.place = null; this.draw(); }));
+      labelled("Notes", "Speaker notes in a separate window", () => this.openNotes()),
+      labelled("List", "Open the playlist", () => this.show(true)),
+      labelled("✕", "Stop playing", () => { this.place = null; this.draw(); }));
   }
 
   openNotes() {
@@ -200,10 +224,10 @@ class Playlist {
 
   drawNotes() {
     if (!this.notes || this.notes.closed) return;
-    const page = this.notes.document, at = this.place, item = this.list.items[at], next = this.list.items[at + 1];
+    const page = this.notes.document, at = this.place ?? -1, item = this.list.items[at], next = this.list.items[at + 1];
     page.title = "Speaker notes";
     page.head.replaceChildren(make("style", { textContent: NOTES }));
-    page.body.replaceChildren(...(at === null ? [make("p", { textContent: "The playlist is not playing." })] : [
+    page.body.replaceChildren(...(at < 0 ? [make("p", { textContent: "The playlist is not playing." })] : [
       make("small", { textContent: `${at + 1} / ${this.list.items.length}` }),
       make("h1", { textContent: item.title }),
       make("p", { textContent: item.note || "No note." }),
@@ -231,31 +255,22 @@ class Playlist {
   // Collecting
 
   buildPanel() {
-    this.title = make("input", { className: "title", placeholder: "Title of the playlist", maxLength: MOST.title });
     this.title.setAttribute("aria-label", "Title of the playlist");
     this.title.addEventListener("input", () => { this.list.title = this.title.value; this.keep(); });
-    this.play = button("▶ Play", "Play from the first view", () => { this.show(false); this.go(0); });
-    this.add = button("+ Add this view", "Add the current view of the screen", () => this.say(this.handle("add")));
-    this.rows = make("ol");
     this.rows.addEventListener("dragover", (event) => this.drag(event));
     this.rows.addEventListener("drop", (event) => this.drop(event));
-    this.said = make("p", { className: "said" });
     this.said.setAttribute("role", "status");
-    this.file = make("input", { type: "file", accept: ".json", hidden: true });
     this.file.setAttribute("aria-label", "A playlist file");
     this.file.addEventListener("change", () => this.read());
-    this.lessons = make("select");
     this.lessons.setAttribute("aria-label", "Open the views of a lesson");
     this.lessons.addEventListener("change", () => {
       this.send("open", { shipped: this.lessons.value });
       this.lessons.value = "";
     });
-    this.saver = button("Save", "Save the playlist as a file", () => this.save());
-    this.clearer = button("Clear", "Remove all views", () => this.replace({ title: "", items: [] }, "The playlist is now empty."));
     this.panel.append(
-      make("header", {}, this.title, button("✕", "Close the playlist", () => this.show(false))),
+      make("header", {}, this.title, labelled("✕", "Close the playlist", () => this.show(false))),
       make("div", { className: "tools" }, this.play, this.add), this.said, this.rows,
-      make("footer", {}, this.saver, button("Open…", "Open a playlist file", () => this.file.click()), this.file,
+      make("footer", {}, this.saver, labelled("Open…", "Open a playlist file", () => this.file.click()), this.file,
         this.lessons, this.clearer));
   }
 
@@ -265,9 +280,10 @@ class Playlist {
     if (isOpen) this.add.focus();
   }
 
+  /** @param {string} words @param {() => void} [undo] */
   say(words, undo) {
     this.said.replaceChildren(words);
-    if (undo && words) this.said.append(" ", button("Undo", "Undo", undo));
+    if (undo && words) this.said.append(" ", labelled("Undo", "Undo", undo));
   }
 
   drawList() {
@@ -300,25 +316,26 @@ class Playlist {
       summary.textContent = `${this.data?.screens[screen] ?? screen} · ${item.note ? "note ✎" : "add a note"}`;
     };
     label();
-    const up = button("↑", `Move view ${at + 1} up`, () => this.move(at, at - 1, ".up"));
-    const down = button("↓", `Move view ${at + 1} down`, () => this.move(at, at + 1, ".down"));
+    const up = labelled("↑", `Move view ${at + 1} up`, () => this.move(at, at - 1, ".up"));
+    const down = labelled("↓", `Move view ${at + 1} down`, () => this.move(at, at + 1, ".down"));
     up.className = "up";
     down.className = "down";
     up.disabled = at === 0;
     down.disabled = at === this.list.items.length - 1;
-    const show = button(String(at + 1), `Show view ${at + 1} and play from there`, () => this.go(at));
+    const show = labelled(String(at + 1), `Show view ${at + 1} and play from there`, () => this.go(at));
     show.className = "number";
-    const remove = button("✕", `Remove view ${at + 1}`, () => {
+    const remove = labelled("✕", `Remove view ${at + 1}`, () => {
       if (this.place !== null && this.place > at) this.place -= 1;
       this.replace({ ...this.list, items: this.list.items.toSpliced(at, 1) }, `“${item.title}” was removed.`);
     });
+    const details = make("details", {}, summary, note);
     const row = make("li", {}, make("div", { className: "row" }, grip, show, title),
-      make("details", {}, summary, note), make("div", { className: "tools" }, up, down, remove));
-    const details = row.querySelector("details");
+      details, make("div", { className: "tools" }, up, down, remove));
     details.open = this.opened.has(item);
     details.addEventListener("toggle", () => this.opened[details.open ? "add" : "delete"](item));
     grip.addEventListener("dragstart", (event) => {
       this.dragged = at;
+      if (!event.dataTransfer) return;
       event.dataTransfer.effectAllowed = "move";
       event.dataTransfer.setDragImage(row, 10, 10);
     });
@@ -336,14 +353,15 @@ class Playlist {
     this.draw();
   }
 
-  move(from, to, focus) {
+  move(from, to, focus = "") {
     const { items } = this.list, at = this.place, playing = at === null ? null : items[at];
     items.splice(to, 0, ...items.splice(from, 1));
     if (playing) this.place = items.indexOf(playing);
     this.keep();
     this.draw();
     const moved = this.rows.children[to];
-    if (focus) (moved.querySelector(`${focus}:enabled`) ?? moved.querySelector(".number")).focus();
+    const part = focus && (moved.querySelector(`${focus}:enabled`) ?? moved.querySelector(".number"));
+    if (part instanceof HTMLElement) part.focus();
   }
 
   over(event) { // the index at which the pointer would insert a row
@@ -353,7 +371,7 @@ class Playlist {
   }
 
   drag(event) {
-    if (this.dragged == null) return;
+    if (this.dragged === null) return;
     event.preventDefault();
     const at = this.over(event);
     [...this.rows.children].forEach((row, index) => {
@@ -363,7 +381,7 @@ class Playlist {
   }
 
   drop(event) {
-    if (this.dragged == null) return;
+    if (this.dragged === null) return;
     event.preventDefault();
     const from = this.dragged, at = this.over(event);
     this.dragged = null;
@@ -371,7 +389,7 @@ class Playlist {
   }
 
   save() {
-    const content = JSON.stringify({ version: 1, ...this.list }, null, 1) + "\n";
+    const content = `${JSON.stringify({ version: 1, ...this.list }, null, 1)}\n`;
     const name = this.list.title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "") || "playlist";
     const address = URL.createObjectURL(new Blob([content], { type: "application/json" }));
     make("a", { href: address, download: `${name}.json` }).click();
@@ -379,7 +397,7 @@ class Playlist {
   }
 
   async read() {
-    const [file] = this.file.files;
+    const [file] = this.file.files ?? [];
     this.file.value = "";
     if (!file) return;
     if (file.size > MOST.file) this.say(`A playlist has at most ${MOST.file.toLocaleString("en")} bytes.`);
@@ -387,17 +405,4 @@ class Playlist {
   }
 }
 
-const lists = new WeakMap(); // parent element -> Playlist, so that a rerun finds it
-
-export default function ({ data, parentElement, setTriggerValue }) {
-  let list = lists.get(parentElement);
-  if (!list) lists.set(parentElement, (list = new Playlist(parentElement)));
-  const call = (list.calls = (list.calls ?? 0) + 1);
-  list.send = setTriggerValue;
-  list.update(data);
-  return () => { // Streamlit also cleans up outdated calls: only the latest one removes the list
-    if (list.calls !== call) return;
-    list.destroy();
-    lists.delete(parentElement);
-  };
-}
+export default mounted(Playlist);
