@@ -27,9 +27,10 @@ def main() -> None:
     from pages.compute import picture
     from pages.compute.picture import panel
     from pages.controls import embed
-    from pages.state import link, playlist, screens
+    from pages.state import link, playlist, screens, session
 
     screen = st.navigation(screens.navigation(), position="top")
+    session.publish = follow.publish
     link.begin(screen.url_path)
     picture.begin()
     all_screens = screens.screens()

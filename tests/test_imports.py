@@ -16,17 +16,21 @@ import xformer
 from xformer.errors import MissingLibraryError
 
 PACKAGE = Path(xformer.__file__).parent
+PAGES = PACKAGE.parent / "pages"
+SHARED = {"components", "compute", "controls", "server", "state"}
+"""The folders of `pages/` that screens use; the others are screens, and the classroom."""
 ENTRANCES = {"__init__", "__main__"}
 OPTIONAL = {"tensorboardX", "scipy", "plotly", "sklearn", "streamlit", "transformers", "gguf", "ray"}
 """Libraries that are not needed to import xformer."""
 
 
 def module_of(file: Path) -> str:
-    """Return the module name of a file of the library."""
+    """Return the module name of a file of the library or the app."""
     return ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
 MODULES = {module_of(file): file for file in sorted(PACKAGE.rglob("*.py"))}
+SCREENS = {module_of(file): file for file in sorted(PAGES.rglob("*.py"))}
 
 
 @cache
@@ -39,18 +43,18 @@ def names_imported(file: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file} imports relatively"
             names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {name if name in MODULES else str(node.module) for name in names}
+            found |= {name if name in MODULES or name in SCREENS else str(node.module) for name in names}
     return found
 
 
-def graph() -> dict[str, set[str]]:
-    """Return the modules of the library that each module imports."""
-    return {module: names_imported(file) & set(MODULES) for module, file in MODULES.items()}
+def graph(modules: dict[str, Path]) -> dict[str, set[str]]:
+    """Return the other ones of some modules that each of them imports."""
+    return {module: (names_imported(file) & set(modules)) - {module} for module, file in modules.items()}
 
 
 def package_of(module: str) -> str:
-    """Return the top-level part of the library that a module belongs to: "layers" for "xformer.layers.feed_forward"."""
-    return "__init__" if module == "xformer" else module.split(".")[1]
+    """Return the folder or module at the top level that a module belongs to: "layers" for "xformer.layers.feed_forward"."""
+    return module.split(".")[1] if "." in module else "__init__"
 
 
 def levels() -> dict[str, int]:
@@ -65,7 +69,7 @@ def test_packages_import_only_lower_levels() -> None:
     level = levels()
     wrong = [
         f"{module} (level {level[package_of(module)]}) imports {other} (level {level[package_of(other)]})"
-        for module, others in graph().items()
+        for module, others in graph(MODULES).items()
         for other in others
         if package_of(module) not in {package_of(other), *ENTRANCES}
         and level[package_of(other)] >= level[package_of(module)]
@@ -81,9 +85,22 @@ def test_every_package_is_in_the_list_of_layers() -> None:
     assert len(MODULES) > 30
 
 
-def test_there_are_no_circular_imports() -> None:
-    inner = {module: others - {module} for module, others in graph().items()}
-    assert set(TopologicalSorter(inner).static_order()) == set(MODULES)  # raises CycleError, which names the cycle
+@pytest.mark.parametrize("modules", [MODULES, SCREENS], ids=["xformer", "pages"])
+def test_there_are_no_circular_imports(modules: dict[str, Path]) -> None:
+    order = TopologicalSorter(graph(modules)).static_order()  # raises CycleError, which names the cycle
+    assert set(order) == set(modules)
+
+
+def test_screens_import_no_other_screen_and_shared_folders_import_none() -> None:
+    """Only the start-up, which loads everything, may import the classroom."""
+    wrong = [
+        f"{module} imports {other}"
+        for module, others in graph(SCREENS).items()
+        for other in others
+        if package_of(other) not in SHARED | {package_of(module), "__init__"} and module != "pages.server.startup"
+    ]
+    assert not wrong, "\n".join(wrong)
+    assert {package_of(module) for module in SCREENS} > SHARED
 
 
 def test_the_library_does_not_import_the_app() -> None:

@@ -57,7 +57,7 @@ def _offer() -> None:
 
 def _begin() -> None:
     try:
-        check_rooms(address := visitor_address(), rooms().exists)
+        check_rooms(address := visitor_address(), rooms().ids())
         opened = rooms().open(visitor_id())
         count_room(address, opened.id)
         follow.use_room(opened.id)

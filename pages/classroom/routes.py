@@ -14,7 +14,7 @@ import asyncio
 import json
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
@@ -140,13 +140,9 @@ class Hub:
         while self.connections:
             await asyncio.sleep(OTHERS_SECONDS)
             with suppress(ClassroomError):  # a database that cannot be used is reported where it is
-                ended = await _read(partial(_ended, list(self.connections)))
+                ended = set(self.connections) - await _read(rooms().ids)
                 for room in list(self.connections) if await _write(rooms().is_changed_by_others) else ended:
                     self._wake(room)
-
-
-def _ended(connected: Sequence[str]) -> list[str]:
-    return [room for room in connected if not rooms().exists(room)]
 
 
 def _students_state(room: str) -> tuple[str, int]:

@@ -10,22 +10,17 @@ Screens read runs through this module, so that a private run is visible only to 
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 
 import streamlit as st
 
-from pages.classroom.routes import rooms
-from pages.compute.byte_cache import shared
 from pages.controls.streamlit_compat import is_script_thread
 from pages.controls.text import escape_markdown
 from pages.server import access
 from pages.server.access import is_forwarded, is_local_only
 from xformer.checkpoints import FILE
 from xformer.disk_quota import is_read_only, runs_folder
-from xformer.errors import ConfigError, RunStoreError, XformerError
+from xformer.errors import ConfigError, RunStoreError
 from xformer.files import snapshot_steps
 from xformer.training import executors, jobs, liveness
 from xformer.training.executors.relay import Status
@@ -35,10 +30,6 @@ from xformer.training.run_store import RunStore, no_such_run
 
 LOCAL_SCOPE = "here"
 """The owner of all runs in open mode."""
-RECONCILE_SECONDS = 1.0
-"""Seconds between two checks of the queue."""
-EMPTY_BIN_SECONDS = 60.0
-"""Seconds between two removals of expired rooms and deleted runs."""
 
 
 def store() -> RunStore:
@@ -139,24 +130,6 @@ def cluster() -> Status | None:
         return Status.read(store().folder) if executors.chosen() == executors.RAY else None
     except ConfigError:  # the reconciler then starts no runs, and starting one shows this error
         return None
-
-
-def start_reconciler() -> None:
-    """Start the thread that manages the queue while the server runs. Call it once."""
-    threading.Thread(target=_reconcile_for_ever, name="reconciler", daemon=True).start()
-
-
-def _reconcile_for_ever() -> None:
-    emptied = time.monotonic()
-    while True:
-        shared.sweep()  # also frees the memory of visitors who have left
-        if is_time := time.monotonic() - emptied > EMPTY_BIN_SECONDS:
-            emptied = time.monotonic()
-            with suppress(XformerError):  # rooms may be off
-                rooms().delete_expired()
-        with suppress(XformerError, OSError):  # such as a full disk: it may be temporary, and the screens report it
-            reconcile(empties_bin=is_time)
-        time.sleep(RECONCILE_SECONDS)
 
 
 def reconcile(*, empties_bin: bool) -> None:

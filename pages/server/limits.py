@@ -14,8 +14,9 @@ import gc
 import ipaddress
 import logging
 import os
+import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,12 +40,6 @@ EVERY_SECONDS, GRACE_SECONDS = 60.0, 30.0
 log = logging.getLogger("xformer.memory")
 _File = tuple[str, int]
 """The session that owns an uploaded file, and its size in bytes."""
-_runs: dict[str, str] = {}
-"""The address from which each run was started, for runs started since the server started."""
-_rooms: dict[str, str] = {}
-"""The address from which each room was opened, likewise."""
-_students: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-"""The browsers that have joined a room from an address, by room and address, likewise."""
 
 
 def max_upload_bytes_each() -> int:
@@ -75,17 +70,57 @@ def network(address: str | None) -> str:
     return THIS_MACHINE if found.is_loopback else str(found)
 
 
+class AddressCounter:
+    """The names of what each address holds, in groups, and how many it may hold: a number in an environment variable."""
+
+    def __init__(self, variable: str, default: int) -> None:
+        self._limit = variable, default
+        self._held: defaultdict[tuple[str, str], set[str]] = defaultdict(set)  # by group and address
+        self._lock = threading.Lock()
+
+    @property
+    def most(self) -> int:
+        """The largest number of names of one address and group."""
+        return _number_in(*self._limit)
+
+    def add(self, address: str, name: str, group: str = "") -> None:
+        """Count a name towards an address."""
+        with self._lock:
+            self._held[group, address].add(name)
+
+    def held(self, address: str, group: str = "") -> Set[str]:
+        """Return the names that an address holds."""
+        return frozenset(self._held.get((group, address), ()))
+
+    def keep(self, names: Set[str]) -> None:
+        """Forget all names but these."""
+        with self._lock:
+            for key in list(self._held):
+                self._held[key] &= names
+                if not self._held[key]:
+                    del self._held[key]
+
+    def drop(self, group: str) -> None:
+        """Forget all names of a group."""
+        with self._lock:
+            for key in [key for key in self._held if key[0] == group]:
+                del self._held[key]
+
+
+_runs = AddressCounter("XFORMER_MAX_WAITING_BY_ADDRESS", 32)
+_rooms = AddressCounter("XFORMER_MAX_ROOMS_BY_ADDRESS", 16)
+_students = AddressCounter("XFORMER_MAX_STUDENTS_BY_ADDRESS", 512)
+"""The browsers that have joined from an address, grouped by room."""
+
+
 def run_limit(address: str) -> Callable[[Sequence[RunRecord]], None]:
     """Return a check of all runs that raises `RunStoreError` if `address` has reached its limit of unfinished runs."""
 
     def check(entries: Sequence[RunRecord]) -> None:
-        unfinished = {entry.id for entry in entries if entry.state == "queued" or entry.is_active}
-        for run in [run for run in list(_runs) if run not in unfinished]:
-            _runs.pop(run, None)
-        n, most = sum(_runs.get(run) == address for run in unfinished), _number_in("XFORMER_MAX_WAITING_BY_ADDRESS", 32)
-        if n >= most:
+        _runs.keep({entry.id for entry in entries if entry.state == "queued" or entry.is_active})
+        if (n := len(_runs.held(address))) >= _runs.most:
             raise RunStoreError(
-                f"{n} runs from your address are waiting or in training, and {most} are allowed; "
+                f"{n} runs from your address are waiting or in training, and {_runs.most} are allowed; "
                 "try again when some have finished."
             )
 
@@ -94,36 +129,33 @@ def run_limit(address: str) -> Callable[[Sequence[RunRecord]], None]:
 
 def count_run(address: str, run: str) -> None:
     """Record that a run was started from an address."""
-    _runs[run] = address
+    _runs.add(address, run)
 
 
-def check_rooms(address: str, exists: Callable[[str], bool]) -> None:
-    """Raise `ClassroomError` if `address` has reached its limit of rooms. `exists` tells whether a room has not ended."""
-    own = [room for room, opened_from in _rooms.items() if opened_from == address]
-    for room in [room for room in own if not exists(room)]:
-        del _rooms[room]
-    n, most = sum(room in _rooms for room in own), _number_in("XFORMER_MAX_ROOMS_BY_ADDRESS", 16)
-    if n >= most:
-        raise ClassroomError(f"{n} rooms were opened from your address, and {most} are allowed; end one of them first.")
+def check_rooms(address: str, open_rooms: Set[str]) -> None:
+    """Raise `ClassroomError` if `address` has reached its limit of rooms. `open_rooms` are the ids of all open ones."""
+    _rooms.keep(open_rooms)
+    if (n := len(_rooms.held(address))) >= _rooms.most:
+        most = f"{_rooms.most} are allowed"
+        raise ClassroomError(f"{n} rooms were opened from your address, and {most}; end one of them first.")
 
 
 def count_room(address: str, room: str) -> None:
     """Record that a room was opened from an address."""
-    _rooms[room] = address
+    _rooms.add(address, room)
 
 
 def admit_student(address: str, room: str, browser: str) -> None:
     """Record that a browser joins a room. Raises `ClassroomError` if too many have joined it from this address."""
-    joined, most = _students[room, address], _number_in("XFORMER_MAX_STUDENTS_BY_ADDRESS", 512)
+    joined, most = _students.held(address, room), _students.most
     if browser not in joined and len(joined) >= most:
         raise ClassroomError(f"{most} browsers at your address have joined this room, and no more are allowed.")
-    joined.add(browser)
+    _students.add(address, browser, room)
 
 
 def readmit_students(room: str) -> None:
     """Forget who has joined a room, when it has been cleared or has ended."""
-    for key in [key for key in _students if key[0] == room]:
-        del _students[key]
+    _students.drop(room)
 
 
 class ConnectionGuard(Guard):

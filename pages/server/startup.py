@@ -9,18 +9,25 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from contextlib import suppress
 from types import ModuleType
 
 import streamlit as st
 from starlette.middleware import Middleware
 
 import __main__
-from pages.classroom.routes import routes
+from pages.classroom.routes import rooms, routes
 from pages.controls.streamlit_compat import freeze_objects, ignore_pages_folder, restore_main_module
 from pages.server.access import BasePathGuard, HostGuard, MessageGuard, SecretGuard, SecurityHeaders, VisitorCookie
 from pages.server.limits import Attendance, ConnectionGuard, UploadGuard
+from xformer.errors import XformerError
 from xformer.installed import APP
 
+RECONCILE_SECONDS = 1.0
+"""Seconds between two checks of the queue."""
+EMPTY_BIN_SECONDS = 60.0
+"""Seconds between two removals of expired rooms and deleted runs."""
 _loaded = threading.Event()
 _lock = threading.Lock()
 _guest_of: ModuleType | None = None
@@ -92,8 +99,29 @@ def load() -> None:
 
 def _import() -> None:
     from pages.classroom import stage  # noqa: F401
-    from pages.compute import cached_runs, picture, visible_runs  # noqa: F401
+    from pages.compute import cached_runs, picture  # noqa: F401
     from pages.controls import embed  # noqa: F401
-    from pages.state import playlist, screens  # noqa: F401
+    from pages.state import playlist, screens, session  # noqa: F401
 
-    visible_runs.start_reconciler()
+    start_reconciler()
+
+
+def start_reconciler() -> None:
+    """Start the thread that manages the queue, the memory and the rooms while the server runs. Call it once."""
+    threading.Thread(target=_reconcile_for_ever, name="reconciler", daemon=True).start()
+
+
+def _reconcile_for_ever() -> None:
+    from pages.compute import visible_runs
+    from pages.compute.byte_cache import shared
+
+    emptied = time.monotonic()
+    while True:
+        shared.sweep()  # also frees the memory of visitors who have left
+        if is_time := time.monotonic() - emptied > EMPTY_BIN_SECONDS:
+            emptied = time.monotonic()
+            with suppress(XformerError):  # rooms may be off
+                rooms().delete_expired()
+        with suppress(XformerError, OSError):  # such as a full disk: it may be temporary, and the screens report it
+            visible_runs.reconcile(empties_bin=is_time)
+        time.sleep(RECONCILE_SECONDS)

@@ -14,7 +14,6 @@ from typing import Any
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pages.classroom import follow
 from pages.compute import cached_runs, models, picture, run_commands, visible_runs
 from pages.compute.picture import panel
 from pages.controls.text import escape_markdown
@@ -31,6 +30,10 @@ from xformer.model_files.fetching import FETCHES, offered, start_fetch
 from xformer.model_files.models_here import PACKAGES, PREFIX, catalogue
 from xformer.model_files.store import Job
 from xformer.training.card import ImportResult
+
+
+def publish() -> None:
+    """Called when the part below the heading has been drawn; `app.py` replaces it with the publication to a class."""
 
 
 def open_sidebar(title: str, question: str) -> Opened:
@@ -157,7 +160,7 @@ class Opened:
         picture.begin()
         link.begin_part()
         panel(lambda: draw(self.view()))
-        follow.publish()
+        publish()
 
 
 def sidebar_selection() -> tuple[object, ...]:

@@ -18,10 +18,10 @@ from streamlit.components.v2.component_manager import BidiComponentManager
 from streamlit.testing.v1 import AppTest, local_script_runner
 from streamlit.util import calc_hash
 
-from pages.compute import cached_runs, models, visible_runs
+from pages.compute import cached_runs, models
 from pages.compute.byte_cache import shared
 from pages.controls.text import WORD_JOINER
-from pages.server import access
+from pages.server import access, startup
 from tests.training.tiny import tiny_preset
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
@@ -37,7 +37,7 @@ def _once_for_all() -> Iterator[None]:
     A reconciler would outlive its test and start queued runs of later tests or of this machine.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(visible_runs, "start_reconciler", lambda: None)
+        patch.setattr(startup, "start_reconciler", lambda: None)
         patch.setattr(access, "visitor_id", lambda: "0" * 32)  # no server has set one
         patch.setattr(models, "try_in_subprocess", lambda path: None)  # starts a process; tested in test_load.py
         rarely = SimpleNamespace(time=time.time, sleep=lambda seconds: time.sleep(10 * seconds))

@@ -315,11 +315,11 @@ class Rooms:
 
     def find(self, code: str) -> Room | None:
         """Return the room with a code; None if there is none, or if it has expired."""
-        return self._room("code = ?", normalised(code))
+        return self._room("code", normalised(code))
 
     def of(self, owner: str) -> Room | None:
         """Return the room of the lecturer with this secret, or None."""
-        return self._room("owner = ?", _hash(owner)) if owner else None
+        return self._room("owner", _hash(owner)) if owner else None
 
     def is_owner(self, room: str, owner: str) -> bool:
         """Return whether the room belongs to this lecturer."""
@@ -328,22 +328,24 @@ class Rooms:
 
     def room(self, room: str) -> Room:
         """Return a room by its id. Raises `RoomEndedError` if it has ended."""
-        if (found := self._room("id = ?", room)) is None:
+        if (found := self._room("id", room)) is None:
             raise RoomEndedError("This room has ended; open another one.")
         return found
 
-    def exists(self, room: str) -> bool:
-        """Return whether a room has neither ended nor expired."""
-        return bool(self._read("SELECT 1 FROM rooms WHERE id = ? AND opened > ?", room, time.time() - LIFETIME))
+    def ids(self) -> set[str]:
+        """Return the ids of all rooms that have neither ended nor expired."""
+        return {row["id"] for row in self._read("SELECT id FROM rooms WHERE opened > ?", time.time() - LIFETIME)}
 
-    def _room(self, where: str, value: str) -> Room | None:
-        found = self._read(f"SELECT * FROM rooms WHERE {where} AND opened > ?", value, time.time() - LIFETIME)
-        for row in found:
-            asked = self._read("SELECT * FROM questions WHERE room = ? AND phase != 'over'", row["id"])
+    def _room(self, column: str, value: str) -> Room | None:
+        query = (
+            "SELECT r.id AS room, code, shown, lesson, is_paused, is_locked, cleared, q.* FROM rooms r "
+            f"LEFT JOIN questions q ON q.room = r.id AND phase != 'over' WHERE r.{column} = ? AND opened > ?"
+        )
+        for row in self._read(query, value, time.time() - LIFETIME):
             lesson = json.loads(row["lesson"]) if row["lesson"] else None
-            shown, question = json.loads(row["shown"]), _asked(asked[0]) if asked else None
             flags = bool(row["is_paused"]), bool(row["is_locked"]), row["cleared"]
-            return Room(row["id"], row["code"], shown, lesson, *flags, question)
+            asked = None if row["id"] is None else _asked(row)
+            return Room(row["room"], row["code"], json.loads(row["shown"]), lesson, *flags, asked)
         return None
 
     def show(self, room: str, shown: Mapping[str, Any], picture: bytes | None = None) -> None:
