@@ -50,7 +50,7 @@ from xformer.formatting import percent
 from xformer.layer_path import LayerPath
 from xformer.reading import Reading
 from xformer.viz.packing import pack, pattern_layers
-from xformer.viz.theme import RIGHT, WRONG
+from xformer.viz.theme import RIGHT, WRONG, pick
 from xformer.viz.training_curves import PAIRED_TRAINING_CURVES
 
 GROUPS: dict[str, tuple[Bug, ...]] = {
@@ -195,7 +195,7 @@ def _predictions(view: View, both: list[Reading], free_running: Decoded, *, is_o
 
 def bug_card(bug: Bug) -> None:
     """Draw the mistake, and next to each other the wrong and the correct equation."""
-    st.html(_STYLE % (WRONG.colour[is_dark()], RIGHT.colour[is_dark()]))
+    st.html(_STYLE % (pick(WRONG.colour, is_dark()), pick(RIGHT.colour, is_dark())))
     st.text(bug.mistake)
     cards = {
         "bug_wrong": (f"{WRONG.mark} With the bug", bug.equation_wrong),

@@ -287,11 +287,10 @@ async def _students_page(request: Request, room: Room) -> Response:
 
 @cache
 def _page() -> str:
-    from xformer.viz.theme import DIVERGING, SEQUENTIAL
     from xformer.widgets import matrices_data, scene_data
     from xformer.widgets.page import stand_alone_page
 
-    colours = matrices_data.COLOURS | scene_data.COLOURS | {"sequential": SEQUENTIAL, "diverging": DIVERGING}
+    colours = matrices_data.COLOURS | scene_data.COLOURS
     inside = ("live", "attention_view", "scene", "matrices", "digit_pad")
     return stand_alone_page(
         "classroom", "room", {"colours": json.dumps(colours).encode()}, title="xformer: classroom", styles=inside

@@ -39,7 +39,7 @@ from xformer.adapters import Input, TaskModel
 from xformer.analysis.comparison import search
 from xformer.errors import InputError, XformerError
 from xformer.interventions import parse
-from xformer.viz.theme import MODEL_HUES
+from xformer.viz.theme import MODEL_HUES, pick
 
 INPUT = "compare_input"
 MAX_TYPED = 2_000
@@ -62,7 +62,7 @@ def ask_variants(selection: ScreenSelection) -> tuple[ModelSettings, ...]:
     visit_state.variants = _begin_variants(selection)
     visit_state.followed = selection
     hues = "".join(
-        f".st-key-compare_seat_{index} {{ border-left: 6px solid {hue[is_dark()]} !important; padding: 0.35rem 0.6rem }}"
+        f".st-key-compare_seat_{index} {{ border-left: 6px solid {pick(hue, is_dark())} !important; padding: 0.35rem 0.6rem }}"
         for index, hue in enumerate(MODEL_HUES)
     )
     st.html(f"<style>{hues}</style>")

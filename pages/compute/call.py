@@ -6,13 +6,12 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pandas as pd
 
 from pages.compute.models import RUNS
-from pages.controls.columns import is_dark
 from pages.state.view import ORIGINAL
 from xformer import analysis
 from xformer.reading import Reading, Recipe
@@ -64,23 +63,9 @@ class Call:
         drawn = str(inspect.signature(self.draw).return_annotation)
         return self.draw.__module__.startswith("xformer.viz") and drawn != "Any"
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The options, with the visitor's theme unless they set one."""
-        return {**({"dark": is_dark()} if self.has_themes else {}), **self.options}
-
-    @property
-    def has_themes(self) -> bool:
-        """Whether it has a dark theme."""
-        return "dark" in inspect.signature(self.draw).parameters
-
-    def in_theme(self, dark: bool) -> Call:
-        """Return the same call for a theme. Files are drawn outside a script run, where the visitor's theme is unknown."""
-        return replace(self, options={**self.options, "dark": dark}) if self.has_themes else self
-
     def make(self) -> Any:
         """Make the call and return the figure or the table."""
-        return self.draw(*self.readings, **self.arguments)
+        return self.draw(*self.readings, **self.options)
 
     def table(self) -> pd.DataFrame | None:
         """Return the numbers of the picture, with heads counted from 1; None if `xformer.analysis` has no such table."""
@@ -107,7 +92,7 @@ class Call:
         arguments = [source(reading) for reading in self.readings]
         arguments += [
             f"{name}={source(value)}"
-            for name, value in self.arguments.items()
+            for name, value in self.options.items()
             if not (isinstance(value, pd.DataFrame) or _is_default(self.draw, name, value))
         ]
         module = "analysis" if self.draw.__module__.startswith("xformer.analysis") else "viz"
@@ -120,7 +105,7 @@ class Call:
         """Return a cache key of plain values. A growing table is represented by its number of rows."""
         plain = {
             name: len(value) if isinstance(value, pd.DataFrame) else value
-            for name, value in self.arguments.items()
+            for name, value in self.options.items()
             if not _known([value])
         }
         return view.model, self.name, *(str(reading.recipe) for reading in self.all_readings()), repr(plain)

@@ -32,7 +32,7 @@ from xformer.interventions import parse
 from xformer.layer_path import LayerPath, head_title, layer_title
 from xformer.reading import Reading, Recipe
 from xformer.training.tables import to_csv
-from xformer.viz.export import pdf_of, png_of, svg
+from xformer.viz.export import pdf_of, png_of, svg, themed
 
 
 def panel(draw: Callable[..., None], *arguments: Any) -> None:
@@ -72,7 +72,7 @@ def of_each_run(view: View, name: str, draw: Draw, **options: Any) -> None:
 
 def shown(view: Shown, call: Call, key: str, **more: Any) -> Any:
     """Show an Altair or Plotly chart, cached for all visitors; `more` is passed to Streamlit's chart element."""
-    spec = chart_spec(call.key(view), call.make)
+    spec = themed(chart_spec(call.key(view), call.make), is_dark())
     if not isinstance(spec, dict):
         file = {"format": "svg", "filename": f"{view.model.split('/')[-1]}-{call.name}"}  # for the camera button
         bar = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"], "toImageButtonOptions": file}
@@ -119,8 +119,8 @@ def footer(
     numbers = (lambda: tables(calls)) if table is None else table
     charts = [call for call in drawn or calls if call.is_chart]
 
-    def specs(dark: bool) -> list[dict[str, Any]]:
-        return [chart_spec(call.key(view), call.make) for call in (call.in_theme(dark) for call in charts)]
+    def specs() -> list[dict[str, Any]]:
+        return [chart_spec(call.key(view), call.make) for call in charts]
 
     caption = _caption(charts)
     with menu(name):
@@ -251,12 +251,12 @@ _LONGEST_INPUT = 80
 
 
 def figure_files(
-    charts: Callable[[bool], Sequence[Any]], caption: Callable[[], Sequence[str]], name: str, file: str, title: str = ""
+    charts: Callable[[], Sequence[Any]], caption: Callable[[], Sequence[str]], name: str, file: str, title: str = ""
 ) -> None:
     """Draw the options of a figure and buttons for SVG, PDF and PNG; each file is made when it is requested.
 
     Args:
-        charts: Makes the charts of the figure, or their Vega-Lite specifications, for the dark (True) or the light theme.
+        charts: Makes the charts of the figure, or their Vega-Lite specifications.
         caption: Makes the lines below them.
         name: The suffix of the widget keys and of the file name.
         file: The prefix of the file name.
@@ -274,7 +274,7 @@ def figure_files(
             width, usual = _SIZES[size]
             words = {"title": title, "caption": "\n".join(caption())} if is_titled else {}
             style = {"width": width, "font_size": points or usual, "grey": colours == "Grey"}
-            return convert(svg(charts(colours == "Dark"), **words, **style, dark=colours == "Dark"))
+            return convert(svg(charts(), **words, **style, dark=colours == "Dark"))
 
         about = "This picture for a paper or a slide."
         for ending, convert in {"svg": str.encode, "pdf": pdf_of, "png": png_of}.items():

@@ -30,6 +30,7 @@ from xformer.training.limits import n_models
 from xformer.training.run_record import DAMAGED, ELSEWHERE, RESUMABLE, RunRecord
 from xformer.training.run_store import exact_match, has_no_answer
 from xformer.training.tables import REPORTING, event_files, flat, folder_name, metrics_csv
+from xformer.viz.export import themed
 from xformer.viz.theme import head_hue
 from xformer.viz.training_curves import curves, curves_chart
 
@@ -112,11 +113,11 @@ def curves_panel(entries: Sequence[RunRecord], rows: Mapping[str, Rows]) -> dict
         x, scale, smoothing = _ask_look()
     names, slots = visible_runs.labels(entries), runs_state().colour_slots()
     found = {names[entry.id]: [_drawn(entry, flat(row)) for row in rows[entry.id]] for entry in entries}
-    state = str((names, slots, is_dark(), {run: (len(reports), reports[-1:]) for run, reports in rows.items()}))
+    state = str((names, slots, {run: (len(reports), reports[-1:]) for run, reports in rows.items()}))
 
-    def draw(metric: str, dark: bool) -> Any:
+    def draw(metric: str) -> Any:
         frame = curves(found, metric, x=x, smoothing=smoothing)
-        colours = {names[entry.id]: head_hue(slots.get(entry.id, 0), dark) for entry in entries}
+        colours = {names[entry.id]: head_hue(slots.get(entry.id, 0)) for entry in entries}
         return curves_chart(frame, metric, METRICS[metric], colours, x=x, log=scale == "log")
 
     shown = [metric for metric in metrics if any(metric in row for points in found.values() for row in points)]
@@ -124,12 +125,12 @@ def curves_panel(entries: Sequence[RunRecord], rows: Mapping[str, Rows]) -> dict
         if metric not in shown:
             st.caption(f"No chosen run has reported its {METRICS[metric]} yet.")
             continue
-        spec = chart_spec((state, metric, x, scale, smoothing), partial(draw, metric, is_dark()))
+        spec = themed(chart_spec((state, metric, x, scale, smoothing), partial(draw, metric)), is_dark())
         wide = st.container(key=f"wide_runs_{metric}")
         wide.vega_lite_chart(spec, theme="streamlit", key=f"runs_chart_{metric}", width="stretch")
     if shown:
         with menu("runs_curves"):
-            figure_files(lambda dark: [draw(metric, dark) for metric in shown], address(), "curves", "runs")
+            figure_files(lambda: [draw(metric) for metric in shown], address(), "curves", "runs")
     return {"curves": ",".join(metrics)}
 
 

@@ -25,7 +25,7 @@ from xformer.training.limits import n_models
 from xformer.training.run_record import DAMAGED, RunRecord
 from xformer.training.run_store import exact_match, latest_rows
 from xformer.training.tables import differing, overview
-from xformer.viz.theme import head_hue
+from xformer.viz.theme import head_hue, pick
 from xformer.viz.training_curves import dot
 
 CARDS, TABLE = "cards", "table"
@@ -286,7 +286,7 @@ def _table(entries: Sequence[RunRecord], latest: Mapping[str, Any], visitor: str
     lines = _comparison_table(entries, latest)
     slots, dark = state.colour_slots(), is_dark()
     state.rows = list(lines.index)
-    lines.insert(0, "●", [dot(head_hue(slots[run], dark) if run in slots else None) for run in lines.index])
+    lines.insert(0, "●", [dot(pick(head_hue(slots[run]), dark) if run in slots else None) for run in lines.index])
     if not visible_runs.is_open():
         mine = {run.id: "only you" if run.private else "you" for run in entries if visitor and run.owner == visitor}
         lines.insert(2, "owner", [mine.get(run, "others") for run in lines.index])

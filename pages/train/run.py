@@ -22,7 +22,7 @@ from pages.compute.call import Call, heads_from_1
 from pages.compute.picture import csv, figure_files, html, menu, toolbar
 from pages.compute.run_thumbnail import check_size, frame_of
 from pages.controls import widgets
-from pages.controls.columns import headline, is_dark, what_to_notice
+from pages.controls.columns import headline, what_to_notice
 from pages.controls.embed import picture
 from pages.controls.live_download import download
 from pages.controls.text import escape_markdown
@@ -276,7 +276,7 @@ def code_and_files(view: RunView, calls: Sequence[Call]) -> None:
         snapshot = snapshot_file(Path(run), step).as_posix()
         lines.append(f'r = xformer.read(f"{{runs}}/{snapshot}", {list(view.example.source)})')
         head = "" if (chosen := resting(view.key).head) is None else f", head={chosen}"
-        pictures.append(f"xformer.viz.timeline_still({{{step}: r}}{head}{', dark=True' if is_dark() else ''})")
+        pictures.append(f"xformer.viz.timeline_still({{{step}: r}}{head})")
     with menu("training"):
         show_code("from xformer.viz.training_curves import metrics_frame", lines, pictures)
         csv(frame, "metrics", run, "Metrics as CSV")
@@ -295,9 +295,9 @@ def _figures(view: RunView, calls: Sequence[Call]) -> None:
     def packed() -> bytes:
         return view.packed(live=False, target=(1, None))
 
-    def charts(dark: bool) -> list[Any]:
-        still = [timeline_still(packed(), step=rest.step, head=rest.head, dark=dark)] if view.timeline.frames else []
-        return [*still, *(call.in_theme(dark).make() for call in calls)]
+    def charts() -> list[Any]:
+        still = [timeline_still(packed(), step=rest.step, head=rest.head)] if view.timeline.frames else []
+        return [*still, *(call.make() for call in calls)]
 
     if view.timeline.frames:
         html(lambda: timeline_page(packed(), caption()), "training", run)

@@ -255,7 +255,7 @@ def _files(sweep: StoredSweep, outcomes: pd.DataFrame, drawn: Sequence[Drawn]) -
         csv(outcomes, "outcome", run, "Outcome as CSV")
         csv(sweep.rows, "metrics", run, "All curves as CSV")
         charts = [call for call, _ in drawn]
-        figure_files(lambda dark: [call.in_theme(dark).make() for call in charts], address(), "sweep", run)
+        figure_files(lambda: [call.make() for call in charts], address(), "sweep", run)
 
 
 def _members(sweep: StoredSweep, outcomes: pd.DataFrame) -> None:

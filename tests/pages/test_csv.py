@@ -8,10 +8,8 @@ import io
 import pandas as pd
 import pytest
 
-import xformer
-from pages.compute.call import HEAD, Call, heads_from_1
+from pages.compute.call import HEAD, heads_from_1
 from tests.pages.conftest import ROOT
-from xformer import viz
 from xformer.training.tables import metrics_csv, to_csv
 
 
@@ -22,14 +20,6 @@ def test_heads_are_counted_from_1_as_stated_in_the_header(first: int, heads: lis
     table = heads_from_1(pd.DataFrame({"layer": "a", "head": heads}), first, no_head="mean")
     assert list(table.columns) == ["layer", HEAD]
     assert table[HEAD].tolist() == written
-
-
-def test_a_downloaded_picture_has_the_requested_theme() -> None:
-    """Files are drawn outside a script run, where the visitor's theme is unknown."""
-    reading = xformer.read(str(ROOT / "checkpoints/reverse-small"), "3 7")
-    for dark in (False, True):
-        chart = Call(viz.norms, (reading,)).in_theme(dark).make()
-        assert chart.to_dict() == viz.norms(reading, dark=dark).to_dict() != viz.norms(reading, dark=not dark).to_dict()
 
 
 def test_headings_and_cells_cannot_be_formulas_and_numbers_are_unchanged() -> None:

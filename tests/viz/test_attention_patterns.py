@@ -103,7 +103,9 @@ def test_weights_are_written_into_cells_with_room(original: Reading, changed: Re
     rows = rows_of(viz.attention(original, **at), "shown")
     weights = analysis.attention(original, **at)["weight"]
     assert [row["shown"] for row in rows] == ["0" if weight < 0.005 else f"{weight:.2f}" for weight in weights]
-    assert {row["ink"] for row in rows if row["weight"] > 0.9} != {row["ink"] for row in rows if row["weight"] < 0.1}
+    assert {row["cell_colour"] for row in rows if row["weight"] > 0.9} != {
+        row["cell_colour"] for row in rows if row["weight"] < 0.1
+    }
     spec = spec_of(viz.attention(changed, before=original, **at))
     _, after, moved = (spec["datasets"][one["data"]["name"]] for one in spec["hconcat"])
     assert [row["shown"] for row in after if not row["allowed"]] == [""] * 6
@@ -158,7 +160,7 @@ def test_arcs_have_the_width_of_their_weight_and_the_hue_of_their_head(original:
     assert len({point["arc"] for point in points}) == (weights >= attention_patterns.ARCS_LEAST).sum()
     widest = max(points, key=lambda point: point["width"])
     assert widest["width"] == pytest.approx(0.5 + 2.7 * weights.max(), abs=1e-3)
-    assert f'"range": ["{head_hue(1, False)}", "{head_hue(3, False)}"]' in json.dumps(chart.to_dict(validate=False))
+    assert f'"range": ["{head_hue(1)}", "{head_hue(3)}"]' in json.dumps(chart.to_dict(validate=False))
     both = viz.attention_arcs(changed, layer=2, heads=[1], before=original).to_dict(validate=False)
     assert [one["title"] for one in both["hconcat"]] == ["layer 3, original", "layer 3, changed"]
 

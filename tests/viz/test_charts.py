@@ -12,7 +12,7 @@ import pytest
 
 from tests.viz.drawn_file import maps_of, words
 from xformer.viz import theme
-from xformer.viz.charts import inks, layered, numbers, pixel_axes, pool_maps, small_maps, token_lanes
+from xformer.viz.charts import cell_colours, layered, numbers, pixel_axes, pool_maps, small_maps, token_lanes
 from xformer.viz.export import svg
 
 TABLE = pd.DataFrame({"x": [1, 2], "y": [0.5, 0.25]})
@@ -35,16 +35,19 @@ def test_layered_equals_altair_layer(more: list[alt.Chart]) -> None:
     assert ours.to_dict()["datasets"] == theirs.to_dict()["datasets"]
 
 
-def test_inks_contrast_with_their_cells() -> None:
-    light, dark = "#ffffff", theme.TEXT[0]
-    assert inks(["#ffffff", "#888888", "#000000"], [-9, 0, 1, 9, np.inf], 0, 1) == [dark, dark, light, light, light]
+def test_cells_have_the_nearest_colour_of_the_scale() -> None:
+    stops = ["#ffffff", "#888888", "#000000"]
+    assert cell_colours(stops, [-9, 0, np.nan, 1, 9, np.inf], 0, 1) == [stops[at] for at in (0, 0, 1, 2, 2, 2)]
 
 
-def test_numbers_have_the_ink_of_their_cells_and_are_left_out_of_crowded_maps() -> None:
-    cells = alt.Chart(TABLE.assign(ink=["#ffffff", theme.TEXT[0]])).encode(alt.X("x:O"))
-    drawn = svg(numbers(cells, "y:Q", size=15))
+@pytest.mark.parametrize("dark", [False, True])
+def test_numbers_contrast_with_their_cells_and_are_left_out_of_crowded_maps(dark: bool) -> None:
+    cells = alt.Chart(TABLE.assign(cell_colour=["#201253", theme.SEQUENTIAL[0]])).encode(alt.X("x:O"))
+    drawn = svg(numbers(cells, "y:Q", size=15), dark=dark)
     assert {"0.5", "0.25"} <= set(words(drawn))
-    assert re.findall(r'font-size="15px" fill="(#\w+)"', drawn) == ["#ffffff", theme.TEXT[0]]
+    assert re.findall(r'font-size="15px" fill="(#\w+)"', drawn) == (
+        [theme.TEXT, "#ffffff"] if dark else ["#ffffff", theme.TEXT]
+    )
     assert numbers(cells, "y:Q", shown=False) == []
 
 
@@ -68,4 +71,4 @@ def test_small_maps_draw_masked_and_broken_cells_in_their_frame() -> None:
     values = np.array([[0.0, 0.5, 1.0, np.nan], [np.inf, 0.25, 0.75, 1.0]])
     sheet = layered(small_maps([frame], [values], pixel_axes(200, 100))).properties(width=200, height=100)
     assert np.nan_to_num(maps_of(sheet)[0], posinf=9) == pytest.approx(np.nan_to_num(values, posinf=9), abs=0.01)
-    assert {theme.MASKED[False], theme.BROKEN} <= set(re.findall(r'fill="(#\w+)"', svg([sheet])))
+    assert {theme.MASKED, theme.BROKEN} <= set(re.findall(r'fill="(#\w+)"', svg([sheet])))

@@ -31,7 +31,7 @@ COUNTED = analysis.agreement(VARIANTS[:2], samples=50)
 def test_bars_are_the_probabilities_of_all_models_on_one_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xformer.viz.generation.LEAST", LEAST)  # high enough that a token of these variants is left out
     frame = analysis.likeliest_tokens(RUNS, STEP, 4)
-    chart = viz.likeliest_tokens(RUNS, STEP, 4, dark=True)
+    chart = viz.likeliest_tokens(RUNS, STEP, 4)
     shown = {(row["model"], row["token"]): row for row in rows(chart)}
     assert 0 < len({token for _, token in shown}) < frame["token"].nunique()
     for row in frame.to_dict("records"):
@@ -46,13 +46,13 @@ def test_bars_are_the_probabilities_of_all_models_on_one_scale(monkeypatch: pyte
     assert [row["model"] for row in shown.values() if SAYS in row["shown"]]
     spec = chart.to_dict(validate=False)
     scale = spec["layer"][0]["encoding"]["color"]["scale"]
-    assert scale == {"domain": [p.name for p in VARIANTS], "range": theme.model_hues(3, True)}
+    assert scale == {"domain": [p.name for p in VARIANTS], "range": theme.model_hues(3)}
     assert spec["layer"][0]["encoding"]["x"]["scale"]["domain"][0] == 0
 
 
 def test_lines_show_verdicts_and_mark_the_first_difference() -> None:
     frame = analysis.predictions_by_step(RUNS)
-    chart = viz.predictions_by_step(RUNS, "answer_probability", dark=True)
+    chart = viz.predictions_by_step(RUNS, "answer_probability")
     shown = {(row["model"], row["step"]): row for row in rows(chart) if "model" in row}
     assert len(shown) == len(frame)
     for row in frame.to_dict("records"):
@@ -63,7 +63,7 @@ def test_lines_show_verdicts_and_mark_the_first_difference() -> None:
     grey = {row["place"] for row in rows(chart) if row.get("note") == "the models have read different tokens"}
     assert grey == {row["place"] for row in shown.values() if not row["same_context"]}
     assert grey
-    alone = rows(viz.predictions_by_step(RUNS[:1], dark=True))
+    alone = rows(viz.predictions_by_step(RUNS[:1]))
     assert not [row for row in alone if row.get("note") == "first difference"]
 
 
@@ -93,20 +93,20 @@ def test_lens_shows_the_likeliest_tokens_and_where_they_diverge() -> None:
     frame = analysis.decision_lens(READINGS)
     parted = lens_divergence(frame)
     assert parted is not None
-    chart = viz.decision_lens(READINGS, pair=(0, 1), dark=True)
+    chart = viz.decision_lens(READINGS, pair=(0, 1))
     says = [f"{row['token']} ✓" if row["right"] else row["token"] for row in frame.to_dict("records")]
     assert [row["says"] for row in rows(chart) if "model" in row] == says
     assert [row["point"] for row in rows(chart) if "note" in row] == [parted[1]]
-    assert not [row for row in rows(viz.decision_lens(READINGS, dark=True)) if "note" in row]
+    assert not [row for row in rows(viz.decision_lens(READINGS)) if "note" in row]
 
 
 def test_patching_bars_are_sorted_in_the_hues_of_their_heads() -> None:
     both = analysis.patching(PATCHED)
     frame = both[both["source"] == PATCHED[0].adapter.name]
-    shown = [row for row in rows(viz.patching(PATCHED, dark=True)) if "part" in row]
+    shown = [row for row in rows(viz.patching(PATCHED)) if "part" in row]
     assert [row["restored"] for row in shown] == frame["restored"].head(20).tolist()
-    assert all(row["hue"] == theme.head_hue(row["head"] - 1, True) for row in shown if row["head"])
+    assert all(row["hue"] == theme.head_hue(row["head"] - 1) for row in shown if row["head"])
     assert ["⇒" in row["text"] for row in shown] == [row["turns"] for row in shown]
     assert any(row["turns"] for row in shown)
-    there = [row for row in rows(viz.patching(PATCHED, out_of=1, table=both, dark=True)) if "part" in row]
+    there = [row for row in rows(viz.patching(PATCHED, out_of=1, table=both)) if "part" in row]
     assert {row["source"] for row in there} == {PATCHED[1].adapter.name}

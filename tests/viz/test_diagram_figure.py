@@ -45,7 +45,7 @@ def test_every_part_is_labelled(pair: xformer.Reading) -> None:
     module = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()  # described from its recorded run
     other = xformer.read(module, torch.randn(1, 5, 12, generator=torch.Generator().manual_seed(1)))
     for reading in (pair, other):
-        parts, texts = described(reading), words(svg([viz.model_diagram(reading, dark=True)], dark=True))
+        parts, texts = described(reading), words(svg([viz.model_diagram(reading)], dark=True))
         for box in parts.boxes:
             if box.kind in ("norm", "sum"):
                 continue

@@ -25,7 +25,7 @@ TOKENS = [3, 7, 1, 7, 2]
 
 def test_wide_vectors_are_thinned_by_columns() -> None:
     table = vector_table(torch.zeros(11, 997), [""] * 11)
-    rows = all_rows(vector_heatmap(table, dark=False))
+    rows = all_rows(vector_heatmap(table))
     assert len(rows) <= MAX_CELLS
     assert {row["dimension"] for row in rows} == set(range(0, 997, 3))  # evenly, from the first to the last
 
@@ -47,13 +47,13 @@ def test_projection_has_every_token_once_and_marks_the_input() -> None:
 class Named(BareModel):
     """A model with a token that looks like markup."""
 
-    labels = (*(f"t{i}" for i in range(10)), "<script>")  # pyright: ignore
+    token_labels = (*(f"t{i}" for i in range(10)), "<script>")  # pyright: ignore
 
 
 def test_projection_in_space_has_the_same_points_and_escapes_markup() -> None:
     reading = xformer.read(random_model("encoder"), [3, 10, 3])
     reading = replace(reading, adapter=Named(random_model("encoder")))
-    rest, shown = viz.projection(reading, axes=3, dark=True).data
+    rest, shown = viz.projection(reading, axes=3).data
     assert (len(rest.x), len(shown.x)) == (9, 2)
     for index, axis in enumerate("xyz"):
         np.testing.assert_array_equal(shown[axis], principal_axes(reading).points[[3, 10], index].numpy())

@@ -17,6 +17,7 @@ from tests.viz.drawn_file import SVG, words
 from xformer.errors import InputError
 from xformer.viz import export
 from xformer.viz.export import show
+from xformer.viz.theme import BROKEN, HEAD_HUES, MASKED, SEQUENTIAL, TEXT, pick, stops_of_both
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,8 @@ def test_svg_is_deterministic_and_stacked_charts_keep_their_gradients(reading: x
     def names(text: str) -> list[str]:
         return [node.attrib["id"] for node in drawn(text).iter() if "id" in node.attrib]
 
-    one, other = (xformer.viz.norms(reading, dark=dark).to_dict(validate=False) for dark in (False, True))
+    one = xformer.viz.norms(reading).to_dict(validate=False)
+    other = xformer.viz.themed(one)
     first = export.svg([one])
     assert export.svg([one]) == first
     both = export.svg([one, other])
@@ -52,6 +54,24 @@ def test_svg_is_deterministic_and_stacked_charts_keep_their_gradients(reading: x
     used = set(re.findall(r"url\(#([^)]+)\)", both))
     assert used == set(names(both))
     assert "url(#clip1)" in words(export.svg([one], caption="url(#clip1)"))
+
+
+def test_a_theme_replaces_colours_but_not_tokens_or_numbers() -> None:
+    frame = pd.DataFrame({"token": [TEXT, MASKED], "hue": [HEAD_HUES[0], BROKEN], "value": [1.0, 2.0]})
+    stops = alt.Scale(range=list(SEQUENTIAL))
+    chart = (
+        alt.Chart(frame).mark_bar(stroke=TEXT).encode(alt.X("token:N", sort=[TEXT]), alt.Color("value:Q", scale=stops))
+    )
+    assert xformer.viz.themed(chart, dark=False) is chart
+    light, dark = (one.to_dict(validate=False) for one in (chart, xformer.viz.themed(chart)))
+    [rows] = dark["datasets"].values()
+    assert rows == frame.assign(hue=[pick(HEAD_HUES[0], True), BROKEN]).to_dict("records")
+    assert dark["encoding"]["x"] == light["encoding"]["x"]
+    assert dark["mark"]["stroke"] == pick(TEXT, True) != TEXT
+    assert dark["encoding"]["color"]["scale"]["range"] == stops_of_both(SEQUENTIAL)[1]
+    figure = go.Figure(go.Scatter(x=[1], y=[2], marker={"color": TEXT}, text=[TEXT]))
+    [trace] = xformer.viz.themed(figure).data
+    assert (trace.marker.color, trace.text) == (pick(TEXT, True), (TEXT,))
 
 
 def test_file_format_follows_the_suffix(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_map_of_a_changed_run_keeps_the_order_and_scale_of_the_original() -> Non
 
 
 def test_shares_of_firing_neurons_sum_to_one() -> None:
-    shown = rows(viz.firing(RUN, before=OTHER, dark=True))
+    shown = rows(viz.firing(RUN, before=OTHER))
     runs = {"original": OTHER, "changed": RUN}
     for name, path in (("layer 1", "encoder.0.ffn"), ("layer 2", PATH)):
         for which, run in runs.items():

@@ -23,7 +23,7 @@ def lane(chart: Any, name: str) -> list[dict[str, Any]]:
 
 
 def test_lanes_show_tokens_verdicts_probabilities_and_marks() -> None:
-    chart = spec_of(viz.step_lanes(PAIR, step=2, dark=True))
+    chart = spec_of(viz.step_lanes(PAIR, step=2))
     first, table = PAIR[0], predictions_by_step(PAIR)
     assert [row["token"] for row in lane(chart, "input")] == [first.labels[token] for token in first.example.source]
     assert [row["token"] for row in lane(chart, "right answer")] == [first.labels[token] for token in first.answer]
@@ -33,7 +33,7 @@ def test_lanes_show_tokens_verdicts_probabilities_and_marks() -> None:
         assert [row["kind"] == "right" for row in rows] == own["right"].tolist()
         assert [row["probability"] for row in rows] == pytest.approx(own["probability"].tolist())
     hues = {row["name"]: row["hue"] for row in rows_of(chart, "hue")}
-    assert hues == dict(zip([run.name for run in PAIR], theme.model_hues(2, True), strict=True))
+    assert hues == dict(zip([run.name for run in PAIR], theme.model_hues(2), strict=True))
     # the shown step is framed, and the first difference is marked
     tables = [rows for rows in chart["datasets"].values() if rows and set(rows[0]) <= {"at", "note"}]
     assert {(row["at"], row.get("note")) for rows in tables for row in rows} >= {(2, None), (STEP, "first difference")}

@@ -25,13 +25,13 @@ LEARNED = ran(random_model("encoder", positions="learned"))
 
 def test_only_positions_beyond_training_are_shaded() -> None:
     for trained, shade in ((None, []), (7, [[{"from": 6.5, "to": 10}]]), (11, [])):
-        drawn = datasets(viz.position_curves(LEARNED, dimensions=[0], positions=range(11), trained=trained, dark=True))
+        drawn = datasets(viz.position_curves(LEARNED, dimensions=[0], positions=range(11), trained=trained))
         assert [rows for rows in drawn if "from" in rows[0]] == shade
 
 
 def test_guess_grid_is_empty_and_excludes_masked_cells() -> None:
     decoder = ran(random_model("decoder"))
-    chart = attention_guess(decoder, layer=1, head=2, query=3, height=190, dark=True).to_dict(validate=False)
+    chart = attention_guess(decoder, layer=1, head=2, query=3, height=190).to_dict(validate=False)
     [rows] = chart["datasets"].values()
     assert len(rows) == 5 * 6 / 2
     names = analysis.attention(decoder, layer=1, head=2)["key"].unique().tolist()
@@ -40,4 +40,4 @@ def test_guess_grid_is_empty_and_excludes_masked_cells() -> None:
     for layer in chart["layer"]:
         assert "weight" not in str(layer["encoding"])
         assert [layer["encoding"][axis]["scale"]["domain"] for axis in ("x", "y")] == [names, names]
-    assert chart["view"]["fill"] == theme.MASKED[True]
+    assert chart["view"]["fill"] == theme.MASKED

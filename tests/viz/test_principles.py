@@ -19,7 +19,7 @@ def test_weights_run_from_0_to_1_and_masked_cells_are_grey() -> None:
         assert rows[1]["shown"] == written
     assert ends_of(chart) == (0.0, 1.0)
     hidden_layer = chart.to_dict(validate=False)["layer"][1]
-    assert hidden_layer["mark"]["color"] == theme.MASKED[0]
+    assert hidden_layer["mark"]["color"] == theme.MASKED
     assert hidden_layer["transform"] == [{"filter": "datum.hidden"}]
     hidden = {
         mask: sum(row["hidden"] for row in datasets(viz.matrix(SENTENCE.attention(mask=mask), what="weights"))[0])

@@ -71,9 +71,9 @@ def test_attribution_merges_all_but_the_largest_parts() -> None:
 def test_lens_outlines_right_cells_and_marks_them_only_if_judged() -> None:
     trace = traced()
     judged = from_trace(MODEL, trace, trace.logits[0].argmax(-1))
-    spec = spec_of(viz.lens(judged, dark=True))
+    spec = spec_of(viz.lens(judged))
     outline = next(layer for layer in spec["layer"] if layer["mark"].get("filled") is False)
-    assert outline["mark"]["stroke"] == theme.pick(theme.RIGHT.colour, True)
+    assert outline["mark"]["stroke"] == theme.RIGHT.colour
     assert outline["transform"] == [{"filter": "datum.right"}]
     assert theme.RIGHT.mark in str(spec)
     assert theme.RIGHT.mark not in str(spec_of(viz.lens(replace(judged, has_right_answer=False))))

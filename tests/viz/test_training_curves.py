@@ -106,15 +106,14 @@ def test_metrics_frame_has_reported_values_and_nan_for_malformed_ones() -> None:
     assert len(metrics_frame([])) == 0
 
 
-@pytest.mark.parametrize(("curves", "dark"), [(LOSS, False), (ACCURACY, True)], ids=["loss", "accuracy"])
-def test_chart_has_the_values_axes_and_hues_of_its_curves(curves: Curves, dark: bool) -> None:
-    chart = curve_chart(FRAME, curves, steps=12, dark=dark)
+@pytest.mark.parametrize("curves", [LOSS, ACCURACY], ids=["loss", "accuracy"])
+def test_chart_has_the_values_axes_and_hues_of_its_curves(curves: Curves) -> None:
+    chart = curve_chart(FRAME, curves, steps=12)
     lines = chart.to_dict(validate=False)["layer"][0]["encoding"]
     for name in curves.names:
         assert [row[name] for row in all_rows(chart)] == pytest.approx(FRAME[name].tolist())
     assert (lines["x"]["title"], lines["x"]["scale"]["domain"], lines["y"]["title"]) == ("step", [0, 12], curves.axis)
-    hues = [theme.pick(hue, dark) for hue in curves.hues]
-    assert lines["color"]["scale"] == {"range": hues, "domain": list(curves.names.values())}
+    assert lines["color"]["scale"] == {"range": list(curves.hues), "domain": list(curves.names.values())}
     if curves.share:
         assert lines["y"]["scale"]["domain"] == [0, 1]
 
@@ -126,4 +125,4 @@ def test_head_frame_has_a_column_per_head_and_the_best_score() -> None:
     assert found.to_numpy().tolist() == [[10, 0.4, 0.2, 0.4], [20, 0.2, 0.9, 0.9]]
     curves = head_curves("anti-diagonal", {column: str(pair) for pair, column in columns.items()}, [0, 1, 0])
     assert curves.hues == (theme.HEAD_HUES[0], theme.HEAD_HUES[1], theme.HEAD_HUES[0])
-    curve_chart(wide, curves, steps=20, dark=False).to_dict(validate=False)
+    curve_chart(wide, curves, steps=20).to_dict(validate=False)

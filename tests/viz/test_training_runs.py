@@ -31,7 +31,7 @@ def test_sweep_cells_count_solved_members_and_are_grey_if_none_finished() -> Non
     chart = viz.sweep_outcome(OUTCOMES, x="peak_lr")
     cells = [(cell["column"], cell["words"], cell["known"]) for cell in rows_of_layer(chart, 0)]
     assert cells == [("0.1", "1 of 2", True), ("0.2", "…", False)]
-    assert theme.MASKED[False] in svg([chart])  # a cell without a number is drawn
+    assert theme.MASKED in svg([chart])  # a cell without a number is drawn
     steps = viz.sweep_outcome(OUTCOMES, x="peak_lr", y="seed", measure="steps_to_solve")
     cells = [(cell["column"], cell["row"], cell["words"]) for cell in rows_of_layer(steps, 0)]
     assert cells == [("0.1", "0", "100"), ("0.1", "1", "—"), ("0.2", "0", "—")]

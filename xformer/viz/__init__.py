@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from xformer.viz.embeddings import vectors as vectors
     from xformer.viz.export import draw_as_images as draw_as_images
     from xformer.viz.export import save as save
+    from xformer.viz.export import themed as themed
     from xformer.viz.feed_forward import activations as activations
     from xformer.viz.feed_forward import expert_weights as expert_weights
     from xformer.viz.feed_forward import firing as firing

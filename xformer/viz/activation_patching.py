@@ -20,7 +20,18 @@ from xformer.errors import InputError, UnavailableError
 from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import ROWS, Chart, head_titles, heat, inks, label_layers, layered, numbers, place_labels, tips
+from xformer.viz.charts import (
+    ROWS,
+    Chart,
+    cell_colours,
+    head_titles,
+    heat_colour,
+    label_layers,
+    layered,
+    numbers,
+    place_labels,
+    tooltips,
+)
 from xformer.viz.generation import short_names
 from xformer.viz.residual import TIGHT, row_height
 
@@ -28,12 +39,7 @@ MAX_PARTS = 20
 
 
 def patching(
-    readings: Sequence[Reading],
-    *,
-    everywhere: bool = False,
-    out_of: int = 0,
-    table: pd.DataFrame | None = None,
-    dark: bool = False,
+    readings: Sequence[Reading], *, everywhere: bool = False, out_of: int = 0, table: pd.DataFrame | None = None
 ) -> Chart:
     """Draw the `MAX_PARTS` largest effects of `analysis.patching` as bars: 0 is no effect, 1 the source run's result.
 
@@ -44,7 +50,6 @@ def patching(
         everywhere: Patch all positions, not only the one that decides the answer.
         out_of: The index of the source reading, 0 or 1.
         table: The table of the analysis, if already computed.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -66,7 +71,7 @@ def patching(
     shown = table.loc[table["source"] == full_names[0]].head(MAX_PARTS)
     kinds = shown["component"].map({"residual": "sum", "feed-forward": "feed_forward"}).fillna("attention")
     data = shown.assign(
-        hue=[theme.part_hue(kind, head - 1, dark) for kind, head in zip(kinds, shown["head"], strict=True)],
+        hue=[theme.part_hue(kind, head - 1) for kind, head in zip(kinds, shown["head"], strict=True)],
         text=shown["restored"].map("{:+.2f}".format) + ("  ⇒ " + shown["says"]).where(shown["turns"], ""),
         turned=shown["turns"].map({True: "yes", False: "no"}),
     )
@@ -77,10 +82,12 @@ def patching(
     x = alt.X("restored:Q", title=name, scale=alt.Scale(domain=ends, nice=False))
     axis = alt.Axis(labelLimit=260, labelOverlap=False)
     y = alt.Y("part:N", sort=data["part"].tolist(), title="patched part", axis=axis)
-    hover = tips("part:N", ("restored:Q", "fraction restored", "+.6f"), ("difference:Q", "logit difference", "+.6f"))
-    hover += tips(("says:N", "prediction"), ("turned:N", "changes the answer"))
+    hover = tooltips(
+        "part:N", ("restored:Q", "fraction restored", "+.6f"), ("difference:Q", "logit difference", "+.6f")
+    )
+    hover += tooltips(("says:N", "prediction"), ("turned:N", "changes the answer"))
     base = alt.Chart(data).encode(x, y, tooltip=hover)
-    ink = theme.pick(theme.TEXT, dark)
+    ink = theme.TEXT
     number = {"fontSize": 12, "color": ink}
     known = pd.DataFrame({"at": [0.0, 1.0], "is": [f"{into}, unpatched", f"same as {source}"]})
     rules = alt.Chart(known).mark_rule(color=ink, strokeDash=[4, 3])
@@ -117,7 +124,6 @@ def patching_map(
     show: Literal["measured", "estimated"] | None = None,
     chosen: int | None = None,
     table: pd.DataFrame | None = None,
-    dark: bool = False,
 ) -> Chart:
     """Draw `analysis.patching_map`: blue moves the prediction towards the source run's; unmeasured cells are grey.
 
@@ -134,7 +140,6 @@ def patching_map(
         show: The values to draw; the measured ones by default, if there are any.
         chosen: The row of the table whose cell is framed.
         table: The table of the analysis, if already computed.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -151,13 +156,13 @@ def patching_map(
     kind = show or ("estimated" if exact is False else "measured")
     values = table[kind].to_numpy(dtype=float)
     limit = max(FAINT, theme.signed_limit(values))
-    stops = theme.diverging(dark)
+    stops = theme.DIVERGING
     data = table.assign(
         cell=range(len(table)),
         column=_columns(table, part, is_encoder_decoder=reading.is_encoder_decoder),
         value=values,
         share=[f"{value:.2f}".replace("-", "−") if abs(value) >= UNWRITTEN else "" for value in values],
-        ink=inks(stops, values, -limit, limit),
+        cell_colour=cell_colours(stops, values, -limit, limit),
     )
     rows, columns = (list(dict.fromkeys(data[name])) for name in ("where", "column"))
     n, high = len(columns), max(row_height(len(rows)), min(60, 240 // len(rows)))
@@ -167,19 +172,19 @@ def patching_map(
     x = alt.X("column:N", sort=columns, title=title, axis=axis)
     beside = alt.Axis(labelLimit=240, labelOverlap=False, labelFlush=False)
     y = alt.Y("where:N", sort=rows, title=None, axis=beside)
-    hover = tips(("where:N", "layer"), ("column:N", title))
+    hover = tooltips(("where:N", "layer"), ("column:N", title))
     hover += [alt.Tooltip(f"{name}:Q", format="+.6f") for name in ("measured", "estimated") if name in table]
     length = max(36, min(160, high * len(rows) - 48))
     legend = alt.Legend(title=["share", kind], format="+.2f", gradientLength=length)
-    colour = heat("value:Q", stops, -limit, limit, legend=legend)
-    shade = alt.condition("isValid(datum.value)", colour, alt.value(theme.pick(theme.MASKED, dark)))
+    colour = heat_colour("value:Q", stops, -limit, limit, legend=legend)
+    shade = alt.condition("isValid(datum.value)", colour, alt.value(theme.MASKED))
     base = alt.Chart(data).encode(x, y)
     click = alt.selection_point(name="cell", fields=["cell"], on="click", clear=False)
     frame = base.transform_filter(alt.datum.cell == (-1 if chosen is None else chosen))
-    cells = base.mark_rect(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=1, cursor="pointer")
+    cells = base.mark_rect(stroke=theme.BACKGROUND, strokeWidth=1, cursor="pointer")
     return layered(
         cells.encode(color=shade, tooltip=hover).add_params(click),
-        frame.mark_rect(filled=False, stroke=theme.pick(theme.TEXT, dark), strokeWidth=2.5),
+        frame.mark_rect(filled=False, stroke=theme.TEXT, strokeWidth=2.5),
         *numbers(base, "share:N", shown=n <= TIGHT),
         height=high * len(rows),
         autosize=ROWS,
@@ -222,7 +227,6 @@ def head_effects(
     against: int | None = None,
     exact: bool | Sequence[Head] = True,
     table: pd.DataFrame | None = None,
-    dark: bool = False,
 ) -> Chart:
     """Plot the effect of ablating each head (`analysis.head_effects`) over a score of `analysis.head_scores`.
 
@@ -238,7 +242,6 @@ def head_effects(
         against: The id of the token it is compared with.
         exact: Whether to measure all heads, or the (layer, head) pairs to measure, from 0.
         table: The table of the analysis, if already computed.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -269,15 +272,15 @@ def head_effects(
     named = pd.concat([strong, alike]).drop_duplicates("name")
     points = named[["score", "effect"]].to_numpy(dtype=float)
     named = named.assign(side=place_labels(points, named["name"].tolist(), width=WIDTH, height=HEIGHT, size=FONT))
-    ink = theme.pick(theme.TEXT, dark)
+    ink = theme.TEXT
     title = score_title(score)
     effects = [alt.Tooltip(f"{name}:Q", format="+.4f") for name in ("estimated", "measured")]
     base = alt.Chart(frame).encode(
         alt.X("score:Q", title=f"{title} score (fraction of attention)"),
         alt.Y("effect:Q", title=["effect of ablation", f"on the {goal}"]),
-        tooltip=[*tips("name:N", ("score:Q", f"{title} score", ".3f")), *effects],
+        tooltip=[*tooltips("name:N", ("score:Q", f"{title} score", ".3f")), *effects],
     )
-    hue = theme.pick(theme.PART_HUES["attention"], dark)
+    hue = theme.PART_HUES["attention"]
     return layered(
         alt.Chart(pd.DataFrame({"at": [0.0]})).mark_rule(color=ink, strokeDash=[4, 3]).encode(alt.Y("at:Q")),
         base.transform_filter("datum.known == 'measured'").mark_circle(size=70, color=hue, opacity=0.8),

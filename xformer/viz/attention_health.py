@@ -21,7 +21,7 @@ from xformer.analysis.attention_health import HEAD_MEASURES
 from xformer.errors import InputError
 from xformer.layer_path import LayerPath, layer_title
 from xformer.viz import theme
-from xformer.viz.charts import heat, layered, tips
+from xformer.viz.charts import heat_colour, layered, tooltips
 from xformer.viz.timeline import Frame, head_to_enlarge, pack_timeline, timeline_layers
 from xformer.viz.training_curves import Curves, curve_chart
 
@@ -34,13 +34,12 @@ SHARES = (
 """Measures between 0 and 1."""
 
 
-def health_map(table: pd.DataFrame, measure: str, *, dark: bool = False) -> alt.LayerChart | alt.FacetChart:
+def health_map(table: pd.DataFrame, measure: str) -> alt.LayerChart | alt.FacetChart:
     """Draw a measure of every head over the steps: one row per head, one column per probe. Unmeasured cells are grey.
 
     Args:
         table: From `AttentionHealth.table()` or `HealthRecord.table()`.
         measure: One of `HEAD_MEASURES`.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart.
@@ -75,8 +74,8 @@ def health_map(table: pd.DataFrame, measure: str, *, dark: bool = False) -> alt.
     cells = cells.encode(
         alt.X("step:O", title="step", axis=alt.Axis(labelOverlap=True)),
         alt.Y("name:N", title="layer · head", sort=names),
-        heat("value:Q", theme.sequential(dark), low, max(high, low + 1e-9), title=measure),
-        tooltip=tips("step:Q", "name:N", ("value:Q", ".4g")),
+        heat_colour("value:Q", theme.SEQUENTIAL, low, max(high, low + 1e-9), title=measure),
+        tooltip=tooltips("step:Q", "name:N", ("value:Q", ".4g")),
     )
     height = min(600, max(60, 14 * len(names)))
     return layered(cells, title=f"{measure}: {HEAD_MEASURES[measure]}", width=560, height=height)
@@ -169,7 +168,7 @@ def report(
     if len(losses):
         curves = Curves("Loss", {"loss": "training", "probe_loss": "probe"}, theme.HEAD_HUES[:2], "nats per token")
         steps = max(1, int(losses["step"].to_numpy().max()))
-        charts.append(curve_chart(losses, curves, steps=steps, dark=False).properties(width=560))
+        charts.append(curve_chart(losses, curves, steps=steps).properties(width=560))
     if len(table):
         charts += [health_map(table, name) for name in measures if table[name].notna().to_numpy().any()]
     return HealthReport(tuple(alarms), tuple(charts), tuple(text for _, text in problems))

@@ -25,9 +25,9 @@ from xformer.reading import Reading
 from xformer.viz.charts import (
     PADDED,
     Chart,
-    heat,
-    hues,
-    inks,
+    category_colours,
+    cell_colours,
+    heat_colour,
     inline,
     layered,
     masked_colours,
@@ -36,10 +36,10 @@ from xformer.viz.charts import (
     pool_maps,
     small_maps,
     squares,
-    tips,
+    tooltips,
 )
 from xformer.viz.packing import SCALES, AnyLayer, Weights, exact_weights, pattern_layers, visible
-from xformer.viz.theme import RIGHT, TEXT, WRONG, diverging, head_hue, pick, sequential, vega_scale
+from xformer.viz.theme import DIVERGING, RIGHT, SEQUENTIAL, TEXT, WRONG, head_hue, vega_scale
 
 LEAST = 1e-4
 """Start of a logarithmic scale."""
@@ -60,7 +60,6 @@ def attention(
     height: int | None = None,
     title: str = "",
     legend: bool = True,
-    dark: bool = False,
 ) -> alt.TopLevelMixin:
     """Draw the attention weights of one head as a matrix (`analysis.attention`).
 
@@ -79,7 +78,6 @@ def attention(
             `legend`.
         title: The title of the chart.
         legend: Whether to draw a legend.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -92,9 +90,9 @@ def attention(
     check_option("scale", scale, SCALES)
     after = attention_table(reading, layer=layer, head=head, around=around)
     if before is None:
-        look: dict[str, Any] = {"title": title, "legend": legend, "dark": dark, "has_numbers": True}
+        look: dict[str, Any] = {"title": title, "legend": legend, "has_numbers": True}
         return head_chart(after, scale=scale, height=height, **look)
-    return _changed_chart(attention_table(before, layer=layer, head=head, around=around), after, scale, dark)
+    return _changed_chart(attention_table(before, layer=layer, head=head, around=around), after, scale)
 
 
 def head_chart(
@@ -104,13 +102,12 @@ def head_chart(
     height: int | None = None,
     title: str = "",
     legend: bool = True,
-    dark: bool = False,
     has_numbers: bool = False,
 ) -> alt.Chart | Chart:
     """Draw a table of `analysis.attention` as a heatmap, with the weights in its cells if they have room."""
     frame = pooled(_left_out(frame, scale), MAX_CELLS)
     look: dict[str, Any] = {"height": height, "has_legend": legend, "has_numbers": has_numbers}
-    return _heatmap(frame, "weight", _scale(frame["weight"].to_numpy(), scale, dark), title, dark, **look)
+    return _heatmap(frame, "weight", _scale(frame["weight"].to_numpy(), scale), title, **look)
 
 
 def _left_out(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
@@ -123,15 +120,15 @@ def _left_out(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
     return frame.assign(allowed=frame["allowed"] & ~is_first, weight=frame["weight"].mask(is_first))
 
 
-def _scale(weights: np.ndarray, scale: str, dark: bool) -> dict[str, Any]:
+def _scale(weights: np.ndarray, scale: str) -> dict[str, Any]:
     if scale == "log":
-        colours = vega_scale(sequential(dark), 0, 1)
+        colours = vega_scale(SEQUENTIAL, 0, 1)
         return {**colours, "type": "log", "domain": np.geomspace(LEAST, 1, len(colours["range"])).tolist()}
     top = float(np.nanmax(weights, initial=0.0)) if scale in ("own", "without_first_token") else 1.0
-    return vega_scale(sequential(dark), 0, top or 1.0)
+    return vega_scale(SEQUENTIAL, 0, top or 1.0)
 
 
-def _changed_chart(before: pd.DataFrame, after: pd.DataFrame, scale: str, dark: bool) -> alt.TopLevelMixin:
+def _changed_chart(before: pd.DataFrame, after: pd.DataFrame, scale: str) -> alt.TopLevelMixin:
     """Draw one head in the original and in a changed run on one scale, and the change of each weight."""
     before, after = _left_out(before, scale), _left_out(after, scale)
     moved = after.assign(weight=after["weight"].fillna(0.0) - before["weight"].fillna(0.0))
@@ -139,12 +136,12 @@ def _changed_chart(before: pd.DataFrame, after: pd.DataFrame, scale: str, dark: 
     moved["weight"] = moved["weight"].where(moved["allowed"])
     weights = np.concatenate([before["weight"].to_numpy(), after["weight"].to_numpy()])
     limit = float(np.nanmax(np.abs(moved["weight"]), initial=0.0)) if scale in ("own", "without_first_token") else 1.0
-    colours = _scale(weights, scale, dark)
-    signed = vega_scale(diverging(dark), -(limit or 1.0), limit or 1.0)
+    colours = _scale(weights, scale)
+    signed = vega_scale(DIVERGING, -(limit or 1.0), limit or 1.0)
     charts = [
-        _heatmap(pooled(before, MAX_CELLS), "weight", colours, "original", dark),
-        _heatmap(pooled(after, MAX_CELLS), "weight", colours, "changed", dark),
-        _heatmap(pooled(moved, MAX_CELLS, signed=True), "difference", signed, "changed − original", dark),
+        _heatmap(pooled(before, MAX_CELLS), "weight", colours, "original"),
+        _heatmap(pooled(after, MAX_CELLS), "weight", colours, "changed"),
+        _heatmap(pooled(moved, MAX_CELLS, signed=True), "difference", signed, "changed − original"),
     ]
     return alt.hconcat(*charts).resolve_scale(color="independent")
 
@@ -178,7 +175,6 @@ def _heatmap(
     what: str,
     scale: dict[str, Any],
     title: str,
-    dark: bool,
     height: int | None = None,
     has_legend: bool = True,
     has_numbers: bool = True,
@@ -189,12 +185,12 @@ def _heatmap(
     if height is not None:
         x, y, limit, legend = "key", "query", 50, alt.Legend(gradientLength=105, values=[0, 0.5, 1])
         size = squares(len(queries), len(keys), 42, height) | {"autosize": PADDED}
-    hidden = masked_colours("!datum.allowed", "!isValid(datum.weight)", dark)
+    hidden = masked_colours("!datum.allowed", "!isValid(datum.weight)")
     look = {"title": what, "legend": legend if has_legend else None, "condition": hidden}
     colour = alt.Color("weight:Q", scale=alt.Scale(**scale), **look)
     axis = alt.Axis(labelOverlap=True, labelLimit=limit)
     across, down = alt.X("key:N", sort=keys, title=x, axis=axis), alt.Y("query:N", sort=queries, title=y, axis=axis)
-    tip = tips("query:N", "key:N", "allowed:N", ("weight:Q", what, ".6f"))
+    tip = tooltips("query:N", "key:N", "allowed:N", ("weight:Q", what, ".6f"))
     if not has_numbers or size["width"] < NUMBER_WIDTH * len(keys):
         cells = alt.Chart(frame, title=title, **size).mark_rect(invalid=None)
         return cells.encode(across, down, colour, tooltip=tip)
@@ -202,7 +198,7 @@ def _heatmap(
     weights = frame["weight"].to_numpy(dtype=float)
     ends = (weights, low, high) if scale["type"] == "linear" else (np.log(weights), np.log(low), np.log(high))
     texts = [_number(*cell, signed=low < 0) for cell in zip(frame["weight"], frame["allowed"], strict=True)]
-    base = alt.Chart(frame.assign(shown=texts, ink=inks(scale["range"], *ends))).encode(across, down)
+    base = alt.Chart(frame.assign(shown=texts, cell_colour=cell_colours(scale["range"], *ends))).encode(across, down)
     cells = base.mark_rect(invalid=None).encode(colour, tooltip=tip)
     return layered(cells, *numbers(base, "shown:N", size=10), title=title, **size)
 
@@ -227,7 +223,7 @@ MAX_ROLLOUT_CELLS = 20_000
 """Largest number of cells of all layers of a rollout together; beyond it, evenly spaced layers are drawn."""
 
 
-def rollout(reading: Reading, *, stack: str | None = None, dark: bool = False) -> alt.FacetChart:
+def rollout(reading: Reading, *, stack: str | None = None) -> alt.FacetChart:
     """Draw attention rollout (`analysis.rollout`), one heatmap per layer: rows are positions, columns input tokens.
 
     If all layers together have more than `MAX_ROLLOUT_CELLS` cells, only evenly spaced layers are drawn, including the last.
@@ -235,7 +231,6 @@ def rollout(reading: Reading, *, stack: str | None = None, dark: bool = False) -
     Args:
         reading: The run.
         stack: "encoder" or "decoder", where a model has both.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -256,8 +251,8 @@ def rollout(reading: Reading, *, stack: str | None = None, dark: bool = False) -
     cells = cells.encode(
         alt.X("key:N", sort=order, title="input token", axis=axis),
         alt.Y("query:N", sort=order, title="position", axis=axis),
-        heat("share:Q", sequential(dark), 0, 1, title="share"),
-        tooltip=tips("layer:O", "query:N", "key:N", ("share:Q", "", ".6f")),
+        heat_colour("share:Q", SEQUENTIAL, 0, 1, title="share"),
+        tooltip=tooltips("layer:O", "query:N", "key:N", ("share:Q", "", ".6f")),
     )
     return cells.facet(facet=alt.Facet("layer:O", title="after layer"), columns=max(1, ROW_WIDTH // (size + 20)))
 
@@ -288,9 +283,7 @@ def share_of(weights: Weights, runs: Sequence[Weights], scale: str) -> Weights:
     return weights / np.where(top > 0, top, 1.0)
 
 
-def attention_grid(
-    reading: Reading, *, before: Reading | None = None, scale: str = "fixed", dark: bool = False
-) -> Chart:
+def attention_grid(reading: Reading, *, before: Reading | None = None, scale: str = "fixed") -> Chart:
     """Draw every head of every attention layer as a thumbnail of its pattern: rows are queries, columns are keys.
 
     Masked cells are grey, and ablated heads are crossed out. With `before`, a bar below each head shows how far its pattern
@@ -300,7 +293,6 @@ def attention_grid(
         reading: The run.
         before: The original run, to compare with.
         scale: A scale of `viz.attention`: "fixed", "own", "log" or "without_first_token".
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -326,7 +318,7 @@ def attention_grid(
     crossed = [(number, head) for number, layer in enumerate(runs[0]) for head in layer.ablated]
     names = [layer.title for layer in runs[0]]
     look = {"title": titles.get(scale, "weight"), "titleLimit": 400, **log}
-    return heads_grid(names, shares, moved=moved, crossed=crossed, dark=dark, **look)
+    return heads_grid(names, shares, moved=moved, crossed=crossed, **look)
 
 
 def _weights(layer: AnyLayer, side: int, scale: str) -> Float[np.ndarray, "head row col"]:
@@ -346,7 +338,6 @@ def heads_grid(
     moved: Sequence[Sequence[float]] = (),
     crossed: Sequence[tuple[int, int]] = (),
     framed: tuple[int, int] | None = None,
-    dark: bool = False,
     **legend: Any,
 ) -> Chart:
     """Draw heads as thumbnails, one row per layer and one column per head.
@@ -357,7 +348,6 @@ def heads_grid(
         moved: How far each head moved, drawn as a bar below it.
         crossed: The (layer, head) pairs to cross out.
         framed: The (layer, head) pair to frame.
-        dark: Whether to draw on a dark background.
         legend: Options of the legend.
     """
     columns = max(len(layer) for layer in shares)
@@ -372,12 +362,12 @@ def heads_grid(
             for head, left in enumerate(x + np.arange(len(layer)) * (thumb + GAP))
         ]
     width, height = TITLES + columns * (thumb + GAP), TOP + len(shares) * pitch
-    axes, ink = pixel_axes(width, height), pick(TEXT, dark)
+    axes, ink = pixel_axes(width, height), TEXT
     table = pd.DataFrame(frames)
     place = {"x": axes[0], "x2": "x2:Q", "y": axes[1], "y2": "y2:Q"}
     base = alt.Chart(table.drop(columns="at")).encode(**place)
     layers: list[Any] = [
-        small_maps(frames, [plane for layer in shares for plane in layer], axes, dark=dark, **legend),
+        small_maps(frames, [plane for layer in shares for plane in layer], axes, **legend),
         base.mark_rect(fillOpacity=0, stroke=ink, strokeOpacity=0.3),
     ]
     if moved:
@@ -389,11 +379,11 @@ def heads_grid(
         layers.append(there.mark_rule(color=ink))
     if framed is not None:
         there = alt.Chart(table[table["at"] == framed].drop(columns="at")).encode(**place)
-        layers.append(there.mark_rect(fillOpacity=0, stroke=head_hue(framed[1], dark), strokeWidth=3))
+        layers.append(there.mark_rect(fillOpacity=0, stroke=head_hue(framed[1]), strokeWidth=3))
     names = {"x": TITLES - 8, "y": TOP + np.arange(len(shares)) * pitch + thumb / 2, "text": titles}
     beside = alt.Chart(pd.DataFrame(names)).mark_text(align="right", fontSize=12, color=ink)
     heads = [
-        {"x": TITLES + head * (thumb + GAP) + thumb / 2, "y": TOP / 2, "hue": head_hue(head, dark),
+        {"x": TITLES + head * (thumb + GAP) + thumb / 2, "y": TOP / 2, "hue": head_hue(head),
          "text": f"head {head + 1}" if thumb >= 62 else str(head + 1)}
         for head in range(columns)
     ]  # fmt: skip
@@ -417,13 +407,7 @@ _CURVE = np.linspace(0.0, 1.0, 17)
 
 
 def attention_arcs(
-    reading: Reading,
-    *,
-    layer: int,
-    heads: Sequence[int],
-    before: Reading | None = None,
-    scale: str = "fixed",
-    dark: bool = False,
+    reading: Reading, *, layer: int, heads: Sequence[int], before: Reading | None = None, scale: str = "fixed"
 ) -> alt.TopLevelMixin:
     """Draw the attention weights of some heads of a layer as arcs in the hue of the head; larger weights are thicker.
 
@@ -435,7 +419,6 @@ def attention_arcs(
         heads: The heads, from 0.
         before: The original run, to compare with.
         scale: A scale of `viz.attention`: "fixed", "own", "log" or "without_first_token".
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -459,11 +442,11 @@ def attention_arcs(
     exact = [np.where(np.isinf(block), np.nan, block) for block in blocks]
     titles = [""] if before is None else [", original", ", changed"]
     shares = [share_of(weights, exact, scale) for weights in exact]
-    charts = [_arcs(*one, heads=heads, dark=dark) for one in zip(layers, shares, titles, strict=True)]
+    charts = [_arcs(*one, heads=heads) for one in zip(layers, shares, titles, strict=True)]
     return charts[0] if before is None else alt.hconcat(*charts, spacing=40)
 
 
-def _arcs(layer: AnyLayer, shares: Weights, title: str, *, heads: Sequence[int], dark: bool) -> Chart:
+def _arcs(layer: AnyLayer, shares: Weights, title: str, *, heads: Sequence[int]) -> Chart:
     """Draw the arcs of one run, the largest weights last so that they lie on top."""
     _, n_query, n_key = layer.shape
     height = min(TALLEST, max(150, PITCH * max(n_query, n_key)))
@@ -477,13 +460,13 @@ def _arcs(layer: AnyLayer, shares: Weights, title: str, *, heads: Sequence[int],
     table = table.assign(arc=table.index, opacity=0.04 + 0.9 * share**0.85, width=0.5 + thickest * share)
     table = table.merge(pd.DataFrame({"x": _CURVE}), how="cross")
     table["y"] = table["start"] + (table["end"] - table["start"]) * table["x"] ** 2 * (3 - 2 * table["x"])
-    axes, ink, legend = pixel_axes(1, 1), pick(TEXT, dark), alt.Legend(orient="top")
+    axes, ink, legend = pixel_axes(1, 1), TEXT, alt.Legend(orient="top")
     arcs = alt.Chart(inline(table)).mark_line(interpolate="monotone", clip=False)
     arcs = arcs.encode(
         *axes,
         order="x:Q",
         detail="arc:N",
-        color=hues("head:N", names, [head_hue(head, dark) for head in heads], title=None, legend=legend),
+        color=category_colours("head:N", names, [head_hue(head) for head in heads], title=None, legend=legend),
         opacity=alt.Opacity("opacity:Q", scale=None, legend=None),
         strokeWidth=alt.StrokeWidth("width:Q", scale=None, legend=None),
     )
@@ -502,14 +485,13 @@ ATOM = 26
 """Pixels between two tokens of a reaction."""
 
 
-def atom_mapping(reading: Reading, *, layer: int, head: int, dark: bool = False) -> Chart:
+def atom_mapping(reading: Reading, *, layer: int, head: int) -> Chart:
     """Draw `analysis.atom_mapping`: line width is the weight; lines between different elements are dashed, in another colour.
 
     Args:
         reading: The run.
         layer: The layer, from 0.
         head: The head, from 0.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -531,17 +513,17 @@ def atom_mapping(reading: Reading, *, layer: int, head: int, dark: bool = False)
         x=[x[position] for position in frame["product"]], x2=[x[position] for position in frame["reactant"]], y=0.93, y2=0.07,
         elements=["the same" if agrees else "differ" for agrees in frame["agrees"]],
     )  # fmt: skip
-    hover = tips(("product_token", "product atom"), ("reactant_token", "reactant atom"))
-    hover += tips(("weight:Q", "", ".4f"), "elements:N")
+    hover = tooltips(("product_token", "product atom"), ("reactant_token", "reactant atom"))
+    hover += tooltips(("weight:Q", "", ".4f"), "elements:N")
     across = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-1, width], nice=False))
-    colours = alt.Scale(domain=["the same", "differ"], range=[RIGHT.colour[dark], WRONG.colour[dark]])
+    colours = alt.Scale(domain=["the same", "differ"], range=[RIGHT.colour, WRONG.colour])
     dashes = alt.Scale(domain=["the same", "differ"], range=[[1, 0], [4, 3]])
     rules = alt.Chart(lines).mark_rule().encode(
         x=across, x2="x2:Q", y=alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-0.1, 1.1])), y2="y2:Q",
         color=alt.Color("elements:N", scale=colours, title="elements"), strokeDash=alt.StrokeDash("elements:N", scale=dashes),
         strokeWidth=alt.StrokeWidth("weight:Q", scale=alt.Scale(domain=[0, 1], range=[0.5, 4]), legend=None), tooltip=hover,
     )  # fmt: skip
-    text = alt.Chart(words).mark_text(fontSize=13, color=TEXT[dark], fontWeight=600).encode(
+    text = alt.Chart(words).mark_text(fontSize=13, color=TEXT, fontWeight=600).encode(
         x=across, y="y:Q", text="token:N", tooltip=["token:N", "position:Q"]
     )  # fmt: skip
     return layered(rules, text, width=max(320, ATOM * width), height=170)

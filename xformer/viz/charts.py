@@ -38,8 +38,8 @@ def layered(*charts: Any, **properties: Any) -> Chart:
     return alt.layer(*bare, data=data, **properties)
 
 
-def inks(stops: Sequence[str], values: ArrayLike, low: float, high: float) -> list[str]:
-    """Return the text colour for each cell of a heatmap: light on dark cells and dark on light ones.
+def cell_colours(stops: Sequence[str], values: ArrayLike, low: float, high: float) -> list[str]:
+    """Return the nearest stop of the colour of each cell of a heatmap.
 
     Args:
         stops: The colours of the scale, from `low` to `high`.
@@ -48,17 +48,17 @@ def inks(stops: Sequence[str], values: ArrayLike, low: float, high: float) -> li
         high: The end of the scale.
     """
     share = np.nan_to_num((np.asarray(values, dtype=float) - low) / (high - low), nan=0.5, posinf=1, neginf=0)
-    return [theme.ink(stops[int(place)]) for place in np.rint(np.clip(share, 0, 1) * (len(stops) - 1))]
+    return [stops[int(place)] for place in np.rint(np.clip(share, 0, 1) * (len(stops) - 1))]
 
 
-def written() -> Any:
-    """Colour text by its column `ink` (see `inks`), without a scale, which Vega would merge with that of the cells."""
-    return alt.condition(alt.datum.ink == "#ffffff", alt.value("#ffffff"), alt.value(theme.TEXT[0]))
+_ON_CELL = [f"contrast(datum.cell_colour, '{text}')" for text in ("#ffffff", theme.TEXT)]
+TEXT_COLOUR = alt.expr(f"{_ON_CELL[0]} > {_ON_CELL[1]} ? '#ffffff' : '{theme.TEXT}'")
+"""White or black, whichever has more contrast on the column `cell_colour` (see `cell_colours`), in both themes."""
 
 
 def numbers(base: alt.Chart, text: str | alt.Text, *, shown: bool = True, size: float = 11, **look: Any) -> list[Any]:
-    """Write the text of a heatmap into its cells, if it is `shown`, in the colours of the column `ink` (see `inks`)."""
-    return [base.mark_text(fontSize=size, **look).encode(text=text, color=written())] if shown else []
+    """Write the text of a heatmap into its cells, if it is `shown`, in `TEXT_COLOUR`."""
+    return [base.mark_text(fontSize=size, color=TEXT_COLOUR, **look).encode(text=text)] if shown else []
 
 
 def inline(frame: pd.DataFrame) -> dict[str, Any]:
@@ -190,31 +190,31 @@ def _collides(box: Float[np.ndarray, "4"], others: Float[np.ndarray, "other 4"])
     return bool(np.any((box[0] < right) & (left < box[2]) & (box[1] < bottom) & (top < box[3])))
 
 
-def heat(field: str, stops: Sequence[str], low: float, high: float, **look: Any) -> alt.Color:
+def heat_colour(field: str, stops: Sequence[str], low: float, high: float, **look: Any) -> alt.Color:
     """Encode a number as colour on the fixed domain from `low` to `high`; `look` holds the title and legend."""
     return alt.Color(field, scale=alt.Scale(**theme.vega_scale(list(stops), low, high)), **look)
 
 
-def hues(field: str, names: Sequence[Any], colours: Sequence[str], **look: Any) -> alt.Color:
+def category_colours(field: str, names: Sequence[Any], colours: Sequence[str], **look: Any) -> alt.Color:
     """Encode categories as colours, in order; `look` holds the title and legend."""
     return alt.Color(field, scale=alt.Scale(domain=list(names), range=list(colours)), **look)
 
 
-def tips(*columns: str | tuple[str, ...]) -> list[alt.Tooltip]:
+def tooltips(*columns: str | tuple[str, ...]) -> list[alt.Tooltip]:
     """Build tooltip lines from columns: "part:N", or (column, title, format); the title "" is the column name."""
     lines = ((column,) if isinstance(column, str) else column for column in columns)
     looks: list[tuple[str, Any]] = [(column, zip(("title", "format"), look, strict=False)) for column, *look in lines]
     return [alt.Tooltip(column, **{name: text for name, text in look if text}) for column, look in looks]
 
 
-def above(title: str) -> dict[str, str]:
+def top_title(title: str) -> dict[str, str]:
     """Return the title property of a chart; an empty title takes no space."""
     return {"title": title} if title else {}
 
 
-def masked_colours(masked: str, broken: str, dark: bool) -> list[dict[str, str]]:
+def masked_colours(masked: str, broken: str) -> list[dict[str, str]]:
     """Return the colour `condition` that draws `masked` cells grey and `broken` ones (not a number) in a warning colour."""
-    return [{"test": masked, "value": theme.pick(theme.MASKED, dark)}, {"test": broken, "value": theme.BROKEN}]
+    return [{"test": masked, "value": theme.MASKED}, {"test": broken, "value": theme.BROKEN}]
 
 
 def pixel_axes(width: float, height: float) -> tuple[alt.X, alt.Y]:
@@ -223,18 +223,12 @@ def pixel_axes(width: float, height: float) -> tuple[alt.X, alt.Y]:
     return alt.X("x:Q", scale=across, axis=None), alt.Y("y:Q", scale=down, axis=None)
 
 
-def blend(one: str, other: str, share: float) -> str:
-    """Mix two colours in sRGB, as CSS does; `share` is the share of the second."""
-    pairs = ((int(one[i : i + 2], 16), int(other[i : i + 2], 16)) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
-
-
 CHIPS = {"right": ("#0b8f6a", 0.7, 0.14), "wrong": ("#d55e00", 1.0, 0.18)}
 """The hue of a token's box by verdict, and its share in the border and in the fill."""
 
 
 def token_lanes(
-    tokens: pd.DataFrame, *, columns: int, title: str, hues: Mapping[str, str] | None = None, dark: bool = False
+    tokens: pd.DataFrame, *, columns: int, title: str, hues: Mapping[str, str] | None = None
 ) -> list[alt.Chart]:
     """Draw lanes of tokens: a box for each token, with its verdict and probability.
 
@@ -244,11 +238,13 @@ def token_lanes(
         columns: The number of columns.
         title: The title of the horizontal axis.
         hues: The colours of lanes that have a colour key.
-        dark: Whether to draw on a dark background.
     """
-    ground, ink = theme.pick(theme.BACKGROUND, dark), theme.pick(theme.TEXT, dark)
-    looks = {kind: (blend(ground, hue, fill), blend(ground, hue, edge)) for kind, (hue, edge, fill) in CHIPS.items()}
-    looks["plain"] = (theme.pick(theme.SECONDARY_BACKGROUND, dark), blend(ground, ink, 0.2))
+    ground, ink = theme.BACKGROUND, theme.TEXT
+    looks = {
+        kind: (theme.blend(ground, hue, fill), theme.blend(ground, hue, edge))
+        for kind, (hue, edge, fill) in CHIPS.items()
+    }
+    looks["plain"] = (theme.SECONDARY_BACKGROUND, theme.blend(ground, ink, 0.2))
     marks = {"right": f" {theme.RIGHT.mark}", "wrong": f" {theme.WRONG.mark}", "plain": ""}
     verdicts = [marks[kind] for kind in tokens["kind"]]
     data = tokens.assign(
@@ -296,7 +292,6 @@ def small_maps(
     axes: tuple[alt.X, alt.Y],
     *,
     title: str = "weight",
-    dark: bool = False,
     **legend: Any,
 ) -> alt.Chart:
     """Draw the cells of many thumbnails. Each map is sent as a string with one letter per cell, which the browser decodes.
@@ -306,7 +301,6 @@ def small_maps(
         maps: The values of each map, from 0 to 1; NaN where masked, infinite where not a number.
         axes: The axes, from `pixel_axes`.
         title: The title of the scale.
-        dark: Whether to draw on a dark background.
         legend: Further options of the legend.
     """
     rows = []
@@ -319,8 +313,8 @@ def small_maps(
         size = {"wide": (frame["x2"] - frame["x"]) / n_columns, "tall": (frame["y2"] - frame["y"]) / n_rows}
         rows.append({"x0": frame["x"], "y0": frame["y"], **size, "columns": n_columns, "cells": "".join(letters)})
     look = alt.Legend(orient="bottom", direction="horizontal", gradientLength=160, values=[0, 0.5, 1], **legend)
-    hidden = masked_colours(f"datum.letter === '{GREY}'", f"datum.letter === '{LOUD}'", dark)
-    colour = heat("weight:Q", theme.sequential(dark), 0, 1, title=title, legend=look, condition=hidden)
+    hidden = masked_colours(f"datum.letter === '{GREY}'", f"datum.letter === '{LOUD}'")
+    colour = heat_colour("weight:Q", theme.SEQUENTIAL, 0, 1, title=title, legend=look, condition=hidden)
     return (
         alt.Chart(pd.DataFrame(rows))
         .transform_calculate(letter="split(datum.cells, '')", cell="sequence(length(datum.cells))")

@@ -15,18 +15,17 @@ import pandas as pd
 
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import Chart, blend, inline, layered, pixel_axes
+from xformer.viz.charts import Chart, inline, layered, pixel_axes
 from xformer.viz.diagram import Arrow, Box, Diagram, StackFrame, described
 
 
-def model_diagram(reading: Reading, *, dark: bool = False) -> Chart:
+def model_diagram(reading: Reading) -> Chart:
     """Draw a block diagram of the model: each part with its equation, output shape and number of parameters.
 
     One layer of a stack represents all of them. The shapes are those of this input.
 
     Args:
         reading: The run.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -37,7 +36,7 @@ def model_diagram(reading: Reading, *, dark: bool = False) -> Chart:
         >>> chart = xformer.viz.model_diagram(reading)
     """
     parts = described(reading)
-    sheet, places, boxes = Sheet(dark), Places(parts), {box.id: box for box in parts.boxes}
+    sheet, places, boxes = Sheet(), Places(parts), {box.id: box for box in parts.boxes}
     for frame, at in places.frames:
         _layers(sheet, frame, at)
     for arrow in parts.arrows:
@@ -58,7 +57,7 @@ def model_diagram(reading: Reading, *, dark: bool = False) -> Chart:
 def _layers(sheet: Sheet, frame: StackFrame, at: tuple[float, float, float, float]) -> None:
     """Draw the card of a layer; further layers show as cards behind it."""
     x, y, wide, tall = at
-    fill, edge = blend(sheet.ground, sheet.ink, 0.035), blend(sheet.ground, sheet.ink, 0.16)
+    fill, edge = theme.blend(sheet.ground, sheet.ink, 0.035), theme.blend(sheet.ground, sheet.ink, 0.16)
     for behind in (2, 1, 0) if frame.n_layers > 1 else (0,):
         shift = behind * CARD
         sheet.box(x + shift, y - shift, wide, tall, fill, edge=edge, thick=1.2, corner=16, level=-behind)
@@ -72,10 +71,10 @@ def _layers(sheet: Sheet, frame: StackFrame, at: tuple[float, float, float, floa
 
 def _arrow(sheet: Sheet, arrow: Arrow, points: list[Point], boxes: dict[str, Box]) -> None:
     """Draw an arrow: thick along the stream, coloured if it feeds positions or encoder output into attention."""
-    ink, thick = blend(sheet.ground, sheet.ink, 0.42), 3.0 if arrow.flow in ("stream", "residual") else 1.5
+    ink, thick = theme.blend(sheet.ground, sheet.ink, 0.42), 3.0 if arrow.flow in ("stream", "residual") else 1.5
     if arrow.flow in ("inside", "memory"):
         kind = boxes[arrow.source].kind if arrow.flow == "inside" else "attention"
-        ink = theme.pick(theme.PART_HUES[kind], sheet.dark)
+        ink = theme.PART_HUES[kind]
     sheet.line(points, ink, thick, dashed=arrow.flow == "inside", level=1)
     (x, y), (px, py) = points[-1], points[-2]
     length = hypot(x - px, y - py) or 1
@@ -223,13 +222,13 @@ MAX_CHIPS, MAX_GLYPHS = 16, 9
 
 def card(sheet: Sheet, box: Box, at: Place) -> None:
     """Draw a part at its place."""
-    hue = theme.pick(theme.PART_HUES[box.kind], sheet.dark)
-    edge = blend(sheet.ground, hue, 0.62)
+    hue = theme.PART_HUES[box.kind]
+    edge = theme.blend(sheet.ground, hue, 0.62)
     if box.kind == "sum":
         sheet.dot(at.middle, at.stream, SUM, sheet.ground, edge=edge, level=2)
         sheet.words(at.middle, at.stream, "+", sheet.ink, 18, bold=True, align="center", level=2)
         return
-    fill = sheet.ground if box.kind == "norm" else blend(sheet.ground, hue, 0.09)
+    fill = sheet.ground if box.kind == "norm" else theme.blend(sheet.ground, hue, 0.09)
     corner = at.tall / 2 if box.kind == "norm" else 11
     sheet.box(*at.box, fill, edge=edge, thick=1.4, corner=corner, level=2)
     if box.kind == "norm":
@@ -247,7 +246,16 @@ def _lines(sheet: Sheet, box: Box, at: Place, hue: str) -> None:
     is_above = at.tall != ON
     x, room, pitch = at.x + 10, at.wide - 20, 22 if is_above else 19
     size = f"{box.parameters:,}" if box.parameters else "shared" if box.is_shared else ""
-    _write(sheet, x, at.y + 17, box.title, 14.5, room - (24 if box.mask else 0), blend(sheet.ink, hue, 0.82), bold=True)
+    _write(
+        sheet,
+        x,
+        at.y + 17,
+        box.title,
+        14.5,
+        room - (24 if box.mask else 0),
+        theme.blend(sheet.ink, hue, 0.82),
+        bold=True,
+    )
     _write(sheet, x, at.y + 17 + pitch, box.equation, 13, room)
     if is_above:
         chips = _chips(sheet, box, x, at.y + 17 + 2 * pitch)
@@ -263,7 +271,7 @@ def _lines(sheet: Sheet, box: Box, at: Place, hue: str) -> None:
         left, top = at.x + at.wide - 28, at.y + 10
         for query, row in enumerate(box.mask):
             for key, seen in enumerate(row):
-                ink = hue if seen else blend(sheet.ground, hue, 0.16)
+                ink = hue if seen else theme.blend(sheet.ground, hue, 0.16)
                 sheet.box(left + 4.6 * key, top + 4.6 * query, 3.8, 3.8, ink, corner=0.8, level=3)
 
 
@@ -274,7 +282,7 @@ def _chips(sheet: Sheet, box: Box, x: float, y: float) -> float:
     pitch = min(12.0, 90 / box.heads)
     side = max(3.0, pitch - 2.5)
     for head in range(box.heads):
-        sheet.box(x + head * pitch, y - side / 2, side, side, theme.head_hue(head, sheet.dark), corner=2, level=3)
+        sheet.box(x + head * pitch, y - side / 2, side, side, theme.head_hue(head), corner=2, level=3)
     return box.heads * pitch + 5
 
 
@@ -284,7 +292,7 @@ def _glyphs(sheet: Sheet, at: Place, n: int, hue: str) -> None:
     wide, tall = 9 * min(shown, 3) - 2, 9 * -(-shown // 3) - 2
     for token in range(shown):
         x, y = at.middle - wide / 2 + 9 * (token % 3), at.y + 45 - tall / 2 + 9 * (token // 3)
-        sheet.box(x, y, 7, 7, blend(sheet.ground, hue, 0.8), corner=1.6, level=3)
+        sheet.box(x, y, 7, 7, theme.blend(sheet.ground, hue, 0.8), corner=1.6, level=3)
 
 
 def _write(
@@ -303,9 +311,9 @@ def _write(
 class Sheet:
     """A drawing in CSS pixels. Higher levels cover lower ones; within a level, text covers lines and lines cover boxes."""
 
-    def __init__(self, dark: bool = False) -> None:
-        self.ground, self.ink = theme.pick(theme.BACKGROUND, dark), theme.pick(theme.TEXT, dark)
-        self.muted, self.dark = blend(self.ground, self.ink, 0.66), dark
+    def __init__(self) -> None:
+        self.ground, self.ink = theme.BACKGROUND, theme.TEXT
+        self.muted = theme.blend(self.ground, self.ink, 0.66)
         self._marks: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         self._n_lines = 0
 

@@ -19,7 +19,7 @@ from xformer.formatting import check_index, check_indices, check_option
 from xformer.layer_path import LayerPath, layer_title
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import ROWS, Chart, heat, inks, layered, numbers, tips
+from xformer.viz.charts import ROWS, Chart, cell_colours, heat_colour, layered, numbers, tooltips
 from xformer.viz.generation import RIGHT_SHARE, model_hues, short_names, verdicts
 
 DECIDES = "▶"
@@ -38,7 +38,6 @@ def pattern_difference(
     *,
     show: Literal["difference", "one", "other"] = "difference",
     table: pd.DataFrame | None = None,
-    dark: bool = False,
 ) -> Chart:
     """Draw the second of two patterns minus the first: blue where the second attends more, orange where it attends less.
 
@@ -52,7 +51,6 @@ def pattern_difference(
         max_blocks: The largest number of blocks in a row or column; longer patterns are pooled.
         show: "difference", "one" (the first run) or "other" (the second).
         table: The table of the analysis, if already computed.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -75,10 +73,10 @@ def pattern_difference(
     queries = [f"{DECIDES} {at}" if decides else at for at, decides in zip(places, frame["decides"], strict=True)]
     keys = _position_labels(frame, "key", "key_token")
     data = frame[["one", "other", "difference"]].assign(row=queries, key=keys, allowed=allowed)
-    hover = tips(("row:N", "query"), "key:N", ("one:Q", "first", ".6f"), ("other:Q", "second", ".6f"))
-    hover += tips(("difference:Q", "second − first", "+.6f"), ("allowed:N", "allowed by the mask"))
+    hover = tooltips(("row:N", "query"), "key:N", ("one:Q", "first", ".6f"), ("other:Q", "second", ".6f"))
+    hover += tooltips(("difference:Q", "second − first", "+.6f"), ("allowed:N", "allowed by the mask"))
     x, y = "key: position attended to", f"query ({DECIDES} decides)" if len(set(queries)) > 6 else "query"
-    return _heatmap(data, "difference" if is_signed else show, (x, y), hover, is_signed, dark)
+    return _heatmap(data, "difference" if is_signed else show, (x, y), hover, is_signed)
 
 
 def decision_rows(
@@ -90,7 +88,6 @@ def decision_rows(
     show: int = 0,
     kind_label: str | None = None,
     table: pd.DataFrame | None = None,
-    dark: bool = False,
 ) -> Chart:
     """Draw the attention of the deciding position: one row per layer and head, one column per key.
 
@@ -105,7 +102,6 @@ def decision_rows(
         show: The index of the reading to draw.
         kind_label: The kind of layer to draw, a `LayerPath.kind_label` such as "cross-attention".
         table: The table of the analysis, if already computed.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -133,11 +129,11 @@ def decision_rows(
     )
     if data["key"].nunique() != frame["key"].nunique():
         raise InputError("These layers attend to different tokens; draw self-attention and cross-attention one by one.")
-    hover = tips("row:N", "key:N", ("weight:Q", "", ".6f"))
-    return _heatmap(data, "weight", ("key: position attended to", "layer · head"), hover, False, dark)
+    hover = tooltips("row:N", "key:N", ("weight:Q", "", ".6f"))
+    return _heatmap(data, "weight", ("key: position attended to", "layer · head"), hover, False)
 
 
-def decision_lens(readings: Sequence[Reading], *, pair: tuple[int, int] | None = None, dark: bool = False) -> Chart:
+def decision_lens(readings: Sequence[Reading], *, pair: tuple[int, int] | None = None) -> Chart:
     """Draw the logit lens at the deciding position, one column per model: the likeliest token and its probability.
 
     Rows run from the embedding down to the output. With a `pair`, a rule marks the point from which on these two differ.
@@ -145,7 +141,6 @@ def decision_lens(readings: Sequence[Reading], *, pair: tuple[int, int] | None =
     Args:
         readings: The runs to compare.
         pair: The indices of the two readings to compare.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -166,40 +161,38 @@ def decision_lens(readings: Sequence[Reading], *, pair: tuple[int, int] | None =
     names = short_names([reading.adapter.name for reading in readings])
     data["model"] = [names[name] for name in data["model"]]
     points = list(dict.fromkeys(data.sort_values("depth", kind="stable")["point"]))
-    stops = theme.sequential(dark)
+    stops = theme.SEQUENTIAL
     is_known = "right" in data
     right = data["right"].fillna(False).astype(bool).tolist() if is_known else [False] * len(data)
     data = data.assign(
         says=[f"{t} {theme.RIGHT.mark}" if ok else t for t, ok in zip(data["token"], right, strict=True)],
         share=data["probability"].map("{:.2f}".format),
-        ink=inks(stops, data["probability"], 0, 1),
+        cell_colour=cell_colours(stops, data["probability"], 0, 1),
         verdict=verdicts(right),
     )
-    hover = tips("model:N", ("point:N", "after"), ("token:N", "likeliest token"), ("probability:Q", "", ".6f"))
+    hover = tooltips("model:N", ("point:N", "after"), ("token:N", "likeliest token"), ("probability:Q", "", ".6f"))
     if is_known:
-        hover += tips(("verdict:N", "prediction is"), ("answer:N", "right token"), RIGHT_SHARE)
+        hover += tooltips(("verdict:N", "prediction is"), ("answer:N", "right token"), RIGHT_SHARE)
     y = alt.Y("point:N", sort=points, title="after …", axis=alt.Axis(labelLimit=240, labelOverlap=False))
     axis = alt.Axis(labelAngle=0, orient="top", labelFontSize=13, labelLimit=220, labelOverlap=False)
     x = alt.X("model:N", sort=list(names.values()), title="model", axis=axis)
     base = alt.Chart(data).encode(x, y, tooltip=hover)
     legend = alt.Legend(title="probability", orient="bottom", gradientLength=140, format=".1f")
-    colour = heat("probability:Q", stops, 0, 1, legend=legend)
+    colour = heat_colour("probability:Q", stops, 0, 1, legend=legend)
     layers: list[Any] = [
-        base.mark_rect(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=2).encode(colour),
+        base.mark_rect(stroke=theme.BACKGROUND, strokeWidth=2).encode(colour),
         *numbers(base, "says:N", size=15, fontWeight="bold", dy=-6),
         *numbers(base, "share:N", dy=11),
     ]
     if divergence is not None:
         here = alt.Chart(pd.DataFrame({"point": [divergence[1]], "note": ["differs from here on"]}))
-        here = here.mark_rule(color=theme.pick(theme.WRONG.colour, dark), strokeWidth=4)
+        here = here.mark_rule(color=theme.WRONG.colour, strokeWidth=4)
         y = alt.Y("point:N", sort=points, bandPosition=0)
         layers.append(here.encode(y, tooltip=alt.Tooltip("note:N", title="logit lens")))
     return layered(*layers, height=42 * len(points), autosize=ROWS)
 
 
-def _heatmap(
-    data: pd.DataFrame, field: str, titles: tuple[str, str], hover: list[Any], is_signed: bool, dark: bool
-) -> Chart:
+def _heatmap(data: pd.DataFrame, field: str, titles: tuple[str, str], hover: list[Any], is_signed: bool) -> Chart:
     """Draw cells at the columns `row` and `key` on a fixed scale; cells that are not `allowed` are grey."""
     rows, keys = (list(dict.fromkeys(data[name])) for name in ("row", "key"))
     base = alt.Chart(data).encode(
@@ -207,11 +200,15 @@ def _heatmap(
         alt.Y("row:N", sort=rows, title=titles[1], axis=_axis(0, len(rows))),
         tooltip=hover,
     )
-    stops, low = (theme.diverging(dark), -1) if is_signed else (theme.sequential(dark), 0)
+    stops, low = (theme.DIVERGING, -1) if is_signed else (theme.SEQUENTIAL, 0)
     name, sign = ("difference", "+.1f") if is_signed else ("weight", ".1f")
     legend = alt.Legend(title=name, orient="bottom", gradientLength=140, format=sign)
-    seen = base.transform_filter("datum.allowed").mark_rect().encode(heat(f"{field}:Q", stops, low, 1, legend=legend))
-    hidden = base.transform_filter("!datum.allowed").mark_rect(aria=False, color=theme.pick(theme.MASKED, dark))
+    seen = (
+        base.transform_filter("datum.allowed")
+        .mark_rect()
+        .encode(heat_colour(f"{field}:Q", stops, low, 1, legend=legend))
+    )
+    hidden = base.transform_filter("!datum.allowed").mark_rect(aria=False, color=theme.MASKED)
     return layered(seen, hidden, height=_CELL * len(rows), autosize=ROWS)
 
 
@@ -230,13 +227,12 @@ def _axis(angle: int, n: int) -> alt.Axis:
     return alt.Axis(labelAngle=angle, labelOverlap=n > _CROWDED, labelFontSize=11, labelLimit=180)
 
 
-def prediction_difference(readings: Sequence[Reading], *, position: int | None = None, dark: bool = False) -> alt.Chart:
+def prediction_difference(readings: Sequence[Reading], *, position: int | None = None) -> alt.Chart:
     """Draw KL(first ‖ second) of the next-token distributions of two runs, one bar per position.
 
     Args:
         readings: The two runs.
         position: The position to highlight, from 0.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -254,12 +250,12 @@ def prediction_difference(readings: Sequence[Reading], *, position: int | None =
     table = table.assign(place=places, chosen=table["position"] == position)
     names = [reading.adapter.name for reading in readings]
     x = alt.X("place:N", sort=places, title=None, axis=alt.Axis(labelAngle=-60, labelLimit=110, labelOverlap=True))
-    tooltip = tips(("place:N", "position"), ("kl:Q", "KL (nats)", ".4g"), ("kl_back:Q", "reverse KL (nats)", ".4g"))
-    tooltip += tips(("total_variation:Q", "total variation", ".3f"))
+    tooltip = tooltips(("place:N", "position"), ("kl:Q", "KL (nats)", ".4g"), ("kl_back:Q", "reverse KL (nats)", ".4g"))
+    tooltip += tooltips(("total_variation:Q", "total variation", ".3f"))
     for which, name in zip(("one", "other"), names, strict=True):
-        tooltip += tips((f"{which}_says:N", f"{name[:24]}: likeliest token"))
-        tooltip += tips((f"{which}_probability:Q", f"{name[:24]}: its probability", ".3f"))
-    strong, usual = theme.pick(theme.PART_HUES["positions"], dark), theme.pick(theme.PRIMARY, dark)
+        tooltip += tooltips((f"{which}_says:N", f"{name[:24]}: likeliest token"))
+        tooltip += tooltips((f"{which}_probability:Q", f"{name[:24]}: its probability", ".3f"))
+    strong, usual = theme.PART_HUES["positions"], theme.PRIMARY
     colour = alt.condition("datum.chosen", alt.value(strong), alt.value(usual))
     y = alt.Y("kl:Q", title="KL (nats)")
     return alt.Chart(table, height=220).mark_bar().encode(x=x, y=y, color=colour, tooltip=tooltip)
@@ -269,14 +265,13 @@ _MAX_WORDS = 90
 """Beyond this many tokens, only those of several characters are written."""
 
 
-def surprise_by_character(readings: Sequence[Reading], *, dark: bool = False) -> Chart:
+def surprise_by_character(readings: Sequence[Reading]) -> Chart:
     """Draw the surprisal of one or two models along a text, in bits per character; the second model's bars point down.
 
     The width of a bar is the length of its token in characters.
 
     Args:
         readings: One or two runs on the same text.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -297,13 +292,13 @@ def surprise_by_character(readings: Sequence[Reading], *, dark: bool = False) ->
     axis = alt.Axis(labelExpr="abs(datum.value)", tickCount=6)
     bits = alt.Y("bits_up:Q", title="bits per character", axis=axis, scale=alt.Scale(padding=16))
     x = alt.X("from:Q", title="character position", scale=alt.Scale(nice=False), axis=alt.Axis(tickMinStep=1))
-    hover = tips("model:N", "token:N", ("bits:Q", "", ".2f"), ("bits_per_character:Q", "", ".2f"))
+    hover = tooltips("model:N", "token:N", ("bits:Q", "", ".2f"), ("bits_per_character:Q", "", ".2f"))
     base = alt.Chart(table)
-    bars = base.mark_bar(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=1)
-    look = {"fontSize": 12, "color": theme.pick(theme.TEXT, dark)}
+    bars = base.mark_bar(stroke=theme.BACKGROUND, strokeWidth=1)
+    look = {"fontSize": 12, "color": theme.TEXT}
     up, down = (base.transform_filter(f"datum.bits_up {side} 0") for side in (">=", "<"))
     words = [up.mark_text(dy=-7, **look), down.mark_text(dy=9, **look)]
     words = [text.encode(alt.X("middle:Q"), bits, text="shown:N") for text in words]
-    colour = model_hues(models, dark).legend(orient="top", columns=1, labelLimit=300)
+    colour = model_hues(models).legend(orient="top", columns=1, labelLimit=300)
     bars = bars.encode(x, bits, colour, x2="to:Q", y2=alt.Y2Datum(0), tooltip=hover)
     return layered(bars, *words, height=320)

@@ -28,16 +28,16 @@ from xformer.viz.charts import (
     PADDED,
     ROWS,
     Chart,
-    heat,
-    hues,
-    inks,
+    category_colours,
+    cell_colours,
+    heat_colour,
     label_layers,
     layered,
     numbered,
     numbers,
     place_labels,
     squares,
-    tips,
+    tooltips,
 )
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ def rows_height(n_rows: int, most: int = 300) -> int:
 def vector_heatmap(
     table: pd.DataFrame,
     *,
-    dark: bool,
     limit: float | None = None,
     rows: str = "position · token",
     columns: str = "dimension of the vector",
@@ -82,18 +81,13 @@ def vector_heatmap(
     return chart.encode(
         x=alt.X("dimension:O", title=columns, axis=_sparse()),
         y=alt.Y("row:N", title=rows, sort=list(dict.fromkeys(names)), axis=_sparse()),
-        color=_signed("value:Q", limit, dark, "value", legend),
-        tooltip=tips("position:O", *token, "dimension:O", ("value:Q", "", ".7g")),
+        color=_signed("value:Q", limit, "value", legend),
+        tooltip=tooltips("position:O", *token, "dimension:O", ("value:Q", "", ".7g")),
     )
 
 
 def vectors(
-    reading: Reading,
-    *,
-    part: str = "tokens",
-    stack: str | None = None,
-    positions: Sequence[int] | None = None,
-    dark: bool = False,
+    reading: Reading, *, part: str = "tokens", stack: str | None = None, positions: Sequence[int] | None = None
 ) -> alt.Chart:
     """Draw the vectors of `analysis.vectors`, one row per position, on a colour scale centred on zero.
 
@@ -102,7 +96,6 @@ def vectors(
         part: "tokens", "positions" or "sum".
         stack: "encoder" or "decoder", where a model has both.
         positions: The positions, from 0; all of them by default.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -113,7 +106,7 @@ def vectors(
         >>> chart = xformer.viz.vectors(reading)
     """
     table = vectors_table(reading, part=part, stack=stack, positions=positions)
-    return vector_heatmap(table, dark=dark)
+    return vector_heatmap(table)
 
 
 def cosines(
@@ -124,7 +117,6 @@ def cosines(
     positions: Sequence[int] | None = None,
     height: int = 330,
     legend: bool = True,
-    dark: bool = False,
 ) -> alt.Chart:
     """Draw the cosine similarity of every pair of vectors, on a fixed scale from −1 (orange) to 1 (blue).
 
@@ -137,7 +129,6 @@ def cosines(
         positions: The positions, from 0; all of them by default.
         height: The height of the matrix in pixels; cells are squares.
         legend: Whether to draw a legend.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -163,15 +154,15 @@ def cosines(
         .encode(
             x=alt.X("other:N", title=None, sort=order, axis=_sparse(-90)),
             y=alt.Y("one:N", title="position · token", sort=order, axis=_sparse()),
-            color=_signed("cosine:Q", 1.0, dark, "cosine", legend),
-            tooltip=tips(("one:N", "token"), ("other:N", "other token"), ("cosine:Q", "", ".7f")),
+            color=_signed("cosine:Q", 1.0, "cosine", legend),
+            tooltip=tooltips(("one:N", "token"), ("other:N", "other token"), ("cosine:Q", "", ".7f")),
         )
     )
 
 
-def _signed(field: str, limit: float, dark: bool, title: str, legend: bool) -> alt.Color:
+def _signed(field: str, limit: float, title: str, legend: bool) -> alt.Color:
     look = alt.Legend(gradientLength=130, format=".2~g") if legend else None
-    return heat(field, theme.diverging(dark), -limit, limit, title=title, legend=look)
+    return heat_colour(field, theme.DIVERGING, -limit, limit, title=title, legend=look)
 
 
 def _sparse(angle: int = 0) -> alt.Axis:
@@ -188,9 +179,7 @@ MAX_POINTS_DRAWN = 2_000
 HEIGHT_IN_PLANE, HEIGHT_IN_SPACE = 430, 480
 
 
-def projection(
-    reading: Reading, *, axes: int = 2, stack: str | None = None, token: int | None = None, dark: bool = False
-) -> Any:
+def projection(reading: Reading, *, axes: int = 2, stack: str | None = None, token: int | None = None) -> Any:
     """Draw the token embeddings along their first two principal components (Altair), or three, rotated with the mouse (Plotly).
 
     The tokens of the input are larger and in colour. In the plane, `near` has a ring, and clicking a point sets the selection
@@ -202,7 +191,6 @@ def projection(
         axes: 2 for a plane, 3 for space.
         stack: "encoder" or "decoder", where a model has both.
         token: The id of the token with a ring.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -220,15 +208,15 @@ def projection(
         beside = [] if token is None else [token, *neighbours(reading, token=token, stack=stack)["id"]]
         drawn = table.index.isin([*beside, *np.linspace(0, len(table) - 1, MAX_POINTS_DRAWN).astype(int)])
         table = table[drawn | table["shown"]].assign(named=lambda one: one["shown"] | one["id"].isin(beside))
-    return _in_space(table, shares, dark) if axes == 3 else _in_the_plane(table, shares, token, dark)
+    return _in_space(table, shares) if axes == 3 else _in_the_plane(table, shares, token)
 
 
-def _in_the_plane(table: pd.DataFrame, shares: Sequence[str], near: int | None, dark: bool) -> Chart:
+def _in_the_plane(table: pd.DataFrame, shares: Sequence[str], near: int | None) -> Chart:
     x = alt.X("pc1:Q", title=f"PC1 ({shares[0]} of the variance)", scale=alt.Scale(padding=22))
     y = alt.Y("pc2:Q", title=f"PC2 ({shares[1]} of the variance)", scale=alt.Scale(padding=16))
-    tooltip = tips("token:N", ("positions:N", "positions in the input"))
-    tooltip += tips(("pc1:Q", "PC1", ".7g"), ("pc2:Q", "PC2", ".7g"))
-    quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
+    tooltip = tooltips("token:N", ("positions:N", "positions in the input"))
+    tooltip += tooltips(("pc1:Q", "PC1", ".7g"), ("pc2:Q", "PC2", ".7g"))
+    quiet, loud = theme.PART_HUES["tokens"], theme.PRIMARY
     is_large, where = "named" in table, table[["pc1", "pc2"]]
     named = table.loc[table["named"]].sort_values("shown", ascending=False) if is_large else table
     part = np.ptp(named[["pc1", "pc2"]].to_numpy(), axis=0) / np.maximum(np.ptp(where.to_numpy(), axis=0), 1e-9)
@@ -241,9 +229,9 @@ def _in_the_plane(table: pd.DataFrame, shares: Sequence[str], near: int | None, 
     click = alt.selection_point(name="point", fields=["token"], on="click", clear=False)
     ring = base.transform_filter(alt.datum.id == (-1 if near is None else near))
     hit = base.mark_circle(size=500, opacity=0).add_params(click)  # a large target for touch screens
-    bold = {"size": 15, "gap": 9, "fontWeight": "bold", "color": theme.pick(theme.TEXT, dark)}
+    bold = {"size": 15, "gap": 9, "fontWeight": "bold", "color": theme.TEXT}
     return layered(
-        ring.mark_point(size=420, strokeWidth=2, color=theme.pick(theme.PART_HUES["positions"], dark)),
+        ring.mark_point(size=420, strokeWidth=2, color=theme.PART_HUES["positions"]),
         rest.mark_circle(size=14 if is_large else 45, color=quiet, opacity=0.55),
         *label_layers(rest, "token:N", color=quiet),
         marked.mark_circle(size=150, color=loud, opacity=1),
@@ -253,8 +241,8 @@ def _in_the_plane(table: pd.DataFrame, shares: Sequence[str], near: int | None, 
     )
 
 
-def _in_space(table: pd.DataFrame, shares: Sequence[str], dark: bool) -> go.Figure:
-    quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
+def _in_space(table: pd.DataFrame, shares: Sequence[str]) -> go.Figure:
+    quiet, loud = theme.PART_HUES["tokens"], theme.PRIMARY
     with needed("plotly", "The vocabulary in space"):
         import plotly.graph_objects as go
     figure = go.Figure()
@@ -269,13 +257,13 @@ def _in_space(table: pd.DataFrame, shares: Sequence[str], dark: bool) -> go.Figu
             name=name,
             text=np.array([html.escape(token) for token in part["token"]]),
             customdata=np.asarray(part[["positions"]]),
-            textfont={"size": font, "color": theme.pick(theme.TEXT, dark) if shown else quiet},
+            textfont={"size": font, "color": theme.TEXT if shown else quiet},
             textposition="top center",
             marker={"size": size, "color": colour, "opacity": 1.0 if shown else 0.6},
             hovertemplate="token %{text}<br>positions in the input: %{customdata[0]}<br>"
             "PC1 %{x:.7g}<br>PC2 %{y:.7g}<br>PC3 %{z:.7g}<extra></extra>",
         )
-    line = "#9aa3b5" if dark else "#667085"
+    line = theme.paired("#667085", "#9aa3b5")
     margin, legend = {"l": 0, "r": 0, "t": 0, "b": 0}, {"orientation": "h", "y": 1.0, "x": 0.0}
     figure.update_layout(height=HEIGHT_IN_SPACE, margin=margin, legend=legend)
     look = {"showbackground": False, "gridcolor": "rgba(128,128,128,0.35)", "zerolinecolor": line, "color": line}
@@ -292,14 +280,13 @@ MAX_TICKS = 15
 """Largest number of tick labels of an axis."""
 
 
-def spectrum(reading: Reading, *, stack: str | None = None, chosen: int | None = None, dark: bool = False) -> Chart:
+def spectrum(reading: Reading, *, stack: str | None = None, chosen: int | None = None) -> Chart:
     """Draw `analysis.spectrum`: the share of the variance at each frequency, with the maximum over shuffles as a dashed line.
 
     Args:
         reading: The run.
         stack: "encoder" or "decoder", where a model has both.
         chosen: The frequency to frame.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -310,13 +297,13 @@ def spectrum(reading: Reading, *, stack: str | None = None, chosen: int | None =
         >>> chart = xformer.viz.spectrum(modular)
     """
     table = spectrum_table(reading, stack=stack)
-    quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
-    ink = theme.pick(theme.TEXT, dark)
+    quiet, loud = theme.PART_HUES["tokens"], theme.PRIMARY
+    ink = theme.TEXT
     every = -(-len(table) // MAX_TICKS)
     axis = alt.Axis(labelAngle=0, values=[k for k in table["frequency"].tolist() if (k - 1) % every == 0])
     x = alt.X("frequency:O", title="frequency: cycles over all numbers", axis=axis)
-    hover = tips("frequency:O", ("period:Q", "period, in numbers", ".4~g"), ("share:Q", "", ".4%"))
-    base = alt.Chart(table).encode(x=x, tooltip=[*hover, *tips(("chance:Q", "maximum by chance", ".4%"))])
+    hover = tooltips("frequency:O", ("period:Q", "period, in numbers", ".4~g"), ("share:Q", "", ".4%"))
+    base = alt.Chart(table).encode(x=x, tooltip=[*hover, *tooltips(("chance:Q", "maximum by chance", ".4%"))])
     y = alt.Y("share:Q", title="share of the variance", axis=alt.Axis(format="%"))
     line = alt.Chart(table.head(1)).encode(y="chance:Q")
     note = line.mark_text(align="right", baseline="bottom", dy=-3, color=ink, fontSize=12)
@@ -331,14 +318,13 @@ def spectrum(reading: Reading, *, stack: str | None = None, chosen: int | None =
     return layered(*layers, height=HEIGHT_OF_SPECTRUM)
 
 
-def circle(reading: Reading, *, frequency: int, stack: str | None = None, dark: bool = False) -> Chart:
+def circle(reading: Reading, *, frequency: int, stack: str | None = None) -> Chart:
     """Draw the numbers of `analysis.circle` in the plane of a frequency, a square.
 
     Args:
         reading: The run.
         frequency: The frequency, in cycles over all numbers.
         stack: "encoder" or "decoder", where a model has both.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -358,10 +344,10 @@ def circle(reading: Reading, *, frequency: int, stack: str | None = None, dark: 
     base = alt.Chart(table.assign(side=sides)).encode(
         x=alt.X(f"{x}:Q", title=f"cosine component, frequency {frequency}", scale=scale),
         y=alt.Y(f"{y}:Q", title=f"sine component, frequency {frequency}", scale=scale),
-        tooltip=tips("number:N", ("radius:Q", "radius", ".4g"), ("phase:Q", "phase (cycles)", ".3f")),
+        tooltip=tooltips("number:N", ("radius:Q", "radius", ".4g"), ("phase:Q", "phase (cycles)", ".3f")),
     )
-    dots = base.mark_circle(size=50, color=theme.pick(theme.PRIMARY, dark), opacity=0.8)
-    names = label_layers(base, "number:N", color=theme.pick(theme.TEXT, dark))
+    dots = base.mark_circle(size=50, color=theme.PRIMARY, opacity=0.8)
+    names = label_layers(base, "number:N", color=theme.TEXT)
     return layered(dots, *names, width=SIDE_OF_CIRCLE, height=SIDE_OF_CIRCLE)
 
 
@@ -379,7 +365,6 @@ def similarity(
     layer: int | None = None,
     pooling: Pooling | None = None,
     tokenizer: Any = None,
-    dark: bool = False,
 ) -> Chart:
     """Draw `analysis.similarity`: the cosines of texts at one layer as a heatmap from −1 to 1.
 
@@ -392,7 +377,6 @@ def similarity(
         layer: The layer: 0 is the embedding, and the last one the default.
         pooling: How the vectors of a text are pooled into one; by default, as the model does.
         tokenizer: The tokenizer of a loaded Hugging Face model.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -408,12 +392,12 @@ def similarity(
     if shown not in layers:
         raise InputError(f"The model has layers {layers[0]} to {layers[-1]}, got {layer}.")
     if what == "layers":
-        return _lines(table, shown, dark)
-    return _heat_map(table.loc[table["layer"] == shown], texts, dark)
+        return _lines(table, shown)
+    return _heat_map(table.loc[table["layer"] == shown], texts)
 
 
-def _heat_map(table: pd.DataFrame, texts: Sequence[str], dark: bool) -> Chart:
-    stops = theme.diverging(dark)
+def _heat_map(table: pd.DataFrame, texts: Sequence[str]) -> Chart:
+    stops = theme.DIVERGING
     rows = [f"{number} · {text}" for number, text in enumerate(texts, 1)]
     columns = [str(number) for number in range(1, len(texts) + 1)]
     data = table.assign(
@@ -421,7 +405,7 @@ def _heat_map(table: pd.DataFrame, texts: Sequence[str], dark: bool) -> Chart:
         other=[columns[second] for second in table["second"]],
         other_text=[rows[second] for second in table["second"]],
         shown=[f"{value + 0.0:.2f}".replace("-0.00", "0.00").replace("-", "−") for value in table["cosine"]],
-        ink=inks(stops, table["cosine"], -1, 1),
+        cell_colour=cell_colours(stops, table["cosine"], -1, 1),
     )
     has_room = len(texts) <= MAX_NUMBERED
     axis = {"ticks": False, "domain": False, "title": None}
@@ -429,14 +413,14 @@ def _heat_map(table: pd.DataFrame, texts: Sequence[str], dark: bool) -> Chart:
     base = alt.Chart(data).encode(
         alt.X("other:N", sort=columns, axis=alt.Axis(orient="top", labelAngle=0, labelOverlap="parity", **axis)),
         alt.Y("one:N", sort=rows, axis=alt.Axis(labelLimit=150, labelOverlap="parity", **axis)),
-        tooltip=tips(("one:N", "text"), ("other_text:N", "other text"), ("cosine:Q", "", ".6f")),
+        tooltip=tooltips(("one:N", "text"), ("other_text:N", "other text"), ("cosine:Q", "", ".6f")),
     )
-    cells = base.mark_rect().encode(heat("cosine:Q", stops, -1.0, 1.0, legend=legend))
+    cells = base.mark_rect().encode(heat_colour("cosine:Q", stops, -1.0, 1.0, legend=legend))
     text = numbers(base, "shown:N", shown=has_room, size=12 if len(texts) <= 5 else 10)
     return layered(cells, *text, height=max(4, min(_ROW, 600 // len(texts))) * len(texts), autosize=ROWS)
 
 
-def _lines(table: pd.DataFrame, layer: int, dark: bool) -> Chart:
+def _lines(table: pd.DataFrame, layer: int) -> Chart:
     data = table.loc[table["first"] < table["second"]]
     pairs = [f"{first + 1}, {second + 1}" for first, second in zip(data["first"], data["second"], strict=True)]
     data = data.assign(pair=pairs, is_shown=data["layer"] == layer)
@@ -444,8 +428,8 @@ def _lines(table: pd.DataFrame, layer: int, dark: bool) -> Chart:
     x = alt.X("layer:O", title="after layer (0: embedding)", axis=alt.Axis(labelAngle=0, labelOverlap="parity"))
     y = alt.Y("cosine:Q", title="cosine", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4))
     look = {"sort": order, "title": "texts", "legend": alt.Legend(orient="top", columns=3)}
-    colour = hues("pair:N", order, theme.head_hues(len(order), dark), **look)
-    tooltip = tips(("pair:N", "texts"), "layer:O", ("cosine:Q", "", ".6f"))
+    colour = category_colours("pair:N", order, theme.head_hues(len(order)), **look)
+    tooltip = tooltips(("pair:N", "texts"), "layer:O", ("cosine:Q", "", ".6f"))
     base = alt.Chart(data).encode(x, y, colour, tooltip=tooltip)
     marked = base.transform_filter(alt.datum.is_shown).mark_point(filled=True, size=110, opacity=1)
     return layered(base.mark_line(point=True), marked, height=240)

@@ -25,7 +25,7 @@ import pandas as pd
 
 from xformer.errors import InputError
 from xformer.files import write_atomically
-from xformer.viz.theme import BACKGROUND, DIVERGING, MASKED, TEXT, diverging, grey_of, pick
+from xformer.viz.theme import BACKGROUND, DIVERGING, MASKED, TEXT, grey_of, pick
 
 _SUFFIXES = (".svg", ".pdf", ".png", ".html")
 WIDTH = 760
@@ -66,7 +66,7 @@ def save(
         caption: The text below the charts.
         width: The width in inches, such as 3.4 for one column of two; by default, the width on a screen.
         font_size: The size of labels in points; by default, their size on a screen, scaled with the width.
-        dark: Whether the charts were drawn for a dark background.
+        dark: Whether to draw on a dark background.
         grey: Whether to convert to greyscale: signed data from black (negative) to white, masked cells hatched.
 
     Raises:
@@ -93,12 +93,65 @@ def save(
     if suffix == ".html":
         if (n := len(charts)) != 1:
             raise InputError(f"A page holds one picture, got {n}; save each to its own page, or all as .svg or .pdf.")
-        content = _page(charts[0]).encode()
+        content = _page(themed(charts[0], dark)).encode()
     else:
         style = {"width": width, "font_size": font_size, "dark": dark, "grey": grey}
         text = svg(charts, title=title, caption=caption, **style)
         content = text.encode() if suffix == ".svg" else pdf_of(text) if suffix == ".pdf" else png_of(text)
     write_atomically(path, content)
+
+
+_COLOURED = {"color", "fill", "stroke", "range", "value", "zerolinecolor"}
+"""The properties of a chart that hold colours."""
+COLOUR_COLUMNS = {"hue", "fill", "edge", "cell_colour"}
+"""The columns of tables that hold colours."""
+
+
+def themed(chart: Any, dark: bool = True) -> Any:
+    """Return a chart, a Vega-Lite specification or a Plotly figure in the colours of a theme.
+
+    Args:
+        chart: A chart of `xformer.viz`, which is drawn in the colours of the light theme.
+        dark: Whether the background is dark.
+
+    Returns:
+        A chart of the same type; the given one in the light theme.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.themed(xformer.viz.lens(reading))
+    """
+    if not dark:
+        return chart
+    if isinstance(chart, alt.TopLevelMixin):
+        return alt.Chart.from_dict(_in_dark(chart.to_dict(validate=False)), validate=False)
+    if isinstance(chart, dict):
+        return _in_dark(chart)
+    return type(chart)(_in_dark(chart.to_plotly_json()))
+
+
+def _in_dark(part: Any, is_colour: bool = False) -> Any:
+    """Replace the colours in a part of a specification; in its tables, only in the columns that hold colours."""
+    if isinstance(part, str):
+        return pick(part, is_colour)
+    if isinstance(part, list | tuple):
+        return [_in_dark(one, is_colour) for one in part]
+    if not isinstance(part, dict):
+        return part
+    return {
+        name: [_row_in_dark(row) for row in value]
+        if name == "values" and isinstance(value, list)
+        else {table: [_row_in_dark(row) for row in rows] for table, rows in value.items()}
+        if name == "datasets"
+        else _in_dark(value, name in _COLOURED)
+        for name, value in part.items()
+    }
+
+
+def _row_in_dark(row: Any) -> Any:
+    named = COLOUR_COLUMNS.intersection(row) if isinstance(row, dict) else ()
+    return {**row, **{name: pick(row[name], True) for name in named}} if named else row
 
 
 def svg(
@@ -187,7 +240,7 @@ def _one_svg(chart: Any, dark: bool, grey: bool, room: int, enlarged: float) -> 
         raise InputError(f"Only Altair charts can be saved as SVG, PDF or PNG, got {name}; save it as .html.")
     if spec.get("width", "container") == "container" and not {"facet", "hconcat", "vconcat", "concat"} & set(spec):
         spec = spec | {"width": room}
-    spec = {**spec, "config": _config(dark)}  # replaces the one that Altair adds
+    spec = {**themed(spec, dark), "config": _config(dark)}  # replaces the one that Altair adds
     if enlarged != 1.0:
         limits = {"labelLimit": _LABEL_LIMIT, "titleLimit": 2 * _LABEL_LIMIT}
         spec["config"]["axis"] |= limits
@@ -196,8 +249,9 @@ def _one_svg(chart: Any, dark: bool, grey: bool, room: int, enlarged: float) -> 
         spec["config"]["title"]["fontSize"] *= enlarged
     text = json.dumps(spec)
     if grey:
-        ramp = [f"#{level:02x}{level:02x}{level:02x}" for level in range(0, 256, 255 // (len(DIVERGING[dark]) - 1))]
-        text = text.replace(json.dumps(diverging(dark))[1:-1], json.dumps(ramp)[1:-1])
+        ramp = [f"#{level:02x}{level:02x}{level:02x}" for level in range(0, 256, 255 // (len(DIVERGING) - 1))]
+        signed = [pick(stop, dark) for stop in DIVERGING]
+        text = text.replace(json.dumps(signed)[1:-1], json.dumps(ramp)[1:-1])
     text = _with_unique_ids(vl_convert.vegalite_to_svg(text))
     if grey:
         text = _in_grey(text, dark)

@@ -28,7 +28,18 @@ from xformer.formatting import check_indices, check_option
 from xformer.layer_path import layer_title
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import ROWS, Chart, above, heat, hues, inks, layered, numbered, numbers, tips
+from xformer.viz.charts import (
+    ROWS,
+    Chart,
+    category_colours,
+    cell_colours,
+    heat_colour,
+    layered,
+    numbered,
+    numbers,
+    tooltips,
+    top_title,
+)
 from xformer.viz.embeddings import rows_height
 from xformer.viz.residual import flat_axis, with_places
 
@@ -40,6 +51,8 @@ PROMOTES_WIDTH = 150
 """Pixels for the promoted tokens to the right of a row."""
 DWARFS = 20
 """An activation that exceeds the 99th percentile by this factor would leave no contrast to the others."""
+RESTING_HUE = theme.paired("#d8bfe4", "#4b3d5b")
+"""A third of the way from the background to the hue of feed-forward networks."""
 FIRES, RESTS, DEAD = "fires at an average position", "fires only at other positions", "dead: never fires"
 
 
@@ -66,7 +79,6 @@ def activations(
     neuron: int | None = None,
     limit: float | None = None,
     title: str = "",
-    dark: bool = False,
 ) -> Chart:
     """Draw `analysis.activations` as a map, one row per position and one column per neuron.
 
@@ -84,7 +96,6 @@ def activations(
         neuron: The neuron to mark with a triangle.
         limit: The end of the colour scale; see `clear_limit` for the default.
         title: The title of the chart.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -115,12 +126,12 @@ def activations(
     axis = alt.Axis(values=ticks, labelExpr=label, labelPadding=14, ticks=False, grid=False)
     scale = alt.Scale(domain=ends, nice=False, zero=False)
     x = alt.X("left:Q", scale=scale, axis=axis, title=below if order == "sorted" else "neuron")
-    low, stops = (-limit, theme.diverging(dark)) if signed else (0.0, theme.sequential(dark))
+    low, stops = (-limit, theme.DIVERGING) if signed else (0.0, theme.SEQUENTIAL)
     legend = alt.Legend(title="activation", format=".2~f", gradientLength=min(200, height - 20))
-    colour = heat("activation:Q", stops, low, limit, legend=legend)
+    colour = heat_colour("activation:Q", stops, low, limit, legend=legend)
     beside = alt.Axis(labelOverlap=True, grid=False, labelFlush=False)
     y = alt.Y("place:N", sort=places, title="position · token", axis=beside)
-    hover = tips(("neuron:Q", "", "d"), ("place:N", "position"), ("activation:Q", "", ".5f"))
+    hover = tooltips(("neuron:Q", "", "d"), ("place:N", "position"), ("activation:Q", "", ".5f"))
     # The wheel alone scrolls the page; a pinch on a touch pad is reported as Ctrl + wheel.
     zoom = alt.selection_interval(name="zoom", bind="scales", encodings=["x"], zoom="wheel![event.ctrlKey]")
     # One row per position, flattened in the browser, so that labels are sent only once. Its numbers are one string, because
@@ -144,12 +155,12 @@ def activations(
         .add_params(zoom)
     )
     marked = [place for place, index in zip(shown, neurons, strict=True) if index == neuron]
-    hue = theme.pick(theme.PART_HUES["feed_forward"], dark)
+    hue = theme.PART_HUES["feed_forward"]
     mark = alt.Chart(pd.DataFrame({"left": marked}))
     mark = mark.mark_text(text="▲", fontSize=13, color=hue, baseline="top", dy=2, clip=False)  # below the zoomed rows
     layers = [cells, *([mark.encode(x, y=alt.value("height"))] if marked else [])]
     fast = {"embedOptions": {"renderer": "canvas"}}  # faster for ten thousand cells, on an HTML page
-    return layered(*layers, height=height, autosize=ROWS, usermeta=fast, **above(title))
+    return layered(*layers, height=height, autosize=ROWS, usermeta=fast, **top_title(title))
 
 
 def ranking_of(reading: Reading, *, layer: int, order: str = "sorted") -> Int[np.ndarray, " neuron"]:
@@ -158,13 +169,12 @@ def ranking_of(reading: Reading, *, layer: int, order: str = "sorted") -> Int[np
     return np.argsort(-values.mean(axis=0), kind="stable") if order == "sorted" else np.arange(values.shape[1])
 
 
-def firing(of: Reading | Survey, *, before: Reading | None = None, dark: bool = False) -> Chart:
+def firing(of: Reading | Survey, *, before: Reading | None = None) -> Chart:
     """Draw `analysis.firing`: a bar for each layer, divided into active, inactive and dead neurons.
 
     Args:
         of: A run or a survey.
         before: The original run, to compare with.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -186,14 +196,14 @@ def firing(of: Reading | Survey, *, before: Reading | None = None, dark: bool = 
             rows.append({**known, "state": state, "share": share, "order": order})
     data = pd.DataFrame(rows)
     sort = list(dict.fromkeys(data["where"]))
-    ink, paper = theme.pick(theme.TEXT, dark), theme.pick(theme.BACKGROUND, dark)
-    strong = theme.pick(theme.PART_HUES["feed_forward"], dark)
-    legend, colours = alt.Legend(title=None, orient="top", labelLimit=320), theme.resample([paper, strong], 4)
-    colour = hues("state:N", [FIRES, RESTS, DEAD], [strong, colours[1], ink], legend=legend)
+    ink, paper = theme.TEXT, theme.BACKGROUND
+    strong = theme.PART_HUES["feed_forward"]
+    legend = alt.Legend(title=None, orient="top", labelLimit=320)
+    colour = category_colours("state:N", [FIRES, RESTS, DEAD], [strong, RESTING_HUE, ink], legend=legend)
     scale, axis = alt.Scale(domain=[0, 1]), alt.Axis(format="%")
     x = alt.X("share:Q", scale=scale, title="share of the layer's neurons", axis=axis)
     y = alt.Y("where:N", sort=sort, title=None, axis=alt.Axis(labelLimit=320, labelOverlap=False))
-    hover = tips("where:N", "state:N", ("share:Q", "", ".3%"), "dead:Q", ("of:Q", "neurons"))
+    hover = tooltips("where:N", "state:N", ("share:Q", "", ".3%"), "dead:Q", ("of:Q", "neurons"))
     bars = alt.Chart(data).mark_bar(stroke=paper).encode(x, y, colour, alt.Order("order:Q"), tooltip=hover)
     counts = data[data["order"] == 2].assign(text=lambda d: [f"{dead} dead" for dead in d["dead"]])
     names = alt.Chart(counts).mark_text(align="left", dx=6, fontSize=12, color=ink)
@@ -222,7 +232,6 @@ def neurons(
     survey: Survey | None = None,
     positions: Sequence[int] | None = None,
     title: str = "",
-    dark: bool = False,
 ) -> Chart:
     """Draw `analysis.neurons`: one row per neuron, named by its trigger, one column per position, and the promoted tokens.
 
@@ -236,7 +245,6 @@ def neurons(
         survey: The inputs that triggers are found on; the reading by default.
         positions: The positions, from 0; all of them by default.
         title: The title of the chart.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -254,7 +262,7 @@ def neurons(
     values = cells[table["neuron"].tolist()].to_numpy(dtype=np.float64)  # [pos, neuron]
     share = values / np.maximum(np.abs(values).max(axis=0), 1e-12)  # of the largest activation of its row
     signed = bool((values < 0).any())
-    low, stops = (-1.0, theme.diverging(dark)) if signed else (0.0, theme.sequential(dark))
+    low, stops = (-1.0, theme.DIVERGING) if signed else (0.0, theme.SEQUENTIAL)
     wide = len(places) <= 12
     data = {
         "neuron": np.tile(table["neuron"].to_numpy(), len(places)),
@@ -263,17 +271,17 @@ def neurons(
         "activation": values.flatten(),
         "shown": [f"{value:.1f}" if abs(value) >= 0.05 else "" for value in values.flatten()],
         "share": share.flatten(),
-        "ink": inks(stops, share.flatten(), low, 1.0),
+        "cell_colour": cell_colours(stops, share.flatten(), low, 1.0),
     }
     look: dict[str, Any] = {"ticks": False, "labelFlush": False}
     axis = alt.Axis(orient="top", labelAngle=0 if wide else -90, labelOverlap=len(places) > 24, **look)
     x = alt.X("place:N", sort=places, title=None, axis=axis)
     y = alt.Y("name:N", sort=rows, title=None, axis=alt.Axis(labelLimit=280, labelOverlap=False, **look))
     click = alt.selection_point(name="cell", fields=["neuron"], on="click")
-    colour = heat("share:Q", stops, low, 1.0, legend=None)
-    hover = tips("name:N", ("place:N", "position"), ("activation:Q", "", ".4f"))
+    colour = heat_colour("share:Q", stops, low, 1.0, legend=None)
+    hover = tooltips("name:N", ("place:N", "position"), ("activation:Q", "", ".4f"))
     base = alt.Chart(pd.DataFrame(data)).encode(x, y)
-    paper, ink = theme.pick(theme.BACKGROUND, dark), theme.pick(theme.TEXT, dark)
+    paper, ink = theme.BACKGROUND, theme.TEXT
     cells = base.mark_rect(stroke=paper, cursor="pointer").encode(colour, tooltip=hover).add_params(click)
     layers = [cells, *numbers(base, "shown:N", shown=wide)]
     if "promotes" in table:
@@ -282,12 +290,10 @@ def neurons(
         layers.append(promoted.mark_text(**look).encode(y, x=alt.value("width"), text="promotes:N"))
     padding = {"left": 5, "right": PROMOTES_WIDTH if "promotes" in table else 5, "top": 5, "bottom": 5}
     height = (28 if wide else 26) * len(rows)
-    return layered(*layers, height=height, autosize=ROWS, padding=padding, **above(title))
+    return layered(*layers, height=height, autosize=ROWS, padding=padding, **top_title(title))
 
 
-def promotion(
-    reading: Reading, *, layer: int, position: int, n: int = 10, only: Sequence[int] | None = None, dark: bool = False
-) -> Chart:
+def promotion(reading: Reading, *, layer: int, position: int, n: int = 10, only: Sequence[int] | None = None) -> Chart:
     """Draw `analysis.promotion`: what each of the most active neurons adds to the logits, one column per token.
 
     The most promoted token of each row is written out. Of larger vocabularies, the `MAX_TOKENS_DRAWN` tokens are shown whose
@@ -299,7 +305,6 @@ def promotion(
         position: The position, from 0.
         n: The number of neurons.
         only: The neurons to draw instead of the most active ones.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -321,26 +326,26 @@ def promotion(
     data = data.assign(neuron=[f"#{neuron}" for neuron in data["neuron"]])
     names = list(dict.fromkeys(data["neuron"]))
     best = data.loc[data.groupby("neuron", sort=False)["adds"].idxmax()]
-    stops = theme.diverging(dark)
-    hover = tips("neuron:N", "token:N", ("adds:Q", "contribution to the logit", "+.5f"))
+    stops = theme.DIVERGING
+    hover = tooltips("neuron:N", "token:N", ("adds:Q", "contribution to the logit", "+.5f"))
     axis = alt.Axis(labelAngle=-90, labelOverlap=False)
     x = alt.X("token:N", sort=labels, title="token", axis=axis)
     y = alt.Y("neuron:N", sort=names, title=None, axis=alt.Axis(labelOverlap=False))
     legend = alt.Legend(title="contribution to the logit", orient="top", gradientLength=160, format="+.2~f")
-    cells = alt.Chart(data).mark_rect().encode(x, y, heat("adds:Q", stops, -limit, limit, legend=legend), tooltip=hover)
-    top = alt.Chart(best.assign(ink=inks(stops, best["adds"], -limit, limit))).encode(x, y, tooltip=hover)
+    cells = (
+        alt.Chart(data)
+        .mark_rect()
+        .encode(x, y, heat_colour("adds:Q", stops, -limit, limit, legend=legend), tooltip=hover)
+    )
+    top = alt.Chart(best.assign(cell_colour=cell_colours(stops, best["adds"], -limit, limit))).encode(
+        x, y, tooltip=hover
+    )
     text = numbers(top, "token:N", size=12, fontWeight="bold")
     return layered(cells, *text, height=28 * len(names), autosize=ROWS)
 
 
 def neuron(
-    reading: Reading,
-    *,
-    layer: int,
-    neuron: int,
-    before: Reading | None = None,
-    positions: Sequence[int] | None = None,
-    dark: bool = False,
+    reading: Reading, *, layer: int, neuron: int, before: Reading | None = None, positions: Sequence[int] | None = None
 ) -> alt.Chart:
     """Draw `analysis.neuron` as one bar per position; with `before`, both runs side by side.
 
@@ -350,7 +355,6 @@ def neuron(
         neuron: The neuron, from 0.
         before: The original run, to compare with.
         positions: The positions, from 0; all of them by default.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -365,26 +369,25 @@ def neuron(
     tables = [neuron_table(run, **selection).assign(run=name) for name, run in runs.items()]
     places, two = numbered(tables[-1]), len(runs) > 1
     data = pd.concat([table.assign(place=places) for table in tables])
-    colours = [theme.pick(theme.PART_HUES["feed_forward"], dark), theme.pick(theme.HEAD_HUES[1], dark)]
+    colours = [theme.PART_HUES["feed_forward"], theme.HEAD_HUES[1]]
     legend = alt.Legend(title=None, orient="top") if two else None
     axis = alt.Axis(labelAngle=0 if len(places) <= 8 else -90, labelOverlap=len(places) > 24)
     chart = alt.Chart(data).mark_bar().encode(
         alt.X("place:N", sort=places, title="position · token", axis=axis),
         alt.Y("activation:Q", title="activation"),
-        hues("run:N", list(runs), colours[: len(runs)], legend=legend),
-        tooltip=tips("place:N", "run:N", ("activation:Q", "", ".5f")),
+        category_colours("run:N", list(runs), colours[: len(runs)], legend=legend),
+        tooltip=tooltips("place:N", "run:N", ("activation:Q", "", ".5f")),
     )  # fmt: skip
     return (chart.encode(xOffset=alt.XOffset("run:N", sort=list(runs))) if two else chart).properties(height=300)
 
 
-def expert_weights(reading: Reading, *, layer: int, title: str = "", dark: bool = False) -> Chart:
+def expert_weights(reading: Reading, *, layer: int, title: str = "") -> Chart:
     """Draw the routing weights of the experts, one row per expert and one column per position; unselected experts are blank.
 
     Args:
         reading: The run.
         layer: The layer, from 0.
         title: The title of the chart.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -400,13 +403,17 @@ def expert_weights(reading: Reading, *, layer: int, title: str = "", dark: bool 
     table = weights_table(reading, layer=layer)
     table, places = with_places(table, reading.tokens_of(reading.feed_forward_site(layer).stack))
     n_experts = max(table["expert"].tolist()) + 1
-    colour = heat("weight:Q", theme.sequential(dark), 0, max(1.0, *table["weight"].tolist()), title="weight")
+    colour = heat_colour("weight:Q", theme.SEQUENTIAL, 0, max(1.0, *table["weight"].tolist()), title="weight")
     base = alt.Chart(table).encode(
         alt.X("place:N", sort=places, title="position · input token", axis=flat_axis(len(places))),
         alt.Y("expert:O", title="expert", axis=alt.Axis(labelOverlap=True)),
-        tooltip=tips(("place:N", "position"), "expert:O", ("weight:Q", "", ".4f")),
+        tooltip=tooltips(("place:N", "position"), "expert:O", ("weight:Q", "", ".4f")),
     )
     taken, height = base.transform_filter("datum.weight != 0"), rows_height(n_experts, most=600)
     return layered(
-        base.mark_rect(opacity=0), taken.mark_rect().encode(color=colour), height=height, autosize=ROWS, **above(title)
+        base.mark_rect(opacity=0),
+        taken.mark_rect().encode(color=colour),
+        height=height,
+        autosize=ROWS,
+        **top_title(title),
     )

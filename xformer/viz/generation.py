@@ -23,7 +23,7 @@ from xformer.errors import InputError
 from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import ROWS, Chart, hues, layered, tips, token_lanes
+from xformer.viz.charts import ROWS, Chart, category_colours, layered, token_lanes, tooltips
 from xformer.viz.packing import visible
 from xformer.viz.theme import HEAD_HUES, MODEL_HUES
 
@@ -46,9 +46,7 @@ DIVERGENCES = {"kl": "KL(first ‖ second), nats", "kl_back": "KL(second ‖ fir
 PAIRS = {**DIVERGENCES, "total_variation": "total variation"}
 
 
-def likeliest_tokens(
-    runs: Sequence[DecodedSteps], step: int, k: int = 5, *, drawn: bool = False, dark: bool = False
-) -> Chart:
+def likeliest_tokens(runs: Sequence[DecodedSteps], step: int, k: int = 5, *, drawn: bool = False) -> Chart:
     """Draw the probabilities of the likeliest tokens at one step as bars, all models on one scale from 0 to 1.
 
     ✓ marks the right token, and ◀ the token that each model predicted.
@@ -58,7 +56,6 @@ def likeliest_tokens(
         step: The step, from 0.
         k: The number of likeliest tokens.
         drawn: Whether to draw the sampling distribution (after temperature and truncation) instead of the model's own.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -86,16 +83,16 @@ def likeliest_tokens(
     order = list(dict.fromkeys(data["place"]))
     # The space beyond 1 is for the text.
     scale, axis = alt.Scale(domain=[0, 1.3]), alt.Axis(values=[0, 0.5, 1], format=".1f")
-    hover = tips("model:N", "token:N", ("verdict:N", "token is"), ("probability:Q", "model's probability", ".6f"))
-    hover += tips(DRAWN, ("predicted:N", "predicted"))
+    hover = tooltips("model:N", "token:N", ("verdict:N", "token is"), ("probability:Q", "model's probability", ".6f"))
+    hover += tooltips(DRAWN, ("predicted:N", "predicted"))
     base = alt.Chart(data).encode(
         alt.X(f"{what}:Q", title="sampling probability" if drawn else "probability", scale=scale, axis=axis),
         alt.Y("place:N", sort=order, title=f"token ({theme.RIGHT.mark} right)", axis=alt.Axis(labelFontSize=14)),
         alt.YOffset("model:N", sort=models),
         tooltip=hover,
     )
-    bars = base.mark_bar().encode(model_hues(models, dark))
-    text = base.mark_text(align="left", dx=4, fontSize=12, color=theme.pick(theme.TEXT, dark)).encode(text="shown:N")
+    bars = base.mark_bar().encode(model_hues(models))
+    text = base.mark_text(align="left", dx=4, fontSize=12, color=theme.TEXT).encode(text="shown:N")
     return layered(bars, text, height=(10 + 17 * len(models)) * len(order), autosize=ROWS)
 
 
@@ -109,7 +106,6 @@ def predictions_by_step(
     what: Literal["probability", "answer_probability", "drawn", "entropy"] = "probability",
     *,
     height: int = 290,
-    dark: bool = False,
 ) -> Chart:
     """Draw a quantity of `analysis.predictions_by_step`, one line per model; points are right (●) or wrong (✚).
 
@@ -119,7 +115,6 @@ def predictions_by_step(
         runs: The answers of the variants to one input, from `decode_steps`.
         what: "probability", "answer_probability", "drawn" or "entropy".
         height: The height of the chart, in pixels.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -149,28 +144,24 @@ def predictions_by_step(
         _steps(places, f"step · right token   (● {theme.RIGHT.word}, ✚ {theme.WRONG.word})"),
         alt.Y(f"{what}:Q", title=STEPS[what], scale=alt.Scale(domain=[0, top])),
     )
-    hover = tips("step:O", "model:N", ("token:N", "predicted token"), ("verdict:N", "prediction is"))
-    hover += tips(("probability:Q", "predicted with probability", ".6f"), DRAWN)
-    hover += tips(("answer:N", "right token"), RIGHT_SHARE)
-    hover += tips(("entropy:Q", "entropy (bits)", ".6f"), ("context:N", "context of the models"))
+    hover = tooltips("step:O", "model:N", ("token:N", "predicted token"), ("verdict:N", "prediction is"))
+    hover += tooltips(("probability:Q", "predicted with probability", ".6f"), DRAWN)
+    hover += tooltips(("answer:N", "right token"), RIGHT_SHARE)
+    hover += tooltips(("entropy:Q", "entropy (bits)", ".6f"), ("context:N", "context of the models"))
     shapes = alt.Scale(domain=[theme.RIGHT.word, theme.WRONG.word], range=[theme.RIGHT.vega, theme.WRONG.vega])
     shape = alt.Shape("verdict:N", legend=None, scale=shapes)
     width = alt.StrokeWidth("width:Q", scale=None, legend=None)
-    points = base.mark_point(filled=True, opacity=1, strokeWidth=1, stroke=theme.pick(theme.BACKGROUND, dark))
+    points = base.mark_point(filled=True, opacity=1, strokeWidth=1, stroke=theme.BACKGROUND)
     return layered(
-        *_backdrop(frame, places, first_divergence(runs), dark),
-        base.mark_line(opacity=0.9).encode(model_hues(models, dark), width),
-        points.encode(model_hues(models, dark), shape, alt.Size("size:Q", scale=None, legend=None), tooltip=hover),
+        *_backdrop(frame, places, first_divergence(runs)),
+        base.mark_line(opacity=0.9).encode(model_hues(models), width),
+        points.encode(model_hues(models), shape, alt.Size("size:Q", scale=None, legend=None), tooltip=hover),
         height=height + _LINE * (len(models) + 1) // 2,
     )
 
 
 def divergence_by_step(
-    runs: Sequence[DecodedSteps],
-    what: Literal["kl", "kl_back", "total_variation"] = "kl",
-    *,
-    height: int = 290,
-    dark: bool = False,
+    runs: Sequence[DecodedSteps], what: Literal["kl", "kl_back", "total_variation"] = "kl", *, height: int = 290
 ) -> Chart:
     """Draw the divergence between the predictions of each pair of models at every step; infinite values leave a gap.
 
@@ -178,7 +169,6 @@ def divergence_by_step(
         runs: The answers of the variants to one input, from `decode_steps`.
         what: "kl", "kl_back" or "total_variation".
         height: The height of the chart, in pixels.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -206,18 +196,18 @@ def divergence_by_step(
     limit = 180 if len(pairs) > 1 else 400
     legend = alt.Legend(orient="top", columns=2, labelLimit=limit, symbolType="stroke", symbolSize=500)
     look = {"sort": pairs, "title": "first | second", "legend": legend}
-    colours = [theme.head_hue(4 + index, dark) for index in range(len(pairs))]
+    colours = [theme.head_hue(4 + index) for index in range(len(pairs))]
     base = alt.Chart(data).encode(
         _steps(places, "step"),
         alt.Y("shown:Q", title=PAIRS[what], scale=alt.Scale(domain=[0, 1]) if is_bounded else alt.Scale(zero=True)),
-        hues("pair:N", pairs, colours, **look),
+        category_colours("pair:N", pairs, colours, **look),
     )
-    hover = tips("step:O", ("pair:N", "first | second"))
-    hover += tips(*((f"{name}:Q", title, ".6~g") for name, title in PAIRS.items()))
-    hover += tips(("tokens:N", "predictions"), ("context:N", "contexts"))
+    hover = tooltips("step:O", ("pair:N", "first | second"))
+    hover += tooltips(*((f"{name}:Q", title, ".6~g") for name, title in PAIRS.items()))
+    hover += tooltips(("tokens:N", "predictions"), ("context:N", "contexts"))
     dash = alt.StrokeDash("pair:N", scale=alt.Scale(domain=pairs, range=list(_DASHES)), **look)
     return layered(
-        *_backdrop(frame, places, first_divergence(runs), dark),
+        *_backdrop(frame, places, first_divergence(runs)),
         base.mark_line(strokeWidth=2.5).encode(dash),
         base.mark_point(size=80, filled=True, opacity=1).encode(tooltip=hover),
         height=height + _LINE * (1 + (len(pairs) + 1) // 2),
@@ -230,10 +220,12 @@ def _step_labels(frame: Any) -> dict[int, str]:
     return {step: f"{step} · {found[0]}" if len(found) == 1 else str(step) for step, found in answers.items()}
 
 
-def model_hues(models: Sequence[str], dark: bool) -> alt.Color:
+def model_hues(models: Sequence[str]) -> alt.Color:
     """Encode models as hues, the same in every chart with the same order of models."""
     legend = alt.Legend(orient="top", columns=2, symbolOpacity=1, labelLimit=180)
-    return hues("model:N", models, theme.model_hues(len(models), dark), sort=list(models), title=None, legend=legend)
+    return category_colours(
+        "model:N", models, theme.model_hues(len(models)), sort=list(models), title=None, legend=legend
+    )
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
@@ -255,7 +247,7 @@ def _steps(places: dict[int, str], title: str) -> alt.X:
 
 
 def _backdrop(
-    frame: pd.DataFrame, places: Mapping[int, Any], divergence: int | None, dark: bool, column: str = "place:O"
+    frame: pd.DataFrame, places: Mapping[int, Any], divergence: int | None, column: str = "place:O"
 ) -> list[alt.Chart]:
     """Return the layers that shade steps with different contexts and mark the first divergence."""
     layers: list[Any] = []
@@ -264,10 +256,10 @@ def _backdrop(
     others = set(frame.loc[~frame["same_context"], "step"])
     if apart := [place for step, place in places.items() if step in others]:
         grey = alt.Chart(pd.DataFrame({name: apart, "note": "the models have read different tokens"}))
-        grey = grey.mark_rect(color=theme.pick(theme.MASKED, dark), opacity=0.45)
+        grey = grey.mark_rect(color=theme.MASKED, opacity=0.45)
         layers.append(grey.encode(x, tooltip=alt.Tooltip("note:N", title="here")))
     if divergence is not None and divergence in places:
-        ink = theme.pick(theme.TEXT, dark)
+        ink = theme.TEXT
         late = list(places).index(divergence) > len(places) / 2  # keeps the note inside the chart
         here = alt.Chart(pd.DataFrame({name: [places[divergence]], "note": ["first difference"]})).encode(x)
         look = {"color": ink, "fontSize": 12, "fontWeight": "bold", "baseline": "bottom"}
@@ -276,7 +268,7 @@ def _backdrop(
     return layers
 
 
-def step_lanes(runs: Sequence[DecodedSteps], *, step: int = 0, dark: bool = False) -> alt.VConcatChart:
+def step_lanes(runs: Sequence[DecodedSteps], *, step: int = 0) -> alt.VConcatChart:
     """Draw the predictions of each model at every step, with verdicts and probabilities, below the input and the right answer.
 
     Below, over the same columns, are the entropy of each model (bits) and the KL divergence of each pair (nats). A dashed rule
@@ -285,7 +277,6 @@ def step_lanes(runs: Sequence[DecodedSteps], *, step: int = 0, dark: bool = Fals
     Args:
         runs: The answers of the variants to one input, from `decode_steps`.
         step: The step to frame, from 0.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -306,21 +297,21 @@ def step_lanes(runs: Sequence[DecodedSteps], *, step: int = 0, dark: bool = Fals
     table = _lanes(runs, frame)
     columns = max(table["at"]) + 1
     cell = max(27.0, min(100.0, ROW // columns))
-    primary, models = theme.pick(theme.PRIMARY, dark), [run.name for run in runs]
+    primary, models = theme.PRIMARY, [run.name for run in runs]
     shown = alt.Chart(pd.DataFrame({"at": [step]}))
     shown = shown.mark_rect(color=primary, fillOpacity=0.17, strokeWidth=1.5, stroke=primary)
-    of_models = dict(zip(models, theme.model_hues(len(models), dark), strict=True))
+    of_models = dict(zip(models, theme.model_hues(len(models)), strict=True))
     title = "step" if any(run.variant.writes for run in runs) else "position"
     lanes = layered(
-        *_backdrop(frame, {at: at for at in range(steps)}, first_divergence(runs), dark, "at:O"),
+        *_backdrop(frame, {at: at for at in range(steps)}, first_divergence(runs), "at:O"),
         shown.encode(x="at:O"),
-        *token_lanes(table, columns=columns, title=title, hues=of_models, dark=dark),
+        *token_lanes(table, columns=columns, title=title, hues=of_models),
         width=cell * columns,
         height=LANE * table["lane"].nunique(),
     )
-    curves = [predictions_by_step(runs, "entropy", height=TRACK, dark=dark)]
+    curves = [predictions_by_step(runs, "entropy", height=TRACK)]
     if len(runs) > 1:
-        curves.append(divergence_by_step(runs, height=TRACK, dark=dark))
+        curves.append(divergence_by_step(runs, height=TRACK))
     curves = [curve.properties(width=cell * steps) for curve in curves]
     return alt.vconcat(lanes, *curves).resolve_scale(color="independent", strokeDash="independent", x="independent")
 
@@ -407,7 +398,6 @@ def steering_by_scale(
     layer: int,
     scale: float | None = None,
     table: pd.DataFrame | None = None,
-    dark: bool = False,
 ) -> Chart:
     """Draw the probabilities of the likeliest next tokens, stacked, over the steering scale.
 
@@ -418,7 +408,6 @@ def steering_by_scale(
         layer: The layer, from 0.
         scale: The scale to mark.
         table: The table of the analysis, if already computed.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -432,13 +421,13 @@ def steering_by_scale(
     table = steering_table(reading, towards, away, layer=layer) if table is None else table
     tokens = list(dict.fromkeys(table["token"]))
     table = table.assign(place=[tokens.index(token) for token in table["token"]])
-    colours = [*theme.head_hues(len(tokens) - 1, dark), theme.pick(theme.MASKED, dark)]
+    colours = [*theme.head_hues(len(tokens) - 1), theme.MASKED]
     share = alt.Y("probability:Q", title="probability", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
-    colour = hues("token:N", tokens, colours, legend=alt.Legend(title="next token", labelFontSize=14))
+    colour = category_colours("token:N", tokens, colours, legend=alt.Legend(title="next token", labelFontSize=14))
     x = alt.X("scale:Q", title="steering scale", scale=alt.Scale(nice=False))
-    hover = tips("token:N", "scale:Q", ("probability:Q", "", ".3f"))
+    hover = tooltips("token:N", "scale:Q", ("probability:Q", "", ".3f"))
     areas = alt.Chart(table).mark_area(interpolate="monotone", opacity=0.9)
     areas = areas.encode(x, share.stack("zero"), colour, alt.Order("place:Q"), tooltip=hover)
     marked = pd.DataFrame({"scale": [] if scale is None else [scale]})
-    rule = alt.Chart(marked).mark_rule(strokeWidth=2.5, color=theme.pick(theme.TEXT, dark)).encode(x="scale:Q")
+    rule = alt.Chart(marked).mark_rule(strokeWidth=2.5, color=theme.TEXT).encode(x="scale:Q")
     return layered(areas, rule, height=300)

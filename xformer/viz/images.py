@@ -27,7 +27,7 @@ from xformer.analysis.images import patch_grid
 from xformer.formatting import percent
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import Chart, heat, layered, pixel_axes, tips
+from xformer.viz.charts import Chart, heat_colour, layered, pixel_axes, tooltips
 
 GAP = 1.6
 """Space between two panels, in units of the frame."""
@@ -81,13 +81,7 @@ def overlay_frame(
 
 
 def overlay_chart(
-    frame: pd.DataFrame,
-    *,
-    dark: bool,
-    what: str,
-    query: str = "",
-    photograph: str | None = None,
-    top: float | None = None,
+    frame: pd.DataFrame, *, what: str, query: str = "", photograph: str | None = None, top: float | None = None
 ) -> Chart:
     """Draw an `overlay_frame`.
 
@@ -96,13 +90,13 @@ def overlay_chart(
     outlined. The chart is at most `MAX_WIDTH` pixels wide.
     """
     tiles, dots = frame.loc[frame["kind"] != "ink"], frame.loc[frame["kind"] == "ink"]
-    ink, halo = theme.pick(theme.TEXT, dark), theme.pick(theme.BACKGROUND, dark)
+    ink, halo = theme.TEXT, theme.BACKGROUND
     titles = tiles.drop_duplicates(["panel", "left", "top"]).assign(title_y=lambda table: table["top"] - 2.1)
     width, height = frame["right"].to_numpy().max().item(), tiles["y2"].to_numpy().max().item()
     unit = min(20.0, MAX_WIDTH / width)
     x, y = pixel_axes(width, height)
     if photograph is None:
-        stops, edge = theme.sequential(dark), {"stroke": halo, "strokeWidth": 0.5}
+        stops, edge = theme.SEQUENTIAL, {"stroke": halo, "strokeWidth": 0.5}
         domain, layers = [(index / (len(stops) - 1)) ** 2 for index in range(len(stops))], []
         legend = _legend(height * unit, format=".0%", values=[0, 0.1, 0.3, 0.6, 1])
     else:
@@ -114,16 +108,16 @@ def overlay_chart(
         legend = alt.Legend(gradientLength=200, format=".2~p", orient="bottom", tickCount=3)
     scale = alt.Scale(type="linear", domain=domain, range=stops, clamp=True, interpolate="rgb")
     colour = alt.Color("value:Q", scale=scale, title=what, legend=legend)
-    hover, place = tips("panel:N", ("where:N", "patch")), {"x": x, "x2": "x2", "y": y, "y2": "y2"}
+    hover, place = tooltips("panel:N", ("where:N", "patch")), {"x": x, "x2": "x2", "y": y, "y2": "y2"}
     shares = alt.Chart(tiles).mark_rect(**edge)
-    layers.append(shares.encode(**place, color=colour, tooltip=[*hover, *tips(("value:Q", what, ".6f"))]))
+    layers.append(shares.encode(**place, color=colour, tooltip=[*hover, *tooltips(("value:Q", what, ".6f"))]))
     if len(dots):
         size = alt.Size("ink:Q", scale=alt.Scale(domain=[0, 16], range=[0, (0.62 * unit) ** 2]), legend=None)
         spots = alt.Chart(dots).mark_square(color=ink, opacity=1, stroke=halo, strokeWidth=0.8)
-        layers.append(spots.encode(x=x, y=y, size=size, tooltip=[*hover, *tips("ink:Q")]))
+        layers.append(spots.encode(x=x, y=y, size=size, tooltip=[*hover, *tooltips("ink:Q")]))
     chosen = tiles.loc[tiles["where"] == query]
     if query and len(chosen):
-        hue = theme.pick(theme.WRONG.colour if photograph is None else theme.PRIMARY, dark)
+        hue = theme.WRONG.colour if photograph is None else theme.PRIMARY
         layers.append(alt.Chart(chosen).mark_rect(fill=None, stroke=hue, strokeWidth=2.5).encode(**place))
     text: dict[str, Any] = {"align": "left", "baseline": "middle", "color": ink}
     names = alt.Chart(titles).mark_text(fontSize=12, fontWeight="bold", **text)
@@ -148,20 +142,20 @@ def _special_words(special: pd.DataFrame) -> pd.DataFrame:
 def picture(pixels: Int[np.ndarray, " pixel"], *, dark: bool, scale: int = 8) -> Int[np.ndarray, "y x rgb"]:
     """Convert an image to RGB, each pixel enlarged `scale` times: paper in the background colour, ink in the text colour."""
     side = round(len(pixels) ** 0.5)
-    ends = (theme.BACKGROUND[dark], theme.TEXT[dark])
+    ends = (theme.pick(theme.BACKGROUND, dark), theme.pick(theme.TEXT, dark))
     paper, ink = (np.array([int(end[i : i + 2], 16) for i in (1, 3, 5)]) for end in ends)
     share = (np.asarray(pixels).reshape(side, side, 1) / 16).repeat(scale, 0).repeat(scale, 1)  # [y, x, 1]
     return np.rint(paper + (ink - paper) * share).astype(np.uint8)
 
 
-def tile_map(frame: pd.DataFrame, name: str, limit: float, tooltip: list, dark: bool, unit: float) -> Chart:
+def tile_map(frame: pd.DataFrame, name: str, limit: float, tooltip: list, unit: float) -> Chart:
     """Draw signed tiles; those that are `itself` are framed."""
     width, height = frame["x2"].to_numpy().max().item(), frame["y2"].to_numpy().max().item()
     x, y = pixel_axes(width, height)
-    colour = heat(f"{name}:Q", theme.diverging(dark), -limit, limit, title=name, legend=_legend(height * unit))
+    colour = heat_colour(f"{name}:Q", theme.DIVERGING, -limit, limit, title=name, legend=_legend(height * unit))
     base = alt.Chart(frame).encode(x=x, x2="x2", y=y, y2="y2")
     own = base.transform_filter(alt.datum.itself)
-    own = own.mark_rect(fill=None, stroke=theme.pick(theme.TEXT, dark), strokeWidth=1.5)
+    own = own.mark_rect(fill=None, stroke=theme.TEXT, strokeWidth=1.5)
     tiles = base.mark_rect().encode(color=colour, tooltip=tooltip)
     return layered(tiles, own, width=width * unit, height=height * unit, autosize=_OWN_SIZE)
 
@@ -186,7 +180,6 @@ def over_image(
     layer: int | None = None,
     head: int | None = None,
     limit: float | None = None,
-    dark: bool = False,
 ) -> Chart:
     """Draw the attention of one query over the image (`analysis.over_image`); the query's own patch is outlined.
 
@@ -200,7 +193,6 @@ def over_image(
         layer: The layer, from 0.
         head: The head, from 0.
         limit: The weight at the end of the scale over a photograph; the largest weight of a patch by default.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -218,7 +210,7 @@ def over_image(
     frame = overlay_frame(table, (rows, columns), height / rows, ink)
     value = "share" if what == "rollout" else "attention"
     photograph = None if ink is not None else photograph_url(reading)
-    return overlay_chart(frame, dark=dark, what=value, query=reading.tokens[query], photograph=photograph, top=limit)
+    return overlay_chart(frame, what=value, query=reading.tokens[query], photograph=photograph, top=limit)
 
 
 def photograph_url(reading: Reading) -> str:
@@ -243,12 +235,11 @@ APART = 0.8
 """Space between two filters, in weights."""
 
 
-def patch_filters(reading: Reading, *, dark: bool = False) -> Chart:
+def patch_filters(reading: Reading) -> Chart:
     """Draw the filters of `analysis.patch_filters`, orange below zero and blue above.
 
     Args:
         reading: The run.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -258,15 +249,14 @@ def patch_filters(reading: Reading, *, dark: bool = False) -> Chart:
         >>> digit = xformer.read("checkpoints/digits", "test 3")
         >>> chart = xformer.viz.patch_filters(digit)
     """
-    return _in_rows(filters_table(reading), ACROSS, PIXELS_A_WEIGHT, dark)
+    return _in_rows(filters_table(reading), ACROSS, PIXELS_A_WEIGHT)
 
 
-def filter_components(reading: Reading, *, dark: bool = False) -> Chart:
+def filter_components(reading: Reading) -> Chart:
     """Draw the principal components of the filters (`analysis.filter_components`), as `patch_filters` but larger.
 
     Args:
         reading: The run.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -276,29 +266,28 @@ def filter_components(reading: Reading, *, dark: bool = False) -> Chart:
         >>> digit = xformer.read("checkpoints/digits", "test 3")
         >>> chart = xformer.viz.filter_components(digit)
     """
-    return _in_rows(components_table(reading), COMPONENTS_ACROSS, PIXELS_A_COMPONENTS_WEIGHT, dark)
+    return _in_rows(components_table(reading), COMPONENTS_ACROSS, PIXELS_A_COMPONENTS_WEIGHT)
 
 
-def _in_rows(table: pd.DataFrame, across: int, unit: float, dark: bool) -> Chart:
+def _in_rows(table: pd.DataFrame, across: int, unit: float) -> Chart:
     number = pd.factorize(table["filter"])[0]
     size = table["pixel_x"].max() + 1 + APART
     x, y = number % across * size + table["pixel_x"], number // across * size + table["pixel_y"]
     frame = table.assign(x=x, x2=x + 1, y=y, y2=y + 1, itself=False)
-    tooltip = tips("filter:N", ("pixel_y:Q", "pixel y"), ("pixel_x:Q", "pixel x"), ("weight:Q", "", ".6f"))
-    return tile_map(frame, "weight", theme.signed_limit(table["weight"].to_numpy()), tooltip, dark, unit)
+    tooltip = tooltips("filter:N", ("pixel_y:Q", "pixel y"), ("pixel_x:Q", "pixel x"), ("weight:Q", "", ".6f"))
+    return tile_map(frame, "weight", theme.signed_limit(table["weight"].to_numpy()), tooltip, unit)
 
 
 PLACE_MAPS_GAP = 0.6
 """Space between two maps, in tiles."""
 
 
-def patch_cosines(reading: Reading, *, unit: float = 20.0, dark: bool = False) -> Chart:
+def patch_cosines(reading: Reading, *, unit: float = 20.0) -> Chart:
     """Draw `analysis.patch_cosines`, one map per patch, on a fixed scale from −1 to 1; the patch itself is framed.
 
     Args:
         reading: The run.
         unit: The side of a tile, in pixels.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -313,10 +302,10 @@ def patch_cosines(reading: Reading, *, unit: float = 20.0, dark: bool = False) -
     row, column, y, x = np.unravel_index(np.arange(len(table)), (side,) * 4)
     x, y = column * (side + PLACE_MAPS_GAP) + x, row * (side + PLACE_MAPS_GAP) + y
     frame = table.assign(x=x, x2=x + 1, y=y, y2=y + 1)
-    return tile_map(frame, "cosine", 1.0, tips("patch:N", "other:N", ("cosine:Q", "", ".6f")), dark, unit)
+    return tile_map(frame, "cosine", 1.0, tooltips("patch:N", "other:N", ("cosine:Q", "", ".6f")), unit)
 
 
-def classes(reading: Reading, *, before: Reading | None = None, dark: bool = False) -> Chart:
+def classes(reading: Reading, *, before: Reading | None = None) -> Chart:
     """Draw the probabilities of `analysis.classes` as bars from 0 to 1, those of the run `before` as outlines.
 
     The right digit is marked; if there is no right answer, the likeliest one is emphasised.
@@ -324,7 +313,6 @@ def classes(reading: Reading, *, before: Reading | None = None, dark: bool = Fal
     Args:
         reading: The run.
         before: The original run, to compare with.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -341,16 +329,16 @@ def classes(reading: Reading, *, before: Reading | None = None, dark: bool = Fal
     base = alt.Chart(table.assign(strong=strong)).encode(
         x=alt.X("digit:N", sort=None, title="digit", axis=alt.Axis(labelAngle=0, labelFontSize=15)),
         y=alt.Y("probability:Q", scale=alt.Scale(domain=[0, 1]), title="probability", axis=alt.Axis(format=".0%")),
-        tooltip=tips("run:N", ("digit:N", "class"), ("probability:Q", "", ".6f")),
+        tooltip=tooltips("run:N", ("digit:N", "class"), ("probability:Q", "", ".6f")),
     )
     last = base.transform_filter(alt.datum.run == list(runs)[-1])
     opacity = alt.condition(alt.datum.strong, alt.value(1.0), alt.value(0.55))
-    right: dict[str, Any] = {"text": f"{theme.RIGHT.mark} right", "color": theme.pick(theme.RIGHT.colour, dark)}
+    right: dict[str, Any] = {"text": f"{theme.RIGHT.mark} right", "color": theme.RIGHT.colour}
     layers = [
-        last.mark_bar(color=theme.pick(theme.PRIMARY, dark)).encode(opacity=opacity),
+        last.mark_bar(color=theme.PRIMARY).encode(opacity=opacity),
         last.transform_filter(alt.datum.right).mark_text(dy=-9, fontSize=12, **right),
     ]
     if before is not None:
         frames = base.transform_filter(alt.datum.run == "original")
-        layers.append(frames.mark_bar(filled=False, stroke=theme.pick(theme.TEXT, dark), strokeWidth=1.5))
+        layers.append(frames.mark_bar(filled=False, stroke=theme.TEXT, strokeWidth=1.5))
     return layered(*layers, height=220)

@@ -26,7 +26,7 @@ from xformer.blocks import block_max, block_size
 from xformer.formatting import check_index
 from xformer.layer_path import LayerPath, layer_title
 from xformer.reading import Reading
-from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL
+from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL, both, stops_of_both
 
 Weights = Float[np.ndarray, "head query key"]
 Allowed = Bool[np.ndarray, "#head #query #key"]
@@ -299,7 +299,8 @@ def pack(
     common = {
         "labels": [[visible(text) for text in row] for _, row in labels], "thumbnail": max_thumbnail, "power": POWER,
         "firstHead": 1, "firstPosition": 0,  # the numbering on screens
-        "hues": HEAD_HUES, "sequential": SEQUENTIAL, "diverging": DIVERGING,
+        "hues": [both(hue) for hue in HEAD_HUES], "sequential": stops_of_both(SEQUENTIAL),
+        "diverging": stops_of_both(DIVERGING),
     }  # fmt: skip
     return Packed(common, headers, list(records), list(planes), selected, exact, pool)
 

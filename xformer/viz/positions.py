@@ -23,11 +23,26 @@ from xformer.analysis.positions import position_values as values_table
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.attention_patterns import MAX_CELLS, pooled
-from xformer.viz.charts import PADDED, ROWS, Chart, head_titles, heat, hues, inks, layered, numbers, squares, tips
+from xformer.viz.charts import (
+    PADDED,
+    ROWS,
+    Chart,
+    category_colours,
+    cell_colours,
+    head_titles,
+    heat_colour,
+    layered,
+    numbers,
+    squares,
+    tooltips,
+)
 from xformer.viz.embeddings import rows_height, vector_heatmap
 
 MAX_WITH_NUMBERS = 48
 """Largest number of heads whose values are written into the cells."""
+_SIDES = [theme.resample(side, 101) for side in theme.stops_of_both(theme.SEQUENTIAL)]
+FINE_STOPS = [theme.paired(*ends) for ends in zip(*_SIDES, strict=True)]
+"""The scale in steps of a hundredth."""
 MAX_POINTS_DRAWN = 600
 """Largest number of points per line for up to 8 heads; with more heads, fewer."""
 
@@ -40,7 +55,6 @@ def position_values(
     stack: str | None = None,
     height: int = 300,
     legend: bool = True,
-    dark: bool = False,
 ) -> alt.Chart:
     """Draw `analysis.position_values` as rows [position × dimension]; for rotary positions, the cosine of each angle.
 
@@ -51,7 +65,6 @@ def position_values(
         stack: "encoder" or "decoder", where a model has both.
         height: The height of the chart, in pixels.
         legend: Whether to draw a legend.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -66,7 +79,7 @@ def position_values(
     if "cos" in table:
         table = table.rename(columns={"pair": "dimension", "cos": "value"})
         look = {"limit": 1.0, "columns": "pair of dimensions: cosine of the angle"}
-    return vector_heatmap(table, dark=dark, rows="position", height=height, legend=legend, **look)
+    return vector_heatmap(table, rows="position", height=height, legend=legend, **look)
 
 
 def position_curves(
@@ -77,7 +90,6 @@ def position_curves(
     stack: str | None = None,
     trained: int | None = None,
     height: int = 290,
-    dark: bool = False,
 ) -> Chart:
     """Draw `analysis.position_curves` as one line per dimension; clicking the legend highlights some.
 
@@ -90,7 +102,6 @@ def position_curves(
         stack: "encoder" or "decoder", where a model has both.
         trained: The first position not seen in training.
         height: The height of the chart, in pixels.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -101,23 +112,17 @@ def position_curves(
         >>> chart = xformer.viz.position_curves(reading, dimensions=[0, 1, 6, 7])
     """
     table = curves_table(reading, dimensions=dimensions, positions=positions, stack=stack)
-    lines = _lines(table, "dimension", ("position", "position"), ("value", "value added to the stream"), "top", dark)
+    lines = _lines(table, "dimension", ("position", "position"), ("value", "value added to the stream"), "top")
     last = int(max(table["position"]))
     if trained is not None and trained <= last:
         shade = alt.Chart(pd.DataFrame({"from": [trained - 0.5], "to": [last]}))
-        shade = shade.mark_rect(color=theme.pick(theme.MASKED, dark), opacity=0.5)
+        shade = shade.mark_rect(color=theme.MASKED, opacity=0.5)
         lines.insert(0, shade.encode(x=_whole("from", "position"), x2="to:Q"))
     return layered(*lines, height=height)
 
 
 def position_offsets(
-    reading: Reading,
-    *,
-    n: int | None = None,
-    kind: str | None = None,
-    stack: str | None = None,
-    height: int = 300,
-    dark: bool = False,
+    reading: Reading, *, n: int | None = None, kind: str | None = None, stack: str | None = None, height: int = 300
 ) -> Chart:
     """Draw `analysis.position_offsets`: the effect of the position encoding by the offset from query to key.
 
@@ -130,7 +135,6 @@ def position_offsets(
         kind: A position encoding (`ModelConfig.positions`); the model's own by default.
         stack: "encoder" or "decoder", where a model has both.
         height: The height of the chart, in pixels.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -146,11 +150,11 @@ def position_offsets(
     if "bias" in table:
         table = table.assign(head=table["head"] + 1)
         added = ("bias", "bias added to the score")
-        return layered(*_lines(table, "head", offset, added, "bottom", dark), height=height)
-    hue = theme.pick(theme.PART_HUES["positions"], dark)
+        return layered(*_lines(table, "head", offset, added, "bottom"), height=height)
+    hue = theme.PART_HUES["positions"]
     base = alt.Chart(table).encode(x=_whole(*offset))
     products = [alt.Tooltip(f"{name}:Q", format=".7g") for name in ("mean", "low", "high")]
-    tooltip = [*tips("offset:Q"), *products, *tips(("pairs:Q", "pairs of positions"))]
+    tooltip = [*tooltips("offset:Q"), *products, *tooltips(("pairs:Q", "pairs of positions"))]
     title = "rotated q · k" if is_rotary(reading, kind, stack) else "P[i] · P[j]"
     return layered(
         base.mark_area(color=hue, opacity=0.25).encode(y=alt.Y("low:Q", title=title), y2="high:Q"),
@@ -161,7 +165,7 @@ def position_offsets(
 
 
 def attention_moved(
-    reading: Reading, *, before: Reading, chosen: tuple[int, int] | None = None, title: str = "", dark: bool = False
+    reading: Reading, *, before: Reading, chosen: tuple[int, int] | None = None, title: str = ""
 ) -> Chart:
     """Draw `analysis.attention_moved` from 0 to 1, one row per layer and one column per head.
 
@@ -172,7 +176,6 @@ def attention_moved(
         before: The original run, to compare with.
         chosen: The layer and the head to frame, from 0.
         title: The title of the chart.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -188,28 +191,26 @@ def attention_moved(
     table = table.assign(row=table["name"].str.rpartition(" · ")[0], column=table["head"] + 1)
     rows = list(dict.fromkeys(table["row"]))
     cells = [f"{rows.index(row) + 1}.{column}" for row, column in zip(table["row"], table["column"], strict=True)]
-    table = table.assign(cell=cells, ink=inks(theme.resample(theme.sequential(dark), 101), table["moved"], 0, 1))
+    table = table.assign(cell=cells, cell_colour=cell_colours(FINE_STOPS, table["moved"], 0, 1))
     base = alt.Chart(table).encode(
         x=alt.X("column:O", title="head", axis=alt.Axis(labelAngle=0)),
         y=alt.Y("row:N", title=None, sort=rows, axis=alt.Axis(labelLimit=150, labelOverlap=True)),
-        tooltip=[*tips(("name:N", "head")), alt.Tooltip("moved:Q", format=".7f")],
+        tooltip=[*tooltips(("name:N", "head")), alt.Tooltip("moved:Q", format=".7f")],
     )
     few = len(table) <= MAX_WITH_NUMBERS
     legend = None if few else alt.Legend(format=".0%", gradientLength=105, orient="bottom", titleOrient="left")
     click = alt.selection_point(name="head", fields=["cell"], on="click", clear=False)
-    colour = heat("moved:Q", theme.sequential(dark), 0, 1, title="moved", legend=legend)
+    colour = heat_colour("moved:Q", theme.SEQUENTIAL, 0, 1, title="moved", legend=legend)
     layers = [base.mark_rect(cursor="pointer").encode(color=colour).add_params(click)]
     layers += numbers(base, alt.Text("moved:Q", format=".0%"), shown=few, size=12)
     if chosen is not None:
         here = alt.FieldEqualPredicate(field="cell", equal=f"{chosen[0] + 1}.{chosen[1] + 1}")
-        frame = {"filled": False, "stroke": theme.pick(theme.PRIMARY, dark), "strokeWidth": 3}
+        frame = {"filled": False, "stroke": theme.PRIMARY, "strokeWidth": 3}
         layers.append(base.transform_filter(here).mark_rect(**frame))
     return layered(*layers, height=rows_height(len(rows), 270), autosize=ROWS, title=title)
 
 
-def attention_guess(
-    reading: Reading, *, layer: int, head: int, query: int, height: int, title: str = "", dark: bool = False
-) -> Chart:
+def attention_guess(reading: Reading, *, layer: int, head: int, query: int, height: int, title: str = "") -> Chart:
     """Draw the empty grid of a head with the row of a query highlighted; clicking a cell sets the selection "cell".
 
     Masked cells are grey and cannot be selected. The chart has the size of `viz.attention` with the same `height`.
@@ -224,25 +225,25 @@ def attention_guess(
         y=alt.Y("query:N", scale=alt.Scale(domain=queries), title="query", axis=axis),
         tooltip=["query:N", "key:N"],
     )
-    masked = theme.pick(theme.MASKED, dark)
-    empty = base.mark_rect(color=theme.pick(theme.SECONDARY_BACKGROUND, dark), stroke=masked, strokeWidth=0.5)
+    masked = theme.MASKED
+    empty = base.mark_rect(color=theme.SECONDARY_BACKGROUND, stroke=masked, strokeWidth=0.5)
     here = base.transform_filter(alt.FieldEqualPredicate(field="query", equal=highlighted))
-    here = here.mark_rect(color=theme.pick(theme.PRIMARY, dark), opacity=0.35, cursor="pointer")
+    here = here.mark_rect(color=theme.PRIMARY, opacity=0.35, cursor="pointer")
     size = squares(len(queries), len(keys), 42, height)
     view = alt.ViewBackground(fill=masked)
     return layered(empty.add_params(click), here, **size, title=title, view=view, autosize=PADDED)
 
 
 def _lines(
-    table: pd.DataFrame, by: str, x: tuple[str, str], y: tuple[str, str], legend: Literal["top", "bottom"], dark: bool
+    table: pd.DataFrame, by: str, x: tuple[str, str], y: tuple[str, str], legend: Literal["top", "bottom"]
 ) -> list[alt.Chart]:
     """Draw a line for each value of `by`; `x` and `y` are (column, title)."""
     names = list(dict.fromkeys(table[by].tolist()))
     key = alt.Legend(symbolType="stroke", symbolStrokeWidth=4, orient=legend, columns=8)
     look = {"title": f"{by} (click to highlight)", "sort": names, "legend": key}
-    colour = hues(f"{by}:N", names, theme.head_hues(len(names), dark), **look)
+    colour = category_colours(f"{by}:N", names, theme.head_hues(len(names)), **look)
     picked = alt.selection_point(name="picked", fields=[by], bind="legend", toggle="true")
-    tooltip = [*tips(f"{by}:N", f"{x[0]}:Q"), alt.Tooltip(f"{y[0]}:Q", format=".7g")]
+    tooltip = [*tooltips(f"{by}:N", f"{x[0]}:Q"), alt.Tooltip(f"{y[0]}:Q", format=".7g")]
     base = alt.Chart(table).encode(x=_whole(*x), y=alt.Y(f"{y[0]}:Q", title=y[1]), color=colour, tooltip=tooltip)
     lines, dots = base.mark_line(strokeWidth=2.5, interpolate="linear"), base.mark_circle(size=36)
     lit = lines.encode(opacity=alt.condition(picked, alt.value(1.0), alt.value(0.08)))

@@ -32,8 +32,8 @@ from xformer.analysis.principles import softmax_saturation as saturation_table
 from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import ROWS, Chart, heat, hues, inks, layered, numbers, tips
-from xformer.viz.theme import MASKED, PART_HUES, diverging, signed_limit
+from xformer.viz.charts import ROWS, Chart, category_colours, cell_colours, heat_colour, layered, numbers, tooltips
+from xformer.viz.theme import DIVERGING, MASKED, PART_HUES, signed_limit
 
 ROW = 30
 MAX_KEYS = 48
@@ -44,7 +44,7 @@ STEPS = ("product", "scores", "weights", "z", "out")
 
 
 def attention_steps(
-    reading: Reading, *, layer: int, head: int, query: int, key: int, step: str | None = None, dark: bool = False
+    reading: Reading, *, layer: int, head: int, query: int, key: int, step: str | None = None
 ) -> Chart | alt.VConcatChart:
     """Draw the arithmetic of an attention cell: one of `STEPS`, or all of them stacked.
 
@@ -59,7 +59,6 @@ def attention_steps(
         query: The query's position, from 0.
         key: The key's position, from 0.
         step: One of `STEPS`; all of them by default.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -71,38 +70,38 @@ def attention_steps(
     """
     at = {"layer": layer, "head": head, "query": query, "key": key}
     if step is None:
-        charts = [attention_steps(reading, **at, step=one, dark=dark) for one in STEPS]
+        charts = [attention_steps(reading, **at, step=one) for one in STEPS]
         for chart in charts:
             chart.autosize = alt.Undefined  # only a whole figure can have one
         return alt.vconcat(*charts).resolve_scale(x="independent", y="independent", color="independent")
     check_option("step", step, STEPS)
     if step == "out":
         vector = head_output(reading, layer=layer, head=head, query=query)
-        return _strips(_as_frame(step, vector), "dimension of the residual stream", dark, most=MAX_NUMBERS)
+        return _strips(_as_frame(step, vector), "dimension of the residual stream", most=MAX_NUMBERS)
     cell = attention_cell(reading, **at)
     if step == "z":
-        return _strips(_as_frame(step, cell.z), "dimension of the value", dark)
+        return _strips(_as_frame(step, cell.z), "dimension of the value")
     if step == "product":  # q, k, and q·k by dimension
         frame = dimensions(cell).melt("dimension", var_name="vector", value_name="value")
-        return _strips(frame, "dimension of the head", dark)
-    return _bars(strongest(softmax_of_cell(cell), MAX_KEYS, key), "score" if step == "scores" else "weight", key, dark)
+        return _strips(frame, "dimension of the head")
+    return _bars(strongest(softmax_of_cell(cell), MAX_KEYS, key), "score" if step == "scores" else "weight", key)
 
 
 def _as_frame(name: str, vector: Any) -> pd.DataFrame:
     return pd.DataFrame({"dimension": range(len(vector)), "vector": name, "value": vector.tolist()})
 
 
-def _bars(row: pd.DataFrame, what: str, key: int, dark: bool) -> Chart:
+def _bars(row: pd.DataFrame, what: str, key: int) -> Chart:
     """Draw the scores or weights of a query with each key; the chosen key is opaque, and masked ones are labelled."""
     labels = [f"{index} · {token}" for index, token in zip(row["key"], row["token"], strict=True)]
     row = row.assign(label=labels, chosen=row["key"] == key)
     axis = alt.Axis(labelAngle=0, labelOverlap=True)
     base = alt.Chart(row).encode(alt.X("label:N", sort=labels, title="key: position and token", axis=axis))
-    hover = tips(("label:N", "key"), ("score:Q", "", ".6f"), ("exp:Q", "exp(score − max)", ".6f"))
-    hover += tips(("weight:Q", "", ".6f"), "allowed:N")
+    hover = tooltips(("label:N", "key"), ("score:Q", "", ".6f"), ("exp:Q", "exp(score − max)", ".6f"))
+    hover += tooltips(("weight:Q", "", ".6f"), "allowed:N")
     bars = base.mark_bar().encode(
         alt.Y(f"{what}:Q", title=what, scale=alt.Scale(domain=[0, 1]) if what == "weight" else alt.Undefined),
-        color=alt.condition("datum.allowed", alt.value(PART_HUES["attention"][dark]), alt.value(MASKED[dark])),
+        color=alt.condition("datum.allowed", alt.value(PART_HUES["attention"]), alt.value(MASKED)),
         opacity=alt.condition("datum.chosen", alt.value(1.0), alt.value(0.5)),
         tooltip=hover,
     )
@@ -110,28 +109,27 @@ def _bars(row: pd.DataFrame, what: str, key: int, dark: bool) -> Chart:
     return layered(bars, *([words.encode(y=alt.datum(0))] if what == "score" else []), height=190)
 
 
-def _strips(frame: pd.DataFrame, axis: str, dark: bool, *, most: int = MAX_NUMBERS // 2) -> Chart:
+def _strips(frame: pd.DataFrame, axis: str, *, most: int = MAX_NUMBERS // 2) -> Chart:
     """Draw one strip per vector, on a common scale centred on zero, with its numbers for up to `most` dimensions."""
-    limit, stops, order = signed_limit(frame["value"].to_numpy()), diverging(dark), list(dict.fromkeys(frame["vector"]))
-    frame = frame.assign(ink=inks(stops, frame["value"], -limit, limit))
+    limit, stops, order = signed_limit(frame["value"].to_numpy()), DIVERGING, list(dict.fromkeys(frame["vector"]))
+    frame = frame.assign(cell_colour=cell_colours(stops, frame["value"], -limit, limit))
     base = alt.Chart(frame).encode(
         alt.X("dimension:O", title=axis, axis=alt.Axis(labelAngle=0, labelOverlap=True)),
         alt.Y("vector:N", sort=order, title=None),
         tooltip=["vector:N", "dimension:O", alt.Tooltip("value:Q", format=".6f")],
     )
-    cells = base.mark_rect().encode(heat("value:Q", stops, -limit, limit, legend=None))
+    cells = base.mark_rect().encode(heat_colour("value:Q", stops, -limit, limit, legend=None))
     text = numbers(base, alt.Text("value:Q", format=".2f"), shown=len(set(frame["dimension"])) <= most)
     return layered(cells, *text, height=ROW * len(order), autosize=ROWS)
 
 
-def attention_costs(*, n_tokens: int, d_model: int, n_heads: int, dark: bool = False) -> Chart:
+def attention_costs(*, n_tokens: int, d_model: int, n_heads: int) -> Chart:
     """Draw `analysis.attention_costs` for each head layout, stacked by part, with the total measured by PyTorch.
 
     Args:
         n_tokens: The number of tokens.
         d_model: The width of the residual stream.
         n_heads: The number of heads.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -147,13 +145,15 @@ def attention_costs(*, n_tokens: int, d_model: int, n_heads: int, dark: bool = F
     scale = alt.Scale(domain=[0, 1.18 * max(frame["measured"])], nice=False)
     axis = alt.Axis(labelExpr="format(datum.value, '~s')", tickCount=5)
     look = {"title": None, "sort": parts, "legend": alt.Legend(orient="top", columns=4, labelLimit=140)}
-    colour = hues("part:N", parts, theme.head_hues(len(parts), dark), **look)
-    hover = tips("heads:N", "part:N", ("count:Q", "from the shapes", ","), ("measured:Q", "layer total, measured", ","))
+    colour = category_colours("part:N", parts, theme.head_hues(len(parts)), **look)
+    hover = tooltips(
+        "heads:N", "part:N", ("count:Q", "from the shapes", ","), ("measured:Q", "layer total, measured", ",")
+    )
     bars = alt.Chart(frame).mark_bar().transform_calculate(rank=f"indexof({parts!r}, datum.part)")
     count = alt.X("count:Q", title="multiplications", scale=scale, axis=axis)
     sums = frame.drop_duplicates("heads")
     words = alt.Chart(sums.assign(shown=[f"{n:,}" for n in sums["measured"]]))
-    words = words.mark_text(align="left", dx=6, color=theme.pick(theme.TEXT, dark))
+    words = words.mark_text(align="left", dx=6, color=theme.TEXT)
     words = words.encode(y, alt.X("measured:Q"), text="shown:N")
     return layered(bars.encode(y, count, colour, order="rank:Q", tooltip=hover), words, height=200)
 
@@ -161,13 +161,12 @@ def attention_costs(*, n_tokens: int, d_model: int, n_heads: int, dark: bool = F
 HEIGHT = 300
 
 
-def product_variances(*, d: int | None = None, seed: int = 0, dark: bool = False) -> Chart:
+def product_variances(*, d: int | None = None, seed: int = 0) -> Chart:
     """Draw `analysis.product_variances` over the width, on logarithmic axes, with the expected lines d and 1.
 
     Args:
         d: The width of queries and keys to mark.
         seed: The seed of the random numbers.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -184,24 +183,23 @@ def product_variances(*, d: int | None = None, seed: int = 0, dark: bool = False
     scale = alt.Scale(type="log", domain=[0.5, 1024])
     y = alt.Y("value:Q", title="variance", scale=scale, axis=alt.Axis(values=[1, 4, 16, 64, 256, 1024], format="d"))
     legend = alt.Legend(orient="top", symbolType="circle", symbolSize=90)
-    colour = hues("what:N", list(names.values()), theme.head_hues(2, dark)[::-1], title=None, legend=legend)
-    tooltip = tips("d:Q", ("what:N", "product"), ("value:Q", "variance", ".5f"))
+    colour = category_colours("what:N", list(names.values()), theme.head_hues(2)[::-1], title=None, legend=legend)
+    tooltip = tooltips("d:Q", ("what:N", "product"), ("value:Q", "variance", ".5f"))
     return layered(
-        *_here(d, dark),
+        *_here(d),
         lines.mark_line(strokeDash=[5, 4], strokeWidth=1.5).encode(_width(), y, colour),
         points.mark_circle(size=70, opacity=1).encode(_width(), y, colour, tooltip=tooltip),
         height=HEIGHT,
     )
 
 
-def softmax_saturation(*, what: str = "gradient", d: int | None = None, seed: int = 0, dark: bool = False) -> Chart:
+def softmax_saturation(*, what: str = "gradient", d: int | None = None, seed: int = 0) -> Chart:
     """Draw `analysis.softmax_saturation` over the width, with scaled and unscaled scores.
 
     Args:
         what: "largest" for the largest weight of a row, "gradient" for the largest derivative of the softmax.
         d: The width of queries and keys to mark.
         seed: The seed of the random numbers.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -217,21 +215,20 @@ def softmax_saturation(*, what: str = "gradient", d: int | None = None, seed: in
     base = alt.Chart(frame).encode(
         _width(),
         alt.Y(f"{what}:Q", title=title, scale=alt.Scale(domain=[0, top])),
-        hues("scale:N", [RAW, SCALED], theme.head_hues(2, dark)[::-1], title=None, legend=legend),
+        category_colours("scale:N", [RAW, SCALED], theme.head_hues(2)[::-1], title=None, legend=legend),
         tooltip=["d:Q", "scale:N", alt.Tooltip(f"{what}:Q", format=".5f")],
     )
     lines, points = base.mark_line(strokeWidth=2.5), base.mark_circle(size=50, opacity=1)
-    return layered(*_here(d, dark), lines, points, height=HEIGHT)
+    return layered(*_here(d), lines, points, height=HEIGHT)
 
 
-def softmax_row(*, d: int, scaled: bool = True, seed: int = 0, dark: bool = False) -> Chart:
+def softmax_row(*, d: int, scaled: bool = True, seed: int = 0) -> Chart:
     """Draw the weights of `analysis.softmax_row` as bars from 0 to 1.
 
     Args:
         d: The width of queries and keys.
         scaled: Whether to divide the scores by √d.
         seed: The seed of the random numbers.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -245,16 +242,16 @@ def softmax_row(*, d: int, scaled: bool = True, seed: int = 0, dark: bool = Fals
         alt.Y("weight:Q", title="weight", scale=alt.Scale(domain=[0, 1])),
         tooltip=["key:O", alt.Tooltip("score:Q", format=".4f"), alt.Tooltip("weight:Q", format=".6f")],
     )
-    text = base.transform_filter("datum.weight >= 0.05").mark_text(dy=-8, color=theme.pick(theme.TEXT, dark))
+    text = base.transform_filter("datum.weight >= 0.05").mark_text(dy=-8, color=theme.TEXT)
     text = text.encode(text=alt.Text("weight:Q", format=".2f"))
-    return layered(base.mark_bar(color=theme.head_hue(0, dark)), text, height=HEIGHT)
+    return layered(base.mark_bar(color=theme.head_hue(0)), text, height=HEIGHT)
 
 
-def _here(d: int | None, dark: bool) -> list[alt.Chart]:
+def _here(d: int | None) -> list[alt.Chart]:
     """Return a line at the width `d`."""
     if d is None:
         return []
-    look = {"color": theme.pick(theme.TEXT, dark), "opacity": 0.35, "strokeWidth": 2}
+    look = {"color": theme.TEXT, "opacity": 0.35, "strokeWidth": 2}
     return [alt.Chart(pd.DataFrame({"d": [d]})).mark_rule(**look).encode(_width())]
 
 
@@ -270,9 +267,7 @@ MANY_COLUMNS = 6
 """Beyond this many columns, labels and numbers are smaller."""
 
 
-def matrix(
-    mixed: Mixed, *, what: str, n_columns: int | None = None, row: int | None = None, dark: bool = False
-) -> Chart:
+def matrix(mixed: Mixed, *, what: str, n_columns: int | None = None, row: int | None = None) -> Chart:
     """Draw `analysis.matrix` as coloured cells with numbers: weights on a scale from 0 to 1, other values centred on zero.
 
     Masked cells are grey.
@@ -282,7 +277,6 @@ def matrix(
         what: The matrix: "x", "q", "k", "v", "scores", "weights" or "out".
         n_columns: The number of columns to keep, from the first.
         row: The row to frame, from 0.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -296,7 +290,7 @@ def matrix(
     down, across = list(dict.fromkeys(frame["row"])), list(dict.fromkeys(frame["column"]))
     values = frame["value"].to_numpy(dtype=float)
     limit = 1.0 if is_share else theme.signed_limit(values)
-    stops, low = (theme.sequential(dark), 0.0) if is_share else (theme.diverging(dark), -limit)
+    stops, low = (theme.SEQUENTIAL, 0.0) if is_share else (theme.DIVERGING, -limit)
     hidden = np.isneginf(values) | (is_share & (mixed.mask in (BEFORE, AFTER)) & (values == 0.0))
     many = len(across) > MANY_COLUMNS
     digits = 1 if many and not is_share else 2
@@ -305,7 +299,7 @@ def matrix(
         hidden=hidden,
         shown=["−∞" if np.isneginf(value) else _in_a_cell(value, digits) for value in values],
         exact=["−∞" if np.isneginf(value) else f"{value:.6f}" for value in values],
-        ink=np.where(hidden, theme.ink(theme.pick(theme.MASKED, dark)), inks(stops, values, low, limit)),
+        cell_colour=np.where(hidden, theme.MASKED, cell_colours(stops, values, low, limit)),
     )
     extent = min(28 + 5 * max(map(len, across)), 76)  # pixels for the column labels
     axis = {"ticks": False, "domain": False, "labelOverlap": False, "titleFontWeight": "normal"}
@@ -316,12 +310,12 @@ def matrix(
         alt.Y("row:N", sort=down, title=None, axis=alt.Axis(**axis, labelLimit=84)),
         tooltip=["row:N", "column:N", alt.Tooltip("exact:N", title="value")],
     )
-    colour = heat("value:Q", stops, low, limit, legend=None)
+    colour = heat_colour("value:Q", stops, low, limit, legend=None)
     framed = base.transform_filter(alt.FieldEqualPredicate(field="row", equal="" if row is None else down[row]))
     layers = [
         base.transform_filter("!datum.hidden").mark_rect().encode(color=colour),
-        base.transform_filter("datum.hidden").mark_rect(color=theme.pick(theme.MASKED, dark)),
-        framed.mark_rect(fillOpacity=0, stroke=theme.head_hue(1, dark), strokeWidth=2.5),
+        base.transform_filter("datum.hidden").mark_rect(color=theme.MASKED),
+        framed.mark_rect(fillOpacity=0, stroke=theme.head_hue(1), strokeWidth=2.5),
         *numbers(base, "shown:N", size=10.5 if many else 12),
     ]
     return layered(*layers, height=ROW_HEIGHT * len(down), autosize=ROWS)

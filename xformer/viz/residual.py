@@ -20,7 +20,18 @@ from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED
 from xformer.viz import theme
-from xformer.viz.charts import ROWS, Chart, above, heat, hues, inks, layered, numbers, tips, written
+from xformer.viz.charts import (
+    ROWS,
+    TEXT_COLOUR,
+    Chart,
+    category_colours,
+    cell_colours,
+    heat_colour,
+    layered,
+    numbers,
+    tooltips,
+    top_title,
+)
 from xformer.viz.generation import RIGHT_SHARE
 
 ROOMY, TIGHT = 12, 24
@@ -44,7 +55,6 @@ def norms(
     limit: float | None = None,
     positions: Sequence[int] | None = None,
     title: str = "",
-    dark: bool = False,
 ) -> Chart:
     """Draw the norms of the residual stream (`analysis.norms`) as a heatmap over points and positions.
 
@@ -54,7 +64,6 @@ def norms(
         limit: The end of the colour scale; the largest norm by default.
         positions: The positions, from 0; all of them by default.
         title: The title of the chart.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -71,16 +80,18 @@ def norms(
     n = reading[f"{reading.output_stack}.0.resid_pre"].shape[1]
     frame, places = with_places(thinned(frame), names_at(reading, reading.output_stack, n))
     points = list(dict.fromkeys(frame.sort_values("depth")["point"]))
-    stops = theme.sequential(dark)
+    stops = theme.SEQUENTIAL
     limit = limit or 1.0
-    data = frame.assign(shown=frame["length"].map("{:.1f}".format), ink=inks(stops, frame["length"], 0, limit))
+    data = frame.assign(
+        shown=frame["length"].map("{:.1f}".format), cell_colour=cell_colours(stops, frame["length"], 0, limit)
+    )
     base = alt.Chart(data).encode(
         alt.X("place:N", sort=places, title="position · input token", axis=flat_axis(len(places))),
         alt.Y("point:N", sort=points, title="after …", axis=point_axis(len(points))),
     )
     legend = alt.Legend(title="norm ‖x‖", gradientLength=120, format=".3~g")
-    hover = tips("point:N", ("place:N", "position · input"), ("length:Q", "norm", ".5f"))
-    cells = base.mark_rect().encode(heat("length:Q", stops, 0, limit, legend=legend), tooltip=hover)
+    hover = tooltips("point:N", ("place:N", "position · input"), ("length:Q", "norm", ".5f"))
+    cells = base.mark_rect().encode(heat_colour("length:Q", stops, 0, limit, legend=legend), tooltip=hover)
     text = numbers(base, "shown:N", shown=len(places) <= ROOMY)
     return layered(cells, *text, height=row_height(len(points)) * len(points), autosize=ROWS, title=title)
 
@@ -109,7 +120,6 @@ def attribution(
     lead: bool = False,
     before: Reading | None = None,
     most: int = 12,
-    dark: bool = False,
 ) -> Chart:
     """Draw `analysis.attribution` as bars: the `most` largest parts, and the others as one; the run `before` as outlines.
 
@@ -122,7 +132,6 @@ def attribution(
         lead: Whether to subtract the logit of the strongest other token.
         before: The original run, to compare with.
         most: The number of parts that have their own bars.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -145,7 +154,7 @@ def attribution(
     first, two = next(iter(frames.values())), len(frames) > 1
     data = pd.concat([frame.assign(run=name) for name, frame in frames.items()])
     kinds = data["kind"].replace({"bias": "norm", "others": "norm"})
-    data["hue"] = [theme.part_hue(kind, head, dark) for kind, head in zip(kinds, data["head"], strict=True)]
+    data["hue"] = [theme.part_hue(kind, head) for kind, head in zip(kinds, data["head"], strict=True)]
     parts = list(dict.fromkeys([*first["part"], *data["part"]]))
     y = alt.Y("part:N", sort=parts, title=None, axis=alt.Axis(labelLimit=260, labelOverlap=False))
     values = [0.0, *data["contribution"].tolist()]
@@ -153,7 +162,7 @@ def attribution(
     room = 0.1 * (high - low) or 1.0  # for the number next to the longest bar
     scale = alt.Scale(domain=[low - room, high + room], nice=False)
     x = alt.X("contribution:Q", title=axis_title, scale=scale)
-    hover = tips("part:N", "run:N", ("contribution:Q", "", "+.6f"))
+    hover = tooltips("part:N", "run:N", ("contribution:Q", "", "+.6f"))
     base = alt.Chart(data).encode(x, y, tooltip=hover)
     colour, bars, now = alt.Color("hue:N", scale=None), [], base
     if two:
@@ -161,7 +170,7 @@ def attribution(
         old, now = (base.transform_filter(alt.datum.run == name) for name in frames)
         bars.append(old.mark_bar(filled=False, strokeWidth=1.5).encode(stroke=alt.Stroke("hue:N", scale=None)))
     bars.append(now.mark_bar().encode(colour))
-    ink = theme.pick(theme.TEXT, dark)
+    ink = theme.TEXT
     number = {"fontSize": 11, "color": ink}
     text = alt.Text("contribution:Q", format="+.2f")
     labels = [
@@ -212,7 +221,6 @@ def score_attribution(
     against: int | None = None,
     opened: Sequence[str] | None = None,
     table: pd.DataFrame | None = None,
-    dark: bool = False,
 ) -> alt.HConcatChart:
     """Draw `analysis.score_attribution`: the pairs of sources that contribute most to a key's score advantage, and all pairs.
 
@@ -227,7 +235,6 @@ def score_attribution(
         against: A second key to compare with, from 0; by default, all other keys.
         opened: The layers ("layer 3") whose heads are drawn separately, the heads of other layers together; by default, all.
         table: The table of the analysis, if already computed.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -243,10 +250,10 @@ def score_attribution(
     ranked = frame.head(RANKED).assign(pair=lambda f: f["query_source"] + "  ×  " + f["key_source"])
     cells, orders = _gathered(frame if opened is None else _closed(frame, opened))
     limit = max(map(abs, [*cells["advantage"].tolist(), *ranked["advantage"].tolist()])) or 1.0
-    colour = heat("advantage:Q", theme.diverging(dark), -limit, limit, legend=None)
+    colour = heat_colour("advantage:Q", theme.DIVERGING, -limit, limit, legend=None)
     parts = {"score": "contribution to the score (nats)", "advantage": "contribution to the advantage (nats)"}
-    hover = tips(("query_source", "query source"), ("key_source", "key source"))
-    hover += tips(*((f"{name}:Q", title, ".4f") for name, title in parts.items()))
+    hover = tooltips(("query_source", "query source"), ("key_source", "key source"))
+    hover += tooltips(*((f"{name}:Q", title, ".4f") for name, title in parts.items()))
     bars = alt.Chart(ranked, title="Largest contributions of pairs", width=140, height=24 * len(ranked)).mark_bar()
     x = alt.X("advantage:Q", title="advantage (nats)")
     y = alt.Y("pair:N", sort=ranked["pair"].tolist(), title=None, axis=alt.Axis(labelLimit=260))
@@ -299,7 +306,6 @@ def lens(
     title: str = "",
     legend: bool = True,
     position: int | None = None,
-    dark: bool = False,
 ) -> Chart:
     """Draw the logit lens (`analysis.lens`): rows from the embedding up to the output, and the answers above them.
 
@@ -314,7 +320,6 @@ def lens(
         title: The title of the chart.
         legend: Whether to draw a legend.
         position: The position to frame; clicking a cell selects its `position`.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -327,7 +332,7 @@ def lens(
     frame, judged, answer = thinned(lens_table(reading, positions)), reading.has_right_answer, reading.answer_name
     frame, places = with_places(frame, reading.tokens_of(reading.output_stack))
     points = list(dict.fromkeys(frame.sort_values("depth")["point"]))
-    stops = theme.sequential(dark)
+    stops = theme.SEQUENTIAL
     has_answers = "right" in frame
     # The output at the end of a text has no right answer.
     is_open = frame["position"] == (-1 if reading.open_output is None else reading.open_output)
@@ -337,7 +342,7 @@ def lens(
         right=right,
         says=(frame["token"] + mark).where(right, frame["token"]),
         share=frame["probability"].map("{:.2f}".format),
-        ink=inks(stops, frame["probability"], 0, 1),
+        cell_colour=cell_colours(stops, frame["probability"], 0, 1),
         verdict=[verdicts[0] if ok else verdicts[1] for ok in right],
     )
     if has_answers:
@@ -354,27 +359,27 @@ def lens(
     high, n = row_height(len(rows)), len(places)
     x = alt.X("place:N", sort=places, title="position · input token", axis=flat_axis(n, "bottom"))
     y = alt.Y("point:N", sort=rows, title="after …", axis=point_axis(len(points)))
-    hover = tips(("point:N", "after"), ("place:N", "position · input"), ("token:N", "likeliest token"))
-    hover += tips(("probability:Q", "its probability", ".6f"))
+    hover = tooltips(("point:N", "after"), ("place:N", "position · input"), ("token:N", "likeliest token"))
+    hover += tooltips(("probability:Q", "its probability", ".6f"))
     if has_answers:
         verdict = "prediction is" if judged else f"is what {answer}"
-        hover += tips(("verdict:N", verdict), ("answer:N", answer), RIGHT_SHARE)
+        hover += tooltips(("verdict:N", verdict), ("answer:N", answer), RIGHT_SHARE)
     if before is not None:
-        hover += tips(("was:N", "in the original"))
+        hover += tooltips(("was:N", "in the original"))
     key = alt.Legend(title="probability", format=".1f", gradientLength=160) if legend else None
-    colour = heat("probability:Q", stops, 0, 1, legend=key)
+    colour = heat_colour("probability:Q", stops, 0, 1, legend=key)
     base = alt.Chart(data).encode(x, y)
-    cells = base.mark_rect(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=1)
-    outline = {"filled": False, "stroke": theme.pick(theme.RIGHT.colour, dark), "strokeWidth": 3}
+    cells = base.mark_rect(stroke=theme.BACKGROUND, strokeWidth=1)
+    outline = {"filled": False, "stroke": theme.RIGHT.colour, "strokeWidth": 3}
     outlined = base.transform_filter("datum.right").mark_rect(**outline)
     layers = [cells.encode(colour, tooltip=hover), outlined.encode(tooltip=hover)]
     if before is not None:
-        look = {"filled": False, "strokeWidth": 1.5, "strokeDash": [4, 3]}
+        look = {"filled": False, "strokeWidth": 1.5, "strokeDash": [4, 3], "stroke": TEXT_COLOUR}
         moved = base.transform_filter("datum.moved").mark_rect(**look, width={"band": 0.92}, height={"band": 0.92})
-        layers.append(moved.encode(stroke=written(), tooltip=hover))
+        layers.append(moved.encode(tooltip=hover))
     if position is not None:
         framed = base.transform_filter(alt.datum.position == position)
-        look = {"filled": False, "strokeWidth": 2.5 if high >= 18 else 1, "stroke": theme.pick(theme.PRIMARY, dark)}
+        look = {"filled": False, "strokeWidth": 2.5 if high >= 18 else 1, "stroke": theme.PRIMARY}
         layers.append(framed.mark_rect(**look, width={"band": 1.0}, height={"band": 1.0}))
         layers[0] = layers[0].add_params(alt.selection_point(name="cell", fields=["position"], on="click"))
     limit = max(WIDTH_OF_CELLS // n - 2, 20)
@@ -386,15 +391,13 @@ def lens(
     if has_answers and n <= 1.5 * TIGHT:
         answers = data.drop_duplicates("position").assign(point=answer)
         size = _answer_size(answers["answer"].tolist(), limit, n)
-        look = {"fontSize": size, "fontWeight": "bold", "limit": limit, "color": theme.pick(theme.TEXT, dark)}
+        look = {"fontSize": size, "fontWeight": "bold", "limit": limit, "color": theme.TEXT}
         words = alt.Chart(answers).mark_text(**look)
         layers.append(words.encode(x, y, text="answer:N", tooltip=["place:N", "answer:N"]))
     return layered(*layers, height=high * len(rows), autosize=ROWS, title=title)
 
 
-def answer_path(
-    reading: Reading, *, position: int, before: Reading | None = None, title: str = "", dark: bool = False
-) -> Chart:
+def answer_path(reading: Reading, *, position: int, before: Reading | None = None, title: str = "") -> Chart:
     """Draw `analysis.answer_path`: a bar for the contribution of each step to the answer's margin, from the embedding up.
 
     Next to the bars are the answer's probability and rank. If the margin cannot be decomposed, the bars are the probability.
@@ -404,7 +407,6 @@ def answer_path(
         position: The position, from 0.
         before: The original run, whose probability is given in brackets.
         title: The title of the chart.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -431,12 +433,12 @@ def answer_path(
         data["says"] = [f"{text} (was {_share(p)})" for text, p in zip(data["says"], was, strict=True)]
     rows = ["", *frame["point"].tolist()[::-1]]  # as many as `lens` has with its row of answers, so that both line up
     high = row_height(len(rows))
-    stops = theme.diverging(dark)
-    colour = hues("for_it:N", [True, False], [stops[-4], stops[3]], legend=None)
-    ink = theme.pick(theme.TEXT, dark)
+    stops = theme.DIVERGING
+    colour = category_colours("for_it:N", [True, False], [stops[-4], stops[3]], legend=None)
+    ink = theme.TEXT
     what = f"contribution to the margin of {frame['answer'].iloc[0]}" if is_split else "probability of the answer"
-    hover = tips("point:N", "token:N", "answer:N", "rank:Q", ("answer_probability:Q", "", ".6f"))
-    hover += tips(("adds:Q", "contribution to the margin", "+.4f")) if is_split else []
+    hover = tooltips("point:N", "token:N", "answer:N", "rank:Q", ("answer_probability:Q", "", ".6f"))
+    hover += tooltips(("adds:Q", "contribution to the margin", "+.4f")) if is_split else []
     axis = alt.Axis(tickCount=4, title=what)
     y = alt.Y("point:N", scale=alt.Scale(domain=rows), title=None, axis=point_axis(len(frame)))
     base = alt.Chart(data).encode(y, tooltip=hover)
@@ -450,7 +452,7 @@ def answer_path(
         head.encode(y, x=alt.value("width"), text="says:N"),
         height=high * len(rows),
         autosize=ROWS,
-        **above(title),
+        **top_title(title),
     )
 
 

@@ -17,7 +17,7 @@ from xformer.analysis.scoring import lengths_compared as compared_table
 from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import ROWS, Chart, heat, hues, layered, tips
+from xformer.viz.charts import ROWS, Chart, category_colours, heat_colour, layered, tooltips
 from xformer.viz.generation import WIDTHS, model_hues, short_names
 
 _TITLES = {
@@ -29,11 +29,7 @@ _TITLES = {
 
 
 def accuracy(
-    counted: Agreement,
-    by: Literal["position", "length"] = "position",
-    measure: Literal["token", "exact"] = "token",
-    *,
-    dark: bool = False,
+    counted: Agreement, by: Literal["position", "length"] = "position", measure: Literal["token", "exact"] = "token"
 ) -> Chart:
     """Draw the accuracy of each model as a line from 0 to 1, with its 95% confidence interval as a band.
 
@@ -41,7 +37,6 @@ def accuracy(
         counted: The counted answers, from `analysis.agreement`.
         by: "position" or "length".
         measure: "token" for single tokens, "exact" for whole answers.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -63,12 +58,12 @@ def accuracy(
     title = "position in the answer" if by == "position" else "length of the answer"
     x = alt.X(f"{by}:Q", title=title, axis=alt.Axis(tickMinStep=1, format="d"), scale=alt.Scale(nice=False, padding=12))
     name = _TITLES[by, measure]
-    hover = tips("model:N", (f"{by}:Q", title), ("share:Q", name, ".6f"), ("low:Q", "95% interval from", ".6f"))
-    hover += tips(("high:Q", "to", ".6f"), ("hits:Q", "number right"), ("trials:Q", "out of"))
-    return layered(*_lines(data, x, ("share", name), hover, dark), height=280 + 15 * data["model"].nunique())
+    hover = tooltips("model:N", (f"{by}:Q", title), ("share:Q", name, ".6f"), ("low:Q", "95% interval from", ".6f"))
+    hover += tooltips(("high:Q", "to", ".6f"), ("hits:Q", "number right"), ("trials:Q", "out of"))
+    return layered(*_lines(data, x, ("share", name), hover), height=280 + 15 * data["model"].nunique())
 
 
-def _lines(data: pd.DataFrame, x: alt.X, y: tuple[str, str], hover: list[Any], dark: bool) -> list[alt.Chart]:
+def _lines(data: pd.DataFrame, x: alt.X, y: tuple[str, str], hover: list[Any]) -> list[alt.Chart]:
     """Draw a line per model from 0 to 1 with its interval as a band; points are filled where the model was trained.
 
     `y` is (column, title). The first model's line is widest, so that lines that coincide stay visible.
@@ -77,19 +72,19 @@ def _lines(data: pd.DataFrame, x: alt.X, y: tuple[str, str], hover: list[Any], d
     data = data.assign(width=[0.6 * WIDTHS[models.index(model) % len(WIDTHS)] for model in data["model"]])
     scale, axis = alt.Scale(domain=[0, 1]), alt.Axis(format="%")
     share, low = (alt.Y(f"{name}:Q", title=y[1], scale=scale, axis=axis) for name in (y[0], "low"))
-    base = alt.Chart(data).encode(x, model_hues(models, dark))
+    base = alt.Chart(data).encode(x, model_hues(models))
     look: dict[str, Any] = {"size": 45, "opacity": 1}
     hollow = base.mark_point(strokeWidth=1.5, filled=False, **look).transform_filter("!datum.trained")
     filled = base.mark_point(filled=True, **look).transform_filter("datum.trained")
     return [
         base.mark_area(opacity=0.2).encode(low, alt.Y2("high:Q")),
         base.mark_line().encode(share, alt.StrokeWidth("width:Q", scale=None, legend=None)),
-        hollow.encode(share, fill=alt.value(theme.pick(theme.BACKGROUND, dark)), tooltip=hover),
+        hollow.encode(share, fill=alt.value(theme.BACKGROUND), tooltip=hover),
         filled.encode(share, tooltip=hover),
     ]
 
 
-def confusion(counted: Agreement, model: str, *, dark: bool = False) -> Chart:
+def confusion(counted: Agreement, model: str) -> Chart:
     """Draw the confusion matrix of one model: the share of each predicted token per right token; rows sum to 1.
 
     The diagonal, where predictions are right, is outlined; pairs that never occurred are empty.
@@ -97,7 +92,6 @@ def confusion(counted: Agreement, model: str, *, dark: bool = False) -> Chart:
     Args:
         counted: The counted answers, from `analysis.agreement`.
         model: The name of the variant.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -118,14 +112,14 @@ def confusion(counted: Agreement, model: str, *, dark: bool = False) -> Chart:
     scale = alt.Scale(domain=order)
     x = alt.X("predicted:N", sort=order, scale=scale, title="predicted token", axis=alt.Axis(labelAngle=-90, **axis))
     y = alt.Y("right:N", sort=order, scale=scale, title="right token", axis=alt.Axis(**axis))
-    hover = tips("model:N", ("right:N", "right token"), ("predicted:N", "predicted token"), ("count:Q", "count"))
-    hover += tips(("share:Q", "share of the row", ".6f"))
+    hover = tooltips("model:N", ("right:N", "right token"), ("predicted:N", "predicted token"), ("count:Q", "count"))
+    hover += tooltips(("share:Q", "share of the row", ".6f"))
     legend = alt.Legend(title="share", orient="bottom", gradientLength=140, format=".1f")
-    colour = heat("share:Q", theme.sequential(dark), 0, 1, legend=legend)
+    colour = heat_colour("share:Q", theme.SEQUENTIAL, 0, 1, legend=legend)
     diagonal = alt.Chart(pd.DataFrame({"predicted": order, "right": order})).encode(x, y)
     return layered(
         alt.Chart(data).mark_rect().encode(x, y, colour, tooltip=hover),
-        diagonal.mark_rect(filled=False, stroke=theme.pick(theme.RIGHT.colour, dark), strokeWidth=1.5),
+        diagonal.mark_rect(filled=False, stroke=theme.RIGHT.colour, strokeWidth=1.5),
         height=20 * len(order),
         autosize=ROWS,
     )
@@ -139,7 +133,6 @@ def accuracy_by_length(
     seed: int = 1,
     table: pd.DataFrame | None = None,
     unit: str = "symbols",
-    dark: bool = False,
 ) -> alt.TopLevelMixin:
     """Draw `analysis.accuracy_by_length`: the accuracy of whole answers, with 95% intervals, and of single tokens.
 
@@ -152,7 +145,6 @@ def accuracy_by_length(
         seed: The seed of the random numbers.
         table: The table of the analysis, if already computed.
         unit: The unit of the length.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -165,13 +157,15 @@ def accuracy_by_length(
     frame = length_table(reading, lengths=lengths, samples=samples, seed=seed) if table is None else table
     names = {"exact_match": "whole answers", "token_accuracy": "single tokens"}
     long = frame.melt(["length", "low", "high", "samples", "trained"], list(names), "what", "share").replace(names)
-    whole, single = theme.head_hues(2, dark)
+    whole, single = theme.head_hues(2)
     scale = alt.Scale(nice=False)
     x = alt.X("length:Q", title=f"length of the input, in {unit}", scale=scale, axis=alt.Axis(format="d"))
     y = alt.Y("share:Q", title="accuracy", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
-    colour = hues("what:N", list(names.values()), [whole, single], title=None, legend=alt.Legend(orient="top"))
-    tooltip = tips("length:Q", ("what:N", "measure"), ("share:Q", "accuracy", ".1%"), ("samples:Q", "inputs"))
-    tooltip += tips(("trained:N", "seen in training"))
+    colour = category_colours(
+        "what:N", list(names.values()), [whole, single], title=None, legend=alt.Legend(orient="top")
+    )
+    tooltip = tooltips("length:Q", ("what:N", "measure"), ("share:Q", "accuracy", ".1%"), ("samples:Q", "inputs"))
+    tooltip += tooltips(("trained:N", "seen in training"))
     shown = frame[frame["trained"]]["length"]
     ends = pd.DataFrame({"from": [shown.min() - 0.5], "to": [shown.max() + 0.5]}).dropna()
     band = alt.Chart(frame).mark_area(opacity=0.25, color=whole)
@@ -192,7 +186,6 @@ def lengths_compared(
     seed: int = 0,
     table: pd.DataFrame | None = None,
     unit: str = "symbols",
-    dark: bool = False,
 ) -> Chart:
     """Draw `analysis.lengths_compared`: the accuracy of each model by input length, with 95% intervals.
 
@@ -205,7 +198,6 @@ def lengths_compared(
         seed: The seed of the random numbers.
         table: The table of the analysis, if already computed.
         unit: The unit of the length.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -225,7 +217,7 @@ def lengths_compared(
     x = alt.X("length:Q", title=f"length of the input, in {unit}", scale=alt.Scale(nice=False, padding=8),
               axis=alt.Axis(format="d", tickMinStep=1))  # fmt: skip
     title = "whole answers right"
-    hover = tips("model:N", "length:Q", ("exact_match:Q", title, ".1%"))
-    hover += tips(("token_accuracy:Q", "single tokens right", ".1%"))
-    hover += tips(("samples:Q", "inputs"), ("training:N", "this length"))
-    return layered(*_lines(data, x, ("exact_match", title), hover, dark), height=320)
+    hover = tooltips("model:N", "length:Q", ("exact_match:Q", title, ".1%"))
+    hover += tooltips(("token_accuracy:Q", "single tokens right", ".1%"))
+    hover += tooltips(("samples:Q", "inputs"), ("training:N", "this length"))
+    return layered(*_lines(data, x, ("exact_match", title), hover), height=320)

@@ -1,77 +1,100 @@
 """All colours, as plain data for any chart: heads, colour scales, verdicts and parts of the model.
 
-Every colour is a pair (light theme, dark theme), selected with `dark`. A scale is a sequence of stops:
+Charts are drawn in the colours of the light theme, each of which has a counterpart in the dark one; `viz.themed` exchanges
+them in a finished chart, where it is shown or saved. A scale is a sequence of stops:
 
-    alt.Color("weight:Q", scale=alt.Scale(**vega_scale(sequential(dark), 0, 1)))
+    alt.Color("weight:Q", scale=alt.Scale(**vega_scale(SEQUENTIAL, 0, 1)))
 
 Colour distances are measured in OKLab (Ottosson 2020), which is perceptually uniform.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-Pair = tuple[str, str]
+DARK: dict[str, str] = {}
+"""The counterpart in the dark theme of each colour of the light theme."""
 
-BACKGROUND: Pair = ("#ffffff", "#10141c")
-SECONDARY_BACKGROUND: Pair = ("#f1f3f8", "#1b212d")
-TEXT: Pair = ("#131722", "#eef1f7")
-PRIMARY: Pair = ("#2557d6", "#426fe2")
+
+def paired(light: str, dark: str) -> str:
+    """Return a colour of the light theme, with its counterpart in the dark theme. Raises ValueError if it has another one."""
+    if DARK.setdefault(light, dark) != dark:
+        raise ValueError(
+            f"{light} is {DARK[light]} in the dark theme, not {dark}; change the light colour by one unit."
+        )
+    return light
+
+
+def pick(colour: str, dark: bool) -> str:
+    """Return a colour of the light theme, or its counterpart in the dark theme."""
+    return DARK.get(colour, colour) if dark else colour
+
+
+def both(colour: str) -> tuple[str, str]:
+    """Return a colour in the light and in the dark theme."""
+    return colour, pick(colour, True)
+
+
+def stops_of_both(stops: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the stops of a scale in the light and in the dark theme."""
+    return list(stops), [pick(stop, True) for stop in stops]
+
+
+BACKGROUND = paired("#ffffff", "#10141c")
+SECONDARY_BACKGROUND = paired("#f1f3f8", "#1b212d")
+TEXT = paired("#131722", "#eef1f7")
+PRIMARY = paired("#2557d6", "#426fe2")
 """As in .streamlit/config.toml; a test compares the two."""
 
 # Found by simulated annealing: each hue has a contrast of at least 3 : 1 with its background, and the smallest OKLab distance
 # among the first 4, 8 and 12 is maximised, for normal vision and under simulated protanopia, deuteranopia and tritanopia
 # (Machado et al. 2009). The order matters: earlier hues are further apart.
-HEAD_HUES: tuple[Pair, ...] = (
+HEAD_HUES = tuple(paired(*hues) for hues in (
     ("#425fe1", "#7e9dfe"), ("#c64a00", "#f29a78"), ("#0ca58e", "#1df1d0"), ("#790050", "#c35a93"),
     ("#01696d", "#0fc8ce"), ("#b38d23", "#f5c33a"), ("#302f96", "#6975dc"), ("#4a4400", "#948802"),
     ("#9970fc", "#c2b2fe"), ("#d765ce", "#ffc9f8"), ("#9144af", "#ad8eba"), ("#8a463e", "#e26a5f"),
-)  # fmt: skip
+))  # fmt: skip
 """One hue per head, on every screen; beyond twelve heads they repeat."""
 
-MODEL_HUES: tuple[Pair, ...] = (
-    ("#1a058a", "#4463fd"),
-    ("#e65b51", "#d2370a"),
-    ("#645099", "#afc4fb"),
-    ("#91394b", "#c6838d"),
+MODEL_HUES = tuple(
+    map(paired, ("#1a058a", "#e65b51", "#645099", "#91394b"), ("#4463fd", "#d2370a", "#afc4fb", "#c6838d"))
 )
 """One hue per model of a comparison, found in the same way: distinct from each other and from heads 1 to 4."""
 
-SEQUENTIAL: tuple[tuple[str, ...], tuple[str, ...]] = (
+SEQUENTIAL = tuple(map(paired,
     ("#f6fbfc", "#cbefef", "#9de3e0", "#7ad0d7", "#58bccf", "#34a8c9", "#1692c2", "#0a7bba", "#1763b1", "#244ba2",
      "#283788", "#26246d", "#201253"),
     ("#161923", "#1f2545", "#2b306a", "#33418a", "#2c5aa1", "#1b73b5", "#008ec0", "#00a8c4", "#00c0c4", "#53d4ba",
-     "#91e3ae", "#c8efaa", "#fafab3"),
-)  # fmt: skip
+     "#91e3ae", "#c8efaa", "#fafab3")))  # fmt: skip
 """For probabilities: from the background (0) to the strongest contrast (1), in steps of equal distance."""
 
-DIVERGING: tuple[tuple[str, ...], tuple[str, ...]] = (
+DIVERGING = tuple(map(paired,
     ("#832e00", "#a84700", "#cd610c", "#de894a", "#ecaf7c", "#f0d4b4", "#f5f5f6", "#bcdbf6", "#84c0ed", "#57a0de",
      "#2f7fcb", "#1c5ea8", "#0a3f86"),
     ("#ffd592", "#f9a757", "#db7f36", "#b15e25", "#84441b", "#52331e", "#222325", "#273c5a", "#295893", "#307bbc",
-     "#3da2e0", "#6fc7f0", "#aaeafe"),
-)  # fmt: skip
+     "#3da2e0", "#6fc7f0", "#aaeafe")))  # fmt: skip
 """For signed data centred on zero: orange is negative, blue is positive, and zero is close to the background."""
 
-MASKED: Pair = ("#d9dce3", "#3a404c")
+MASKED = paired("#d9dce3", "#3a404c")
 """A masked cell: grey, hatched where the chart supports it, never a colour of a scale."""
 
 BROKEN = "#d6006e"
 """A cell that is not a number: a warning colour, in both themes."""
 
-PART_HUES: dict[str, Pair] = {
-    "tokens": ("#5a6376", "#a5afc2"),
-    "embedding": ("#00756f", "#4fd0c0"),
-    "positions": ("#a15c00", "#f0b454"),
-    "attention": ("#2557d6", "#86a8ff"),
-    "feed_forward": ("#8b3fa8", "#d79bf0"),
-    "norm": ("#5a6376", "#a5afc2"),
-    "sum": ("#5a6376", "#a5afc2"),
-    "output": ("#b02a5b", "#ff8fb4"),
+PART_HUES = {
+    "tokens": paired("#5a6376", "#a5afc2"),
+    "embedding": paired("#00756f", "#4fd0c0"),
+    "positions": paired("#a15c00", "#f0b454"),
+    "attention": paired("#2657d6", "#86a8ff"),
+    "feed_forward": paired("#8b3fa8", "#d79bf0"),
+    "norm": paired("#5a6376", "#a5afc2"),
+    "sum": paired("#5a6376", "#a5afc2"),
+    "output": paired("#b02a5b", "#ff8fb4"),
 }
 """One hue per kind of part, in the diagram and wherever parts are compared."""
 
@@ -83,52 +106,37 @@ class Verdict:
     `vega` is the shape of a point in Vega.
     """
 
-    colour: Pair
+    colour: str
     mark: str
     word: str
     vega: str
 
 
-RIGHT = Verdict(("#00708f", "#4cc9e6"), "✓", "right", "circle")
-WRONG = Verdict(("#c2410c", "#ff9a5c"), "✗", "wrong", "cross")
+RIGHT = Verdict(paired("#00708f", "#4cc9e6"), "✓", "right", "circle")
+WRONG = Verdict(paired("#c2410c", "#ff9a5c"), "✗", "wrong", "cross")
 
 
-def pick(pair: Pair, dark: bool) -> str:
-    """Return the colour of a pair for a theme."""
-    return pair[1] if dark else pair[0]
-
-
-def head_hue(head: int, dark: bool) -> str:
+def head_hue(head: int) -> str:
     """Return the hue of a head, counted from 0."""
-    return pick(HEAD_HUES[head % len(HEAD_HUES)], dark)
+    return HEAD_HUES[head % len(HEAD_HUES)]
 
 
-def head_hues(n_heads: int, dark: bool) -> list[str]:
+def head_hues(n_heads: int) -> list[str]:
     """Return the hues of the first `n_heads` heads, as the range of a categorical scale."""
-    return [head_hue(head, dark) for head in range(n_heads)]
+    return [head_hue(head) for head in range(n_heads)]
 
 
-def part_hue(kind: str, head: int, dark: bool) -> str:
+def part_hue(kind: str, head: int) -> str:
     """Return the hue of a head, counted from 0, or of a kind of part if `head` is negative."""
-    return head_hue(head, dark) if head >= 0 else pick(PART_HUES[kind], dark)
+    return head_hue(head) if head >= 0 else PART_HUES[kind]
 
 
-def model_hues(n: int, dark: bool) -> list[str]:
+def model_hues(n: int) -> list[str]:
     """Return the hues of the first `n` models; beyond four they repeat."""
-    return [pick(MODEL_HUES[index % len(MODEL_HUES)], dark) for index in range(n)]
+    return [MODEL_HUES[index % len(MODEL_HUES)] for index in range(n)]
 
 
-def sequential(dark: bool) -> list[str]:
-    """Return the stops for probabilities, from 0 to 1."""
-    return list(SEQUENTIAL[dark])
-
-
-def diverging(dark: bool) -> list[str]:
-    """Return the stops for signed data, from the most negative to the most positive."""
-    return list(DIVERGING[dark])
-
-
-def vega_scale(stops: list[str], low: float, high: float) -> dict[str, Any]:
+def vega_scale(stops: Sequence[str], low: float, high: float) -> dict[str, Any]:
     """Return the keywords of an `alt.Scale` with these stops over the fixed domain from `low` to `high`.
 
     Values outside are clamped. Raises ValueError unless `low` < `high`.
@@ -136,7 +144,7 @@ def vega_scale(stops: list[str], low: float, high: float) -> dict[str, Any]:
     if not low < high:
         raise ValueError(f"A colour scale runs from a lower to a higher value, got {low} and {high}; try 0 and 1.")
     domain = [low + (high - low) * index / (len(stops) - 1) for index in range(len(stops))]
-    return {"type": "linear", "domain": domain, "range": stops, "clamp": True, "interpolate": "rgb"}
+    return {"type": "linear", "domain": domain, "range": list(stops), "clamp": True, "interpolate": "rgb"}
 
 
 def signed_limit(values: Float[np.ndarray, "*shape"]) -> float:
@@ -145,18 +153,23 @@ def signed_limit(values: Float[np.ndarray, "*shape"]) -> float:
     return float(np.max(magnitudes, where=np.isfinite(magnitudes), initial=0.0)) or 1.0
 
 
-def ink(colour: str) -> str:
-    """Return black or white, whichever has more contrast on a colour."""
-    return max((TEXT[0], "#ffffff"), key=lambda text: contrast(text, colour))
-
-
 def contrast(one: str, other: str) -> float:
     """Return the contrast ratio of two colours, from 1 to 21 (WCAG 2.2)."""
     lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 
 
-def resample(stops: list[str], n: int) -> list[str]:
+def blend(one: str, other: str, share: float) -> str:
+    """Mix two colours in sRGB, as CSS does, in both themes; `share` is the share of the second."""
+
+    def mixed(*ends: str) -> str:
+        pairs = ((int(ends[0][i : i + 2], 16), int(ends[1][i : i + 2], 16)) for i in (1, 3, 5))
+        return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
+
+    return paired(mixed(one, other), mixed(pick(one, True), pick(other, True)))
+
+
+def resample(stops: Sequence[str], n: int) -> list[str]:
     """Return `n` colours at equal distances along the stops, interpolated in OKLab."""
     labs = np.stack([oklab(stop) for stop in stops])  # [stop, Lab]
     at = np.linspace(0, len(stops) - 1, n)  # [n]

@@ -29,7 +29,7 @@ from xformer.tasks.task import Example
 from xformer.viz.attention_patterns import HEAD_GRID_MOST_CELLS, head_chart, heads_grid
 from xformer.viz.charts import Chart, layered, pool_maps, token_lanes
 from xformer.viz.packing import LEVELS, MASKED, NAN, SIDE, header_of, joined, plane, visible
-from xformer.viz.theme import HEAD_HUES, SEQUENTIAL, TEXT, pick
+from xformer.viz.theme import HEAD_HUES, SEQUENTIAL, TEXT, both, stops_of_both
 from xformer.viz.training_curves import Curves, curve_chart, with_marks
 
 MAGIC = b"XFLM"
@@ -186,7 +186,7 @@ def pack_timeline(
         "reads": [[name, [visible(text) for text in tokens]] for name, tokens in reads.items()],
         "offset": offset, "score": score, "steps": steps, "exact": list(exact), "marks": list(marks), "best": list(best),
         "live": live, "judged": judged, "order": target[0], "target": target[1],
-        "hues": HEAD_HUES, "sequential": SEQUENTIAL,
+        "hues": [both(hue) for hue in HEAD_HUES], "sequential": stops_of_both(SEQUENTIAL),
     }  # fmt: skip
     return joined(MAGIC, header, *blocks)
 
@@ -196,11 +196,7 @@ STANDS_OUT = 0.5
 
 
 def timeline_still(
-    snapshots: bytes | Mapping[int, Reading],
-    *,
-    step: int | None = None,
-    head: tuple[int, int] | None = None,
-    dark: bool = False,
+    snapshots: bytes | Mapping[int, Reading], *, step: int | None = None, head: tuple[int, int] | None = None
 ) -> alt.VConcatChart:
     """Draw one step of a training run: input and predictions, one enlarged head and all heads, and the learning curves.
 
@@ -210,7 +206,6 @@ def timeline_still(
         snapshots: The readings of one input by training step, or a timeline packed for the player.
         step: The training step, of which the last frame at or before it is drawn; the last one by default.
         head: The (layer, head) to enlarge, from 0; the one with the best score by default.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -233,7 +228,7 @@ def timeline_still(
     weights = _weights(packed, header, at)
     cells = max(4, isqrt(HEAD_GRID_MOST_CELLS // sum(n_heads)))
     small = heads_grid([one["title"] for one in layers], [pool_maps(one, cells) for one in weights],
-                       framed=(layer, chosen), dark=dark)  # fmt: skip
+                       framed=(layer, chosen))  # fmt: skip
     best = [_best_head(frame["scores"]) for frame in frames]
     score, *best_head = best[at]
     notes = [_name(header, layer, chosen)]
@@ -243,26 +238,26 @@ def timeline_still(
         notes.append("★ best of all heads" if own == [score] else f"★ {_name(header, *best_head)}, {score:.2f}")
     enlarged = layers[layer]
     long = LARGE / max(enlarged["rows"], enlarged["cols"])
-    large = head_chart(_cells(enlarged, weights[layer][chosen]), title=" · ".join(notes), legend=False, dark=dark)
+    large = head_chart(_cells(enlarged, weights[layer][chosen]), title=" · ".join(notes), legend=False)
     large = large.properties(width=long * enlarged["cols"], height=long * enlarged["rows"])
-    lanes = _strip(header, frames[at], f"step {steps[at]:,} of {header['steps']:,}", dark)
+    lanes = _strip(header, frames[at], f"step {steps[at]:,} of {header['steps']:,}")
     parts = [lanes, alt.hconcat(large, small).resolve_scale(color="independent")]
     if len(frames) + len(header["exact"]) > 1:
         scores = [(step, score) for step, (score, *_) in zip(steps, best, strict=True)]
-        parts.append(_learning(header, steps[at], scores, dark))
+        parts.append(_learning(header, steps[at], scores))
     return alt.vconcat(*parts).resolve_scale(color="independent")
 
 
-def _learning(header: dict[str, Any], step: int, best: Sequence[tuple[int, float]], dark: bool) -> Chart:
+def _learning(header: dict[str, Any], step: int, best: Sequence[tuple[int, float]]) -> Chart:
     """Draw the best head's score and exact match over the steps, with the marks and the shown step."""
     names = {"best": f"best {header['score']} score", "exact": "exact match"}
     rows = [{"step": at, "exact": share} for at, share in header["exact"]]
     rows += [{"step": at, "best": score} for at, score in best if score >= 0]
     data = with_marks(pd.DataFrame(rows, columns=["step", *names]), step, header["marks"])
     curves = Curves("", names, (HEAD_HUES[0], HEAD_HUES[1]), "share", share=True)
-    chart = curve_chart(data, curves, steps=max(1, header["steps"]), dark=dark, height=130)
+    chart = curve_chart(data, curves, steps=max(1, header["steps"]), height=130)
     marks = alt.Chart(pd.DataFrame(header["marks"], columns=["step", "note"])).encode(x="step:Q", y=alt.value(8))
-    words = marks.mark_text(align="left", dx=5, color=pick(TEXT, dark)).encode(text="note:N")
+    words = marks.mark_text(align="left", dx=5, color=TEXT).encode(text="note:N")
     return layered(chart, words, width=WIDTH)
 
 
@@ -297,7 +292,7 @@ def _cells(layer: dict[str, Any], weights: Float[np.ndarray, "row col"]) -> pd.D
     return pattern_cells(np.where(np.isinf(weights), np.nan, weights), ~np.isnan(weights), *names)
 
 
-def _strip(header: dict[str, Any], frame: dict[str, Any], title: str, dark: bool) -> Chart:
+def _strip(header: dict[str, Any], frame: dict[str, Any], title: str) -> Chart:
     """Draw the lanes of input tokens and the predictions of the model."""
     rows = [
         {"lane": name, "at": i, "token": token, "kind": "plain", "probability": np.nan}
@@ -311,7 +306,7 @@ def _strip(header: dict[str, Any], frame: dict[str, Any], title: str, dark: bool
     table = pd.DataFrame(rows)
     columns = max(table["at"]) + 1
     size = {"width": max(WIDTH, CELL * columns), "height": CELL * table["lane"].nunique()}
-    return layered(*token_lanes(table, columns=columns, title="position", dark=dark), title=title, **size)
+    return layered(*token_lanes(table, columns=columns, title="position"), title=title, **size)
 
 
 WIDTH, CELL, LARGE = 760, 36, 300

@@ -1,7 +1,7 @@
 """Draw the curves of a training run over its steps, with the shown step and annotated ones.
 
     frame = metrics_frame(rows)
-    curve_chart(frame, LOSS, steps=700, dark=False)
+    curve_chart(frame, LOSS, steps=700)
 
 Frames are wide, one row per step, so that a growing run only sends numbers and the chart specification stays the same.
 """
@@ -21,7 +21,7 @@ from jaxtyping import Float
 from xformer.doctor.faults.lab import PairedTraining
 from xformer.formatting import check_option
 from xformer.viz import theme
-from xformer.viz.charts import Chart, hues, layered, tips
+from xformer.viz.charts import Chart, category_colours, layered, tooltips
 
 TALL = 200
 """Height from which the horizontal axis has a title."""
@@ -39,7 +39,7 @@ class Curves:
 
     title: str
     names: Mapping[str, str]
-    hues: tuple[theme.Pair, ...]
+    hues: tuple[str, ...]
     axis: str
     format: str = ".4f"
     share: bool = False
@@ -112,9 +112,7 @@ def _round_up(value: float) -> float:
     return next((n * power for n in (1, 1.5, 2, 3, 4, 5, 7.5, 10) if n * power >= value), 10 * power)
 
 
-def curve_chart(
-    frame: pd.DataFrame, curves: Curves, *, steps: int, dark: bool, log: bool = False, height: int = 220
-) -> Chart:
+def curve_chart(frame: pd.DataFrame, curves: Curves, *, steps: int, log: bool = False, height: int = 220) -> Chart:
     """Draw curves over the steps from 0 to `steps`, from a frame with or without marks (`with_marks`).
 
     Hovering shows all values of the nearest step. On a logarithmic axis, values of 0 or less are left out.
@@ -129,8 +127,8 @@ def curve_chart(
     axis = alt.Axis(format=".0%" if curves.share else ".3~g", tickCount=5)
     y = alt.Y("value:Q", title=curves.axis, scale=axis_scale(domain, log), axis=axis)
     words = " : ".join(f"datum.curve == '{column}' ? {name!r}" for column, name in curves.names.items())
-    colours = [theme.pick(hue, dark) for hue in curves.hues]
     legend = alt.Legend(orient="top", labelLimit=200, symbolStrokeWidth=3, padding=0) if len(columns) == 2 else None
+    colour = category_colours("name:N", list(curves.names.values()), curves.hues, title=None, legend=legend)
     few = len(columns) <= 4
     base = alt.Chart(frame).encode(x)
     points, marked, shown = (base.transform_filter(f"datum.mark == '{mark}'") for mark in ("", "marked", "shown"))
@@ -139,12 +137,12 @@ def curve_chart(
         .transform_filter("isValid(datum.value)" + (" && datum.value > 0" if log else ""))
         .transform_calculate(name=f"{words} : ''")
         .mark_line(strokeWidth=2.5 if few else 1.5, opacity=1.0 if few else 0.75)
-        .encode(y, hues("name:N", list(curves.names.values()), colours, title=None, legend=legend), detail="curve:N")
+        .encode(y, colour, detail="curve:N")
     )
-    ink = theme.pick(theme.TEXT, dark)
-    now = shown.mark_rule(color=theme.pick(theme.PRIMARY, dark), strokeWidth=2.5)
+    ink = theme.TEXT
+    now = shown.mark_rule(color=theme.PRIMARY, strokeWidth=2.5)
     values = [(f"{name}:Q", title, curves.format) for name, title in curves.names.items()][:20]
-    hover = tips(("step:Q", "", ","), *values)
+    hover = tooltips(("step:Q", "", ","), *values)
     return layered(
         lines,
         hovered(points, ink, hover).properties(name="hovered"),  # otherwise the view is named after the data
@@ -176,7 +174,6 @@ def metric_curves(
     marks: Mapping[int, str] | None = None,
     log: bool = False,
     height: int = 220,
-    dark: bool = False,
 ) -> Chart:
     """Draw one of `CURVES` from a `metrics_frame`, with the shown step and annotated steps.
 
@@ -188,7 +185,6 @@ def metric_curves(
         marks: Annotations by step.
         log: Whether the vertical axis is logarithmic.
         height: The height of the chart, in pixels.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -203,7 +199,7 @@ def metric_curves(
     bits = frame["held_out_loss"] / math.log(2)  # per character
     columns = frame.assign(bits=bits).loc[:, ["step", *CURVES[what].names]]
     data = with_marks(every_nth(columns), shown, (marks or {}).items())
-    return curve_chart(data, CURVES[what], steps=steps, dark=dark, log=log, height=height)
+    return curve_chart(data, CURVES[what], steps=steps, log=log, height=height)
 
 
 def head_frame(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[tuple[str, int], str]]:
@@ -274,11 +270,11 @@ def curves_chart(
     names = sorted(ends, key=lambda name: -ends[name])
     look = {"symbolStrokeWidth": 4, "symbolType": "stroke", "symbolOpacity": 1}
     legend = alt.Legend(orient="right", title=None, labelLimit=160, **look)
-    colour = hues("run:N", names, [colours[name] for name in names], sort=names, legend=legend)
+    colour = category_colours("run:N", names, [colours[name] for name in names], sort=names, legend=legend)
     base = alt.Chart(frame).encode(across, colour)
-    exact = tips("run:N", ("step:Q", "", ","), ("seconds:Q", "", ".2f"))
-    exact += tips(("value:Q", f"{title}, smoothed" if is_smooth else title, ".6g"))
-    exact += tips(("raw:Q", f"{title}, raw", ".6g")) if is_smooth else []
+    exact = tooltips("run:N", ("step:Q", "", ","), ("seconds:Q", "", ".2f"))
+    exact += tooltips(("value:Q", f"{title}, smoothed" if is_smooth else title, ".6g"))
+    exact += tooltips(("raw:Q", f"{title}, raw", ".6g")) if is_smooth else []
     layers: list[alt.Chart] = []
     if is_smooth:
         faint = alt.condition(front, alt.value(0.38), alt.value(0.06))
@@ -308,13 +304,12 @@ PAIRED_TRAINING_CURVES = {
 }
 
 
-def paired_training_curves(training: PairedTraining, *, what: str, dark: bool = False) -> Chart:
+def paired_training_curves(training: PairedTraining, *, what: str) -> Chart:
     """Draw the training of two models, one of them with a bug.
 
     Args:
         training: The two training runs, from `faults.lab.train_both`.
         what: "loss", "tokens" (the token accuracy on unseen inputs) or "gradient" (its norm).
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -329,4 +324,4 @@ def paired_training_curves(training: PairedTraining, *, what: str, dark: bool = 
     rows = pd.DataFrame(training.rows)
     frame = pd.DataFrame({side: rows.get(f"{what}_{side}", math.nan) for side in NAMES}).assign(step=rows["step"])
     curves = PAIRED_TRAINING_CURVES[what]
-    return curve_chart(frame, curves, steps=training.steps, dark=dark, log=what == "gradient", height=260)
+    return curve_chart(frame, curves, steps=training.steps, log=what == "gradient", height=260)

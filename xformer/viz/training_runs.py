@@ -18,7 +18,18 @@ from xformer.analysis.training_runs import curves_of_all, quantiles
 from xformer.analysis.training_runs import sweep_outcome as outcome_table
 from xformer.formatting import check_option
 from xformer.viz import theme
-from xformer.viz.charts import ROWS, Chart, heat, inks, layered, numbers, pixel_axes, pool_maps, small_maps, tips
+from xformer.viz.charts import (
+    ROWS,
+    Chart,
+    cell_colours,
+    heat_colour,
+    layered,
+    numbers,
+    pixel_axes,
+    pool_maps,
+    small_maps,
+    tooltips,
+)
 from xformer.viz.packing import LEVELS, NAN
 from xformer.viz.residual import row_height
 from xformer.viz.training_curves import SCORES, axis_scale, domain_of, every_nth, hovered
@@ -44,7 +55,6 @@ def training_fan(
     steps: int | None = None,
     log: bool = False,
     height: int = 260,
-    dark: bool = False,
 ) -> Chart:
     """Draw `analysis.training_fan`: the median of all members as a thick line, and each member as a thin one.
 
@@ -56,7 +66,6 @@ def training_fan(
         steps: The end of the step axis.
         log: Whether the vertical axis is logarithmic.
         height: The height of the chart, in pixels.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -80,12 +89,12 @@ def training_fan(
     x = alt.X("step:Q", title="step", scale=alt.Scale(domain=[0, last], nice=False), axis=alt.Axis(format=",d"))
     look = {"title": title, "scale": scale, "axis": alt.Axis(format=".0%" if share else ".3~g", tickCount=5)}
     low, lower, value, median = (alt.Y(f"{name}:Q", **look) for name in ("low", "lower", "value", "median"))
-    hue, ink, shown = theme.head_hue(0, dark), theme.pick(theme.TEXT, dark), ".2%" if share else ".4g"
+    hue, ink, shown = theme.head_hue(0), theme.TEXT, ".2%" if share else ".4g"
     names = {"high": "90%", "upper": "75%", "median": "median", "lower": "25%", "low": "10%"}
     quantile_tips = ((f"{name}:Q", quantile, shown) for name, quantile in names.items())
-    hover = tips(("step:Q", "", ","), ("members:Q", "members"), *quantile_tips)
+    hover = tooltips(("step:Q", "", ","), ("members:Q", "members"), *quantile_tips)
     base = alt.Chart(fan).encode(x)
-    member_tips = tips("member:N", ("step:Q", "", ","), ("value:Q", title, shown))
+    member_tips = tooltips("member:N", ("step:Q", "", ","), ("value:Q", title, shown))
     members = alt.Chart(each).mark_line(strokeWidth=1, opacity=0.45, color=ink)
     return layered(
         base.mark_area(opacity=0.13, color=hue).encode(low, alt.Y2("high:Q")),
@@ -106,7 +115,6 @@ def sweep_outcome(
     x_title: str | None = None,
     y_title: str | None = None,
     chosen: int | None = None,
-    dark: bool = False,
 ) -> Chart:
     """Draw `analysis.sweep_outcome` as a map with one cell per pair of settings.
 
@@ -121,7 +129,6 @@ def sweep_outcome(
         x_title: The title of the x axis.
         y_title: The title of the y axis.
         chosen: The member whose cell is framed, from 0.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -136,15 +143,15 @@ def sweep_outcome(
     table = outcome_table(outcomes, x=x, y=y)
     values = table[measure].to_numpy(dtype=float)
     known = np.isfinite(values)
-    stops, is_share = theme.sequential(dark), measure == "share_solved"
+    stops, is_share = theme.SEQUENTIAL, measure == "share_solved"
     high = 1.0 if is_share else float(max([1.0, *values[known]]))
-    grey = theme.pick(theme.MASKED, dark)
+    grey = theme.MASKED
     data = table.assign(
         column=table[x].map(setting_words),
         row=table[y].map(setting_words) if y else "",
         known=known,
         words=[_words(cell, measure) for cell in table.to_dict("records")],
-        ink=np.where(known, inks(stops, values, 0, high), theme.ink(grey)),
+        cell_colour=np.where(known, cell_colours(stops, values, 0, high), grey),
     )
     columns, rows = (list(dict.fromkeys(data[name])) for name in ("column", "row"))
     click = alt.selection_point(name="cell", fields=[x, y] if y else [x], on="click", clear=False)
@@ -152,23 +159,25 @@ def sweep_outcome(
     is_written = len(columns) <= MAX_WRITTEN
     legend = None if is_written else alt.Legend(title="solved" if is_share else "steps", **look)
     hidden = {"test": "!datum.known", "value": grey}
-    colour = heat(f"{measure}:Q", stops, 0.0, high, legend=legend, condition=hidden)
+    colour = heat_colour(f"{measure}:Q", stops, 0.0, high, legend=legend, condition=hidden)
     above = alt.Axis(labelAngle=0 if len(columns) <= 8 else -50, orient="top")
     beside = alt.Axis(labelOverlap=False, labelLimit=160, titlePadding=14) if y else None
     base = alt.Chart(data).encode(
         alt.X("column:N", sort=columns, title=x_title or x, axis=above),
         alt.Y("row:N", sort=rows, title=(y_title or y) if y else None, axis=beside),
     )
-    hover = tips(("column:N", x_title or x), *([("row:N", y_title or y)] if y else []))
-    hover += tips("solved:Q", ("decided:Q", "finished"), "members:Q", ("steps_to_solve:Q", "steps to solve", ",.0f"))
-    edge = theme.pick(theme.BACKGROUND, dark)
+    hover = tooltips(("column:N", x_title or x), *([("row:N", y_title or y)] if y else []))
+    hover += tooltips(
+        "solved:Q", ("decided:Q", "finished"), "members:Q", ("steps_to_solve:Q", "steps to solve", ",.0f")
+    )
+    edge = theme.BACKGROUND
     cells = base.mark_rect(stroke=edge, strokeWidth=1, cursor="pointer", invalid=None)
     layers: list[Any] = [cells.encode(colour, tooltip=hover).add_params(click)]
     layers += numbers(base, "words:N", shown=is_written, size=12)
     if chosen is not None:
         column, row = setting_words(outcomes[x].iloc[chosen]), setting_words(outcomes[y].iloc[chosen]) if y else ""
         there = base.transform_filter((alt.datum.column == column) & (alt.datum.row == row))
-        layers.append(there.mark_rect(fillOpacity=0, stroke=theme.pick(theme.TEXT, dark), strokeWidth=3))
+        layers.append(there.mark_rect(fillOpacity=0, stroke=theme.TEXT, strokeWidth=3))
     return layered(*layers, height=max(44, row_height(len(rows))) * len(rows), autosize=ROWS)
 
 
@@ -200,7 +209,8 @@ def thumbnail(codes: UInt8[np.ndarray, "row col"], loss: Sequence[tuple[float, f
     tall, wide = THUMBNAIL / rows, THUMBNAIL / cols
     beyond = codes.astype(int) - LEVELS + SHADES - 1
     shades = np.where(codes <= LEVELS, np.rint(codes * ((SHADES - 1) / LEVELS)), beyond)
-    colours = [*theme.resample(theme.sequential(dark), SHADES), theme.BROKEN, theme.pick(theme.MASKED, dark)]
+    shades_of = theme.resample(theme.stops_of_both(theme.SEQUENTIAL)[dark], SHADES)
+    colours = [*shades_of, theme.BROKEN, theme.pick(theme.MASKED, dark)]
     paths: dict[str, str] = {}
     for (row, col), shade in np.ndenumerate(shades.astype(int)):
         ink = colours[shade]
@@ -234,7 +244,6 @@ def map_grid(
     solved: Sequence[bool] | None = None,
     *,
     chosen: int | None = None,
-    dark: bool = False,
 ) -> Chart:
     """Draw the pattern of each member of a sweep as a map under its name; rows are queries.
 
@@ -245,7 +254,6 @@ def map_grid(
         names: The name of each map.
         solved: Which members solved the task.
         chosen: The member with a thick frame, from 0.
-        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -271,15 +279,15 @@ def map_grid(
     width, height = columns * (side + GAP), -(-n_members // columns) * (side + GAP + TITLE)
     axes = pixel_axes(width, height)
     click = alt.selection_point(name="member", fields=["member"], on="click", clear=False)
-    right, ink = theme.pick(theme.RIGHT.colour, dark), theme.pick(theme.TEXT, dark)
+    right, ink = theme.RIGHT.colour, theme.TEXT
     stroke = alt.condition("datum.won", alt.value(right), alt.value(ink))
     thick = alt.condition(f"datum.member == {-1 if chosen is None else chosen}", alt.value(4), alt.value(1.5))
-    hover = tips(("name:N", "member"), ("won:N", "solved"))
+    hover = tooltips(("name:N", "member"), ("won:N", "solved"))
     base = alt.Chart(frames).encode(*axes)
     edges = base.mark_rect(fillOpacity=0, cursor="pointer").add_params(click)
     titles = base.mark_text(align="left", baseline="bottom", dy=-3, fontSize=12)
     layers: list[Any] = [
-        small_maps(frames.to_dict("records"), list(small), axes, dark=dark),
+        small_maps(frames.to_dict("records"), list(small), axes),
         edges.encode(alt.X2("x2:Q"), alt.Y2("y2:Q"), stroke=stroke, strokeWidth=thick, tooltip=hover),
         titles.encode(text="name:N", color=stroke),
     ]

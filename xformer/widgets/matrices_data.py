@@ -14,14 +14,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from xformer.analysis.principles import AFTER, BEFORE, MAX_WORDS, AttentionCell, Mixed, matrix, numbered
-from xformer.viz.theme import DIVERGING, HEAD_HUES, MASKED, SEQUENTIAL, signed_limit
+from xformer.viz.theme import DIVERGING, HEAD_HUES, MASKED, SEQUENTIAL, both, signed_limit, stops_of_both
 
 COLOURS = {
-    "sequential": SEQUENTIAL,
-    "diverging": DIVERGING,
-    "masked": MASKED,
-    "left": HEAD_HUES[1],
-    "right": HEAD_HUES[0],
+    "sequential": stops_of_both(SEQUENTIAL),
+    "diverging": stops_of_both(DIVERGING),
+    "masked": both(MASKED),
+    "left": both(HEAD_HUES[1]),
+    "right": both(HEAD_HUES[0]),
 }
 
 MAX_KEYS = 12

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-from xformer.viz.theme import BACKGROUND, PRIMARY, SECONDARY_BACKGROUND, TEXT
+from xformer.viz.theme import BACKGROUND, PRIMARY, SECONDARY_BACKGROUND, TEXT, both
 
 FONT = (
     "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Noto Sans', 'Liberation Sans', Arial, sans-serif"
@@ -37,11 +37,11 @@ def style(widget: str) -> str:
 def themes() -> tuple[str, str]:
     """Return the colours and fonts of the light and the dark theme, as the CSS variables that Streamlit sets for a widget."""
     pairs = {
-        "background-color": BACKGROUND,
-        "secondary-background-color": SECONDARY_BACKGROUND,
-        "text-color": TEXT,
-        "primary-color": PRIMARY,
-        "link-color": PRIMARY,
+        "background-color": both(BACKGROUND),
+        "secondary-background-color": both(SECONDARY_BACKGROUND),
+        "text-color": both(TEXT),
+        "primary-color": both(PRIMARY),
+        "link-color": both(PRIMARY),
         "font": (FONT, FONT),
         "code-font": (CODE_FONT, CODE_FONT),
         "base-font-size": ("16px", "16px"),
