@@ -182,6 +182,11 @@ def test_an_image_processor_may_make_few_numbers_of_a_picture(tmp_path: Path, mo
         try_out(vit(tmp_path / "vit", **FULL_SIZE))
 
 
+def test_an_image_processor_for_another_size_is_refused_when_the_model_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"vit cannot be opened: .*\(224\*224\) doesn't match model \(12\*12\)"):
+        open_model(vit(tmp_path / "vit"))
+
+
 def test_folders_with_processors_and_tokenizers_open(tmp_path: Path) -> None:
     from transformers import CLIPImageProcessorPil, ViTImageProcessorPil, WhisperFeatureExtractor
 

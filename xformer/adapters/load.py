@@ -74,6 +74,8 @@ def open_model(path: str | Path, *, step: Step | None = None) -> HuggingFaceMode
             notes = _notes(model, report)
             progress(2, 3, "comparing with the original model")
             opened = HuggingFaceModel.open(model, tokenizer, name, image_processor=processor)
+            if processor is not None:  # it may make images of a size that the model does not take
+                opened.opened.plain(opened.inputs_of(opened.to_example(opened.input.default)))
     except (XformerError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # the files are untrusted, and a panic in Rust is not an Exception
