@@ -56,12 +56,6 @@ def test_labels_count_layers_and_heads_from_1() -> None:
         assert parse(text, shape)[0].label == label
 
 
-@pytest.mark.parametrize("old", ["silence:encoder.1.attn.2", "mute:encoder.1.ffn", "neuron:encoder.0.ffn.7"])
-def test_prefixes_of_older_links_still_ablate(old: str) -> None:
-    new, shape = f"ablate:{old.split(':')[1]}", shape_of(model_of())
-    assert parse(old, shape) == parse(f"{old},{new}", shape) == parse(new, shape)
-
-
 def test_an_opened_edge_lets_a_causal_model_attend_to_a_later_key() -> None:
     model, tokens = model_of("decoder"), torch.arange(1, 8)[None]
     trace = xformer.record(model, tokens, edits=all_edits(parse("open:decoder.0.attn.1.2-5", shape_of(model))))

@@ -9,9 +9,8 @@
     positions:off                   the position information is removed
     token:3.7                       the input's symbol at position 3 becomes 7
 
-Several interventions are joined by commas. Older links contain `silence:` for a head, `mute:` for a feed-forward layer and
-`neuron:` for a neuron, which are still read. Layers, heads, positions and neurons count from 0 in these texts, as in a trace.
-In labels, layers and heads count from 1; see `xformer.layer_path`.
+Several interventions are joined by commas. Layers, heads, positions and neurons count from 0 in these texts, as in a trace. In
+labels, layers and heads count from 1; see `xformer.layer_path`.
 """
 
 from __future__ import annotations
@@ -38,8 +37,6 @@ _FORMS = {
     "positions": r"off",
     "token": r"(?P<position>\d{1,5})\.(?P<symbol>\d{1,6})",
 }
-_OLD = re.compile(r"^(silence|mute|neuron):")
-"""Prefixes in older links that mean `ablate:`."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class Intervention:
 
 def parse(text: str, shape: ModelShape) -> tuple[Intervention, ...]:
     """Parse the interventions of a link, in order and without duplicates. Raises `EditError` with one plain sentence."""
-    words = [word for word in dict.fromkeys(_OLD.sub("ablate:", word) for word in text.split(",")) if word]
+    words = [word for word in dict.fromkeys(text.split(",")) if word]
     if len(words) > MOST:
         raise EditError(f"A run can have at most {MOST} interventions, got {len(words)}.")
     return tuple(_one(word, shape) for word in words)

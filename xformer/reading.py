@@ -414,7 +414,7 @@ def read(
         tokenizer: The tokenizer of a loaded Hugging Face model, for inputs that are texts.
         tokens: Labels for the positions of the first input, in place of the model's own.
         edits: Interventions, see `xformer.edits`.
-        changes: More interventions in the form used in links ("mute:encoder.0.ffn,token:3.7"), see `xformer.interventions`.
+        changes: More interventions in the form used in links ("ablate:encoder.0.ffn,token:3.7"), see `xformer.interventions`.
         keep: Globs of the activations to record.
 
     Returns:

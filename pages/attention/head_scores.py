@@ -121,8 +121,6 @@ def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
 MEASURES = {"no": "not shown", "loss": "on the loss", "lead": "on one answer’s margin"}
 AT_ONCE = 1.2
 """Seconds of measuring before the page shows a progress bar."""
-OLD_SCORES = {"the task’s": TASK, "anti-diagonal": "anti_diagonal"}
-"""The names of scores in older links, with their current names."""
 BUDGET = 0.6
 """Seconds spent measuring in one run of the page."""
 
@@ -180,7 +178,7 @@ def effects_part(
     names = (TASK, "induction", *SCORES[:-1])
     kinds = {name: score_title(name) for name in names if bool(scores[name].notna().any())}
     first = next(iter(kinds))
-    kind = choose("score", kinds, first, "Plotted against the score", widget=st.selectbox, width=200, old=OLD_SCORES)
+    kind = choose("score", kinds, first, "Plotted against the score", widget=st.selectbox, width=200)
     best = scores.loc[scores[kind].astype(float).idxmax()]
     found.measure_heads(([site.path for site in run.attention].index(str(best["layer"])), int(best["head"])))
     goal = minimal_pairs.title(run, found.measure)

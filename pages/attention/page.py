@@ -36,6 +36,7 @@ from pages.controls.columns import headline
 from pages.controls.live_download import live_menu
 from pages.controls.widgets import choose, warn_unknown
 from pages.state.link import take_parameter
+from pages.state.old_links import current_value
 from pages.state.session import open_sidebar
 from pages.state.view import View, prediction_panel
 from xformer import viz
@@ -50,15 +51,6 @@ PANELS = {
     "rollout": "rollout",
 }
 ATOM_MAPPING = {"atom_mapping": "atom mapping"}
-OLD_PANELS = {
-    "scores of all heads": "scores",
-    "step by step": "steps",
-    "why here?": "score_attribution",
-    "change the run": "change",
-    "atom mapping": "atom_mapping",
-}
-"""Panel names in older links, with their current names."""
-OLD_SCALES = {"rest": "without_first_token"}
 
 
 def _attention(view: View) -> None:
@@ -99,7 +91,7 @@ def _attention(view: View) -> None:
         panel(over_image_panel, view, chosen)
 
     panels = embed.panels(PANELS | (ATOM_MAPPING if is_reaction(run) else {}))
-    chosen_panel = choose("panel", panels, next(iter(panels)), "Panel", old=OLD_PANELS, label_visibility="collapsed")
+    chosen_panel = choose("panel", panels, next(iter(panels)), "Panel", label_visibility="collapsed")
     in_link: dict[str, str] = {}
     draw: dict[str, Callable[[], None]] = {  # only the chosen panel is computed
         "scores": lambda: scores_panel(view, run, chosen),
@@ -140,7 +132,7 @@ def _look_texts(look: Look) -> dict[str, str]:
 def _look_of(wanted: dict[str, str | None]) -> Look:
     """Parse the look in a link, with warnings about unknown values."""
     scale, shown, arcs = (wanted[name] or "" for name in ("scale", "view", "arcs"))
-    scale = OLD_SCALES.get(scale, scale)
+    scale = current_value("scale", scale, SCALES)
     if scale not in ("", *SCALES):
         warn_unknown("scale")
     if shown not in ("", *SHOWN):

@@ -423,7 +423,7 @@ def _ask_strength(adapter: ModelAdapter) -> tuple[int, float]:
     n = adapter.shape.n_layers
     layers = range(1, n + 1)
     seed("layer", layers, max(1, round(DEFAULT_DEPTH * n)), key="steering_layer")
-    seed("scale", SCALES, 1.0, key="steering_scale", old={f"{scale:g}": str(scale) for scale in SCALES})
+    seed("scale", SCALES, 1.0, key="steering_scale")
     layer = st.select_slider("After layer", layers, key="steering_layer", width=320) if n > 1 else 1
     scale = st.select_slider("Scale", SCALES, format_func="{:g}".format, key="steering_scale", width=320)
     return layer, scale

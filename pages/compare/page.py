@@ -74,7 +74,7 @@ def page() -> None:
         link_of_screen.share(in_link(selection))
         return
     with st.sidebar:
-        what = choose("compare", MODES, "models", "Compare", key="compare_what", old={"players": "models"})
+        what = choose("compare", MODES, "models", "Compare", key="compare_what")
     if what == "models" and "a" not in st.query_params and compares_texts(selection.model):
         what = "texts"
     if what == "models":

@@ -15,6 +15,7 @@ import streamlit as st
 
 from pages.controls.text import escape_markdown
 from pages.state.link import keep_widget_value, set_parameter, take_parameter
+from pages.state.old_links import current_value
 from xformer.errors import InputError, XformerError
 
 MAX_SHOWN = 24
@@ -25,15 +26,7 @@ SHARE = st.column_config.ProgressColumn(min_value=0.0, max_value=1.0, format="pe
 """The column of a table for shares and probabilities."""
 
 
-def seed(
-    name: str,
-    options: Sequence[Any],
-    default: Any,
-    *,
-    key: str | None = None,
-    called: str | None = None,
-    old: Mapping[str, str] | None = None,
-) -> None:
+def seed(name: str, options: Sequence[Any], default: Any, *, key: str | None = None, called: str | None = None) -> None:
     """Set the widget `key` to one of `options`: the value in the link, else its current value, else the default.
 
     Args:
@@ -42,13 +35,11 @@ def seed(
         default: The initial value.
         key: The widget's key; by default `name`.
         called: The name of the parameter in a warning; by default `name`.
-        old: Maps values of older links to current ones.
     """
     key = key or name
     words = {str(option): option for option in options}
     wanted = take_parameter(name)
-    wanted = (old or {}).get(wanted or "", wanted)
-    if wanted in words:
+    if wanted is not None and (wanted := current_value(name, wanted, words)) in words:
         st.session_state[key] = words[wanted]
         return
     if wanted is not None:
@@ -67,7 +58,6 @@ def choose(
     key: str | None = None,
     widget: Callable[..., Any] = st.segmented_control,
     called: str | None = None,
-    old: Mapping[str, str] | None = None,
     **look: Any,
 ) -> T:
     """Draw a widget for one of several options; the choice is kept for the session and written to the link.
@@ -80,13 +70,12 @@ def choose(
         key: The widget's key; by default `name`.
         widget: `st.segmented_control`, `st.selectbox` or `st.select_slider`.
         called: The name of the parameter in a warning about a link; by default `name`.
-        old: Maps values of older links to current ones.
         **look: Further arguments of the widget.
 
     Returns:
         The chosen option.
     """
-    seed(name, list(options), default, key=key, called=called, old=old)
+    seed(name, list(options), default, key=key, called=called)
     look |= {"required": True} if widget is st.segmented_control else {}
     texts = options.__getitem__
     chosen = widget(label, list(options), format_func=texts, key=key or name, persist_state="session", **look)

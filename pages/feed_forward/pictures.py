@@ -60,7 +60,7 @@ def ask_choice(view: View) -> tuple[str, Choice]:
         for site in run.feed_forward
     }
     hidden: dict[str, Any] = {"label_visibility": "collapsed"}
-    picture = choose("picture", PICTURES, "ranked", "Picture", key=_PICTURE, old={"token": "ranked"}, **hidden)
+    picture = choose("picture", PICTURES, "ranked", "Picture", key=_PICTURE, **hidden)
     look: dict[str, Any] = {"widget": st.selectbox, "width": 130, **hidden}
     name = choose("layer", titles, list(titles)[-1], "Layer", key="ff_layer", **look)
     layer, title = list(titles).index(name), titles[name]

@@ -388,7 +388,7 @@ def position_panel(sentence: Sentence) -> list[str]:
     place = st.container()
     with toolbar():
         look: dict[str, Any] = {"key": "principle_order", "label_visibility": "collapsed"}
-        how = choose("order", ORDERS, "reversed", "Order", old={"swapped": "shuffled"}, **look)
+        how = choose("order", ORDERS, "reversed", "Order", **look)
         options = {0: "no positions", 1: "positions added"}
         adds = bool(choose("add", options, 0, "Positions", key="principle_add", label_visibility="collapsed"))
     order = order_of(how, len(sentence.words), sentence.seed)
@@ -460,10 +460,8 @@ def model_panel() -> tuple[list[str], dict[str, str]]:
             for layer in range(config.n_layers)
             for head in range(config.n_heads)
         }
-        layer = take_parameter("layer") or "0"  # older links have layer and head separately, counted from 0
-        old = {str(head): f"{int(layer) + 1}.{head + 1}" for head in range(config.n_heads)} if layer.isdecimal() else {}
         look: dict[str, Any] = {"widget": st.selectbox, "width": 165, "label_visibility": "collapsed"}
-        at = choose("head", heads, "1.1", "Head", key="principle_head", old=old, **look)
+        at = choose("head", heads, "1.1", "Head", key="principle_head", **look)
         screens.link("attention", "Open on Attention", "grid_view", model=MODEL, input=_written(source), head=at)
     run = cached_runs.run(MODEL, source)
     layer, head = (int(number) - 1 for number in at.split("."))

@@ -37,9 +37,8 @@ def _positions(view: View) -> None:
         picture = embed.picture()
     with controls:
         if panels:
-            old = {} if "own" in panels else {"own": "offsets"}
             look: dict[str, Any] = {"label_visibility": "collapsed"}
-            show = choose("show", panels, next(iter(panels)), "Show", key="positions_show", old=old, **look)
+            show = choose("show", panels, next(iter(panels)), "Show", key="positions_show", **look)
             side = ask_side() if show in BY_SIDE and view.is_encoder_decoder else None
         if view.shape.can_drop_positions:
             _switch(OFF in view.on)

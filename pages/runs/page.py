@@ -177,7 +177,7 @@ def _ask_view() -> str:
 
 def _filter_runs(entries: Sequence[RunRecord]) -> list[RunRecord]:
     """Draw the filter if there are more than `FEW` runs or the link has a filter, and return the matching runs."""
-    wanted = " ".join(filter(None, map(take_parameter, ("find", "state", "tag"))))  # older links have state and tag
+    wanted = take_parameter("find") or ""
     if wanted or "runs_text" not in st.session_state:
         st.session_state["runs_text"] = wanted.replace(",", " ").strip()[:MAX_FIND]
     text = st.session_state["runs_text"]

@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 import streamlit as st
 
 from pages.controls.streamlit_compat import is_history_navigation
+from pages.state.old_links import current_parameters
 
 _KEY = "link"
 
@@ -51,7 +52,7 @@ def begin(screen: str) -> None:
     """Call before a screen runs: read the link on the first visit, on another screen, and after Back and Forward."""
     link, now = _link(), st.query_params.to_dict()
     if link.screen != screen or is_history_navigation():
-        link.pending, link.settled, link.screen, link.written = now, None, screen, now
+        link.pending, link.settled, link.screen, link.written = current_parameters(screen, now), None, screen, now
     link.is_running, link.is_waiting, link.chosen, link.shared = True, False, {}, None
 
 

@@ -238,18 +238,6 @@ CREATE TABLE commands (
 CREATE INDEX commands_of ON commands (run, number);
 """
 
-CHANGES = (
-    "ALTER TABLE runs ADD COLUMN private INTEGER NOT NULL DEFAULT 0",  # added in version 2
-    "ALTER TABLE runs ADD COLUMN sweep TEXT",  # added in version 3
-    # Also in version 3: write out the default of a new setting, because equal settings must have equal JSON.
-    "UPDATE runs SET task = json_set(task, '$.train_share', 0.75) WHERE json_valid(task) AND json_type(task) = 'object'",
-    "ALTER TABLE runs ADD COLUMN unreported_starts INTEGER NOT NULL DEFAULT 0",  # added in version 4
-    "ALTER TABLE runs ADD COLUMN node TEXT",  # added in version 5
-)
-
-UPDATES = {0: TABLES.split(";\n"), 1: CHANGES, 2: CHANGES[1:], 3: CHANGES[3:], 4: CHANGES[4:]}
-"""SQL statements that migrate a run store from each earlier version; version 0 is a new file."""
-
 
 class Database:
     """One SQLite file, created on first use. The methods raise `RunStoreError` if the file cannot be used."""
@@ -289,7 +277,7 @@ class Database:
             db.text_factory = lambda cell: cell.decode("utf-8", "replace")  # invalid UTF-8 in one cell must not raise
             db.execute("PRAGMA synchronous = NORMAL")
             found = db.execute("PRAGMA user_version").fetchone()[0]
-            if found < VERSION:
+            if found == 0:
                 found = self._create(db)
             if found != VERSION:
                 what = f"The run store ({self.file.name}) has version {found}, and this program reads version {VERSION}"
@@ -300,16 +288,16 @@ class Database:
         return db
 
     def _create(self, db: sqlite3.Connection) -> int:
-        """Create the tables or migrate an older version, unless another process has just done so. Returns the new version."""
+        """Create the tables of a new file, unless another process has just done so. Returns the version."""
         _write_ahead(db)
         db.execute("BEGIN IMMEDIATE")
         found = db.execute("PRAGMA user_version").fetchone()[0]
-        for statement in UPDATES.get(found, ()):
-            db.execute(statement)
-        if found < VERSION:
+        if found == 0:
+            for statement in TABLES.split(";\n"):
+                db.execute(statement)
             db.execute(f"PRAGMA user_version = {VERSION}")
         db.execute("COMMIT")
-        return VERSION
+        return found or VERSION
 
 
 def _write_ahead(db: sqlite3.Connection) -> None:
