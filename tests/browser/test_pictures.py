@@ -133,15 +133,17 @@ def test_every_picture_has_visible_marks_in_both_themes(app: str, browser: Brows
         tabs.first.wait_for()
         quiet(page)
         for tab in some or tabs.all_inner_texts():
+            dark = not dark
+            page.emulate_media(color_scheme="dark" if dark else "light")  # changes the page without a run
             button = tabs.filter(has_text=tab).first
             if button.get_attribute("aria-checked") != "true":
                 runs = page.evaluate("runs")
                 button.click()
                 with suppress(TimeoutError):  # a tab that measures something keeps running
                     page.wait_for_function("before => runs > before", arg=runs, timeout=3000)
-            look(f"{link}, {tab}, drawn in {'dark' if dark else 'light'}")
-            dark = not dark
-            page.emulate_media(color_scheme="dark" if dark else "light")  # changes the page without a run
-            look(f"{link}, {tab}, changed to {'dark' if dark else 'light'}")
+            look(f"{link}, {tab}, in {'dark' if dark else 'light'}")
+        dark = not dark
+        page.emulate_media(color_scheme="dark" if dark else "light")
+        look(f"{link}, the last tab, changed to {'dark' if dark else 'light'}")
     context.close()
     assert blank == []
