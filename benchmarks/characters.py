@@ -40,7 +40,7 @@ class Bare(nn.Module):
         return F.layer_norm(x, self.weight.shape, self.weight, None, 1e-5)
 
 
-class Layer(nn.Module):
+class PlainLayer(nn.Module):
     """Pre-norm attention and feed-forward."""
 
     def __init__(self, c: ModelConfig) -> None:
@@ -70,7 +70,7 @@ class UsualGpt(nn.Module):
     def __init__(self, c: ModelConfig) -> None:
         super().__init__()
         self.token, self.position = nn.Embedding(c.vocab_size, c.d_model), nn.Embedding(c.max_len, c.d_model)
-        self.layers = nn.ModuleList(Layer(c) for _ in range(c.n_layers))
+        self.layers = nn.ModuleList(PlainLayer(c) for _ in range(c.n_layers))
         self.last = Bare(c.d_model)
         self.head = nn.Linear(c.d_model, c.vocab_size, bias=False)
         for parameter in self.parameters():

@@ -64,7 +64,7 @@ CLASSES = {
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FamilyOutcome:
     """The result for one model type."""
 
     family: str
@@ -149,7 +149,7 @@ def inputs_of(model: Any) -> dict[str, Any]:
     return inputs
 
 
-def outcome_of(family: str) -> Outcome:
+def outcome_of(family: str) -> FamilyOutcome:
     """Return the outcome with two layers, or with `MANY_LAYERS` if attention is only in some of the layers."""
     from transformers import CONFIG_MAPPING
 
@@ -163,7 +163,7 @@ def outcome_of(family: str) -> Outcome:
 
 
 def doctor_of(config: Any) -> str:
-    """Examine the model of a configuration with the model doctor; see `Outcome.doctor`."""
+    """Examine the model of a configuration with the model doctor; see `FamilyOutcome.doctor`."""
     import xformer
     from xformer.errors import InputError
 
@@ -179,7 +179,7 @@ def doctor_of(config: Any) -> str:
 
 
 def classes_of(config: Any) -> dict[str, str]:
-    """Try to open each class of a family; see `Outcome.classes`."""
+    """Try to open each class of a family; see `FamilyOutcome.classes`."""
     import transformers as library
 
     import xformer
@@ -207,7 +207,7 @@ def first_line(error: Exception) -> str:
     return str(error).split("\n")[0][:240] or type(error).__name__
 
 
-def _outcome(family: str, n_layers: int) -> Outcome:
+def _outcome(family: str, n_layers: int) -> FamilyOutcome:
     """Build, open, compare and edit a tiny model of a family."""
     from transformers import CONFIG_MAPPING
 
@@ -219,7 +219,7 @@ def _outcome(family: str, n_layers: int) -> Outcome:
         model = model_of(tiny(CONFIG_MAPPING[family], n_layers))
         inputs = inputs_of(model)
     except Exception as error:  # models raise any kind of error for unsupported sizes
-        return Outcome(family, why=f"{type(error).__name__}: {error}".split("\n")[0][:160])
+        return FamilyOutcome(family, why=f"{type(error).__name__}: {error}".split("\n")[0][:160])
     name = type(model).__name__
     try:
         reading = xformer.read(model, inputs)
@@ -228,7 +228,7 @@ def _outcome(family: str, n_layers: int) -> Outcome:
         path = reading.attention[0].path
         ablations = [edits.ablate_head(path, head) for head in range(adapter.shape.heads[path])]
     except Exception as error:
-        return Outcome(family, name, why=first_line(error), ran=True)
+        return FamilyOutcome(family, name, why=first_line(error), ran=True)
     shown = "output" if adapter.output == "vectors" else "logits"
     plain = changed = reading[shown]
     with suppress(EditError):  # the outputs of its heads cannot be edited
@@ -236,10 +236,10 @@ def _outcome(family: str, n_layers: int) -> Outcome:
     moved = float((plain - changed).abs().max()) > 1e-6 * float(plain.abs().max())
     layers = {(site.stack, site.layer) for site in layout.attention}
     has_stream = len(layout.norms) == len(layers)
-    return Outcome(family, name, verification.backend, verification.difference, moved, has_stream, ran=True)
+    return FamilyOutcome(family, name, verification.backend, verification.difference, moved, has_stream, ran=True)
 
 
-def outcomes(families: list[str]) -> Iterator[Outcome]:
+def outcomes(families: list[str]) -> Iterator[FamilyOutcome]:
     """Yield the outcomes. Each family runs in its own process, so a hang or a crash affects only that family."""
     forking = multiprocessing.get_context("fork")
     for family in families:
@@ -249,9 +249,9 @@ def outcomes(families: list[str]) -> Iterator[Outcome]:
         theirs.close()
         has_answered = ours.poll(SECONDS)
         try:
-            yield ours.recv() if has_answered else Outcome(family, why=f"took longer than {SECONDS} s")
+            yield ours.recv() if has_answered else FamilyOutcome(family, why=f"took longer than {SECONDS} s")
         except EOFError:
-            yield Outcome(family, why="its process ended")
+            yield FamilyOutcome(family, why="its process ended")
         process.kill()
         process.join()
 
@@ -265,7 +265,7 @@ def _send_outcome(family: str, pipe: Any) -> None:
     pipe.send(outcome_of(family))
 
 
-def document(found: list[Outcome], version: str) -> str:
+def document(found: list[FamilyOutcome], version: str) -> str:
     """Return the document with the table."""
     ran = [one for one in found if one.ran]
     backends = Counter(one.backend for one in ran)
@@ -306,7 +306,7 @@ def document(found: list[Outcome], version: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def examined(ran: list[Outcome]) -> str:
+def examined(ran: list[FamilyOutcome]) -> str:
     """Return a sentence with the number of families that the model doctor examined and that have no findings."""
     results = [one.doctor for one in ran if one.doctor and one.doctor != "reads no tokens"]
     n_sound = sum(" hold" in one for one in results)

@@ -300,7 +300,7 @@ SAME_LOGITS = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class PromptBatch:
     """Prompts of equal length (sources of an encoder-decoder) and their right answers, end token included."""
 
     prompt: Int[Tensor, "row pos"]
@@ -331,7 +331,7 @@ def greedy(
     return read[:, start:]
 
 
-def questions(batch: Batch) -> Iterator[Question]:
+def questions(batch: Batch) -> Iterator[PromptBatch]:
     """Split a batch into prompts and answers, grouped by length. Raises `InputError` for rows that pack several examples."""
     segments = batch.layout.segments
     if segments is not None and int(segments.max()) > 1:
@@ -347,10 +347,10 @@ def questions(batch: Batch) -> Iterator[Question]:
     for length, n in sizes.unique(dim=0).tolist():
         rows = (sizes == sizes.new_tensor((length, n))).all(dim=1).nonzero()[:, 0]
         answer = batch.labels[rows][labelled[rows]].view(len(rows), n)
-        yield Question(batch.tokens[rows, :length], answer, rows)
+        yield PromptBatch(batch.tokens[rows, :length], answer, rows)
 
 
-def is_right(model: Transformer, question: Question) -> Bool[Tensor, " row"]:
+def is_right(model: Transformer, question: PromptBatch) -> Bool[Tensor, " row"]:
     """Return, for each prompt, whether greedy decoding gives exactly its answer, end token included."""
     return (greedy(model, question.prompt, question.answer.shape[1]) == question.answer).all(dim=1)
 

@@ -27,7 +27,7 @@ from xformer.errors import ModelFileError, RunStoreError, UnavailableError, Xfor
 from xformer.files import snapshot_file
 from xformer.memory import free_bytes
 from xformer.model_files.models_here import PREFIX, catalogue, installed_model, models_folder, state_of
-from xformer.model_files.store import ModelStore, Step
+from xformer.model_files.store import ModelStore, ReportProgress
 from xformer.training.card import card_of, valid_fields
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ _rehearsals = threading.BoundedSemaphore(2)
 """Limits concurrent rehearsals, each of which starts a process."""
 
 
-def _load(id: str, step: Step) -> ModelAdapter:
+def _load(id: str, step: ReportProgress) -> ModelAdapter:
     """Open an external model. Raises `ModelFileError` if no screen can ask for its inputs."""
     model = open_model(catalogue().entry(id).path, step=step)
     if isinstance(model, HuggingFaceModel) and (why := unsupported_reason(model)):
@@ -47,7 +47,7 @@ def _load(id: str, step: Step) -> ModelAdapter:
     return model
 
 
-def _check(id: str, step: Step) -> None:
+def _check(id: str, step: ReportProgress) -> None:
     """Raise `CheckpointError` if a model cannot be opened within the limits."""
     path = catalogue().entry(id).path
     step(0, 3, "checking it in a separate process")

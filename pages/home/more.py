@@ -23,7 +23,7 @@ from pages.state.view import View
 from xformer import ModelConfig, Transformer, record, viz
 from xformer.analysis.scoring import HIGH, has_mastered_its_training, iter_accuracy_by_length, longest_mastered_length
 from xformer.analysis.tables import TableSoFar
-from xformer.counting import Part, count_with_projections_to, n_parameters, parameters_by_part
+from xformer.counting import CountedPart, count_with_projections_to, n_parameters, parameters_by_part
 from xformer.formatting import percent
 from xformer.presets import PUBLISHED, credit
 from xformer.reading import Reading, from_trace
@@ -137,7 +137,7 @@ def published_panel() -> None:
         _forward(config)
 
 
-def show_parts(parts: tuple[Part, ...]) -> None:
+def show_parts(parts: tuple[CountedPart, ...]) -> None:
     """Draw a table of parameters with one row per part."""
     total = sum(part.count for part in parts)
     rows = [

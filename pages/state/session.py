@@ -28,7 +28,7 @@ from xformer.disk_quota import megabytes
 from xformer.errors import InputError, ModelFileError
 from xformer.model_files.fetching import FETCHES, offered, start_fetch
 from xformer.model_files.models_here import PACKAGES, PREFIX, catalogue
-from xformer.model_files.store import Job
+from xformer.model_files.store import LoadingJob
 from xformer.training.card import ImportResult
 
 
@@ -322,7 +322,7 @@ def wait_until_open(name: str) -> str:
     return "" if job.error is None else f"The model {models.title_of(name)} cannot be opened. {job.error}"
 
 
-def _share(job: Job[Any]) -> float:
+def _share(job: LoadingJob[Any]) -> float:
     done, of, _ = job.progress
     return min(1.0, max(0.0, done / (of or 1)))
 

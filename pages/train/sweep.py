@@ -43,7 +43,7 @@ from xformer.formatting import duration
 from xformer.tasks import Task
 from xformer.training.run_record import RunRecord
 from xformer.training.stored_sweep import StoredSweep, probe
-from xformer.training.sweeps import Member, goal, words
+from xformer.training.sweeps import SweepMember, goal, words
 
 METRICS = {"held_out_exact_match": "exact match", "held_out_loss": "loss"}
 MEASURES = {"share_solved": "share solved", "steps_to_solve": "steps to solve"}
@@ -147,7 +147,7 @@ def _share_done(sweep: StoredSweep, entry: RunRecord) -> float:
     return 1.0 if entry.state == "finished" else min(1.0, done / len(sweep.members))
 
 
-def _steps(sweep: StoredSweep, member: Member) -> int:
+def _steps(sweep: StoredSweep, member: SweepMember) -> int:
     """Return the completed steps of a model, or all its steps once it has ended."""
     run = sweep.runs.get(member.id)
     if run is not None and run.state in ("finished", "failed"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from xformer.analysis.attention_health import HEAD_MEASURES, LAYER_MEASURES
-from xformer.integrations.health_alarms import RULES, Probe, Setting, State, raised, thresholds_of
+from xformer.integrations.health_alarms import RULES, Measurement, Setting, TrainingHistory, raised, thresholds_of
 
 PATH, HEADS = "decoder.2.attn", 3
 HEALTHY = {
@@ -23,20 +23,22 @@ LAYER = {
 }  # fmt: skip
 
 
-def probe(step: int, loss: float = math.nan, also: Any = None, **changed: Any) -> Probe:
+def probe(step: int, loss: float = math.nan, also: Any = None, **changed: Any) -> Measurement:
     """A healthy probe of one layer with three heads, with some measures and, in `also`, some other fields changed."""
     heads = {
         name: np.array(np.broadcast_to(changed.get(name, HEALTHY[name]), (HEADS,)), dtype=float) for name in HEALTHY
     }
-    return Probe(
+    return Measurement(
         step, {PATH: heads}, {PATH: {name: changed.get(name, LAYER[name]) for name in LAYER}}, loss, **(also or {})
     )
 
 
-def state(*probes: Probe, losses: Any = None, **setting: Any) -> State:
+def state(*probes: Measurement, losses: Any = None, **setting: Any) -> TrainingHistory:
     """A state with these probes. By default, the loss falls from 4 by 1% per step."""
     known = losses if losses is not None else [(step, 4.0 * 0.99**step) for step in range(probes[-1].step + 1)]
-    return State(probes, known, Setting(**{"is_causal": {PATH: True}, "d_head": {PATH: 25}, "n_outputs": 53} | setting))
+    return TrainingHistory(
+        probes, known, Setting(**{"is_causal": {PATH: True}, "d_head": {PATH: 25}, "n_outputs": 53} | setting)
+    )
 
 
 def flat(n: int, level: float = 4.0) -> list[tuple[int, float]]:
@@ -48,7 +50,7 @@ def spike(height: float) -> list[tuple[int, float]]:
     return [(s, 2.0 + 0.02 * (-1) ** s + (height if s >= 92 else 0.0)) for s in range(101)]
 
 
-CASES: dict[str, tuple[str, State, State, int | None]] = {
+CASES: dict[str, tuple[str, TrainingHistory, TrainingHistory, int | None]] = {
     "a NaN": ("nan", state(probe(0), probe(10, entropy_p50=[0.8, math.nan, 0.8])), state(probe(0), probe(10)), 1),
     "a NaN that begins elsewhere": (
         "nan", state(probe(0), probe(10, entropy_p50=math.nan, also={"note": "It is there.", "note_layer": ""})),

@@ -15,7 +15,7 @@ import pytest
 
 from xformer.errors import InputError, ModelFileError, NotEnoughMemoryError
 from xformer.model_files import ModelStore
-from xformer.model_files.store import Step
+from xformer.model_files.store import ReportProgress
 
 
 class Model:
@@ -35,7 +35,7 @@ class Machine:
         self.gate.set()
         self.trouble: list[BaseException] = []
 
-    def load(self, id: str, step: Step) -> Model:
+    def load(self, id: str, step: ReportProgress) -> Model:
         self.loads.append(id)
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
@@ -149,7 +149,7 @@ def test_an_unexpected_error_becomes_a_sentence_and_keeps_nothing_in_memory(monk
     half = Model("half")
     gone = weakref.ref(half)
 
-    def load(id: str, step: Step) -> Model:
+    def load(id: str, step: ReportProgress) -> Model:
         kept = half_made.pop()
         raise OSError(f"cannot read /srv/secret/models/{kept.id}.json\nmore")
 
@@ -179,7 +179,7 @@ def test_a_load_continues_for_other_visitors_when_one_leaves(machine: Machine) -
 
 
 def test_models_that_fail_the_check_or_are_unknown_are_not_loaded(machine: Machine) -> None:
-    def refuse(id: str, step: Step | None = None) -> int:
+    def refuse(id: str, step: ReportProgress | None = None) -> int:
         raise ModelFileError(f"{id} is damaged.")
 
     checked, unknown = ModelStore(machine.load, lambda id: 1, check=refuse), ModelStore(machine.load, refuse)

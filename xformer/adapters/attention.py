@@ -47,7 +47,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Limits:
+class MaskLimits:
     """An interpreted mask, computed once for all layers that share it."""
 
     allowed: Bool[Tensor, "#batch #head query key"]
@@ -65,7 +65,7 @@ class Limits:
     """
 
     @classmethod
-    def of(cls, terms: Terms, n_query: int, n_key: int, device: torch.device) -> Limits:
+    def of(cls, terms: Terms, n_query: int, n_key: int, device: torch.device) -> MaskLimits:
         """Interpret a family's mask."""
         everything = torch.ones(n_query, n_key, dtype=torch.bool, device=device)
         own = everything.tril() if terms.is_causal else everything
@@ -108,10 +108,10 @@ def attend(
     v: Float[Tensor, "batch group key d_value"],
     terms: Terms,
     tape: AnyTape,
-    limits: Limits | None = None,
+    limits: MaskLimits | None = None,
 ) -> tuple[Float[Tensor, "batch head query d_value"], Float[Tensor, "batch head query key"]]:
     """z and the pattern, as the tape returns them."""
-    limits = limits or Limits.of(terms, q.shape[-2], k.shape[-2], q.device)
+    limits = limits or MaskLimits.of(terms, q.shape[-2], k.shape[-2], q.device)
     q, k, v = tape("q", q), tape("k", for_each_head(k, q.shape[1])), tape("v", for_each_head(v, q.shape[1]))
     scores = (q @ k.transpose(-2, -1)).mul_(terms.scale)  # [batch, head, query, key]
     if terms.bias is not None:

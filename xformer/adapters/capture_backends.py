@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from xformer.adapters.attention import (
     FORBIDDEN,
     SOFTMAXES,
-    Limits,
+    MaskLimits,
     Terms,
     attend,
     fused,
@@ -184,7 +184,7 @@ class SoftmaxMode(TorchFunctionMode):
         terms = Terms(scale, *((None, mask) if is_boolean else (mask, None)), is_safe=is_safe)
         if mask is not None and n_query == n_key:
             terms = replace(terms, is_causal=not sees_later(mask if is_boolean else mask > FORBIDDEN))
-        limits = Limits.of(terms, n_query, n_key, query.device)
+        limits = MaskLimits.of(terms, n_query, n_key, query.device)
         self._begin(n_query, n_key, sees_later=sees_later(limits.allowed))
         z, pattern = attend(query, key, value, terms, self._tape, limits)
         self._end(z)

@@ -30,13 +30,13 @@ from xformer.adapters.layout import (
 )
 from xformer.adapters.layout import blocks as blocks_of
 from xformer.adapters.offload import device_of, own_weight
-from xformer.adapters.probe import Attention, Call, Origin, Origins, Probe, Streams, is_causal, running
+from xformer.adapters.probe import AttentionCall, ModuleCall, Origin, Origins, ProbeRun, Streams, is_causal, running
 from xformer.errors import InputError
 from xformer.layer_path import Kind, LayerPath, Stack
 
 
 def find_layout(
-    seen: Probe, ids: tuple[Tensor, ...], streams: Streams, origins: Sequence[Origins] | None = None
+    seen: ProbeRun, ids: tuple[Tensor, ...], streams: Streams, origins: Sequence[Origins] | None = None
 ) -> Layout:
     """Derive the layout from a probed run.
 
@@ -104,7 +104,7 @@ def find_layout(
     return layout
 
 
-def _owner(seen: Probe, attention: Attention) -> tuple[str, int]:
+def _owner(seen: ProbeRun, attention: AttentionCall) -> tuple[str, int]:
     if not attention.parents:
         return "", 0
     call = seen.calls[attention.parents[-1]]
@@ -144,26 +144,26 @@ def numbered_axes(
     return frozenset(found)
 
 
-def _single_stacks(seen: Probe, origins: Sequence[Origins] | None) -> list[Stack]:
+def _single_stacks(seen: ProbeRun, origins: Sequence[Origins] | None) -> list[Stack]:
     """The stack of each attention in a model that is no encoder-decoder: "decoder" if no token attends to a later one.
 
     Attention over other positions than the tokens', as of an image, is judged apart.
     """
     of: list[Origin] = [one[0] for one in origins] if origins else [None for _ in seen.attentions]
-    groups: dict[Origin, list[Attention]] = {}
+    groups: dict[Origin, list[AttentionCall]] = {}
     for index, attention in enumerate(seen.attentions):
         if origins is None or origins[index][0] == origins[index][1]:
             groups.setdefault(of[index], []).append(attention)
     return ["decoder" if is_causal(groups.get(one, ())) else "encoder" for one in of]
 
 
-def _stack_of(seen: Probe, attention: Attention, n_target: int, decoder: str | None) -> Stack:
+def _stack_of(seen: ProbeRun, attention: AttentionCall, n_target: int, decoder: str | None) -> Stack:
     if decoder is not None:
         return "decoder" if any(seen.calls[at].path == decoder for at in attention.parents) else "encoder"
     return "decoder" if attention.n_query == n_target else "encoder"
 
 
-def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[LayerPath, Attention]]) -> None:
+def name_block(layout: Layout, seen: ProbeRun, block: int, members: list[tuple[LayerPath, AttentionCall]]) -> None:
     """Add the taps, norms and projections of one block."""
     call, site = seen.calls[block], members[0][0]
     at = f"{site.stack}.{site.layer}"
@@ -216,14 +216,14 @@ def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Laye
                 _name_projection(layout, seen, ffn.path, parts.feed_forward, neurons.input, after_attention)
 
 
-def _is_of(seen: Probe, layer: Sublayer, attention: Attention) -> bool:
+def _is_of(seen: ProbeRun, layer: Sublayer, attention: AttentionCall) -> bool:
     """Whether what a sublayer adds comes from the module that holds an attention, or from the projection of its heads."""
     inside = heads_side_by_side(attention.z, attention.n_query)
     is_own = attention.parents[-1] in layer.adds.parents or seen.calls[attention.parents[-1]] is layer.adds
     return is_own or projection_place(seen, inside, attention.begin, layer.adds, layer.factor) is not None
 
 
-def _stream_taps(block: Call, at: str) -> list[Tap]:
+def _stream_taps(block: ModuleCall, at: str) -> list[Tap]:
     return [Tap.at(block, "in", f"{at}.resid_pre"), Tap.at(block, "out", f"{at}.resid_post")]
 
 
@@ -232,7 +232,7 @@ def _output(layer: Sublayer, path: str) -> Tap:
     return replace(Tap.at(layer.adds, "out", f"{path}.out", layer.factor), is_changed_later=layer.adds.is_changed_later)
 
 
-def _name_projection(layout: Layout, seen: Probe, path: str, layer: Sublayer, inside: Tensor, after: int) -> None:
+def _name_projection(layout: Layout, seen: ProbeRun, path: str, layer: Sublayer, inside: Tensor, after: int) -> None:
     place = projection_place(seen, inside, after, layer.adds, layer.factor)
     if place is not None:
         layout.projections[path] = place
@@ -240,14 +240,14 @@ def _name_projection(layout: Layout, seen: Probe, path: str, layer: Sublayer, in
         layout.norm_after[path] = layer.mid.path
 
 
-def _projection(seen: Probe, attention: Attention, block: Call) -> Call | None:
+def _projection(seen: ProbeRun, attention: AttentionCall, block: ModuleCall) -> ModuleCall | None:
     """The module that maps z back to the stream: the first leaf with weights after the attention."""
     after = (call for call in seen.calls if attention.end < call.begin < block.end and call.is_leaf)
     return next((call for call in after if call.output.numel()), None) if attention.z.numel() else None
 
 
 def _attention_inputs(
-    layout: Layout, seen: Probe, block: Call, members: list[tuple[LayerPath, Attention]]
+    layout: Layout, seen: ProbeRun, block: ModuleCall, members: list[tuple[LayerPath, AttentionCall]]
 ) -> Iterator[Tap]:
     """Taps for the input of each query projection: the first matrix in the module that holds the attention."""
     for site, attention in members:
@@ -259,13 +259,13 @@ def _attention_inputs(
                 break
 
 
-def _norm_giving(seen: Probe, reads: Call, block: Call, site: LayerPath) -> dict[str, str]:
+def _norm_giving(seen: ProbeRun, reads: ModuleCall, block: ModuleCall, site: LayerPath) -> dict[str, str]:
     """The norm within a block whose output a module reads, by the site's path; empty if it reads the stream itself."""
     within = (call for call in seen.calls if block.begin < call.begin < reads.begin)
     return next(({site.path: call.path} for call in within if call.is_norm and feeds(call, reads)), {})
 
 
-def name_ends(layout: Layout, seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, blocks: set[int]) -> None:
+def name_ends(layout: Layout, seen: ProbeRun, ids: tuple[Tensor, ...], n_target: int | None, blocks: set[int]) -> None:
     """Add the taps before the first block and after the last."""
     is_encoder_decoder = n_target is not None
     for stack, call, name in _embeddings(seen, ids, blocks, n_target, alone=layout.attention[0].stack):
@@ -288,8 +288,8 @@ def name_ends(layout: Layout, seen: Probe, ids: tuple[Tensor, ...], n_target: in
 
 
 def _embeddings(
-    seen: Probe, ids: tuple[Tensor, ...], blocks: set[int], n_target: int | None, *, alone: Stack
-) -> Iterator[tuple[Stack, Call, str]]:
+    seen: ProbeRun, ids: tuple[Tensor, ...], blocks: set[int], n_target: int | None, *, alone: Stack
+) -> Iterator[tuple[Stack, ModuleCall, str]]:
     """The embedding tables, indexed by token or by position."""
     used: set[str] = set()
     for call in seen.calls:
@@ -307,7 +307,7 @@ def _embeddings(
             yield stack, call, name
 
 
-def _is_by_place(call: Call, n: int) -> bool:
+def _is_by_place(call: ModuleCall, n: int) -> bool:
     """Whether the rows belong to consecutive positions, with any offset up to 3."""
     table = own_weight(call.module)
     assert table is not None
@@ -315,7 +315,7 @@ def _is_by_place(call: Call, n: int) -> bool:
     return any(len(table) >= at + n and torch.allclose(rows, table[at : at + n], atol=1e-6) for at in range(4))
 
 
-def _is_rotation(call: Call) -> bool:
+def _is_rotation(call: ModuleCall) -> bool:
     """Whether the output is cosines and sines of one shape, as for rotary positions."""
     if len(call.outputs) != 2 or "rot" not in f"{call.path}{type(call.module).__name__}".lower():
         return False
@@ -363,7 +363,7 @@ class OutputHead:
         return weight if self.factor == 1.0 else weight * self.factor
 
 
-def find_output_head(seen: Probe, last: str, logits: Tensor, softcap: float | None) -> OutputHead:
+def find_output_head(seen: ProbeRun, last: str, logits: Tensor, softcap: float | None) -> OutputHead:
     """Find the head after the module `last`, also of logits at the last position only.
 
     Raises `InputError` if the logits are not a function of its output alone.
@@ -389,7 +389,7 @@ def find_output_head(seen: Probe, last: str, logits: Tensor, softcap: float | No
     raise InputError("This model's logits are computed in an unsupported way.")
 
 
-def _input_scale(call: Call, value: Tensor) -> float | None:
+def _input_scale(call: ModuleCall, value: Tensor) -> float | None:
     """The constant c, usually 1, for which a module's input is c · value; None if it has another input."""
     if call.input.shape != value.shape:
         return None

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from xformer.adapters.offload import own_weight
-from xformer.adapters.probe import Attention, Call, Probe
+from xformer.adapters.probe import AttentionCall, ModuleCall, ProbeRun
 from xformer.layer_path import LayerPath, Stack
 
 CLOSE = 1e-4
@@ -36,7 +36,9 @@ class ProjectionPlace:
     factor: float = 1.0
 
 
-def projection_place(seen: Probe, inside: Tensor, after: int, adds: Call, factor: float) -> ProjectionPlace | None:
+def projection_place(
+    seen: ProbeRun, inside: Tensor, after: int, adds: ModuleCall, factor: float
+) -> ProjectionPlace | None:
     """Locate the matrix that maps `inside` [batch, pos, width] to the output that `adds` adds to the stream, or return None."""
     within = [call for call in seen.calls if after < call.begin and call.end <= adds.end]
     for call in within:
@@ -60,7 +62,7 @@ def heads_side_by_side(z: Tensor, n_query: int) -> Tensor:
     return (z if z.shape[1] == n_query and z.shape[2] != n_query else z.transpose(1, 2)).flatten(2)
 
 
-def _side(call: Call) -> bool | None:
+def _side(call: ModuleCall) -> bool | None:
     """The orientation of a matrix; None if the module does more than multiply and add a bias."""
     weight, bias = own_weight(call.module), own_weight(call.module, "bias")
     assert weight is not None
@@ -103,7 +105,7 @@ class Tap:
     """Whether a later module overwrites the output in place, so that a copy is kept."""
 
     @classmethod
-    def at(cls, call: Call, side: Side, name: str, factor: float = 1.0) -> Tap:
+    def at(cls, call: ModuleCall, side: Side, name: str, factor: float = 1.0) -> Tap:
         """The tap at one call of a probed run."""
         return cls(call.path, side, call.number, name, factor)
 
@@ -166,8 +168,8 @@ SAME_SHARE = 0.99
 class Sublayer:
     """The output that an attention or feed-forward layer adds, and the module that holds the stream afterwards."""
 
-    adds: Call
-    mid: Call | None
+    adds: ModuleCall
+    mid: ModuleCall | None
     """The post-norm whose output is the stream; None if the stream is the sum itself."""
     factor: float = 1.0
     """The factor applied to the output before it is added."""
@@ -182,7 +184,7 @@ class BlockLayout:
     is_parallel: bool = False
 
 
-def block_layout(seen: Probe, index: int, attentions: list[Attention]) -> BlockLayout | None:
+def block_layout(seen: ProbeRun, index: int, attentions: list[AttentionCall]) -> BlockLayout | None:
     """Decompose call `index`, a block with these attentions; None if no sums explain it.
 
         pre-norm    mid = x + A            y = mid + F                 A: attention's output, F: the feed-forward layer's
@@ -202,7 +204,7 @@ def block_layout(seen: Probe, index: int, attentions: list[Attention]) -> BlockL
     return BlockLayout(tuple(found[:n]), found[n] if len(found) > n else None)
 
 
-def _walk(parts: list[Call], x: Tensor, y: Tensor, ends: list[int], after: int) -> list[Sublayer] | None:
+def _walk(parts: list[ModuleCall], x: Tensor, y: Tensor, ends: list[int], after: int) -> list[Sublayer] | None:
     """The sublayers that lead from x to y, one per attention and one feed-forward layer. Later modules are tried first."""
     later = [call for call in parts if call.begin > max([after, *ends[:1]])]
     for adds in reversed(later):
@@ -233,7 +235,7 @@ def _walk(parts: list[Call], x: Tensor, y: Tensor, ends: list[int], after: int) 
     return None
 
 
-def _parallel(parts: list[Call], x: Tensor, y: Tensor, attentions: list[Attention]) -> BlockLayout | None:
+def _parallel(parts: list[ModuleCall], x: Tensor, y: Tensor, attentions: list[AttentionCall]) -> BlockLayout | None:
     if len(attentions) != 1:
         return None
     begin, end = attentions[0].begin, attentions[0].end
@@ -246,7 +248,7 @@ def _parallel(parts: list[Call], x: Tensor, y: Tensor, attentions: list[Attentio
     return None
 
 
-def _factor(x: Tensor, adds: Call, total: Tensor) -> float | None:
+def _factor(x: Tensor, adds: ModuleCall, total: Tensor) -> float | None:
     """The constant c with x + c · adds = total, or None."""
     part = _as(adds, x)
     if _close(x + part, total):
@@ -256,7 +258,7 @@ def _factor(x: Tensor, adds: Call, total: Tensor) -> float | None:
     return factor if factor > 0 and _close(x + factor * part, total) and not _close(x, total) else None
 
 
-def _as(call: Call, x: Tensor) -> Tensor:
+def _as(call: ModuleCall, x: Tensor) -> Tensor:
     return call.output.reshape(x.shape)
 
 
@@ -337,7 +339,7 @@ def _is_within(path: str, outer: str) -> bool:
     return path == outer or path.startswith(f"{outer}.")
 
 
-def blocks(seen: Probe, *, n_square: int = 1) -> dict[int, int]:
+def blocks(seen: ProbeRun, *, n_square: int = 1) -> dict[int, int]:
     """The block of each attention: the outermost member of a module list that contains one self-attention.
 
     `n_square`: the number of square attentions per block; two if a decoder's streams have the same length.
@@ -356,7 +358,7 @@ def blocks(seen: Probe, *, n_square: int = 1) -> dict[int, int]:
     return found
 
 
-def other_blocks(seen: Probe, blocks: dict[int, int]) -> dict[int, int]:
+def other_blocks(seen: ProbeRun, blocks: dict[int, int]) -> dict[int, int]:
     """The blocks without attention in lists of blocks with attention, each with the next one that has it, or the last."""
     layers = Layers(seen.module, [seen.calls[one.parents[-1]].path for one in seen.attentions if one.parents])
     known = sorted({*blocks.values()})
@@ -371,11 +373,11 @@ def other_blocks(seen: Probe, blocks: dict[int, int]) -> dict[int, int]:
     return found
 
 
-def _list_of(call: Call) -> tuple[str, tuple[int, ...]]:
+def _list_of(call: ModuleCall) -> tuple[str, tuple[int, ...]]:
     return call.path.rpartition(".")[0], call.parents
 
 
-def is_chain(seen: Probe, blocks: Iterable[int]) -> bool:
+def is_chain(seen: ProbeRun, blocks: Iterable[int]) -> bool:
     """Whether at least half of the blocks read the output of the previous block."""
     calls = [seen.calls[index] for index in blocks]
     links = [feeds(one, other) for one, other in pairwise(calls)]
@@ -389,13 +391,13 @@ def grouped(blocks: dict[int, int]) -> dict[int, list[int]]:
     return groups
 
 
-def feeds(one: Call, other: Call) -> bool:
+def feeds(one: ModuleCall, other: ModuleCall) -> bool:
     """Whether the output of one call is the input of another."""
     return equal(one.output, other.input)
 
 
 def neuron_taps(
-    seen: Probe, block: int, adds: Call, after: int, attention: Attention
+    seen: ProbeRun, block: int, adds: ModuleCall, after: int, attention: AttentionCall
 ) -> Iterator[tuple[str, Literal["in", "out"], int, str]]:
     """Yield the taps of the neurons that are summed to the output of `adds`: module, side, call number, name."""
     inner = attention.parents[attention.parents.index(block) + 1 :]

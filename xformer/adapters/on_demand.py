@@ -24,7 +24,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from xformer.adapters.attention import Limits, Terms, attend
+from xformer.adapters.attention import MaskLimits, Terms, attend
 from xformer.edits import Edit
 from xformer.memory import BYTES_PER_FLOAT
 from xformer.model_shape import ModelShape
@@ -45,7 +45,7 @@ class DeferredAttention:
     k: Tensor
     v: Tensor
     terms: Terms
-    limits: Limits
+    limits: MaskLimits
     names: tuple[str, ...]
     """The names of its activations, in the order in which they reach the tape."""
     reduced: Any

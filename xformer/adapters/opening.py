@@ -36,7 +36,7 @@ from xformer.adapters.find_layout import OutputHead, find_layout, find_output_he
 from xformer.adapters.layout import Layout, close
 from xformer.adapters.offload import device_of, own_weight, standalone
 from xformer.adapters.on_demand import Calls, EarlyStopTape, OnDemand, Reduce, StopForward
-from xformer.adapters.probe import ActiveRun, Probe, Streams, origins_of, probe, running
+from xformer.adapters.probe import ActiveRun, ProbeRun, Streams, origins_of, probe, running
 from xformer.edits import Edit
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.formatting import error_message
@@ -323,7 +323,7 @@ def _located(opened: OpenedModel, examples: Sequence[Inputs], ids: tuple[Tensor,
         )
     origins = None
     if other is not None:
-        again = Probe(module)
+        again = ProbeRun(module)
         with torch.no_grad():
             opened.attached_call(other, ActiveRun(SILENT, observer=again))
         sizes, others = ([(one.n_query, one.n_key) for one in run.attentions] for run in (seen, again))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from xformer.adapters.attention import Limits, Terms
+from xformer.adapters.attention import MaskLimits, Terms
 from xformer.tape import SILENT, AnyTape
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ NOTHING = torch.empty(0)
 
 
 @dataclass
-class Call:
+class ModuleCall:
     """One call of one module."""
 
     module: nn.Module
@@ -74,7 +74,7 @@ class Call:
 
 
 @dataclass
-class Attention:
+class AttentionCall:
     """One attention of the run."""
 
     begin: int
@@ -87,7 +87,7 @@ class Attention:
     z: Tensor = NOTHING
 
 
-def is_causal(attentions: Sequence[Attention]) -> bool:
+def is_causal(attentions: Sequence[AttentionCall]) -> bool:
     """Whether no mask of the self-attentions allows a later key."""
     square = [one for one in attentions if one.n_query == one.n_key > 1]
     own = square or [one for one in attentions if one.n_key > one.n_query > 1]  # after the keys of a prefix
@@ -136,19 +136,19 @@ def origins_of(
 
 
 @dataclass
-class Probe:
+class ProbeRun:
     """The calls and attentions of a run of a module, in order."""
 
     module: nn.Module
-    calls: list[Call] = field(default_factory=list)
-    attentions: list[Attention] = field(default_factory=list)
+    calls: list[ModuleCall] = field(default_factory=list)
+    attentions: list[AttentionCall] = field(default_factory=list)
     output: Any = None
     _time: int = 0
     _open: list[int] = field(default_factory=list)
     _times: dict[int, int] = field(default_factory=dict)
 
     def attention_begins(self, n_query: int, n_key: int, *, sees_later: bool) -> None:
-        self.attentions.append(Attention(self._tick(), tuple(self._open), n_query, n_key, sees_later))
+        self.attentions.append(AttentionCall(self._tick(), tuple(self._open), n_query, n_key, sees_later))
 
     def attention_ends(self, z: Tensor) -> None:
         self.attentions[-1].end, self.attentions[-1].z = self._tick(), z
@@ -160,7 +160,7 @@ class Probe:
         first = next((value for value in inputs if value.is_floating_point()), inputs[0] if inputs else NOTHING)
         first = first.clone()  # a later module may modify it in place
         self._open.append(len(self.calls))
-        self.calls.append(Call(module, path, number, self._tick(), tuple(self._open[:-1]), first, inputs))
+        self.calls.append(ModuleCall(module, path, number, self._tick(), tuple(self._open[:-1]), first, inputs))
 
     def leaves(self, output: Any) -> None:
         call = self.calls[self._open.pop()]
@@ -169,7 +169,7 @@ class Probe:
         call.end, call.outputs = self._tick(), tuple(value for value in values if isinstance(value, Tensor))
         call.output = call.outputs[0].clone() if call.outputs else NOTHING
 
-    def inside(self, index: int) -> list[Call]:
+    def inside(self, index: int) -> list[ModuleCall]:
         """The calls within a call, in order."""
         return [call for call in self.calls if index in call.parents]
 
@@ -179,9 +179,9 @@ class Probe:
 
 
 @torch.no_grad()
-def probe(model: nn.Module, run_model: Callable[[ActiveRun], Any], n_batch: int = 1) -> Probe:
+def probe(model: nn.Module, run_model: Callable[[ActiveRun], Any], n_batch: int = 1) -> ProbeRun:
     """Run a model once and record every module call. `run_model` must call the model with the given run active."""
-    seen = Probe(model)
+    seen = ProbeRun(model)
     run = ActiveRun(SILENT, n_batch=n_batch, observer=seen)
 
     def entering(path: str) -> Callable[..., None]:
@@ -218,12 +218,12 @@ class ActiveRun:
     attention_paths: tuple[str, ...] = ()
     """The path of each attention in call order; empty during the probe."""
     n_batch: int = 1
-    observer: Probe | None = None
+    observer: ProbeRun | None = None
     """Receives each attention during the probe."""
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
     kept: dict[str, Tensor] = field(default_factory=dict)
     """Values that one hook leaves for a later one, such as the stream at the start of a block."""
-    limits: dict[tuple[int, bool], tuple[Tensor | None, Limits]] = field(default_factory=dict)
+    limits: dict[tuple[int, bool], tuple[Tensor | None, MaskLimits]] = field(default_factory=dict)
     """Interpreted masks, by address and causality; most layers share one."""
     depth: int = 0
     """The nesting depth of attention modules; counted by the `softmax` backend only."""
@@ -239,13 +239,13 @@ class ActiveRun:
         index, self.n_attentions = self.n_attentions, self.n_attentions + 1
         return self.attention_paths[index] if index < len(self.attention_paths) else None
 
-    def limits_of(self, terms: Terms, n_query: int, n_key: int, device: torch.device) -> Limits:
+    def limits_of(self, terms: Terms, n_query: int, n_key: int, device: torch.device) -> MaskLimits:
         """Interpret a mask, once per run. The run holds the mask, so its address stays unique."""
         mask = terms.added if terms.allowed is None else terms.allowed
         at = (0 if mask is None else mask.data_ptr(), terms.is_causal)
         known = self.limits.get(at)
         if known is None or known[1].own.shape != (n_query, n_key) or (mask is not None and known[0] is None):
-            known = (mask, Limits.of(terms, n_query, n_key, device))
+            known = (mask, MaskLimits.of(terms, n_query, n_key, device))
             self.limits[at] = known
         return known[1]
 

@@ -37,7 +37,7 @@ from xformer.checkpoints import Checkpoint, save
 from xformer.errors import ConfigError, EditError, InputError
 from xformer.files import snapshot_file
 from xformer.formatting import check_index
-from xformer.integrations.health_alarms import Alarm, Probe, Setting, State, raised, thresholds_of
+from xformer.integrations.health_alarms import Alarm, Measurement, Setting, TrainingHistory, raised, thresholds_of
 from xformer.integrations.health_archive import write_card
 from xformer.integrations.health_probe import (
     allowed_cells,
@@ -316,7 +316,7 @@ class AttentionHealth:
         layers = n_heads_of(self.record.probes[-1])
         probes = [probe for probe in self.record.probes if n_heads_of(probe) == layers]
         setting = replace(self._setting, has_adapters=self._has_adapters)
-        state, new = State(probes, self.record.losses, setting), []
+        state, new = TrainingHistory(probes, self.record.losses, setting), []
         for name, limit in self.thresholds.items():
             with self._guarded(step, f"could not be checked for {name}"):
                 new += raised(state, {name: limit}, self._known)
@@ -376,7 +376,7 @@ class AttentionHealth:
             for path, measures in found.heads.items()
         }
         of_layers = {self._own(path): measures for path, measures in found.layers.items()}
-        probe = Probe(step, heads, of_layers, loss, note, note_layer, own_loss, leak)
+        probe = Measurement(step, heads, of_layers, loss, note, note_layer, own_loss, leak)
         with self._guarded(step, "could not be written"):
             self.record.add(probe, planes)
 
@@ -499,7 +499,7 @@ class AttentionHealth:
         self.should_stop |= "stop" in run.take_commands()
         self.record.write_words()
         self._n_steps = max(self._n_steps, step)
-        now = next((probe for probe in self.record.probes[-1:] if probe.step == step), Probe(step, {}, {}))
+        now = next((probe for probe in self.record.probes[-1:] if probe.step == step), Measurement(step, {}, {}))
         recent = [loss for _, loss in self.record.losses[-self.every :]]
         figures = self._figures | {"loss": float(np.mean(recent)) if recent else math.nan, "held_out_loss": now.loss}
         known = {name: value for name, value in (figures | summary(now.heads)).items() if math.isfinite(value)}

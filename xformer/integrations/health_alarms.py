@@ -24,7 +24,7 @@ Heads = dict[str, dict[str, Float[np.ndarray, " head"]]]
 
 
 @dataclass(frozen=True, eq=False)
-class Probe:
+class Measurement:
     """The measurements of one step, as plain numbers."""
 
     step: int
@@ -96,15 +96,15 @@ Found = tuple[str, int | None, str]
 
 
 @dataclass(frozen=True)
-class State:
+class TrainingHistory:
     """The input of the rules: the probes and the losses (step, nats) so far, and the model."""
 
-    probes: Sequence[Probe]
+    probes: Sequence[Measurement]
     losses: Sequence[tuple[int, float]]
     setting: Setting
 
     @property
-    def now(self) -> Probe:
+    def now(self) -> Measurement:
         return self.probes[-1]
 
     def loss_at(self, step: int, window: int = 10) -> float:
@@ -113,11 +113,11 @@ class State:
         return float(np.median(before)) if before else math.nan
 
 
-Check = Callable[[State, float], Iterator[Found]]
+Check = Callable[[TrainingHistory, float], Iterator[Found]]
 
 
 @dataclass(frozen=True)
-class Rule:
+class AlarmRule:
     """One kind of alarm, with its threshold and its check."""
 
     threshold: float
@@ -128,7 +128,7 @@ class Rule:
     check: Check = field(repr=False)
 
 
-RULES: dict[str, Rule] = {}
+RULES: dict[str, AlarmRule] = {}
 """The rules by name."""
 
 
@@ -136,13 +136,13 @@ def rule(threshold: float, condition: str, reason: str) -> Callable[[Check], Che
     """Add the decorated check to `RULES`, under its own name."""
 
     def add(check: Check) -> Check:
-        RULES[check.__name__] = Rule(threshold, condition, reason, check)
+        RULES[check.__name__] = AlarmRule(threshold, condition, reason, check)
         return check
 
     return add
 
 
-def _above(state: State, measure: str, limit: float) -> Iterator[tuple[str, int, float]]:
+def _above(state: TrainingHistory, measure: str, limit: float) -> Iterator[tuple[str, int, float]]:
     """The head with the largest value in each layer where a measure is above a limit."""
     for layer, measures in state.now.heads.items():
         values = measures[measure]
@@ -155,13 +155,13 @@ def _median(values: Float[np.ndarray, " head"]) -> float:
     return float(np.nanmedian(values)) if np.isfinite(values).any() else 0.0
 
 
-def _with_gradients(state: State) -> list[Probe]:
+def _with_gradients(state: TrainingHistory) -> list[Measurement]:
     """The probes at which gradients are known."""
     return [one for one in state.probes if any(not math.isnan(measures["grad_q"]) for measures in one.layers.values())]
 
 
 @rule(0.0, "a score, a weight or the loss is not finite", "Healthy values are finite.")
-def nan(state: State, limit: float) -> Iterator[Found]:
+def nan(state: TrainingHistory, limit: float) -> Iterator[Found]:
     if state.now.note_layer is not None:  # all later layers are NaN as well
         heads = state.now.heads.get(state.now.note_layer, {}).get("entropy_p50", np.empty(0))
         bad = np.flatnonzero(~np.isfinite(heads))
@@ -184,7 +184,7 @@ def nan(state: State, limit: float) -> Iterator[Found]:
     "a causal layer puts more than this share of attention on later tokens, or of their change into earlier positions",
     "A masked weight is exactly 0, and an earlier position is computed from the same numbers.",
 )
-def leak(state: State, limit: float) -> Iterator[Found]:
+def leak(state: TrainingHistory, limit: float) -> Iterator[Found]:
     for layer, head, value in _above(state, "future", limit):
         if state.setting.is_causal.get(layer):
             what = f"{value:.2g} of its attention is on later tokens"
@@ -200,7 +200,7 @@ def leak(state: State, limit: float) -> Iterator[Found]:
     "the loss of predicting the token itself is below this share of the next token's, and nearer to the training loss",
     "A model that is trained on the next token predicts the token itself worse than by chance.",
 )
-def unshifted_labels(state: State, limit: float) -> Iterator[Found]:
+def unshifted_labels(state: TrainingHistory, limit: float) -> Iterator[Found]:
     """With tied embeddings, an untrained model predicts the token itself; the training loss tells it from a fault."""
     own, ahead, first = state.now.own_loss, state.now.loss, state.probes[0].own_loss
     train = state.loss_at(state.now.step)
@@ -211,7 +211,7 @@ def unshifted_labels(state: State, limit: float) -> Iterator[Found]:
 
 
 @rule(1e-3, "real tokens put more than this share of attention on padding", "A masked weight is exactly 0.")
-def padding(state: State, limit: float) -> Iterator[Found]:
+def padding(state: TrainingHistory, limit: float) -> Iterator[Found]:
     for layer, head, value in _above(state, "padding", limit):
         yield layer, head, f"{value:.2g} of the attention of real tokens is on padding (limit {limit:g})."
 
@@ -221,7 +221,7 @@ def padding(state: State, limit: float) -> Iterator[Found]:
     "scores / q·k is within this tolerance of 1, and the family has no scaling factor of its own",
     "q·k grows with √d_head (Vaswani et al. 2017, §3.2.1); rounding of bfloat16 is below 1%.",
 )
-def unscaled(state: State, limit: float) -> Iterator[Found]:
+def unscaled(state: TrainingHistory, limit: float) -> Iterator[Found]:
     if state.setting.has_own_scale:
         return
     for layer, measures in state.now.layers.items():
@@ -235,7 +235,7 @@ def unscaled(state: State, limit: float) -> Iterator[Found]:
     "the standard deviation over keys of the scores of an untrained model is above this",
     "Common initialisations give 0.01 to 1; at 1.5 the largest of 64 keys has 30 times the uniform weight.",
 )
-def saturated_at_start(state: State, limit: float) -> Iterator[Found]:
+def saturated_at_start(state: TrainingHistory, limit: float) -> Iterator[Found]:
     """A model counts as untrained if its loss is near ln n or above, the loss of a uniform prediction."""
     if len(state.probes) > 1 or not state.now.loss > 0.9 * math.log(max(2, state.setting.n_outputs)):
         return
@@ -251,7 +251,7 @@ def saturated_at_start(state: State, limit: float) -> Iterator[Found]:
     "the largest score is above this",
     "The limit of MuonClip (Kimi K2, arXiv:2507.20534, §2.1); healthy runs here stay below 45.",
 )
-def score_explosion(state: State, limit: float) -> Iterator[Found]:
+def score_explosion(state: TrainingHistory, limit: float) -> Iterator[Found]:
     for layer, head, value in _above(state, "score_max", limit):
         if math.isfinite(value):
             what = f"Its largest score is {value:.4g}, above {limit:g}"
@@ -263,7 +263,7 @@ def score_explosion(state: State, limit: float) -> Iterator[Found]:
     "all heads of a layer fall below this normalised entropy within five probes, and the loss does not fall",
     "Zhai et al. 2023, arXiv:2303.06296: collapse comes with a rising loss; sharp heads alone are healthy.",
 )
-def entropy_collapse(state: State, limit: float) -> Iterator[Found]:
+def entropy_collapse(state: TrainingHistory, limit: float) -> Iterator[Found]:
     """Sharp heads are common in trained models, but not a layer whose heads all turn sharp while the loss does not fall."""
     for layer, measures in state.now.heads.items():
         now = measures["entropy_p50"]
@@ -283,7 +283,7 @@ def entropy_collapse(state: State, limit: float) -> Iterator[Found]:
     "a previously active head adds less than this share of its layer's median to the stream",
     "Heads of trained models differ by less than a factor of 100.",
 )
-def dead_head(state: State, limit: float) -> Iterator[Found]:
+def dead_head(state: TrainingHistory, limit: float) -> Iterator[Found]:
     for layer, measures in state.now.heads.items():
         now = measures["output_norm"]
         usual = _median(now)
@@ -295,7 +295,7 @@ def dead_head(state: State, limit: float) -> Iterator[Found]:
                 break
 
 
-def _share(probe: Probe, layer: str, head: int) -> float:
+def _share(probe: Measurement, layer: str, head: int) -> float:
     """The norm of a head's output as a multiple of its layer's median."""
     norms = probe.heads[layer]["output_norm"]
     usual = _median(norms)
@@ -307,7 +307,7 @@ def _share(probe: Probe, layer: str, head: int) -> float:
     "two heads of a layer have equal scores and patterns up to this relative difference",
     "The rounding error of float32; heads that start differently do not become equal.",
 )
-def identical_heads(state: State, limit: float) -> Iterator[Found]:
+def identical_heads(state: TrainingHistory, limit: float) -> Iterator[Found]:
     for layer, measures in state.now.heads.items():
         # All-equal scores give equal patterns without equal weights, so a minimum spread is required.
         near = np.flatnonzero((measures["twin_distance"] < limit) & (measures["score_spread"] > 100 * limit))
@@ -324,7 +324,7 @@ def identical_heads(state: State, limit: float) -> Iterator[Found]:
     "the gradient of W_Q, W_K, W_V or W_O is below this share of the layer's largest in two probes",
     "Gradients of healthy projections differ by less than a factor of 10⁵.",
 )
-def frozen_projection(state: State, limit: float) -> Iterator[Found]:
+def frozen_projection(state: TrainingHistory, limit: float) -> Iterator[Found]:
     """Two probes are needed: if one matrix starts at 0, the first gradient of others is 0 in a correct model as well."""
     known = _with_gradients(state)[-2:]
     if len(known) < 2 or state.setting.has_adapters:
@@ -343,7 +343,7 @@ def frozen_projection(state: State, limit: float) -> Iterator[Found]:
     "the norm of the stream is this many times the norm at the previous probe and at the first",
     "Healthy norms grow by less than a factor of 3 between probes.",
 )
-def stream_explosion(state: State, limit: float) -> Iterator[Found]:
+def stream_explosion(state: TrainingHistory, limit: float) -> Iterator[Found]:
     if len(state.probes) < 2:
         return
     first, before = state.probes[0], state.probes[-2]
@@ -359,7 +359,7 @@ def stream_explosion(state: State, limit: float) -> Iterator[Found]:
     "this share of all attention changes between probes, twice in a row, and the loss does not fall",
     "In healthy runs less attention moves, or the loss falls meanwhile.",
 )
-def unstable_attention(state: State, limit: float) -> Iterator[Found]:
+def unstable_attention(state: TrainingHistory, limit: float) -> Iterator[Found]:
     """Patterns may change fast while the loss falls. Large changes without a falling loss are not learning."""
     recent = state.probes[-3:]
     if len(recent) < 3:
@@ -376,7 +376,7 @@ def unstable_attention(state: State, limit: float) -> Iterator[Found]:
     "the largest gradient of W_Q and W_K is below this share of its first value, and the loss is above half of its first value",
     "Healthy attention gradients stay within a factor of 100 of the first while the loss is high.",
 )
-def stalled_attention(state: State, limit: float) -> Iterator[Found]:
+def stalled_attention(state: TrainingHistory, limit: float) -> Iterator[Found]:
     """No gradient reaches Q and K although the loss stays high. In a converged model the loss is low instead."""
     known, losses = _with_gradients(state), [loss for _, loss in state.losses[:10]]
     if len(known) < 3 or not losses or state.setting.has_adapters:
@@ -396,7 +396,7 @@ def stalled_attention(state: State, limit: float) -> Iterator[Found]:
     "more than this share of a layer's neurons is inactive, and less than half of this share was at first",
     "Healthy ReLU layers here stay below 80%.",
 )
-def dead_neurons(state: State, limit: float) -> Iterator[Found]:
+def dead_neurons(state: TrainingHistory, limit: float) -> Iterator[Found]:
     for layer, measures in state.now.layers.items():
         now, then = measures["inactive_neurons"], state.probes[0].layers[layer]["inactive_neurons"]
         if now > limit and then < limit / 2:
@@ -408,7 +408,7 @@ def dead_neurons(state: State, limit: float) -> Iterator[Found]:
     "three losses in a row exceed the median of 50 by this many robust standard deviations and by 10% of the first loss",
     "With three losses in a row, the noise of small batches stays below 3.",
 )
-def loss_spike(state: State, limit: float) -> Iterator[Found]:
+def loss_spike(state: TrainingHistory, limit: float) -> Iterator[Found]:
     losses = [(step, loss) for step, loss in state.losses[-200:] if math.isfinite(loss)]
     if len(losses) < 30:
         return
@@ -424,7 +424,7 @@ def loss_spike(state: State, limit: float) -> Iterator[Found]:
             return
 
 
-def _largest_change(state: State) -> Found:
+def _largest_change(state: TrainingHistory) -> Found:
     """The measure of a head that changed by the largest factor between the last two probes, as a sentence."""
     best, found = 0.0, ("", None, "No earlier probe shows a change.")
     for layer, measures in state.now.heads.items() if len(state.probes) > 1 else ():
@@ -448,7 +448,7 @@ def thresholds_of(changed: Mapping[str, float | None] | None) -> dict[str, float
     return {name: value for name, value in found.items() if value is not None}
 
 
-def raised(state: State, thresholds: Mapping[str, float], known: set[tuple[str, str]]) -> list[Alarm]:
+def raised(state: TrainingHistory, thresholds: Mapping[str, float], known: set[tuple[str, str]]) -> list[Alarm]:
     """The new alarms of the last probe. Each rule is raised only once per layer.
 
     Args:

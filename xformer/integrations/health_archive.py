@@ -27,7 +27,7 @@ from pydantic import BaseModel, Field, ValidationError
 from xformer.config import ModelConfig, TaskConfig
 from xformer.errors import CheckpointError, ConfigError, InputError
 from xformer.files import CARD, strict_json, write_atomically
-from xformer.integrations.health_alarms import Alarm, Probe
+from xformer.integrations.health_alarms import Alarm, Measurement
 from xformer.integrations.health_record import (
     FILE,
     FOLDER,
@@ -227,7 +227,7 @@ def _arrays(content: bytes, name: str, most: int) -> tuple[dict[str, np.ndarray]
     return found, left
 
 
-def _checked(arrays: dict[str, np.ndarray], name: str) -> tuple[Probe, Planes]:
+def _checked(arrays: dict[str, np.ndarray], name: str) -> tuple[Measurement, Planes]:
     """The probe and the patterns in the arrays of a file. Raises `CheckpointError` if they are inconsistent."""
     with suppress(KeyError, TypeError, ValueError, OverflowError, RecursionError):
         probe, planes = probe_of(arrays), planes_of(arrays)

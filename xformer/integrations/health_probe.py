@@ -25,7 +25,7 @@ from xformer.adapters.on_demand import tensors_in
 from xformer.doctor.token_model import declared_causal
 from xformer.errors import InputError, XformerError
 from xformer.formatting import error_message
-from xformer.integrations.health_alarms import Probe
+from xformer.integrations.health_alarms import Measurement
 from xformer.layer_path import LayerPath
 from xformer.model import Transformer
 from xformer.reading import Reading
@@ -284,7 +284,7 @@ def reason_of(error: Exception) -> str:
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
-def n_heads_of(probe: Probe) -> dict[str, int]:
+def n_heads_of(probe: Measurement) -> dict[str, int]:
     """The number of heads by the path of the layer."""
     return {path: len(measures["entropy_p50"]) for path, measures in probe.heads.items()}
 

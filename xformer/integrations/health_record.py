@@ -30,7 +30,7 @@ from xformer.analysis.attention_health import HEAD_MEASURES, LAYER_MEASURES
 from xformer.config import ModelConfig, TrainConfig
 from xformer.errors import CheckpointError, InputError
 from xformer.files import strict_json, write_atomically
-from xformer.integrations.health_alarms import Alarm, Probe
+from xformer.integrations.health_alarms import Alarm, Measurement
 from xformer.model import Transformer
 from xformer.model_shape import ModelShape
 from xformer.presets import Preset
@@ -62,7 +62,7 @@ class HealthRecord:
     """
 
     tokens: tuple[str, ...] = ()
-    probes: list[Probe] = field(default_factory=list)
+    probes: list[Measurement] = field(default_factory=list)
     losses: list[tuple[int, float]] = field(default_factory=list)
     alarms: list[Alarm] = field(default_factory=list)
     folder: Path | None = None
@@ -71,7 +71,7 @@ class HealthRecord:
     """The patterns by step that are in no file."""
     problems: list[tuple[int, str]] = field(default_factory=list)
 
-    def add(self, probe: Probe, planes: Planes) -> None:
+    def add(self, probe: Measurement, planes: Planes) -> None:
         """Add a probe with the patterns of its first input, in place of all probes of the same and later steps.
 
         Raises `OSError` if the file cannot be written; the probe is in memory then.
@@ -201,7 +201,7 @@ def probe_files(folder: Path) -> list[Path]:
     return sorted(found, key=lambda file: int(file.stem))
 
 
-def _packed(probe: Probe, planes: Planes) -> bytes:
+def _packed(probe: Measurement, planes: Planes) -> bytes:
     """Pack a probe and its patterns into a NumPy archive without pickles."""
     arrays: dict[str, np.ndarray] = {f"plane:{path}": codes for path, codes in planes.items()}
     for layer, measures in probe.heads.items():
@@ -213,13 +213,13 @@ def _packed(probe: Probe, planes: Planes) -> bytes:
     return archive.getvalue()
 
 
-def probe_of(found: Mapping[str, np.ndarray]) -> Probe:
+def probe_of(found: Mapping[str, np.ndarray]) -> Measurement:
     """The probe in the arrays of its file."""
     about = json.loads(str(found["about"]))
     names = [name.removeprefix("heads:") for name in found if name.startswith("heads:")]
     heads = {name: dict(zip(HEAD_MEASURES, found[f"heads:{name}"], strict=True)) for name in names}
     layers = {name: dict(zip(LAYER_MEASURES, map(float, found[f"layer:{name}"]), strict=True)) for name in names}
-    return Probe(int(about["step"]), heads, layers, float(about["loss"]), str(about["note"]))
+    return Measurement(int(about["step"]), heads, layers, float(about["loss"]), str(about["note"]))
 
 
 def planes_of(found: Mapping[str, np.ndarray]) -> Planes:

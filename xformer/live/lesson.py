@@ -166,7 +166,7 @@ Part = Text | Show | Predict | Exercise
 
 
 @dataclass(frozen=True)
-class Step:
+class LessonStep:
     """One step of a lesson: its title, its parts in order, and the line on which it begins."""
 
     title: str
@@ -193,7 +193,7 @@ class Lesson:
     summary: str
     minutes: int
     input: str
-    steps: tuple[Step, ...]
+    steps: tuple[LessonStep, ...]
     checkpoint: str = ""
     preset: str = ""
     train: Table = field(default_factory=dict)
@@ -473,7 +473,7 @@ def _markdown() -> Any:
     return MarkdownIt("commonmark", {"html": False}).disable("image").enable("table")
 
 
-def _steps(text: str, where: _Place) -> tuple[Step, ...]:
+def _steps(text: str, where: _Place) -> tuple[LessonStep, ...]:
     """Return the steps of the Markdown after the front matter."""
     blocks: dict[str, Callable[[str, _Place], Part]] = {
         "show": lambda text, place: Show(_state(text, place)), "predict": _predict, "exercise": _exercise,
@@ -509,5 +509,5 @@ def _steps(text: str, where: _Place) -> tuple[Step, ...]:
             where.at(line).fail("A step may have at most one prediction or exercise", _names(tasks), "two steps")
         render = markdown.renderer.render
         texts = (Text(render(part, markdown.options, {})) if isinstance(part, list) else part for part in parts)
-        steps.append(Step(title, tuple(texts), line))
+        steps.append(LessonStep(title, tuple(texts), line))
     return tuple(steps)

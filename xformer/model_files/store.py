@@ -42,16 +42,16 @@ class LoadProgress(NamedTuple):
     what: str
 
 
-class Step(Protocol):
+class ReportProgress(Protocol):
     """Called with the progress. An exception that it raises ends the work."""
 
     def __call__(self, done: float, of: float, what: str) -> object: ...
 
 
-class Job(Generic[T]):
+class LoadingJob(Generic[T]):
     """Work in a thread that starts immediately. `title` names the work in error messages, like "Opening SmolLM2"."""
 
-    def __init__(self, work: Callable[[Step], T], title: str) -> None:
+    def __init__(self, work: Callable[[ReportProgress], T], title: str) -> None:
         self.title = title
         self.progress = LoadProgress(0, 1, "starting")
         self.state: Literal["running", "done", "failed"] = "running"
@@ -69,7 +69,7 @@ class Job(Generic[T]):
         """Wait up to `seconds` for the job, and return whether it has ended."""
         return self._ended.wait(seconds)
 
-    def wait(self, step: Step | None = None) -> T:
+    def wait(self, step: ReportProgress | None = None) -> T:
         """Wait for the result and pass progress to `step` meanwhile. Raises the error that ended the job."""
         shown = None
         while not self._ended.wait(LOOK_EVERY if step else None):
@@ -80,7 +80,7 @@ class Job(Generic[T]):
             raise copy.copy(self.error)  # one per waiting caller, as raising modifies an error
         return self._result
 
-    def _run(self, work: Callable[[Step], T]) -> None:
+    def _run(self, work: Callable[[ReportProgress], T]) -> None:
         try:
             self._result = work(self._step)
             self.state = "done"
@@ -107,7 +107,7 @@ class Job(Generic[T]):
 
 @dataclass
 class _Slot(Generic[T]):
-    job: Job[T] | None = None
+    job: LoadingJob[T] | None = None
     users: int = 0
     last_used: float = 0.0
 
@@ -129,12 +129,12 @@ class ModelStore(Generic[T]):
 
     def __init__(
         self,
-        load: Callable[[str, Step], T],
+        load: Callable[[str, ReportProgress], T],
         needed: Callable[[str], int],
         *,
         free: Callable[[], int] = free_bytes,
         kept_seconds: float = KEPT_SECONDS,
-        check: Callable[[str, Step], object] = lambda id, step: None,
+        check: Callable[[str, ReportProgress], object] = lambda id, step: None,
     ) -> None:
         self._check = check
         self._load, self._needed, self._free, self._kept = load, needed, free, kept_seconds
@@ -144,7 +144,7 @@ class ModelStore(Generic[T]):
         self._sweeper = threading.Thread(target=self._sweep, daemon=True, name="unused models")
 
     @contextmanager
-    def use(self, id: str, step: Step | None = None) -> Iterator[T]:
+    def use(self, id: str, step: ReportProgress | None = None) -> Iterator[T]:
         """Open a model and keep it open within this block. Raises `ModelFileError` if it cannot be opened."""
         needed = self._needed(id)
         with self._lock:
@@ -158,13 +158,13 @@ class ModelStore(Generic[T]):
                 slot.users -= 1
                 slot.last_used = time.monotonic()
 
-    def start(self, id: str) -> Job[T]:
+    def start(self, id: str) -> LoadingJob[T]:
         """Start opening a model without waiting, or return the existing job."""
         needed = self._needed(id)  # raises for an unknown id before a slot is created
         with self._lock:
             return self._begin(id, self._slots.setdefault(id, _Slot()), needed)
 
-    def job(self, id: str) -> Job[T] | None:
+    def job(self, id: str) -> LoadingJob[T] | None:
         """The job that opens or opened a model; None if there is none."""
         with self._lock:
             return slot.job if (slot := self._slots.get(id)) else None
@@ -185,12 +185,12 @@ class ModelStore(Generic[T]):
             gc.collect()  # hooks make models part of reference cycles
         return unused
 
-    def _begin(self, id: str, slot: _Slot[T], needed: int) -> Job[T]:
+    def _begin(self, id: str, slot: _Slot[T], needed: int) -> LoadingJob[T]:
         if slot.job is None or slot.job.state == "failed":
-            slot.job = Job(lambda step: self._opened(id, slot, needed, step), f"Opening {_title(id)}")
+            slot.job = LoadingJob(lambda step: self._opened(id, slot, needed, step), f"Opening {_title(id)}")
         return slot.job
 
-    def _opened(self, id: str, slot: _Slot[T], needed: int, step: Step) -> T:
+    def _opened(self, id: str, slot: _Slot[T], needed: int, step: ReportProgress) -> T:
         """Check a model and load it. One model is loaded at a time, as two would count on the same free memory."""
         self._check(id, step)
         while not self._turn.acquire(timeout=LOOK_EVERY):
@@ -205,7 +205,7 @@ class ModelStore(Generic[T]):
         slot.last_used = time.monotonic()
         return model
 
-    def _make_room(self, id: str, needed: int, step: Step) -> None:
+    def _make_room(self, id: str, needed: int, step: ReportProgress) -> None:
         patience = PATIENCE  # a caller that has just stopped using a model may still hold a reference
         while needed > self._free():
             if self._close_oldest():

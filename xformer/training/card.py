@@ -50,7 +50,7 @@ Note = Annotated[str, BeforeValidator(lambda text: one_line(text, 300))]
 About = Annotated[str, BeforeValidator(lambda text: one_line(text, 400))]
 
 
-class Part(BaseModel, frozen=True, strict=True, extra="ignore"):
+class CardPart(BaseModel, frozen=True, strict=True, extra="ignore"):
     """A part of a card. Unknown fields and invalid optional fields are dropped."""
 
     @classmethod
@@ -62,7 +62,7 @@ class Part(BaseModel, frozen=True, strict=True, extra="ignore"):
             return {}
 
 
-class Row(Part, frozen=True):
+class Row(CardPart, frozen=True):
     """A row of a curve."""
 
     step: int
@@ -83,7 +83,7 @@ class Row(Part, frozen=True):
     done: bool = False
 
 
-class Score(Part, frozen=True):
+class CardScore(CardPart, frozen=True):
     """The score of a finished run."""
 
     loss: NonNegative
@@ -91,11 +91,11 @@ class Score(Part, frozen=True):
     samples: NonNegative
     token_accuracy: Fraction | None = None
     seed: Annotated[int | float, Field(ge=0, le=2**63)] | None = None
-    edge_cases: Annotated[Score | None, BeforeValidator(lambda values: Score.of(values) or None)] = None
+    edge_cases: Annotated[CardScore | None, BeforeValidator(lambda values: CardScore.of(values) or None)] = None
     at: str | None = None
 
 
-class ScalarFields(Part, frozen=True):
+class ScalarFields(CardPart, frozen=True):
     """The scalar fields of a card."""
 
     name: Name = ""
@@ -139,7 +139,7 @@ def read_card(card: dict[str, Any]) -> ImportedCard:
     return ImportedCard.model_construct(
         **values,
         train=train,
-        figures=Score.of(card.get("figures")),
+        figures=CardScore.of(card.get("figures")),
         rows=rows,
         left_out=f"Left out of the imported file: {' and '.join(problems)}." if problems else "",
         has_recipe=has_recipe,
@@ -154,7 +154,7 @@ def valid_fields(card: dict[str, Any]) -> dict[str, Any]:
         kept |= {"train": read.train.to_json(), "seed": read.train.seed}
         if type(card.get("seed")) is int:
             kept["seed"] = card["seed"]
-    scores = {name: Score.of(card.get(name)) for name in ("figures", "reported")}
+    scores = {name: CardScore.of(card.get(name)) for name in ("figures", "reported")}
     return kept | {name: score for name, score in scores.items() if score}
 
 

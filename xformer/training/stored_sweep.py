@@ -28,7 +28,7 @@ from xformer.trace import record
 from xformer.training.loop import Run
 from xformer.training.run_record import RunRecord
 from xformer.training.run_store import RunStore, exact_match, has_no_answer
-from xformer.training.sweeps import Member, goal, members_of
+from xformer.training.sweeps import SweepMember, goal, members_of
 
 METRICS = ("loss", "held_out_loss", "held_out_exact_match", "held_out_token_accuracy", "gradient_norm", "learning_rate")
 
@@ -115,7 +115,7 @@ FRAMES = 30
 """The approximate number of steps with maps."""
 
 
-def probe(members: Sequence[Member]) -> Example:
+def probe(members: Sequence[SweepMember]) -> Example:
     """Return the input on which the maps are recorded; no member is trained on it."""
     return Task(members[0].preset.task).probe(members[0].preset.train.seed)
 
@@ -148,7 +148,7 @@ def write_maps(folder: Path, step: int, maps: Maps) -> None:
 class MapWriter:
     """Writes the maps of a sweep during training."""
 
-    def __init__(self, folder: Path, members: Sequence[Member], runs: Mapping[int, Run]) -> None:
+    def __init__(self, folder: Path, members: Sequence[SweepMember], runs: Mapping[int, Run]) -> None:
         self.folder, self.n, self.runs = folder, len(members), dict(runs)
         self.probe = probe(members)
         self.every = _round_up(max(member.preset.train.steps for member in members) / FRAMES)

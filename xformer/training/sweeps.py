@@ -98,7 +98,7 @@ WORDS = {"peak_lr": "learning rate", "train_share": "share of pairs"}
 
 
 @dataclass(frozen=True)
-class Member:
+class SweepMember:
     """One model of a sweep."""
 
     number: int
@@ -141,7 +141,7 @@ def spec(settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     return {"settings": {name: list(values) for name, values in settings.items()}, "ids": [new_id() for _ in range(n)]}
 
 
-def members_of(entry: RunRecord) -> list[Member]:
+def members_of(entry: RunRecord) -> list[SweepMember]:
     """Return the models of a sweep; an empty list for a run of one model. Raises `ConfigError` if the entry is damaged."""
     if entry.sweep is None:
         return []
@@ -149,10 +149,10 @@ def members_of(entry: RunRecord) -> list[Member]:
     return members(sweep(entry.settings(), **settings), settings, ids)
 
 
-def members(presets: Sequence[Preset], settings: Iterable[str], ids: Sequence[str] = ()) -> list[Member]:
+def members(presets: Sequence[Preset], settings: Iterable[str], ids: Sequence[str] = ()) -> list[SweepMember]:
     """Return the models of a sweep over `settings`, in order. Omit `ids` for models outside a run store."""
     return [
-        Member(number, run, {name: _value(one, name) for name in settings}, one)
+        SweepMember(number, run, {name: _value(one, name) for name in settings}, one)
         for number, (one, run) in enumerate(zip(presets, ids or [""] * len(presets), strict=True))
     ]
 

@@ -38,7 +38,7 @@ from xformer.training.many import reports
 from xformer.training.run_record import SCORING, RunRecord
 from xformer.training.run_store import RunStore, change_peak, entry_of, insert_rows, move, set_columns
 from xformer.training.stored_sweep import MapWriter
-from xformer.training.sweeps import Member, members_of
+from xformer.training.sweeps import SweepMember, members_of
 
 SAMPLES = 2_000
 """The number of unseen examples that a finished run is scored on."""
@@ -213,7 +213,7 @@ def train_sweep(store: RunStore, entry: RunRecord, loop: CommandLoop, device: to
         maps.write_if_due()
         loop.between()
 
-    def end(member: Member, run: Run, failure: str = "") -> None:
+    def end(member: SweepMember, run: Run, failure: str = "") -> None:
         loop.ended.add(member.id)
         maps.end_member(member.number)
         loop.flush()
@@ -261,7 +261,7 @@ def _keep_snapshot(run: Run) -> str:
     return ""
 
 
-def _begin(store: RunStore, entry: RunRecord, member: Member, device: torch.device) -> Run:
+def _begin(store: RunStore, entry: RunRecord, member: SweepMember, device: torch.device) -> Run:
     """Return the run of a model of a sweep, restored from its saved state if there is one."""
     folder = member.folder(store, entry.id)
     run = Run(member.preset, Task(member.preset.task), device, folder, DiskQuota(store.folder))
@@ -289,7 +289,14 @@ RECLAIMABLE = ("stopped", "interrupted")
 
 
 def become_run(
-    store: RunStore, entry: RunRecord, member: Member, run: Run, state: str, *, message: str = "", figures: Any = None
+    store: RunStore,
+    entry: RunRecord,
+    member: SweepMember,
+    run: Run,
+    state: str,
+    *,
+    message: str = "",
+    figures: Any = None,
 ) -> None:
     """Turn a model of a sweep into a run with this state."""
 
@@ -304,7 +311,7 @@ def become_run(
     store.add(member.preset, run=member.id, state=state, figures=figures, check=move_files, columns=columns, **owned)
 
 
-def reclaim_members(store: RunStore, entry: RunRecord, members: Sequence[Member]) -> None:
+def reclaim_members(store: RunStore, entry: RunRecord, members: Sequence[SweepMember]) -> None:
     """Return members to their sweep: stopped ones, and those whose files a killed process had already moved."""
     for member in members:
         moved, here = store.folder_of(member.id), member.folder(store, entry.id)

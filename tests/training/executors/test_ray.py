@@ -24,7 +24,7 @@ from xformer.training import jobs, worker
 from xformer.training.executors import Resources, ray, remote
 from xformer.training.executors.cluster import LostError
 from xformer.training.executors.ray import RayExecutor, batches
-from xformer.training.executors.remote import Job, RemoteRun, Report
+from xformer.training.executors.remote import RemoteJob, RemoteReport, RemoteRun
 from xformer.training.limits import memory_needed
 from xformer.training.run_record import RunRecord
 from xformer.training.run_store import RunStore, put_command
@@ -43,18 +43,18 @@ class Actors:
     def __init__(self, cpus: float = 2.0, gpus: float = 0.0) -> None:
         self.actors: dict[str, RemoteRun] = {}
         self.needs: dict[str, Resources] = {}
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, RemoteJob] = {}
         self.dead: set[str] = set()
         self.node = {"id": "", "name": "node-1", "CPU": cpus, "GPU": gpus, "memory": 8e9}
         self.loses_answers = False
 
-    def start(self, name: str, job: Job, needs: Resources) -> None:
+    def start(self, name: str, job: RemoteJob, needs: Resources) -> None:
         if name not in self.actors:
             self.dead.discard(name)
             self.jobs[name], self.needs[name] = job, needs
             self.actors[name] = RemoteRun(job)
 
-    def ask(self, name: str, *question: Any) -> Report | None:
+    def ask(self, name: str, *question: Any) -> RemoteReport | None:
         if name not in self.actors:
             raise LostError(is_certain=name in self.dead)
         report = self.actors[name].poll(*question)

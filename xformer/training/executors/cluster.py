@@ -13,7 +13,7 @@ from typing import Any
 from xformer.installed import needed
 from xformer.training.executors import Resources
 from xformer.training.executors.relay import Status
-from xformer.training.executors.remote import Job, RemoteRun, Report
+from xformer.training.executors.remote import RemoteJob, RemoteReport, RemoteRun
 
 NAMESPACE = "xformer"
 
@@ -41,7 +41,7 @@ class RayCluster:
         self._pending: dict[str, Any] = {}
         """The result of the unanswered request to each actor, by name."""
 
-    def start(self, name: str, job: Job, needs: Resources) -> None:
+    def start(self, name: str, job: RemoteJob, needs: Resources) -> None:
         """Create the actor of this name unless it exists."""
         options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
         options["max_restarts"] = 0
@@ -49,7 +49,7 @@ class RayCluster:
         actor = self.ray.remote(**resources, **options)(RemoteRun)
         self._handles[name] = actor.remote(job)
 
-    def ask(self, name: str, *arguments: Any) -> Report | None:
+    def ask(self, name: str, *arguments: Any) -> RemoteReport | None:
         """Request what has changed on an actor; None until its report has arrived. Raises `LostError`."""
         errors = self.ray.exceptions
         try:

@@ -29,13 +29,13 @@ from xformer.training.commands import failure
 from xformer.training.executors import Executor, Resources
 from xformer.training.executors.cluster import LostError, RayCluster
 from xformer.training.executors.relay import is_on_ray
-from xformer.training.executors.remote import Files, Job, Report, Stamp, stamp_of, stamps, write_copy
+from xformer.training.executors.remote import Files, RemoteJob, RemoteReport, Stamp, stamp_of, stamps, write_copy
 from xformer.training.limits import Limits, memory_needed
 from xformer.training.loop import forget_after, forget_unfinished
 from xformer.training.run_record import RunRecord
 from xformer.training.run_store import RunStore, entry_of, insert_rows, insert_run, move, owned_entry, set_columns
 from xformer.training.stored_sweep import read_maps, write_maps
-from xformer.training.sweeps import Member, members_of
+from xformer.training.sweeps import SweepMember, members_of
 from xformer.training.worker import reclaim_members, release, sweep_message
 
 GRACE_SECONDS = 10.0
@@ -52,11 +52,11 @@ FEW = 8
 
 
 @dataclass(frozen=True)
-class Batch:
+class RayBatch:
     """The work of one actor: a run, or some models of a sweep."""
 
     name: str
-    members: Sequence[Member] = ()
+    members: Sequence[SweepMember] = ()
 
 
 @dataclass
@@ -76,13 +76,15 @@ class Seen:
     is_whole: bool = False
 
 
-def batches(entry: RunRecord) -> list[Batch]:
+def batches(entry: RunRecord) -> list[RayBatch]:
     """Return the work of each actor of an active run."""
     members, name = members_of(entry), f"{entry.id}-{entry.worker}"
     if not members:
-        return [Batch(name)]
+        return [RayBatch(name)]
     size = (entry.sweep or {}).get("batch") or len(members)
-    return [Batch(f"{name}-{first // size}", members[first : first + size]) for first in range(0, len(members), size)]
+    return [
+        RayBatch(f"{name}-{first // size}", members[first : first + size]) for first in range(0, len(members), size)
+    ]
 
 
 class RayExecutor(Executor):
@@ -157,14 +159,14 @@ class RayExecutor(Executor):
         for batch in self._unfinished_batches(entry):
             self.cluster.start(batch.name, self._job(entry, batch), needs)
 
-    def _unfinished_batches(self, entry: RunRecord) -> list[Batch]:
+    def _unfinished_batches(self, entry: RunRecord) -> list[RayBatch]:
         """Return the batches of a run with something left to train; of a sweep, those with models that are not runs yet."""
         if entry.sweep is None:
             return batches(entry)
         known = self.store.ids()
         return [batch for batch in batches(entry) if any(one.id not in known for one in batch.members)]
 
-    def _job(self, entry: RunRecord, batch: Batch) -> Job:
+    def _job(self, entry: RunRecord, batch: RayBatch) -> RemoteJob:
         folder = self.store.folder_of(entry.id)
         forget_unfinished(folder)
         known = self.store.ids()
@@ -182,7 +184,7 @@ class RayExecutor(Executor):
         with self.store.database.reading() as db:
             row = dict(db.execute("SELECT * FROM runs WHERE id = ?", (entry.id,)).fetchone())
         ids = {member.id for member in members_of(entry)} - {member.id for member in mine}
-        return Job(row, sorted(ids), files, _text(entry))
+        return RemoteJob(row, sorted(ids), files, _text(entry))
 
     def _preempt_paused(self) -> None:
         """Take paused runs off their nodes for waiting runs. Their states have been saved here."""
@@ -208,7 +210,7 @@ class RayExecutor(Executor):
         if entry.sweep is not None and not self._unfinished_batches(entry):
             self._end_sweep(entry)
 
-    def _local_stamps(self, entry: RunRecord, batch: Batch, seen: Seen) -> dict[str, Stamp]:
+    def _local_stamps(self, entry: RunRecord, batch: RayBatch, seen: Seen) -> dict[str, Stamp]:
         """Return the stamps of the local files that belong to an actor's work."""
         if not batch.members:
             return stamps(self.store.folder, entry.id)
@@ -216,7 +218,7 @@ class RayExecutor(Executor):
         inside += [one.id for one in batch.members]
         return {path: stamp for one in inside for path, stamp in stamps(self.store.folder, one).items()} | seen.maps
 
-    def _take(self, entry: RunRecord, batch: Batch, seen: Seen, report: Report) -> bool:
+    def _take(self, entry: RunRecord, batch: RayBatch, seen: Seen, report: RemoteReport) -> bool:
         """Write a report into the store and the folder. Returns whether the run continues."""
         try:
             self._move_models(entry, report)
@@ -252,7 +254,7 @@ class RayExecutor(Executor):
             self._restart_missing(entry, batch, seen, is_certain=True)
         return True
 
-    def _move_models(self, entry: RunRecord, report: Report) -> None:
+    def _move_models(self, entry: RunRecord, report: RemoteReport) -> None:
         """Move the files of models that have ended to the folders of their runs, as the node has done."""
         for model in report.models:
             target = self.store.folder_of(model["id"])
@@ -260,7 +262,7 @@ class RayExecutor(Executor):
             if source.is_dir() and not target.exists():
                 os.rename(source, target)
 
-    def _take_models(self, entry: RunRecord, report: Report) -> None:
+    def _take_models(self, entry: RunRecord, report: RemoteReport) -> None:
         """Turn models of a sweep that have ended into runs once all their files have arrived."""
         models = report.models if report.is_whole else ()
         known = self.store.ids() if models else set()
@@ -272,7 +274,7 @@ class RayExecutor(Executor):
                     values |= {"owner": now.owner, "private": now.private, "node": self._node(report)}
                     insert_run(db, values)
 
-    def _take_files(self, entry: RunRecord, batch: Batch, seen: Seen, report: Report) -> None:
+    def _take_files(self, entry: RunRecord, batch: RayBatch, seen: Seen, report: RemoteReport) -> None:
         maps, own = f"{entry.id}/maps/", {entry.id, *(one.id for one in batch.members)}
         for path in (*report.files, *report.gone):
             if ".." in Path(path).parts or Path(path).parts[:1] not in {(run,) for run in own}:
@@ -287,7 +289,7 @@ class RayExecutor(Executor):
                 self.room.wrote(len(content))
             write_copy(self.store.folder, path, stamp, content)
 
-    def _take_maps(self, folder: Path, batch: Batch, step: int, content: bytes) -> None:
+    def _take_maps(self, folder: Path, batch: RayBatch, step: int, content: bytes) -> None:
         """Merge the maps of this batch into those of the other batches."""
         maps = np.load(io.BytesIO(content), allow_pickle=False)
         with suppress(OSError, ValueError):  # no other batch has sent maps of this step
@@ -298,7 +300,7 @@ class RayExecutor(Executor):
             maps = merged
         write_maps(folder, step, maps)
 
-    def _take_columns(self, db: Any, now: RunRecord, batch: Batch, seen: Seen, report: Report) -> None:
+    def _take_columns(self, db: Any, now: RunRecord, batch: RayBatch, seen: Seen, report: RemoteReport) -> None:
         row = report.row
         for run, some in report.rows.items():
             if some and run not in seen.after:  # local rows may be later than the state from which the run continued
@@ -322,7 +324,7 @@ class RayExecutor(Executor):
         if not batch.members:  # a sweep's stop command is needed by every batch; `release` deletes it
             db.execute("DELETE FROM commands WHERE run = ? AND kind != 'stop' AND number <= ?", (now.id, report.obeyed))
 
-    def _node(self, report: Report) -> str:
+    def _node(self, report: RemoteReport) -> str:
         return next((node["name"] for node in self.nodes if node["id"] == report.node_id), "")
 
     # Ends
@@ -340,7 +342,7 @@ class RayExecutor(Executor):
         release(self.store, entry.id, str(entry.worker), state, message, **values)
         self.cancel(entry)
 
-    def _restart_missing(self, entry: RunRecord, batch: Batch, seen: Seen, is_certain: bool) -> None:
+    def _restart_missing(self, entry: RunRecord, batch: RayBatch, seen: Seen, is_certain: bool) -> None:
         """Restart a run or batch whose actor has died. An actor of unknown state gets `GRACE_SECONDS` first."""
         now = time.monotonic()
         seen.missing_since = seen.missing_since or now

@@ -38,7 +38,7 @@ ABANDONED_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
-class Job:
+class RemoteJob:
     """Everything that a node needs to train a run."""
 
     row: Mapping[str, Any]
@@ -52,7 +52,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Report:
+class RemoteReport:
     """The changes on the node that the server does not have yet."""
 
     node_id: str
@@ -102,7 +102,7 @@ def write_copy(folder: Path, path: str, stamp: Stamp, content: bytes) -> None:
 class RemoteRun:
     """A run on a node. Its methods are called sequentially while a thread trains."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: RemoteJob) -> None:
         _remove_abandoned()
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         self.lock = liveness.take(self.folder / liveness.LOCK)  # held by this process to mark the folder as in use
@@ -131,7 +131,7 @@ class RemoteRun:
         except Exception as error:  # the node's store cannot be written, so the next report carries the error
             self.error = f"The run failed on its node ({type(error).__name__}: {error})."
 
-    def poll(self, have: Mapping[str, Stamp], after: Mapping[str, int], forget: Sequence[str]) -> Report:
+    def poll(self, have: Mapping[str, Stamp], after: Mapping[str, int], forget: Sequence[str]) -> RemoteReport:
         """Return what has changed on the node.
 
         Args:
@@ -160,7 +160,7 @@ class RemoteRun:
         self.seen |= inside.keys()
         ended = {model["id"] for model in models}  # their states have been deleted since they were moved
         gone = sorted({*self.seen, *(path for path in known if path.partition("/")[0] in ended)} - inside.keys())
-        return Report(_node_id(), row, rows, models, files, gone, is_whole, is_over, self.error, self.obeyed)
+        return RemoteReport(_node_id(), row, rows, models, files, gone, is_whole, is_over, self.error, self.obeyed)
 
     def _read(self, paths: Sequence[str]) -> tuple[Files, bool]:
         """Return files up to about `MAX_BYTES` in total, and whether these are all of them."""
