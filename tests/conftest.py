@@ -23,7 +23,7 @@ CHECKED = (
     "components",
     "layers",
     "test_edits.py",
-    "test_interventions.py",
+    "test_edit_links.py",
     "test_model.py",
     "test_reading.py",
     "test_trace.py",

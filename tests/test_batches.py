@@ -71,7 +71,7 @@ def test_a_batch_of_an_xformer_model() -> None:
         assert torch.allclose(one.logits[:, :n], alone.logits, **CLOSE)
         assert (one.answers, one.n_correct) == (alone.answers, alone.n_correct)
     with pytest.raises(InputError, match="got a batch of 2"):
-        xformer.read("checkpoints/reverse", ["3 7 12 9", "5 4 3 2 1 6"], changes="token:0.7")
+        xformer.read("checkpoints/reverse", ["3 7 12 9", "5 4 3 2 1 6"], edits="token:0.7")
 
 
 def test_inputs_can_be_the_arguments_of_the_model() -> None:

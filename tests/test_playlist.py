@@ -12,7 +12,8 @@ from pages.compute.cached_runs import MASKS
 from pages.compute.models import adapter
 from pages.state.screens import screens
 from tools import doc_pages
-from xformer import interventions, playlist
+from xformer import playlist
+from xformer.edit_links import parse_edits
 from xformer.errors import ConfigError, InputError
 from xformer.live import lesson
 from xformer.playlist import Item, Playlist
@@ -90,7 +91,7 @@ def test_every_shipped_link_is_valid() -> None:
             model = adapter(values["model"])
             model.input.read(values["input"])
             assert values["mask"] in MASKS
-            interventions.parse(values.get("edits", ""), model.shape)
+            parse_edits(values.get("edits", ""), model.shape)
             layer, head = map(int, values.get("head", "1.1").split(".")[:2])
             assert head <= list(model.shape.heads.values())[layer - 1]
 

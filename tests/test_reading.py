@@ -130,7 +130,7 @@ def test_a_wrong_argument_is_refused_in_one_sentence() -> None:
     for wrong in (None, 5):
         with pytest.raises(InputError, match=f"A model is a path, .* got {wrong}; try 'checkpoints/reverse'"):
             read(wrong, "3 7 12 9")  # type: ignore[arg-type]
-    for wrong in (edits.ablate_head("encoder.1.attn", 2), ["ablate"]):
+    for wrong in (edits.ablate_head("encoder.1.attn", 2), [7]):
         with pytest.raises(EditError, match="edits must be a list like"):
             read(CHECKPOINTS / "reverse", "3 7 12 9", edits=wrong)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"must be a list like \['\*\.pattern'\], got '\*\.z'"):

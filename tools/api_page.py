@@ -22,7 +22,7 @@ BEGIN = """# API
 
 Every public name with its docstring. Layers, heads, positions and neurons count from 0; shapes name the axes: `[batch, pos]`.
 """
-MODULES = ("xformer.testing", "xformer.edits", "xformer.interventions", "xformer.errors")
+MODULES = ("xformer.testing", "xformer.edits", "xformer.edit_links", "xformer.errors")
 """Further modules whose public functions and classes are listed."""
 SECTIONS = ("Args", "Attributes", "Raises", "Returns", "Yields", "Example")
 

@@ -128,7 +128,7 @@ maps = np.rint(253 * reading["encoder.2.attn.pattern"][0].numpy()).astype("uint8
         """
 variants = [
     analysis.Variant.load("checkpoints/reverse-decoder", "as trained"),
-    analysis.Variant.load("checkpoints/reverse-decoder", "one head ablated", changes="ablate:decoder.0.attn.0"),
+    analysis.Variant.load("checkpoints/reverse-decoder", "one head ablated", edits="ablate:decoder.0.attn.0"),
 ]
 runs = [analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
 readings = [run[1] for run in runs]  # at the second step
@@ -137,7 +137,7 @@ other = xformer.read("checkpoints/reverse", "3 7 5 9 1")
 names = ("reverse", "reverse-mirror", "reverse-long")
 others = [analysis.Variant.load(f"checkpoints/{name}", name) for name in names]
 texts = [
-    xformer.read("checkpoints/characters", "import os", changes=changes) for changes in ("", "ablate:decoder.0.attn.1")
+    xformer.read("checkpoints/characters", "import os", edits=edits) for edits in ("", "ablate:decoder.0.attn.1")
 ]
 towards, away = (xformer.read("checkpoints/characters", text) for text in ("return x", "import x"))
 """,

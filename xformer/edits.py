@@ -1,4 +1,4 @@
-"""Interventions on the activations of one run, passed as `edits=`; the model itself is not changed.
+"""Changes of the activations of one run, passed as `edits=`; the model itself is not changed.
 
     record(model, tokens, edits=[edits.ablate_head("encoder.1.attn", 2)])
 

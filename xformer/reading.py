@@ -31,10 +31,10 @@ from xformer.adapters.attachment import EXPORTED, unwrapped
 from xformer.adapters.load import in_memory, is_external, opened_from, opened_module
 from xformer.adapters.on_demand import OnDemand
 from xformer.checkpoints import Checkpoint, load
+from xformer.edit_links import all_edits, changed_source, parse_edits
 from xformer.edits import Edit, set_causal
 from xformer.errors import ActivationError, EditError, InputError, UnavailableError
 from xformer.formatting import check_index, check_option, similar_names
-from xformer.interventions import all_edits, changed_source, parse
 from xformer.layer_path import LayerPath
 from xformer.memory import check_analysis
 from xformer.model import Transformer
@@ -49,23 +49,27 @@ MAX_WRITTEN = 100
 """Largest number of tokens or predictions that a notebook shows."""
 Readable = str | Path | Checkpoint | Transformer | nn.Module | ModelAdapter
 """A path, a loaded xformer or external model, or an adapter."""
+Edits = str | Sequence[Edit | str]
+"""Edits, or their text in links (see `xformer.edit_links`)."""
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ReadCall:
     """The arguments of `read` as plain values, so that another process can repeat the reading."""
 
     model: str
     inputs: str | tuple[int, ...]
     causal: bool | None = None
     """True for a causal mask, False for a full one, in place of the model's own; None: the model's own."""
-    changes: str = ""
+    edits: str = ""
+    """The other edits in the form used in links."""
 
     def __str__(self) -> str:
         """The call that repeats the reading, as code."""
-        mask = "" if self.causal is None else f", edits=[xformer.edits.set_causal({self.causal})]"
-        changes = f", changes={self.changes!r}" if self.changes else ""
-        return f"xformer.read({self.model!r}, {self.inputs!r}{mask}{changes})"
+        edits = repr(self.edits) if self.edits else ""
+        if self.causal is not None:
+            edits = f"[{', '.join(filter(None, [f'xformer.edits.set_causal({self.causal})', edits]))}]"
+        return f"xformer.read({self.model!r}, {self.inputs!r}{f', edits={edits}' if edits else ''})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +98,8 @@ class Reading(Mapping[str, Tensor]):
     trace: Trace
     has_right_answer: bool = True
     """Whether predictions can be right or wrong."""
-    recipe: Recipe | str | None = None
-    """How to repeat the reading, as plain values or as code; None if it cannot be expressed that way."""
+    code: ReadCall | str | None = None
+    """The call that repeats the reading, as plain values or as code; None if it cannot be expressed that way."""
     token_labels: tuple[str, ...] | None = None
     """Token labels given by the caller, in place of the model's own."""
 
@@ -145,7 +149,7 @@ class Reading(Mapping[str, Tensor]):
 
     def one(self, index: int) -> Reading:
         """Return the reading of one input of a batch, with its padding. Raises `InputError` if there is no such input."""
-        return replace(self, example=self.example.one(index), trace=self.trace.one(index), recipe=None)
+        return replace(self, example=self.example.one(index), trace=self.trace.one(index), code=None)
 
     @property
     def batch_size(self) -> int:
@@ -400,8 +404,7 @@ def read(
     *,
     tokenizer: Any = None,
     tokens: Sequence[str] | None = None,
-    edits: Sequence[Edit] = (),
-    changes: str = "",
+    edits: Edits = (),
     keep: Sequence[str] = ("*",),
 ) -> Reading:
     """Run inputs through a model and record its activations. The model is not changed.
@@ -413,8 +416,8 @@ def read(
             `(source, target)` for an encoder-decoder, an image, or a dict of the model's arguments.
         tokenizer: The tokenizer of a loaded Hugging Face model, for inputs that are texts.
         tokens: Labels for the positions of the first input, in place of the model's own.
-        edits: Interventions, see `xformer.edits`.
-        changes: More interventions in the form used in links ("ablate:encoder.0.ffn,token:3.7"), see `xformer.interventions`.
+        edits: Edits from `xformer.edits`, or in the form used in links ("ablate:encoder.0.ffn,token:3.7"), see
+            `xformer.edit_links`; a list may contain both.
         keep: Globs of the activations to record.
 
     Returns:
@@ -436,8 +439,7 @@ def read(
     plain: Any = inputs
     if is_ids and (inputs.dim() == 1 or (inputs.dim() == 2 and len(inputs) == 1)):
         plain = tuple(inputs.flatten().tolist())
-    first, example, changed = prepare_inputs(adapter, plain, changes)
-    run = [*own_edits(edits, adapter.shape), *changed]
+    first, example, run = prepare_inputs(adapter, plain, edits)
     keep = own_names(keep, adapter.shape)
     output = getattr(getattr(adapter, "opened", None), "output_name", "logits")
     kept = keep if output in keep or "*" in keep else (*keep, output)
@@ -446,7 +448,7 @@ def read(
     if adapter.input.uses_prediction_as_reference and not has_right_answer:
         alone = trace if not run and example is first else adapter.record(first, keep=("logits",))
         example = answered(example, int(alone.logits[0, 0].argmax()))
-    reading = Reading(adapter, example, trace, has_right_answer, _recipe(model, plain, edits, changes))
+    reading = Reading(adapter, example, trace, has_right_answer, _read_call(model, plain, edits))
     return reading if tokens is None else labelled(reading, tokens)
 
 
@@ -505,24 +507,36 @@ def gradients(reading: Reading, measure: Measure, names: Sequence[str]) -> Gradi
     return Gradients(found.measure, as_requested(found.activations), as_requested(found.gradients))
 
 
-def prepare_inputs(adapter: ModelAdapter, inputs: Any, changes: str = "") -> tuple[Example, Example, list[Edit]]:
-    """Frame an input for a model and parse `changes`.
+def prepare_inputs(adapter: ModelAdapter, inputs: Any, edits: Edits = ()) -> tuple[Example, Example, list[Edit]]:
+    """Frame an input for a model and parse the edits in the form used in links.
 
     Returns:
-        The example, the example after the token replacements in `changes`, and the other changes as edits.
+        The example, the example after the token replacements in `edits`, and the other edits.
 
     Raises:
-        InputError: The model cannot read the input, or `changes` is given for a batch.
-        EditError: A change does not fit the model.
+        InputError: The model cannot read the input, or edits in the form used in links are given for a batch.
+        EditError: An edit does not fit the model.
     """
     first = adapter.to_example(inputs)
-    if not changes:
-        return first, first, []
-    if len(first.input_ids) > 1:
-        raise InputError(f"changes applies to a single input, got a batch of {len(first.input_ids)}; use edits.")
-    interventions = parse(changes, adapter.shape)
-    source = changed_source(interventions, first.source)
-    return first, first if source == first.source else adapter.to_example(source), all_edits(interventions)
+    others, text = _split(edits)
+    run = own_edits(others, adapter.shape)
+    if not text:
+        return first, first, run
+    if (n := len(first.input_ids)) > 1:
+        raise InputError(f"Edits in the form used in links apply to one input, got a batch of {n}; use xformer.edits.")
+    edit_links = parse_edits(text, adapter.shape)
+    source = changed_source(edit_links, first.source)
+    example = first if source == first.source else adapter.to_example(source)
+    return first, example, [*run, *all_edits(edit_links)]
+
+
+def _split(edits: Edits) -> tuple[Sequence[Edit], str]:
+    """Return the edits, and those in the form used in links, joined."""
+    if isinstance(edits, str) or not isinstance(edits, Sequence):  # `own_edits` refuses others than sequences
+        return ((), edits) if isinstance(edits, str) else (edits, "")
+    return [one for one in edits if not isinstance(one, str)], ",".join(
+        one for one in edits if one and isinstance(one, str)
+    )
 
 
 def from_trace(model: Readable, trace: Trace, answers: Sequence[int] | None = None) -> Reading:
@@ -541,16 +555,16 @@ def answered(example: Example, token: int) -> Example:
     return replace(example, source=(*example.source[:-1], token), answer=(token,), labels=labels)
 
 
-def _recipe(model: object, inputs: Any, edits: Sequence[Edit], changes: str) -> Recipe | None:
-    """Return the recipe, or None if the model is not a path or a recipe cannot express the edits or the inputs."""
-    masks = {causal: set_causal(causal) for causal in (True, False)}
-    causal = next((causal for causal, edit in masks.items() if list(edits) == [edit]), None)
+def _read_call(model: object, inputs: Any, edits: Edits) -> ReadCall | None:
+    """Return the call, or None if the model is not a path, or if plain values cannot express the edits or the inputs."""
+    others, text = _split(edits)
+    causal = next((causal for causal in (True, False) if list(others) == [set_causal(causal)]), None)
     is_plain = isinstance(inputs, str) or (
         isinstance(inputs, tuple | list) and all(isinstance(one, int) for one in inputs)
     )
-    if not isinstance(model, str | Path) or not is_plain or (edits and causal is None):
+    if not isinstance(model, str | Path) or not is_plain or (others and causal is None):
         return None
-    return Recipe(str(model), inputs if isinstance(inputs, str) else tuple(inputs), causal, changes)
+    return ReadCall(str(model), inputs if isinstance(inputs, str) else tuple(inputs), causal, text)
 
 
 @torch.inference_mode(False)

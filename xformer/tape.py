@@ -24,7 +24,7 @@ from xformer.formatting import similar_names
 
 @dataclass(frozen=True, eq=False)
 class Edit:
-    """One intervention: a glob over activation names, and the change to each activation that it matches."""
+    """One edit: a glob over activation names, and the change to each activation that it matches."""
 
     name: str
 

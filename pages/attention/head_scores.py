@@ -147,7 +147,7 @@ def effects_of(view: View, run: Reading, options: dict[str, Any], chosen: Select
     def work() -> Iterator[HeadEffects]:  # a generator, so that an exception becomes the problem of the job
         yield from estimate_head_effects(run, **options).measure_all()
 
-    about = f"{view.model}|{run.recipe}|{options}"
+    about = f"{view.model}|{run.code}|{options}"
     job = kept_job("head_effects_job", about, work, AT_ONCE, begin_measuring)
     found, head = job.latest, (chosen.layer, chosen.head)
     if found is not None and head in found.estimated:

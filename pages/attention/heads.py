@@ -16,13 +16,13 @@ from pages.compute.picture import of_each_run, picture, table
 from pages.controls.columns import caption, what_to_notice
 from pages.controls.text import escape_markdown, signed
 from pages.controls.widgets import choose, find_tokens
-from pages.state.view import OFF, View, requested_interventions, switch, toggle_intervention
+from pages.state.view import OFF, View, requested_edits, switch, toggle_edit
 from xformer import analysis, viz
 from xformer.analysis.attention_patterns import MAX_TOKENS, REACH, TASK, Focus, focus
 from xformer.analysis.embeddings import token_labels
 from xformer.analysis.reactions import agreement_by_chance, atom_mapping
+from xformer.edit_links import join_edits
 from xformer.formatting import percent
-from xformer.interventions import join
 from xformer.model_shape import READ_ONLY
 from xformer.reading import Reading
 from xformer.viz.packing import AnyLayer
@@ -55,12 +55,12 @@ def arcs_of(chosen: Selection) -> tuple[int, ...]:
 
 def standalone(view: View, chosen: Selection) -> Callable[[Sequence[str]], str]:
     """Return a function that renders the attention view as a standalone page, given its caption."""
-    changes = ", ".join([*mask_words(view.mask), *filter(None, [join(view.interventions)])])
+    edits = ", ".join([*mask_words(view.mask), *filter(None, [join_edits(view.edit_links)])])
 
     def page(caption: Sequence[str]) -> str:
         at = {"layer": chosen.layer, "head": chosen.head, "cell": (chosen.query, chosen.key)}
         look = replace(chosen.looks, arcs=arcs_of(chosen)).packed
-        return view_page(view.original(), view.changed(), **at, look=look, changes=changes, caption=caption)
+        return view_page(view.original(), view.changed(), **at, look=look, edits=edits, caption=caption)
 
     return page
 
@@ -253,7 +253,7 @@ def _replace() -> None:
     if st.session_state["replace_token"] is None:
         return
     position, token = st.session_state["replace_position"], int(st.session_state["replace_token"])
-    kept = [word for word in requested_interventions() if not word.startswith(f"token:{position}.")]
+    kept = [word for word in requested_edits() if not word.startswith(f"token:{position}.")]
     st.session_state["edits"] = ",".join([*kept, f"token:{position}.{token}"])
 
 
@@ -266,7 +266,7 @@ def follow_cutting_click(layer: AnyLayer, chosen: Selection) -> None:
     if st.session_state.get("click_cuts") and is_new:
         at = f"{layer.name}.{chosen.head}.{chosen.query}-{chosen.key}"
         opened = f"open:{at}"
-        toggle_intervention(opened if opened in requested_interventions() else f"cut:{at}")
+        toggle_edit(opened if opened in requested_edits() else f"cut:{at}")
         st.rerun()
 
 

@@ -174,7 +174,7 @@ def score_attribution_panel(view: View, run: Reading, chosen: Selection) -> dict
     queries, keys = run.tokens_of(site.query_stack), run.tokens_of(site.key_stack)
     against = _against(run, cell, keys)
     options = {"layer": cell.layer, "head": cell.head, "query": cell.query, "key": cell.key, "against": against}
-    found = shared.get(("attribution", view.model, str(run.recipe), repr(options)), lambda: attribute(run, options))
+    found = shared.get(("attribution", view.model, str(run.code), repr(options)), lambda: attribute(run, options))
     query_name = f"**{cell.query} · {escape_markdown(queries[cell.query])}**"
     key_name = f"**{cell.key} · {escape_markdown(keys[cell.key])}**"
     over = "the mean of the others" if against is None else f"that of {against} · {escape_markdown(keys[against])}"

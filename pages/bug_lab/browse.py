@@ -407,7 +407,7 @@ def _recipe(view: View, bug: Bug) -> dict[str, Any]:
 def _show(view: View, bug: Bug, latest: PairedTraining) -> None:
     how = {"steps": latest.steps, **_recipe(view, bug)} | ({} if latest.is_final else {"until": latest.step})
     arguments = ", ".join(f"{name}={value!r}" for name, value in how.items())
-    latest = replace(latest, recipe=f"train_both({shown_path(view.model)!r}, {bug.name!r}, {arguments})")
+    latest = replace(latest, code=f"train_both({shown_path(view.model)!r}, {bug.name!r}, {arguments})")
     calls = [Call(viz.paired_training_curves, (latest,), {"what": what}) for what in PAIRED_TRAINING_CURVES]
     for place, call, curves in zip(st.columns(3, gap="medium"), calls, PAIRED_TRAINING_CURVES.values(), strict=True):
         with place:

@@ -23,9 +23,9 @@ from xformer.doctor.equations.case import Mistake
 from xformer.doctor.equations.report import check_model
 from xformer.doctor.faults import WHOLE_RUNS, Bug
 from xformer.doctor.faults.lab import PairedTraining, read_both, right_and_wrong
+from xformer.edit_links import join_edits
 from xformer.edits import Edit
 from xformer.errors import InputError, XformerError
-from xformer.interventions import join
 from xformer.model import Transformer
 from xformer.reading import Reading
 
@@ -154,11 +154,11 @@ def readings(view: View, bug: Bug) -> list[Reading]:
     """Read with the correct and the broken model. Raises `XformerError` where the changes do not fit the broken model."""
 
     def make() -> list[Reading]:
-        how: dict[str, Any] = {"causal": cached_runs.causality(view.mask), "changes": join(view.interventions)}
+        how: dict[str, Any] = {"causal": cached_runs.causality(view.mask), "edits": join_edits(view.edit_links)}
         both = read_both(view.own, view.source, bug.name, models=_models(view.model, bug.name), **how)
         more = "".join(f", {name}={value!r}" for name, value in how.items() if value not in (None, ""))
         call = f"read_both({shown_path(view.model)!r}, {view.input.text(view.source)!r}, {bug.name!r}{more})"
-        return [replace(reading, recipe=f"{call}[{index}]") for index, reading in enumerate(both)]
+        return [replace(reading, code=f"{call}[{index}]") for index, reading in enumerate(both)]
 
     return shared.get(("bug", *_key(view, bug)), make)
 
@@ -201,7 +201,7 @@ def mistakes(name: str, bug: str) -> tuple[list[Mistake], list[Mistake]]:
 
 
 def _key(view: View, bug: Bug) -> tuple[str, tuple[int, ...], str, str, str]:
-    return view.model, view.source, view.mask, join(view.interventions), bug.name
+    return view.model, view.source, view.mask, join_edits(view.edit_links), bug.name
 
 
 @cached

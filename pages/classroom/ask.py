@@ -80,7 +80,7 @@ def dialog(room: Room) -> None:
     if st.button("Ask", type="primary", icon=":material/how_to_vote:", key="ask_now"):
         asked |= {"head": head} if head else {}
         about = [models.title_of(view.model), f"input {typed}", *cached_runs.mask_words(mask)]
-        about += [intervention.label for intervention in view.interventions]
+        about += [edit_link.label for edit_link in view.edit_links]
         _send(room, {**question, "text": text, "kind": kind, "about": " · ".join(about)}, truth, "attention", asked)
 
 

@@ -23,8 +23,8 @@ from pages.state.view import View
 from xformer.adapters.own_models import own_model
 from xformer.checkpoints import Checkpoint
 from xformer.classroom.rooms import Room, RoomEndedError
+from xformer.edit_links import parse_edits
 from xformer.errors import ClassroomError, XformerError
-from xformer.interventions import parse
 from xformer.live.export import check_exportable
 from xformer.viz.packing import pack, pack_selection, pattern_layers
 
@@ -85,7 +85,7 @@ def view_of_link(values: Mapping[str, str]) -> tuple[View, Selection] | None:
         return None
     adapter = models.adapter(values["model"])
     source = adapter.input.read(values["input"])
-    view = View(values["model"], source, values["mask"], adapter, parse(values.get("edits", ""), adapter.shape))
+    view = View(values["model"], source, values["mask"], adapter, parse_edits(values.get("edits", ""), adapter.shape))
     return view.with_fitting_changes(), Selection.parse(values.get("head", "")) or Selection(
         len(adapter.shape.attention) - 1
     )

@@ -27,8 +27,8 @@ from xformer.adapters import TaskModel, own_task_model
 from xformer.adapters.own_models import TaskInput
 from xformer.analysis.generation import DecodedSteps, decode_steps, first_divergence
 from xformer.decoding import GREEDY, Sampling
+from xformer.edit_links import EditLink, changed_source, parse_edits
 from xformer.errors import InputError, XformerError
-from xformer.interventions import Intervention, changed_source, parse
 from xformer.model_shape import ModelShape
 from xformer.reading import Reading
 from xformer.tasks import Task
@@ -50,7 +50,7 @@ _NUMBERS = {"temperature": float, "top_k": int, "top_p": float, "seed": int}
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """A model with its mask, changes and sampling.
+    """A model with its mask, edits and sampling.
 
     In a link it is the model and everything that differs from the defaults, joined by `~`:
     `reverse-small~causal~ablate:encoder.1.attn.0,positions:off~temperature-0.8~seed-3`.
@@ -58,14 +58,14 @@ class ModelSettings:
 
     model: str
     mask: str = MASKS[0]
-    changes: tuple[str, ...] = ()
+    edits: tuple[str, ...] = ()
     sampling: Sampling = GREEDY
     seed: int = 0
 
     @property
     def text(self) -> str:
         """The variant in the format of links; `read_variant` is the inverse."""
-        words = [self.model, *([self.mask] if self.mask != MASKS[0] else []), *filter(None, [",".join(self.changes)])]
+        words = [self.model, *([self.mask] if self.mask != MASKS[0] else []), *filter(None, [",".join(self.edits)])]
         numbers, usual = self.numbers, ModelSettings(self.model).numbers
         return "~".join([*words, *(f"{name}-{numbers[name]:g}" for name in _NUMBERS if numbers[name] != usual[name])])
 
@@ -82,8 +82,8 @@ class ModelSettings:
     def shape(self) -> ModelShape:
         return self.adapter.shape
 
-    def interventions(self) -> tuple[Intervention, ...]:
-        return parse(",".join(self.changes), self.shape)
+    def edit_links(self) -> tuple[EditLink, ...]:
+        return parse_edits(",".join(self.edits), self.shape)
 
     def loaded(self, name: str) -> analysis.Variant:
         """Load the variant as an `analysis.Variant` with a display name."""
@@ -91,13 +91,13 @@ class ModelSettings:
             shown_path(self.model),
             name,
             causal=causality(self.mask),
-            changes=",".join(self.changes),
+            edits=",".join(self.edits),
             sampling=self.sampling,
             seed=self.seed,
             adapter=self.adapter,
         )
 
-    def label(self, change: Intervention) -> str:
+    def label(self, change: EditLink) -> str:
         """Describe a change; a replaced token is written in the symbols of the task."""
         if change.replaced is None:
             return change.label
@@ -106,7 +106,7 @@ class ModelSettings:
 
     def settings(self) -> list[str]:
         """Describe, in a few words each, the differences from the model as trained with greedy decoding."""
-        words, found = mask_words(self.mask), self.interventions()
+        words, found = mask_words(self.mask), self.edit_links()
         words += [self.label(found[0])] if len(found) == 1 else [f"{len(found)} changes"] if found else []
         if self.sampling.temperature:
             words.append(f"temperature {self.sampling.temperature:g}")
@@ -147,12 +147,12 @@ def read_variant(text: str) -> ModelSettings:
         elif name in _NUMBERS:
             variant = variant.with_number(name, value)
         else:
-            variant = replace(variant, changes=(*variant.changes, *filter(None, word.split(","))))
+            variant = replace(variant, edits=(*variant.edits, *filter(None, word.split(","))))
     n_tokens = variant.shape.vocab_size
     if variant.sampling.top_k > n_tokens:
         raise InputError(f"top_k must be at most {n_tokens}, the number of tokens; for example top_k-5.")
     try:
-        return replace(variant, changes=tuple(intervention.text for intervention in variant.interventions()))
+        return replace(variant, edits=tuple(one.text for one in variant.edit_links()))
     except XformerError as error:
         raise InputError(str(error)) from None
 
@@ -302,7 +302,7 @@ def check_input(variants: Sequence[ModelSettings], source: tuple[int, ...]) -> N
     """Raise `InputError` where a variant cannot read an input."""
     for letter, variant in zip(LETTERS, variants, strict=False):
         try:
-            variant.adapter.to_example(changed_source(variant.interventions(), source))
+            variant.adapter.to_example(changed_source(variant.edit_links(), source))
         except InputError as error:
             raise InputError(f"{letter} cannot read this input. {error}") from None
 
@@ -378,7 +378,7 @@ def _look_at_first(text: str) -> bool:
         variant = read_variant(text)
     except InputError:
         return False
-    st.session_state["mask"], st.session_state["edits"] = variant.mask, ",".join(variant.changes)
+    st.session_state["mask"], st.session_state["edits"] = variant.mask, ",".join(variant.edits)
     return choose_model(variant.model)
 
 

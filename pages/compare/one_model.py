@@ -216,7 +216,7 @@ def _show_tokens(one: Reading, other: Reading) -> None:
 
 def _ask_measure(one: Reading, other: Reading) -> MinimalPair:
     """Ask for the output position and the two answers whose logits are compared. Raises `InputError`."""
-    about = f"{one.recipe} {other.recipe}"
+    about = f"{one.code} {other.code}"
     if st.session_state.get("pair_measured", about) != about:  # the choices belong to other inputs
         for key in ("output", "answer", "instead"):
             st.session_state.pop(key, None)
@@ -263,7 +263,7 @@ def _map(
     all_cells = cells(pair, part)
     options = {"part": part, "answers": pair.answers, "position": pair.position}
     estimated = table(context, analysis.patching_map, pair.reading, pair.source, **options)
-    about = "|".join([context.model, str(pair.reading.recipe), str(pair.source.recipe), str(options)])
+    about = "|".join([context.model, str(pair.reading.code), str(pair.source.code), str(options)])
     known: Measured | None = shared.peek(("exact map", about))
 
     def work() -> Iterator[Measured]:

@@ -37,8 +37,8 @@ from pages.state.session import ScreenSelection
 from pages.state.view import OFF
 from xformer.adapters import Input, TaskModel
 from xformer.analysis.comparison import search
+from xformer.edit_links import parse_edits
 from xformer.errors import InputError, XformerError
-from xformer.interventions import parse
 from xformer.viz.theme import MODEL_HUES, pick
 
 INPUT = "compare_input"
@@ -175,11 +175,11 @@ def _with_model(before: ModelSettings, name: str) -> ModelSettings:
     model = models.resolved(name)
     if reason := "This run has no weights yet." if model is None else incomparable_reason(model):
         raise InputError(reason)
-    variant = replace(before, model=str(model), changes=())
-    for text in before.changes:
+    variant = replace(before, model=str(model), edits=())
+    for text in before.edits:
         with suppress(XformerError):
-            more = replace(variant, changes=(*variant.changes, text))
-            more.interventions()
+            more = replace(variant, edits=(*variant.edits, text))
+            more.edit_links()
             variant = more
     return variant
 
@@ -193,14 +193,14 @@ def _ask_settings(index: int, variant: ModelSettings) -> None:
     usual += [f"ablate:{site.path}" for site in shape.feed_forward]
     usual += [f"ablate:{path}.{head}" for path, n_heads in shape.heads.items() for head in range(n_heads)]
 
-    def with_changes(texts: list[str]) -> ModelSettings:
-        return read_variant(replace(variant, changes=tuple(texts)).text)
+    def with_edits(texts: list[str]) -> ModelSettings:
+        return read_variant(replace(variant, edits=tuple(texts)).text)
 
     st.multiselect(
         "Changes",
-        list(dict.fromkeys([*usual, *variant.changes])),
-        format_func=lambda text: variant.label(parse(text, shape)[0]),
-        **_bound(index, f"{key}_changes", list(variant.changes), with_changes),
+        list(dict.fromkeys([*usual, *variant.edits])),
+        format_func=lambda text: variant.label(parse_edits(text, shape)[0]),
+        **_bound(index, f"{key}_changes", list(variant.edits), with_edits),
         accept_new_options=True,
         placeholder="as trained",
         help="Choose what to ablate (set to zero), or type a change in the format of links: `cut:PATH.HEAD.QUERY-KEY`, "

@@ -40,8 +40,8 @@ from xformer.analysis.differences import (
     relabel,
 )
 from xformer.analysis.residual import WHOLE
+from xformer.edit_links import parse_edits
 from xformer.errors import InputError, XformerError
-from xformer.interventions import parse
 from xformer.reading import Reading
 
 CHANGED, OTHER_MASK = "changed", "other_mask"
@@ -64,7 +64,7 @@ class TextVariant:
     letter: str
     model: str
     mask: str = cached_runs.MASKS[0]
-    changes: str = ""
+    edits: str = ""
 
     @property
     def adapter(self) -> ModelAdapter:
@@ -73,8 +73,8 @@ class TextVariant:
     @property
     def title(self) -> str:
         """Letter, model and changes."""
-        changed, changes = cached_runs.mask_words(self.mask), parse(self.changes, self.adapter.shape)
-        changed += [changes[0].label] if len(changes) == 1 else [f"{len(changes)} changes"] if changes else []
+        changed, edits = cached_runs.mask_words(self.mask), parse_edits(self.edits, self.adapter.shape)
+        changed += [edits[0].label] if len(edits) == 1 else [f"{len(edits)} changes"] if edits else []
         return ", ".join([f"{self.letter} · {models.title_of(self.model)}", *changed])
 
     def with_own_gaps(self, text: str, other: TextVariant) -> str:
@@ -86,7 +86,7 @@ class TextVariant:
 
     def reading(self, source: tuple[int, ...]) -> Reading:
         """Return the run of this variant on a text."""
-        return cached_runs.run(self.model, source, self.mask, self.changes)
+        return cached_runs.run(self.model, source, self.mask, self.edits)
 
     def named(self, reading: Reading) -> Reading:
         """Return the run relabelled with the title of this variant."""
@@ -198,7 +198,7 @@ def _continuations(both: Pair, sources: Sources) -> Callable[[], None]:
     """State where the continuations differ; return a function that draws them."""
     with interruptible_progress("Both models continue the text") as step:
         runs = [
-            cached_runs.decoded(variant.model, source, variant.mask, variant.changes, step=step)
+            cached_runs.decoded(variant.model, source, variant.mask, variant.edits, step=step)
             for variant, source in zip(both, sources, strict=True)
         ]
     one, other = (GeneratedText.of(variant.adapter.input.decode, run) for variant, run in zip(both, runs, strict=True))

@@ -1,4 +1,4 @@
-"""Runs of models, cached for all visitors by model, input, mask and changes. Models are read-only."""
+"""Runs of models, cached for all visitors by model, input, mask and edits. Models are read-only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from xformer.adapters import ModelAdapter
 from xformer.decoding import Sampling
 from xformer.edits import Edit
 from xformer.memory import check_recording
-from xformer.reading import Reading, Recipe, prepare_inputs, read
+from xformer.reading import ReadCall, Reading, prepare_inputs, read
 from xformer.tasks.task import Example
 
 MASKS = ("as trained", "causal", "full")
@@ -31,7 +31,7 @@ MAX_IN_USE = 4
 PATIENCE_SECONDS = 60.0
 """Maximum seconds that a script run waits for memory, so that one that hangs does not block all others."""
 RunKey = tuple[str, tuple[int, ...], str, str]
-"""Model, source, mask and changes."""
+"""Model, source, mask and edits."""
 Predictions = tuple[tuple[int, float], ...]
 """Tokens with their probabilities."""
 Show = Callable[[Sequence[int]], object]
@@ -50,16 +50,16 @@ def check_memory(name: str, source: tuple[int, ...]) -> None:
     _inputs(name, source, MASKS[0], "")
 
 
-def run(name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str = "") -> Reading:
-    """Run the model `name` on `source` under a mask and the interventions `changes` (see `xformer.interventions`).
+def run(name: str, source: tuple[int, ...], mask: str = MASKS[0], edits: str = "") -> Reading:
+    """Run the model `name` on `source` under a mask and the edits of a link (see `xformer.edit_links`).
 
     Raises:
         InputError: The input is too long for the model.
-        EditError: An intervention does not fit the model.
+        EditError: An edit does not fit the model.
     """
-    key = name, source, mask, changes
+    key = name, source, mask, edits
     computed = _computed(key)
-    return _handles.setdefault(key, SharedReading(key, computed.recipe))
+    return _handles.setdefault(key, SharedReading(key, computed.code))
 
 
 class SharedReading(Reading):
@@ -69,12 +69,12 @@ class SharedReading(Reading):
     holds activations.
     """
 
-    def __init__(self, key: RunKey, recipe: Recipe | str | None) -> None:
+    def __init__(self, key: RunKey, code: ReadCall | str | None) -> None:
         object.__setattr__(self, "_key", key)
-        object.__setattr__(self, "recipe", recipe)
+        object.__setattr__(self, "code", code)
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("_key", "recipe", "__dict__"):
+        if name in ("_key", "code", "__dict__"):
             return object.__getattribute__(self, name)
         return getattr(_computed(self._key), name)
 
@@ -133,27 +133,27 @@ def _admit(run: _ScriptRun, n_bytes: int, seconds: float = PATIENCE_SECONDS) -> 
         time.sleep(0.05)
 
 
-def _run(name: str, source: tuple[int, ...], mask: str, changes: str) -> Reading:
-    of, *_ = _inputs(name, source, mask, changes)
-    reading = read(of, source, edits=mask_edits(mask), changes=changes)
+def _run(name: str, source: tuple[int, ...], mask: str, edits: str) -> Reading:
+    of, *_ = _inputs(name, source, mask, edits)
+    reading = read(of, source, edits=[*mask_edits(mask), edits])
     typed = of.input.text(source)
-    return replace(reading, recipe=Recipe(shown_path(name), typed, causality(mask), changes))
+    return replace(reading, code=ReadCall(shown_path(name), typed, causality(mask), edits))
 
 
 def decoded(
-    name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str = "", *, step: Step | None = None
+    name: str, source: tuple[int, ...], mask: str = MASKS[0], edits: str = "", *, step: Step | None = None
 ) -> Predictions:
-    """Return the greedy output of a model under a mask and interventions: each token with its probability.
+    """Return the greedy output of a model under a mask and edits: each token with its probability.
 
     For open-ended text it generates `Input.continuation_length` tokens. `step(done, of)` is called to report progress.
     """
 
     def make() -> Predictions:
-        of, example, changed = _inputs(name, source, mask, changes)
+        of, example, changed = _inputs(name, source, mask, edits)
         n = of.input.continuation_length if of.input.is_open_ended else None
         return _all(of.steps(example, n, edits=changed), n or len(example.answer), step)
 
-    return shared.get(("decoded", name, source, mask, changes), make)
+    return shared.get(("decoded", name, source, mask, edits), make)
 
 
 def continuation(
@@ -186,13 +186,13 @@ def _all(steps: Iterable[decoding.Step], n: int, step: Step | None, show: Show =
     return tuple(generated)
 
 
-def _inputs(name: str, source: tuple[int, ...], mask: str, changes: str) -> tuple[ModelAdapter, Example, list[Edit]]:
+def _inputs(name: str, source: tuple[int, ...], mask: str, edits: str) -> tuple[ModelAdapter, Example, list[Edit]]:
     """Return the model, the example it reads after token replacements, and the edits of its run."""
     of = adapter(name)
-    _, example, changed = prepare_inputs(of, source, changes)
+    _, example, run = prepare_inputs(of, source, [*mask_edits(mask), edits])
     n_heads = sum(of.shape.heads.values())
     check_recording(of.recording_bytes(example), n_heads, example.input_ids.shape[1], allowed_bytes=budget())
-    return of, example, [*mask_edits(mask), *changed]
+    return of, example, run
 
 
 def causality(mask: str) -> bool | None:

@@ -14,17 +14,17 @@ import pandas as pd
 from pages.compute.models import RUNS
 from pages.state.view import ORIGINAL
 from xformer import analysis
-from xformer.reading import Reading, Recipe
+from xformer.reading import ReadCall, Reading
 
 Draw = Callable[..., Any]
 """A function of `xformer.viz`: readings and plain values in, a figure out."""
 
 
 class Source(Protocol):
-    """The subject of a picture, such as a reading or a survey; its recipe is the call that recreates it."""
+    """The subject of a picture, such as a reading or a survey; its code is the call that recreates it."""
 
     @property
-    def recipe(self) -> Any: ...
+    def code(self) -> Any: ...
 
 
 class Shown(Protocol):
@@ -108,7 +108,7 @@ class Call:
             for name, value in self.options.items()
             if not _known([value])
         }
-        return view.model, self.name, *(str(reading.recipe) for reading in self.all_readings()), repr(plain)
+        return view.model, self.name, *(str(reading.code) for reading in self.all_readings()), repr(plain)
 
 
 def tables(calls: Sequence[Call]) -> pd.DataFrame:
@@ -120,9 +120,9 @@ def tables(calls: Sequence[Call]) -> pd.DataFrame:
 
 
 def _known(values: Sequence[Any]) -> list[Source]:
-    """Return the values that have a recipe, including those in nested lists."""
+    """Return the values that have a code, including those in nested lists."""
     nested = [_known(value) if isinstance(value, list | tuple) else [value] for value in values]
-    return [value for values in nested for value in values if hasattr(value, "recipe")]
+    return [value for values in nested for value in values if hasattr(value, "code")]
 
 
 def _is_default(draw: Draw, name: str, value: Any) -> bool:
@@ -140,7 +140,7 @@ def code(calls: Sequence[Call]) -> list[str]:
     readings = {id(reading): reading for call in calls for reading in call.all_readings()}
     names = dict(zip(readings, _names(list(readings.values())), strict=True))
     lines = ["import xformer"]
-    lines += [f"{names[number]} = {reading.recipe}" for number, reading in readings.items()]
+    lines += [f"{names[number]} = {reading.code}" for number, reading in readings.items()]
     written = [call.written(names) for call in calls]
     return [*lines, written[0] if len(written) == 1 else f"[{', '.join(written)}]"]
 
@@ -149,8 +149,8 @@ def _names(readings: list[Source]) -> list[str]:
     """Return a variable name for each reading; a model's own run and a changed one are `original` and `changed`."""
     if len(readings) == 1:
         return ["r" if isinstance(readings[0], Reading) else type(readings[0]).__name__.lower()]
-    recipes = [reading.recipe for reading in readings]
-    own = [isinstance(recipe, Recipe) and not recipe.changes and recipe.causal is None for recipe in recipes]
+    codes = [reading.code for reading in readings]
+    own = [isinstance(code, ReadCall) and not code.edits and code.causal is None for code in codes]
     if len(readings) == 2 and sum(own) == 1:
         return ["original" if is_own else "changed" for is_own in own]
     return [f"r{index}" for index in range(1, len(readings) + 1)]

@@ -2,7 +2,7 @@
 
     picture(view, "norms", viz.norms, reading, before=original, what="added")
 
-The arguments are plain values and objects with a `recipe` (a reading, a survey, a rollout), alone or in lists. The table comes
+The arguments are plain values and objects with a `code` (a reading, a survey, a rollout), alone or in lists. The table comes
 from the function of `xformer.analysis` with the same name.
 """
 
@@ -27,10 +27,10 @@ from pages.controls.text import escape_markdown
 from pages.controls.widgets import download
 from pages.state.link import address
 from pages.state.view import ORIGINAL, View, name_of
+from xformer.edit_links import parse_edits
 from xformer.errors import UnavailableError
-from xformer.interventions import parse
 from xformer.layer_path import LayerPath, head_title, layer_title
-from xformer.reading import Reading, Recipe
+from xformer.reading import ReadCall, Reading
 from xformer.training.tables import to_csv
 from xformer.viz.export import pdf_of, png_of, svg, themed
 
@@ -135,17 +135,17 @@ def footer(
 
 
 def _caption(calls: Sequence[Call]) -> Callable[[], list[str]]:
-    """Return a function that makes the caption of a file: the recipe of each run, one per line, and the link to the screen."""
-    recipes, link = dict.fromkeys(str(reading.recipe) for call in calls for reading in call.all_readings()), address()
-    return lambda: [*recipes, *link()]
+    """Return a function that makes the caption of a file: the code of each run, one per line, and the link to the screen."""
+    codes, link = dict.fromkeys(str(reading.code) for call in calls for reading in call.all_readings()), address()
+    return lambda: [*codes, *link()]
 
 
 def _figure_title(calls: Sequence[Call]) -> str:
     """Return the title of a figure: models, layer and head, inputs, and the mask and the changes of each run that has some."""
-    sources = [source for call in calls for source in call.all_readings() if isinstance(source.recipe, Recipe)]
-    recipes: list[Recipe] = [source.recipe for source in sources]
-    models = " and ".join(dict.fromkeys(Path(recipe.model).name for recipe in recipes))
-    typed = [one.inputs if isinstance(one.inputs, str) else " ".join(map(str, one.inputs)) for one in recipes]
+    sources = [source for call in calls for source in call.all_readings() if isinstance(source.code, ReadCall)]
+    codes: list[ReadCall] = [source.code for source in sources]
+    models = " and ".join(dict.fromkeys(Path(code.model).name for code in codes))
+    typed = [one.inputs if isinstance(one.inputs, str) else " ".join(map(str, one.inputs)) for one in codes]
     inputs = [f"“{textwrap.shorten(text, _LONGEST_INPUT)}”" for text in dict.fromkeys(typed)]
     changes = dict.fromkeys(filter(None, map(_changes, sources)))
     return " · ".join(filter(None, [models, next(filter(None, map(_place, calls)), ""), *inputs, *changes]))
@@ -153,10 +153,10 @@ def _figure_title(calls: Sequence[Call]) -> str:
 
 def _changes(source: Source) -> str:
     """Return the mask and the changes of a reading; "" if it has none."""
-    recipe = source.recipe
-    mask = [] if recipe.causal is None else ["causal mask" if recipe.causal else "full mask"]
+    code = source.code
+    mask = [] if code.causal is None else ["causal mask" if code.causal else "full mask"]
     if isinstance(source, Reading):
-        mask += [name_of(change, source.adapter) for change in parse(recipe.changes, source.adapter.shape)]
+        mask += [name_of(change, source.adapter) for change in parse_edits(code.edits, source.adapter.shape)]
     return f"with {', '.join(mask)}" if mask else ""
 
 

@@ -51,8 +51,8 @@ def live_state(view: View) -> tuple[dict[str, Any], list[str]]:
     state: dict[str, Any] = {"mask": "trained" if view.mask == MASKS[0] else view.mask}
     lists: dict[str, list[str]] = {"ablate": [], "cut": []}
     missing = []
-    for intervention in view.interventions:
-        kind, _, where = intervention.text.partition(":")
+    for edit_link in view.edit_links:
+        kind, _, where = edit_link.text.partition(":")
         if kind == "cut":
             lists["cut"].append(where.replace("-", "."))
         elif kind == "ablate" and where.rpartition(".")[0] in view.shape.heads:
@@ -62,9 +62,9 @@ def live_state(view: View) -> tuple[dict[str, Any], list[str]]:
             lists["ablate"] += [f"{path}.{other}" for other in range(view.shape.heads[path]) if other != int(head)]
         elif kind == "positions":
             state["positions"] = False
-        elif intervention.replaced is not None:
-            at, token = intervention.replaced
+        elif edit_link.replaced is not None:
+            at, token = edit_link.replaced
             state["replace"] = state.get("replace", {}) | {str(at): view.adapter.token_labels[token]}
         else:
-            missing.append(intervention.label)
+            missing.append(edit_link.label)
     return state | {name: words for name, words in lists.items() if words}, missing

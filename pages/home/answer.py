@@ -27,8 +27,8 @@ from pages.state.link import address
 from pages.state.view import View, editing
 from xformer import analysis, viz
 from xformer.analysis.images import misclassified
+from xformer.edit_links import changed_source
 from xformer.formatting import percent
-from xformer.interventions import changed_source
 from xformer.reading import Reading
 from xformer.tasks import texts
 from xformer.tasks.images import digit_images
@@ -49,7 +49,7 @@ def answer_panel(view: View) -> None:
     """Draw the input and the answer of a task model, and the number of right tokens."""
     task = view.own.task
     end = task.vocabulary.special.end
-    lanes, sources = [_typed_lane(view)], (view.source, changed_source(view.interventions, view.source))
+    lanes, sources = [_typed_lane(view)], (view.source, changed_source(view.edit_links, view.source))
     answer, right = [], ()
     for (name, predictions), source in zip(_predictions(view).items(), sources, strict=False):
         answer = [*task.answer(list(source)), *([] if end is None else [end])]
@@ -209,7 +209,7 @@ def scene_panel(view: View) -> None:
     clicked = scene(shared.get(("scene", *call.key(view)), call.make), key="scene", editing=edit)
     link = address()
     with menu("scene"):
-        html(lambda: scene_page(scene_data(reading), [str(reading.recipe), *link()]), "scene", view.model)
+        html(lambda: scene_page(scene_data(reading), [str(reading.code), *link()]), "scene", view.model)
         live_menu(view, "scene", {"tab": "scene"})
     if clicked is not None:
         head = {"head": clicked.head} if clicked.head else {}

@@ -22,7 +22,7 @@ from pages.positions.panels import (
     positions_off_panel,
 )
 from pages.state.session import open_sidebar
-from pages.state.view import View, prediction_panel, toggle_intervention
+from pages.state.view import View, prediction_panel, toggle_edit
 
 BY_SIDE = {"own": own_panel, "offsets": offsets_panel, "kinds": position_kinds_panel}
 
@@ -75,7 +75,7 @@ def _panels(view: View) -> dict[str, str]:
 
 def _switch(is_off: bool) -> None:
     to, kind = ("on", "secondary") if is_off else ("off", "primary")
-    toggle: dict[str, Any] = {"type": kind, "on_click": toggle_intervention, "args": (OFF,)}
+    toggle: dict[str, Any] = {"type": kind, "on_click": toggle_edit, "args": (OFF,)}
     st.button(f"Switch positions {to}", icon=f":material/location_{to}:", key="positions_off", **toggle)
 
 

@@ -18,15 +18,15 @@ from pages.controls.columns import headline
 from pages.controls.text import escape_markdown
 from pages.controls.widgets import ask_window, choose, warn_unknown
 from pages.state.link import set_parameter, take_parameter
-from pages.state.view import OFF, ORIGINAL, View, toggle_intervention
+from pages.state.view import OFF, ORIGINAL, View, toggle_edit
 from xformer import analysis, viz
 from xformer.analysis.attention_patterns import looks_back_only
 from xformer.analysis.embeddings import places_side_by_side
 from xformer.analysis.images import place_cosines
 from xformer.analysis.positions import OrderTest, found_positions, order_test, wavelengths
+from xformer.edit_links import join_edits
 from xformer.errors import UnavailableError
 from xformer.formatting import percent
-from xformer.interventions import join
 from xformer.layer_path import head_title
 from xformer.positions import POSITION_KINDS, PositionKind
 from xformer.reading import Reading
@@ -80,9 +80,9 @@ def positions_off_panel(view: View, headline_at: DeltaGenerator, controls: Delta
 
 def with_and_without(view: View) -> tuple[Reading, Reading]:
     """Return the run with positions and the run without, both with all other changes."""
-    rest = join(tuple(change for change in view.interventions if change.text != OFF))
+    rest = join_edits(tuple(change for change in view.edit_links if change.text != OFF))
     off = ",".join(filter(None, (rest, OFF)))
-    with_positions, without = (cached_runs.run(view.model, view.source, view.mask, changes) for changes in (rest, off))
+    with_positions, without = (cached_runs.run(view.model, view.source, view.mask, edits) for edits in (rest, off))
     return with_positions, without
 
 
@@ -111,7 +111,7 @@ def _take_guess(about: tuple[Any, ...]) -> None:
     """Store the clicked cell as the guess, and switch positions off. A callback."""
     for cell in st.session_state[GUESS_MAP]["selection"].get("cell", []):
         st.session_state[GUESS] = (about, str(cell["query"]), str(cell["key"]))
-        toggle_intervention(OFF)
+        toggle_edit(OFF)
 
 
 def _take_head() -> None:

@@ -21,7 +21,7 @@ from pages.controls.widgets import file_box, warn_unknown
 from pages.state import link, screens
 from pages.state.inputs import kind_of
 from pages.state.link import keep_widget_value, take_parameter
-from pages.state.view import View, ask_mask, interventions_on, show_chips
+from pages.state.view import View, ask_mask, edits_on, show_chips
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.adapters.opening import Verification
 from xformer.disk_quota import megabytes
@@ -145,7 +145,7 @@ class Opened:
         adapter = models.adapter(self.model)
         with self.mask_at:
             mask = ask_mask(adapter.shape)
-        view = View(self.model, self.source, mask, adapter, interventions_on(adapter.shape)).with_fitting_changes()
+        view = View(self.model, self.source, mask, adapter, edits_on(adapter.shape)).with_fitting_changes()
         show_chips(view)
         return view
 

@@ -19,9 +19,9 @@ from pages.state.link import keep_widget_value
 from xformer.adapters import Input, ModelAdapter, TaskModel, own_model, own_task_model
 from xformer.analysis.embeddings import token_labels
 from xformer.config import ModelConfig
+from xformer.edit_links import EditLink, join_edits, parse_edits
 from xformer.edits import SetEdges
 from xformer.errors import EditError
-from xformer.interventions import Intervention, join, parse
 from xformer.model_shape import ModelShape
 from xformer.reading import Reading
 from xformer.tasks import Task
@@ -29,7 +29,7 @@ from xformer.tasks import Task
 ORIGINAL = "original"
 """The name of the unchanged run."""
 OFF = "positions:off"
-"""The intervention that removes all position information."""
+"""The edit that removes all position information."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class View:
     source: tuple[int, ...]
     mask: str
     adapter: ModelAdapter
-    interventions: tuple[Intervention, ...]
-    waiting: tuple[Intervention, ...] = ()
+    edit_links: tuple[EditLink, ...]
+    waiting: tuple[EditLink, ...] = ()
     """Changes of the link that this input is too short for. They are not applied until the input is longer."""
 
     @property
     def is_changed(self) -> bool:
-        """Whether a mask or an intervention changes the run."""
-        return self.mask != cached_runs.MASKS[0] or bool(self.interventions)
+        """Whether a mask or an edit changes the run."""
+        return self.mask != cached_runs.MASKS[0] or bool(self.edit_links)
 
     @property
     def is_encoder_decoder(self) -> bool:
@@ -86,15 +86,15 @@ class View:
 
     @property
     def on(self) -> frozenset[str]:
-        """The active interventions, as written in the link."""
-        return frozenset(intervention.text for intervention in self.interventions)
+        """The active edits, as written in the link."""
+        return frozenset(edit_link.text for edit_link in self.edit_links)
 
     def original(self) -> Reading:
         """Return the unchanged run on this input."""
         return cached_runs.run(*self.key(ORIGINAL))
 
     def changed(self) -> Reading | None:
-        """Return the run under the chosen mask and interventions; None if there are none."""
+        """Return the run under the chosen mask and edits; None if there are none."""
         return cached_runs.run(*self.key(self.change_summary())) if self.is_changed else None
 
     @property
@@ -116,37 +116,35 @@ class View:
         """Return the arguments of `cached_runs.run` for the run of that name."""
         if name == ORIGINAL:
             return self.model, self.source, cached_runs.MASKS[0], ""
-        return self.model, self.source, self.mask, join(self.interventions)
+        return self.model, self.source, self.mask, join_edits(self.edit_links)
 
     def longest_trained(self, stack: str | None = None) -> int:
         """Return the largest number of positions of a stack in training."""
         source, target = self.own.task.longest
         return target if stack == "decoder" and target else source
 
-    def name_of(self, intervention: Intervention) -> str:
-        """Return the label of an intervention on screen, as Markdown."""
-        return escape_markdown(name_of(intervention, self.adapter))
+    def name_of(self, edit_link: EditLink) -> str:
+        """Return the label of an edit on screen, as Markdown."""
+        return escape_markdown(name_of(edit_link, self.adapter))
 
     def change_summary(self) -> str:
         """Summarise the changes in a few words, for a lane or a legend."""
-        n = len(self.interventions)
+        n = len(self.edit_links)
         return " + ".join(cached_runs.mask_words(self.mask) + ([f"{n} change{'s' if n > 1 else ''}"] if n else []))
 
     @property
     def link(self) -> dict[str, str]:
         """The link parameters of the view."""
         shown = {"model": self.model, "input": self.input.text(self.source), "mask": self.mask}
-        requested = (*self.interventions, *self.waiting)
-        return shown | ({"edits": join(requested)} if requested else {})
+        requested = (*self.edit_links, *self.waiting)
+        return shown | ({"edits": join_edits(requested)} if requested else {})
 
     def with_fitting_changes(self) -> View:
         """Return the view in which changes at positions that the input does not have are `waiting`."""
-        waiting = tuple(one for one in self.interventions if not self._fits(one))
-        return replace(
-            self, interventions=tuple(one for one in self.interventions if one not in waiting), waiting=waiting
-        )
+        waiting = tuple(one for one in self.edit_links if not self._fits(one))
+        return replace(self, edit_links=tuple(one for one in self.edit_links if one not in waiting), waiting=waiting)
 
-    def _fits(self, change: Intervention) -> bool:
+    def _fits(self, change: EditLink) -> bool:
         if change.replaced is not None:
             return change.replaced[0] < len(self.source) or bool(self.shape.image)
         cuts = [edit for edit in change.edits if isinstance(edit, SetEdges)]
@@ -160,24 +158,24 @@ class View:
         link_of_screen.share({**self.link, **more})
 
 
-def name_of(intervention: Intervention, adapter: ModelAdapter) -> str:
-    """Return the label of an intervention, with the text of a replaced token."""
-    if intervention.replaced is None:
-        return intervention.label
-    position, token = intervention.replaced
+def name_of(edit_link: EditLink, adapter: ModelAdapter) -> str:
+    """Return the label of an edit, with the text of a replaced token."""
+    if edit_link.replaced is None:
+        return edit_link.label
+    position, token = edit_link.replaced
     if side := adapter.shape.image:
         return f"pixel y{position // side + 1} x{position % side + 1} becomes {token}"
     return f"position {position} reads {token_labels(adapter)[token]}"
 
 
-def requested_interventions() -> list[str]:
-    """Return the texts of the requested interventions, including those that do not fit the model."""
+def requested_edits() -> list[str]:
+    """Return the texts of the requested edits, including those that do not fit the model."""
     return [word for word in st.session_state.get("edits", "").split(",") if word]
 
 
-def toggle_intervention(*texts: str) -> None:
-    """Add interventions, or remove those that are active. A callback; elsewhere, call `st.rerun()` afterwards."""
-    active = requested_interventions()
+def toggle_edit(*texts: str) -> None:
+    """Add edits, or remove those that are active. A callback; elsewhere, call `st.rerun()` afterwards."""
+    active = requested_edits()
     for text in texts:
         if text in active:
             active.remove(text)
@@ -187,24 +185,24 @@ def toggle_intervention(*texts: str) -> None:
 
 
 def switch(label: str, text: str, is_on: bool, *, key: str = "", disabled: bool = False, **look: Any) -> None:
-    """Draw a button that switches one intervention on and off; it can always be switched off."""
+    """Draw a button that switches one edit on and off; it can always be switched off."""
     kind: Any = "primary" if is_on else "secondary"
-    look |= {"on_click": toggle_intervention, "args": (text,), "disabled": disabled and not is_on}
+    look |= {"on_click": toggle_edit, "args": (text,), "disabled": disabled and not is_on}
     st.button(label, type=kind, key=key or f"switch_{text}", **look)
 
 
-def interventions_on(shape: ModelShape) -> tuple[Intervention, ...]:
-    """Return the active interventions; those that do not fit this model are ignored with a warning."""
+def edits_on(shape: ModelShape) -> tuple[EditLink, ...]:
+    """Return the active edits; those that do not fit this model are ignored with a warning."""
     kept: list[str] = []
-    for word in requested_interventions():
+    for word in requested_edits():
         try:
-            parse(",".join([*kept, word]), shape)
+            parse_edits(",".join([*kept, word]), shape)
         except EditError as error:
             st.warning(f"A change was ignored. {escape_markdown(str(error))}", icon=":material/link_off:")
         else:
             kept.append(word)
-    found = parse(",".join(kept), shape)
-    st.session_state["edits"] = join(found)
+    found = parse_edits(",".join(kept), shape)
+    st.session_state["edits"] = join_edits(found)
     return found
 
 
@@ -226,14 +224,14 @@ def show_chips(view: View) -> None:
         st.markdown("**Changed:**", width="content")
         for mask in cached_runs.mask_words(view.mask):
             st.button(mask, icon=":material/close:", on_click=_use_own_mask, key="chip_mask")
-        for intervention in view.interventions:
-            off: dict[str, Any] = {"on_click": toggle_intervention, "args": (intervention.text,)}
-            st.button(view.name_of(intervention), icon=":material/close:", key=f"chip_{intervention.text}", **off)
-        for intervention in view.waiting:
-            st.button(f"{view.name_of(intervention)} · not in this input", icon=":material/link_off:",
-                      key=f"chip_{intervention.text}", on_click=toggle_intervention, args=(intervention.text,),
+        for edit_link in view.edit_links:
+            off: dict[str, Any] = {"on_click": toggle_edit, "args": (edit_link.text,)}
+            st.button(view.name_of(edit_link), icon=":material/close:", key=f"chip_{edit_link.text}", **off)
+        for edit_link in view.waiting:
+            st.button(f"{view.name_of(edit_link)} · not in this input", icon=":material/link_off:",
+                      key=f"chip_{edit_link.text}", on_click=toggle_edit, args=(edit_link.text,),
                       help="It is applied again when the input has these positions. Click to remove it.")  # fmt: skip
-        if len(view.interventions) + len(view.waiting) + (view.mask != cached_runs.MASKS[0]) > 1:
+        if len(view.edit_links) + len(view.waiting) + (view.mask != cached_runs.MASKS[0]) > 1:
             st.button("Undo all", on_click=_clear_changes, type="tertiary", key="chip_all")
 
 

@@ -48,7 +48,7 @@ def test_a_folder_is_read_like_a_checkpoint(tmp_path: Path) -> None:
     assert reading.answer_name == "actual next token"
     assert not reading.has_right_answer
     assert reading.loss == pytest.approx(stock(input_ids=ids, labels=ids).loss.item(), abs=1e-5)
-    assert str(reading.recipe) == f"xformer.read({str(tmp_path / 'tiny-llama')!r}, 'the cat sat on the mat')"
+    assert str(reading.code) == f"xformer.read({str(tmp_path / 'tiny-llama')!r}, 'the cat sat on the mat')"
 
 
 def test_generation_with_a_cache_equals_full_runs(tmp_path: Path) -> None:

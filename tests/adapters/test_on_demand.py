@@ -22,16 +22,16 @@ def as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface, "KEPT_BYTES", 0)
 
 
-@pytest.mark.parametrize(("family", "changes"), [("Gemma2", ""), ("GPT-OSS", "changed"), ("T5", "changed")])
-def test_recomputed_activations_equal_recorded_ones(family: str, changes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("family", "edits"), [("Gemma2", ""), ("GPT-OSS", "changed"), ("T5", "changed")])
+def test_recomputed_activations_equal_recorded_ones(family: str, edits: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = HuggingFaceModel.open(FAMILIES[family].make(), tokenizer(), family)
     path = model.shape.attention[0].path
-    changes = changes and f"silence:{path}.3,cut:{path}.*.5-1"
+    edits = edits and f"silence:{path}.3,cut:{path}.*.5-1"
     text = f"{TEXT} >> a bird flew" if model.shape.is_encoder_decoder else TEXT
-    whole = xformer.read(model, text, changes=changes)
+    whole = xformer.read(model, text, edits=edits)
     assert type(whole.trace.activations) is dict
     as_if_large(monkeypatch)
-    large = xformer.read(model, text, changes=changes)
+    large = xformer.read(model, text, edits=edits)
     assert isinstance(large.trace.activations, OnDemand)
     assert list(large) == list(whole)
     for name in whole:

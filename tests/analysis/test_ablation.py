@@ -166,6 +166,6 @@ def test_the_first_head_worth_seeing_has_a_pattern_and_an_effect() -> None:
     assert (first["layer"], first["pattern"]) == ("encoder.1.attn", "task_pattern")
     assert (second["layer"], second["pattern"]) == ("encoder.0.attn", "")  # a larger effect, but no known pattern
     for row in (first, second):
-        without = xformer.read("checkpoints/reverse-small", "3 7 12 9 4 11", changes=f"ablate:{row['layer']}.0")
+        without = xformer.read("checkpoints/reverse-small", "3 7 12 9 4 11", edits=f"ablate:{row['layer']}.0")
         assert row["right"] == without.n_correct < reading.n_correct
         assert row["effect"] == pytest.approx(without.loss - reading.loss, rel=1e-4)

@@ -223,7 +223,7 @@ def test_a_mask_that_leaves_one_key_is_no_choice_of_a_head() -> None:
 
 def test_the_stream_moves_only_after_the_ablated_head() -> None:
     original = xformer.read("checkpoints/reverse-small", "3 7 12 9")
-    ablated = xformer.read("checkpoints/reverse-small", "3 7 12 9", changes="ablate:encoder.1.attn.0")
+    ablated = xformer.read("checkpoints/reverse-small", "3 7 12 9", edits="ablate:encoder.1.attn.0")
     table = xformer.analysis.stream_moved(ablated, before=original)
     assert table["layer"].unique().tolist() == ["encoder.0.attn", "encoder.1.attn"]
     first, last = (part["moved"].to_numpy() for _, part in table.groupby("layer"))

@@ -132,7 +132,7 @@ CHANGE = "ablate:decoder.0.attn.2"
 @pytest.fixture(scope="module")
 def two() -> list[Reading]:
     model = HuggingFaceModel.open(FAMILIES["Llama"].make(), tokenizer(), "llama")
-    return [xformer.read(model, TEXT), xformer.read(model, TEXT, changes=CHANGE)]
+    return [xformer.read(model, TEXT), xformer.read(model, TEXT, edits=CHANGE)]
 
 
 def test_the_divergence_at_each_position_matches_pytorch(two: list[Reading]) -> None:
@@ -166,8 +166,8 @@ def test_at_position_has_one_target_position(two: list[Reading]) -> None:
 def test_a_gap_lists_the_likeliest_tokens_of_both_models() -> None:
     model = HuggingFaceModel.open(FAMILIES["BERT"].make(), tokenizer(), "bert")
     runs = [
-        relabel(xformer.read(model, "the [MASK] sat on [MASK]", changes=changes), name)
-        for name, changes in (("A", ""), ("B", "ablate:encoder.0.attn.1"))
+        relabel(xformer.read(model, "the [MASK] sat on [MASK]", edits=edits), name)
+        for name, edits in (("A", ""), ("B", "ablate:encoder.0.attn.1"))
     ]
     found = gap_fillings(runs, k=3)
     assert len(found.groupby(["gap", "model"])) == 4

@@ -114,7 +114,7 @@ def test_a_survey_can_be_repeated_from_its_recipe(tmp_path: Path) -> None:
     adapter = tiny_subject()
     xformer.save(xformer.Checkpoint(adapter.model, adapter.task), tmp_path)
     found = survey(tmp_path, 30, 2)
-    again = eval(str(found.recipe), {"xformer": xformer})
+    again = eval(str(found.code), {"xformer": xformer})
     assert again.layers["encoder.0.ffn"].fired.equal(found.layers["encoder.0.ffn"].fired)
     assert again.inputs == found.inputs != survey(tmp_path, 30, 3).inputs
     with pytest.raises(InputError, match="'model' has no task"):

@@ -94,21 +94,21 @@ def test_an_edge_applies_once_its_position_is_decoded(architecture: str) -> None
         decode_steps(beyond, SOURCE)
 
 
-def test_a_loaded_variant_has_its_changes_and_its_recipe() -> None:
+def test_a_loaded_variant_has_its_changes_and_its_code() -> None:
     where = str(CHECKPOINTS / "reverse-decoder")
     sampling = Sampling(temperature=2.0, top_k=5)
     changes = "ablate:decoder.1.attn.0,token:1.9"
-    loaded = Variant.load(where, "cut", causal=False, changes=changes, sampling=sampling, seed=3)
+    loaded = Variant.load(where, "cut", causal=False, edits=changes, sampling=sampling, seed=3)
     assert loaded.edits == (edits.set_causal(False), edits.ablate_head("decoder.1.attn", 0))
     assert (loaded.name, loaded.sampling, loaded.seed) == ("cut", sampling, 3)
     assert loaded.to_example([3, 7, 12]).source == (3, 9, 12)
     run = decode_steps(loaded, [3, 7, 12], forced=True)
-    again = eval(run[2].recipe, {"xformer": xformer})
+    again = eval(run[2].code, {"xformer": xformer})
     assert torch.equal(again.logits, run[2].logits)
     assert (again.target_positions, again.answer) == (run[2].target_positions, run[2].answer)
     assert again.adapter.name == "cut"
-    assert Variant.load(where, "own").recipe == f"xformer.analysis.Variant.load({where!r}, 'own')"
-    assert decode_steps(random_variant("nowhere", "encoder"), SOURCE)[0].recipe is None
+    assert Variant.load(where, "own").code == f"xformer.analysis.Variant.load({where!r}, 'own')"
+    assert decode_steps(random_variant("nowhere", "encoder"), SOURCE)[0].code is None
 
 
 def test_inputs_that_cannot_be_decoded_are_refused_with_the_reason() -> None:

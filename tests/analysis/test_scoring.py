@@ -168,7 +168,7 @@ def variant(name: str, called: str, **options: str) -> Variant:
 
 def test_lengths_compared_matches_evaluate_at_each_length() -> None:
     models = [variant("reverse-small", "A"), variant("reverse-mirror", "B")]
-    models.append(variant("reverse-small", "C", changes="ablate:encoder.0.attn.0"))
+    models.append(variant("reverse-small", "C", edits="ablate:encoder.0.attn.0"))
     table = lengths_compared(models, lengths=[5, 16], samples=40, seed=3).set_index(["model", "length"])
     one, row = models[1], table.loc[("B", 16)]
     found = evaluate(one.model, Task(one.task.config.replace(min_len=16, max_len=16)), samples=40, seed=3)

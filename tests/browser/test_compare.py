@@ -31,7 +31,7 @@ def in_link(page: Page, name: str, value: str) -> None:
 
 
 def test_ruler_opens_at_the_first_difference_and_the_server_follows_when_it_stops(app: str, visit: Visiting) -> None:
-    settings = [ModelSettings("reverse-decoder"), ModelSettings("reverse-decoder", changes=(f"ablate:{SILENCED}",))]
+    settings = [ModelSettings("reverse-decoder"), ModelSettings("reverse-decoder", edits=(f"ablate:{SILENCED}",))]
     runs = Comparison(tuple(settings), tuple(INPUT), forced=False).runs()
     own, changed = ([run.labels[token] for token in run.predicted] for run in runs)
     divergence = next(step for step, (x, y) in enumerate(zip(own, changed, strict=False)) if x != y)

@@ -12,8 +12,8 @@ from tests.layers.reference import assert_close, assert_same, named_block, rando
 from xformer.config import ModelConfig
 from xformer.counting import n_parameters, parameters_by_part
 from xformer.decoding import decode
+from xformer.edit_links import changed_source, parse_edits
 from xformer.errors import ConfigError, EditError, InputError
-from xformer.interventions import changed_source, parse
 from xformer.layers.embedding import PatchEmbedding
 from xformer.model import Transformer
 from xformer.model_shape import ModelShape
@@ -75,11 +75,11 @@ def test_decoding_an_image_gives_one_class() -> None:
 
 def test_a_link_can_replace_a_pixel() -> None:
     shape = ModelShape.of(ModelConfig(**SIZES))
-    [change] = parse("token:224.16", shape)
+    [change] = parse_edits("token:224.16", shape)
     assert changed_source((change,), tuple([0] * 226))[224] == 16
     for text in ("token:225.3", "token:0.17"):
         with pytest.raises(EditError, match="pixels 0 to 224 and ink 0 to 16"):
-            parse(text, shape)
+            parse_edits(text, shape)
 
 
 def test_invalid_image_configurations_and_inputs_are_refused() -> None:

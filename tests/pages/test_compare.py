@@ -96,7 +96,7 @@ def test_a_run_is_compared_with_an_earlier_step(open_page: Open, runs: Path) -> 
 
 def test_each_invalid_part_of_a_link_shows_one_warning(open_page: Open) -> None:
     link = {"a": "nonsense", "b": "digits", "c": "reverse~<b>x</b>", "d": "reverse-decoder", "mode": "gas", "step": "²"}
-    messages = ("There is no model", "reads images", "is not an intervention", "asks for a mode", "asks for a step")
+    messages = ("There is no model", "reads images", "is not an edit", "asks for a mode", "asks for a step")
     app = open_page(COMPARE, **link)
     assert len(app.warning) == len(messages)
     assert [message in text(app).replace("\\", "") for message in messages] == [True] * len(messages)

@@ -8,7 +8,7 @@ from pages.compute import models
 from pages.state.view import View
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open, complaints, in_link
-from xformer.interventions import parse
+from xformer.edit_links import parse_edits
 
 LONG = " ".join(str(1 + step * 7 % 19) for step in range(60))
 PICTURES = [
@@ -99,9 +99,9 @@ def test_every_change_runs_or_waits_on_every_shorter_input(model: str) -> None:
     changes += [f"token:{at}.1" for at in (0, 3, 15)] + [f"ablate:{path}.0" for path in shape.heads] + ["positions:off"]
     n_waiting = []
     for length in range(len(longest), 0, -1) if not shape.image else [len(longest)]:
-        wanted = parse(",".join(changes), shape)
+        wanted = parse_edits(",".join(changes), shape)
         view = View(model, longest[:length], "causal", adapter, wanted).with_fitting_changes()
-        assert {*view.interventions, *view.waiting} == {*wanted}
+        assert {*view.edit_links, *view.waiting} == {*wanted}
         assert view.changed() is not None
         n_waiting.append(len(view.waiting))
     assert n_waiting == sorted(n_waiting)

@@ -86,10 +86,10 @@ def test_a_shared_reading_behaves_like_the_reading(kept: Kept) -> None:
     assert reading is again
     assert isinstance(reading, Reading)
     assert n_bytes(reading) < 1_000
-    pattern, recipe = reading["encoder.0.attn.pattern"].clone(), reading.recipe
+    pattern, code = reading["encoder.0.attn.pattern"].clone(), reading.code
     assert kept.alive() == []
-    assert reading.recipe == recipe
-    assert kept.alive() == []  # the recipe is available without computing anything
+    assert reading.code == code
+    assert kept.alive() == []  # the code is available without computing anything
     assert torch.equal(reading["encoder.0.attn.pattern"], pattern)
     assert type(reading.one(0)) is Reading
     assert reading.predicted == cached_runs.run(*key).predicted

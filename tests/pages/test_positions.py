@@ -67,7 +67,7 @@ def test_the_result_is_hidden_before_positions_are_switched_off(open_page: Open)
     assert len(app.get("vega_lite_chart")) == 2
     app.button(key="positions_off").click().run()
     assert "attend to without positions?" not in text(app)
-    on, off = (xformer.read("checkpoints/reverse-small", typed, changes=on) for on in (change, f"{change},{OFF}"))
+    on, off = (xformer.read("checkpoints/reverse-small", typed, edits=on) for on in (change, f"{change},{OFF}"))
     share = analysis.attention_moved(off, before=on).set_index(["layer", "head"])["moved"]["encoder.1.attn", 0]
     assert f"**{share:.0%}** of layer 2 · head 1’s attention moves, and **{off.n_correct}** of 7" in text(app)
     assert "are right instead" in text(app)

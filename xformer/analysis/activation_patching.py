@@ -115,7 +115,7 @@ def patching(readings: Sequence[Reading], *, everywhere: bool = False) -> pd.Dat
         >>> import xformer
         >>> variants = [
         ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", edits="ablate:decoder.0.attn.0"),
         ... ]
         >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
         >>> readings = [run[1] for run in runs]  # at the second step

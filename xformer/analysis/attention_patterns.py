@@ -167,7 +167,7 @@ def attention_moved(reading: Reading, *, before: Reading) -> pd.DataFrame:
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
-        >>> ablated = xformer.read("checkpoints/reverse", "3 7 12 9 1", changes="ablate:encoder.2.attn.1")
+        >>> ablated = xformer.read("checkpoints/reverse", "3 7 12 9 1", edits="ablate:encoder.2.attn.1")
         >>> table = xformer.analysis.attention_moved(ablated, before=reading)
         >>> list(table.columns)
         ['layer', 'head', 'moved']
@@ -209,7 +209,7 @@ def stream_moved(reading: Reading, *, before: Reading) -> pd.DataFrame:
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1 15")
-        >>> ablated = xformer.read("checkpoints/reverse", "3 7 12 9 1 15", changes="ablate:encoder.2.attn.1")
+        >>> ablated = xformer.read("checkpoints/reverse", "3 7 12 9 1 15", edits="ablate:encoder.2.attn.1")
         >>> table = xformer.analysis.stream_moved(ablated, before=reading)
         >>> table.groupby("layer")["moved"].max().gt(0).tolist()  # nothing moves before the ablated layer
         [False, False, True, True]

@@ -1,6 +1,6 @@
 """Variants of models to compare, each with its own edits and sampling rule, and their predictions on many inputs.
 
-    Variant.load("checkpoints/reverse", "without head 2", changes="ablate:encoder.1.attn.1")
+    Variant.load("checkpoints/reverse", "without head 2", edits="ablate:encoder.1.attn.1")
 
 Models with different vocabularies are compared by the labels of their tokens; see `joint_labels`.
 """
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from xformer.adapters import TaskModel, own_task_model
 from xformer.decoding import GREEDY, Sampling, prefixes, reads_ahead
+from xformer.edit_links import EditLink, all_edits, changed_source, parse_edits
 from xformer.edits import AblateHead, AblateNeuron, Edit, Scale, SetCausal, SetEdges, ZeroPositions, set_causal
 from xformer.errors import InputError
-from xformer.interventions import Intervention, all_edits, changed_source, parse
 from xformer.memory import rows_that_fit
 from xformer.model import Transformer
 from xformer.reading import adapter_of
@@ -37,7 +37,7 @@ class Variant:
     Example:
         >>> import xformer
         >>> ablated = xformer.analysis.Variant.load(
-        ...     "checkpoints/reverse", "ablated", changes="ablate:encoder.2.attn.1"
+        ...     "checkpoints/reverse", "ablated", edits="ablate:encoder.2.attn.1"
         ... )
         >>> ablated.name
         'ablated'
@@ -48,9 +48,9 @@ class Variant:
     sampling: Sampling = GREEDY
     seed: int = 0
     """The seed of the variant's own generator, so that its samples do not depend on other models."""
-    interventions: tuple[Intervention, ...] = ()
+    edit_links: tuple[EditLink, ...] = ()
     """The changes that a link can store. Their edits are included in `edits`; some replace tokens of the input."""
-    recipe: str = ""
+    code: str = ""
     """The call that loads the variant again, or ""."""
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class Variant:
         name: str,
         *,
         causal: bool | None = None,
-        changes: str = "",
+        edits: str = "",
         sampling: Sampling = GREEDY,
         seed: int = 0,
         adapter: TaskModel | None = None,
@@ -77,7 +77,7 @@ class Variant:
             model: The checkpoint.
             name: The name of the variant in tables and charts.
             causal: Whether to apply a causal mask; None keeps the model's own mask.
-            changes: Interventions as text, see `xformer.interventions`.
+            edits: The other edits in the form used in links, see `xformer.edit_links`.
             sampling: The rule by which tokens are chosen.
             seed: The seed of its generator.
             adapter: The loaded model, if there is one already.
@@ -87,19 +87,20 @@ class Variant:
 
         Raises:
             CheckpointError: If the checkpoint cannot be loaded.
-            InputError: If the changes cannot be parsed.
-            EditError: If a change does not fit the model.
+            InputError: If the edits cannot be parsed.
+            EditError: If an edit does not fit the model.
         """
-        given = {"causal": causal, "changes": changes, "seed": seed}
-        usual = {"causal": None, "changes": "", "seed": 0}
+        given = {"causal": causal, "edits": edits, "seed": seed}
+        usual = {"causal": None, "edits": "", "seed": 0}
         arguments = [repr(model), repr(name)]
         arguments += [f"{key}={value!r}" for key, value in given.items() if value != usual[key]]
         arguments += [f"sampling=xformer.{sampling}"] if sampling != GREEDY else []
         adapter = own_task_model(adapter_of(model)) if adapter is None else adapter
-        recipe = f"xformer.analysis.Variant.load({', '.join(arguments)})"
-        interventions = parse(changes, adapter.shape)
-        edits = [*([] if causal is None else [set_causal(causal)]), *all_edits(interventions)]
-        return cls(replace(adapter, name=name), tuple(edits), sampling, seed, interventions, recipe)
+        code = f"xformer.analysis.Variant.load({', '.join(arguments)})"
+        edit_links = parse_edits(edits, adapter.shape)
+        mask = [] if causal is None else [set_causal(causal)]
+        changes = (*mask, *all_edits(edit_links))
+        return cls(replace(adapter, name=name), changes, sampling, seed, edit_links, code)
 
     @property
     def name(self) -> str:
@@ -121,7 +122,7 @@ class Variant:
 
     def to_example(self, source: Sequence[int]) -> Example:
         """Return an input as this model reads it, with the variant's own replacements of tokens."""
-        return self.adapter.to_example(changed_source(self.interventions, tuple(source)))
+        return self.adapter.to_example(changed_source(self.edit_links, tuple(source)))
 
     def generator(self) -> torch.Generator:
         """Return a new generator with the variant's seed."""

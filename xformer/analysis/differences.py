@@ -63,7 +63,7 @@ def decision_rows(
         >>> import xformer
         >>> variants = [
         ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", edits="ablate:decoder.0.attn.0"),
         ... ]
         >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
         >>> readings = [run[1] for run in runs]  # at the second step
@@ -119,7 +119,7 @@ def pattern_difference(
         >>> import xformer
         >>> variants = [
         ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", edits="ablate:decoder.0.attn.0"),
         ... ]
         >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
         >>> readings = [run[1] for run in runs]  # at the second step
@@ -224,7 +224,7 @@ def decision_lens(readings: Sequence[Reading]) -> pd.DataFrame:
         >>> import xformer
         >>> variants = [
         ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", edits="ablate:decoder.0.attn.0"),
         ... ]
         >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
         >>> readings = [run[1] for run in runs]  # at the second step
@@ -266,8 +266,8 @@ def prediction_difference(readings: Sequence[Reading]) -> pd.DataFrame:
     Example:
         >>> import xformer
         >>> texts = [
-        ...     xformer.read("checkpoints/characters", "import os", changes=changes)
-        ...     for changes in ("", "ablate:decoder.0.attn.1")
+        ...     xformer.read("checkpoints/characters", "import os", edits=edits)
+        ...     for edits in ("", "ablate:decoder.0.attn.1")
         ... ]
         >>> table = xformer.analysis.prediction_difference(texts)
         >>> list(table.columns)
@@ -308,7 +308,7 @@ def relabel(reading: Reading, name: str) -> Reading:
     """
     adapter = copy(reading.adapter)  # not replace(): an adapter need not be a dataclass
     object.__setattr__(adapter, "name", name)
-    return replace(reading, adapter=adapter, recipe=f"xformer.analysis.relabel({reading.recipe}, {name!r})")
+    return replace(reading, adapter=adapter, code=f"xformer.analysis.relabel({reading.code}, {name!r})")
 
 
 def at_position(reading: Reading, position: int) -> Reading:
@@ -334,8 +334,8 @@ def at_position(reading: Reading, position: int) -> Reading:
     check_index("position", position, n)
     labels = torch.full_like(reading.example.labels, IGNORED)
     labels[0, position] = reading.explained(position)
-    recipe = f"xformer.analysis.at_position({reading.recipe}, {position})"
-    return replace(reading, example=replace(reading.example, labels=labels), recipe=recipe)
+    code = f"xformer.analysis.at_position({reading.code}, {position})"
+    return replace(reading, example=replace(reading.example, labels=labels), code=code)
 
 
 @torch.no_grad()
@@ -355,8 +355,8 @@ def gap_fillings(readings: Sequence[Reading], *, k: int = 6) -> pd.DataFrame:
     Example:
         >>> import xformer
         >>> texts = [
-        ...     xformer.read("checkpoints/characters", "import os", changes=changes)
-        ...     for changes in ("", "ablate:decoder.0.attn.1")
+        ...     xformer.read("checkpoints/characters", "import os", edits=edits)
+        ...     for edits in ("", "ablate:decoder.0.attn.1")
         ... ]
         >>> table = xformer.analysis.gap_fillings(texts)
         >>> list(table.columns)

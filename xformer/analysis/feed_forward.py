@@ -343,7 +343,7 @@ class Survey:
     """The path that the model was loaded from, if known."""
 
     @property
-    def recipe(self) -> str | None:
+    def code(self) -> str | None:
         """The call that repeats the survey."""
         return self.path and f"xformer.analysis.survey({self.path!r}, {self.n_inputs}, {self.seed})"
 

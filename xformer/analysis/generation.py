@@ -68,20 +68,20 @@ class DecodedSteps:
         right = self.answer if step < len(self.answer) else self.predicted
         labels[0, -1 if self.variant.writes else taken.position] = right[step]
         example = replace(self.example, input_ids=trace.read_by(), target=trace.target, labels=labels)
-        recipe = f"{self.recipe}[{step}]" if self.recipe else None
-        return Reading(self.variant.adapter, example, trace, self.has_right_answer, recipe)
+        code = f"{self.code}[{step}]" if self.code else None
+        return Reading(self.variant.adapter, example, trace, self.has_right_answer, code)
 
     @property
     def name(self) -> str:
         return self.variant.name
 
     @property
-    def recipe(self) -> str:
+    def code(self) -> str:
         """The call that repeats the run, or ""."""
-        if not self.variant.recipe:
+        if not self.variant.code:
             return ""
         source, forced = list(self.source), ", forced=True" if self.forced else ""
-        return f"xformer.analysis.decode_steps({self.variant.recipe}, {source}{forced})"
+        return f"xformer.analysis.decode_steps({self.variant.code}, {source}{forced})"
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -244,7 +244,7 @@ def predictions_by_step(runs: Sequence[DecodedSteps]) -> pd.DataFrame:
         >>> import xformer
         >>> variants = [
         ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", edits="ablate:decoder.0.attn.0"),
         ... ]
         >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
         >>> table = xformer.analysis.predictions_by_step(runs)
@@ -289,7 +289,7 @@ def divergence_by_step(runs: Sequence[DecodedSteps]) -> pd.DataFrame:
         >>> import xformer
         >>> variants = [
         ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", edits="ablate:decoder.0.attn.0"),
         ... ]
         >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
         >>> table = xformer.analysis.divergence_by_step(runs)
@@ -335,7 +335,7 @@ def likeliest_tokens(runs: Sequence[DecodedSteps], step: int, k: int = 5) -> pd.
         >>> import xformer
         >>> variants = [
         ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", edits="ablate:decoder.0.attn.0"),
         ... ]
         >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
         >>> table = xformer.analysis.likeliest_tokens(runs, 1)

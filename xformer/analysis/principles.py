@@ -116,7 +116,7 @@ class Mixed:
     v: Float[Tensor, "pos d_value"]
     scores: Float[Tensor, "query key"]
     weights: Float[Tensor, "query key"]
-    recipe: str
+    code: str
     """The call that repeats the computation."""
     mask: str = NO_MASK
     out_letter: str = "y"
@@ -127,14 +127,14 @@ class Mixed:
         return self.weights @ self.v
 
 
-def attend(names: Sequence[str], x: Matrix, q: Matrix, k: Matrix, v: Matrix, mask: str, recipe: str) -> Mixed:
+def attend(names: Sequence[str], x: Matrix, q: Matrix, k: Matrix, v: Matrix, mask: str, code: str) -> Mixed:
     """Compute softmax(Q Kᵀ / √d) V with one of the ways to treat later keys."""
     scores = q @ k.T / math.sqrt(q.shape[1])
     later = ~causal_mask(*scores.shape)
     if mask in (BEFORE, ZERO):
         scores = scores.masked_fill(later, float("-inf") if mask == BEFORE else 0.0)
     weights = scores.softmax(dim=-1)
-    return Mixed(names, x, q, k, v, scores, weights.masked_fill(later, 0.0) if mask == AFTER else weights, recipe, mask)
+    return Mixed(names, x, q, k, v, scores, weights.masked_fill(later, 0.0) if mask == AFTER else weights, code, mask)
 
 
 def head_of(reading: Reading, *, layer: int, head: int) -> Mixed:
@@ -142,8 +142,8 @@ def head_of(reading: Reading, *, layer: int, head: int) -> Mixed:
     site = reading.attention_site(layer)
     q, k, v = (reading[f"{site.path}.{name}"][0, head] for name in "qkv")
     names, x = numbered(reading.tokens_of(site.stack)), reading[f"{site.stack}.{site.layer}.resid_pre"][0]
-    recipe = f"xformer.analysis.principles.head_of({reading.recipe}, layer={layer}, head={head})"
-    return replace(attend(names, x, q, k, v, BEFORE, recipe), out_letter="z")
+    code = f"xformer.analysis.principles.head_of({reading.code}, layer={layer}, head={head})"
+    return replace(attend(names, x, q, k, v, BEFORE, code), out_letter="z")
 
 
 def order_error(sentence: Sentence, order: Sequence[int], *, add_positions: bool = False) -> float:

@@ -72,8 +72,8 @@ class Agreement:
     hits: dict[Cell, int]
     trials: dict[Cell, int]
     confusions: dict[Cell, int]
-    recipe: str = ""
-    """The call that repeats the count; its variants may have no recipe."""
+    code: str = ""
+    """The call that repeats the count; its variants may have no code."""
 
     @property
     def is_final(self) -> bool:
@@ -96,7 +96,7 @@ def accuracy(counted: Agreement, by: Literal["all", "position", "length"] = "all
         >>> import xformer
         >>> variants = [
         ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", edits="ablate:decoder.0.attn.0"),
         ... ]
         >>> counted = xformer.analysis.agreement(variants, samples=50)
         >>> table = xformer.analysis.accuracy(counted)
@@ -122,7 +122,7 @@ def same_answers(counted: Agreement) -> pd.DataFrame:
         >>> import xformer
         >>> variants = [
         ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", edits="ablate:decoder.0.attn.0"),
         ... ]
         >>> counted = xformer.analysis.agreement(variants, samples=50)
         >>> table = xformer.analysis.same_answers(counted)
@@ -147,7 +147,7 @@ def confusion(counted: Agreement, model: str | None = None) -> pd.DataFrame:
         >>> import xformer
         >>> variants = [
         ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", edits="ablate:decoder.0.attn.0"),
         ... ]
         >>> counted = xformer.analysis.agreement(variants, samples=50)
         >>> table = xformer.analysis.confusion(counted, "ablated")
@@ -194,7 +194,7 @@ def agreement(variants: Sequence[Variant], *, samples: int = 5000, seed: int = 0
         >>> import xformer
         >>> variants = [
         ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", edits="ablate:decoder.0.attn.0"),
         ... ]
         >>> counted = xformer.analysis.agreement(variants, samples=50)
         >>> table = xformer.analysis.same_answers(counted)
@@ -212,7 +212,7 @@ def count_agreement(variants: Sequence[Variant], *, samples: int = 5000, seed: i
     if samples < 1:
         raise InputError(f"At least one input must be sampled, got {samples}; for example 5000.")
     names, labels = tuple(variant.name for variant in variants), joint_labels(variants)
-    recipes = ", ".join(variant.recipe for variant in variants)
+    codes = ", ".join(variant.code for variant in variants)
     end = labels.index("end") if "end" in labels else NO_TOKEN
     hits: Counter[Cell] = Counter()
     trials: Counter[Cell] = Counter()
@@ -227,8 +227,8 @@ def count_agreement(variants: Sequence[Variant], *, samples: int = 5000, seed: i
         for name, one in zip(names, chunk, strict=True):
             pairs = (one.right * len(labels) + one.predicted)[one.right != NO_TOKEN]
             confusions.update((name, *divmod(pair, len(labels))) for pair in pairs.tolist())
-        recipe = f"xformer.analysis.agreement([{recipes}], samples={done}, seed={seed})"
-        yield Agreement(done, samples, names, labels, dict(hits), dict(trials), dict(confusions), recipe)
+        code = f"xformer.analysis.agreement([{codes}], samples={done}, seed={seed})"
+        yield Agreement(done, samples, names, labels, dict(hits), dict(trials), dict(confusions), code)
 
 
 Outcomes = Iterator[tuple[Cell, Bool[Tensor, " trial"]]]

@@ -98,7 +98,7 @@ def parser() -> _Parser:
     export = commands.add_parser(
         "export",
         help="write the attention view of one input, or a model that runs in the page, as a self-contained HTML file",
-        usage="%(prog)s MODEL --input INPUT --out FILE [--head L.H] [--changes CHANGES]\n"
+        usage="%(prog)s MODEL --input INPUT --out FILE [--head L.H] [--edits EDITS]\n"
         "       %(prog)s live MODEL FILE [--input INPUT]",
     )
     export.add_argument("model", help="a checkpoint folder, .safetensors file or Hugging Face model; or the word live")
@@ -107,7 +107,7 @@ def parser() -> _Parser:
     export.add_argument("--input", help='the input of the model, e.g. "3 7 12 9"')
     export.add_argument("--out", help="the file to write, ending in .html")
     export.add_argument("--head", default="1.1", help="the layer and head to enlarge, both counted from 1")
-    export.add_argument("--changes", default="", help="changes to compare with the original: ablate:encoder.1.attn.2")
+    export.add_argument("--edits", default="", help="edits to compare with the original: ablate:encoder.1.attn.2")
 
     lesson = commands.add_parser("lesson", help="build the HTML file of a lesson, which runs its model offline")
     lesson.add_argument("action", choices=["build"])

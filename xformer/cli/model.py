@@ -89,11 +89,11 @@ def run_export(options: Namespace) -> None:
     from xformer.widgets.page import view_page
 
     original = read(options.model, options.input)
-    changed = read(options.model, options.input, changes=options.changes) if options.changes else None
+    changed = read(options.model, options.input, edits=options.edits) if options.edits else None
     heads = [original.adapter.shape.heads[site.path] for site in original.attention]
     if not (0 <= layer < len(heads) and 0 <= head < heads[layer]):
         raise InputError(f"--head must be one of the model's heads, got {options.head}; for example 1.1.")
-    write_atomically(out, view_page(original, changed, layer=layer, head=head, changes=options.changes).encode())
+    write_atomically(out, view_page(original, changed, layer=layer, head=head, edits=options.edits).encode())
     print_line(f"{out.stat().st_size:,} bytes, written to {out}")
 
 

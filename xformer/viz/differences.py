@@ -59,7 +59,7 @@ def pattern_difference(
         >>> import xformer
         >>> variants = [
         ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", edits="ablate:decoder.0.attn.0"),
         ... ]
         >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
         >>> readings = [run[1] for run in runs]  # at the second step
@@ -110,7 +110,7 @@ def decision_rows(
         >>> import xformer
         >>> variants = [
         ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", edits="ablate:decoder.0.attn.0"),
         ... ]
         >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
         >>> readings = [run[1] for run in runs]  # at the second step
@@ -149,7 +149,7 @@ def decision_lens(readings: Sequence[Reading], *, pair: tuple[int, int] | None =
         >>> import xformer
         >>> variants = [
         ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", edits="ablate:decoder.0.attn.0"),
         ... ]
         >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
         >>> readings = [run[1] for run in runs]  # at the second step
@@ -240,8 +240,8 @@ def prediction_difference(readings: Sequence[Reading], *, position: int | None =
     Example:
         >>> import xformer
         >>> texts = [
-        ...     xformer.read("checkpoints/characters", "import os", changes=changes)
-        ...     for changes in ("", "ablate:decoder.0.attn.1")
+        ...     xformer.read("checkpoints/characters", "import os", edits=edits)
+        ...     for edits in ("", "ablate:decoder.0.attn.1")
         ... ]
         >>> chart = xformer.viz.prediction_difference(texts)
     """

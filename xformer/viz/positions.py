@@ -183,7 +183,7 @@ def attention_moved(
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
-        >>> ablated = xformer.read("checkpoints/reverse", "3 7 12 9 1", changes="ablate:encoder.2.attn.1")
+        >>> ablated = xformer.read("checkpoints/reverse", "3 7 12 9 1", edits="ablate:encoder.2.attn.1")
         >>> chart = xformer.viz.attention_moved(ablated, before=reading)
     """
     table = moved_table(reading, before=before)

@@ -45,7 +45,7 @@ def accuracy(
         >>> import xformer
         >>> variants = [
         ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", edits="ablate:decoder.0.attn.0"),
         ... ]
         >>> counted = xformer.analysis.agreement(variants, samples=50)
         >>> chart = xformer.viz.accuracy(counted)
@@ -100,7 +100,7 @@ def confusion(counted: Agreement, model: str) -> Chart:
         >>> import xformer
         >>> variants = [
         ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", edits="ablate:decoder.0.attn.0"),
         ... ]
         >>> counted = xformer.analysis.agreement(variants, samples=50)
         >>> chart = xformer.viz.confusion(counted, "ablated")

@@ -33,7 +33,7 @@ from xformer.viz.packing import (
     pack_selection,
     pattern_layers,
 )
-from xformer.widgets.page import about, recipe_of, view_page_of
+from xformer.widgets.page import about, edits_of, view_page_of
 from xformer.widgets.scripts import script, style, themes
 
 with needed("anywidget", "The attention view in a notebook"):
@@ -171,8 +171,8 @@ def attention_view(
     def layers(source: Any) -> Sequence[AnyLayer]:
         return pattern_layers(source) if isinstance(source, Reading) else layers_of(source, *names)
 
-    changes = recipe_of(changed) if isinstance(changed, Reading) else ""
-    caption = [about(what, changes)] if isinstance(what, Reading) else []
+    edits = edits_of(changed) if isinstance(changed, Reading) else ""
+    caption = [about(what, edits)] if isinstance(what, Reading) else []
     other = None if changed is None else layers(changed)
     try:
         return AttentionView(layers(what), other, layer=layer, head=head, height=height, caption=caption)

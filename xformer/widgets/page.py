@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from xformer.files import write_atomically
-from xformer.reading import Reading, Recipe
+from xformer.reading import ReadCall, Reading
 from xformer.viz.packing import PLAIN, AnyLayer, Look, exact_weights, head_message, pack, pack_selection, pattern_layers
 from xformer.widgets.scripts import script, style, themes
 
@@ -28,16 +28,16 @@ def view_page(
     head: int = 0,
     cell: tuple[int | None, int | None] = (None, None),
     look: Look = PLAIN,
-    changes: str = "",
+    edits: str = "",
     caption: Sequence[str] = (),
 ) -> str:
     """Return the attention view of a reading, optionally next to a changed run, as the text of an HTML file.
 
     The selected head has exact weights, and so do all others if they fit in `ROOM`. `look` is that of `pack_selection`. The
-    caption names the model, its input and the `changes`, followed by the lines of `caption`.
+    caption names the model, its input and the `edits`, followed by the lines of `caption`.
     """
     layers, other = pattern_layers(reading), None if changed is None else pattern_layers(changed)
-    lines = [about(reading, changes or (recipe_of(changed) if changed else "")), *caption]
+    lines = [about(reading, edits or (edits_of(changed) if changed else "")), *caption]
     return view_page_of(layers, other, layer=layer, head=head, cell=cell, look=look, caption=lines)
 
 
@@ -120,16 +120,16 @@ def sum_page(packed: bytes, caption: Sequence[str] = ()) -> str:
     return stand_alone_page("embedding_sum", "sum", {"data": packed}, caption)
 
 
-def about(reading: Reading, changes: str = "") -> str:
+def about(reading: Reading, edits: str = "") -> str:
     """Return a one-line caption: the model, its input, and the changes of the second run."""
     line = f"{reading.adapter.name} reads “{' '.join(reading.tokens)}”"
-    return f"{line}; compared with the same run under {changes}" if changes else line
+    return f"{line}; compared with the same run under {edits}" if edits else line
 
 
-def recipe_of(changed: Reading) -> str:
-    """Describe the changes of a run by its recipe or its edits; may be empty."""
-    changes = changed.recipe.changes if isinstance(changed.recipe, Recipe) else ""
-    return changes or ", ".join(type(edit).__name__ for edit in changed.edits)
+def edits_of(changed: Reading) -> str:
+    """Describe the edits of a run as in links, or by their classes; may be empty."""
+    edits = changed.code.edits if isinstance(changed.code, ReadCall) else ""
+    return edits or ", ".join(type(edit).__name__ for edit in changed.edits)
 
 
 def stand_alone_page(

@@ -83,7 +83,7 @@ class PairedTraining:
     step: int
     steps: int
     problem: str = ""
-    recipe: str = ""
+    code: str = ""
     """The call that repeats the training, if known."""
 
     @property
@@ -165,7 +165,7 @@ def read_both(
     bug: str,
     *,
     causal: bool | None = None,
-    changes: str = "",
+    edits: str = "",
     models: tuple[Transformer, Transformer] | None = None,
 ) -> list[Reading]:
     """Read an input with a model without and with a bug.
@@ -175,24 +175,24 @@ def read_both(
         typed: The input.
         bug: The name of the bug in `BUGS`.
         causal: Impose a causal or a full mask; None: the model's own.
-        changes: Interventions in the form used in links.
+        edits: Edits in the form used in links, see `xformer.edit_links`.
         models: The result of `right_and_wrong`, if it exists already.
 
     Returns:
         The reading without the bug, and the one with it.
 
     Raises:
-        XformerError: `read` would raise it, or the changes do not fit the broken model.
+        XformerError: `read` would raise it, or the edits do not fit the broken model.
     """
     adapter = own_task_model(adapter_of(where))
-    config, (_, example, changed) = adapter.model.config, prepare_inputs(adapter, typed, changes)
-    edits = [*([] if causal is None else [set_causal(causal)]), *changed]
+    mask = [] if causal is None else [set_causal(causal)]
+    config, (_, example, changes) = adapter.model.config, prepare_inputs(adapter, typed, [*mask, edits])
     n = min(PADDING, config.max_len - example.input_ids.shape[1]) if BUGS[bug].shows == "with padding" else 0
     valid = torch.arange(example.input_ids.shape[1] + n)[None] < example.input_ids.shape[1] if n else None
     example = _padded(example, n, config.pad_token)
     has_right_answer, found = adapter.has_right_answer(example), []
     for model in models or right_and_wrong(adapter.model, bug):
-        trace = record(model, example.input_ids, example.target, edits=edits, valid=valid)
+        trace = record(model, example.input_ids, example.target, edits=changes, valid=valid)
         found.append(Reading(replace(adapter, model=model), example, trace, has_right_answer))
     return found
 

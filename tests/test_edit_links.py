@@ -1,4 +1,4 @@
-"""Interventions parsed from a link equal their edits, and invalid ones are rejected."""
+"""Edits parsed from a link equal their edits, and invalid ones are rejected."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 import xformer
 from xformer import edits
+from xformer.edit_links import all_edits, changed_source, join_edits, parse_edits
 from xformer.errors import EditError
-from xformer.interventions import all_edits, changed_source, join, parse
 from xformer.model_shape import ModelShape
 
 
@@ -36,10 +36,10 @@ def shape_of(model: xformer.Transformer) -> ModelShape:
         ("positions:off", [edits.zero_positions()]),
     ],
 )
-def test_an_intervention_equals_its_edits(text: str, same: list[edits.Edit]) -> None:
+def test_an_edit_of_a_link_equals_its_edits(text: str, same: list[edits.Edit]) -> None:
     model, tokens = model_of(), torch.arange(1, 8)[None]
-    found = parse(text, shape_of(model))
-    assert join(found) == text
+    found = parse_edits(text, shape_of(model))
+    assert join_edits(found) == text
     changed = xformer.record(model, tokens, edits=all_edits(found)).logits
     assert torch.equal(changed, xformer.record(model, tokens, edits=same).logits)
     assert not torch.equal(changed, xformer.record(model, tokens).logits)
@@ -53,65 +53,65 @@ def test_labels_count_layers_and_heads_from_1() -> None:
         ("solo:encoder.1.attn.2", pair, "encoder 2 · head 3 alone"),
         ("ablate:decoder.1.cross_attn.0", pair, "decoder 2 · cross · head 1 ablated"),
     ):
-        assert parse(text, shape)[0].label == label
+        assert parse_edits(text, shape)[0].label == label
 
 
 def test_an_opened_edge_lets_a_causal_model_attend_to_a_later_key() -> None:
     model, tokens = model_of("decoder"), torch.arange(1, 8)[None]
-    trace = xformer.record(model, tokens, edits=all_edits(parse("open:decoder.0.attn.1.2-5", shape_of(model))))
+    trace = xformer.record(model, tokens, edits=all_edits(parse_edits("open:decoder.0.attn.1.2-5", shape_of(model))))
     pattern = trace["decoder.0.attn.pattern"][0]
     assert pattern[1, 2, 5] > 0
     assert pattern[0, 2, 5] == pattern[2, 2, 5] == pattern[1, 2, 6] == 0
 
 
 def test_tokens_are_replaced_in_the_input() -> None:
-    found = parse("token:2.9,token:16.1", shape_of(model_of()))
+    found = parse_edits("token:2.9,token:16.1", shape_of(model_of()))
     assert changed_source(found, (5, 6, 7, 8)) == (5, 6, 9, 8)
     assert all_edits(found) == []
 
 
-def test_interventions_keep_their_order_and_duplicates_are_dropped() -> None:
+def test_edits_keep_their_order_and_duplicates_are_dropped() -> None:
     text = "positions:off,ablate:encoder.0.attn.1"
-    assert join(parse(f"{text},positions:off,", shape_of(model_of()))) == text
-    assert parse("", shape_of(model_of())) == ()
+    assert join_edits(parse_edits(f"{text},positions:off,", shape_of(model_of()))) == text
+    assert parse_edits("", shape_of(model_of())) == ()
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("gas", "is not an intervention"),
-        ("ablate:encoder.0.attn", "is not an intervention"),
-        ("ablate:encoder.0.attn.٣", "is not an intervention"),
+        ("gas", "is not an edit"),
+        ("ablate:encoder.0.attn", "is not an edit"),
+        ("ablate:encoder.0.attn.٣", "is not an edit"),
         ("ablate:encoder.2.attn.0", "no attention layer encoder.2.attn"),
         ("ablate:encoder.0.attn.3", "heads 0 to 2, got 3"),
         ("cut:encoder.0.attn.0.3-17", "positions are 0 to 16, got 17"),
         ("ablate:encoder.0.ffn.11", "neurons 0 to 10 in encoder.0.ffn, got 11"),
         ("ablate:encoder.5.ffn", "no feed-forward layer encoder.5.ffn"),
         ("token:0.23", "tokens 0 to 22"),
-        ("<script>alert(1)</script>", "is not an intervention"),
+        ("<script>alert(1)</script>", "is not an edit"),
         (",".join(f"cut:encoder.0.attn.0.{q}-{k}" for q in range(15) for k in range(15)), "at most 200"),
     ],
 )
-def test_an_invalid_intervention_is_rejected_in_one_sentence(text: str, words: str) -> None:
+def test_an_invalid_edit_is_rejected_in_one_sentence(text: str, words: str) -> None:
     with pytest.raises(EditError, match=words) as caught:
-        parse(text, shape_of(model_of()))
+        parse_edits(text, shape_of(model_of()))
     assert "\n" not in str(caught.value)
 
 
-def test_interventions_on_missing_positions_or_feed_forward_layers_are_rejected() -> None:
+def test_edits_of_missing_positions_or_feed_forward_layers_are_rejected() -> None:
     with pytest.raises(EditError, match="no position information"):
-        parse("positions:off", shape_of(model_of(positions="none")))
+        parse_edits("positions:off", shape_of(model_of(positions="none")))
     with pytest.raises(EditError, match="it has none"):
-        parse("ablate:encoder.0.ffn", shape_of(model_of(d_ff=0)))
+        parse_edits("ablate:encoder.0.ffn", shape_of(model_of(d_ff=0)))
 
 
 def test_layers_may_have_different_numbers_of_heads_and_neurons() -> None:
     heads = {"encoder.0.attn": 2, "encoder.1.attn": 5}
     shape = replace(shape_of(model_of()), heads=heads, neurons={"encoder.1.ffn": 40})
-    assert len(parse("ablate:encoder.1.attn.4", shape)) == len(parse("ablate:encoder.1.ffn.39", shape)) == 1
-    assert len(parse("solo:encoder.1.attn.4", shape)[0].edits) == 4
-    assert parse("ablate:encoder.0.ffn", shape)[0].label == "layer 1 · feed-forward ablated"
+    assert len(parse_edits("ablate:encoder.1.attn.4", shape)) == len(parse_edits("ablate:encoder.1.ffn.39", shape)) == 1
+    assert len(parse_edits("solo:encoder.1.attn.4", shape)[0].edits) == 4
+    assert parse_edits("ablate:encoder.0.ffn", shape)[0].label == "layer 1 · feed-forward ablated"
     with pytest.raises(EditError, match="heads 0 to 1, got 4"):
-        parse("ablate:encoder.0.attn.4", shape)
+        parse_edits("ablate:encoder.0.attn.4", shape)
     with pytest.raises(EditError, match=r"no neurons that can be edited individually in encoder\.0\.ffn"):
-        parse("ablate:encoder.0.ffn.0", shape)
+        parse_edits("ablate:encoder.0.ffn.0", shape)

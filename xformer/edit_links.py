@@ -1,4 +1,4 @@
-"""Interventions as short, readable texts for links.
+"""Edits as short, readable texts for links.
 
     ablate:encoder.1.attn.2         the output z of head 2 of that layer is set to 0
     ablate:encoder.0.ffn            the output of that feed-forward layer is set to 0
@@ -9,7 +9,7 @@
     positions:off                   the position information is removed
     token:3.7                       the input's symbol at position 3 becomes 7
 
-Several interventions are joined by commas. Layers, heads, positions and neurons count from 0 in these texts, as in a trace. In
+Several edits are joined by commas. Layers, heads, positions and neurons count from 0 in these texts, as in a trace. In
 labels, layers and heads count from 1; see `xformer.layer_path`.
 """
 
@@ -25,7 +25,7 @@ from xformer.layer_path import PATH, head_title, layer_title
 from xformer.model_shape import READ_ONLY, ModelShape
 
 MOST = 200
-"""The largest number of interventions of one run."""
+"""The largest number of edits in a link."""
 
 _ATTENTION = PATH.replace("|ffn)", ")")
 _FEED_FORWARD = r"(?P<ffn>(encoder|decoder)\.\d{1,3}\.ffn)"
@@ -40,7 +40,7 @@ _FORMS = {
 
 
 @dataclass(frozen=True)
-class Intervention:
+class EditLink:
     """One change to a run: its `text` in links, its `label` on screens, and its edits."""
 
     text: str
@@ -50,43 +50,43 @@ class Intervention:
     """A position of the input and its new token. This changes the input, not the computation."""
 
 
-def parse(text: str, shape: ModelShape) -> tuple[Intervention, ...]:
-    """Parse the interventions of a link, in order and without duplicates. Raises `EditError` with one plain sentence."""
+def parse_edits(text: str, shape: ModelShape) -> tuple[EditLink, ...]:
+    """Parse the edits of a link, in order and without duplicates. Raises `EditError` with one plain sentence."""
     words = [word for word in dict.fromkeys(text.split(",")) if word]
     if len(words) > MOST:
-        raise EditError(f"A run can have at most {MOST} interventions, got {len(words)}.")
+        raise EditError(f"A run can have at most {MOST} edits, got {len(words)}.")
     return tuple(_one(word, shape) for word in words)
 
 
-def join(interventions: tuple[Intervention, ...]) -> str:
-    """Join interventions into the text that `parse` reads."""
-    return ",".join(intervention.text for intervention in interventions)
+def join_edits(edit_links: tuple[EditLink, ...]) -> str:
+    """Join edits into the text that `parse_edits` reads."""
+    return ",".join(one.text for one in edit_links)
 
 
-def all_edits(interventions: tuple[Intervention, ...]) -> list[Edit]:
-    """The edits of all interventions, in order, for `record`."""
-    return [edit for intervention in interventions for edit in intervention.edits]
+def all_edits(edit_links: tuple[EditLink, ...]) -> list[Edit]:
+    """Return the edits of all parts of a link, in order, for `record`."""
+    return [edit for one in edit_links for edit in one.edits]
 
 
-def changed_source(interventions: tuple[Intervention, ...], source: tuple[int, ...]) -> tuple[int, ...]:
-    """The input with tokens replaced. Positions beyond its end are ignored."""
+def changed_source(edit_links: tuple[EditLink, ...], source: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the input with tokens replaced. Positions beyond its end are ignored."""
     tokens = list(source)
-    for position, token in (intervention.replaced for intervention in interventions if intervention.replaced):
+    for position, token in (one.replaced for one in edit_links if one.replaced):
         if position < len(tokens):
             tokens[position] = token
     return tuple(tokens)
 
 
-def _one(word: str, shape: ModelShape) -> Intervention:
+def _one(word: str, shape: ModelShape) -> EditLink:
     kind, _, rest = word.partition(":")
     match = re.fullmatch(_FORMS[kind], rest, re.ASCII) if kind in _FORMS else None
     if match is None:
-        raise EditError(f"“{word[:60]}” is not an intervention, like ablate:{[*shape.heads, 'encoder.0.attn'][0]}.0.")
+        raise EditError(f"“{word[:60]}” is not an edit, like ablate:{[*shape.heads, 'encoder.0.attn'][0]}.0.")
     found = match.groupdict()
     if kind == "positions":
         if not shape.can_drop_positions:
             raise EditError("This model has no position information to switch off.")
-        return Intervention(word, "positions off", (edits.zero_positions(),))
+        return EditLink(word, "positions off", (edits.zero_positions(),))
     if kind == "token":
         position, token = int(found["position"]), int(found["symbol"])
         n, what = (shape.image**2, "pixels") if shape.image else (shape.max_len, "positions")
@@ -95,7 +95,7 @@ def _one(word: str, shape: ModelShape) -> Intervention:
             raise EditError(
                 f"This model has {what} 0 to {n - 1} and {values} 0 to {shape.n_inputs - 1}, got {position} and {token}."
             )
-        return Intervention(word, f"position {position} reads {token}", replaced=(position, token))
+        return EditLink(word, f"position {position} reads {token}", replaced=(position, token))
     if shape.is_read_only:
         raise EditError(READ_ONLY)
     if found.get("ffn"):
@@ -108,7 +108,7 @@ def _one(word: str, shape: ModelShape) -> Intervention:
     return _attention(word, kind, path, found, shape)
 
 
-def _attention(word: str, kind: str, path: str, found: dict[str, str], shape: ModelShape) -> Intervention:
+def _attention(word: str, kind: str, path: str, found: dict[str, str], shape: ModelShape) -> EditLink:
     heads = None if found["head"] == "*" else (int(found["head"]),)
     layer = layer_title(path, is_encoder_decoder=shape.is_encoder_decoder)
     name = (
@@ -122,22 +122,22 @@ def _attention(word: str, kind: str, path: str, found: dict[str, str], shape: Mo
             raise EditError(f"This model's positions are 0 to {shape.max_len - 1}, got {max(edge)}.")
         make = edits.mask_edges if kind == "cut" else edits.unmask_edges
         verb = "may not attend to" if kind == "cut" else "may attend to"
-        return Intervention(word, f"{name}: {edge[0]} {verb} {edge[1]}", (make(path, [edge], heads),))
+        return EditLink(word, f"{name}: {edge[0]} {verb} {edge[1]}", (make(path, [edge], heads),))
     assert heads is not None
     if kind == "ablate":
-        return Intervention(word, f"{name} ablated", (edits.ablate_head(path, heads[0]),))
+        return EditLink(word, f"{name} ablated", (edits.ablate_head(path, heads[0]),))
     others = [head for head in range(shape.heads[path]) if head != heads[0]]
-    return Intervention(word, f"{name} alone", tuple(edits.ablate_head(path, head) for head in others))
+    return EditLink(word, f"{name} alone", tuple(edits.ablate_head(path, head) for head in others))
 
 
-def _feed_forward(word: str, path: str, neuron: str | None, shape: ModelShape) -> Intervention:
+def _feed_forward(word: str, path: str, neuron: str | None, shape: ModelShape) -> EditLink:
     if path not in (paths := [site.path for site in shape.feed_forward]):
         raise EditError(f"This model has no feed-forward layer {path}; it has {', '.join(paths) or 'none'}.")
     name = f"{layer_title(path, is_encoder_decoder=shape.is_encoder_decoder)} · feed-forward"
     if neuron is None:
-        return Intervention(word, f"{name} ablated", (edits.scale(f"{path}.out", 0.0),))
+        return EditLink(word, f"{name} ablated", (edits.scale(f"{path}.out", 0.0),))
     n = shape.neurons.get(path, 0)
     if int(neuron) >= n:
         known = f"neurons 0 to {n - 1}" if n else "no neurons that can be edited individually"
         raise EditError(f"This model has {known} in {path}, got {int(neuron)}.")
-    return Intervention(word, f"{name} · neuron {int(neuron)} ablated", (edits.ablate_neuron(path, int(neuron)),))
+    return EditLink(word, f"{name} · neuron {int(neuron)} ablated", (edits.ablate_neuron(path, int(neuron)),))
