@@ -19,7 +19,7 @@ OWN_QUESTION = "Does your model compute what it should?"
 
 
 def page() -> None:
-    wanted = take_parameter("bug") or None
+    wanted = take_parameter("bug")
     if (tab := take_parameter("tab")) in TABS:
         st.session_state[TAB] = tab
     if wanted is not None or (TAB not in st.session_state and {"show", "own", "model"} & set(st.query_params)):

@@ -150,7 +150,7 @@ def test_attention_that_a_module_only_returns_can_be_read_but_not_edited() -> No
         with pytest.raises(EditError, match="can be read, but nothing in a run can be"):
             xformer.read(module, inputs, edits=[change])
     with pytest.raises(EditError, match="can be read, but nothing in a run can be"):
-        xformer.read(module, inputs, edits="silence:decoder.0.attn.1")
+        xformer.read(module, inputs, edits="ablate:decoder.0.attn.1")
     with pytest.raises(UnavailableError, match=r"no activation 'decoder\.0\.attn\.z'"):
         reading["decoder.0.attn.z"]
 

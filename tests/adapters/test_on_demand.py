@@ -26,7 +26,7 @@ def as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_recomputed_activations_equal_recorded_ones(family: str, edits: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = HuggingFaceModel.open(FAMILIES[family].make(), tokenizer(), family)
     path = model.shape.attention[0].path
-    edits = edits and f"silence:{path}.3,cut:{path}.*.5-1"
+    edits = edits and f"ablate:{path}.3,cut:{path}.*.5-1"
     text = f"{TEXT} >> a bird flew" if model.shape.is_encoder_decoder else TEXT
     whole = xformer.read(model, text, edits=edits)
     assert type(whole.trace.activations) is dict

@@ -61,10 +61,10 @@ def test_missing_head_raises_and_keeps_the_selection() -> None:
 
 
 def test_two_runs_are_compared_and_mismatched_runs_raise(reading: xformer.Reading) -> None:
-    changed = xformer.read(REVERSE, "3 7 12", edits=f"silence:{reading.attention[0].path}.0")
+    changed = xformer.read(REVERSE, "3 7 12", edits=f"ablate:{reading.attention[0].path}.0")
     view = xformer.attention_view(reading, changed=changed)
     assert len(header_of(view._planes)["layers"][0]["runs"]) == 2
-    assert "compared with the same run under silence:" in view.html()
+    assert "compared with the same run under ablate:" in view.html()
     with pytest.raises(InputError, match="The changed run must have the shapes of the original"):
         xformer.attention_view(reading, changed=[torch.ones(1, 1, 2, 2)])
 
