@@ -58,7 +58,7 @@ notebooks: .venv/docs
 	$(BIN)/python -m tools.notebooks
 
 lint: .venv/test $(SCRIPTS)
-	$(if $(SCRIPTS),@true,$(NO_NODE))
+	$(if $(SCRIPTS),node_modules/.bin/tsc,$(NO_NODE))
 	$(if $(SCRIPTS),node_modules/.bin/biome ci --error-on-warnings)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

@@ -37,7 +37,7 @@ export default {
     const exact = () => view.updateHead(bytesOf(model, "_exact"));
     const chosen = () => { // from Python
       const [layer, head] = ["layer", "head"].map((name) => model.get(name));
-      if (layer !== view.current[0] || head !== view.current[1]) view.choose(layer, head);
+      if (String([layer, head]) !== String(view.state.current)) view.choose(layer, head);
     };
     const watched = { "change:_planes": planes, "change:_exact": exact, "change:layer": chosen, "change:head": chosen };
     planes();

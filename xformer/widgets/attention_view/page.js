@@ -12,5 +12,6 @@ for (let from = 0; from < parts.length;) {
 const sharpen = ({ layer, head }) => { const bytes = exact.get(`${layer}.${head}`); if (bytes) view.updateHead(bytes); };
 view.send = sharpen;
 view.update(written("planes"));
-sharpen({ layer: view.current[0], head: view.current[1] });
+const [layer, head] = view.state.current;
+sharpen({ layer, head });
 whenThemeChanges(() => view.draw());

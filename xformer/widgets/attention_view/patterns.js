@@ -5,11 +5,27 @@ import { LEVELS, MASKED, NAN, headerOf } from "../shared.js";
 const SCALES = ["fixed", "own", "log", "without_first_token"]; // 0…1, up to the head's largest, logarithmic, up to the largest without the first token
 const DECADES = 4; // a logarithmic scale starts at 10^−DECADES
 
-// Map a weight to [0, 1] on a scale that ends at `top`.
+/**
+ * One attention layer: its size, the size of its planes, the indices of its labels, and where its runs are in the bytes.
+ * @typedef {{ name: string, title: string, queries: number, keys: number, rows: number, cols: number, heads: number, pool: number[],
+ *   queryLabels: number, keyLabels: number, runs: Run[], moved: number[], stream?: number[] }} Layer
+ */
+/** @typedef {{ offset: number, peaks: number[], restPeaks: number[], z: number[], silenced: number[] }} Run */
+/** @typedef {{ codes: Uint8Array, rows: number, cols: number, pool: number[] }} Codes  a head to draw, pooled by `pool` */
+/** @typedef {Uint8Array<ArrayBuffer>} Bytes */
+
+/** Map a weight to [0, 1] on a scale that ends at `top`. @param {number} w @param {number} top @param {string} scale */
 export const shareOf = (w, top, scale) => Math.max(0, Math.min(1, scale === "log" ? 1 + Math.log10(Math.max(w, 1e-12)) / DECADES : w / (top || 1)));
 
 // The exact weights of one head in each run; masked cells are Infinity.
 export class ExactHead {
+  /** @type {number} */ content;
+  /** @type {number[]} */ selected; // its layer and head
+  /** @type {number[]} */ exactPool;
+  /** @type {number[]} */ exactSize;
+  /** @type {boolean} */ isTriangle;
+
+  /** @param {Bytes} bytes */
   constructor(bytes) {
     const [header, body] = headerOf(bytes);
     Object.assign(this, header);
@@ -27,6 +43,11 @@ export class ExactHead {
 
 // The planes of the original run and the settings common to all runs, if they arrive separately.
 export class Original {
+  /** @type {number} */ content;
+  /** @type {object} */ common;
+  /** @type {Run[]} */ runs;
+
+  /** @param {Bytes} bytes */
   constructor(bytes) {
     const [header, body] = headerOf(bytes);
     Object.assign(this, header);
@@ -35,7 +56,21 @@ export class Original {
 }
 
 export class Patterns {
-  constructor(bytes, original = null) {
+  /** @type {Layer[]} */ layers;
+  /** @type {string[][]} */ labels;
+  /** @type {string[][]} */ hues;
+  /** @type {string[][]} */ sequential;
+  /** @type {string[][]} */ diverging;
+  /** @type {number} */ content;
+  /** @type {number} */ power; // a code is the root of a weight's share of the peak
+  /** @type {number} */ thumbnail; // the largest side of a thumbnail, in cells
+  /** @type {number} */ firstHead;
+  /** @type {number} */ firstPosition;
+  /** @type {ExactHead | null} */ head = null; // the exact weights
+  runs = 1; // 2 with a changed run
+
+  /** @param {Bytes} bytes @param {Original} [original] */
+  constructor(bytes, original) {
     const numbers = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength), [header, body] = headerOf(bytes);
     Object.assign(this, header);
     const rider = [32, 28, 24, 20, 16, 12, 8, 4].map((back) => numbers.getUint32(bytes.length - back, true)); // appended to the packed bytes
@@ -48,21 +83,22 @@ export class Patterns {
     this.first = this.body;
     this.isWhole = header.original === undefined || original?.content === header.original;
     if (!this.isWhole) return;
-    if (header.original !== undefined) {
+    if (header.original !== undefined && original) {
       Object.assign(this, original.common);
       this.first = original.body;
-      this.layers.forEach((layer, at) => layer.runs.unshift(original.runs[at]));
+      this.layers.forEach((layer, at) => { layer.runs.unshift(original.runs[at]); });
     }
-    this.runs = this.layers[0].runs.length; // 1, or 2 with a changed run
-    this.head = null;                       // the exact weights, see ExactHead
+    this.runs = this.layers[0].runs.length;
   }
 
   get exactPool() { return this.head ? this.head.exactPool : [1, 1]; }
-  get exactSize() { return this.head.exactSize; }
-  get floats() { return this.head.floats; }
+  /** @param {number} layer @param {number} head */
+  exact(layer, head) { return this.isExact(layer, head) ? this.head : null; }
 
+  /** @param {number} layer @param {number} head */
   isExact(layer, head) { return this.head !== null && layer === this.head.selected[0] && head === this.head.selected[1]; }
 
+  /** @param {number} layer @param {number} head */
   isSharp(layer, head) { return this.isExact(layer, head) && this.exactPool[0] * this.exactPool[1] === 1; }
 
   // The first column without the first key, stored after the planes of a layer.
@@ -88,7 +124,8 @@ export class Patterns {
   // The weight of one cell: a number, NaN, or Infinity where masked.
   weight(run, layer, head, query, key) {
     const it = this.layers[layer];
-    if (this.isExact(layer, head)) return this.floats[run][Math.floor(query / this.exactPool[0]) * this.exactSize[1] + Math.floor(key / this.exactPool[1])];
+    const exact = this.exact(layer, head);
+    if (exact) return exact.floats[run][Math.floor(query / exact.exactPool[0]) * exact.exactSize[1] + Math.floor(key / exact.exactPool[1])];
     const code = this.plane(run, layer, head)[Math.floor(query / it.pool[0]) * it.cols + Math.floor(key / it.pool[1])];
     return code === MASKED ? Infinity : code === NAN ? NaN : (code / LEVELS) ** this.power * this.peak(run, layer, head);
   }
@@ -104,15 +141,16 @@ export class Patterns {
   // "without_first_token", the first key is left out as if it were masked.
   codes(run, layer, head, top, scale, coarse = false) {
     const it = this.layers[layer];
-    if (!coarse && this.isExact(layer, head)) {
-      const from = this.floats[run], codes = new Uint8Array(from.length), [rows, cols] = this.exactSize;
+    const exact = coarse ? null : this.exact(layer, head);
+    if (exact) {
+      const from = exact.floats[run], codes = new Uint8Array(from.length), [rows, cols] = exact.exactSize;
       for (let i = 0; i < from.length; i++) {
         const w = from[i];
         codes[i] = w === Infinity ? MASKED : Number.isNaN(w) ? NAN : Math.round(LEVELS * shareOf(w, top, scale));
       }
       // In pooled weights, the first column is the one that contains the first key.
       if (scale === "without_first_token") for (let r = 0; r < rows; r++) codes[r * cols] = MASKED;
-      return { codes, rows, cols, pool: this.exactPool };
+      return { codes, rows, cols, pool: exact.exactPool };
     }
     const plane = this.plane(run, layer, head), codes = new Uint8Array(plane.length), table = new Uint8Array(256);
     const peak = this.peak(run, layer, head);
@@ -125,8 +163,8 @@ export class Patterns {
 
   // changed − original as codes: 0 is −top, 126.5 is no change, 253 is +top.
   differenceCodes(layer, head, top, scale) {
-    const it = this.layers[layer], fine = this.isExact(layer, head);
-    const [rows, cols, pool] = fine ? [...this.exactSize, this.exactPool] : [it.rows, it.cols, it.pool];
+    const it = this.layers[layer], exact = this.exact(layer, head);
+    const [rows, cols] = exact?.exactSize ?? [it.rows, it.cols], pool = exact?.exactPool ?? it.pool;
     const codes = new Uint8Array(rows * cols), half = LEVELS / 2;
     for (let r = 0, i = 0; r < rows; r++) {
       for (let c = 0; c < cols; c++, i++) {
@@ -139,7 +177,7 @@ export class Patterns {
   }
 
   largestDifference(layer, head, scale) {
-    const it = this.layers[layer], [tall, wide] = this.isExact(layer, head) ? this.exactPool : it.pool;
+    const it = this.layers[layer], [tall, wide] = this.exact(layer, head)?.exactPool ?? it.pool;
     let most = 0;
     for (let q = 0; q < it.queries; q += tall) {
       for (let k = scale === "without_first_token" ? wide : 0; k < it.keys; k += wide) {

@@ -5,6 +5,8 @@ import { AttentionView } from "./view.js";
 const main = () => document.querySelector('[data-testid="stMain"]');
 
 class ConnectedView extends AttentionView {
+  /** @type {(() => void) | undefined} */ disconnect;
+
   constructor(parent) {
     super(parent);
     for (const part of [main(), main()?.querySelector('[data-testid="stMainBlockContainer"]')]) if (part) this.resizing.observe(part);
