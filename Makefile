@@ -3,7 +3,8 @@ PYTHON ?= python3
 PORT ?= 8501
 PYTEST_FLAGS ?=
 BIN := .venv/bin
-SCRIPTS := $(if $(shell command -v npm),node_modules)  # the checks of the scripts run where node is installed
+# The scripts are checked where node is installed.
+SCRIPTS := $(if $(shell command -v npm),node_modules)
 NO_NODE := @echo "NODE IS NOT INSTALLED: the scripts in xformer/widgets are not checked." >&2
 
 .PHONY: families app models bundle test faults attack floors lint bench gpu checkpoints scores docs pages gallery animation notebooks clean
