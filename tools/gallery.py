@@ -180,7 +180,6 @@ training = train_both("checkpoints/reverse-small", "init_too_large", steps=200)
 from transformers import AutoTokenizer, MixtralConfig, MixtralForCausalLM
 
 smol = xformer.read("models/SmolLM2-135M-Instruct", "When Mary and John went to the store, John gave a drink to")
-reaction = xformer.read("models/rxnmapper", "CC(=O)O.OCC>>CC(=O)OCC")
 tokenizer = AutoTokenizer.from_pretrained("models/SmolLM2-135M-Instruct")
 size = dict(hidden_size=32, intermediate_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
 mixtral = MixtralForCausalLM(MixtralConfig(vocab_size=len(tokenizer), num_local_experts=4, **size))  # untrained
@@ -189,7 +188,6 @@ both = [xformer.read(path, "import os, sys") for path in ("checkpoints/character
 """,
         (
             "attention_view(smol, layer=18, head=6)",
-            "viz.atom_mapping(reaction, layer=10, head=5)",
             "viz.expert_weights(mixture, layer=1)",
             "viz.surprise_by_character(both)",
         ),

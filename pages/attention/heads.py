@@ -1,4 +1,4 @@
-"""The parts around the picture of all heads: headline, buttons, “change the run”, rollout, atom mapping and notes."""
+"""The parts around the picture of all heads: headline, buttons, “change the run”, rollout and notes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from pages.state.view import OFF, View, requested_edits, switch, toggle_edit
 from xformer import analysis, viz
 from xformer.analysis.attention_patterns import MAX_TOKENS, REACH, TASK, Focus, focus
 from xformer.analysis.embeddings import token_labels
-from xformer.analysis.reactions import agreement_by_chance, atom_mapping
 from xformer.edit_links import join_edits
 from xformer.formatting import percent
 from xformer.model_shape import READ_ONLY
@@ -335,22 +334,3 @@ def rollout_panel(view: View, run: Reading) -> None:
         if n > MAX_TOKENS:
             st.caption(f"{n} tokens, pooled to at most {MAX_TOKENS} rows.")
         picture(view, f"rollout{'' if stack is None else f'-{stack}'}", viz.rollout, run, stack=stack)
-
-
-CLEARLY = 0.2
-"""How far above chance the share of matching elements must be for the head to count as following atoms."""
-
-
-def atom_mapping_panel(view: View, run: Reading, chosen: Selection) -> None:
-    """Join the atoms of the product to atoms of the reactants by the chosen head, and count matching elements."""
-    caption(
-        "Each atom of the product is joined to the atom of the reactants with the largest weight of this head, both directions "
-        "summed. The model was trained without any atom mapping."
-    )
-    picture(view, "atom_mapping", viz.atom_mapping, run, layer=chosen.layer, head=chosen.head)
-    found = atom_mapping(run, layer=chosen.layer, head=chosen.head)["agrees"].tolist()
-    n, chance = len(found), agreement_by_chance(run)
-    share = f"{sum(found)} of {n} atoms of the product are joined to an atom of their own element"
-    is_clear = sum(found) / n >= chance + CLEARLY
-    share, more = (f"**{share}**", "") if is_clear else (share, " This head does not follow atoms here.")
-    st.markdown(f"{share}; the chance level is {percent(chance)}.{more}")

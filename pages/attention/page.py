@@ -13,7 +13,6 @@ from pages.attention.head_scores import scores_panel
 from pages.attention.heads import (
     KEY,
     arcs_of,
-    atom_mapping_panel,
     attention_call,
     attention_notes,
     change_panel,
@@ -40,7 +39,6 @@ from pages.state.old_links import current_value
 from pages.state.session import open_sidebar
 from pages.state.view import View, prediction_panel
 from xformer import viz
-from xformer.analysis.reactions import is_reaction
 from xformer.viz.packing import SCALES, AnyLayer, pack, pattern_layers
 
 PANELS = {
@@ -50,7 +48,6 @@ PANELS = {
     "change": "change the run",
     "rollout": "rollout",
 }
-ATOM_MAPPING = {"atom_mapping": "atom mapping"}
 
 
 def _attention(view: View) -> None:
@@ -90,7 +87,7 @@ def _attention(view: View) -> None:
     if view.input.kind == "picture":
         panel(over_image_panel, view, chosen)
 
-    panels = embed.panels(PANELS | (ATOM_MAPPING if is_reaction(run) else {}))
+    panels = embed.panels(PANELS)
     chosen_panel = choose("panel", panels, next(iter(panels)), "Panel", label_visibility="collapsed")
     in_link: dict[str, str] = {}
     draw: dict[str, Callable[[], None]] = {  # only the chosen panel is computed
@@ -98,7 +95,6 @@ def _attention(view: View) -> None:
         "steps": lambda: steps_panel(view, run, layer, chosen),
         "change": lambda: change_panel(view, layer, chosen),
         "score_attribution": lambda: in_link.update(score_attribution_panel(view, run, chosen)),
-        "atom_mapping": lambda: atom_mapping_panel(view, run, chosen),
         "rollout": lambda: rollout_panel(view, run),
     }
     if chosen_panel in draw:

@@ -13,7 +13,6 @@ VALUES: dict[str, Mapping[str, str]] = {
         "step by step": "steps",
         "why here?": "score_attribution",
         "change the run": "change",
-        "atom mapping": "atom_mapping",
     },
     "picture": {"token": "ranked"},
     "scale": {"rest": "without_first_token", **{f"{number}": f"{number}.0" for number in range(-5, 6)}},

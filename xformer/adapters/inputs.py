@@ -112,14 +112,7 @@ _PURPOSES = {
             "The cat sat on the mat. The dog ran in the park. The cat sat on the mat. The dog ran in the",
         ),
         ("… recalls a capital", "The capital of France is"),
-    ),
-    "rxnmapper": (
-        (
-            "… follows the atoms of a substitution",
-            "CC(C)S.CN(C)C=O.Fc1cccnc1F.O=C([O-])[O-].[K+].[K+]>>CC(C)Sc1ncccc1F",
-        ),
-        ("… follows the atoms of an ester", "CC(=O)O.OCC>>CC(=O)OCC"),
-    ),
+    )
 }
 
 

