@@ -39,7 +39,7 @@ from pages.server.access import COOKIE
 from tests.attack import classroom
 from tests.attack.strangers import Ground
 from tests.browser.serving import ARGUMENTS, launch, stop
-from xformer.classroom.rooms import Question, Room, Rooms
+from xformer.classroom.rooms import Room, RoomQuestion, Rooms
 from xformer.training.run_store import RunStore
 
 SCREEN = "/attention?model=reverse&input=3+7+12+9&mask=as+trained&head=3.1"
@@ -364,7 +364,7 @@ def restart(trials: int, n: int = 20) -> tuple[list[dict[str, Any]], list[str]]:
         server, address = launch(port=port, XFORMER_RUNS=folder)
         crowd = Crowd(address, room.code, n)
         for trial in range(trials):
-            question = rooms.ask(room.id, Question("choice", f"Question {trial}", options=("a", "b", "c")), ["1"])
+            question = rooms.ask(room.id, RoomQuestion("choice", f"Question {trial}", options=("a", "b", "c")), ["1"])
             answers = [str(random.randrange(3)) for _ in range(n)]
 
             async def vote(student: Student, answer: str, question: int = question) -> None:

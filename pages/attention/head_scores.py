@@ -12,8 +12,15 @@ import streamlit as st
 
 from pages.attention.heads import KEY
 from pages.components.attention_view import Selection, choose_attention
-from pages.compute.background_job import Job, begin_measuring, describe_estimates, follow, kept_job, measuring_bar
-from pages.compute.call import Call, heads_from_1
+from pages.compute.background_job import (
+    BackgroundJob,
+    begin_measuring,
+    describe_estimates,
+    follow,
+    kept_job,
+    measuring_bar,
+)
+from pages.compute.call import PictureCall, heads_from_1
 from pages.compute.picture import footer, shown, table
 from pages.controls.text import escape_markdown
 from pages.controls.widgets import choose
@@ -115,7 +122,7 @@ def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
         layer = [site.path for site in run.layer_paths].index(row["layer"])
         choose_attention(KEY, Selection(layer, int(row["head"])))
         st.rerun()
-    footer(view, "scores", [Call(analysis.head_scores, (run,), options)])
+    footer(view, "scores", [PictureCall(analysis.head_scores, (run,), options)])
 
 
 MEASURES = {"no": "not shown", "loss": "on the loss", "lead": "on one answer’s margin"}
@@ -141,7 +148,7 @@ def ask_effects(run: Reading) -> dict[str, Any] | None:
     return {"position": choose("at", names, outputs[-1], "Output", **look)}
 
 
-def effects_of(view: View, run: Reading, options: dict[str, Any], chosen: Selection) -> Job[HeadEffects]:
+def effects_of(view: View, run: Reading, options: dict[str, Any], chosen: Selection) -> BackgroundJob[HeadEffects]:
     """Return the job that measures the effects. The enlarged head is always measured."""
 
     def work() -> Iterator[HeadEffects]:  # a generator, so that an exception becomes the problem of the job
@@ -158,7 +165,12 @@ def effects_of(view: View, run: Reading, options: dict[str, Any], chosen: Select
 
 
 def effects_part(
-    view: View, run: Reading, job: Job[HeadEffects], scores: pd.DataFrame, options: dict[str, Any], look: dict[str, Any]
+    view: View,
+    run: Reading,
+    job: BackgroundJob[HeadEffects],
+    scores: pd.DataFrame,
+    options: dict[str, Any],
+    look: dict[str, Any],
 ) -> pd.DataFrame:
     """Plot the effect of ablating each head against one of its scores, under a summary.
 
@@ -189,7 +201,7 @@ def effects_part(
     st.markdown(effect_summary(frame.assign(name=names), kind, escape_markdown(goal), found.before))
     st.markdown(describe_estimates(table, "heads"))
     follow(job, partial(measuring_bar, job, "head_effects_bar", "heads"), BUDGET)
-    call = Call(viz.head_effects, (run,), {**options, **look, "score": kind, "exact": exact, "table": table})
+    call = PictureCall(viz.head_effects, (run,), {**options, **look, "score": kind, "exact": exact, "table": table})
     shown(view, call, "head_effects")
     footer(view, "head_effects", [call], lambda: heads_from_1(frame))
     st.caption(

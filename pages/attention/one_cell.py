@@ -13,7 +13,7 @@ from pages.attention.heads import KEY
 from pages.components.attention_view import Selection, choose_attention
 from pages.components.players import matrices
 from pages.compute.byte_cache import shared
-from pages.compute.call import Call
+from pages.compute.call import PictureCall
 from pages.compute.picture import footer, shown
 from pages.controls.columns import caption
 from pages.controls.text import escape_markdown, signed
@@ -43,36 +43,36 @@ _KEY = "why_trail"
 
 
 @dataclass(frozen=True)
-class Cell(Selection):
+class HeadCell(Selection):
     """A query and a key of a head, all counted from 0."""
 
     query: int = 0
     key: int = 0
 
 
-def trail_to(run: Reading) -> list[Cell]:
+def trail_to(run: Reading) -> list[HeadCell]:
     """Return the cells that the visitor came from, without cells that this model does not have."""
     if (text := take_parameter("trail")) is not None:
-        st.session_state[_KEY] = [cell for step in text.split("_") if "-" in step and (cell := Cell.parse(step))]
-    found: list[Cell] = st.session_state.get(_KEY, [])
+        st.session_state[_KEY] = [cell for step in text.split("_") if "-" in step and (cell := HeadCell.parse(step))]
+    found: list[HeadCell] = st.session_state.get(_KEY, [])
     return [cell for cell in found if _is_there(run, cell)]
 
 
-def title_of(run: Reading, cell: Cell) -> str:
+def title_of(run: Reading, cell: HeadCell) -> str:
     """Return the title of the cell's head."""
     return head_title(
         run.attention_site(cell.layer).path, cell.head, is_encoder_decoder=run.is_encoder_decoder
     ).capitalize()
 
 
-def _is_there(run: Reading, cell: Cell) -> bool:
+def _is_there(run: Reading, cell: HeadCell) -> bool:
     if not 0 <= cell.layer < len(run.attention):
         return False
     n_heads, n_query, n_key = run[f"{run.attention[cell.layer].path}.pattern"].shape[1:]
     return 0 <= cell.head < n_heads and cell.query < n_query and cell.key < n_key
 
 
-def breadcrumbs(run: Reading, trail: list[Cell]) -> None:
+def breadcrumbs(run: Reading, trail: list[HeadCell]) -> None:
     """Draw buttons that lead back to earlier cells."""
     if not trail:
         return
@@ -83,7 +83,7 @@ def breadcrumbs(run: Reading, trail: list[Cell]) -> None:
             st.button(f"{title_of(run, cell)}, {cell.query} → {cell.key}", key=f"why_step_{index}", **click)
 
 
-def open_cell(cell: Cell, trail: list[Cell]) -> None:
+def open_cell(cell: HeadCell, trail: list[HeadCell]) -> None:
     """Enlarge a head and lock one of its cells. A callback."""
     st.session_state[_KEY] = trail
     choose_attention(KEY, cell)
@@ -181,7 +181,7 @@ def score_attribution_panel(view: View, run: Reading, chosen: Selection) -> dict
     gives = f"{title_of(run, cell)} at {query_name} gives {key_name} {percent(found.weight)} of its attention."
     st.markdown(f"{gives} {sentence(found, over)}")
     opened = _opened(cell, found, is_encoder_decoder=run.is_encoder_decoder)
-    call = Call(viz.score_attribution, (run,), {**found.options, "opened": opened, "table": found.table})
+    call = PictureCall(viz.score_attribution, (run,), {**found.options, "opened": opened, "table": found.table})
     shown(view, call, "why")
     footer(view, "why", [call])
     caption(
@@ -198,7 +198,7 @@ def score_attribution_panel(view: View, run: Reading, chosen: Selection) -> dict
     }
 
 
-def _opened(cell: Cell, found: Attribution, *, is_encoder_decoder: bool) -> list[str] | None:
+def _opened(cell: HeadCell, found: Attribution, *, is_encoder_decoder: bool) -> list[str] | None:
     """Ask which layers the matrix shows head by head; None where it shows all heads."""
     sizes: defaultdict[str, float] = defaultdict(float)
     for part in found.contributions:
@@ -213,17 +213,17 @@ def _opened(cell: Cell, found: Attribution, *, is_encoder_decoder: bool) -> list
     return st.pills("Layers shown head by head", layers, selection_mode="multi", key=key)
 
 
-def _cell(run: Reading, chosen: Selection) -> Cell:
+def _cell(run: Reading, chosen: Selection) -> HeadCell:
     """Return the locked cell, else the largest weight of the locked key, the locked query or the last query."""
     pattern = run[f"{run.attention_site(chosen.layer).path}.pattern"][0, chosen.head]  # [query, key]
     query = chosen.query
     if query is None:
         query = len(pattern) - 1 if chosen.key is None else int(pattern[:, chosen.key].argmax())
     key = int(pattern[query].argmax()) if chosen.key is None else chosen.key
-    return Cell(chosen.layer, chosen.head, query, key)
+    return HeadCell(chosen.layer, chosen.head, query, key)
 
 
-def _against(run: Reading, cell: Cell, keys: tuple[str, ...]) -> int | None:
+def _against(run: Reading, cell: HeadCell, keys: tuple[str, ...]) -> int | None:
     """Ask for the key to compare with; None for the mean of the others."""
     scores = run[f"{run.attention_site(cell.layer).path}.scores"][0, cell.head, cell.query]
     allowed = [key for key in scores.isfinite().nonzero()[:, 0].tolist() if key != cell.key]
@@ -237,7 +237,7 @@ def _against(run: Reading, cell: Cell, keys: tuple[str, ...]) -> int | None:
     return None if chosen == MEAN else chosen
 
 
-def _way_back(run: Reading, cell: Cell, found: Attribution, trail: list[Cell]) -> None:
+def _way_back(run: Reading, cell: HeadCell, found: Attribution, trail: list[HeadCell]) -> None:
     """Draw a button for each head among the largest contributions; it opens that head at the position where it wrote."""
     named = [one for one in found.contributions if one.writer.kind != "bias"]
     named.sort(key=lambda one: -abs(one.adds))
@@ -250,7 +250,7 @@ def _way_back(run: Reading, cell: Cell, found: Attribution, trail: list[Cell]) -
             if site is None or head is None:
                 continue
             layer, at = run.attention.index(site), cell.key if one.side == "key" else cell.query
-            target = Cell(layer, head, at, int(run[f"{site.path}.pattern"][0, head, at].argmax()))
+            target = HeadCell(layer, head, at, int(run[f"{site.path}.pattern"][0, head, at].argmax()))
             step: dict[str, Any] = {"on_click": open_cell, "args": (target, [*trail, cell])}
             st.button(f"{one.title}: {signed(one.adds)}", key=f"why_back_{one.side}_{layer}_{head}", **step)
 
@@ -270,7 +270,7 @@ def steps_panel(view: View, run: Reading, layer: AnyLayer, chosen: Selection) ->
     """Draw the steps of one query as an animation, or as charts where the cell cannot be animated."""
     head, (query, key) = chosen.head, cell_of(chosen, layer)
     at = {"layer": chosen.layer, "head": head, "query": query, "key": key}
-    calls = {step: Call(viz.attention_steps, (run,), {**at, "step": step}) for step in STEPS}
+    calls = {step: PictureCall(viz.attention_steps, (run,), {**at, "step": step}) for step in STEPS}
     cell = attention_cell(run, **at)
     name_q, name_k = (escape_markdown(text) for text in (layer.query_labels[query], layer.key_labels[key]))
     heads = cell.shared_by  # grouped-query attention, Ainslie et al. 2023

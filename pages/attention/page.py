@@ -28,7 +28,7 @@ from pages.attention.heads import (
 )
 from pages.attention.one_cell import score_attribution_panel, steps_panel
 from pages.components.attention_view import SHOWN, Look, Selection, attention_choice, attention_view, choose_attention
-from pages.compute.call import Call, tables
+from pages.compute.call import PictureCall, tables
 from pages.compute.picture import footer, panel, toolbar
 from pages.controls import embed
 from pages.controls.columns import headline
@@ -107,13 +107,15 @@ def _attention(view: View) -> None:
 def _footer(view: View, chosen: Selection) -> None:
     """Draw the menu of the picture: code and figures of all heads, the matrix and the arcs; numbers of the enlarged head."""
     reading, options = attention_call(view, chosen)
-    head, shown = Call(viz.attention, reading, options), chosen.looks.shown
+    head, shown = PictureCall(viz.attention, reading, options), chosen.looks.shown
     look = {name: value for name, value in options.items() if name not in ("layer", "head")}
-    calls = [Call(viz.attention_grid, reading, look)]
+    calls = [PictureCall(viz.attention_grid, reading, look)]
     if shown != "arcs":
         calls.append(head)
     if shown != "matrix":
-        calls.append(Call(viz.attention_arcs, reading, {"layer": chosen.layer, **look, "heads": list(arcs_of(chosen))}))
+        calls.append(
+            PictureCall(viz.attention_arcs, reading, {"layer": chosen.layer, **look, "heads": list(arcs_of(chosen))})
+        )
     at = {"layer": chosen.layer, "head": chosen.head, "query": chosen.query, "key": chosen.key}
     more: dict[str, Any] = {"page": standalone(view, chosen), "more": lambda: live_menu(view, "pattern", at)}
     footer(view, "pattern", calls, lambda: tables([head]), **more)

@@ -27,8 +27,8 @@ from pages.bug_lab.lab import (
 from pages.components.attention_view import Selection, attention_choice, attention_view, choose_attention
 from pages.components.controls import Lane, prediction_strip
 from pages.compute import models
-from pages.compute.background_job import TICK, Job, interruptible_progress
-from pages.compute.call import Call
+from pages.compute.background_job import TICK, BackgroundJob, interruptible_progress
+from pages.compute.call import PictureCall
 from pages.compute.models import card_of_model, shown_path
 from pages.compute.picture import footer, shown, toolbar
 from pages.controls import embed
@@ -253,7 +253,7 @@ def attention_panel(view: View, bug: Bug, both: Sequence[Reading]) -> None:
     drawn = (layers, other) if is_same else (other,)
     chosen = attention_choice(KEY, drawn[0])
     chosen = attention_view(pack(*drawn, selected=(chosen.layer, chosen.head)), key=KEY)
-    calls = [Call(viz.attention, (run,), {"layer": chosen.layer, "head": chosen.head}) for run in both]
+    calls = [PictureCall(viz.attention, (run,), {"layer": chosen.layer, "head": chosen.head}) for run in both]
     footer(view, "bug-attention", calls, remark=_CODE)
 
 
@@ -351,7 +351,7 @@ def training_panel(view: View, bug: Bug) -> dict[str, str]:
     """Draw the button, the progress and the curves; return what the link keeps."""
     seed("rate", list(RATES), 10 if bug.name == "no_clipping" else 1, key=_rate_key(bug))
     seed("steps", STEPS, STEPS[0], key="bug_steps")
-    job: Job[PairedTraining] | None = state().trainings.get(_about(view, bug))
+    job: BackgroundJob[PairedTraining] | None = state().trainings.get(_about(view, bug))
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bug_train_bar"):
         start = {"on_click": _start, "args": (view, bug), "disabled": job is not None and job.is_running}
         st.button("Train both", type="primary", icon=":material/play_arrow:", key="bug_train", **start)
@@ -395,7 +395,7 @@ def _start(view: View, bug: Bug) -> None:
     while len(jobs) >= MAX_KEPT:
         jobs.pop(next(iter(jobs)))
     preset = lab_preset(view.config, view.own.task.config, steps, **_recipe(view, bug))
-    jobs[about] = Job(paired_training(preset, bug, steps), about)
+    jobs[about] = BackgroundJob(paired_training(preset, bug, steps), about)
 
 
 def _recipe(view: View, bug: Bug) -> dict[str, Any]:
@@ -408,7 +408,7 @@ def _show(view: View, bug: Bug, latest: PairedTraining) -> None:
     how = {"steps": latest.steps, **_recipe(view, bug)} | ({} if latest.is_final else {"until": latest.step})
     arguments = ", ".join(f"{name}={value!r}" for name, value in how.items())
     latest = replace(latest, code=f"train_both({shown_path(view.model)!r}, {bug.name!r}, {arguments})")
-    calls = [Call(viz.paired_training_curves, (latest,), {"what": what}) for what in PAIRED_TRAINING_CURVES]
+    calls = [PictureCall(viz.paired_training_curves, (latest,), {"what": what}) for what in PAIRED_TRAINING_CURVES]
     for place, call, curves in zip(st.columns(3, gap="medium"), calls, PAIRED_TRAINING_CURVES.values(), strict=True):
         with place:
             st.markdown(f"**{curves.title}**")

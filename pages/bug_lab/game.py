@@ -14,7 +14,7 @@ from pages.bug_lab.browse import bug_card, bug_hints, diagnosis_panel
 from pages.bug_lab.lab import NAME, TAB, example_of, fitting_model, mistakes, moved, readings, state
 from pages.components.controls import Editing, Lane, prediction_strip
 from pages.compute import models
-from pages.compute.call import Call
+from pages.compute.call import PictureCall
 from pages.compute.picture import footer, shown
 from pages.controls import embed
 from pages.controls.columns import headline, what_to_notice
@@ -128,13 +128,13 @@ def _question(this_round: Round, guess: Guess | None) -> str:
 
 def _patterns(
     view: View, runs: list[Reading], columns: list[Any], number: int, guess: Guess | None, *, has_loss: bool
-) -> list[Call]:
+) -> list[PictureCall]:
     """Draw the head that differs most between the runs, with the losses and the buttons to guess; return the calls."""
     changes = moved(runs)
     path, head = max(changes, key=changes.__getitem__)
     layer = [site.path for site in runs[0].attention].index(path)
     look = {"layer": layer, "head": head, "height": 280}
-    calls = [Call(viz.attention, (run,), look | {"legend": run is runs[-1]}) for run in runs]
+    calls = [PictureCall(viz.attention, (run,), look | {"legend": run is runs[-1]}) for run in runs]
     for side, (column, call, run) in enumerate(zip(columns, calls, runs, strict=True)):
         with column:
             shown(view, call, f"bug_pattern_{SIDES[side]}")

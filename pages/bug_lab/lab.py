@@ -12,7 +12,7 @@ from typing import Any
 import streamlit as st
 
 from pages.compute import cached_runs, models
-from pages.compute.background_job import Job, Step
+from pages.compute.background_job import BackgroundJob, OnStep
 from pages.compute.byte_cache import cached, shared
 from pages.compute.models import shown_path
 from pages.controls.text import escape_markdown
@@ -64,10 +64,10 @@ Decoded = list[tuple[int, ...]]
 
 
 @dataclass
-class State:
+class BugLabState:
     """The state of the Bug lab in one visit."""
 
-    trainings: dict[str, Job[PairedTraining]] = field(default_factory=dict)
+    trainings: dict[str, BackgroundJob[PairedTraining]] = field(default_factory=dict)
     """The trainings of both models, by model, bug, rate and number of steps."""
     guesses: dict[int, Any] = field(default_factory=dict)
     """The guesses of the visitor, by round."""
@@ -77,9 +77,9 @@ class State:
     """The model and the bug for which the head that changed most was last enlarged."""
 
 
-def state() -> State:
+def state() -> BugLabState:
     """Return the state of this visit."""
-    return st.session_state.setdefault("bug_lab", State())
+    return st.session_state.setdefault("bug_lab", BugLabState())
 
 
 def fitting_model(bug: str) -> str:
@@ -163,7 +163,7 @@ def readings(view: View, bug: Bug) -> list[Reading]:
     return shared.get(("bug", *_key(view, bug)), make)
 
 
-def decoded(view: View, bug: Bug, step: Step | None = None) -> Decoded:
+def decoded(view: View, bug: Bug, step: OnStep | None = None) -> Decoded:
     """Decode up to `MAX_DECODED` tokens with each model; return an empty list for an encoder.
 
     Args:

@@ -15,7 +15,7 @@ from pages.compute import cached_runs, models
 from pages.controls.text import escape_markdown
 from pages.state import link
 from xformer.analysis.ablation import estimate_head_effects
-from xformer.classroom.rooms import MAX_CELLS, MAX_OPTIONS, Question, Room
+from xformer.classroom.rooms import MAX_CELLS, MAX_OPTIONS, Room, RoomQuestion
 from xformer.errors import ClassroomError, XformerError
 from xformer.layer_path import head_title
 from xformer.reading import Reading
@@ -87,7 +87,7 @@ def dialog(room: Room) -> None:
 def _send(room: Room, content: dict[str, Any], truth: Sequence[str], screen: str, values: dict[str, str]) -> None:
     try:
         message, _ = follow.shown(screen, values) if values else ({}, None)
-        rooms().ask(room.id, Question(**content, shown=message), truth)
+        rooms().ask(room.id, RoomQuestion(**content, shown=message), truth)
     except XformerError as error:
         st.error(escape_markdown(str(error)))
         return

@@ -19,7 +19,7 @@ from pages.server.access import visitor_id
 from pages.state import link
 from pages.state.view import OFF
 from xformer.classroom.messages import PageState
-from xformer.classroom.rooms import Asked, Member, Room
+from xformer.classroom.rooms import Asked, Room, Student
 from xformer.training.tables import to_csv
 
 _STUDENT = "classroom_student"
@@ -110,7 +110,7 @@ def _students_who_allow_it(room: Room, model: str) -> None:
                     _show(member, model)
 
 
-def _show(member: Member, model: str) -> None:
+def _show(member: Student, model: str) -> None:
     """Open the state of a student's page on the lecturer's screen."""
     st.session_state[_STUDENT] = member.name
     values = link_of_state(member.state or PageState(), model)

@@ -17,7 +17,7 @@ from typing import Any
 import streamlit as st
 
 from pages.compute import models, visible_runs
-from pages.compute.background_job import Step
+from pages.compute.background_job import OnStep
 from pages.compute.byte_cache import shared
 from pages.compute.cached_runs import MASKS, causality, mask_words
 from pages.compute.models import shown_path
@@ -227,7 +227,7 @@ class Comparison:
         """Load the variants as `analysis.Variant`s."""
         return [variant.loaded(name) for variant, name in zip(self.variants, self.names, strict=True)]
 
-    def runs(self, step: Step = lambda done, total: None) -> list[DecodedSteps]:
+    def runs(self, step: OnStep = lambda done, total: None) -> list[DecodedSteps]:
         """Return the predictions of each variant. Raises `XformerError` where a variant cannot read the input.
 
         Args:
@@ -387,7 +387,7 @@ def _default_input(model: str) -> str:
 
 
 @dataclass
-class State:
+class CompareState:
     """The state of the Compare screen in one visit; the link restores everything else."""
 
     variants: list[ModelSettings] = field(default_factory=list)
@@ -417,6 +417,6 @@ class State:
         self.is_chosen = True
 
 
-def state() -> State:
+def state() -> CompareState:
     """Return the state of this visit."""
-    return st.session_state.setdefault("compare", State())
+    return st.session_state.setdefault("compare", CompareState())

@@ -15,7 +15,7 @@ from pages.compare.comparison import SMALLEST_SHARE, state
 from pages.components.controls import Lane, prediction_strip
 from pages.compute import cached_runs, models
 from pages.compute.background_job import (
-    Step,
+    OnStep,
     begin_measuring,
     describe_estimates,
     follow,
@@ -24,7 +24,7 @@ from pages.compute.background_job import (
     measuring_bar,
 )
 from pages.compute.byte_cache import shared
-from pages.compute.call import Call, PictureContext
+from pages.compute.call import PictureCall, PictureContext
 from pages.compute.picture import footer, shown, table, toolbar
 from pages.controls.columns import caption, headline
 from pages.controls.text import escape_markdown, signed
@@ -284,7 +284,7 @@ def _map(
         shared.put(("exact map", about), job.latest)
     exact = True if len(shares) == len(all_cells) else sorted(shares)
     options |= {"exact": exact, "show": METHODS[method], "chosen": chosen, "table": both}
-    call = Call(viz.patching_map, (pair.reading, pair.source), options)
+    call = PictureCall(viz.patching_map, (pair.reading, pair.source), options)
     shown(context, call, MAP, on_select=_follow_click, selection_mode="cell")
     footer(context, "patching", [call], both)
     grey = " Dark grey: not measured." if method == "exact" and exact is not True else ""
@@ -390,7 +390,7 @@ def steering_panel(selection: ScreenSelection, adapter: ModelAdapter, model: str
     context, how = PictureContext(model), {"layer": layer - 1, "scale": scale}
     with interruptible_progress("Decoding with steering") as step:
         scales = table(context, analysis.steering_by_scale, *readings, layer=layer - 1)
-        by_scale = Call(viz.steering_by_scale, readings, {**how, "table": scales})
+        by_scale = PictureCall(viz.steering_by_scale, readings, {**how, "table": scales})
         shown(context, by_scale, "compare_steering")
         own = cached_runs.decoded(model, tuple(readings[0].example.source))[:N]
         steered = shared.get(("steered", model, repr(link)), partial(_decode, *readings, step=step, **how))
@@ -400,7 +400,7 @@ def steering_panel(selection: ScreenSelection, adapter: ModelAdapter, model: str
     with finding:
         headline(f"Steered after layer {layer} at scale {scale:g}, {what}.")
     prediction_strip([lane_of(adapter, name, run) for name, run in runs.items()], key="compare_steered")
-    footer(context, "steered", [by_scale, Call(analysis.steered, readings, {**how, "n": N})])
+    footer(context, "steered", [by_scale, PictureCall(analysis.steered, readings, {**how, "n": N})])
     with st.expander("How it is steered", key="steering_details"):
         st.markdown(
             "At every step, scale × (stream at the last token of “Towards” − stream at the last token of “Away from”) is added "
@@ -429,7 +429,7 @@ def _ask_strength(adapter: ModelAdapter) -> tuple[int, float]:
     return layer, scale
 
 
-def _decode(reading: Reading, towards: Reading, away: Reading, *, step: Step, **how: Any) -> cached_runs.Predictions:
+def _decode(reading: Reading, towards: Reading, away: Reading, *, step: OnStep, **how: Any) -> cached_runs.Predictions:
     tokens = []
     for one in steering_steps(reading, towards, away, n=N, **how):
         tokens.append((one.token, one.probabilities[one.token].item()))

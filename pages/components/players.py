@@ -30,14 +30,14 @@ SCREENS = frozenset({"attention", "embeddings", "feed_forward", "positions", "re
 
 
 @dataclass(frozen=True)
-class Opened:
+class ClickedScreen:
     """The screen to open after a click in the scene; for a head, also the head as written in links."""
 
     screen: str
     head: str = ""
 
 
-def scene(data: bytes, *, key: str, editing: Editing | None = None) -> Opened | None:
+def scene(data: bytes, *, key: str, editing: Editing | None = None) -> ClickedScreen | None:
     """Draw the scene and return the screen that the visitor has just clicked, if any.
 
     Args:
@@ -54,14 +54,14 @@ def scene(data: bytes, *, key: str, editing: Editing | None = None) -> Opened | 
     return opened(_scene(key=key, data=data, on_act_change=on_act).get("act"))
 
 
-def opened(act: Any) -> Opened | None:
+def opened(act: Any) -> ClickedScreen | None:
     """Return the screen that the browser asks to open; None if it is not in `SCREENS` or the message is malformed."""
     target = act.get("open") if isinstance(act, dict) else None
     if not isinstance(target, dict) or not isinstance(screen := target.get("screen"), str) or screen not in SCREENS:
         return None
     head = target.get("head", "")
     is_head = isinstance(head, str) and re.fullmatch(r"\d{1,3}\.\d{1,4}", head, re.ASCII)
-    return Opened(screen, head if is_head else "")
+    return ClickedScreen(screen, head if is_head else "")
 
 
 def matrices(data: Mapping[str, Any], *, key: str, changed: Callable[[Mapping[str, Any]], None]) -> None:

@@ -2,7 +2,7 @@
 
 The visitor's page drives a job's generator, so that other visitors hardly wait.
 
-job = Job(agreement(variants), about=match.order)
+job = BackgroundJob(agreement(variants), about=match.order)
 job.advance(); job.latest; job.is_running
 """
 
@@ -30,10 +30,10 @@ LONG = 10.0
 """Seconds; a measurement that takes longer runs only on request."""
 MOMENT, OFTEN = 0.5, 0.15
 """Seconds until the progress bar of `interruptible_progress` appears, and between two of its updates."""
-Step = Callable[[int, int], None]
+OnStep = Callable[[int, int], None]
 
 
-class Report(Protocol):
+class JobReport(Protocol):
     """One item that a job's generator yields."""
 
     @property
@@ -49,11 +49,11 @@ class Stoppable(Protocol):
     def resume(self) -> None: ...
 
 
-R = TypeVar("R", bound=Report)
+R = TypeVar("R", bound=JobReport)
 
 
 @dataclass
-class Job(Generic[R]):
+class BackgroundJob(Generic[R]):
     """A computation of one visitor that advances in chunks. It is kept in the session and ends with it."""
 
     work: Iterator[R] = field(repr=False)
@@ -97,8 +97,8 @@ def kept_job(
     about: str,
     work: Callable[[], Iterator[R]],
     at_once: float,
-    begin: Callable[[Job[R], float], None] = Job.advance,
-) -> Job[R]:
+    begin: Callable[[BackgroundJob[R], float], None] = BackgroundJob.advance,
+) -> BackgroundJob[R]:
     """Return the visitor's job under a key; create it if there is none or if it is about something else.
 
     Args:
@@ -108,19 +108,19 @@ def kept_job(
         at_once: Seconds for which a new job works before the page is drawn.
         begin: Called with a new job and `at_once`.
     """
-    job: Job[R] | None = st.session_state.get(key)
+    job: BackgroundJob[R] | None = st.session_state.get(key)
     if job is None or job.about != about:
-        job = st.session_state[key] = Job(work(), about)
+        job = st.session_state[key] = BackgroundJob(work(), about)
         begin(job, at_once)
     return job
 
 
-def follow(job: Job[Any], tell: Callable[[], None], budget: float = BUDGET) -> None:
+def follow(job: BackgroundJob[Any], tell: Callable[[], None], budget: float = BUDGET) -> None:
     """Advance a job and draw its progress, repeatedly while it runs; the page reruns when the job ends or resumes."""
     st.fragment(_follow, run_every=TICK if job.is_running else None)(job, job.is_running, tell, budget)
 
 
-def _follow(job: Job[Any], ticks: bool, tell: Callable[[], None], budget: float) -> None:
+def _follow(job: BackgroundJob[Any], ticks: bool, tell: Callable[[], None], budget: float) -> None:
     """Advance and draw once. `ticks` is whether the fragment reruns periodically."""
     if ticks:
         job.advance(budget)
@@ -142,7 +142,7 @@ def progress(job: Stoppable, key: str, share: float, words: str, stopped: str = 
             st.button("Cancel", key=f"{key}_cancel", on_click=job.cancel)
 
 
-def begin_measuring(job: Job[Any], at_once: float) -> None:
+def begin_measuring(job: BackgroundJob[Any], at_once: float) -> None:
     """Measure parts of a model for `at_once` seconds, at least one part; stop if measuring all of them would exceed `LONG`.
 
     Such a job yields its first report before any part is measured. Its reports count the parts that are `done` and `to_do`.
@@ -154,13 +154,13 @@ def begin_measuring(job: Job[Any], at_once: float) -> None:
         job.cancel()
 
 
-def seconds_left(job: Job[Any]) -> float:
+def seconds_left(job: BackgroundJob[Any]) -> float:
     """Estimate the remaining seconds from the rate so far."""
     assert job.latest is not None
     return job.seconds * (job.latest.to_do / max(1, job.latest.done) - 1)
 
 
-def measuring_bar(job: Job[Any], key: str, many: str) -> None:
+def measuring_bar(job: BackgroundJob[Any], key: str, many: str) -> None:
     """Draw the progress of a measurement; `many` names the parts in the plural."""
     if (found := job.latest) is None or found.is_final:
         return
@@ -190,7 +190,7 @@ def describe_estimates(table: pd.DataFrame, many: str) -> str:
 
 
 @contextmanager
-def interruptible_progress(words: str) -> Iterator[Step]:
+def interruptible_progress(words: str) -> Iterator[OnStep]:
     """Yield `step(done, of)`, which updates a progress bar that appears after half a second. Any click ends the work.
 
     The placeholder of the bar is always present, so that nothing below it moves.

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pages.compute.background_job import Step
+from pages.compute.background_job import OnStep
 from pages.compute.byte_cache import budget, shared
 from pages.compute.models import adapter, shown_path
 from pages.controls.streamlit_compat import is_script_thread
@@ -141,7 +141,7 @@ def _run(name: str, source: tuple[int, ...], mask: str, edits: str) -> Reading:
 
 
 def decoded(
-    name: str, source: tuple[int, ...], mask: str = MASKS[0], edits: str = "", *, step: Step | None = None
+    name: str, source: tuple[int, ...], mask: str = MASKS[0], edits: str = "", *, step: OnStep | None = None
 ) -> Predictions:
     """Return the greedy output of a model under a mask and edits: each token with its probability.
 
@@ -157,7 +157,7 @@ def decoded(
 
 
 def continuation(
-    name: str, source: tuple[int, ...], n: int, temperature: float, seed: int, *, step: Step, show: Show
+    name: str, source: tuple[int, ...], n: int, temperature: float, seed: int, *, step: OnStep, show: Show
 ) -> tuple[int, ...]:
     """Return `n` tokens sampled after a text at a temperature (0: the likeliest each time).
 
@@ -172,7 +172,7 @@ def continuation(
     return tuple(token for token, _ in shared.get(("continued", name, source, n, temperature, seed), make))
 
 
-def _all(steps: Iterable[decoding.Step], n: int, step: Step | None, show: Show = lambda tokens: None) -> Predictions:
+def _all(steps: Iterable[decoding.Step], n: int, step: OnStep | None, show: Show = lambda tokens: None) -> Predictions:
     """Return the generated tokens, each with its probability."""
     generated: list[tuple[int, float]] = []
     shown = time.monotonic()

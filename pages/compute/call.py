@@ -27,7 +27,7 @@ class Source(Protocol):
     def code(self) -> Any: ...
 
 
-class Shown(Protocol):
+class HasModel(Protocol):
     """The context in which a picture is shown; its files are named after the model."""
 
     @property
@@ -45,7 +45,7 @@ class PictureContext:
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class PictureCall:
     """One call of `xformer.viz`, or of `xformer.analysis` for a table on screen."""
 
     draw: Draw
@@ -101,7 +101,7 @@ class Call:
     def all_readings(self) -> list[Source]:
         return _known([*self.readings, *self.options.values()])
 
-    def key(self, view: Shown) -> tuple:
+    def key(self, view: HasModel) -> tuple:
         """Return a cache key of plain values. A growing table is represented by its number of rows."""
         plain = {
             name: len(value) if isinstance(value, pd.DataFrame) else value
@@ -111,7 +111,7 @@ class Call:
         return view.model, self.name, *(str(reading.code) for reading in self.all_readings()), repr(plain)
 
 
-def tables(calls: Sequence[Call]) -> pd.DataFrame:
+def tables(calls: Sequence[PictureCall]) -> pd.DataFrame:
     """Return the tables of all calls, concatenated. The table of a call with `before` already holds both runs."""
     last = calls[-1].table()
     if len(calls) == 1 or "before" in calls[-1].options:
@@ -135,7 +135,7 @@ def _for_a_file(table: pd.DataFrame) -> pd.DataFrame:
     return heads_from_1(table) if "head" in table else table
 
 
-def code(calls: Sequence[Call]) -> list[str]:
+def code(calls: Sequence[PictureCall]) -> list[str]:
     """Return lines of Python that recreate the readings and draw the pictures."""
     readings = {id(reading): reading for call in calls for reading in call.all_readings()}
     names = dict(zip(readings, _names(list(readings.values())), strict=True))

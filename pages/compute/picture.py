@@ -21,7 +21,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.compute.byte_cache import shared
-from pages.compute.call import Call, Draw, Shown, Source, code, script, tables
+from pages.compute.call import Draw, HasModel, PictureCall, Source, code, script, tables
 from pages.controls.columns import chart_spec, is_dark, run_title
 from pages.controls.text import escape_markdown
 from pages.controls.widgets import download
@@ -43,9 +43,9 @@ def panel(draw: Callable[..., None], *arguments: Any) -> None:
         st.info(escape_markdown(str(error)), icon=":material/info:")
 
 
-def picture(view: Shown, name: str, draw: Draw, *readings: Source, key: str = "", **options: Any) -> Any:
+def picture(view: HasModel, name: str, draw: Draw, *readings: Source, key: str = "", **options: Any) -> Any:
     """Show one picture with its menu and return its selection event, see `shown`. `name` is the suffix of its file names."""
-    call = Call(draw, readings, options)
+    call = PictureCall(draw, readings, options)
     event = shown(view, call, key or name)
     footer(view, name, [call])
     return event
@@ -58,9 +58,9 @@ def of_each_run(view: View, name: str, draw: Draw, **options: Any) -> None:
     name of its run as `title=`.
     """
     known, original, changed = inspect.signature(draw).parameters, view.original(), view.changed()
-    calls = [Call(draw, (original,), options)]
+    calls = [PictureCall(draw, (original,), options)]
     if changed is not None:
-        calls.append(Call(draw, (changed,), options | ({"before": original} if "before" in known else {})))
+        calls.append(PictureCall(draw, (changed,), options | ({"before": original} if "before" in known else {})))
     for index, (call, run) in enumerate(zip(calls, (ORIGINAL, view.shown), strict=False)):
         if changed is not None and "title" in known:
             calls[index] = call = replace(call, options={**call.options, "title": run_title(run)})
@@ -70,7 +70,7 @@ def of_each_run(view: View, name: str, draw: Draw, **options: Any) -> None:
     footer(view, name, calls)
 
 
-def shown(view: Shown, call: Call, key: str, **more: Any) -> Any:
+def shown(view: HasModel, call: PictureCall, key: str, **more: Any) -> Any:
     """Show an Altair or Plotly chart, cached for all visitors; `more` is passed to Streamlit's chart element."""
     spec = themed(chart_spec(call.key(view), call.make), is_dark())
     if not isinstance(spec, dict):
@@ -83,7 +83,7 @@ def shown(view: Shown, call: Call, key: str, **more: Any) -> Any:
 
 
 def side_by_side(
-    view: Shown, calls: Sequence[Call], name: str, *, titles: Sequence[str] = (), widths: Sequence[float] = ()
+    view: HasModel, calls: Sequence[PictureCall], name: str, *, titles: Sequence[str] = (), widths: Sequence[float] = ()
 ) -> None:
     """Show charts in columns, each below its title if `titles` are given; `widths` are relative."""
     for index, (place, call) in enumerate(zip(st.columns(widths or len(calls), gap="medium"), calls, strict=True)):
@@ -94,14 +94,14 @@ def side_by_side(
 
 
 def footer(
-    view: Shown,
+    view: HasModel,
     name: str,
-    calls: Sequence[Call],
+    calls: Sequence[PictureCall],
     table: Table | None = None,
     *,
     remark: Sequence[str] = (),
     page: Callable[[Sequence[str]], str] | None = None,
-    drawn: Sequence[Call] = (),
+    drawn: Sequence[PictureCall] = (),
     more: Callable[[], None] = lambda: None,
 ) -> None:
     """Draw the “⋯” menu of pictures that belong together: their code, data and files.
@@ -134,13 +134,13 @@ def footer(
             figure_files(specs, caption, name, view.model, _figure_title(charts))
 
 
-def _caption(calls: Sequence[Call]) -> Callable[[], list[str]]:
+def _caption(calls: Sequence[PictureCall]) -> Callable[[], list[str]]:
     """Return a function that makes the caption of a file: the code of each run, one per line, and the link to the screen."""
     codes, link = dict.fromkeys(str(reading.code) for call in calls for reading in call.all_readings()), address()
     return lambda: [*codes, *link()]
 
 
-def _figure_title(calls: Sequence[Call]) -> str:
+def _figure_title(calls: Sequence[PictureCall]) -> str:
     """Return the title of a figure: models, layer and head, inputs, and the mask and the changes of each run that has some."""
     sources = [source for call in calls for source in call.all_readings() if isinstance(source.code, ReadCall)]
     codes: list[ReadCall] = [source.code for source in sources]
@@ -160,7 +160,7 @@ def _changes(source: Source) -> str:
     return f"with {', '.join(mask)}" if mask else ""
 
 
-def _place(call: Call) -> str:
+def _place(call: PictureCall) -> str:
     """Return the layer and the head of a picture, counted from 1; "" if it shows a whole run."""
     layer, head = call.options.get("layer"), call.options.get("head")
     run = next((source for source in call.all_readings() if isinstance(source, Reading)), None)
@@ -175,9 +175,9 @@ def _place(call: Call) -> str:
     return "" if layer is None else f"layer {layer + 1}"
 
 
-def table(view: Shown, tabulate: Callable[..., pd.DataFrame], *readings: Any, **options: Any) -> pd.DataFrame:
+def table(view: HasModel, tabulate: Callable[..., pd.DataFrame], *readings: Any, **options: Any) -> pd.DataFrame:
     """Return a table of `xformer.analysis`, cached for all visitors. It must not be modified."""
-    call = Call(tabulate, readings, options)
+    call = PictureCall(tabulate, readings, options)
     return shared.get(("table", *call.key(view)), call.make)
 
 

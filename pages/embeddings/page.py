@@ -10,7 +10,7 @@ import streamlit as st
 from torch import Tensor
 
 from pages.components.players import embedding_sum
-from pages.compute.call import Call
+from pages.compute.call import PictureCall
 from pages.compute.picture import footer, heading, panel, picture, shown, toolbar
 from pages.controls import embed
 from pages.controls.columns import headline, run_title, what_to_notice
@@ -96,7 +96,7 @@ def vectors_panel(view: View, parts: Mapping[str, Tensor], stack: str | None, sh
     for name, run in runs.items():
         if len(runs) > 1:
             st.markdown(f"**{run_title(name)}**")
-        of_run = [Call(draw, (run,), {"part": part, **look}) for part in parts]
+        of_run = [PictureCall(draw, (run,), {"part": part, **look}) for part in parts]
         if show == VECTORS:
             embedding_sum(key=f"sum_{len(calls)}", data=embedding_sum_data(run, stack=stack, positions=at))
         else:

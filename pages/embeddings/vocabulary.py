@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pages.compute.background_job import interruptible_progress
 from pages.compute.byte_cache import shared
-from pages.compute.call import Call
+from pages.compute.call import PictureCall
 from pages.compute.picture import footer, heading, picture, shown
 from pages.controls.text import escape_markdown
 from pages.controls.widgets import MAX_LISTED, ask_token, choose
@@ -59,7 +59,7 @@ def vocabulary_panel(view: View, stack: str | None, controls: DeltaGenerator) ->
     with left:
         heading("The whole vocabulary")
         look: dict[str, Any] = {"axes": 3} if axes == 3 else {"token": near}
-        call = Call(viz.projection, (run,), look | {"stack": stack})
+        call = PictureCall(viz.projection, (run,), look | {"stack": stack})
         click: dict[str, Any] = {} if axes == 3 else {"on_select": _follow_click, "selection_mode": "point"}
         shown(view, call, f"projection_{axes}", **click)
         explained = sum(cached_per_model(view, stack, principal_axes).explained.tolist()[:axes])
@@ -79,7 +79,7 @@ def _neighbours(view: View, run: Reading, stack: str | None) -> int:
         names = {name: f"{name}{' · in the input' if token in tokens else ''}" for token, name in enumerate(label)}
         near = choose("near", names, label[tokens[0]], "Of token", widget=st.selectbox, label_visibility="collapsed")
         token = label.index(near)
-    call = Call(analysis.neighbours, (run,), {"token": token, "stack": stack})
+    call = PictureCall(analysis.neighbours, (run,), {"token": token, "stack": stack})
     number = st.column_config.NumberColumn(format="%.6f")
     config = {"cosine": number, "distance": number}
     st.dataframe(call.make().drop(columns="id"), hide_index=True, key="neighbours", column_config=config)

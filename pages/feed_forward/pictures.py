@@ -15,7 +15,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from pages.components.controls import Lane, prediction_strip
 from pages.compute import models
-from pages.compute.call import Call
+from pages.compute.call import PictureCall
 from pages.compute.models import shown_path
 from pages.compute.picture import footer, heading, of_each_run, picture, shown, table
 from pages.controls.columns import headline, is_dark, what_to_notice
@@ -39,7 +39,7 @@ _PICTURE, NEURON, MAP = "ff_picture", "ff_neuron", "ff_ranked"
 
 
 @dataclass(frozen=True)
-class Choice:
+class NeuronChoice:
     """A feed-forward layer and one of its neurons."""
 
     layer: int
@@ -52,7 +52,7 @@ class Choice:
     """The popover for further controls."""
 
 
-def ask_choice(view: View) -> tuple[str, Choice]:
+def ask_choice(view: View) -> tuple[str, NeuronChoice]:
     """Ask for one of `PICTURES` and a layer. The neuron is the chosen one, at first the most active one."""
     run = view.original()
     titles = {
@@ -70,7 +70,7 @@ def ask_choice(view: View) -> tuple[str, Choice]:
     mean = activity(run, layer=layer).mean(dim=0)  # [d_ff]
     seed("neuron", range(len(mean)), int(mean.argmax()), key=NEURON)
     set_parameter("neuron", str(st.session_state[NEURON]))
-    return picture, Choice(layer, site, title, int(st.session_state[NEURON]), more)
+    return picture, NeuronChoice(layer, site, title, int(st.session_state[NEURON]), more)
 
 
 def _ablate_button(view: View, change: str, title: str, key: str) -> None:
@@ -127,7 +127,7 @@ def layer_headline(known: pd.DataFrame, active: Sequence[float], title: str) -> 
 MAX_POSITIONS = 24
 
 
-def ranked_panel(view: View, choice: Choice, headline_at: DeltaGenerator) -> None:
+def ranked_panel(view: View, choice: NeuronChoice, headline_at: DeltaGenerator) -> None:
     """Draw the most active neurons by what they fire on. Clicking a neuron opens it."""
     run, found = view.changed() or view.original(), surveyed(view)
     with choice.more:
@@ -139,7 +139,7 @@ def ranked_panel(view: View, choice: Choice, headline_at: DeltaGenerator) -> Non
     known = table(view, analysis.triggers, found or run, layer=choice.layer)
     with headline_at:
         headline(layer_headline(known, activity(run, layer=choice.layer).mean(dim=0).tolist(), choice.title))
-    call = Call(viz.neurons, (run,), options | ({"positions": window} if len(window) < len(positions) else {}))
+    call = PictureCall(viz.neurons, (run,), options | ({"positions": window} if len(window) < len(positions) else {}))
     with st.container(key="wide_neurons"):
         shown(view, call, MAP, on_select=_open_clicked, selection_mode="cell")
     footer(view, "neurons", [call])
@@ -176,7 +176,7 @@ MAX_POSITIONS_BESIDE = 12
 """The bars of up to this many positions are next to the sampled inputs; the bars of more are above them."""
 
 
-def one_neuron_panel(view: View, choice: Choice, headline_at: DeltaGenerator) -> None:
+def one_neuron_panel(view: View, choice: NeuronChoice, headline_at: DeltaGenerator) -> None:
     """Draw one neuron: its trigger, its activations on this input, what it promotes, and its top activating inputs."""
     path, found = choice.site.path, surveyed(view)
     with choice.more:
@@ -196,12 +196,12 @@ def one_neuron_panel(view: View, choice: Choice, headline_at: DeltaGenerator) ->
             headline(f"**#{choice.neuron}** {words}: {share} of its activation (uniform: {percent(row['even'], 0)}).")
     left, right = st.columns([3, 4]) if len(window) <= MAX_POSITIONS_BESIDE else (st.container(), st.container())
     options = {"positions": window if len(window) < len(positions) else None, **before}
-    calls = [Call(viz.neuron, (run,), {"layer": choice.layer, "neuron": choice.neuron, **options})]
+    calls = [PictureCall(viz.neuron, (run,), {"layer": choice.layer, "neuron": choice.neuron, **options})]
     with left:
         st.markdown(f"**#{choice.neuron} on this input**{window_caption(positions, window)}")
         shown(view, calls[0], "neuron")
     if "promotes" in row and row["activation"]:
-        calls.append(Call(viz.promotion, (original,), {**one, "position": int(row["peak"])}))
+        calls.append(PictureCall(viz.promotion, (original,), {**one, "position": int(row["peak"])}))
         st.markdown(f"**What #{choice.neuron} promotes** at position {row['peak']}, on the direct path")
         with st.container(key="wide_promotion"):
             shown(view, calls[1], "promotion")
@@ -222,9 +222,9 @@ TOKENS_AROUND = 12
 IMAGES_IN_A_ROW = 4
 
 
-def exciting_inputs(view: View, choice: Choice, found: Survey) -> None:
+def exciting_inputs(view: View, choice: NeuronChoice, found: Survey) -> None:
     """Draw the sampled inputs with the largest activations of the neuron."""
-    call = Call(analysis.exciting_inputs, (found,), {"layer": choice.layer, "neuron": choice.neuron})
+    call = PictureCall(analysis.exciting_inputs, (found,), {"layer": choice.layer, "neuron": choice.neuron})
     rows = call.make().to_dict("records")
     if not rows:
         st.info(
@@ -238,7 +238,7 @@ def exciting_inputs(view: View, choice: Choice, found: Survey) -> None:
     footer(view, "exciting", [call])
 
 
-def _texts(choice: Choice, found: Survey, rows: list[dict[str, Any]]) -> None:
+def _texts(choice: NeuronChoice, found: Survey, rows: list[dict[str, Any]]) -> None:
     labels, texts, lanes = found.adapter.token_labels, found.read_by(choice.site), []
     for row in rows:
         ids = texts[row["input"]]
@@ -283,7 +283,7 @@ _OF_A_GATE = {
 }
 
 
-def activations_panel(view: View, choice: Choice, _: DeltaGenerator) -> None:
+def activations_panel(view: View, choice: NeuronChoice, _: DeltaGenerator) -> None:
     """Draw the activations of all neurons at all positions; all runs use the order and the scale of the original."""
     path, component = choice.site.path, FEED_FORWARDS.get(view.shape.activation)
     n, function = view.shape.neurons[path], "the nonlinearity" if component is None else component.title
@@ -332,7 +332,7 @@ FIRES = (
 OVER = {"sample": "many inputs", "input": "this input"}
 
 
-def firing_panel(view: View, choice: Choice, headline_at: DeltaGenerator) -> None:
+def firing_panel(view: View, choice: NeuronChoice, headline_at: DeltaGenerator) -> None:
     """Draw the shares of firing and dead neurons of all layers, on this input or over sampled inputs."""
     found = surveyed(view)
     options = {name: words for name, words in OVER.items() if name == "input" or found is not None}

@@ -16,7 +16,7 @@ import torch
 
 from pages.components.players import matrices
 from pages.compute import cached_runs, models
-from pages.compute.call import Call, PictureContext
+from pages.compute.call import PictureCall, PictureContext
 from pages.compute.picture import footer, shown, table, toolbar
 from pages.controls.columns import headline
 from pages.controls.text import escape_markdown
@@ -147,11 +147,11 @@ def _set_text(text: str) -> None:
 CONTEXT = PictureContext("first-principles")
 
 
-def show_matrices(shown: Sequence[Shown], step: str, row: int, **more: Any) -> list[Call]:
+def show_matrices(shown: Sequence[Shown], step: str, row: int, **more: Any) -> list[PictureCall]:
     """Draw matrices that follow the numbers of `row`; return the calls that draw them as figures."""
     matrices(matrices_data(shown, step=step, row=row, **more), key=f"matrices_{step}", changed=change)
     return [
-        Call(viz.matrix, (matrix.mixed,), {"what": matrix.which, "n_columns": matrix.n_columns, "row": row})
+        PictureCall(viz.matrix, (matrix.mixed,), {"what": matrix.which, "n_columns": matrix.n_columns, "row": row})
         for matrix in shown
         if matrix.drawn
     ]
@@ -258,9 +258,9 @@ def scale_panel(sentence: Sentence) -> list[str]:
     numbers = {"seed": sentence.seed}
     here = {"d": d, **numbers}
     calls = [
-        Call(viz.product_variances, (), here),
-        Call(viz.softmax_row, (), {**here, "scaled": bool(is_scaled)}),
-        Call(viz.softmax_saturation, (), here),
+        PictureCall(viz.product_variances, (), here),
+        PictureCall(viz.softmax_row, (), {**here, "scaled": bool(is_scaled)}),
+        PictureCall(viz.softmax_saturation, (), here),
     ]
     places = [*st.columns(2, gap="medium"), st.expander("What the scale does to the gradient")]
     for column, call in zip(places, calls, strict=True):

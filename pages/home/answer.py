@@ -15,7 +15,7 @@ from pages.compute import cached_runs
 from pages.compute.background_job import interruptible_progress
 from pages.compute.byte_cache import shared
 from pages.compute.cached_runs import Predictions
-from pages.compute.call import Call
+from pages.compute.call import PictureCall
 from pages.compute.picture import footer, heading, html, menu, shown
 from pages.controls.columns import caption, is_dark
 from pages.controls.live_download import live_menu
@@ -160,7 +160,7 @@ def class_panel(view: View) -> None:
     """Draw the image, the probabilities of the classes, and whether the likeliest one is right."""
     original, changed = view.original(), view.changed()
     run = changed or original
-    call = Call(viz.classes, (run,), {} if changed is None else {"before": original})
+    call = PictureCall(viz.classes, (run,), {} if changed is None else {"before": original})
     at, bars = st.columns([1, 4], gap="large", vertical_alignment="center")
     with at:
         st.image(picture(run.example.input_ids[0].numpy(), dark=is_dark(), scale=24), width=192)
@@ -199,13 +199,13 @@ def mistakes_panel(view: View) -> None:
             st.image(picture(pixels[image], dark=is_dark(), scale=10), width=80)
             st.caption(f"is **{row['digit']}**, predicted **{row['predicted']}** with {percent(row['probability'], 0)}")
             st.button("Show", key=f"wrong_{image}", on_click=show_image, args=(image,), width="stretch")
-    footer(view, "wrong", [Call(analysis.mistakes, (view.original(),))], wrong)
+    footer(view, "wrong", [PictureCall(analysis.mistakes, (view.original(),))], wrong)
 
 
 def scene_panel(view: View) -> None:
     """Draw the run of the model as a scene, the changed run if any; its tokens can be edited in place."""
     reading, edit = view.changed() or view.original(), editing(view)
-    call = Call(scene_data, (reading,), {"edit": edit and (edit.texts, edit.first)})
+    call = PictureCall(scene_data, (reading,), {"edit": edit and (edit.texts, edit.first)})
     clicked = scene(shared.get(("scene", *call.key(view)), call.make), key="scene", editing=edit)
     link = address()
     with menu("scene"):

@@ -12,9 +12,9 @@ import streamlit as st
 import torch
 
 from pages.components.attention_view import attention_choice, attention_view
-from pages.compute.background_job import Job, follow, kept_job, progress
+from pages.compute.background_job import BackgroundJob, follow, kept_job, progress
 from pages.compute.byte_cache import cached
-from pages.compute.call import Call
+from pages.compute.call import PictureCall
 from pages.compute.models import card_of_model
 from pages.compute.picture import footer, heading, shown
 from pages.controls.text import escape_markdown
@@ -46,7 +46,7 @@ def how_long_panel(view: View) -> None:
     follow(job, partial(_curve, view, original, job))
 
 
-def _curve(view: View, original: Reading, job: Job[TableSoFar]) -> None:
+def _curve(view: View, original: Reading, job: BackgroundJob[TableSoFar]) -> None:
     found = job.latest
     if found is None:
         st.info(escape_markdown(job.problem), icon=":material/info:")
@@ -56,7 +56,7 @@ def _curve(view: View, original: Reading, job: Job[TableSoFar]) -> None:
         words = f"{found.done} of {found.total} lengths"
         progress(job, "how_long_bar", found.done / found.total, words, f"{words} are measured.")
     heading(_sentence(task, table) if found.is_final else "")
-    call = Call(viz.accuracy_by_length, (original,), {"unit": task.rule.unit, "table": table})
+    call = PictureCall(viz.accuracy_by_length, (original,), {"unit": task.rule.unit, "table": table})
     shown(view, call, "how_long")
     st.caption(
         f"{table['samples'].iloc[0]} new inputs of each length, measured just now for the unchanged model. The band is the "

@@ -11,7 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from pages.compute import cached_runs
 from pages.compute.byte_cache import shared
-from pages.compute.call import Call
+from pages.compute.call import PictureCall
 from pages.compute.models import card_of_model
 from pages.compute.picture import footer, heading, picture, shown, table
 from pages.controls.columns import headline
@@ -52,22 +52,24 @@ def positions_off_panel(view: View, headline_at: DeltaGenerator, controls: Delta
     with controls:
         layer, head = _ask_head(view, moved)
     at, about = {"layer": layer, "head": head, "height": HEIGHT}, (view.model, view.source, layer, head)
-    calls = [Call(viz.attention, (on,), {**at, "title": "With positions", "legend": False})]
+    calls = [PictureCall(viz.attention, (on,), {**at, "title": "With positions", "legend": False})]
     with st.container(horizontal=True, gap="medium"):
         shown(view, calls[0], "pattern_0")
         if OFF in view.on:
             finding = _verdict(about, off) or moved_sentence(on, off, moved, layer, head)
-            calls.append(Call(viz.attention, (off,), {**at, "title": "Without positions"}))
+            calls.append(PictureCall(viz.attention, (off,), {**at, "title": "Without positions"}))
             shown(view, calls[1], "pattern_1")
             grid = {"before": on, "chosen": (layer, head), "title": "Attention moved (click)"}
-            calls.append(Call(viz.attention_moved, (off,), grid))
+            calls.append(PictureCall(viz.attention_moved, (off,), grid))
             with st.container(width=190):
                 shown(view, calls[2], HEAD_MAP, on_select=_take_head, selection_mode="head")
         else:
             query, name = question(on, off, layer, head)
             asked = f"What will **{escape_markdown(name)}** attend to without positions? Click a cell in its row."
             finding = asked if name else ""
-            empty = Call(attention_guess, (on,), {**at, "query": query, "title": "Without positions: your guess"})
+            empty = PictureCall(
+                attention_guess, (on,), {**at, "query": query, "title": "Without positions: your guess"}
+            )
             shown(view, empty, GUESS_MAP, on_select=lambda: _take_guess(about), selection_mode="cell")
     with headline_at:
         headline(finding)

@@ -10,7 +10,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.compute import cached_runs
-from pages.compute.call import Call
+from pages.compute.call import PictureCall
 from pages.compute.picture import footer, of_each_run, picture, shown, side_by_side, table
 from pages.controls.columns import WIDE, caption, headline, run_title, what_to_notice
 from pages.controls.text import escape_markdown, signed
@@ -51,9 +51,9 @@ def lens_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerator
         with headline_at:
             headline(lead_sentence(path, position, len(view.adapter.token_labels)))
     framed = {"position": position} if is_followed else {}
-    calls = [Call(viz.lens, (run,), {**window, **before, **framed, "legend": False})]
+    calls = [PictureCall(viz.lens, (run,), {**window, **before, **framed, "legend": False})]
     if path is not None:
-        calls.append(Call(viz.answer_path, (run,), {"position": position, **before}))
+        calls.append(PictureCall(viz.answer_path, (run,), {"position": position, **before}))
     wide = 1.7 if len(shown_positions) > WIDE else 1.3  # the lens has a column for each position
     for index, place in enumerate(st.columns([wide, 1][: len(calls)], gap="small")):
         with place.container(key=f"wide_lens_{index}"):
@@ -358,9 +358,9 @@ def similarity_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGen
     options: dict[str, Any] = {"texts": texts} | ({} if pooling == usual else {"pooling": pooling})
     frame = table(view, analysis.similarity, view.original(), **options)
     look: dict[str, Any] = options if layer == last else options | {"layer": layer}
-    calls = [Call(viz.similarity, (view.original(),), look)]
+    calls = [PictureCall(viz.similarity, (view.original(),), look)]
     if pooling != "own" and len(texts) <= MAX_LINES:
-        calls.append(Call(viz.similarity, (view.original(),), {**look, "what": "layers"}))
+        calls.append(PictureCall(viz.similarity, (view.original(),), {**look, "what": "layers"}))
     side_by_side(view, calls, "similarity", widths=[3, 2][: len(calls)])
     footer(view, "similarity", calls, frame)
     where = "at the output" if layer == last else "of the embeddings" if layer == 0 else f"after layer {layer}"

@@ -24,8 +24,6 @@ class Screen:
     """Its position among the screens; the first one is the start page."""
     shows_a_model: bool = False
     """Whether it shows one model with one input, so that a step of a run can be opened there."""
-    short: str = ""
-    """Its name in the navigation, if different from the title."""
     usual_panel: str = ""
     """The panel below its picture that is open by default, except in a frame; empty for none."""
 
@@ -55,6 +53,6 @@ def of_a_model() -> dict[str, str]:
 def navigation() -> list[st.Page]:
     """Return the pages for `st.navigation`, in their order."""
     return [
-        st.Page(file_of(name), title=screen.short or screen.title, url_path=name, default=index == 0)
+        st.Page(file_of(name), title=screen.title, url_path=name, default=index == 0)
         for index, (name, screen) in enumerate(screens().items())
     ]

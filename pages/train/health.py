@@ -10,7 +10,7 @@ import streamlit as st
 from pages.components.players import resting, training_player
 from pages.compute import models, visible_runs
 from pages.compute.byte_cache import shared
-from pages.compute.call import Call
+from pages.compute.call import PictureCall
 from pages.controls.embed import picture
 from pages.controls.text import escape_markdown
 from pages.state.session import open_on
@@ -82,13 +82,15 @@ def _live(run: str, visitor: str, moves: bool) -> None:
     frame = metrics_frame(rows)
     look = {"what": "loss", "steps": entry.train.get("steps", 1), "shown": resting(player_key(run)).step, "height": 230}
     st.markdown("**Loss** :small[of training, and of the probe’s next tokens]")
-    live_chart(Call(viz.metric_curves, (frame,), look), (run, len(frame)), "chart_loss")
+    live_chart(PictureCall(viz.metric_curves, (frame,), look), (run, len(frame)), "chart_loss")
     measure = st.selectbox(
         "Measure", list(HEAD_MEASURES), index=3, key="health_measure", help="Its value for each head at each probe."
     )
     table = record.table()
     if table[measure].notna().to_numpy().any():
-        live_chart(Call(health_map, (table,), {"measure": measure}), (run, len(table), measure), f"health_{measure}")
+        live_chart(
+            PictureCall(health_map, (table,), {"measure": measure}), (run, len(table), measure), f"health_{measure}"
+        )
     else:
         st.caption("This measure was not recorded for this model.")
     share(run, resting(player_key(run)).step)

@@ -18,7 +18,7 @@ import torch
 from pages.components.players import resting, training_player
 from pages.compute import run_commands, visible_runs
 from pages.compute.byte_cache import shared
-from pages.compute.call import Call, heads_from_1
+from pages.compute.call import PictureCall, heads_from_1
 from pages.compute.picture import csv, figure_files, html, menu, toolbar
 from pages.compute.run_thumbnail import check_size, frame_of
 from pages.controls import widgets
@@ -237,7 +237,7 @@ def player(view: RunView) -> None:
         st.info("This run has no snapshots; “New run” starts another one.")
 
 
-def metric_chart(view: RunView, call: Call) -> None:
+def metric_chart(view: RunView, call: PictureCall) -> None:
     """Show a call of `viz.metric_curves`."""
     what, frame = call.options["what"], view.frame
     st.markdown(f"**{CURVES[what].title}**")
@@ -263,11 +263,11 @@ def head_panel(view: RunView) -> None:
     wide, columns = head_frame(table)
     curves = head_curves(title, {columns[pair]: name for pair, name in names.items()}, hues)
     look = {"curves": curves, "steps": view.settings.train.steps, "height": HEIGHT}
-    call = Call(curve_chart, (with_marks(wide, view.step, view.marks.items()),), look)
+    call = PictureCall(curve_chart, (with_marks(wide, view.step, view.marks.items()),), look)
     live_chart(call, (view.entry.id, len(table), view.step, *view.marks), "chart_heads")
 
 
-def code_and_files(view: RunView, calls: Sequence[Call]) -> None:
+def code_and_files(view: RunView, calls: Sequence[PictureCall]) -> None:
     """Draw the menu with the code of the pictures, their numbers, and the player as figures and as a page."""
     (frame,), run, step = calls[0].readings, view.entry.id, view.step
     pictures = [call.written({id(frame): "frame"}) for call in calls]
@@ -284,7 +284,7 @@ def code_and_files(view: RunView, calls: Sequence[Call]) -> None:
         _figures(view, calls)
 
 
-def _figures(view: RunView, calls: Sequence[Call]) -> None:
+def _figures(view: RunView, calls: Sequence[PictureCall]) -> None:
     """Draw buttons for the player as a page and a live page, and for the shown frame with the curves as a figure."""
     rest, link, run = resting(view.key), address(), view.entry.id
     about = [f"{view.entry.name}: {view.task.vocabulary.text(list(view.example.source))}", f"run {run}"]
@@ -447,7 +447,7 @@ def _below_player(view: RunView) -> None:
             _sample(view)
     look = {"steps": view.settings.train.steps, "shown": view.step, "marks": view.marks, "height": HEIGHT}
     measures = ("bits" if view.task.rule.is_open_ended else "accuracy", "loss")
-    calls = [Call(viz.metric_curves, (view.frame,), {"what": what, **look}) for what in measures]
+    calls = [PictureCall(viz.metric_curves, (view.frame,), {"what": what, **look}) for what in measures]
     with st.container(key="run_curves"):
         for place, call in zip(st.columns(2, gap="medium"), calls, strict=True):
             with place:
@@ -459,7 +459,7 @@ def _below_player(view: RunView) -> None:
             tiles(figures(view.entry, rows_so_far(view.entry), earlier, is_text)[FIRST:])
             head_panel(view)
             for place, what in zip(st.columns(2, gap="medium"), ("gradient", "rate"), strict=True):
-                calls.append(Call(viz.metric_curves, (view.frame,), {"what": what, **look, "marks": None}))
+                calls.append(PictureCall(viz.metric_curves, (view.frame,), {"what": what, **look, "marks": None}))
                 with place:
                     metric_chart(view, calls[-1])
     code_and_files(view, calls)

@@ -15,7 +15,7 @@ import streamlit as st
 
 from pages.components.players import put_at
 from pages.compute import run_commands, visible_runs
-from pages.compute.call import Call, script
+from pages.compute.call import PictureCall, script
 from pages.controls.columns import chart_spec, is_dark
 from pages.controls.text import escape_markdown
 from pages.controls.widgets import warn_unknown
@@ -440,7 +440,7 @@ def show_code(load: str, lines: Sequence[str], pictures: Sequence[str]) -> None:
     st.code(script(lines), language="python", width=900)
 
 
-def live_chart(call: Call, state: tuple, key: str, *, on_select: Callable[[], None] | None = None) -> None:
+def live_chart(call: PictureCall, state: tuple, key: str, *, on_select: Callable[[], None] | None = None) -> None:
     """Show an Altair chart whose data grow, without flicker.
 
     Altair names data sets by a hash of their contents, and the browser rebuilds a chart in which a name changes. So the data

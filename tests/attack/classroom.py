@@ -25,7 +25,7 @@ from pages.server.access import COOKIE
 from tests.attack.strangers import Ground
 from tests.trials import Kind
 from xformer.classroom.messages import MAX_CHARACTERS
-from xformer.classroom.rooms import Question, Rooms
+from xformer.classroom.rooms import RoomQuestion, Rooms
 
 ORIGINS = ("http://evil.example", "https://evil.example:8443", "null", "file://", "http://localhost:1", "", "x" * 4000)
 ODD: tuple[Any, ...] = (
@@ -100,7 +100,7 @@ def students(ground: Ground, n: int, draw: random.Random) -> Iterator[str]:
     rooms, owner = Rooms(ground.store.folder), secrets.token_hex(16)
     room = rooms.open(owner)
     rooms.teach(room.id, "masks")
-    question = rooms.ask(room.id, Question("choice", "Which?", options=("yes", "no")), ["0"])
+    question = rooms.ask(room.id, RoomQuestion("choice", "Which?", options=("yes", "no")), ["0"])
     with _others_served(ground):
         for trial in range(n):
             if trial % 5 == 4:
@@ -155,7 +155,7 @@ def locked(ground: Ground, n: int, draw: random.Random) -> Iterator[str]:
     """Hold the write lock of the database of rooms: others are served, and a vote is refused in one sentence."""
     rooms = Rooms(ground.store.folder)
     room = rooms.open(secrets.token_hex(16))
-    question = rooms.ask(room.id, Question("choice", "Which?", options=("yes", "no")), ["0"])
+    question = rooms.ask(room.id, RoomQuestion("choice", "Which?", options=("yes", "no")), ["0"])
     for _ in range(n):
         with _open(ground, f"/room/{room.code}") as student, _others_served(ground):
             student.recv(30)

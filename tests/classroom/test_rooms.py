@@ -12,11 +12,11 @@ import pytest
 
 from xformer.classroom import rooms as module
 from xformer.classroom.messages import PageState
-from xformer.classroom.rooms import CODE_LENGTH, LETTERS, Question, Room, Rooms, normalised
+from xformer.classroom.rooms import CODE_LENGTH, LETTERS, Room, RoomQuestion, Rooms, normalised
 from xformer.errors import ClassroomError
 
-YES_NO = Question("choice", "Is it?", options=("yes", "no"))
-CELL = Question("cell", "Where?", queries=("a", "b"), keys=("a", "b", "c"))
+YES_NO = RoomQuestion("choice", "Is it?", options=("yes", "no"))
+CELL = RoomQuestion("cell", "Where?", queries=("a", "b"), keys=("a", "b", "c"))
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_vote_from_another_room_or_invalid_or_after_the_reveal_is_rejected(rooms
 def test_cell_must_be_on_the_map_and_in_the_row_of_the_question() -> None:
     answers = ("1.2", "0.0", "2.0", "0.3", "1", "1.2.0", None, "٣.1")
     assert [answer for answer in answers if CELL.accepts(answer)] == ["1.2", "0.0"]
-    row = Question("cell", "Where?", queries=("a", "b"), keys=("a", "b"), query=1)
+    row = RoomQuestion("cell", "Where?", queries=("a", "b"), keys=("a", "b"), query=1)
     assert [answer for answer in ("1.0", "0.0") if row.accepts(answer)] == ["1.0"]
 
 
@@ -129,7 +129,7 @@ def test_cell_must_be_on_the_map_and_in_the_row_of_the_question() -> None:
 )
 def test_invalid_question_is_rejected(wrong: dict) -> None:
     with pytest.raises(ClassroomError, match=r"got|for example"):
-        Question(**wrong)
+        RoomQuestion(**wrong)
 
 
 def test_solved_exercise_stays_solved(rooms: Rooms, room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_solved_exercise_stays_solved(rooms: Rooms, room: Room, monkeypatch: pyt
 def test_ended_room_leaves_nothing_behind(rooms: Rooms, room: Room) -> None:
     member = rooms.join(room.id, "one").id
     rooms.rename(member, "Mia-Sophie")
-    question = rooms.ask(room.id, Question("choice", "A secret question?", options=("yes", "no")), ["1"])
+    question = rooms.ask(room.id, RoomQuestion("choice", "A secret question?", options=("yes", "no")), ["1"])
     rooms.vote(member, question, 1, "1")
     rooms.work(member, "masks", 3, 1, True)
     rooms.end(room.id)
@@ -263,7 +263,7 @@ module.Rooms._check_space = lambda self, n: None  # the quota leaves more free t
 rooms = module.Rooms(folder)
 room = rooms.open("lecturer").id
 members = [rooms.join(room, str(number)).id for number in range(100)]
-question = rooms.ask(room, module.Question("choice", "Is it?", options=("yes", "no")), [])
+question = rooms.ask(room, module.RoomQuestion("choice", "Is it?", options=("yes", "no")), [])
 try:
     with open(folder / "filler", "wb", buffering=0) as filler:
         for size in (2**16, 2**10, 1):

@@ -13,7 +13,7 @@ from pages.classroom.follow import shown
 from pages.classroom.stage import link_of_state
 from tests.pages.conftest import Open
 from xformer.classroom.messages import PageState
-from xformer.classroom.rooms import Question, Room, Rooms
+from xformer.classroom.rooms import Room, RoomQuestion, Rooms
 from xformer.errors import XformerError
 from xformer.viz.packing import header_of
 
@@ -59,7 +59,7 @@ def test_visitor_without_a_cookie_is_offered_nothing(open_page: Open, monkeypatc
 
 def test_nothing_is_published_while_a_question_is_asked(open_page: Open, rooms: Rooms, room: Room) -> None:
     """Rounds, reveal and lessons are tested in a browser."""
-    rooms.ask(room.id, Question("choice", "Which?", options=("a", "b")), ["1"])
+    rooms.ask(room.id, RoomQuestion("choice", "Which?", options=("a", "b")), ["1"])
     app = open_page(ATTENTION, **REVERSE)
     assert not any("Attention" in title.value for title in app.title)
     assert room_of(rooms).shown == {}

@@ -24,12 +24,12 @@ from pages.server.access import COOKIE, HostGuard, MessageGuard, SecurityHeaders
 from pages.server.limits import ConnectionGuard
 from xformer.classroom import rooms as module
 from xformer.classroom.messages import MAX_CHARACTERS, PageState
-from xformer.classroom.rooms import Question, Room, Rooms
+from xformer.classroom.rooms import Room, RoomQuestion, Rooms
 from xformer.errors import ClassroomError
 
 LECTURER = "1" * 32
 SECRET = "the result"
-TRUTH = Question("choice", "Which?", options=("yes", "no"), shown={"model": "reverse", "state": {"input": SECRET}})
+TRUTH = RoomQuestion("choice", "Which?", options=("yes", "no"), shown={"model": "reverse", "state": {"input": SECRET}})
 
 
 @pytest.fixture

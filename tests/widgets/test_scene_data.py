@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import xformer
-from pages.components.players import Opened, opened
+from pages.components.players import ClickedScreen, opened
 from xformer.reading import Reading
 from xformer.viz.packing import header_of
 from xformer.widgets.scene_data import MAGIC, MAX_TOKENS, scene_data
@@ -81,8 +81,8 @@ def test_messages_of_the_browser_are_validated() -> None:
     wrong = ("attention", {"screen": "../x"}, {"screen": ["attention"]})
     for sent in (None, 3, "attention", {}, *({"open": one} for one in wrong)):
         assert opened(sent) is None, sent
-    assert opened({"open": {"screen": "attention", "head": "3.2"}}) == Opened("attention", "3.2")
-    assert opened({"open": {"screen": "attention", "head": "3.2&model=x"}}) == Opened("attention")
+    assert opened({"open": {"screen": "attention", "head": "3.2"}}) == ClickedScreen("attention", "3.2")
+    assert opened({"open": {"screen": "attention", "head": "3.2&model=x"}}) == ClickedScreen("attention")
 
 
 def test_editable_tokens_are_sent_with_their_position(reading: Reading) -> None:

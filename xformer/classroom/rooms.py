@@ -3,7 +3,7 @@
     rooms = Rooms("checkpoints/runs")
     room = rooms.open(owner)                                   # `owner` is a secret of the lecturer's browser
     member = rooms.join(room.id, secret).id                    # `secret` is a secret of the student's browser
-    question = rooms.ask(room.id, Question("choice", "Which?", options=("a", "b")), truth=("1",))
+    question = rooms.ask(room.id, RoomQuestion("choice", "Which?", options=("a", "b")), truth=("1",))
     rooms.vote(member, question, 1, "1")
 
 Rooms survive a restart of the server, because it reads the same file. Secrets are stored as hashes. A room is deleted with all
@@ -79,7 +79,7 @@ class _FullDiskError(ClassroomError):
 
 
 @dataclass(frozen=True)
-class Question:
+class RoomQuestion:
     """A question, without its right answer, so that it can be sent to everyone.
 
     Attributes:
@@ -132,7 +132,7 @@ class Asked:
     """A question of a room, with the round of its vote. `truth` has the right answers and is sent only once revealed."""
 
     id: int
-    question: Question
+    question: RoomQuestion
     truth: tuple[str, ...]
     round: int
     is_revealed: bool
@@ -164,7 +164,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Member:
+class Student:
     """A student in a room. `state` is the view on the student's page, or None without consent to share it."""
 
     id: str
@@ -391,7 +391,7 @@ class Rooms:
 
     # ── students ──
 
-    def join(self, room: str, secret: str) -> Member:
+    def join(self, room: str, secret: str) -> Student:
         """Return the student with this secret, adding one on the first visit.
 
         Raises:
@@ -419,7 +419,7 @@ class Rooms:
         """Return whether this browser has joined the room."""
         return bool(self._read("SELECT 1 FROM members WHERE id = ?", _hash(room, secret)))
 
-    def members(self, room: str) -> list[Member]:
+    def members(self, room: str) -> list[Student]:
         """Return the students of a room in the order in which they joined."""
         return [_member(row) for row in self._read("SELECT * FROM members WHERE room = ? ORDER BY number", room)]
 
@@ -439,7 +439,7 @@ class Rooms:
 
     # ── questions ──
 
-    def ask(self, room: str, question: Question, truth: Iterable[str]) -> int:
+    def ask(self, room: str, question: RoomQuestion, truth: Iterable[str]) -> int:
         """Replace the current question and return the new one's id. Votes on earlier questions stay until the room ends."""
         right = tuple(truth)
         if wrong := [answer for answer in right if not question.accepts(answer)]:
@@ -526,9 +526,9 @@ class Rooms:
         return rows
 
 
-def _member(row: sqlite3.Row) -> Member:
+def _member(row: sqlite3.Row) -> Student:
     state = PageState.model_validate_json(row["state"]) if row["state"] else None
-    return Member(row["id"], row["number"], row["nickname"], state)
+    return Student(row["id"], row["number"], row["nickname"], state)
 
 
 def _asked(row: sqlite3.Row) -> Asked:
@@ -536,4 +536,4 @@ def _asked(row: sqlite3.Row) -> Asked:
     for name in ("options", "queries", "keys"):
         content[name] = tuple(content[name])
     truth = tuple(json.loads(row["truth"]))
-    return Asked(row["id"], Question(**content), truth, row["round"], row["phase"] == "revealed")
+    return Asked(row["id"], RoomQuestion(**content), truth, row["round"], row["phase"] == "revealed")
