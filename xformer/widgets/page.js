@@ -4,7 +4,7 @@
 export const place = (name) => /** @type {HTMLElement} */ (document.getElementById(name));
 
 /** The base64 content of an element as bytes. @param {string} name */
-export function written(name) {
+export function embedded(name) {
   return Uint8Array.from(atob((place(name).textContent ?? "").trim()), (letter) => letter.charCodeAt(0));
 }
 

@@ -23,6 +23,27 @@ export function button(text, act, className) {
   return node;
 }
 
+/** A button with a tooltip, which a symbol also has as its name. @param {string} text @param {string} label @param {(event: MouseEvent) => void} act */
+export function labelled(text, label, act, className = "") {
+  const node = Object.assign(button(text, act, className), { title: label });
+  if (!/[a-z]/i.test(text)) node.setAttribute("aria-label", label); // a symbol means nothing to a screen reader
+  return node;
+}
+
+/** @param {Element} node @param {Record<string, string | number>} attributes */
+export function setAttributes(node, attributes) {
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, String(value));
+}
+
+/** @param {string} tag @param {Record<string, string | number>} attributes @param {string} [text] */
+export function svg(tag, attributes, className = "", text) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  setAttributes(node, attributes);
+  if (className) node.setAttribute("class", className);
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+
 /**
  * The JSON header of packed bytes, and the bytes after it.
  * @param {Uint8Array<ArrayBuffer>} bytes
@@ -89,6 +110,19 @@ export function theme(root) {
   const style = getComputedStyle(root);
   const variable = (/** @type {string} */ name, otherwise) => style.getPropertyValue(name).trim() || otherwise;
   return { variable, isDark: luminance(parse(variable("--st-background-color", "#ffffff"))) < 0.3 ? 1 : 0 };
+}
+
+/** The colours, the font and the density of the host, for a canvas. @param {Element} root */
+export function canvasTheme(root) {
+  const { variable } = theme(root), dpr = window.devicePixelRatio || 1;
+  const ground = parse(variable("--st-background-color", "#ffffff")), letters = parse(variable("--st-text-color", "#1a1c24"));
+  const accent = parse(variable("--st-primary-color", "#2557d6")), mark = contrast(accent, ground) >= 4.5 ? accent : letters; // also the background of text
+  const dark = luminance(ground) < 0.25;
+  return {
+    dark, dpr, font: variable("--st-font", "sans-serif"), background: mix(ground, ground, 0), text: mix(letters, letters, 0), primary: mix(accent, accent, 0),
+    mark: mix(mark, mark, 0), muted: mix(ground, letters, 0.66), line: mix(ground, letters, 0.22), faint: mix(ground, letters, 0.08),
+    veil: `rgba(${ground.join(",")},0.5)`, hatch: hatching(dpr, mix(ground, letters, dark ? 0.16 : 0.11), mix(ground, letters, dark ? 0.34 : 0.3)),
+  };
 }
 
 /**

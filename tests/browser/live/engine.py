@@ -34,7 +34,7 @@ SCRIPT = """async (given) => {
   return JSON.stringify(requests.map(([model, call, request]) => {
     const live = lives[model];
     try {
-      if (call === "written") return live.written(request);
+      if (call === "textOf") return live.textOf(request);
       if (call === "parse") return live.parse(request);
       if (call === "model") return live.model;
       if (call === "unembed") return tensors(new Map([["logits", live.unembed(live.trace(request).trace.get(request.of))]]));

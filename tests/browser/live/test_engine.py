@@ -344,8 +344,8 @@ def assert_texts_mean_the_same(engine: Engine, adapter: TaskModel, texts: Sequen
         found.pop("typed", None)
         assert found == meaning(adapter, text), repr(text)
     read = [one["source"] for one in made if "error" not in one]
-    written = engine.calls([model], [(0, "written", source) for source in read])
-    assert written == [adapter.input.text(source) for source in read]
+    texts = engine.calls([model], [(0, "textOf", source) for source in read])
+    assert texts == [adapter.input.text(source) for source in read]
 
 
 @pytest.mark.parametrize("name", OF_EACH_TASK)

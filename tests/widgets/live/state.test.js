@@ -1,6 +1,15 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { bare, cutOf, isChanged, read, requestOf, START, unchanged, written } from "../../../xformer/widgets/live/state.js";
+import {
+  bare,
+  cutOf,
+  fragmentOf,
+  isChanged,
+  requestOf,
+  START,
+  stateOf,
+  unchanged,
+} from "../../../xformer/widgets/live/state.js";
 
 const state = {
   ...START,
@@ -17,12 +26,15 @@ const state = {
 };
 
 test("a state survives the address, and defaults are left out of it", () => {
-  assert.deepEqual(read(`#${written(state, START, 2)}`, START), { state, lesson: 2 });
-  assert.equal(written({ ...START, head: 3 }, START), "head=3");
+  assert.deepEqual(stateOf(`#${fragmentOf(state, START, 2)}`, START), { state, lesson: 2 });
+  assert.equal(fragmentOf({ ...START, head: 3 }, START), "head=3");
 });
 
 test("invalid values of an address keep their defaults", () => {
-  assert.deepEqual(read("#layer=-1&query=x&step=1e3&other=1&lesson=x&replace=%E0%A4%A", START), { state: START, lesson: null });
+  assert.deepEqual(stateOf("#layer=-1&query=x&step=1e3&other=1&lesson=x&replace=%E0%A4%A", START), {
+    state: START,
+    lesson: null,
+  });
 });
 
 test("changes of the model can be told apart and undone, and leave the view alone", () => {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { actsOf, layOut, shownFrom, termsOf, written } from "../../../xformer/widgets/matrices/layout.js";
+import { actsOf, layOut, shownFrom, termsOf, formatted } from "../../../xformer/widgets/matrices/layout.js";
 
 const matrix = (/** @type {string} */ name, more = {}) => ({
   name,
@@ -63,7 +63,7 @@ test("a product has its factors, by rows or by columns, and is computed cell by 
 
 test("numbers are short, with a minus sign", () => {
   assert.deepEqual(
-    [null, -0.001, -1.256, 12345].map((value) => written(value)),
+    [null, -0.001, -1.256, 12345].map((value) => formatted(value)),
     ["−∞", "0.00", "−1.26", "1.2e4"],
   );
 });

@@ -169,7 +169,7 @@ export function fillHeads(state, pane, view) {
     }));
   }
   pane.heads.querySelectorAll("button").forEach((node, head) => {
-    const colour = state.headColour(head), silenced = state.patterns.isSilenced(state.current[0], head, pane.run);
+    const colour = state.headHue(head), silenced = state.patterns.isSilenced(state.current[0], head, pane.run);
     node.textContent = String(head + state.patterns.firstHead);
     node.classList.toggle("silenced", silenced);
     node.title = "click: show or hide the arcs of this head · double-click: show only this head";
@@ -203,7 +203,7 @@ export function drawArcs(state, pane) {
       const code = s.codes[i];
       if (code >= least && code <= LEVELS) buckets[Math.min(11, Math.floor((code / LEVELS) * 12))].push(i);
     }
-    at.strokeStyle = state.headColour(s.h);
+    at.strokeStyle = state.headHue(s.h);
     buckets.forEach((cells, b) => {
       if (!cells.length) return;
       const w = (b + 0.5) / 12;
@@ -233,7 +233,7 @@ export function focusArcs(state, pane) {
   const l = state.current[0], byKey = focus.kind === "key", count = byKey ? layer.queries : layer.keys;
   for (const h of state.active) {
     const top = state.top(l, h) || 1;
-    at.strokeStyle = state.headColour(h);
+    at.strokeStyle = state.headHue(h);
     for (let i = 0; i < count; i++) {
       const [query, key] = byKey ? [i, focus.key] : [focus.query, i];
       const weight = state.seen(pane.run, l, h, query, key), w = shareOf(weight, top, state.scale);

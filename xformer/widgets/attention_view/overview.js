@@ -19,7 +19,7 @@ export function drawGrid(state, parts) {
   at.textBaseline = "middle";
   for (let head = 0; head < g.columns; head++) { // one hue per head
     const x = g.titles + head * (g.side + g.gap) + 2, label = g.side >= 62 ? state.headName(head) : String(head + patterns.firstHead);
-    const hue = state.headColour(head);
+    const hue = state.headHue(head);
     at.font = state.font(11.5, 650);
     const w = Math.min(g.side, at.measureText(label).width + 12);
     at.fillStyle = hue;
@@ -107,7 +107,7 @@ export function thumbAt(state, parts, event) {
 /** @param {State} state @param {Parts} parts */
 export function drawTitle(state, parts) {
   const [layer, head] = state.current, it = state.layer;
-  parts.dot.style.background = state.headColour(head);
+  parts.dot.style.background = state.headHue(head);
   parts.title.textContent = `${it.title} · ${state.headName(head)}`;
   parts.title.title = `${it.name} [${head}]`;
   const exact = state.patterns.isExact(layer, head);
@@ -182,7 +182,7 @@ export function fillStrips(state, parts) {
 /** @param {State} state @param {Parts} parts */
 export function focusStrips(state, parts) {
   const { focus } = state, [l, h] = state.current, run = state.patterns.runs - 1;
-  const hue = state.headColour(h), top = state.top(l, h) || 1;
+  const hue = state.headHue(h), top = state.top(l, h) || 1;
   for (const strip of parts.strips) {
     if (strip.node.hidden) continue;
     if (strip.colour !== hue) strip.chips.style.setProperty("--hue", (strip.colour = hue));

@@ -1,6 +1,6 @@
 // The state of an attention view: what is selected and how it is drawn. Everything that is drawn is a function of it.
 
-import { contrast, hatching, luminance, mix, palette, parse } from "../shared.js";
+import { canvasTheme, palette, theme } from "../shared.js";
 
 /** @typedef {"query" | "key"} Side */
 /**
@@ -10,7 +10,7 @@ import { contrast, hatching, luminance, mix, palette, parse } from "../shared.js
  */
 /** @typedef {ReturnType<typeof themeOf>} Theme */
 
-const VARIABLES = { "background-color": "#ffffff", "text-color": "#1a1c24", font: "sans-serif", "base-font-size": "16px", "primary-color": "#2557d6" };
+const VARIABLES = ["background-color", "text-color", "font", "base-font-size", "primary-color"];
 
 export class State {
   show = "both";                // matrix | arcs | both
@@ -65,27 +65,19 @@ export class State {
 
   headName(/** @type {number} */ head) { return `head ${head + this.patterns.firstHead}`; }
   position(/** @type {number} */ i) { return i + this.patterns.firstPosition; }
-  headColour(/** @type {number} */ head) { return this.patterns.hues[head % this.patterns.hues.length][this.theme.dark ? 1 : 0]; }
+  headHue(/** @type {number} */ head) { return this.patterns.hues[head % this.patterns.hues.length][this.theme.dark ? 1 : 0]; }
   font(/** @type {number} */ size, weight = 400) { return `${weight} ${(size * this.theme.zoom).toFixed(2)}px ${this.theme.font || "sans-serif"}`; }
 }
 
-/** The colours and fonts of the host, and the density of the screen, as text. @param {Element} root */
+/** What a theme depends on, as text. @param {Element} root */
 export function themeKey(root) {
   const style = getComputedStyle(root);
-  const values = Object.entries(VARIABLES).map(([name, fallback]) => style.getPropertyValue(`--st-${name}`).trim() || fallback);
-  return [...values, window.devicePixelRatio || 1].join("|");
+  return [...VARIABLES.map((name) => style.getPropertyValue(`--st-${name}`)), window.devicePixelRatio].join("|");
 }
 
-/** @param {string} key @param {{ sequential: string[][], diverging: string[][] }} colours */
-export function themeOf(key, { sequential, diverging }) {
-  const [background, text, font, base, primary, density] = key.split("|"), ground = parse(background), letters = parse(text), dpr = Number(density);
-  const accent = parse(primary), mark = contrast(accent, ground) >= 4.5 ? accent : letters; // also the background of text
-  const dark = luminance(ground) < 0.25;
-  return {
-    key, dark, dpr, font, mark: mix(mark, mark, 0), zoom: Math.max(0.9, Math.min(1.3, parseFloat(base) / 16 || 1)),
-    background: mix(ground, ground, 0), text: mix(letters, letters, 0),
-    muted: mix(ground, letters, 0.66), line: mix(ground, letters, 0.22), faint: mix(ground, letters, 0.09), veil: `rgba(${ground.join(",")},0.5)`,
-    sequential: palette(sequential[dark ? 1 : 0]), diverging: palette(diverging[dark ? 1 : 0]),
-    hatch: hatching(dpr, mix(ground, letters, dark ? 0.16 : 0.11), mix(ground, letters, dark ? 0.34 : 0.3)),
-  };
+/** @param {Element} root @param {{ sequential: string[][], diverging: string[][] }} colours */
+export function themeOf(root, { sequential, diverging }) {
+  const base = canvasTheme(root), size = parseFloat(theme(root).variable("--st-base-font-size", "16px"));
+  return { ...base, key: themeKey(root), zoom: Math.max(0.9, Math.min(1.3, size / 16 || 1)),
+    sequential: palette(sequential[base.dark ? 1 : 0]), diverging: palette(diverging[base.dark ? 1 : 0]) };
 }

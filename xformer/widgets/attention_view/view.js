@@ -84,8 +84,7 @@ export class AttentionView {
     state.width = root.clientWidth;
     state.room = this.findRoom();
     if (!state.width) return; // hidden; the observer calls again
-    const key = themeKey(root);
-    if (key !== state.theme?.key) state.theme = themeOf(key, state.patterns);
+    if (themeKey(root) !== state.theme?.key) state.theme = themeOf(root, state.patterns);
     root.style.setProperty("--av-mark", state.theme.mark);
     drawGrid(state, parts);
     this.drawHead();

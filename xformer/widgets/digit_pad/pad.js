@@ -1,20 +1,22 @@
 // A drawing pad of 8 × 8 pixels with a soft brush. The drawing is sent at the end of a stroke, one base-17 digit per pixel.
+import { button, element } from "../shared.js";
+
 const SIDE = 8, FULL = 16, REACH = 1.15;
 
 export class Pad {
   /** @type {(pixels: string) => void} */ send = () => {};
 
   constructor(parent) {
-    this.root = parent.appendChild(Pad.element("div", "pad"));
-    this.page = this.root.appendChild(Pad.element("div", "page"));
+    this.root = parent.appendChild(element("div", "pad"));
+    this.page = this.root.appendChild(element("div", "page"));
     this.page.tabIndex = 0;
     this.page.setAttribute("role", "application");
     this.page.setAttribute("aria-label", "An image of 8 by 8 pixels. Arrow keys move, space adds ink, Delete removes it.");
-    this.cells = Array.from({ length: SIDE * SIDE }, () => this.page.appendChild(Pad.element("div", "pixel")));
-    const bar = this.root.appendChild(Pad.element("div", "tools"));
-    this.rubber = this.button(bar, "Erase", () => this.setRubbing(!this.rubbing));
-    this.button(bar, "Clear", () => { this.ink.fill(0); this.show(); this.report(); });
-    this.spoken = this.root.appendChild(Pad.element("div", "spoken"));
+    this.cells = Array.from({ length: SIDE * SIDE }, () => this.page.appendChild(element("div", "pixel")));
+    const bar = this.root.appendChild(element("div", "tools"));
+    this.rubber = bar.appendChild(button("Erase", () => this.setRubbing(!this.rubbing), "tool"));
+    bar.append(button("Clear", () => { this.ink.fill(0); this.show(); this.report(); }, "tool"));
+    this.spoken = this.root.appendChild(element("div", "spoken"));
     this.spoken.setAttribute("aria-live", "polite");
     this.ink = new Array(SIDE * SIDE).fill(0);
     this.at = 0;
@@ -26,20 +28,6 @@ export class Pad {
     this.page.addEventListener("keydown", (event) => this.key(event));
     this.page.addEventListener("focus", () => this.show());
     this.page.addEventListener("blur", () => this.show());
-  }
-
-  static element(name, className) {
-    const node = document.createElement(name);
-    node.className = className;
-    return node;
-  }
-
-  button(bar, text, act) {
-    const node = bar.appendChild(Pad.element("button", "tool"));
-    node.type = "button";
-    node.textContent = text;
-    node.addEventListener("click", act);
-    return node;
   }
 
   setRubbing(on) {

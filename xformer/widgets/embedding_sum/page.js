@@ -1,6 +1,6 @@
-import { place, whenThemeChanges, written } from "../page.js";
+import { place, whenThemeChanges, embedded } from "../page.js";
 import { EmbeddingSum } from "./embedding_sum.js";
 
 const picture = new EmbeddingSum(place("sum"));
-picture.update(written("data"));
+picture.update(embedded("data"));
 whenThemeChanges(() => picture.fit());

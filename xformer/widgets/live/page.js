@@ -1,11 +1,11 @@
-import { place, written } from "../page.js";
+import { place, embedded } from "../page.js";
 import { Lesson } from "./lesson.js";
 import { makeLive } from "./run.js";
 import { LivePage } from "./view.js";
 
-const json = (name) => (place(name) ? JSON.parse(new TextDecoder().decode(written(name))) : null);
+const json = (name) => (place(name) ? JSON.parse(new TextDecoder().decode(embedded(name))) : null);
 
-const live = await makeLive(written("model")), lesson = json("lesson");
+const live = await makeLive(embedded("model")), lesson = json("lesson");
 const page = new LivePage(place("live"), live, {
   colours: json("colours"), state: json("state") ?? {},
   lesson: lesson && ((parent, shown, step) => new Lesson(parent, lesson, shown, step)),

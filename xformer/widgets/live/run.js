@@ -71,7 +71,7 @@ class Live {
   // ── input
 
   parse(input) { return this.framed({ input }); }
-  written(tokens) { return this.input.written(tokens); }
+  textOf(tokens) { return this.input.textOf(tokens); }
 
   /** @param {Request} request */
   framed({ input = this.model.defaultInput, replace = [], tokens, target }) { // -> the example, with tokens replaced
@@ -196,5 +196,5 @@ class Live {
 
 export async function makeLive(bytes) {
   const live = new Live(await openModel(bytes)), { model } = live, bound = (name) => (...given) => live[name](...given);
-  return { model, ...Object.fromEntries(["run", "trace", "parse", "written", "unembed", "decode"].map((name) => [name, bound(name)])) };
+  return { model, ...Object.fromEntries(["run", "trace", "parse", "textOf", "unembed", "decode"].map((name) => [name, bound(name)])) };
 }

@@ -18,7 +18,7 @@ const LISTS = ["drawn", "ablate", "cut"], COUNTS = ["step", "layer", "head", "qu
 const CHANGES = ["mask", "drawn", "ablate", "cut", "positions", "replace"];
 
 /** The fragment, without default values. @param {any} state @param {any} usual @param {number | null} lesson */
-export function written(state, usual, lesson = null) {
+export function fragmentOf(state, usual, lesson = null) {
   const pairs = new URLSearchParams();
   for (const [name, value] of Object.entries(state)) {
     if (JSON.stringify(value) === JSON.stringify(usual[name])) continue;
@@ -31,7 +31,7 @@ export function written(state, usual, lesson = null) {
   return pairs.toString();
 }
 
-export function read(fragment, usual) { // -> a state and the step of the lesson; invalid values keep their defaults
+export function stateOf(fragment, usual) { // -> a state and the step of the lesson; invalid values keep their defaults
   const pairs = new URLSearchParams(fragment.replace(/^#/, "")), state = structuredClone(usual);
   for (const [name, text] of pairs) {
     if (LISTS.includes(name)) state[name] = text ? text.split(",") : [];

@@ -185,7 +185,7 @@ export class TaskInput {
     return example;
   }
 
-  written(tokens) { // the text of a source, as typed
+  textOf(tokens) { // the text of a source, as typed
     const { task, config } = this, first = config.image ? 0 : 1;
     if (config.image && tokens.length === 65) {
       const number = task.images.findIndex((image) => isSame(image, tokens));
@@ -224,5 +224,5 @@ export class BareInput {
     return { source, answer: [], tokens: source, stream: source, target, labels: Array(n).fill(NONE), hasAnswer: false };
   }
 
-  written(tokens) { return tokens.join(" "); }
+  textOf(tokens) { return tokens.join(" "); }
 }

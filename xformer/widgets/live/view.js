@@ -11,7 +11,7 @@ import { button, element } from "../shared.js";
 import { rowData } from "./arithmetic.js";
 import { Activations, Decoding, Layers, likeliest, menu } from "./panels.js";
 import { attentionBytes, sceneBytes, visible } from "./pictures.js";
-import { START, bare, isChanged, read, requestOf, unchanged, written } from "./state.js";
+import { START, bare, fragmentOf, isChanged, requestOf, stateOf, unchanged } from "./state.js";
 
 const TABS = { attention: "Attention", scene: "Whole run", arithmetic: "One head, step by step", feed_forward: "Feed-forward", lens: "Layer by layer", decode: "Word by word" };
 const MASKS = { trained: "as trained", causal: "causal", full: "full", drawn: "drawn" };
@@ -61,12 +61,12 @@ export class LivePage {
     this.hasLesson = Boolean(lesson);
     const { model } = live;
     this.usual = { ...START, input: model.defaultInput, ...sharpest(model, this.originalOf({ ...START, input: model.defaultInput })), ...first };
-    const { state, lesson: step } = read(location.hash, this.usual);
+    const { state, lesson: step } = stateOf(location.hash, this.usual);
     this.state = state;
     this.build();
     this.lesson = lesson?.(this.aside, this, step);
     addEventListener("hashchange", () => {
-      if (location.hash.slice(1) !== this.address) this.show(read(location.hash, this.usual).state, { isOther: true });
+      if (location.hash.slice(1) !== this.address) this.show(stateOf(location.hash, this.usual).state, { isOther: true });
     }, this.life);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw(), this.life);
     this.show({}, { isOther: true });
@@ -223,7 +223,7 @@ export class LivePage {
   }
 
   write() {
-    this.address = written(this.state, this.usual, this.lesson?.step ?? null);
+    this.address = fragmentOf(this.state, this.usual, this.lesson?.step ?? null);
     history.replaceState(null, "", `#${this.address}`);
   }
 
@@ -406,7 +406,7 @@ export class LivePage {
   }
 
   words() { // the input as words or characters
-    const { live, state } = this, { source } = live.parse(state.input), text = live.written(source), words = live.model.continues ? Array.from(text) : text.split(" ");
+    const { live, state } = this, { source } = live.parse(state.input), text = live.textOf(source), words = live.model.continues ? Array.from(text) : text.split(" ");
     return words.length === source.length ? words : [];
   }
 

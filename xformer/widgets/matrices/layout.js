@@ -73,7 +73,7 @@ export function shownFrom(act, c) {
   return act.matrix.made.op === "softmax" ? 0.6 + (0.35 * c) / act.matrix.columns.length : 0.9;
 }
 
-export function written(value, digits = 2) {
+export function formatted(value, digits = 2) {
   if (value === null) return "−∞";
   const text = Math.abs(value) >= 1000 ? value.toExponential(1).replace("+", "") : (Math.round(value * 100) / 100 + 0).toFixed(digits);
   return text.replace("-", "−");

@@ -1,10 +1,9 @@
 // The matrices of an attention computation with their numbers. Clicking a number shows how it is computed; Play does so for a
 // whole row. Words and the numbers of their vectors can be edited in place.
 
-import { contrast, element, palette, parse, theme } from "../shared.js";
-import { actsOf, layOut, shownFrom, termsOf, written } from "./layout.js";
+import { contrast, element, palette, parse, svg, theme } from "../shared.js";
+import { actsOf, layOut, shownFrom, termsOf, formatted } from "./layout.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const played = new Set(); // the steps that have been played automatically since the page was loaded
 
 const FRAME = `
@@ -23,9 +22,7 @@ const FRAME = `
 const ink = (rgb) => (contrast(rgb, [0, 0, 0]) > contrast(rgb, [255, 255, 255]) ? "#000000" : "#ffffff");
 
 function drawn(parent, tag, attributes, text) {
-  const node = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  if (text !== undefined) node.textContent = text;
+  const node = svg(tag, attributes, "", text);
   parent.append(node);
   return node;
 }
@@ -133,7 +130,7 @@ export class Matrices {
           if (canEdit) node.dataset.at = JSON.stringify([matrix.name, r, -1]);
         }
         matrix.values[r].forEach((value, c) => this.cells.set(`${matrix.name} ${r} ${c}`, this.drawCell(matrix, r, c, value)));
-        if (matrix.sums) drawn(this.svg, "text", { class: "column", x: sumsAt + 28, y: middle + 4 }, `Σ ${written(matrix.sums[r])}`);
+        if (matrix.sums) drawn(this.svg, "text", { class: "column", x: sumsAt + 28, y: middle + 4 }, `Σ ${formatted(matrix.sums[r])}`);
       });
       if (canEdit && words.length < most && top === 0) {
         const at = { x: x - 8, y: y + (words.length + 0.5) * place.row };
@@ -155,7 +152,7 @@ export class Matrices {
     const rgb = this.look.fill(matrix, value);
     drawn(node, "title", {}, `${matrix.rows[r]}, ${matrix.columns[c]}: ${value === null ? (matrix.share ? "0, masked" : "−∞") : value.toFixed(5)}`);
     drawn(node, "rect", { x: x + c * cell + 0.5, y: y + r * row + 0.5, width: cell - 1, height: row - 1, rx: 3, fill: `rgb(${rgb.join(" ")})` });
-    const text = value === null && matrix.share ? "0" : written(value, cell < 34 && matrix.share === false ? 1 : 2);
+    const text = value === null && matrix.share ? "0" : formatted(value, cell < 34 && matrix.share === false ? 1 : 2);
     const size = text.length * 7 > cell - 4 ? 10.5 : Math.max(12.5, Math.min(16, cell * 0.21));
     drawn(node, "text", { class: "number", x: x + (c + 0.5) * cell, y: y + (r + 0.5) * row, style: `fill: ${ink(rgb)}; font-size: ${size}px` }, text);
     return node;
@@ -225,7 +222,7 @@ export class Matrices {
     const matrix = this.matrix(this.at.name), { r, c } = this.at;
     if (c < 0) return matrix.rows[r] ? `${matrix.rows[r]}: press Enter to change this word.` : "Press Enter to add a word.";
     const how = matrix.editable && this.data.words ? " Press Enter or click to change it." : "";
-    return `${matrix.name}[${matrix.rows[r]}, ${matrix.columns[c]}] = ${written(matrix.values[r][c])}.${how}`;
+    return `${matrix.name}[${matrix.rows[r]}, ${matrix.columns[c]}] = ${formatted(matrix.values[r][c])}.${how}`;
   }
 
   // Show how the selected number is computed, at once or animated.
@@ -353,7 +350,7 @@ export class Matrices {
 const quoted = (name) => `“${name}”`;
 
 function chip(view, matrix, value, kind, digits) {
-  const node = element("b", `chip ${kind}`, value === null && matrix?.share ? "0" : written(value, digits));
+  const node = element("b", `chip ${kind}`, value === null && matrix?.share ? "0" : formatted(value, digits));
   if (!matrix) return node;
   const rgb = view.look.fill(matrix, value);
   node.style.background = `rgb(${rgb.join(" ")})`;
@@ -382,22 +379,22 @@ function product(view, { matrix, r, c }, part) {
   const bySize = [...terms].sort(([x, y], [v, w]) => Math.abs(v * w) - Math.abs(x * y));
   const some = terms.length > MOST_TERMS ? bySize.slice(0, MOST_TERMS) : terms;
   const nodes = some.map(([x, y], k) => {
-    const node = inRow(k ? "+ " : "", chip(view, a, x, "left"), " × ", chip(view, b, y, "right"), " = ", element("b", "result", written(x * y)));
+    const node = inRow(k ? "+ " : "", chip(view, a, x, "left"), " × ", chip(view, b, y, "right"), " = ", element("b", "result", formatted(x * y)));
     return on(node, part >= (0.65 * k) / some.length);
   });
   const rest = some.reduce((left_over, [x, y]) => left_over - x * y, sum);
-  if (some !== terms) nodes.push(on(inRow(`+ ${terms.length - some.length} smaller products: `, element("b", "result", written(rest))), part >= 0.68));
-  nodes.push(on(inRow("= ", element("b", "result", written(sum))), part >= 0.75));
+  if (some !== terms) nodes.push(on(inRow(`+ ${terms.length - some.length} smaller products: `, element("b", "result", formatted(rest))), part >= 0.68));
+  nodes.push(on(inRow("= ", element("b", "result", formatted(sum))), part >= 0.75));
   const whole = divide === 1 ? sum : sum / divide;
-  if (divide !== 1) nodes.push(on(inRow(`÷ ${written(divide)} = `, element("b", "result", written(whole))), part >= 0.82));
+  if (divide !== 1) nodes.push(on(inRow(`÷ ${formatted(divide)} = `, element("b", "result", formatted(whole))), part >= 0.82));
   const value = matrix.values[r][c];
   if (value === null || Math.abs(value - whole) > 0.005 + 1e-3 * Math.abs(whole)) {
     const why = value === null ? "masked" : matrix.made.moved;
-    nodes.push(on(inRow(`→ ${why}: `, element("b", "result", written(value))), part >= 0.88));
+    nodes.push(on(inRow(`→ ${why}: `, element("b", "result", formatted(value))), part >= 0.88));
   }
   const other = by === "rows" ? `row ${quoted(b.rows[c])}` : `column ${c + 1}`;
   const text = `${matrix.name}[${matrix.rows[r]}, ${matrix.columns[c]}] = row ${quoted(a.rows[r])} of ${left} · ${other} of ${right}`;
-  return [`${text}${divide === 1 ? "" : ` ÷ ${written(divide)}`} = ${written(value)}`, nodes];
+  return [`${text}${divide === 1 ? "" : ` ÷ ${formatted(divide)}`} = ${formatted(value)}`, nodes];
 }
 
 // A row of a softmax: the exponentials of the scores, their sum, and the quotients.
@@ -416,12 +413,12 @@ function softmax(view, { matrix, r }, part) {
   scores.forEach((score) => add(chip(view, of, score, "left")));
   add(element("span", "", ""));
   add(element("span", "name", "eˢ"));
-  raised.forEach((value, c) => add(element("b", "result", written(value)), part >= 0.08 + (0.4 * c) / n));
-  add(inRow("Σ = ", element("b", "result", written(sum))), part >= 0.52);
+  raised.forEach((value, c) => add(element("b", "result", formatted(value)), part >= 0.08 + (0.4 * c) / n));
+  add(inRow("Σ = ", element("b", "result", formatted(sum))), part >= 0.52);
   add(element("span", "name", "eˢ ÷ Σ"));
   raised.forEach((_, c) => add(chip(view, matrix, matrix.values[r][c], "target"), part >= shownFrom({ matrix }, c)));
   const total = matrix.values[r].reduce((a, b) => a + (b ?? 0), 0);
-  add(inRow("Σ = ", element("b", "result", written(total))), part >= 0.97);
+  add(inRow("Σ = ", element("b", "result", formatted(total))), part >= 0.97);
   return [`${matrix.name}, row ${quoted(matrix.rows[r])}: e to the power of each score, divided by their sum`, [table]];
 }
 
@@ -438,7 +435,7 @@ function mix(view, { matrix, r }, part) {
     const vector = b.values[j].slice(0, width);
     table.append(on(chip(view, a, weight, "left"), isOn), on(element("span", "", "×"), isOn), on(element("span", "name", b.rows[j]), isOn));
     if (wide) vector.forEach((value) => table.append(on(chip(view, b, value, "right"), isOn)));
-    vector.forEach((value, c) => table.append(on(element("b", c || !wide ? "result" : "result first", written((weight ?? 0) * value)), isOn)));
+    vector.forEach((value, c) => table.append(on(element("b", c || !wide ? "result" : "result first", formatted((weight ?? 0) * value)), isOn)));
   });
   const isSummed = part >= 0.85;
   table.append(on(element("span", "name", "sum"), isSummed), element("span"), on(element("span", "name", matrix.rows[r]), isSummed));

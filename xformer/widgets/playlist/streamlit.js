@@ -2,7 +2,7 @@
 // The browser stores the list, so that it survives a reload and never reaches the server; Python opens links and reads files.
 // The Share menu sends the event xformer-playlist. Text is only set as textContent and value, never as HTML.
 
-import { button, element } from "../shared.js";
+import { element, labelled } from "../shared.js";
 import { mounted } from "../streamlit.js";
 
 const LIST = "xformer_playlist", PLACE = "xformer_playlist_place", ANSWERED = "xformer_playlist_answered";
@@ -20,12 +20,6 @@ const NOTES = "body{margin:1.5rem;font:1.2rem/1.5 system-ui,sans-serif;backgroun
 function make(tag, properties = {}, ...children) {
   const node = Object.assign(element(tag), properties);
   node.append(...children);
-  return node;
-}
-
-function labelled(text, label, act) {
-  const node = Object.assign(button(text, act), { title: label });
-  if (!/[a-z]/i.test(text)) node.setAttribute("aria-label", label); // a symbol means nothing to a screen reader
   return node;
 }
 

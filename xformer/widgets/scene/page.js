@@ -1,6 +1,6 @@
-import { place, whenThemeChanges, written } from "../page.js";
+import { place, whenThemeChanges, embedded } from "../page.js";
 import { Scene } from "./scene.js";
 
 const scene = new Scene(place("scene"));
-scene.update(written("data"));
+scene.update(embedded("data"));
 whenThemeChanges(() => scene.fit());

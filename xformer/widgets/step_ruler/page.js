@@ -1,6 +1,6 @@
-import { place, whenThemeChanges, written } from "../page.js";
+import { place, whenThemeChanges, embedded } from "../page.js";
 import { StepRuler } from "./ruler.js";
 
 const ruler = new StepRuler(place("ruler"));
-ruler.update(JSON.parse(new TextDecoder().decode(written("data"))));
+ruler.update(JSON.parse(new TextDecoder().decode(embedded("data"))));
 whenThemeChanges(() => ruler.draw());

@@ -1,6 +1,6 @@
 // Steps through the predictions of several models: buttons, the timeline, and the likeliest tokens of the selected step.
 
-import { element, parse } from "../shared.js";
+import { button, element, labelled, parse } from "../shared.js";
 import { drawBars } from "./bars.js";
 import { Timeline, judged, letter } from "./timeline.js";
 
@@ -8,22 +8,14 @@ import { Timeline, judged, letter } from "./timeline.js";
 const SPEEDS = [["½×", 1600], ["1×", 800], ["2×", 400], ["4×", 200]]; // milliseconds per step
 const REST = 220; // milliseconds after which a step is reported to the server
 
-function button(className, text, label, click) {
-  const node = element("button", className, text);
-  node.type = "button";
-  if (label) { node.title = label; node.setAttribute("aria-label", label); }
-  node.addEventListener("click", click);
-  return node;
-}
-
 export class StepRuler {
   speed = 1; // an index of SPEEDS
-  playButton = button("play", "▶ Play", "", () => (this.playing ? this.pause(true) : this.play()));
-  back = button("small", "‹", "one step back (←)", () => this.go(this.at - 1));
-  next = button("small", "›", "one step forward (→)", () => this.go(this.at + 1));
+  playButton = button("▶ Play", () => (this.playing ? this.pause(true) : this.play()), "play");
+  back = labelled("‹", "one step back (←)", () => this.go(this.at - 1), "small");
+  next = labelled("›", "one step forward (→)", () => this.go(this.at + 1), "small");
   step = element("span", "step");
-  toDivergence = button("", "", "", () => this.go(this.data.divergence));
-  speedButton = button("", SPEEDS[1][0], "", () => { this.speed = (this.speed + 1) % SPEEDS.length; this.drawControls(); });
+  toDivergence = button("", () => this.go(this.data.divergence));
+  speedButton = button(SPEEDS[1][0], () => { this.speed = (this.speed + 1) % SPEEDS.length; this.drawControls(); });
   bars = element("div", "bars");
 
   /** @type {(choice: { step: number, order: number }) => void} */ send = () => {};

@@ -1,18 +1,10 @@
 // All steps as one drawing: the input, the right answer, the predictions of each model, their entropy, and pairwise divergence.
 
-import { element } from "../shared.js";
+import { element, setAttributes, svg } from "../shared.js";
 
 export const letter = (name) => name.split(" ")[0]; // models are named "A · …"
 export const judged = (model, step) => model.has_right_answer && step < model.answer.length;
 
-const set = (node, attributes) => { for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, String(value)); };
-const svg = (tag, attributes, className = "", text) => {
-  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  set(node, attributes);
-  if (className) node.setAttribute("class", className);
-  if (text !== undefined) node.textContent = text;
-  return node;
-};
 const NARROW = 560, WIDE_NAME = 158, NARROW_NAME = 84; // pixels; in a narrow window, names are abbreviated to letters
 const MIN_CELL = 32, MAX_CELL = 150, LETTER = 8.2;
 const DASHES = ["", "8 3", "3 3", "8 3 2 3", "2 2", "12 4"];
@@ -40,7 +32,7 @@ export class Timeline {
   constructor(go) {
     this.root = element("div", "timeline");
     this.slider.tabIndex = 0;
-    set(this.slider, { role: "slider", "aria-label": "step that is shown", "aria-valuemin": 0 });
+    setAttributes(this.slider, { role: "slider", "aria-label": "step that is shown", "aria-valuemin": 0 });
     this.sheet.append(this.picture, this.slider);
     this.scroller.append(this.sheet);
     this.root.append(this.names, this.scroller);
@@ -90,7 +82,7 @@ export class Timeline {
       this.drawCurve("entropy", size.curve, data.models.map((model, index) => ({ values: model.entropy, hue: ruler.hue(index), name: letter(model.name), thick: 5.5 - 1.3 * index, dash: "" })));
       this.drawCurve("kl", size.curve, data.pairs.map((pair, index) => ({ values: pair.kl, hue: ruler.pairHue(index), name: `${letter(pair.one)}, ${letter(pair.other)}`, thick: 2.5, dash: DASHES[index % DASHES.length] })));
     }
-    set(this.picture, { width, height: this.y });
+    setAttributes(this.picture, { width, height: this.y });
     this.drawBackground(data, width);
     Object.assign(this.slider.style, { top: `${size.flag}px`, height: `${size.rail}px`, width: `${steps * this.cell}px` });
   }
@@ -117,7 +109,7 @@ export class Timeline {
       const x = this.middle(step);
       this.picture.append(svg("line", { x1: x, x2: x, y1: y - 4, y2: y + 4 }, "tick"), svg("text", { x, y: this.y + 12 }, "number", String(step)));
     }
-    set(this.handle, { cy: y });
+    setAttributes(this.handle, { cy: y });
     this.picture.append(this.handle);
     this.y += height;
   }
@@ -179,7 +171,7 @@ export class Timeline {
       area.append(svg("title", {}, "", "from here on the models have read different tokens"));
       this.back.append(hatch, area);
     }
-    set(this.cursor, { y: 17, width: this.cell, height: this.y - 17, rx: 8 });
+    setAttributes(this.cursor, { y: 17, width: this.cell, height: this.y - 17, rx: 8 });
     this.back.append(this.cursor);
     if (data.divergence === null) return;
     const x = data.divergence * this.cell, isLate = x + 110 > width;
@@ -190,8 +182,8 @@ export class Timeline {
   drawCursor(ruler) {
     const { at } = ruler, x = at * this.cell, { scroller } = this;
     this.at = at;
-    set(this.cursor, { x });
-    set(this.handle, { cx: this.middle(at) });
+    setAttributes(this.cursor, { x });
+    setAttributes(this.handle, { cx: this.middle(at) });
     for (const { now, lines, unit } of Object.values(this.values)) {
       now.replaceChildren(...lines.slice(0, 4).map(({ values, hue, name }) => {
         const value = values[at], text = value === undefined ? "–" : value === null ? "∞" : value.toPrecision(value >= 1 ? 3 : 2);
@@ -200,7 +192,7 @@ export class Timeline {
         return node;
       }), element("span", "unit", unit));
     }
-    set(this.slider, { "aria-valuemax": ruler.last, "aria-valuenow": at, "aria-valuetext": ruler.describe() });
+    setAttributes(this.slider, { "aria-valuemax": ruler.last, "aria-valuenow": at, "aria-valuetext": ruler.describe() });
     if (x < scroller.scrollLeft) scroller.scrollLeft = x;
     else if (x + this.cell > scroller.scrollLeft + scroller.clientWidth) scroller.scrollLeft = x + this.cell - scroller.clientWidth;
   }

@@ -1,6 +1,6 @@
-import { place, whenThemeChanges, written } from "../page.js";
+import { place, whenThemeChanges, embedded } from "../page.js";
 import { Player } from "./player.js";
 
 const player = new Player(place("player"));
-player.update(written("data"));
+player.update(embedded("data"));
 whenThemeChanges(() => player.draw());

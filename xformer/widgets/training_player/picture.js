@@ -134,7 +134,7 @@ export function drawHeads(state, parts) {
         const x = left + names + h * (side + gap) + 1;
         paint(state, at, l, h, x, y, side - 2, side - 2);
         const isLarge = l === layer && h === head;
-        at.strokeStyle = isLarge ? state.headColour(h) : theme.line; at.lineWidth = isLarge ? 3 : 1;
+        at.strokeStyle = isLarge ? state.headHue(h) : theme.line; at.lineWidth = isLarge ? 3 : 1;
         at.strokeRect(x - 0.5, y - 0.5, side - 1, side - 1);
         if (best.score >= STANDS_OUT && best.layer === l && best.head === h) star(state, at, x + side - 12, y + 10);
       }
@@ -144,7 +144,7 @@ export function drawHeads(state, parts) {
   drawLarge(state, parts, layer, head, large);
   const score = state.frame.scores[layer]?.[head];
   parts.name.textContent = timeline.headName(layer, head);
-  parts.dot.style.background = state.headColour(head);
+  parts.dot.style.background = state.headHue(head);
   parts.score.textContent = score === undefined ? "" : `${timeline.score}: ${score.toFixed(2)}`;
   parts.telling.textContent = best.score < STANDS_OUT ? "" : best.layer === layer && best.head === head
     ? "★ best of all heads" : `★ ${timeline.headName(best.layer, best.head)}, ${best.score.toFixed(2)}`;

@@ -174,7 +174,7 @@ export class Player {
     parts.legendExact.hidden = !timeline.exact.length; // free text has no exact match
     parts.legendBest.hidden = timeline.bestAt(state.at).score < 0;
     parts.legendBest.textContent = `best ${timeline.score} score`;
-    parts.legendBest.style.setProperty("--hue", state.headColour(0)); parts.legendExact.style.setProperty("--hue", state.headColour(1));
+    parts.legendBest.style.setProperty("--hue", state.headHue(0)); parts.legendExact.style.setProperty("--hue", state.headHue(1));
   }
 
   /** @param {KeyboardEvent} event */

@@ -24,7 +24,7 @@ export function drawRuler(state, parts) {
     at.beginPath(); at.moveTo(left, y(v)); at.lineTo(width - right, y(v)); at.stroke();
   }
   at.setLineDash([]);
-  const [blue, orange] = [0, 1].map((i) => state.headColour(i));
+  const [blue, orange] = [0, 1].map((i) => state.headHue(i));
   curve(at, timeline.exact.map(([step, v]) => [rulerX(state, step), y(v)]), orange, 2);
   curve(at, timeline.frames.map((frame, i) => [rulerX(state, frame.step), y(Math.max(0, timeline.bestAt(i).score))]), blue, 2.5);
   // where there are frames

@@ -1,6 +1,6 @@
 // The state of a player: its packed timeline (xformer/viz/timeline.py), the shown frame, and whether it plays or follows a run.
 
-import { contrast, hatching, headerOf, luminance, mix, palette, parse } from "../shared.js";
+import { canvasTheme, headerOf, palette } from "../shared.js";
 
 /** @typedef {{ title: string, heads: number, rows: number, cols: number, queryLabels: string[], keyLabels: string[], offset: number }} Layer */
 /** @typedef {{ step: number, scores: number[][], says: string[], right: boolean[], probability: number[] }} Frame */
@@ -77,20 +77,12 @@ export class State {
 
   get frame() { return this.timeline.frames[this.at]; }
   get head() { return this.chosen ?? this.timeline.best; }
-  headColour(/** @type {number} */ head) { return this.timeline.hues[head % this.timeline.hues.length][this.theme.dark ? 1 : 0]; }
+  headHue(/** @type {number} */ head) { return this.timeline.hues[head % this.timeline.hues.length][this.theme.dark ? 1 : 0]; }
   font(/** @type {number} */ size, weight = 400) { return `${weight} ${size}px ${this.theme.font}`; }
 }
 
 /** @param {Element} root @param {string[][]} sequential */
 export function themeOf(root, sequential) {
-  const style = getComputedStyle(root), get = (/** @type {string} */ name, /** @type {string} */ fallback) => style.getPropertyValue(name).trim() || fallback;
-  const ground = parse(get("--st-background-color", "#fff")), letters = parse(get("--st-text-color", "#111"));
-  const primary = parse(get("--st-primary-color", "#2557d6")), dpr = window.devicePixelRatio || 1, dark = luminance(ground) < 0.25;
-  return {
-    dark, dpr, font: get("--st-font", "sans-serif"), background: mix(ground, ground, 0), text: mix(letters, letters, 0),
-    muted: mix(ground, letters, 0.66), line: mix(ground, letters, 0.22), faint: mix(ground, letters, 0.08),
-    primary: mix(primary, primary, 0), mark: mix(contrast(primary, ground) >= 4.5 ? primary : letters, letters, 0),
-    colours: palette(sequential[dark ? 1 : 0]),
-    hatch: hatching(dpr, mix(ground, letters, dark ? 0.16 : 0.11), mix(ground, letters, dark ? 0.34 : 0.3)),
-  };
+  const base = canvasTheme(root);
+  return { ...base, colours: palette(sequential[base.dark ? 1 : 0]) };
 }
