@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from xformer import notebook_html
 from xformer.adapters import BareModel, ModelAdapter, TaskModel
-from xformer.adapters.adapter import ADDED, Gradients, Measure, label_added
+from xformer.adapters.adapter import ADDED, AdapterDefaults, Gradients, Measure, label_added
 from xformer.adapters.adapter import gradients as gradients_of_run
 from xformer.adapters.attachment import EXPORTED, unwrapped
 from xformer.adapters.load import in_memory, is_external, opened_from, opened_module
@@ -201,7 +201,7 @@ class Reading(Mapping[str, Tensor]):
     @property
     def output(self) -> str:
         """The kind of output: "next_token"; for external models also "sequence_class", "vectors", …"""
-        return getattr(self.adapter, "output", "next_token")
+        return self.adapter.output
 
     @property
     def is_encoder_decoder(self) -> bool:
@@ -441,8 +441,7 @@ def read(
         plain = tuple(inputs.flatten().tolist())
     first, example, run = prepare_inputs(adapter, plain, edits)
     keep = own_names(keep, adapter.shape)
-    output = getattr(getattr(adapter, "opened", None), "output_name", "logits")
-    kept = keep if output in keep or "*" in keep else (*keep, output)
+    kept = keep if adapter.output_name in keep or "*" in keep else (*keep, adapter.output_name)
     has_right_answer = adapter.has_right_answer(first)
     trace = adapter.record(example, edits=run, keep=kept)
     if adapter.input.uses_prediction_as_reference and not has_right_answer:
@@ -590,7 +589,7 @@ def adapter_of(model: Readable, inputs: Any = None, tokenizer: Any = None) -> Mo
         return opened_module(model, inputs, tokenizer)
     if type(model).__name__ == "ExportedProgram":  # importing its class takes long
         raise UnavailableError(EXPORTED)
-    if not hasattr(model, "to_example"):  # of a ModelAdapter
+    if not isinstance(model, AdapterDefaults):
         raise InputError(
             f"A model is a path, a checkpoint or a torch module, got {model!r:.100}; try 'checkpoints/reverse'."
         )

@@ -21,6 +21,7 @@ from pages.state import screens
 from pages.state.session import Opened
 from pages.state.view import View
 from xformer.adapters import ModelAdapter
+from xformer.adapters.any_module import AnyModule
 from xformer.adapters.own_models import own_model
 from xformer.doctor.check import CHECKS, FaultLocation, Finding, Pair
 from xformer.doctor.diagnose import UNSEEN, Diagnosis, cell_picture, iter_findings, token_model_of
@@ -106,15 +107,15 @@ class DiagnosisJob:
 def _token_model(name: str, source: tuple[int, ...]) -> TokenModel:
     """Return the model to check, as it was opened, with an input of the sidebar."""
     model = models.adapter(name)
-    example, opened = model.to_example(source), getattr(model, "opened", None)
+    example = model.to_example(source)
     tokens = {"input_ids": example.input_ids}
     if example.target is not None:
         tokens["decoder_input_ids"] = example.target
-    if opened is None:
+    if model.opened is None:
         return token_model_of(own_model(model), tokens)
-    tokenizer = getattr(model, "tokenizer", None)
-    adapter = token_model_of(opened.module, getattr(model, "inputs", None) or tokens, tokenizer)
-    return replace(adapter, text="" if tokenizer is None else model.input.text(source))
+    inputs = model.inputs if isinstance(model, AnyModule) else tokens
+    text = "" if model.tokenizer is None else model.input.text(source)
+    return replace(token_model_of(model.opened.module, inputs, model.tokenizer), text=text)
 
 
 def _without_model(finding: Finding) -> Finding:
@@ -292,8 +293,8 @@ def _what(place: FaultLocation) -> str:
 def _site(place: FaultLocation, model: ModelAdapter) -> LayerPath | None:
     """Return the attention or feed-forward site of a place; if it lies outside both, the attention of its layer."""
     of_layer = [site for site in model.shape.attention if site.layer == place.layer]
-    opened = getattr(model, "opened", None)
-    owners = () if opened is None else zip(opened.layout.attention, opened.layout.owner_calls, strict=True)
+    layout = None if model.opened is None else model.opened.layout
+    owners = () if layout is None else zip(layout.attention, layout.owner_calls, strict=True)
     inside = (
         site for site, (path, _) in owners if site.layer == place.layer and f"{place.name}.".startswith(f"{path}.")
     )

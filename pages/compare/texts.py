@@ -111,7 +111,7 @@ def no_text_reason(model: str) -> str:
     adapter = models.adapter(model)
     if adapter.input.kind == "picture":
         return f"{models.title_of(model)} reads pictures, but this screen compares predictions on texts."
-    if getattr(adapter, "output", "") == "vectors":
+    if adapter.output == "vectors":
         return f"{models.title_of(model)} outputs vectors and no predictions, so there is nothing to compare."
     return ""
 
@@ -191,7 +191,7 @@ def _output(model: str) -> str:
     adapter = models.adapter(model)
     if isinstance(adapter.input, TextWithGaps):
         return "masked_token"
-    return "next_token" if adapter.input.is_open_ended else getattr(adapter, "output", "next_token")
+    return "next_token" if adapter.input.is_open_ended else adapter.output
 
 
 def _continuations(both: Pair, sources: Sources) -> Callable[[], None]:

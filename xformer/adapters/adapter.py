@@ -19,7 +19,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -123,6 +123,31 @@ class ModelAdapter(Protocol):
         """The weights that could be located."""
         ...
 
+    @property
+    def output(self) -> str:
+        """The kind of output: "next_token"; for external models also "sequence_class", "vectors", …"""
+        ...
+
+    @property
+    def output_name(self) -> str:
+        """The name of the output in a trace: "logits", or "output" for a model without a head."""
+        ...
+
+    @property
+    def opened(self) -> Any:
+        """The `OpenedModel` with the module of an external model and its located parts; None for our models."""
+        ...
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of a Hugging Face model, if there is one."""
+        ...
+
+    @property
+    def pooling(self) -> Literal["mean", "last", "first"] | None:
+        """How the files of a model specify that token vectors are pooled; None if they do not."""
+        ...
+
     def to_example(self, inputs: str | Sequence[int]) -> Example:
         """Convert an input to an example for the model.
 
@@ -201,8 +226,21 @@ class ModelAdapter(Protocol):
         ...
 
 
-class WithoutTask:
-    """The part of an adapter that concerns a task, for models without one."""
+class AdapterDefaults:
+    """The base class of all adapters, for next-token models without a task, a tokenizer and a pooling of their own."""
+
+    tokenizer: Any = None
+    pooling: Literal["mean", "last", "first"] | None = None
+
+    @property
+    def output(self) -> str:
+        """The kind of output."""
+        return "next_token"
+
+    @property
+    def output_name(self) -> str:
+        """The name of the output in a trace."""
+        return "logits"
 
     def has_right_answer(self, example: Example) -> bool:
         """False: there is no task."""

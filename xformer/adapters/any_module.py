@@ -70,7 +70,6 @@ class AnyModule(ExternalAdapter):
     """A module with its located parts and the inputs it is called with. Read-only."""
 
     inputs: Inputs = field(default_factory=dict)
-    output: str = "module"
 
     @classmethod
     def open(cls, module: nn.Module, inputs: ModuleInputs, name: str = "module") -> AnyModule:

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from xformer.adapters.adapter import Projection, Readout, WithoutTask
+from xformer.adapters.adapter import AdapterDefaults, Projection, Readout
 from xformer.adapters.attachment import attached, detect_randomness, on_device, preserve_state, set_function
 from xformer.adapters.capture_backends import (
     BACKENDS,
@@ -504,13 +504,23 @@ class ExternalWeights:
 
 
 @dataclass(frozen=True, eq=False)
-class ExternalAdapter(WithoutTask):
+class ExternalAdapter(AdapterDefaults):
     """The base class of the adapters of external models."""
 
     opened: OpenedModel
     shape: ModelShape
     verification: Verification
     name: str = "model"
+
+    @property
+    def output(self) -> str:
+        """The kind of output, see `huggingface_opening.OutputKind`; "module" for modules outside Transformers."""
+        return self.opened.output
+
+    @property
+    def output_name(self) -> str:
+        """The name of the output in a trace: "logits", or "output" for a model without a head."""
+        return self.opened.output_name
 
     @property
     def weights(self) -> ExternalWeights:

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from xformer.adapters.adapter import (
     UNCHANGED_PREDICTION,
+    AdapterDefaults,
     Input,
     ModelAdapter,
     OpenText,
     Projection,
     Readout,
-    WithoutTask,
 )
 from xformer.decoding import Step, continue_text, decode
 from xformer.edits import Edit
@@ -35,11 +35,16 @@ from xformer.trace import Trace, record
 
 
 @dataclass(frozen=True, eq=False)
-class BareModel(WithoutTask):
+class BareModel(AdapterDefaults):
     """A `Transformer` without a task. It reads token ids, typed "3 7 12", or "3 7 12 > 1 12 7" for an encoder-decoder."""
 
     model: Transformer
     name: str = "model"
+
+    @property
+    def opened(self) -> None:
+        """None: it is no external model."""
+        return None
 
     @property
     def input(self) -> Input:
@@ -327,12 +332,11 @@ class ImageInput(TaskInput):
 
 def own_model(adapter: ModelAdapter) -> Transformer:
     """Our `Transformer` behind an adapter. Raises `UnavailableError` for other kinds of models."""
-    model = getattr(adapter, "model", None)
-    if not isinstance(model, Transformer):
+    if not isinstance(adapter, BareModel):
         raise UnavailableError(
             f"This requires an xformer Transformer, like 'checkpoints/reverse'; {adapter.name!r} is another kind of model."
         )
-    return model
+    return adapter.model
 
 
 def own_task_model(adapter: ModelAdapter) -> TaskModel:

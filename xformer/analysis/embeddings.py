@@ -38,7 +38,7 @@ def vocabulary_vectors(reading: Reading, stack: str | None = None) -> Float[Tens
 
 def token_labels(adapter: ModelAdapter) -> tuple[str, ...]:
     """Return the label of each input token. Only language models have the same labels for inputs and outputs."""
-    if getattr(adapter, "output", "next_token") in WORDS_OUT:
+    if adapter.output in WORDS_OUT:
         return tuple(adapter.token_labels)
     return adapter.token_names(torch.arange(adapter.shape.n_inputs))
 

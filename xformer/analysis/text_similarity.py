@@ -78,7 +78,7 @@ def text_vectors(
     if pooling == "own":
         return {len(names) - 1: _own_vectors(adapter, texts)}
     after_norm = "final_norm" if adapter.shape.final_norm else names[-1]
-    keep = [*names[:-1], "output" if getattr(adapter, "output", "") == "vectors" else after_norm]
+    keep = [*names[:-1], "output" if adapter.output == "vectors" else after_norm]
     reading = read(adapter, list(texts), keep=keep)
     states = [reading[name] for name in keep]  # [text, pos, d_model] each
     valid = reading.trace.valid
@@ -101,10 +101,9 @@ def pooled(
 
 def default_pooling(adapter: ModelAdapter) -> Pooling:
     """Return the pooling that `similarity` uses by default."""
-    if (own := getattr(adapter, "pooling", None)) is not None:
-        return own
-    opened = getattr(adapter, "opened", None)
-    if opened is not None and type(opened.module).__name__.endswith("WithProjection"):
+    if adapter.pooling is not None:
+        return adapter.pooling
+    if adapter.opened is not None and type(adapter.opened.module).__name__.endswith("WithProjection"):
         return "own"  # the class projects the vector of a text (`text_embeds`), which is what it was trained for
     # In a decoder the last position sees all others.
     return "last" if adapter.shape.architecture == "decoder" else "mean"

@@ -346,7 +346,7 @@ class AttentionHealth:
             self._keep = tuple(glob for glob in self._keep if glob not in ("*.q", "*.k"))  # the factor is constant
         for path, measures in found.layers.items():
             measures["score_factor"] = self._factors.get(self._own(path), math.nan)
-        opened = getattr(reading.adapter, "opened", None)
+        opened = reading.adapter.opened
         self._owners = () if opened is None else tuple(opened.layout.owners)
         self._locate_weights(model)
         self._has_adapters |= hasattr(model, "peft_config")  # their gradients are compared after a merge as well
@@ -398,10 +398,9 @@ class AttentionHealth:
         if other is None:
             return None
         kept = [name for name in ("*.resid_post",) if name in self._keep]
-        output = getattr(getattr(reading.adapter, "opened", None), "output_name", "logits")
         dtype = next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), torch.float32)
         compare = lambda one, two: first_change(one, two, stack, self._valid(reading), 10 * torch.finfo(dtype).eps)  # noqa: E731
-        found = compare(reading.trace, reading.adapter.record(other, keep=(*kept, output)))
+        found = compare(reading.trace, reading.adapter.record(other, keep=(*kept, reading.adapter.output_name)))
         if found is None:
             return None
         with suppress(Exception):  # all activations may need too much memory; the kept ones then tell

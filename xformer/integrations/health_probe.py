@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xformer.adapters.attachment import preserve_state
+from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.adapters.on_demand import tensors_in
 from xformer.doctor.token_model import declared_causal
 from xformer.errors import InputError, XformerError
@@ -262,7 +263,7 @@ def repeated(reading: Reading) -> Any:
     draw = torch.Generator().manual_seed(0)
     once = torch.randperm(shape.n_inputs, generator=draw)[:n]
     ids = torch.cat([once, once])[None]
-    return {"input_ids": ids} if hasattr(reading.adapter, "tokenizer") else ids
+    return {"input_ids": ids} if isinstance(reading.adapter, HuggingFaceModel) else ids
 
 
 def has_own_scale(config: Any) -> bool:

@@ -226,7 +226,7 @@ def opened(what: Readable) -> tuple[str, Checkpoint, list[tuple[int, Checkpoint]
     if isinstance(what, Transformer):
         return "model", Checkpoint(what), []
     if isinstance(what, TaskModel | BareModel):
-        return what.name, Checkpoint(what.model, getattr(what, "task", None)), []
+        return what.name, Checkpoint(what.model, what.task if isinstance(what, TaskModel) else None), []
     if not isinstance(what, str | Path) or is_external(Path(what)):
         raise _external(Path(what).name if isinstance(what, str | Path) else type(what).__name__)
     path = Path(what)
@@ -289,7 +289,7 @@ def _difference(adapter: BareModel, model: Transformer, numbers: Float[np.ndarra
     """Return the largest change of a logit or an attention weight over a few inputs when a model uses other weights."""
     other = copy.deepcopy(model)
     vector_to_parameters(torch.from_numpy(numbers), other.parameters())
-    task = getattr(adapter, "task", None)
+    task = adapter.task if isinstance(adapter, TaskModel) else None
     changed = BareModel(other) if task is None else TaskModel(other, task)
     inputs = [text]
     if task is not None and not adapter.input.no_sample_reason:

@@ -25,7 +25,7 @@ MIN_SINGULAR_VALUE = 1e-5
 
 
 def check_projections(case: Case) -> Iterator[Mistake]:
-    """split_by_view · kv_heads_tiled · cross_queries_from_memory · cross_roles_swapped · forgotten_return · wrong-stream."""
+    """split_by_view · kv_heads_tiled · cross_queries_from_memory · cross_roles_swapped · forgotten_return · wrong_stream."""
     for layer, (stream, *_) in case.attention("in", "q", "k", "v"):
         if layer.is_cross:
             yield from _cross(case, layer)
@@ -79,7 +79,7 @@ def _cross(case: Case, layer: TraceLayer) -> Iterator[Mistake]:
         "target target target": ("forgotten_return", "The target attends to itself, and the memory is never used"),
     }
     sources = " ".join(known.get(name, "") for name in "qkv")
-    kind, what = kinds.get(sources, ("wrong-stream", "Cross-attention is mixed up"))
+    kind, what = kinds.get(sources, ("wrong_stream", "Cross-attention is mixed up"))
     if "neither" in known.values():
         lost = [name for name, stream in known.items() if stream == "neither"]
         if not all(_is_cut(case.projected(layer.path, name), target, memory) for name in lost):
