@@ -115,4 +115,4 @@ node_modules: package.json
 	touch $@
 
 clean:
-	rm -rf .venv .venv-floors
+	rm -rf .venv .venv-floors node_modules
