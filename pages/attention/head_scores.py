@@ -144,8 +144,11 @@ def ask_effects(run: Reading) -> dict[str, Any] | None:
     outputs = [*run.target_positions, *open_outputs] or [run.logits.shape[1] - 1]
     best, label = run.logits[0].topk(2).indices.tolist(), run.adapter.token_labels
     names = {at: f"{at}: {label[best[at][0]]} over {label[best[at][1]]}" for at in outputs}
-    look: dict[str, Any] = {"widget": st.selectbox, "width": 320, "key": "effects_at", "called": "position"}
-    return {"position": choose("at", names, outputs[-1], "Output", **look)}
+    return {
+        "position": choose(
+            "at", names, outputs[-1], "Output", widget=st.selectbox, width=320, key="effects_at", called="position"
+        )
+    }
 
 
 def effects_of(view: View, run: Reading, options: dict[str, Any], chosen: Selection) -> BackgroundJob[HeadEffects]:

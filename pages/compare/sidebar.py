@@ -231,8 +231,9 @@ def ask_input(variants: Sequence[ModelSettings], selection: ScreenSelection) -> 
     row = st.container(horizontal=True, gap="small")
     with row.popover("Examples", key="compare_examples"):
         for purpose, text in inputs.examples().items():
-            look: dict[str, Any] = {"width": "stretch", "type": "tertiary", "key": f"compare_ex_{purpose}"}
-            st.button(purpose, on_click=_type, args=(text,), **look)
+            st.button(
+                purpose, on_click=_type, args=(text,), width="stretch", type="tertiary", key=f"compare_ex_{purpose}"
+            )
     row.button("Random", on_click=lambda: _type(inputs.random(random.getrandbits(32))), key="compare_random")
     find = st.button("Find a difference", icon=":material/search:", key="compare_find", width="stretch")
     forced = _ask_forced(variants)

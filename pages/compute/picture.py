@@ -265,8 +265,9 @@ def figure_files(
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom", key=f"figure_{name}"):
         size = st.selectbox("Figure", list(_SIZES), key=f"figure_size_{name}", width=170)
         sizes = {None: "usual", **{points: f"{points} pt" for points in _FONT_SIZES}}
-        look: dict[str, Any] = {"format_func": sizes.get, "width": 100}
-        points = st.selectbox("Labels", list(sizes), key=f"figure_points_{name}", **look)
+        points = st.selectbox(
+            "Labels", list(sizes), key=f"figure_points_{name}", format_func=sizes.__getitem__, width=100
+        )
         colours = st.selectbox("Colours", _COLOURS, index=int(is_dark()), key=f"figure_colours_{name}", width=100)
         is_titled = st.checkbox("Title and source", value=True, key=f"figure_title_{name}", width=150)
 

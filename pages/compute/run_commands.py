@@ -57,8 +57,9 @@ def fork(run: str, step: int, settings: Preset, name: str) -> str:
     """Queue a run that starts with the weights of an existing one and return its id. It is private if the original is."""
     entry = visible_runs.entry(run)
     device = "auto" if entry.wanted == ELSEWHERE else entry.wanted
-    how: dict[str, Any] = {"name": name, "device": device, "private": bool(entry.private)}
-    return _submit(jobs.fork, visible_runs.store(), run, step, settings, **how)
+    return _submit(
+        jobs.fork, visible_runs.store(), run, step, settings, name=name, device=device, private=bool(entry.private)
+    )
 
 
 def send(run: str, kind: str) -> None:

@@ -125,8 +125,9 @@ def ask_window(
     windows = {start: positions[at : at + most] for at, start in enumerate(positions) if at % most == 0}
     st.session_state[key] = positions[positions.index(st.session_state[key]) // most * most]
     words = {start: f"{window[0]} to {window[-1]}" for start, window in windows.items()}
-    look: dict[str, Any] = {"format_func": words.__getitem__, "persist_state": "session"}
-    start = st.select_slider(f"{what.capitalize()} shown", list(windows), key=key, **look)
+    start = st.select_slider(
+        f"{what.capitalize()} shown", list(windows), key=key, format_func=words.__getitem__, persist_state="session"
+    )
     set_parameter(name, str(start))
     return windows[start]
 
@@ -183,8 +184,9 @@ def ask_token(labels: Sequence[str], name: str, usual: int, label: str, *, help:
         return usual
     chosen = found[0]
     if len(found) > 1 and labels[chosen] != typed:
-        look: dict[str, Any] = {"format_func": labels.__getitem__, "label_visibility": "collapsed"}
-        chosen = row.selectbox("Token", found, key=f"{name}_among", **look)
+        chosen = row.selectbox(
+            "Token", found, key=f"{name}_among", format_func=labels.__getitem__, label_visibility="collapsed"
+        )
     set_parameter(name, labels[chosen] if typed else "")
     return chosen
 

@@ -61,8 +61,7 @@ def ask_choice(view: View) -> tuple[str, NeuronChoice]:
     }
     hidden: dict[str, Any] = {"label_visibility": "collapsed"}
     picture = choose("picture", PICTURES, "ranked", "Picture", key=_PICTURE, **hidden)
-    look: dict[str, Any] = {"widget": st.selectbox, "width": 130, **hidden}
-    name = choose("layer", titles, list(titles)[-1], "Layer", key="ff_layer", **look)
+    name = choose("layer", titles, list(titles)[-1], "Layer", key="ff_layer", widget=st.selectbox, width=130, **hidden)
     layer, title = list(titles).index(name), titles[name]
     site, more = run.feed_forward[layer], st.popover("More")
     with more:
@@ -181,8 +180,9 @@ def one_neuron_panel(view: View, choice: NeuronChoice, headline_at: DeltaGenerat
     path, found = choice.site.path, surveyed(view)
     with choice.more:
         last = view.shape.neurons[path] - 1
-        look: dict[str, Any] = {"min_value": 0, "max_value": last, "step": 1}
-        number = st.number_input(f"Neuron (0 to {last})", key=NEURON, persist_state="session", **look)
+        number = st.number_input(
+            f"Neuron (0 to {last})", key=NEURON, persist_state="session", min_value=0, max_value=last, step=1
+        )
         choice = replace(choice, neuron=int(number))
         _ablate_button(view, f"ablate:{path}.{choice.neuron}", f"#{choice.neuron}", "ablate_neuron")
         positions = range(len(view.original().tokens_of(choice.site.stack)))

@@ -387,8 +387,7 @@ def position_panel(sentence: Sentence) -> list[str]:
     """Draw the outputs for two orders of the words; return what to notice."""
     place = st.container()
     with toolbar():
-        look: dict[str, Any] = {"key": "principle_order", "label_visibility": "collapsed"}
-        how = choose("order", ORDERS, "reversed", "Order", **look)
+        how = choose("order", ORDERS, "reversed", "Order", key="principle_order", label_visibility="collapsed")
         options = {0: "no positions", 1: "positions added"}
         adds = bool(choose("add", options, 0, "Positions", key="principle_add", label_visibility="collapsed"))
     order = order_of(how, len(sentence.words), sentence.seed)

@@ -37,8 +37,9 @@ def _positions(view: View) -> None:
         picture = embed.picture()
     with controls:
         if panels:
-            look: dict[str, Any] = {"label_visibility": "collapsed"}
-            show = choose("show", panels, next(iter(panels)), "Show", key="positions_show", **look)
+            show = choose(
+                "show", panels, next(iter(panels)), "Show", key="positions_show", label_visibility="collapsed"
+            )
             side = ask_side() if show in BY_SIDE and view.is_encoder_decoder else None
         if view.shape.can_drop_positions:
             _switch(OFF in view.on)

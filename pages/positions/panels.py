@@ -147,9 +147,10 @@ def _ask_head(view: View, moved: pd.DataFrame) -> tuple[int, int]:
             (paths.index(path), int(head)),
         )
     most = list(names)[int(moved["moved"].to_numpy().argmax())]
-    look: dict[str, Any] = {"widget": st.selectbox, "width": 205, "label_visibility": "collapsed"}
     options = {MOST_MOVED: f"{names[most]} (most)", **names}
-    chosen = choose("watch", options, MOST_MOVED, "Attention of", **look)
+    chosen = choose(
+        "watch", options, MOST_MOVED, "Attention of", widget=st.selectbox, width=205, label_visibility="collapsed"
+    )
     return cells[most if chosen == MOST_MOVED else chosen]
 
 

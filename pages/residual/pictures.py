@@ -400,8 +400,7 @@ def _ask_texts(view: View) -> list[str]:
 def _ask_layer(last: int) -> int:
     """Ask for a layer; 0 is the embeddings."""
     names = {at: str(at) for at in range(last + 1)} | {last: f"{last}: output", 0: "0: embeddings"}
-    look: dict[str, Any] = {"widget": st.select_slider, "key": "similar_layer", "called": "layer"}
-    return choose("after", names, last, "After layer", **look)
+    return choose("after", names, last, "After layer", widget=st.select_slider, key="similar_layer", called="layer")
 
 
 def similarity_notes(frame: pd.DataFrame, texts: Sequence[str]) -> list[str]:

@@ -243,8 +243,9 @@ def _actions(
         return
     again_at, files_at = st.columns(2, gap="small")
     if is_mine and entry.state in RESUMABLE and not entry.is_active:
-        resume: dict[str, Any] = {"on_click": _command, "args": (run_commands.resume, run)}
-        again_at.button("Resume", width="stretch", key=f"runs_resume_{run}", **resume)
+        again_at.button(
+            "Resume", width="stretch", key=f"runs_resume_{run}", on_click=_command, args=(run_commands.resume, run)
+        )
     else:
         is_off = not visitor or entry.state == DAMAGED
         help = "A new run with the same settings and seed. On a CPU it is identical, bit for bit."
@@ -336,8 +337,9 @@ def _downloads(entry: RunRecord, entries: Sequence[RunRecord], names: dict[str, 
         return event_files(rows(), {name: run.created for name, run in by_name.items()})
 
     def offer(kind: str, title: str, file_name: str, make: Callable[[], Any], help: str | None = None) -> None:
-        look: dict[str, Any] = {"help": help, "on_click": "ignore", "width": "stretch"}
-        st.download_button(title, make, file_name, key=f"runs_{kind}_{entry.id}", **look)
+        st.download_button(
+            title, make, file_name, key=f"runs_{kind}_{entry.id}", help=help, on_click="ignore", width="stretch"
+        )
 
     if HealthRecord.is_in(store.folder_of(entry.id)):
         help = "Attention patterns, measures, alarms and loss curve as one zip file for Import; no weights."

@@ -192,7 +192,7 @@ def ask_model() -> str:
     model = f"{chosen}@{_ask_step(chosen)}" if chosen in runs else chosen
     with st.container(horizontal=True, gap="small", key="open_others"):
         with st.popover("Open a model", icon=":material/folder_open:", type="tertiary", key="open_model"):
-            open_model(choose_model)
+            list_external_models(choose_model)
         with st.popover("Open a file", icon=":material/upload_file:", type="tertiary", key="open_file"):
             upload(
                 visible_runs.visitor(), lambda taken: choose_model(f"{taken.run}@{taken.step}"), key="sidebar_upload"
@@ -245,7 +245,7 @@ WANTED = "model_wanted"
 """The session key of the model that the sidebar selects on its next run."""
 
 
-def open_model(choose: Callable[[str], Any]) -> None:
+def list_external_models(choose: Callable[[str], Any]) -> None:
     """Draw the lists of external models and of models to fetch; the callback `choose` gets the name of a model."""
     entries = list(catalogue().entries.values())
     here = "Hugging Face models on this server (safetensors and GGUF). All visitors share one copy in memory."
