@@ -136,9 +136,7 @@ counted = analysis.agreement(variants, samples=200)
 other = xformer.read("checkpoints/reverse", "3 7 5 9 1")
 names = ("reverse", "reverse-mirror", "reverse-long")
 others = [analysis.Variant.load(f"checkpoints/{name}", name) for name in names]
-texts = [
-    xformer.read("checkpoints/characters", "import os", edits=edits) for edits in ("", "ablate:decoder.0.attn.1")
-]
+texts = [xformer.read("checkpoints/characters", "import os", edits=edits) for edits in ("", "ablate:decoder.0.attn.1")]
 towards, away = (xformer.read("checkpoints/characters", text) for text in ("return x", "import x"))
 """,
         (

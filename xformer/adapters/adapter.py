@@ -19,7 +19,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -94,7 +94,6 @@ class Weights(Protocol):
         ...
 
 
-@runtime_checkable
 class ModelAdapter(Protocol):
     """A read-only model. Any number of threads may use one adapter at once."""
 

@@ -16,13 +16,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.doctor.equations.case import Case, Measurement, Mistake, TraceLayer, broken, cells, error, relative
+from xformer.doctor.equations.case import Case, Deviation, Mistake, TraceLayer, broken, cells, error, relative
 from xformer.doctor.equations.projections import affine, heads_joined
 from xformer.doctor.equations.rounding import OTHER_ROUNDINGS, epsilon, excess, of_product
 from xformer.formatting import percent, percent_at_most
 
 
-def projections(case: Case) -> Iterator[Measurement]:
+def projections(case: Case) -> Iterator[Deviation]:
     """q, k and v, with rotations by position undone; heads of one group share k and v."""
     config = case.trace.config
     kv, widths = config.kv_component, config.kv_component.widths(config)
@@ -39,7 +39,7 @@ def projections(case: Case) -> Iterator[Measurement]:
             start, made = sum(widths[:index]), heads_joined(made)
             rows = slice(start, start + widths[index])
             misfit = affine(case, layer.path, stream, made, "weight_in", "bias_in", rows, slack)
-            yield Measurement(layer.path, misfit)
+            yield Deviation(layer.path, misfit)
 
 
 def unturned(case: Case, layer: TraceLayer, made: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ def unturned(case: Case, layer: TraceLayer, made: Tensor) -> Tensor:
     return case.trace.config.position_kind.rotate(made.double(), -angles.double()).to(made.dtype)
 
 
-def scores(case: Case) -> Iterator[Measurement]:
+def scores(case: Case) -> Iterator[Deviation]:
     """q·k/√d_head plus the bias wherever the mask allows, −∞ wherever it does not."""
     for layer, (q, k, made) in case.attention("q", "k", "scores"):
         bias = case[f"{layer.path}.pos_bias"] if case.has(layer.path, "pos_bias") else None
@@ -58,7 +58,7 @@ def scores(case: Case) -> Iterator[Measurement]:
         elif bool((made.isneginf() != ~allowed).any()):
             yield broken(layer.path, "The scores are not −∞ exactly where the mask is false.")
         else:
-            yield Measurement(layer.path, _allowed_scores(made, q, k, bias, allowed, case.trace.config.d_head))
+            yield Deviation(layer.path, _allowed_scores(made, q, k, bias, allowed, case.trace.config.d_head))
 
 
 def _allowed_scores(made: Tensor, q: Tensor, k: Tensor, bias: Tensor | None, allowed: Tensor, d_head: int) -> float:
@@ -70,7 +70,7 @@ def _allowed_scores(made: Tensor, q: Tensor, k: Tensor, bias: Tensor | None, all
     return excess(made, expected, (d_head + OTHER_ROUNDINGS) * epsilon(made) * size)
 
 
-def masks(case: Case) -> Iterator[Measurement]:
+def masks(case: Case) -> Iterator[Deviation]:
     """True exactly where causality, the registered mask, padding and a custom mask all permit attention."""
     config = case.trace.config
     for layer, (mask,) in case.attention("mask"):
@@ -95,10 +95,10 @@ def masks(case: Case) -> Iterator[Measurement]:
         elif bool((~mask & expected & is_token).any()):
             yield broken(layer.path, "The mask forbids keys that the configuration and the padding allow.")
         else:
-            yield Measurement(layer.path, 0.0)
+            yield Deviation(layer.path, 0.0)
 
 
-def patterns(case: Case) -> Iterator[Measurement]:
+def patterns(case: Case) -> Iterator[Deviation]:
     """softmax over the keys; a query without any permitted key gets zeros."""
     for layer, (made, scores) in case.attention("pattern", "scores"):
         empty = scores.isneginf().all(dim=-1, keepdim=True)
@@ -106,19 +106,19 @@ def patterns(case: Case) -> Iterator[Measurement]:
         expected = scores.softmax(dim=-1).masked_fill(empty, 0.0)
         below = (scores.amax(dim=-1, keepdim=True) - scores).nan_to_num(posinf=0.0)  # the softmax takes exp(−below)
         roundings = below + made.shape[-1] + 2 * OTHER_ROUNDINGS
-        yield Measurement(layer.path, excess(made, expected, epsilon(made) * roundings * expected))
+        yield Deviation(layer.path, excess(made, expected, epsilon(made) * roundings * expected))
 
 
-def mixes(case: Case) -> Iterator[Measurement]:
+def mixes(case: Case) -> Iterator[Deviation]:
     """z = A V."""
     for layer, (pattern, v, z) in case.attention("pattern", "v", "z"):
-        yield Measurement(layer.path, of_product(z, pattern, v))
+        yield Deviation(layer.path, of_product(z, pattern, v))
 
 
-def outputs(case: Case) -> Iterator[Measurement]:
+def outputs(case: Case) -> Iterator[Deviation]:
     """out = concat(z₁ … zₕ) W_O + b."""
     for layer, (z, out) in case.attention("z", "out"):
-        yield Measurement(layer.path, affine(case, layer.path, heads_joined(z), out, "weight_out", "bias_out"))
+        yield Deviation(layer.path, affine(case, layer.path, heads_joined(z), out, "weight_out", "bias_out"))
 
 
 def check_softmax(case: Case) -> Iterator[Mistake]:

@@ -42,7 +42,7 @@ def warning(kind: str, where: tuple[str, ...], sentence: str, numbers: Mapping[s
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Deviation:
     """The deviation of one location of a trace from its expected value.
 
     An `excess` above 1 is more than rounding explains; None: undecidable.
@@ -53,9 +53,9 @@ class Measurement:
     why: str = ""
 
 
-def broken(place: str, why: str = "") -> Measurement:
+def broken(place: str, why: str = "") -> Deviation:
     """Return a measurement of a location that is wrong by more than any rounding."""
-    return Measurement(place, float("inf"), why)
+    return Deviation(place, float("inf"), why)
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ from xformer.doctor.equations.attention import (
     projections,
     scores,
 )
-from xformer.doctor.equations.case import Case, Measurement, Mistake, error, tokens_that_count
+from xformer.doctor.equations.case import Case, Deviation, Mistake, error, tokens_that_count
 from xformer.doctor.equations.projections import check_clones, check_projections
 from xformer.doctor.equations.stream import (
     activations,
@@ -186,7 +186,7 @@ class Identity:
 
     kind: str
     equation: str
-    measure: Callable[[Case], Iterator[Measurement]]
+    measure: Callable[[Case], Iterator[Deviation]]
 
 
 IDENTITIES = (

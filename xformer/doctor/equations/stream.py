@@ -18,7 +18,7 @@ from xformer.components import Norm
 from xformer.config import MAX_INK
 from xformer.doctor.equations.case import (
     Case,
-    Measurement,
+    Deviation,
     Mistake,
     TraceStack,
     TraceSublayer,
@@ -97,7 +97,7 @@ def misfit_of_norm(made: Tensor, after: Tensor, norm: Norm, eps: float) -> float
     return relative(y - slope * x, y)
 
 
-def embeddings(case: Case) -> Iterator[Measurement]:
+def embeddings(case: Case) -> Iterator[Deviation]:
     """Each token has its row of the table, if that is known; each patch is an affine function of its pixels."""
     for at in case.stacks:
         name = f"{at.prefix}embed"
@@ -111,20 +111,20 @@ def embeddings(case: Case) -> Iterator[Measurement]:
         if table is not None:
             scale = case.trace.config.d_model**0.5 if case.trace.config.scale_embeddings else 1.0
             expected = table.double()[at.tokens] * scale
-            yield Measurement(name, excess(embed, expected, OTHER_ROUNDINGS * epsilon(embed) * expected.abs()))
+            yield Deviation(name, excess(embed, expected, OTHER_ROUNDINGS * epsilon(embed) * expected.abs()))
 
 
-def _patches(case: Case, at: TraceStack, embed: Tensor) -> Iterator[Measurement]:
+def _patches(case: Case, at: TraceStack, embed: Tensor) -> Iterator[Deviation]:
     config = case.trace.config
     side = config.image // config.patch
     grid = at.tokens.view(len(at.tokens), side, config.patch, side, config.patch)
     pixels = grid.transpose(2, 3).flatten(3).flatten(1, 2).double() / MAX_INK  # [batch, patch, inside]
     name, classes = f"{at.prefix}embed", embed[:, :1]
-    yield Measurement(name, affine(case, "embedding", pixels.to(embed.dtype), embed[:, 1:], "weight", "bias"))
-    yield Measurement(name, excess(classes, classes[:1].double().expand_as(classes), classes))
+    yield Deviation(name, affine(case, "embedding", pixels.to(embed.dtype), embed[:, 1:], "weight", "bias"))
+    yield Deviation(name, excess(classes, classes[:1].double().expand_as(classes), classes))
 
 
-def first_streams(case: Case) -> Iterator[Measurement]:
+def first_streams(case: Case) -> Iterator[Deviation]:
     """The first layer's input is the sum of embeddings and positions, up to the last bit but one."""
     for at in case.stacks:
         name, embed, pos = f"{at.stack}.0.resid_pre", f"{at.prefix}embed", f"{at.prefix}pos_embed"
@@ -132,71 +132,71 @@ def first_streams(case: Case) -> Iterator[Measurement]:
             parts = [case[embed]]
             if pos in case:
                 parts.append(case[pos].expand_as(case[embed]))
-            yield Measurement(name, of_sum(case[name], *parts))
+            yield Deviation(name, of_sum(case[name], *parts))
 
 
-def between_layers(case: Case) -> Iterator[Measurement]:
+def between_layers(case: Case) -> Iterator[Deviation]:
     """Each layer's input is the previous layer's output."""
     for at in case.stacks:
         for index in range(1, case.trace.config.n_layers):
             before, after = f"{at.stack}.{index - 1}.resid_post", f"{at.stack}.{index}.resid_pre"
             if before in case and after in case:
-                yield Measurement(after, of_sum(case[after], case[before]))
+                yield Deviation(after, of_sum(case[after], case[before]))
 
 
-def inputs(case: Case) -> Iterator[Measurement]:
+def inputs(case: Case) -> Iterator[Deviation]:
     """Each sublayer reads the stream, or with pre-norm the normalised stream."""
     config, norm = case.trace.config, case.trace.config.norm_component
     for sublayer in case.sublayers:
         if config.norm != "pre":
-            yield Measurement(sublayer.path, of_sum(sublayer.inside, sublayer.before))
+            yield Deviation(sublayer.path, of_sum(sublayer.inside, sublayer.before))
             continue
         gain, shift = case.norm_weights(f"{sublayer.path}_residual.norm")
-        yield Measurement(sublayer.path, of_norm(sublayer.inside, sublayer.before, norm, config.norm_eps, gain, shift))
+        yield Deviation(sublayer.path, of_norm(sublayer.inside, sublayer.before, norm, config.norm_eps, gain, shift))
 
 
-def sums(case: Case) -> Iterator[Measurement]:
+def sums(case: Case) -> Iterator[Deviation]:
     """The stream after each sublayer is the sum of input and output, normalised with post-norm."""
     config, norm = case.trace.config, case.trace.config.norm_component
     for sublayer in case.sublayers:
         if config.norm != "post":
-            yield Measurement(sublayer.path, of_sum(sublayer.after, sublayer.before, sublayer.out))
+            yield Deviation(sublayer.path, of_sum(sublayer.after, sublayer.before, sublayer.out))
             continue
         if sublayer.before.shape != sublayer.out.shape:
             yield broken(sublayer.path)
             continue
         gain, shift = case.norm_weights(f"{sublayer.path}_residual.norm")
         whole = sublayer.before.double() + sublayer.out.double()
-        yield Measurement(sublayer.path, of_norm(sublayer.after, whole, norm, config.norm_eps, gain, shift))
+        yield Deviation(sublayer.path, of_norm(sublayer.after, whole, norm, config.norm_eps, gain, shift))
 
 
-def hidden(case: Case) -> Iterator[Measurement]:
+def hidden(case: Case) -> Iterator[Deviation]:
     """pre = in W₁ + b₁; with a gate pre = in W_gate + b_gate and up = in W₁ + b₁."""
     is_gated = case.trace.config.ffn_component.is_gated
     for path, (x, pre) in case.feed_forward("in", "pre"):
         names = ("weight_gate", "bias_gate") if is_gated else ("weight_in", "bias_in")
-        yield Measurement(path, affine(case, path, x, pre, *names))
+        yield Deviation(path, affine(case, path, x, pre, *names))
     if is_gated:
         for path, (x, up) in case.feed_forward("in", "up"):
-            yield Measurement(path, affine(case, path, x, up, "weight_in", "bias_in"))
+            yield Deviation(path, affine(case, path, x, up, "weight_in", "bias_in"))
 
 
-def activations(case: Case) -> Iterator[Measurement]:
+def activations(case: Case) -> Iterator[Deviation]:
     """post = act(pre), times up with a gate; each is accurate to a few units of rounding of its factors."""
     component = case.trace.config.ffn_component
     for path, (pre, post, *gated) in case.feed_forward("pre", "post", *(["up"] if component.is_gated else [])):
         up = gated[0].double() if gated else None
         size = pre.double().abs() * (1.0 if up is None else up.abs())
-        yield Measurement(path, excess(post, component.post(pre.double(), up), OTHER_ROUNDINGS * epsilon(post) * size))
+        yield Deviation(path, excess(post, component.post(pre.double(), up), OTHER_ROUNDINGS * epsilon(post) * size))
 
 
-def second(case: Case) -> Iterator[Measurement]:
+def second(case: Case) -> Iterator[Deviation]:
     """out = post W₂ + b₂."""
     for path, (post, out) in case.feed_forward("post", "out"):
-        yield Measurement(path, affine(case, path, post, out, "weight_out", "bias_out"))
+        yield Deviation(path, affine(case, path, post, out, "weight_out", "bias_out"))
 
 
-def final_norms(case: Case) -> Iterator[Measurement]:
+def final_norms(case: Case) -> Iterator[Deviation]:
     """There is a final norm exactly if one is configured."""
     config, norm = case.trace.config, case.trace.config.norm_component
     for at in case.stacks:
@@ -206,10 +206,10 @@ def final_norms(case: Case) -> Iterator[Measurement]:
                 yield broken(name, "The configuration has no final norm, but the run has one.")
                 continue
             gain, shift = case.norm_weights(f"{at.stack}.norm")
-            yield Measurement(name, of_norm(case[name], case[last], norm, config.norm_eps, gain, shift))
+            yield Deviation(name, of_norm(case[name], case[last], norm, config.norm_eps, gain, shift))
 
 
-def logits(case: Case) -> Iterator[Measurement]:
+def logits(case: Case) -> Iterator[Deviation]:
     """logits = x W + b; with a tied output, W is the embedding table."""
     config = case.trace.config
     at = case.stacks[-1]
@@ -218,4 +218,4 @@ def logits(case: Case) -> Iterator[Measurement]:
     if name is None or "logits" not in case or (config.final_norm and name == names[1]):
         return
     matrix = at.table if config.tied_output else "unembedding.weight"
-    yield Measurement("logits", affine(case, "", case[name], case["logits"], matrix, "unembedding.bias"))
+    yield Deviation("logits", affine(case, "", case[name], case["logits"], matrix, "unembedding.bias"))

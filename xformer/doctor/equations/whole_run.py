@@ -17,7 +17,7 @@ from torch import Tensor
 
 from xformer.doctor.equations.case import (
     Case,
-    Measurement,
+    Deviation,
     Mistake,
     TraceLayer,
     broken,
@@ -91,7 +91,7 @@ def check_logits(case: Case) -> Iterator[Mistake]:
 Tables = dict[str, Tensor]
 
 
-def positions(case: Case) -> Iterator[Measurement]:
+def positions(case: Case) -> Iterator[Deviation]:
     """The added position vectors are those of the configured encoding; there are none if it adds none."""
     config = case.trace.config
     kind = config.position_kind
@@ -112,10 +112,10 @@ def positions(case: Case) -> Iterator[Measurement]:
         if kind.learned(config):
             size = kind.add(config, {part: table.abs() for part, table in tables.items()}, index, mirrored)
         assert size is not None
-        yield Measurement(name, excess(made, expected, OTHER_ROUNDINGS * epsilon(made) * size))
+        yield Deviation(name, excess(made, expected, OTHER_ROUNDINGS * epsilon(made) * size))
 
 
-def turns(case: Case) -> Iterator[Measurement]:
+def turns(case: Case) -> Iterator[Deviation]:
     """The rotation angles of queries and keys, and the score biases, are those of the configured encoding."""
     config = case.trace.config
     for layer in case.layers:
@@ -134,7 +134,7 @@ def turns(case: Case) -> Iterator[Measurement]:
             yield from _bias(case, layer, index)
 
 
-def _bias(case: Case, layer: TraceLayer, index: Tensor) -> Iterator[Measurement]:
+def _bias(case: Case, layer: TraceLayer, index: Tensor) -> Iterator[Deviation]:
     config, stack = case.trace.config, layer.path.partition(".")[0]
     if config.position_kind.acts_on != "scores":
         yield broken(layer.path, f"The configuration has positions={config.positions!r}, which has no score bias.")
@@ -150,11 +150,11 @@ def _bias(case: Case, layer: TraceLayer, index: Tensor) -> Iterator[Measurement]
     yield _compared(layer.path, made, expected, here)
 
 
-def _compared(path: str, made: Tensor, expected: Tensor, here: Tensor) -> Measurement:
+def _compared(path: str, made: Tensor, expected: Tensor, here: Tensor) -> Deviation:
     size = epsilon(made)
     if made.shape == expected.shape:
         made, expected = made[here], expected[here]
-    return Measurement(path, excess(made, expected, OTHER_ROUNDINGS * size * expected.abs()))
+    return Deviation(path, excess(made, expected, OTHER_ROUNDINGS * size * expected.abs()))
 
 
 def _tables(case: Case, stack: str) -> Tables | None:
