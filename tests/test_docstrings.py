@@ -39,7 +39,7 @@ PUBLIC = sorted({*NAMES, *DRAWN} - MODULES)
 
 
 def test_every_public_name_says_what_it_takes_and_gives() -> None:
-    """Values of options are in snake_case."""
+    """Values of options are in snake_case. A chart may refer to the arguments of its table."""
     assert {"ablate_head", "apply", "patch_from"} <= set(EDITS)
     assert len(ASSERTIONS) == 5
     assert all(isinstance(resolve_name(name), ModuleType) for name in MODULES)
@@ -50,6 +50,8 @@ def test_every_public_name_says_what_it_takes_and_gives() -> None:
         if inspect.isclass(value):
             continue
         signature = inspect.signature(value)
+        if (table := name.replace(".viz.", ".analysis.")) != name and f"those of `{table[8:]}`" in text:
+            text += inspect.getdoc(resolve_name(table)) or ""
         assert signature.return_annotation in ("None", None) or "\nReturns:\n" in text, name
         for parameter in signature.parameters.values():
             assert re.search(rf"^    {parameter.name}: ", text, re.MULTILINE), f"{name}: Args: lacks {parameter.name}"

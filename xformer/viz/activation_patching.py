@@ -45,9 +45,9 @@ def patching(
 
     Heads have their own hues, other parts the hue of their kind; ⇒ marks patches that change the answer to the source run's.
 
+    Further arguments are those of `analysis.patching`.
+
     Args:
-        readings: The two runs.
-        everywhere: Patch all positions, not only the one that decides the answer.
         out_of: The index of the source reading, 0 or 1.
         table: The table of the analysis, if already computed.
 
@@ -129,14 +129,9 @@ def patching_map(
 
     Rows are layers, from the embedding down; columns are positions, heads or groups of neurons.
 
+    Further arguments are those of `analysis.patching_map`.
+
     Args:
-        reading: The run that is patched.
-        source: The run that activations are copied from.
-        part: The unit of patching; see `analysis.patching_map` for this, `answers`, `position`, `exact` and `groups`.
-        answers: The two tokens to compare.
-        position: The output position at which they are compared, from 0.
-        exact: Whether to measure all cells, or the indices of the cells to measure.
-        groups: The number of groups of neurons per layer.
         show: The values to draw; the measured ones by default, if there are any.
         chosen: The row of the table whose cell is framed.
         table: The table of the analysis, if already computed.
@@ -232,15 +227,12 @@ def head_effects(
 
     Filled points are measured, hollow ones estimated. Only measured heads are labelled, unless none is measured.
 
+    Further arguments are those of `analysis.head_effects`.
+
     Args:
-        reading: The run.
         score: A column of `analysis.head_scores`.
         look: The positions that the score covers: "answer" or "source".
         without_first: Leave the first token out, as a query and as a key.
-        position: The output position, from 0; by default the effect is on the loss, if the right answer is known.
-        token: The id of the token whose logit is measured; the likeliest by default.
-        against: The id of the token it is compared with.
-        exact: Whether to measure all heads, or the (layer, head) pairs to measure, from 0.
         table: The table of the analysis, if already computed.
 
     Returns:

@@ -64,11 +64,9 @@ def attention(
     Masked cells are grey, never the colour of a zero. Cells with room contain their weight. Patterns with more than `MAX_CELLS`
     positions on a side are max-pooled. With `before`, both runs are drawn on one scale, next to the change of each weight.
 
+    Further arguments are those of `analysis.attention`.
+
     Args:
-        reading: The run.
-        layer: The layer, from 0.
-        head: The head, from 0.
-        around: A cell (query, key) of a long input; only the cells near it are drawn, without pooling.
         before: The original run, to compare with.
         scale: "fixed" (0 to 1), "own" (up to the largest weight), "log" (0.0001 to 1), or "without_first_token" (without the
             first key, up to the largest of the other weights).
@@ -226,9 +224,7 @@ def rollout(reading: Reading, *, stack: str | None = None) -> alt.FacetChart:
 
     If all layers together have more than `MAX_ROLLOUT_CELLS` cells, only evenly spaced layers are drawn, including the last.
 
-    Args:
-        reading: The run.
-        stack: "encoder" or "decoder", where a model has both.
+    The arguments are those of `analysis.rollout`.
 
     Returns:
         The chart; `viz.save` writes it to a file.

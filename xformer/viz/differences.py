@@ -44,11 +44,9 @@ def pattern_difference(
     `show` selects one of the two patterns instead, on the fixed scale from 0 to 1. Masked cells are grey; in the difference,
     those masked in both.
 
+    Further arguments are those of `analysis.pattern_difference`.
+
     Args:
-        readings: The runs to compare.
-        layer: The layer, from 0.
-        head: The head, from 0; -1 for the mean.
-        max_blocks: The largest number of blocks in a row or column; longer patterns are pooled.
         show: "difference", "one" (the first run) or "other" (the second).
         table: The table of the analysis, if already computed.
 
@@ -94,11 +92,9 @@ def decision_rows(
     Layers that attend to different tokens need separate charts, such as self-attention and cross-attention; `kind_label`
     selects one kind of layer.
 
+    Further arguments are those of `analysis.decision_rows`.
+
     Args:
-        readings: The runs to compare.
-        pair: The indices of the two readings to compare.
-        n_heads: The number of heads to keep, those that differ most; all by default.
-        max_blocks: The largest number of blocks of keys; longer rows are pooled.
         show: The index of the reading to draw.
         kind_label: The kind of layer to draw, a `LayerPath.kind_label` such as "cross-attention".
         table: The table of the analysis, if already computed.
@@ -138,8 +134,9 @@ def decision_lens(readings: Sequence[Reading], *, pair: tuple[int, int] | None =
 
     Rows run from the embedding down to the output. With a `pair`, a rule marks the point from which on these two differ.
 
+    Further arguments are those of `analysis.decision_lens`.
+
     Args:
-        readings: The runs to compare.
         pair: The indices of the two readings to compare.
 
     Returns:
@@ -230,8 +227,9 @@ def _axis(angle: int, n: int) -> alt.Axis:
 def prediction_difference(readings: Sequence[Reading], *, position: int | None = None) -> alt.Chart:
     """Draw KL(first ‖ second) of the next-token distributions of two runs, one bar per position.
 
+    Further arguments are those of `analysis.prediction_difference`.
+
     Args:
-        readings: The two runs.
         position: The position to highlight, from 0.
 
     Returns:
@@ -270,8 +268,7 @@ def surprise_by_character(readings: Sequence[Reading]) -> Chart:
 
     The width of a bar is the length of its token in characters.
 
-    Args:
-        readings: One or two runs on the same text.
+    The arguments are those of `analysis.surprise_by_character`.
 
     Returns:
         The chart; `viz.save` writes it to a file.

@@ -91,11 +91,7 @@ def vectors(
 ) -> alt.Chart:
     """Draw the vectors of `analysis.vectors`, one row per position, on a colour scale centred on zero.
 
-    Args:
-        reading: The run.
-        part: "tokens", "positions" or "sum".
-        stack: "encoder" or "decoder", where a model has both.
-        positions: The positions, from 0; all of them by default.
+    The arguments are those of `analysis.vectors`.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -122,11 +118,9 @@ def cosines(
 
     Unless `positions` are given, long inputs are thinned to every 2nd, 3rd, … position, for at most `MAX_CELLS` pairs.
 
+    Further arguments are those of `analysis.cosines`.
+
     Args:
-        reading: The run.
-        part: "tokens", "positions" or "sum".
-        stack: "encoder" or "decoder", where a model has both.
-        positions: The positions, from 0; all of them by default.
         height: The height of the matrix in pixels; cells are squares.
         legend: Whether to draw a legend.
 
@@ -186,10 +180,10 @@ def projection(reading: Reading, *, axes: int = 2, stack: str | None = None, tok
     "point" to its token. Of vocabularies with more than `MAX_POINTS_DRAWN` tokens, the tokens of the input, `near`, its
     neighbours and an even selection of the others are drawn.
 
+    Further arguments are those of `analysis.projection`.
+
     Args:
-        reading: The run.
         axes: 2 for a plane, 3 for space.
-        stack: "encoder" or "decoder", where a model has both.
         token: The id of the token with a ring.
 
     Returns:
@@ -283,9 +277,9 @@ MAX_TICKS = 15
 def spectrum(reading: Reading, *, stack: str | None = None, chosen: int | None = None) -> Chart:
     """Draw `analysis.spectrum`: the share of the variance at each frequency, with the maximum over shuffles as a dashed line.
 
+    Further arguments are those of `analysis.spectrum`.
+
     Args:
-        reading: The run.
-        stack: "encoder" or "decoder", where a model has both.
         chosen: The frequency to frame.
 
     Returns:
@@ -321,10 +315,7 @@ def spectrum(reading: Reading, *, stack: str | None = None, chosen: int | None =
 def circle(reading: Reading, *, frequency: int, stack: str | None = None) -> Chart:
     """Draw the numbers of `analysis.circle` in the plane of a frequency, a square.
 
-    Args:
-        reading: The run.
-        frequency: The frequency, in cycles over all numbers.
-        stack: "encoder" or "decoder", where a model has both.
+    The arguments are those of `analysis.circle`.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -370,13 +361,11 @@ def similarity(
 
     With what="layers", each pair of texts has a line over the layers instead, with a larger point at `layer`.
 
+    Further arguments are those of `analysis.similarity`.
+
     Args:
-        model: A model, or a reading of it.
-        texts: The texts.
         what: "map" at one layer, or "layers".
         layer: The layer: 0 is the embedding, and the last one the default.
-        pooling: How the vectors of a text are pooled into one; by default, as the model does.
-        tokenizer: The tokenizer of a loaded Hugging Face model.
 
     Returns:
         The chart; `viz.save` writes it to a file.

@@ -85,13 +85,11 @@ def activations(
     With `before`, the order of neurons is that of the original run, and the scale covers both runs. Ctrl + wheel zooms into a
     range of neurons, dragging moves it, and a double click resets it.
 
+    Further arguments are those of `analysis.activations`.
+
     Args:
-        reading: The run.
-        layer: The layer, from 0.
-        stage: "pre" or "post" the nonlinearity; in a gated layer also "up".
         order: "sorted" (by mean activity, see `analysis.neurons`, the most active first) or "plain" (by index).
         before: The original run, to compare with.
-        positions: The positions, from 0; all of them by default.
         columns: The ranks in that order to draw; the first `MAX_NEURONS_DRAWN` by default.
         neuron: The neuron to mark with a triangle.
         limit: The end of the colour scale; see `clear_limit` for the default.
@@ -172,8 +170,9 @@ def ranking_of(reading: Reading, *, layer: int, order: str = "sorted") -> Int[np
 def firing(of: Reading | Survey, *, before: Reading | None = None) -> Chart:
     """Draw `analysis.firing`: a bar for each layer, divided into active, inactive and dead neurons.
 
+    Further arguments are those of `analysis.firing`.
+
     Args:
-        of: A run or a survey.
         before: The original run, to compare with.
 
     Returns:
@@ -237,12 +236,9 @@ def neurons(
 
     Each row has its own colour scale, up to its largest activation. Clicking a row selects its `neuron`.
 
+    Further arguments are those of `analysis.neurons`.
+
     Args:
-        reading: The run.
-        layer: The layer, from 0.
-        n: The number of neurons.
-        distinct: Whether to prefer neurons with different triggers.
-        survey: The inputs that triggers are found on; the reading by default.
         positions: The positions, from 0; all of them by default.
         title: The title of the chart.
 
@@ -299,12 +295,7 @@ def promotion(reading: Reading, *, layer: int, position: int, n: int = 10, only:
     The most promoted token of each row is written out. Of larger vocabularies, the `MAX_TOKENS_DRAWN` tokens are shown whose
     logits change most.
 
-    Args:
-        reading: The run.
-        layer: The layer, from 0.
-        position: The position, from 0.
-        n: The number of neurons.
-        only: The neurons to draw instead of the most active ones.
+    The arguments are those of `analysis.promotion`.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -349,12 +340,10 @@ def neuron(
 ) -> alt.Chart:
     """Draw `analysis.neuron` as one bar per position; with `before`, both runs side by side.
 
+    Further arguments are those of `analysis.neuron`.
+
     Args:
-        reading: The run.
-        layer: The layer, from 0.
-        neuron: The neuron, from 0.
         before: The original run, to compare with.
-        positions: The positions, from 0; all of them by default.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -384,9 +373,9 @@ def neuron(
 def expert_weights(reading: Reading, *, layer: int, title: str = "") -> Chart:
     """Draw the routing weights of the experts, one row per expert and one column per position; unselected experts are blank.
 
+    Further arguments are those of `analysis.expert_weights`.
+
     Args:
-        reading: The run.
-        layer: The layer, from 0.
         title: The title of the chart.
 
     Returns:

@@ -51,10 +51,9 @@ def likeliest_tokens(runs: Sequence[DecodedSteps], step: int, k: int = 5, *, dra
 
     ✓ marks the right token, and ◀ the token that each model predicted.
 
+    Further arguments are those of `analysis.likeliest_tokens`.
+
     Args:
-        runs: The answers of the variants to one input, from `decode_steps`.
-        step: The step, from 0.
-        k: The number of likeliest tokens.
         drawn: Whether to draw the sampling distribution (after temperature and truncation) instead of the model's own.
 
     Returns:
@@ -111,8 +110,9 @@ def predictions_by_step(
 
     A rule marks the first difference between the models; steps are grey where their contexts differ.
 
+    Further arguments are those of `analysis.predictions_by_step`.
+
     Args:
-        runs: The answers of the variants to one input, from `decode_steps`.
         what: "probability", "answer_probability", "drawn" or "entropy".
         height: The height of the chart, in pixels.
 
@@ -165,8 +165,9 @@ def divergence_by_step(
 ) -> Chart:
     """Draw the divergence between the predictions of each pair of models at every step; infinite values leave a gap.
 
+    Further arguments are those of `analysis.divergence_by_step`.
+
     Args:
-        runs: The answers of the variants to one input, from `decode_steps`.
         what: "kl", "kl_back" or "total_variation".
         height: The height of the chart, in pixels.
 
@@ -401,11 +402,9 @@ def steering_by_scale(
 ) -> Chart:
     """Draw the probabilities of the likeliest next tokens, stacked, over the steering scale.
 
+    Further arguments are those of `analysis.steering_by_scale`.
+
     Args:
-        reading: The run.
-        towards: The run of a text to steer towards.
-        away: The run of a text to steer away from.
-        layer: The layer, from 0.
         scale: The scale to mark.
         table: The table of the analysis, if already computed.
 

@@ -186,12 +186,9 @@ def over_image(
     Digits are drawn as ink on tiles with a scale from 0 to 1. A photograph is drawn in grey under tiles that are more opaque
     for larger weights.
 
+    Further arguments are those of `analysis.over_image`.
+
     Args:
-        reading: The run.
-        query: The query's position, from 0.
-        what: What to overlay: "heads" or "rollout".
-        layer: The layer, from 0.
-        head: The head, from 0.
         limit: The weight at the end of the scale over a photograph; the largest weight of a patch by default.
 
     Returns:
@@ -238,8 +235,7 @@ APART = 0.8
 def patch_filters(reading: Reading) -> Chart:
     """Draw the filters of `analysis.patch_filters`, orange below zero and blue above.
 
-    Args:
-        reading: The run.
+    The arguments are those of `analysis.patch_filters`.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -255,8 +251,7 @@ def patch_filters(reading: Reading) -> Chart:
 def filter_components(reading: Reading) -> Chart:
     """Draw the principal components of the filters (`analysis.filter_components`), as `patch_filters` but larger.
 
-    Args:
-        reading: The run.
+    The arguments are those of `analysis.filter_components`.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -285,8 +280,9 @@ PLACE_MAPS_GAP = 0.6
 def patch_cosines(reading: Reading, *, unit: float = 20.0) -> Chart:
     """Draw `analysis.patch_cosines`, one map per patch, on a fixed scale from −1 to 1; the patch itself is framed.
 
+    Further arguments are those of `analysis.patch_cosines`.
+
     Args:
-        reading: The run.
         unit: The side of a tile, in pixels.
 
     Returns:
@@ -310,8 +306,9 @@ def classes(reading: Reading, *, before: Reading | None = None) -> Chart:
 
     The right digit is marked; if there is no right answer, the likeliest one is emphasised.
 
+    Further arguments are those of `analysis.classes`.
+
     Args:
-        reading: The run.
         before: The original run, to compare with.
 
     Returns:

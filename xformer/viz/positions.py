@@ -58,11 +58,9 @@ def position_values(
 ) -> alt.Chart:
     """Draw `analysis.position_values` as rows [position × dimension]; for rotary positions, the cosine of each angle.
 
+    Further arguments are those of `analysis.position_values`.
+
     Args:
-        reading: The run.
-        positions: The positions, from 0; all of them by default.
-        kind: A position encoding (`ModelConfig.positions`); the model's own by default.
-        stack: "encoder" or "decoder", where a model has both.
         height: The height of the chart, in pixels.
         legend: Whether to draw a legend.
 
@@ -95,11 +93,9 @@ def position_curves(
 
     Positions from `trained` on, which were not seen in training, are shaded.
 
+    Further arguments are those of `analysis.position_curves`.
+
     Args:
-        reading: The run.
-        dimensions: The dimensions, from 0.
-        positions: The positions, from 0; all of them by default.
-        stack: "encoder" or "decoder", where a model has both.
         trained: The first position not seen in training.
         height: The height of the chart, in pixels.
 
@@ -129,11 +125,9 @@ def position_offsets(
     For biases added to the scores, each head has a line. For other encodings, the line is the mean product of position vectors
     at an offset, and the band its range over pairs of positions.
 
+    Further arguments are those of `analysis.position_offsets`.
+
     Args:
-        reading: The run.
-        n: The number of positions.
-        kind: A position encoding (`ModelConfig.positions`); the model's own by default.
-        stack: "encoder" or "decoder", where a model has both.
         height: The height of the chart, in pixels.
 
     Returns:
@@ -171,9 +165,9 @@ def attention_moved(
 
     Clicking a cell sets the selection "head" to its `cell`: "2.1" is the first head of the second layer.
 
+    Further arguments are those of `analysis.attention_moved`.
+
     Args:
-        reading: The run.
-        before: The original run, to compare with.
         chosen: The layer and the head to frame, from 0.
         title: The title of the chart.
 

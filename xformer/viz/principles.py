@@ -52,12 +52,9 @@ def attention_steps(
     `analysis.attention_steps`), for the `MAX_KEYS` largest weights; "z" the weighted sum of the values; "out" what the head
     writes to the residual stream.
 
+    Further arguments are those of `analysis.attention_steps`.
+
     Args:
-        reading: The run.
-        layer: The layer, from 0.
-        head: The head, from 0.
-        query: The query's position, from 0.
-        key: The key's position, from 0.
         step: One of `STEPS`; all of them by default.
 
     Returns:
@@ -126,10 +123,7 @@ def _strips(frame: pd.DataFrame, axis: str, *, most: int = MAX_NUMBERS // 2) -> 
 def attention_costs(*, n_tokens: int, d_model: int, n_heads: int) -> Chart:
     """Draw `analysis.attention_costs` for each head layout, stacked by part, with the total measured by PyTorch.
 
-    Args:
-        n_tokens: The number of tokens.
-        d_model: The width of the residual stream.
-        n_heads: The number of heads.
+    The arguments are those of `analysis.attention_costs`.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -164,9 +158,10 @@ HEIGHT = 300
 def product_variances(*, d: int | None = None, seed: int = 0) -> Chart:
     """Draw `analysis.product_variances` over the width, on logarithmic axes, with the expected lines d and 1.
 
+    Further arguments are those of `analysis.product_variances`.
+
     Args:
         d: The width of queries and keys to mark.
-        seed: The seed of the random numbers.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -196,10 +191,11 @@ def product_variances(*, d: int | None = None, seed: int = 0) -> Chart:
 def softmax_saturation(*, what: str = "gradient", d: int | None = None, seed: int = 0) -> Chart:
     """Draw `analysis.softmax_saturation` over the width, with scaled and unscaled scores.
 
+    Further arguments are those of `analysis.softmax_saturation`.
+
     Args:
         what: "largest" for the largest weight of a row, "gradient" for the largest derivative of the softmax.
         d: The width of queries and keys to mark.
-        seed: The seed of the random numbers.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -225,10 +221,7 @@ def softmax_saturation(*, what: str = "gradient", d: int | None = None, seed: in
 def softmax_row(*, d: int, scaled: bool = True, seed: int = 0) -> Chart:
     """Draw the weights of `analysis.softmax_row` as bars from 0 to 1.
 
-    Args:
-        d: The width of queries and keys.
-        scaled: Whether to divide the scores by √d.
-        seed: The seed of the random numbers.
+    The arguments are those of `analysis.softmax_row`.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -272,10 +265,9 @@ def matrix(mixed: Mixed, *, what: str, n_columns: int | None = None, row: int | 
 
     Masked cells are grey.
 
+    Further arguments are those of `analysis.matrix`.
+
     Args:
-        mixed: The attention of a `principles.Sentence`.
-        what: The matrix: "x", "q", "k", "v", "scores", "weights" or "out".
-        n_columns: The number of columns to keep, from the first.
         row: The row to frame, from 0.
 
     Returns:

@@ -58,11 +58,11 @@ def norms(
 ) -> Chart:
     """Draw the norms of the residual stream (`analysis.norms`) as a heatmap over points and positions.
 
+    Further arguments are those of `analysis.norms`.
+
     Args:
-        reading: The run.
         what: "stream" for the stream, "added" for what each part adds to it.
         limit: The end of the colour scale; the largest norm by default.
-        positions: The positions, from 0; all of them by default.
         title: The title of the chart.
 
     Returns:
@@ -125,11 +125,9 @@ def attribution(
 
     Heads have their own hues, other parts the hue of their kind.
 
+    Further arguments are those of `analysis.attribution`.
+
     Args:
-        reading: The run.
-        position: The position, from 0.
-        token: The token id; by default the right answer at this position, if known, or else the prediction.
-        lead: Whether to subtract the logit of the strongest other token.
         before: The original run, to compare with.
         most: The number of parts that have their own bars.
 
@@ -226,13 +224,9 @@ def score_attribution(
 
     The advantage is in nats, over the second key or the mean of the others.
 
+    Further arguments are those of `analysis.score_attribution`.
+
     Args:
-        reading: The run.
-        layer: The layer, from 0.
-        head: The head, from 0.
-        query: The query's position, from 0.
-        key: The key's position, from 0.
-        against: A second key to compare with, from 0; by default, all other keys.
         opened: The layers ("layer 3") whose heads are drawn separately, the heads of other layers together; by default, all.
         table: The table of the analysis, if already computed.
 
@@ -313,10 +307,10 @@ def lens(
     if answers can be right or wrong; the answer after the end of a text is "?". Cells whose token differs from the run `before`
     have a dashed frame. With many positions or points, the probabilities, then the tokens, are only in the tooltips.
 
+    Further arguments are those of `analysis.lens`.
+
     Args:
-        reading: The run.
         before: The original run, to compare with.
-        positions: The positions, from 0; all of them by default.
         title: The title of the chart.
         legend: Whether to draw a legend.
         position: The position to frame; clicking a cell selects its `position`.
@@ -402,9 +396,9 @@ def answer_path(reading: Reading, *, position: int, before: Reading | None = Non
 
     Next to the bars are the answer's probability and rank. If the margin cannot be decomposed, the bars are the probability.
 
+    Further arguments are those of `analysis.answer_path`.
+
     Args:
-        reading: The run.
-        position: The position, from 0.
         before: The original run, whose probability is given in brackets.
         title: The title of the chart.
 

@@ -33,8 +33,9 @@ def accuracy(
 ) -> Chart:
     """Draw the accuracy of each model as a line from 0 to 1, with its 95% confidence interval as a band.
 
+    Further arguments are those of `analysis.accuracy`.
+
     Args:
-        counted: The counted answers, from `analysis.agreement`.
         by: "position" or "length".
         measure: "token" for single tokens, "exact" for whole answers.
 
@@ -89,9 +90,7 @@ def confusion(counted: Agreement, model: str) -> Chart:
 
     The diagonal, where predictions are right, is outlined; pairs that never occurred are empty.
 
-    Args:
-        counted: The counted answers, from `analysis.agreement`.
-        model: The name of the variant.
+    The arguments are those of `analysis.confusion`.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -138,11 +137,9 @@ def accuracy_by_length(
 
     The lengths seen in training are shaded.
 
+    Further arguments are those of `analysis.accuracy_by_length`.
+
     Args:
-        reading: The run.
-        lengths: The input lengths to try; by default, those that the model accepts.
-        samples: The number of random inputs.
-        seed: The seed of the random numbers.
         table: The table of the analysis, if already computed.
         unit: The unit of the length.
 
@@ -191,11 +188,9 @@ def lengths_compared(
 
     Points are filled at lengths that the model was trained on.
 
+    Further arguments are those of `analysis.lengths_compared`.
+
     Args:
-        variants: The variants.
-        lengths: The input lengths to try; by default, those that the model accepts.
-        samples: The number of random inputs.
-        seed: The seed of the random numbers.
         table: The table of the analysis, if already computed.
         unit: The unit of the length.
 

@@ -60,9 +60,9 @@ def training_fan(
 
     The dark band holds the middle half of the members, the light one the middle four fifths.
 
+    Further arguments are those of `analysis.training_fan`.
+
     Args:
-        rows: One row per report: member, step and its metrics.
-        metric: The column of `rows` to draw.
         steps: The end of the step axis.
         log: Whether the vertical axis is logarithmic.
         height: The height of the chart, in pixels.
@@ -121,8 +121,9 @@ def sweep_outcome(
     A cell shows the share of members that solved the task, or the median number of steps that those needed. It is grey if no
     member has finished, or none has solved the task.
 
+    Further arguments are those of `analysis.sweep_outcome`.
+
     Args:
-        outcomes: One row per member: its settings, solved and steps_to_solve.
         x: The setting on the x axis.
         y: The setting on the y axis.
         measure: "share_solved" or "steps_to_solve".
