@@ -43,7 +43,7 @@ docs: .venv/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 	@echo "build/site/index.html"
 
-# Generate the parts of docs/ that come from the code. pages: the API, the terms of the glossary and the playlists; gallery: every
+# Generate the parts of docs/ that come from the code. pages: the terms of the glossary and the playlists; gallery: every
 # picture (MODELS_FOLDER=models includes external models); notebooks: the outputs of the notebooks.
 pages: .venv/app
 	$(BIN)/python -m tools.doc_pages

@@ -16,12 +16,12 @@ import torch
 import xformer
 from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import tokenizer
-from tools import api_page, doc_pages, gallery
+from tools import doc_pages, gallery, live_site
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 NOTEBOOKS = sorted(DOCS.glob("notebooks/*.ipynb"))
-HELPERS = {"save", "draw_as_images"}
+HELPERS = {"save", "draw_as_images", "themed"}
 """Public names of `xformer.viz` that are not pictures."""
 
 
@@ -38,7 +38,9 @@ def test_gallery_has_every_picture_with_description_call_and_image() -> None:
 
 
 def test_generated_pages_match_the_code() -> None:
-    assert (DOCS / "api.md").read_text("utf-8") == api_page.page(), "make pages"
+    assert {"::: xformer.read", "::: xformer.viz.lens", "::: xformer.edits.patch_from"} <= set(
+        live_site.api().split("\n\n")
+    )
     text = (DOCS / "glossary.md").read_text("utf-8")
     assert text == doc_pages.glossary(text), "make pages"
     assert "**query**" in text
@@ -90,11 +92,11 @@ def cells(path: Path) -> list[dict]:
 
 
 def test_navigation_has_every_page_and_links_resolve() -> None:
-    pages = {path.relative_to(DOCS).as_posix() for path in [*DOCS.glob("*.md"), *NOTEBOOKS]}
+    pages = {path.relative_to(DOCS).as_posix() for path in [*DOCS.glob("*.md"), *NOTEBOOKS, DOCS / "api.md"]}
     assert pages == set(re.findall(r": (\S+\.(?:md|ipynb))\n", (ROOT / "mkdocs.yml").read_text("utf-8")))
     for file in [*DOCS.glob("*.md"), ROOT / "README.md"]:
         for link in re.findall(r"\]\((?!http|#)([^)#\s]+)", file.read_text("utf-8")):
-            assert (file.parent / link).exists(), f"{file.name}: {link}"
+            assert (file.parent / link).exists() or link == "api.md", f"{file.name}: {link}"
 
 
 def test_examples_of_coming_from_other_libraries_run() -> None:

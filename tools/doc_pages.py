@@ -1,4 +1,4 @@
-"""`make pages`: generate the API page, the terms of the glossary, the gallery page and the playlists of the lessons."""
+"""`make pages`: generate the terms of the glossary, the gallery page and the playlists of the lessons."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from pages.controls.text import WORDS
-from tools import api_page, gallery
+from tools import gallery
 from xformer import playlist, read
 from xformer.live import lesson
 
@@ -43,7 +43,6 @@ def playlists() -> dict[str, str]:
 def main() -> None:
     """Write the pages. Images of the gallery are not redrawn."""
     argparse.ArgumentParser(description=__doc__).parse_args()
-    (DOCS / "api.md").write_text(api_page.page(), encoding="utf-8")
     (DOCS / "gallery.md").write_text(gallery.page(), encoding="utf-8")
     file = DOCS / "glossary.md"
     file.write_text(glossary(file.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""MkDocs hook: add the live pages of the shipped models and the lessons to the documentation site.
+"""MkDocs hook: add the live pages of the shipped models, the lessons and the API to the documentation site.
 
 `make docs` runs it. On GitHub, links in the documentation point to the Markdown of a lesson and to the folder of a model;
 in the site, they point to the pages in which the model runs.
@@ -6,10 +6,13 @@ in the site, they point to the pages in which the model runs.
 
 from __future__ import annotations
 
+import inspect
 import re
 import tempfile
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -40,10 +43,39 @@ def linked(markdown: str) -> str:
     return re.sub(r"\]\(\.\./checkpoints/([\w-]+)\)", r"](live/\1.html)", markdown)
 
 
+def api() -> str:
+    """Return the page of the API, which mkdocstrings fills: every public name of the packages, and of these modules."""
+    packages = [import_module(name) for name in ("xformer", "xformer.viz", "xformer.analysis")]
+    modules = [import_module(f"xformer.{name}") for name in ("testing", "edits", "interventions", "errors")]
+    parts = [
+        "# API",
+        "Every public name. Layers, heads, positions and neurons count from 0; shapes name the axes: `[batch, pos]`.",
+    ]
+    for module in (*packages, *modules):
+        names = (
+            module.__all__
+            if module in packages
+            else [name for name, value in vars(module).items() if _is_own(value, module)]
+        )
+        parts.append(f"## {module.__name__}")
+        parts += [
+            f"::: {module.__name__}.{name}" for name in names if not isinstance(getattr(module, name), ModuleType)
+        ]
+    return "\n\n".join(parts)
+
+
+def _is_own(value: Any, module: ModuleType) -> bool:
+    """Whether a value is a public function or exception of a module; the functions of `edits` create its classes."""
+    if getattr(value, "__module__", "") != module.__name__ or value.__name__.startswith("_"):
+        return False
+    return inspect.isfunction(value) or (inspect.isclass(value) and issubclass(value, Exception))
+
+
 def on_files(files: Any, config: Any) -> Any:
-    """Add the live pages to the files of the site."""
+    """Add the live pages and the API to the files of the site."""
     from mkdocs.structure.files import File
 
+    files.append(File.generated(config, "api.md", content=api()))
     for path, make in pages():
         files.append(File.generated(config, path, content=make()))
     return files
