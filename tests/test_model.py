@@ -18,7 +18,7 @@ from tests.layers.reference import (
     random_tokens,
 )
 from xformer.errors import InputError
-from xformer.layers.masks import Layout
+from xformer.layers.masks import SequencePacking
 from xformer.tape import Tape
 
 TAPES = {"fused": lambda: None, "taped": Tape}
@@ -83,7 +83,7 @@ def test_an_encoder_without_positions_is_permutation_equivariant(positions: str,
 def test_relative_positions_are_shift_invariant(positions: str) -> None:
     model = build(architecture="decoder", positions=positions)
     (tokens,) = inputs(model)
-    shifted = model(tokens, layout=Layout.plain(11, start=17))
+    shifted = model(tokens, layout=SequencePacking.plain(11, start=17))
     if positions == "sinusoidal":
         assert not torch.allclose(shifted, model(tokens))
     else:

@@ -46,7 +46,7 @@ def linked(markdown: str) -> str:
 def api() -> str:
     """Return the page of the API, which mkdocstrings fills: every public name of the packages, and of these modules."""
     packages = [import_module(name) for name in ("xformer", "xformer.viz", "xformer.analysis")]
-    modules = [import_module(f"xformer.{name}") for name in ("testing", "edits", "interventions", "errors")]
+    modules = [import_module(f"xformer.{name}") for name in ("testing", "edits", "edit_links", "errors")]
     parts = [
         "# API",
         "Every public name. Layers, heads, positions and neurons count from 0; shapes name the axes: `[batch, pos]`.",

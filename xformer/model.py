@@ -19,8 +19,8 @@ from xformer.errors import InputError
 from xformer.layers.attention import Attention, Cache
 from xformer.layers.dropout import NO_DROPOUT, Dropout
 from xformer.layers.embedding import PositionTables, TokenEmbedding, Unembedding, embedding_of
-from xformer.layers.feed_forward import Norm
-from xformer.layers.masks import Layout, Mask, layout_mask
+from xformer.layers.feed_forward import NormLayer
+from xformer.layers.masks import LayerMask, SequencePacking, layout_mask
 from xformer.layers.stack import Block, BlockInputs, CrossBlock, Stack
 from xformer.tape import SILENT, AnyTape
 
@@ -76,8 +76,8 @@ class Transformer(nn.Module):
         pad: int | None = None,
         valid: Bool[Tensor, "batch pos"] | None = None,
         target_valid: Bool[Tensor, "batch target"] | None = None,
-        layout: Layout | None = None,
-        target_layout: Layout | None = None,
+        layout: SequencePacking | None = None,
+        target_layout: SequencePacking | None = None,
         mask: Bool[Tensor, "*batch query key"] | None = None,
         tape: AnyTape | None = None,
         generator: torch.Generator | None = None,
@@ -100,7 +100,9 @@ class Transformer(nn.Module):
                 raise InputError("An encoder-decoder needs both a source and a target: model(source, target).")
             source_layout, layout = layout, self._layout(target, pad, target_valid, target_layout)
             padded = layout.padded or source_layout.padded
-            cross_mask = Mask(layout=layout_mask(layout, source_layout), rows_may_be_empty=padded, is_ordered=False)
+            cross_mask = LayerMask(
+                layout=layout_mask(layout, source_layout), rows_may_be_empty=padded, is_ordered=False
+            )
             memory = self.encode(tokens, layout=source_layout, tape=tape, dropout=dropout)
             context = BlockInputs(memory=memory, cross_mask=cross_mask, dropout=dropout)
             tokens, once = target, at  # both stacks have an embedding and a final norm
@@ -115,7 +117,7 @@ class Transformer(nn.Module):
         self,
         source: Int[Tensor, "batch pos"],
         *,
-        layout: Layout | None = None,
+        layout: SequencePacking | None = None,
         tape: AnyTape = SILENT,
         dropout: Dropout = NO_DROPOUT,
     ) -> Float[Tensor, "batch pos d_model"]:
@@ -143,7 +145,7 @@ class Transformer(nn.Module):
                 "An encoder-decoder's decoder attends to a memory: extend(tokens, cache, model.encode(source))."
             )
         self._check(tokens, cache.length)
-        layout = Layout.plain(tokens.shape[1], tokens.device, start=cache.length)
+        layout = SequencePacking.plain(tokens.shape[1], tokens.device, start=cache.length)
         x = self.decoder(self.embedding(tokens), layout, context=BlockInputs(memory=memory), cache=cache)
         return self.unembedding(x, self.embedding)
 
@@ -159,24 +161,26 @@ class Transformer(nn.Module):
         assert stack is not None
         return name, stack
 
-    def _layout(self, tokens: Tensor, pad: int | None, valid: Tensor | None, layout: Layout | None) -> Layout:
+    def _layout(
+        self, tokens: Tensor, pad: int | None, valid: Tensor | None, layout: SequencePacking | None
+    ) -> SequencePacking:
         if layout is not None:  # the caller is responsible for a layout that fits the tokens
             return layout
         self._check(tokens)
         if self.config.image:
             if pad is not None or valid is not None:
                 raise InputError("An image has no padding; omit pad and valid.")
-            return Layout.plain(self.config.max_len, tokens.device)
+            return SequencePacking.plain(self.config.max_len, tokens.device)
         if valid is None and pad is not None:
             valid = tokens != pad
         if valid is None:
-            return Layout.plain(tokens.shape[1], tokens.device)
+            return SequencePacking.plain(tokens.shape[1], tokens.device)
         if valid.shape != tokens.shape or valid.dtype != torch.bool:
             raise InputError(
                 f"valid must be boolean and shaped like the tokens, {list(tokens.shape)}, "
                 f"got {valid.dtype} {list(valid.shape)}; for example valid = tokens != 0."
             )
-        return Layout.from_valid(valid)
+        return SequencePacking.from_valid(valid)
 
     def _check(self, tokens: Tensor, n_before: int = 0) -> None:
         if tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32) or tokens.numel() == 0:
@@ -215,7 +219,7 @@ def initialise(model: nn.Module, config: ModelConfig, generator: torch.Generator
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.is_meta:  # sampling on meta would import torch's compiler, which takes seconds
                 continue
-            if isinstance(module, Norm):
+            if isinstance(module, NormLayer):
                 parameter.fill_(module.component.initial()[name])
             elif parameter.dim() == 1:
                 parameter.zero_()

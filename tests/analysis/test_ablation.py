@@ -13,7 +13,7 @@ import xformer
 from pages.attention.head_scores import effect_summary
 from tests.analysis.duel import of_family
 from xformer import analysis, edits, viz
-from xformer.analysis.ablation import NOTHING, Agreement, agreement, estimate_head_effects, order_to_measure
+from xformer.analysis.ablation import NOTHING, RankAgreement, agreement, estimate_head_effects, order_to_measure
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.reading import rerun
 
@@ -103,7 +103,7 @@ def test_the_summary_names_the_heads_that_are_needed() -> None:
         assert "head 1" not in effect_summary(effects(*heads), "induction", "loss", 1.0).lower()
 
 
-def agreement_of(estimated: Sequence[float], measured: Sequence[float]) -> Agreement:
+def agreement_of(estimated: Sequence[float], measured: Sequence[float]) -> RankAgreement:
     """Return the agreement, which must exist."""
     found = agreement(pd.DataFrame({"estimated": estimated, "measured": measured}))
     assert found is not None
@@ -117,14 +117,14 @@ def test_the_rank_correlation_matches_scipy() -> None:
     sums = [abs(measured[np.argsort(-abs(values))[:6]]).sum() for values in (estimated, measured)]
     assert 0.5 < sums[0] / sums[1] < 1.0
     rho = scipy.stats.spearmanr(estimated, measured)[0]
-    wanted = Agreement(pytest.approx(rho), 40, 6, pytest.approx(sums[0] / sums[1]))
+    wanted = RankAgreement(pytest.approx(rho), 40, 6, pytest.approx(sums[0] / sums[1]))
     assert agreement_of(estimated.tolist(), measured.tolist()) == wanted
 
 
 def test_few_or_equal_numbers_have_no_agreement() -> None:
     values = [0.1 * step for step in range(12)]  # the first has no effect
     found = agreement_of(values, [value**3 for value in values])
-    assert found == Agreement(pytest.approx(1.0), 11, 3, pytest.approx(1.0))
+    assert found == RankAgreement(pytest.approx(1.0), 11, 3, pytest.approx(1.0))
     assert not found.is_poor
     one = pd.DataFrame({"estimated": values, "measured": [value**3 for value in values]})
     assert agreement(one.head(10)) is None

@@ -10,7 +10,7 @@ from torch import Tensor
 from tests.layers.reference import assert_close, assert_same, build, inputs, model_config, random, randomise
 from xformer.errors import ConfigError
 from xformer.layers.attention import Attention, Cache
-from xformer.layers.masks import Mask, causal_mask
+from xformer.layers.masks import LayerMask, causal_mask
 from xformer.tape import SILENT, Tape
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -36,7 +36,7 @@ def by_hand(attention: Attention, x: Tensor, memory: Tensor) -> Tensor:
 def test_equals_pytorchs_grouped_attention(n_kv_heads: int, crosses: bool, tape: Tape) -> None:
     attention, x = layer(n_kv_heads), random(2, 11, 13)
     memory = random(2, 11, 13, seed=1) if crosses else x
-    mask = Mask(causal=causal_mask(11, 11))
+    mask = LayerMask(causal=causal_mask(11, 11))
     made = attention(x, memory if crosses else None, mask=mask, tape=tape)
     assert_same(made, by_hand(attention, x, memory), [x, memory, *attention.parameters()])
 

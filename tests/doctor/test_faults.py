@@ -18,7 +18,7 @@ from tests.doctor.plain_gpt import FAULTS, LAYER, OPTIONS, PlainGPT
 from xformer.doctor.diagnose import Diagnosis, diagnose
 from xformer.doctor.faults import BUGS
 from xformer.layers.attention import Attention, Scores
-from xformer.layers.masks import Mask
+from xformer.layers.masks import LayerMask
 
 TOKENS = torch.tensor([[5, 44, 12, 31, 7, 50, 23, 18, 39, 2, 27, 46, 9]])
 
@@ -35,7 +35,7 @@ class WrongKernel(Attention):
 
     has_kernel = True
 
-    def kernel(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, position_bias: Tensor | None) -> Tensor:
+    def kernel(self, q: Tensor, k: Tensor, v: Tensor, mask: LayerMask, position_bias: Tensor | None) -> Tensor:
         return super().kernel(q / 2, k, v, mask, position_bias)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from xformer.config import ModelConfig
 from xformer.layers.attention import Attention
-from xformer.layers.feed_forward import FeedForward, Norm
+from xformer.layers.feed_forward import FeedForwardLayer, NormLayer
 from xformer.layers.stack import Block, CrossBlock
 from xformer.model import Transformer
 from xformer.positions import POSITION_KINDS
@@ -112,14 +112,14 @@ def named_attention(attention: Attention) -> dict[str, Tensor]:
     return names
 
 
-def named_feed_forward(ffn: FeedForward, first: str, second: str) -> dict[str, Tensor]:
+def named_feed_forward(ffn: FeedForwardLayer, first: str, second: str) -> dict[str, Tensor]:
     """Return our feed-forward parameters as two `nn.Linear` layers of these names."""
     linears = {first: (ffn.weight_in, ffn.bias_in), second: (ffn.weight_out, ffn.bias_out)}
     named = (zip((f"{name}.weight", f"{name}.bias"), of, strict=True) for name, of in linears.items())
     return dict(chain.from_iterable(named))
 
 
-def named_norm(norm: Norm) -> dict[str, Tensor]:
+def named_norm(norm: NormLayer) -> dict[str, Tensor]:
     """Return our norm's parameters under the names of `nn.LayerNorm`."""
     return {"weight": norm.weight, "bias": norm.bias}
 

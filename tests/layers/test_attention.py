@@ -25,7 +25,7 @@ from tests.layers.reference import (
 )
 from xformer.errors import InputError
 from xformer.layers.attention import Attention, Cache
-from xformer.layers.masks import NO_MASK, Mask
+from xformer.layers.masks import NO_MASK, LayerMask
 from xformer.model import Transformer
 from xformer.tape import SILENT, Tape
 
@@ -35,17 +35,17 @@ PATHS = {"fused": lambda: SILENT, "taped": Tape}
 BATCH, QUERY, SOURCE = 2, 11, 19
 
 
-def mask_of(masking: str, n_key: int, n_query: int = QUERY) -> Mask:
+def mask_of(masking: str, n_key: int, n_query: int = QUERY) -> LayerMask:
     """Return the mask named `masking`, which has no empty rows."""
     if masking == "causal":
-        return Mask(causal=torch.ones(n_query, n_key, dtype=torch.bool).tril(), is_plain_causal=True)
+        return LayerMask(causal=torch.ones(n_query, n_key, dtype=torch.bool).tril(), is_plain_causal=True)
     if masking == "padding":
         valid = torch.arange(n_key) < torch.tensor([[n_key], [n_key - 5]])  # [batch, key]
-        return Mask(layout=valid[:, None, None, :])
+        return LayerMask(layout=valid[:, None, None, :])
     if masking == "drawn":
         drawn = torch.rand(n_query, n_key, generator=torch.Generator().manual_seed(1)) < 0.5
         drawn[:, 3] = True
-        return Mask(layout=drawn[None, None])
+        return LayerMask(layout=drawn[None, None])
     return NO_MASK
 
 
@@ -53,7 +53,7 @@ CASES = [(masking, cross) for masking in ("none", "causal", "padding", "drawn") 
 CASES.remove(("causal", True))
 
 
-def case(masking: str, cross: bool, width: int) -> tuple[Tensor, Tensor, Mask, list[Tensor]]:
+def case(masking: str, cross: bool, width: int) -> tuple[Tensor, Tensor, LayerMask, list[Tensor]]:
     """Return queries, the memory (the queries themselves for self-attention), a mask, and the leaves for gradients."""
     x = random(BATCH, QUERY, width)
     memory = random(BATCH, SOURCE, width, seed=1) if cross else x
@@ -113,7 +113,7 @@ def test_a_query_without_keys_gets_zeros_and_finite_gradients(path: str, empty: 
     x = random(BATCH, QUERY, 13)
     allowed = torch.ones(QUERY, QUERY, dtype=torch.bool)
     allowed = allowed.tril(-1) if empty == "see_self" else allowed.index_fill(0, torch.tensor([0, 7]), False)
-    mask = Mask(causal=allowed, rows_may_be_empty=True)
+    mask = LayerMask(causal=allowed, rows_may_be_empty=True)
     actual = attention(x, mask=mask, tape=tape)
     assert_close(actual[:, 0], attention.b_O.expand(BATCH, 13))  # zeros · W_O + b_O
     expected = attention_by_hand(attention, x, x, allowed.expand(BATCH, 3, QUERY, QUERY))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tests.layers.reference import assert_close, assert_same, model_config, named_feed_forward, random, randomise
-from xformer.layers.feed_forward import FeedForward, Norm
+from xformer.layers.feed_forward import FeedForwardLayer, NormLayer
 from xformer.tape import SILENT, Tape
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("tape", [SILENT, Tape()], ids=["fused", "taped"])
 @pytest.mark.parametrize(("activation", "module"), [("relu", nn.ReLU), ("gelu", nn.GELU)])
 def test_equals_a_sequential(activation: str, module: type[nn.Module], tape: Tape) -> None:
-    ffn = randomise(FeedForward(model_config(activation=activation)))
+    ffn = randomise(FeedForwardLayer(model_config(activation=activation)))
     theirs = nn.Sequential(nn.Linear(13, 17), module(), nn.Linear(17, 13))
     x = random(2, 11, 13)
     expected = torch.func.functional_call(theirs, named_feed_forward(ffn, "0", "2"), (x,), strict=True)
@@ -24,7 +24,7 @@ def test_equals_a_sequential(activation: str, module: type[nn.Module], tape: Tap
 
 
 def test_the_tape_records_before_and_after_the_nonlinearity() -> None:
-    ffn, tape = randomise(FeedForward(model_config(activation="relu"))), Tape()
+    ffn, tape = randomise(FeedForwardLayer(model_config(activation="relu"))), Tape()
     x = random(2, 11, 13)
     out = ffn(x, tape=tape)
     assert tape.names == ["in", "pre", "post", "out"]
@@ -34,7 +34,7 @@ def test_the_tape_records_before_and_after_the_nonlinearity() -> None:
 
 
 def test_the_tape_records_the_gate_and_its_factor() -> None:
-    ffn, tape, x = randomise(FeedForward(model_config(activation="swiglu"))), Tape(), random(2, 11, 13)
+    ffn, tape, x = randomise(FeedForwardLayer(model_config(activation="swiglu"))), Tape(), random(2, 11, 13)
     ffn(x, tape=tape)
     at = tape.activations
     assert tape.names == ["in", "pre", "gate", "up", "post", "out"]
@@ -44,9 +44,9 @@ def test_the_tape_records_the_gate_and_its_factor() -> None:
     assert_close(at["post"], at["gate"] * at["up"])
 
 
-def norm_of(norm_kind: str, eps: float) -> Norm:
+def norm_of(norm_kind: str, eps: float) -> NormLayer:
     """Return a norm of 13 dimensions with random parameters."""
-    return randomise(Norm(model_config(norm_kind=norm_kind, norm_eps=eps)))
+    return randomise(NormLayer(model_config(norm_kind=norm_kind, norm_eps=eps)))
 
 
 @pytest.mark.parametrize("eps", [1e-5, 0.1])

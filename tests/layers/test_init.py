@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.layers.reference import model_config
-from xformer.layers.feed_forward import Norm
+from xformer.layers.feed_forward import NormLayer
 from xformer.model import Transformer
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -63,7 +63,7 @@ def test_embeddings_biases_and_norms(init: str, positions: str) -> None:
         elif parameter.dim() == 1 and last != "weight":
             assert (parameter == 0).all()
     assert len(seen) == (2 + 2 if positions == "learned" else 1 + 2)
-    norms = [module for module in model.modules() if isinstance(module, Norm)]
+    norms = [module for module in model.modules() if isinstance(module, NormLayer)]
     assert len(norms) == ((2 + 1) + (3 + 1) if of_each == 2 else 2 + 1)
     for norm in norms:
         assert (norm.weight == 1).all()

@@ -18,7 +18,7 @@ from tests.layers.reference import (
     softmax_by_hand,
 )
 from xformer.errors import InputError
-from xformer.layers.masks import Layout, causal_mask, combine, masked_softmax
+from xformer.layers.masks import SequencePacking, causal_mask, combine, masked_softmax
 from xformer.model import Transformer
 from xformer.tape import Tape
 
@@ -41,7 +41,7 @@ def test_padding_causality_and_a_custom_mask_combine(causal: bool, batched: bool
     valid = torch.tensor([[True, True, True, True, False], [False, True, True, True, True]])
     drawn = torch.rand(2, 5, 5, generator=torch.Generator().manual_seed(0)) < 0.7
     drawn = drawn if batched else drawn[0]
-    layout = Layout.from_valid(valid)
+    layout = SequencePacking.from_valid(valid)
     mask = combine(layout, layout, n_query=5, n_key=5, causal=causal, drawn=drawn)
     allowed = mask.allowed
     for batch in range(2):
@@ -110,10 +110,10 @@ def test_packed_sequences_give_outputs_as_if_alone(architecture: str, positions:
     segments = torch.tensor([[1, 1, 1, 2, 2, 2, 2, 2, 3, 0], [0, 1, 2, 2, 2, 2, 4, 4, 4, 4]])
     source_segments = torch.tensor([[1, 1, 2, 3, 3, 3], [1, 1, 2, 0, 4, 4]])
     tokens, source = random_tokens(2, 10), random_tokens(2, 6, seed=1)
-    layout = Layout.from_segments(segments)
+    layout = SequencePacking.from_segments(segments)
     recording = {} if tape is None else {"tape": tape()}
     if architecture == "encoder-decoder":
-        source_layout = Layout.from_segments(source_segments)
+        source_layout = SequencePacking.from_segments(source_segments)
         logits = model(source, tokens, layout=source_layout, target_layout=layout, **recording)
     else:
         logits = model(tokens, layout=layout, **recording)
@@ -127,10 +127,10 @@ def test_packed_sequences_give_outputs_as_if_alone(architecture: str, positions:
 
 
 def test_positions_within_each_segment_by_hand() -> None:
-    layout = Layout.from_segments(torch.tensor([[0, 1, 1, 1, 5, 5, 0], [2, 2, 2, 2, 2, 2, 2]]))
+    layout = SequencePacking.from_segments(torch.tensor([[0, 1, 1, 1, 5, 5, 0], [2, 2, 2, 2, 2, 2, 2]]))
     assert layout.positions.tolist() == [[0, 0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 4, 5, 6]]
     assert layout.mirrored.tolist() == [[0, 2, 1, 0, 1, 0, 0], [6, 5, 4, 3, 2, 1, 0]]
     assert layout.padded
-    plain = Layout.plain(3)
+    plain = SequencePacking.plain(3)
     assert (plain.positions.tolist(), plain.mirrored.tolist()) == ([0, 1, 2], [2, 1, 0])
-    assert Layout.plain(3, start=4).positions.tolist() == [4, 5, 6]
+    assert SequencePacking.plain(3, start=4).positions.tolist() == [4, 5, 6]

@@ -10,7 +10,7 @@ import torch
 
 from tests.layers.reference import assert_close, build, inputs, model_config, random, randomise
 from xformer.layers.embedding import PositionTables
-from xformer.layers.masks import Layout
+from xformer.layers.masks import SequencePacking
 from xformer.positions.alibi import alibi_bias, alibi_slopes
 from xformer.positions.rotary import rotary_angles, rotate
 from xformer.positions.sinusoidal import sinusoidal
@@ -36,13 +36,15 @@ def test_learned_positions_are_rows_of_the_table() -> None:
     positions = randomise(PositionTables(model_config(positions="learned")))
     valid = torch.tensor([[False, True, True, True], [True, True, False, False]])
     for row, looked_up in enumerate([[0, 0, 1, 2], [0, 1, 0, 0]]):
-        assert torch.equal(positions(Layout.from_valid(valid))[row], positions.table[looked_up])
+        assert torch.equal(positions(SequencePacking.from_valid(valid))[row], positions.table[looked_up])
 
 
 def test_mirror_positions_count_from_both_ends() -> None:
     positions = randomise(PositionTables(model_config(positions="mirror")))
-    whole = positions(Layout.plain(7))
-    padded = positions(Layout.from_valid(torch.tensor([[False, False, True, True, True, True, True, True, True]])))
+    whole = positions(SequencePacking.plain(7))
+    padded = positions(
+        SequencePacking.from_valid(torch.tensor([[False, False, True, True, True, True, True, True, True]]))
+    )
     for i in range(7):
         expected = positions.from_start[i] + positions.from_end[6 - i]
         assert torch.equal(whole[i], expected)

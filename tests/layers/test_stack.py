@@ -20,7 +20,7 @@ from tests.layers.reference import (
     randomise,
     under,
 )
-from xformer.layers.masks import Layout
+from xformer.layers.masks import SequencePacking
 from xformer.layers.stack import Block, BlockInputs, Stack
 from xformer.model import Transformer
 from xformer.positions.sinusoidal import sinusoidal
@@ -57,7 +57,7 @@ def test_a_stack_equals_pytorchs_encoder(norm: str, final_norm: bool, activation
     theirs = nn.TransformerEncoder(layer, 2, last, enable_nested_tensor=False)
     x, valid = random(2, QUERY, 15), torch.arange(QUERY) < torch.tensor([[QUERY], [7]])
     masks = {"src_key_padding_mask": ~valid} | ({"mask": ~CAUSAL} if causal else {})
-    actual = stack(x, Layout.from_valid(valid), context=BlockInputs(), layer_tape=PATHS[path]())
+    actual = stack(x, SequencePacking.from_valid(valid), context=BlockInputs(), layer_tape=PATHS[path]())
     expected = torch.func.functional_call(theirs, named_stack(stack), (x,), masks, strict=True)
     assert_same(actual[valid], expected[valid], [x, *stack.parameters()], WHOLE_MODEL)
 

@@ -13,12 +13,12 @@ from tests.tasks.slow import slow_frame, slow_rows
 from tests.tasks.test_rules import SIZES, of
 from tests.training.tiny import ARCHITECTURES, tiny_task
 from xformer.errors import InputError
-from xformer.layers.masks import Layout
+from xformer.layers.masks import SequencePacking
 from xformer.tasks import Task
 from xformer.tasks.framing import generator
 
 
-def assert_layout(layout: Layout | None, positions: list, mirrored: list, segments: list) -> None:
+def assert_layout(layout: SequencePacking | None, positions: list, mirrored: list, segments: list) -> None:
     assert layout is not None
     assert layout.segments is not None
     assert layout.positions.tolist() == positions

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from xformer.layers.masks import Layout
+from xformer.layers.masks import SequencePacking
 from xformer.model import Transformer
 
 
@@ -16,7 +16,7 @@ class Crib(Transformer):
     def forward(self, tokens: torch.Tensor, target: torch.Tensor | None = None, **given: Any) -> torch.Tensor:
         written = tokens if target is None else target
         valid = torch.ones_like(written)
-        layout: Layout | None = given.get("layout" if target is None else "target_layout")
+        layout: SequencePacking | None = given.get("layout" if target is None else "target_layout")
         if layout is not None and layout.segments is not None:
             valid = layout.segments
         after = torch.nn.functional.pad(written[:, 1:], (0, 1), value=1)

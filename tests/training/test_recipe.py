@@ -10,7 +10,7 @@ import torch
 
 from tests.training.tiny import run_of, tiny_preset, tiny_task
 from xformer.config import TrainConfig
-from xformer.layers.masks import Layout
+from xformer.layers.masks import SequencePacking
 from xformer.training.recipe import learning_rate, spread, with_random_positions
 
 R = math.sqrt(0.5)
@@ -64,14 +64,14 @@ def test_random_positions_increase_within_each_sequence_and_mirror_from_the_end(
 
 
 def test_random_positions_cover_the_range_and_a_sequence_of_maximal_length_gets_them_all() -> None:
-    layout = spread(Layout.from_segments(torch.ones(4000, 3, dtype=torch.long)), 7, draw(3))
+    layout = spread(SequencePacking.from_segments(torch.ones(4000, 3, dtype=torch.long)), 7, draw(3))
     rows = layout.positions.tolist()
     assert [0, 1, 2] in rows
     first, last = ({row[at] for row in rows} for at in (0, 2))
     assert first == set(range(5))
     assert last == set(range(2, 7))
 
-    layout = Layout.from_segments(torch.tensor([[1] * 5, [1, 1, 2, 2, 2]]))
+    layout = SequencePacking.from_segments(torch.tensor([[1] * 5, [1, 1, 2, 2, 2]]))
     after = spread(layout, 5, draw())
     assert after.positions[0].tolist() == [0, 1, 2, 3, 4]
     assert torch.equal(spread(layout, 5, draw(1)).positions, spread(layout, 5, draw(1)).positions)

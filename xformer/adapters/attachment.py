@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from xformer.adapters.capture_backends import Backend, register
-from xformer.adapters.layout import Layout, Side, Tap, routing
+from xformer.adapters.module_map import ModuleMap, Side, Tap, routing
 from xformer.adapters.offload import device_of, is_offloaded
 from xformer.adapters.probe import ActiveRun, active_run, running
 from xformer.errors import InputError, UnavailableError
@@ -213,7 +213,7 @@ def preserve_state(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def attached(module: nn.Module, layout: Layout, backend: Backend, run: ActiveRun) -> Iterator[None]:
+def attached(module: nn.Module, layout: ModuleMap, backend: Backend, run: ActiveRun) -> Iterator[None]:
     """Attach our attention function, and hooks that serve only `run`, to a model."""
     with preserve_state(module), running(run):
         with _LOCK:
@@ -329,7 +329,7 @@ def cached(module: nn.Module, key: Any, find: Callable[[], T]) -> T:
         return cache.found[key]
 
 
-def set_taps(model: nn.Module, layout: Layout, run: ActiveRun) -> list[RemovableHandle]:
+def set_taps(model: nn.Module, layout: ModuleMap, run: ActiveRun) -> list[RemovableHandle]:
     """Register hooks that hand the activations of a layout to one run, and return their handles.
 
     Another thread may run the model meanwhile, so each hook checks whether the pass belongs to this run. While hooks are added

@@ -25,7 +25,7 @@ from xformer.adapters.attention import (
     multi_head_attention,
     sdpa_arguments,
 )
-from xformer.adapters.layout import Layout
+from xformer.adapters.module_map import ModuleMap
 from xformer.adapters.on_demand import DeferredAttention, SpyTape, tensors_in
 from xformer.adapters.probe import ActiveRun, active_run
 from xformer.errors import EditError, InputError
@@ -278,13 +278,13 @@ def returned_patterns(output: Any, stack: Stack | None = None) -> dict[LayerPath
     return dict(sorted(found.items(), key=lambda one: (one[0].stack != "encoder", one[0].layer, one[0].is_cross)))
 
 
-def returned_layout(output: Any) -> Layout:
+def returned_layout(output: Any) -> ModuleMap:
     """The sites of the returned weights. Raises `InputError` if there are none."""
     sites = tuple(returned_patterns(output))
     if not sites:
         raise InputError("It returns no attention weights either.")
     is_encoder_decoder = len({site.stack for site in sites}) == 2
-    return Layout(sites, tuple(("", index) for index in range(len(sites))), is_encoder_decoder=is_encoder_decoder)
+    return ModuleMap(sites, tuple(("", index) for index in range(len(sites))), is_encoder_decoder=is_encoder_decoder)
 
 
 def is_pattern(one: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Derive a `Layout` from a probed run: sites of attention, parts of each block, embeddings, final norm and output head."""
+"""Derive a `ModuleMap` from a probed run: sites of attention, parts of each block, embeddings, final norm and output head."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from xformer.adapters.layout import (
-    Layout,
+from xformer.adapters.module_map import (
+    ModuleMap,
     Side,
     Sublayer,
     Tap,
@@ -28,7 +28,7 @@ from xformer.adapters.layout import (
     projection_place,
     routing,
 )
-from xformer.adapters.layout import blocks as blocks_of
+from xformer.adapters.module_map import blocks as blocks_of
 from xformer.adapters.offload import device_of, own_weight
 from xformer.adapters.probe import AttentionCall, ModuleCall, Origin, Origins, ProbeRun, Streams, is_causal, running
 from xformer.errors import InputError
@@ -37,7 +37,7 @@ from xformer.layer_path import Kind, LayerPath, Stack
 
 def find_layout(
     seen: ProbeRun, ids: tuple[Tensor, ...], streams: Streams, origins: Sequence[Origins] | None = None
-) -> Layout:
+) -> ModuleMap:
     """Derive the layout from a probed run.
 
     Args:
@@ -57,7 +57,7 @@ def find_layout(
     others = other_blocks(seen, blocks)
     if not is_chain(seen, sorted({*blocks.values(), *others})):  # module lists of the parts of one layer, not blocks
         blocks, others = {}, {}
-    layout = Layout((), tuple(_owner(seen, one) for one in seen.attentions), is_encoder_decoder=n_target is not None)
+    layout = ModuleMap((), tuple(_owner(seen, one) for one in seen.attentions), is_encoder_decoder=n_target is not None)
     sites: dict[int, LayerPath] = {}
     depth: Counter[Stack] = Counter()
     numbers: dict[int, int] = {}
@@ -163,7 +163,7 @@ def _stack_of(seen: ProbeRun, attention: AttentionCall, n_target: int, decoder: 
     return "decoder" if attention.n_query == n_target else "encoder"
 
 
-def name_block(layout: Layout, seen: ProbeRun, block: int, members: list[tuple[LayerPath, AttentionCall]]) -> None:
+def name_block(layout: ModuleMap, seen: ProbeRun, block: int, members: list[tuple[LayerPath, AttentionCall]]) -> None:
     """Add the taps, norms and projections of one block."""
     call, site = seen.calls[block], members[0][0]
     at = f"{site.stack}.{site.layer}"
@@ -232,7 +232,7 @@ def _output(layer: Sublayer, path: str) -> Tap:
     return replace(Tap.at(layer.adds, "out", f"{path}.out", layer.factor), is_changed_later=layer.adds.is_changed_later)
 
 
-def _name_projection(layout: Layout, seen: ProbeRun, path: str, layer: Sublayer, inside: Tensor, after: int) -> None:
+def _name_projection(layout: ModuleMap, seen: ProbeRun, path: str, layer: Sublayer, inside: Tensor, after: int) -> None:
     place = projection_place(seen, inside, after, layer.adds, layer.factor)
     if place is not None:
         layout.projections[path] = place
@@ -247,7 +247,7 @@ def _projection(seen: ProbeRun, attention: AttentionCall, block: ModuleCall) -> 
 
 
 def _attention_inputs(
-    layout: Layout, seen: ProbeRun, block: ModuleCall, members: list[tuple[LayerPath, AttentionCall]]
+    layout: ModuleMap, seen: ProbeRun, block: ModuleCall, members: list[tuple[LayerPath, AttentionCall]]
 ) -> Iterator[Tap]:
     """Taps for the input of each query projection: the first matrix in the module that holds the attention."""
     for site, attention in members:
@@ -265,7 +265,9 @@ def _norm_giving(seen: ProbeRun, reads: ModuleCall, block: ModuleCall, site: Lay
     return next(({site.path: call.path} for call in within if call.is_norm and feeds(call, reads)), {})
 
 
-def name_ends(layout: Layout, seen: ProbeRun, ids: tuple[Tensor, ...], n_target: int | None, blocks: set[int]) -> None:
+def name_ends(
+    layout: ModuleMap, seen: ProbeRun, ids: tuple[Tensor, ...], n_target: int | None, blocks: set[int]
+) -> None:
     """Add the taps before the first block and after the last."""
     is_encoder_decoder = n_target is not None
     for stack, call, name in _embeddings(seen, ids, blocks, n_target, alone=layout.attention[0].stack):

@@ -33,7 +33,7 @@ from xformer.adapters.capture_backends import (
     returned_patterns,
 )
 from xformer.adapters.find_layout import OutputHead, find_layout, find_output_head, numbered_axes
-from xformer.adapters.layout import Layout, close
+from xformer.adapters.module_map import ModuleMap, close
 from xformer.adapters.offload import device_of, own_weight, standalone
 from xformer.adapters.on_demand import Calls, EarlyStopTape, OnDemand, Reduce, StopForward
 from xformer.adapters.probe import ActiveRun, ProbeRun, Streams, origins_of, probe, running
@@ -82,7 +82,7 @@ class OpenedModel:
     """A model with its located parts. Any number of threads may run it at once."""
 
     module: nn.Module
-    layout: Layout
+    layout: ModuleMap
     backend: Backend
     call: Callable[[nn.Module, Inputs], Any]
     """Calls the module with its inputs."""
@@ -254,7 +254,7 @@ def open_module(
         InputError: No backend captures its attention; the message states the reason for each.
     """
     examples = [on_device(inputs, module) for inputs in examples]
-    unknown = OpenedModel(module, Layout((), ()), "attention_function", call, output_of, None, output)
+    unknown = OpenedModel(module, ModuleMap((), ()), "attention_function", call, output_of, None, output)
     with preserve_state(module), torch.no_grad(), running(None), detect_randomness(module):
         call(module, examples[0])
     stock, notes = [unknown.plain(inputs) for inputs in examples], []

@@ -290,7 +290,7 @@ def order_to_measure(estimates: Sequence[float]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class RankAgreement:
     """How well the estimates rank the measured parts."""
 
     rho: float
@@ -313,7 +313,7 @@ class Agreement:
         return self.is_near_chance or self.found < ENOUGH
 
 
-def agreement(table: pd.DataFrame) -> Agreement | None:
+def agreement(table: pd.DataFrame) -> RankAgreement | None:
     """Compare the columns estimated and measured over the measured rows.
 
     Returns:
@@ -328,4 +328,4 @@ def agreement(table: pd.DataFrame) -> Agreement | None:
         return None
     top, sizes = min(TOP, len(two) // 3), two.abs()
     chosen, largest = (float(sizes.nlargest(top, column)["measured"].sum()) for column in ("estimated", "measured"))
-    return Agreement(rho, len(two), top, chosen / largest if largest else 0.0)
+    return RankAgreement(rho, len(two), top, chosen / largest if largest else 0.0)

@@ -226,7 +226,7 @@ patched the model stays closer to this run: in trials these three points ranked 
 
 
 @dataclass(frozen=True)
-class Cell:
+class PatchedCell:
     """A part of an activation to replace, with its columns of the table."""
 
     name: str
@@ -235,7 +235,7 @@ class Cell:
     columns: dict[str, Any]
 
 
-def cells(pair: MinimalPair, part: PartKind, groups: int = GROUPS) -> list[Cell]:
+def cells(pair: MinimalPair, part: PartKind, groups: int = GROUPS) -> list[PatchedCell]:
     """Return all parts of a kind, in the order in which they are computed.
 
     Raises `InputError` for an unknown kind and `UnavailableError` if the model has no such parts.
@@ -251,7 +251,7 @@ def cells(pair: MinimalPair, part: PartKind, groups: int = GROUPS) -> list[Cell]
     return found
 
 
-def _stream(pair: MinimalPair, _: int) -> Iterator[Cell]:
+def _stream(pair: MinimalPair, _: int) -> Iterator[PatchedCell]:
     for stack in stacks_of(pair.reading):
         n_layers = 1 + max(pair.reading.adapter.shape.blocks(stack))
         tokens = list(zip(pair.reading.tokens_of(stack), pair.source.tokens_of(stack), strict=True))
@@ -263,18 +263,18 @@ def _stream(pair: MinimalPair, _: int) -> Iterator[Cell]:
             title = f"{prefix or 'layer '}{layer}" if layer else f"{prefix}embedding"
             for position, (token, other) in enumerate(tokens):
                 columns = {"position": position, "token": token, "source_token": other}
-                yield Cell(name, (position,), {"stack": stack, "layer": layer, "where": title, **columns})
+                yield PatchedCell(name, (position,), {"stack": stack, "layer": layer, "where": title, **columns})
 
 
-def _heads(pair: MinimalPair, _: int) -> Iterator[Cell]:
+def _heads(pair: MinimalPair, _: int) -> Iterator[PatchedCell]:
     for layer, site in enumerate(pair.reading.attention):
         title = layer_title(site.path, is_encoder_decoder=pair.reading.is_encoder_decoder)
         for head in range(pair.reading.adapter.shape.heads[site.path]):
             columns = {"stack": site.stack, "layer": layer, "where": title, "head": head}
-            yield Cell(f"{site.path}.z", (head,), columns)
+            yield PatchedCell(f"{site.path}.z", (head,), columns)
 
 
-def _neurons(pair: MinimalPair, groups: int) -> Iterator[Cell]:
+def _neurons(pair: MinimalPair, groups: int) -> Iterator[PatchedCell]:
     for layer, site in enumerate(pair.reading.feed_forward):
         n, name = pair.reading.adapter.shape.neurons.get(site.path, 0), f"{site.path}.post"
         if not n or name not in pair.reading:
@@ -285,7 +285,7 @@ def _neurons(pair: MinimalPair, groups: int) -> Iterator[Cell]:
             first, end = group * n // k, (group + 1) * n // k
             columns = {"group": group, "first_neuron": first, "last_neuron": end - 1}
             where = (Ellipsis, slice(first, end))
-            yield Cell(name, where, {"stack": site.stack, "layer": layer, "where": title, **columns})
+            yield PatchedCell(name, where, {"stack": site.stack, "layer": layer, "where": title, **columns})
 
 
 def patching_map(
@@ -343,7 +343,7 @@ def patching_map(
     return table.assign(measured=pd.Series(values, index=chosen, dtype=float))
 
 
-def estimated(pair: MinimalPair, selection: Sequence[Cell]) -> list[float]:
+def estimated(pair: MinimalPair, selection: Sequence[PatchedCell]) -> list[float]:
     """Estimate the share that each cell carries: the mean gradient over `POINTS` × the difference of its activations."""
     names = list(dict.fromkeys(cell.name for cell in selection))
     here, there = (activations(run, names) for run in (pair.reading, pair.source))
@@ -361,7 +361,7 @@ def estimated(pair: MinimalPair, selection: Sequence[Cell]) -> list[float]:
     return [moved[cell.name][0][cell.where].sum().item() / gap for cell in selection]
 
 
-def measured(pair: MinimalPair, selection: Sequence[Cell]) -> list[float]:
+def measured(pair: MinimalPair, selection: Sequence[PatchedCell]) -> list[float]:
     """Measure the share of the difference that each cell carries, with one run each."""
     *_, last = measuring(pair, selection)
     return [last.shares[at] for at in range(len(selection))]
@@ -381,7 +381,7 @@ class Measured:
 
 
 def measuring(
-    pair: MinimalPair, selection: Sequence[Cell], estimates: Sequence[float] | None = None
+    pair: MinimalPair, selection: Sequence[PatchedCell], estimates: Sequence[float] | None = None
 ) -> Iterator[Measured]:
     """Measure cells, with a report before the first one and after each.
 

@@ -28,7 +28,7 @@ from xformer.config import ModelConfig
 from xformer.edits import zero_positions
 from xformer.errors import InputError, UnavailableError
 from xformer.formatting import check_index, check_indices, check_option
-from xformer.layers.masks import Layout
+from xformer.layers.masks import SequencePacking
 from xformer.layers.stack import Stack
 from xformer.memory import check_analysis
 from xformer.positions import POSITION_KINDS, PositionKind
@@ -66,7 +66,7 @@ def added_positions(
     table = _stack_of(reading, stack)[1].positions.table
     assert table is not None
     device = own_model(reading.adapter).device
-    return table(Layout.plain(n if chosen.can_cache_keys else len(reading.tokens_of(stack)), device))[:n].cpu()
+    return table(SequencePacking.plain(n if chosen.can_cache_keys else len(reading.tokens_of(stack)), device))[:n].cpu()
 
 
 def position_values(

@@ -21,7 +21,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from xformer.adapters.layout import Layers
+from xformer.adapters.module_map import Layers
 from xformer.doctor.check import CheckContext, FaultLocation, Pair, distance
 from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.doctor.watch import Event, Watched, watch_events

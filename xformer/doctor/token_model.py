@@ -518,9 +518,9 @@ def _past_of(returned: Any) -> Any:
 def _layout(run: ModelCall) -> Any:
     if run.segments is None:
         return None
-    from xformer.layers.masks import Layout
+    from xformer.layers.masks import SequencePacking
 
-    return Layout.from_segments(run.segments)
+    return SequencePacking.from_segments(run.segments)
 
 
 def _is_pair(model: nn.Module) -> bool:

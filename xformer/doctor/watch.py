@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from xformer.adapters import attention as written_out
 from xformer.adapters.attention import FORBIDDEN, SOFTMAXES, for_each_head
-from xformer.adapters.layout import Chain, Layers
+from xformer.adapters.module_map import Chain, Layers
 from xformer.adapters.on_demand import tensors_in
 from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.model import Transformer

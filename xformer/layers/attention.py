@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from xformer.config import ModelConfig
 from xformer.layers.dropout import NO_DROPOUT, Dropout
-from xformer.layers.masks import NO_MASK, Mask, masked_softmax
+from xformer.layers.masks import NO_MASK, LayerMask, masked_softmax
 from xformer.tape import SILENT, AnyTape
 
 Scores = Float[Tensor, "batch head query key"]
@@ -61,7 +61,7 @@ class Attention(nn.Module):
         x: Float[Tensor, "batch query d_model"],
         memory: Float[Tensor, "batch key d_model"] | None = None,
         *,
-        mask: Mask = NO_MASK,
+        mask: LayerMask = NO_MASK,
         angles: Float[Tensor, "*batch pos half"] | None = None,
         position_bias: Float[Tensor, "#batch head query key"] | None = None,
         tape: AnyTape = SILENT,
@@ -88,7 +88,14 @@ class Attention(nn.Module):
         return tape("out", self.out(z))
 
     def _step_by_step(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, position_bias: Tensor | None, tape: AnyTape, dropout: Dropout
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: LayerMask,
+        position_bias: Tensor | None,
+        tape: AnyTape,
+        dropout: Dropout,
     ) -> Float[Tensor, "batch head query d_value"]:
         q, k, v = tape("q", q), tape("k", k), tape("v", v)
         scores = self.score(q, k, v)
@@ -130,7 +137,7 @@ class Attention(nn.Module):
         """Compute Q Kᵀ / √d_head; Q is divided, since it is smaller than the scores."""
         return (q / math.sqrt(self.d_head)) @ k.transpose(-2, -1)
 
-    def allow(self, mask: Mask, scores: Scores, tape: AnyTape) -> Mask:
+    def allow(self, mask: LayerMask, scores: Scores, tape: AnyTape) -> LayerMask:
         """Pass the mask through the tape; the causal part is a separate activation, so that it can be removed or imposed."""
         if not tape.recording:
             return mask
@@ -141,13 +148,13 @@ class Attention(nn.Module):
                 mask = replace(mask, causal=changed, rows_may_be_empty=True)
         allowed = (everything if mask.allowed is None else mask.allowed).expand(scores.shape)
         changed = tape("mask", allowed)
-        return mask if changed is allowed else Mask(layout=changed, rows_may_be_empty=True)
+        return mask if changed is allowed else LayerMask(layout=changed, rows_may_be_empty=True)
 
-    def mask(self, scores: Scores, mask: Mask) -> Scores:
+    def mask(self, scores: Scores, mask: LayerMask) -> Scores:
         """Set the scores of masked keys to −∞."""
         return mask.hide(scores)
 
-    def softmax(self, scores: Scores, mask: Mask) -> Scores:
+    def softmax(self, scores: Scores, mask: LayerMask) -> Scores:
         """Return weights over the keys that sum to 1; zeros for a query without any permitted key."""
         return masked_softmax(scores, mask.empty_rows)
 
@@ -160,7 +167,7 @@ class Attention(nn.Module):
         return F.linear(z.transpose(1, 2).flatten(-2), self.weight_out, self.bias_out)
 
     def kernel(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, position_bias: Tensor | None
+        self, q: Tensor, k: Tensor, v: Tensor, mask: LayerMask, position_bias: Tensor | None
     ) -> Float[Tensor, "batch head query d_value"]:
         """Compute `score` to `mix` in one fused kernel: training steps of small models are 1.2 times as fast."""
         if position_bias is None and mask.is_plain_causal:

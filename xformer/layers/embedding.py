@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from xformer.config import MAX_INK, ModelConfig
 from xformer.errors import InputError
-from xformer.layers.masks import Layout
+from xformer.layers.masks import SequencePacking
 from xformer.tape import SILENT, AnyTape
 
 Stream = Float[Tensor, "batch pos d_model"]
@@ -106,7 +106,7 @@ class PositionTables(nn.Module):
         """Return all tables by name."""
         return {**dict(self.named_parameters(recurse=False)), **dict(self.named_buffers(recurse=False))}
 
-    def forward(self, layout: Layout) -> Float[Tensor, "*batch pos d_model"] | None:
+    def forward(self, layout: SequencePacking) -> Float[Tensor, "*batch pos d_model"] | None:
         """Return the vectors to add to the embeddings; None for an encoding that adds nothing."""
         return self.kind.add(self.config, self.tables(), layout.positions, layout.mirrored)
 
@@ -120,7 +120,7 @@ class AddPositions(nn.Module):
         needs_tables = bool(self.kind.learned(config) or self.kind.fixed(config))
         self.table = PositionTables(config) if needs_tables else None
 
-    def forward(self, embed: Stream, layout: Layout, tape: AnyTape = SILENT) -> Stream:
+    def forward(self, embed: Stream, layout: SequencePacking, tape: AnyTape = SILENT) -> Stream:
         embed = tape("embed", embed)
         vectors = None if self.table is None else self.table(layout)
         return embed if vectors is None else embed + tape("pos_embed", vectors.to(embed.dtype))

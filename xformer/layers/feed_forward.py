@@ -18,7 +18,7 @@ from xformer.layers.embedding import Stream
 from xformer.tape import SILENT, AnyTape
 
 
-class FeedForward(nn.Module):
+class FeedForwardLayer(nn.Module):
     """Linear maps with a nonlinearity in between, applied to each position independently."""
 
     weight_in: nn.Parameter
@@ -54,7 +54,7 @@ class FeedForward(nn.Module):
         return gate * tape("up", F.linear(x, self.weight_in, self.bias_in))
 
 
-class Norm(nn.Module):
+class NormLayer(nn.Module):
     """Normalise each vector and scale it by γ (`weight`); `bias` is the shift β, or None if the component has none."""
 
     weight: nn.Parameter

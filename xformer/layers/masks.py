@@ -3,7 +3,7 @@
     scores[q, k] = −∞   where a mask forbids q to attend to k          (Vaswani et al. 2017, §3.2.3)
 
 A query without any permitted key gets a row of zeros instead of NaN. The rows of a batch [batch, pos] contain padded or packed
-sequences; a `Layout` gives each cell a segment number, 0 for padding.
+sequences; a `SequencePacking` gives each cell a segment number, 0 for padding.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def causal_mask(
     return torch.ones(n_query, n_key, dtype=torch.bool, device=device).tril(diagonal)
 
 
-def layout_mask(queries: Layout, keys: Layout) -> Bool[Tensor, "batch 1 query key"] | None:
+def layout_mask(queries: SequencePacking, keys: SequencePacking) -> Bool[Tensor, "batch 1 query key"] | None:
     """Return True where the key is a token of the query's own sequence; None if the layouts mask nothing.
 
     In cross-attention, a sequence has the same segment number in both streams.
@@ -43,7 +43,7 @@ def layout_mask(queries: Layout, keys: Layout) -> Bool[Tensor, "batch 1 query ke
 
 
 @dataclass(frozen=True)
-class Mask:
+class LayerMask:
     """The mask of one attention layer, in two parts that a tape records separately.
 
     `layout` is the mask of padding, packing and a custom mask; `causal` is the causal mask. None masks nothing.
@@ -76,9 +76,9 @@ class Mask:
         """`allowed`, with all keys permitted to queries without any, for which a kernel's softmax would give NaN."""
         return self.allowed if self.allowed is None or self.empty_rows is None else self.allowed | self.empty_rows
 
-    def only(self, seen: Bool[Tensor, "#batch #head query key"]) -> Mask:
+    def only(self, seen: Bool[Tensor, "#batch #head query key"]) -> LayerMask:
         """Return the mask restricted to `seen`, which may have empty rows."""
-        return Mask(layout=seen if self.allowed is None else self.allowed & seen, rows_may_be_empty=True)
+        return LayerMask(layout=seen if self.allowed is None else self.allowed & seen, rows_may_be_empty=True)
 
     def hide(
         self, scores: Float[Tensor, "batch head query key"], value: float = -torch.inf
@@ -90,12 +90,12 @@ class Mask:
         return fill(~self.allowed, value)
 
 
-NO_MASK = Mask()
+NO_MASK = LayerMask()
 
 
 def combine(
-    queries: Layout,
-    keys: Layout,
+    queries: SequencePacking,
+    keys: SequencePacking,
     *,
     n_query: int,
     n_key: int,
@@ -104,7 +104,7 @@ def combine(
     drawn: Bool[Tensor, "*batch query key"] | None = None,
     component: Bool[Tensor, "query key"] | None = None,
     device: torch.device | str = "cpu",
-) -> Mask:
+) -> LayerMask:
     """Combine the self-attention mask of one stack, which is the same in every layer.
 
     Args:
@@ -130,7 +130,7 @@ def combine(
         drawn = drawn[None, None] if drawn.dim() == 2 else drawn[:, None]  # [#batch, 1, query, key]
         allowed = drawn if allowed is None else allowed & drawn
     triangle = causal_mask(n_query, n_key, see_self=see_self, device=device) if causal else None
-    return Mask(
+    return LayerMask(
         layout=allowed,
         causal=triangle,
         rows_may_be_empty=drawn is not None or (causal and not see_self) or queries.padded or keys.padded,
@@ -151,7 +151,7 @@ def masked_softmax(
 
 
 @dataclass(frozen=True)
-class Layout:
+class SequencePacking:
     """The arrangement of sequences in a batch. Without `segments`, every row is one sequence without padding."""
 
     positions: Int[Tensor, "*batch pos"]
@@ -163,18 +163,18 @@ class Layout:
     """Whether there may be padding; set on construction, so that no values have to be read from the device."""
 
     @classmethod
-    def plain(cls, n_pos: int, device: torch.device | str = "cpu", start: int = 0) -> Layout:
+    def plain(cls, n_pos: int, device: torch.device | str = "cpu", start: int = 0) -> SequencePacking:
         """Return the layout of rows with one sequence of full length each; `start` is the position of the first cell."""
         index = torch.arange(start, start + n_pos, device=device)  # [pos]
         return cls(positions=index, mirrored=index.flip(0))
 
     @classmethod
-    def from_valid(cls, valid: Bool[Tensor, "batch pos"]) -> Layout:
+    def from_valid(cls, valid: Bool[Tensor, "batch pos"]) -> SequencePacking:
         """Return the layout of rows with one sequence each, and padding (on either side) where `valid` is false."""
         return cls.from_segments(valid.long(), padded=True)
 
     @classmethod
-    def from_segments(cls, segments: Int[Tensor, "batch pos"], *, padded: bool = True) -> Layout:
+    def from_segments(cls, segments: Int[Tensor, "batch pos"], *, padded: bool = True) -> SequencePacking:
         """Return the layout of rows with several sequences, each a run of equal numbers above 0; 0 is padding."""
         n_pos = segments.shape[-1]
         index = torch.arange(n_pos, device=segments.device).expand_as(segments)  # [batch, pos]

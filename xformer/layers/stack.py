@@ -17,8 +17,8 @@ from xformer.config import ModelConfig
 from xformer.layers.attention import Attention, Cache, LayerCache
 from xformer.layers.dropout import NO_DROPOUT, Dropout
 from xformer.layers.embedding import AddPositions, Stream
-from xformer.layers.feed_forward import FeedForward, Norm
-from xformer.layers.masks import NO_MASK, Layout, Mask, combine
+from xformer.layers.feed_forward import FeedForwardLayer, NormLayer
+from xformer.layers.masks import NO_MASK, LayerMask, SequencePacking, combine
 from xformer.tape import SILENT, AnyTape
 
 Sublayer = Callable[[Tensor], Tensor]
@@ -33,12 +33,12 @@ class Stack(nn.Module):
         self.causal = causal
         self.positions = AddPositions(config)
         self.blocks = nn.ModuleList(block(config) for _ in range(config.n_layers))
-        self.norm = Norm(config) if config.final_norm else None
+        self.norm = NormLayer(config) if config.final_norm else None
 
     def forward(
         self,
         embed: Stream,
-        layout: Layout,
+        layout: SequencePacking,
         *,
         context: BlockInputs,
         drawn: Bool[Tensor, "*batch query key"] | None = None,
@@ -58,12 +58,12 @@ class Stack(nn.Module):
         return x if self.norm is None else tape("final_norm", self.norm(x))
 
     def _inputs(
-        self, x: Tensor, layout: Layout, context: BlockInputs, drawn: Tensor | None, cache: Cache | None
+        self, x: Tensor, layout: SequencePacking, context: BlockInputs, drawn: Tensor | None, cache: Cache | None
     ) -> BlockInputs:
         """Compute the mask, rotation angles and score bias once for all layers."""
         config, n_query = self.config, x.shape[1]
         n_key = n_query if cache is None else cache.length + n_query
-        keys = layout if cache is None else Layout.plain(n_key, x.device)
+        keys = layout if cache is None else SequencePacking.plain(n_key, x.device)
         mask = combine(
             layout,
             keys,
@@ -84,11 +84,11 @@ class Stack(nn.Module):
 class BlockInputs:
     """The inputs of every layer of a stack besides the residual stream, the same for all layers."""
 
-    mask: Mask = NO_MASK
+    mask: LayerMask = NO_MASK
     angles: Float[Tensor, "*batch pos half"] | None = None
     position_bias: Float[Tensor, "#batch head query key"] | None = None
     memory: Float[Tensor, "batch source d_model"] | None = None
-    cross_mask: Mask = NO_MASK
+    cross_mask: LayerMask = NO_MASK
     dropout: Dropout = NO_DROPOUT
 
     def attend(self, attention: Attention, x: Tensor, tape: AnyTape, cache: LayerCache | None) -> Stream:
@@ -119,7 +119,7 @@ class Layer(nn.Module):
         for name in attentions:
             self.add_module(name, Attention(config))
             self.add_module(f"{name}_residual", residual(config))
-        self.ffn = FeedForward(config) if config.d_ff else None
+        self.ffn = FeedForwardLayer(config) if config.d_ff else None
         self.ffn_residual = residual(config) if config.d_ff else None
 
     def feed_forward(self, x: Tensor, context: BlockInputs, tape: AnyTape) -> Stream:
@@ -187,7 +187,7 @@ class Residual(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         if config.norm != "none":
-            self.norm = Norm(config)
+            self.norm = NormLayer(config)
 
     def add(self, x: Stream, result: Stream) -> Stream:
         """Add a sublayer's output to the stream."""

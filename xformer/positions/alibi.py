@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xformer.positions.kind import PositionKind, Sizes, each_head
+from xformer.positions.kind import PositionKind, PositionSizes, each_head
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -49,10 +49,10 @@ class Alibi(PositionKind):
     equation = "score − mₕ·distance"
     alternative = "ALiBi biases the scores instead"
 
-    def bias(self, sizes: Sizes, tables: Tables, queries: Positions, keys: Positions, *, causal: bool) -> Bias:
+    def bias(self, sizes: PositionSizes, tables: Tables, queries: Positions, keys: Positions, *, causal: bool) -> Bias:
         return alibi_bias(queries, keys, sizes.n_heads)
 
-    def offset_caption(self, sizes: Sizes) -> str:
+    def offset_caption(self, sizes: PositionSizes) -> str:
         return (
             f"What {each_head(sizes)} adds to a score, by the distance of the key: minus its own slope times the "
             "distance. Nothing is added to the vectors."

@@ -30,7 +30,7 @@ Place = Literal["stream", "queries and keys", "scores", "nothing"]
 _ACTIVATIONS: dict[Place, str] = {"stream": "pos_embed", "queries and keys": "pos_angles", "scores": "pos_bias"}
 
 
-class Sizes(Protocol):
+class PositionSizes(Protocol):
     """The fields of a `ModelConfig` that position encodings use."""
 
     @property
@@ -47,7 +47,7 @@ class Sizes(Protocol):
     def position_base(self) -> float: ...
 
 
-def each_head(sizes: Sizes) -> str:
+def each_head(sizes: PositionSizes) -> str:
     """Return the subject of a caption: "each of the 12 heads", or "the head" if there is only one."""
     return "the head" if sizes.n_heads == 1 else f"each of the {sizes.n_heads} heads"
 
@@ -76,19 +76,19 @@ class PositionKind:
 
     # ── computation; `tables` are the `learned` and `fixed` tables of one stack ──
 
-    def learned(self, sizes: Sizes) -> dict[str, tuple[int, int]]:
+    def learned(self, sizes: PositionSizes) -> dict[str, tuple[int, int]]:
         """Return the shapes of the learned tables of each stack, by name."""
         return {}
 
-    def fixed(self, sizes: Sizes) -> dict[str, Tensor]:
+    def fixed(self, sizes: PositionSizes) -> dict[str, Tensor]:
         """Return the tables that are computed once and never change, by name."""
         return {}
 
-    def add(self, sizes: Sizes, tables: Tables, index: Positions, mirrored: Positions) -> Added | None:
+    def add(self, sizes: PositionSizes, tables: Tables, index: Positions, mirrored: Positions) -> Added | None:
         """Return the vectors to add to embeddings of tokens at `index` from the start and `mirrored` from the end."""
         return None
 
-    def angles(self, sizes: Sizes, index: Positions) -> Angles | None:
+    def angles(self, sizes: PositionSizes, index: Positions) -> Angles | None:
         """Return the rotation angles of queries and keys at each position."""
         return None
 
@@ -96,16 +96,18 @@ class PositionKind:
         """Rotate queries or keys by these angles; negative angles undo it."""
         return x
 
-    def bias(self, sizes: Sizes, tables: Tables, queries: Positions, keys: Positions, *, causal: bool) -> Bias | None:
+    def bias(
+        self, sizes: PositionSizes, tables: Tables, queries: Positions, keys: Positions, *, causal: bool
+    ) -> Bias | None:
         """Return the bias of the self-attention scores; `causal` is whether the stack is causal."""
         return None
 
     # ── requirements ──
 
-    def check(self, sizes: Sizes) -> None:
+    def check(self, sizes: PositionSizes) -> None:
         """Raise `ConfigError` if a model of these sizes cannot use this encoding."""
 
-    def n_parameters(self, sizes: Sizes) -> int:
+    def n_parameters(self, sizes: PositionSizes) -> int:
         """Return the number of parameters in each stack."""
         return sum(rows * columns for rows, columns in self.learned(sizes).values())
 
@@ -121,22 +123,22 @@ class PositionKind:
         """Whether the figure shows its effect by offset only."""
         return self.acts_on == "scores"
 
-    def can_be_drawn(self, sizes: Sizes) -> bool:
+    def can_be_drawn(self, sizes: PositionSizes) -> bool:
         """Return whether it can be drawn for any model of these sizes, because nothing is learned."""
         return self.acts_on != "nothing" and not self.learned(sizes)
 
-    def explanation(self, sizes: Sizes) -> str:
+    def explanation(self, sizes: PositionSizes) -> str:
         """Describe what it does in a model of these sizes, in one plain sentence."""
         return self.summary
 
-    def offset_caption(self, sizes: Sizes) -> str:
+    def offset_caption(self, sizes: PositionSizes) -> str:
         """Return the caption of its figure by offset; "" for the usual caption of what it acts on."""
         return ""
 
-    def offset_note(self, sizes: Sizes) -> str:
+    def offset_note(self, sizes: PositionSizes) -> str:
         """Return a note on what to look for in that figure; "" for none."""
         return ""
 
-    def wave_width(self, sizes: Sizes) -> int:
+    def wave_width(self, sizes: PositionSizes) -> int:
         """Return the number of dimensions of its waves; 0 if it has none."""
         return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xformer.positions.kind import PositionKind, Sizes
+from xformer.positions.kind import PositionKind, PositionSizes
 
 if TYPE_CHECKING:
     from xformer.positions.kind import Added, Positions, Tables
@@ -27,16 +27,16 @@ class Learned(PositionKind):
     detail = "learned"
     equation = "P[pos]"
 
-    def learned(self, sizes: Sizes) -> dict[str, tuple[int, int]]:
+    def learned(self, sizes: PositionSizes) -> dict[str, tuple[int, int]]:
         return {"table": (sizes.max_len, sizes.d_model)}
 
-    def add(self, sizes: Sizes, tables: Tables, index: Positions, mirrored: Positions) -> Added:
+    def add(self, sizes: PositionSizes, tables: Tables, index: Positions, mirrored: Positions) -> Added:
         from torch.nn.functional import embedding
 
         return embedding(index, tables["table"])
 
-    def explanation(self, sizes: Sizes) -> str:
+    def explanation(self, sizes: PositionSizes) -> str:
         return f"Adds a learned vector for each of {sizes.max_len} positions."
 
-    def offset_note(self, sizes: Sizes) -> str:
+    def offset_note(self, sizes: PositionSizes) -> str:
         return FREE

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xformer.errors import ConfigError
-from xformer.positions.kind import PositionKind, Sizes
+from xformer.positions.kind import PositionKind, PositionSizes
 from xformer.positions.learned import FREE
 
 if TYPE_CHECKING:
@@ -27,15 +27,15 @@ class Mirror(PositionKind):
     detail = "mirror, learned"
     equation = "P[start] + Q[end]"
 
-    def learned(self, sizes: Sizes) -> dict[str, tuple[int, int]]:
+    def learned(self, sizes: PositionSizes) -> dict[str, tuple[int, int]]:
         return {"from_start": (sizes.max_len, sizes.d_model), "from_end": (sizes.max_len, sizes.d_model)}
 
-    def add(self, sizes: Sizes, tables: Tables, index: Positions, mirrored: Positions) -> Added:
+    def add(self, sizes: PositionSizes, tables: Tables, index: Positions, mirrored: Positions) -> Added:
         from torch.nn.functional import embedding
 
         return embedding(index, tables["from_start"]) + embedding(mirrored, tables["from_end"])
 
-    def check(self, sizes: Sizes) -> None:
+    def check(self, sizes: PositionSizes) -> None:
         if sizes.architecture != "encoder":
             raise ConfigError(
                 "Mirror positions also count from the end, which would reveal the length of an answer that is yet to be "
@@ -43,5 +43,5 @@ class Mirror(PositionKind):
                 "use positions='sinusoidal'."
             )
 
-    def offset_note(self, sizes: Sizes) -> str:
+    def offset_note(self, sizes: PositionSizes) -> str:
         return FREE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xformer.errors import ConfigError
-from xformer.positions.kind import PositionKind, Sizes
+from xformer.positions.kind import PositionKind, PositionSizes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,24 +51,24 @@ class Rotary(PositionKind):
     equation = "rotate q, k by pos·θᵢ"
     alternative = "rotary positions rotate queries and keys instead"
 
-    def angles(self, sizes: Sizes, index: Positions) -> Angles:
+    def angles(self, sizes: PositionSizes, index: Positions) -> Angles:
         return _angles(index, sizes.d_head, sizes.position_base)
 
     def rotate(self, x: HeadVectors, angles: Angles) -> HeadVectors:
         return rotate(x, angles)
 
-    def check(self, sizes: Sizes) -> None:
+    def check(self, sizes: PositionSizes) -> None:
         if sizes.d_head % 2:
             raise ConfigError(
                 f"Rotary positions rotate pairs of dimensions, so d_head must be even, got {sizes.d_head}; "
                 f"for example d_head={sizes.d_head + 1}."
             )
 
-    def offset_caption(self, sizes: Sizes) -> str:
+    def offset_caption(self, sizes: PositionSizes) -> str:
         return (
             "The score of a vector with itself, rotated to two positions: it depends only on their offset. "
             "(Su et al. 2021, §3.4)"
         )
 
-    def wave_width(self, sizes: Sizes) -> int:
+    def wave_width(self, sizes: PositionSizes) -> int:
         return sizes.d_head

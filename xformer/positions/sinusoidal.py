@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xformer.positions.kind import PositionKind, Sizes
+from xformer.positions.kind import PositionKind, PositionSizes
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -39,22 +39,22 @@ class Sinusoidal(PositionKind):
     detail = "sinusoidal, fixed"
     equation = "sin, cos of pos·ωᵢ"
 
-    def fixed(self, sizes: Sizes) -> dict[str, Tensor]:
+    def fixed(self, sizes: PositionSizes) -> dict[str, Tensor]:
         return {"table": sinusoidal(sizes.max_len, sizes.d_model, sizes.position_base)}
 
-    def add(self, sizes: Sizes, tables: Tables, index: Positions, mirrored: Positions) -> Added:
+    def add(self, sizes: PositionSizes, tables: Tables, index: Positions, mirrored: Positions) -> Added:
         from torch.nn.functional import embedding
 
         return embedding(index, tables["table"])
 
-    def explanation(self, sizes: Sizes) -> str:
+    def explanation(self, sizes: PositionSizes) -> str:
         base = f"{sizes.position_base:g}"
         return f"Adds fixed waves, from short to very long (base {base}), so that every position has its own vector."
 
-    def offset_note(self, sizes: Sizes) -> str:
+    def offset_note(self, sizes: PositionSizes) -> str:
         if sizes.d_model % 2:
             return ""
         return "There is no **band**: by sin² + cos², the product depends only on the offset, Σ cos(offset · ω)."
 
-    def wave_width(self, sizes: Sizes) -> int:
+    def wave_width(self, sizes: PositionSizes) -> int:
         return sizes.d_model

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from xformer.positions.kind import PositionKind, Sizes, each_head
+from xformer.positions.kind import PositionKind, PositionSizes, each_head
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -67,20 +67,20 @@ class T5(PositionKind):
     equation = "score + Bₕ[bucket(distance)]"
     alternative = "T5’s bias is added to the scores instead"
 
-    def learned(self, sizes: Sizes) -> dict[str, tuple[int, int]]:
+    def learned(self, sizes: PositionSizes) -> dict[str, tuple[int, int]]:
         return {"table": (N_BUCKETS, sizes.n_heads)}
 
-    def bias(self, sizes: Sizes, tables: Tables, queries: Positions, keys: Positions, *, causal: bool) -> Bias:
+    def bias(self, sizes: PositionSizes, tables: Tables, queries: Positions, keys: Positions, *, causal: bool) -> Bias:
         from torch.nn.functional import embedding
 
         offset = keys[..., None, :] - queries[..., :, None]  # [*batch, query, key]
         bias = embedding(bucket(offset, causal=causal), tables["table"]).movedim(-1, -3)  # [*batch, head, query, key]
         return bias if bias.dim() == 4 else bias[None]
 
-    def explanation(self, sizes: Sizes) -> str:
+    def explanation(self, sizes: PositionSizes) -> str:
         return f"Adds a learned number to each score: one for every head and each of {N_BUCKETS} ranges of distance."
 
-    def offset_caption(self, sizes: Sizes) -> str:
+    def offset_caption(self, sizes: PositionSizes) -> str:
         return (
             f"What {each_head(sizes)} has learned to add to a score, by the distance of the key: the "
             f"larger, the more distances share one number, and from {FURTHEST} on all do."

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from xformer.layers.masks import Layout
+from xformer.layers.masks import SequencePacking
 from xformer.model import Transformer
 
 IGNORED = -100
@@ -31,11 +31,11 @@ class Batch:
     """Examples in rows, several per row if packed. Only an encoder-decoder has a `target`."""
 
     tokens: Int[Tensor, "batch pos"]
-    layout: Layout
+    layout: SequencePacking
     labels: Int[Tensor, "batch out"]
     """The right token at each output, or `IGNORED`."""
     target: Int[Tensor, "batch out"] | None = None
-    target_layout: Layout | None = None
+    target_layout: SequencePacking | None = None
 
     @property
     def output_segments(self) -> Int[Tensor, "batch out"]:
@@ -55,10 +55,10 @@ class Batch:
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """Return the batch with a function applied to every tensor, in the order of `tensors`."""
 
-        def changed(layout: Layout) -> Layout:
+        def changed(layout: SequencePacking) -> SequencePacking:
             positions, mirrored = change(layout.positions), change(layout.mirrored)
             segments = None if layout.segments is None else change(layout.segments)
-            return Layout(positions, mirrored, segments, layout.padded)
+            return SequencePacking(positions, mirrored, segments, layout.padded)
 
         batch = Batch(change(self.tokens), changed(self.layout), change(self.labels))
         target = None if self.target is None else change(self.target)

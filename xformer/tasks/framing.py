@@ -22,7 +22,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from xformer.config import Architecture
-from xformer.layers.masks import Layout
+from xformer.layers.masks import SequencePacking
 from xformer.tasks.batch import IGNORED, Batch
 
 
@@ -72,16 +72,16 @@ def frame(
     return Stream(tokens, labels, lengths + answer_lengths + 1), None
 
 
-def pad_rows(stream: Stream, pad: int) -> tuple[Tensor, Tensor, Layout]:
+def pad_rows(stream: Stream, pad: int) -> tuple[Tensor, Tensor, SequencePacking]:
     """Put one example in each row, padded, and return tokens, labels and layout."""
     index = torch.arange(stream.tokens.shape[1], device=stream.tokens.device)  # [pos]
     valid = index < stream.lengths[:, None]  # [example, pos]
     positions, mirrored = (torch.where(valid, of, 0) for of in (index, stream.lengths[:, None] - 1 - index))
-    layout = Layout(positions, mirrored, segments=valid.long(), padded=True)
+    layout = SequencePacking(positions, mirrored, segments=valid.long(), padded=True)
     return stream.tokens.masked_fill(~valid, pad), stream.labels.masked_fill(~valid, IGNORED), layout
 
 
-def pack_rows(stream: Stream, width: int) -> tuple[Tensor, Tensor, Layout]:
+def pack_rows(stream: Stream, width: int) -> tuple[Tensor, Tensor, SequencePacking]:
     """Put two examples whose lengths sum to `width` in each row, without padding, and return tokens, labels and layout."""
     lengths = stream.lengths.view(-1, 2)  # [row, 2]
     column = torch.arange(width, device=lengths.device).expand(len(lengths), width)  # [row, pos]
@@ -92,14 +92,14 @@ def pack_rows(stream: Stream, width: int) -> tuple[Tensor, Tensor, Layout]:
     def pick(cells: Tensor) -> Tensor:
         return cells.reshape(len(lengths), -1).gather(1, flat)
 
-    layout = Layout(position, lengths.gather(1, second) - 1 - position, segments=second + 1, padded=False)
+    layout = SequencePacking(position, lengths.gather(1, second) - 1 - position, segments=second + 1, padded=False)
     return pick(stream.tokens), pick(stream.labels), layout
 
 
-def full_layout(cells: Tensor) -> Layout:
+def full_layout(cells: Tensor) -> SequencePacking:
     """Return the layout of rows of full length, without padding or a mask, for tokens or labels [batch, pos]."""
     index = torch.arange(cells.shape[1], device=cells.device).expand_as(cells)
-    return Layout(positions=index, mirrored=index.flip(1))
+    return SequencePacking(positions=index, mirrored=index.flip(1))
 
 
 def full_batch(source: Stream, target: Stream | None) -> Batch:
@@ -112,7 +112,7 @@ def full_batch(source: Stream, target: Stream | None) -> Batch:
 def to_batch(source: Stream, target: Stream | None, pad: int, widths: tuple[int, int] | None) -> Batch:
     """Return a batch of streams: packed into rows of `widths` (source, target), or padded if `widths` is None."""
 
-    def rows(stream: Stream, which: int) -> tuple[Tensor, Tensor, Layout]:
+    def rows(stream: Stream, which: int) -> tuple[Tensor, Tensor, SequencePacking]:
         return pad_rows(stream, pad) if widths is None else pack_rows(stream, widths[which])
 
     tokens, labels, layout = rows(source, 0)

@@ -437,7 +437,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class State:
+class SavedState:
     """The saved state of a run: its tensors, and everything else as plain JSON values."""
 
     tensors: dict[str, Tensor]
@@ -457,7 +457,7 @@ def forget_unfinished(out: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-def read_state(out: Path) -> State:
+def read_state(out: Path) -> SavedState:
     """Read the state of an interrupted run. Raises `TrainingError` if there is none or it is damaged."""
     if not (out / STATE).is_file():
         raise TrainingError(f"There is no run to resume in {out}; start one without resuming.")
@@ -470,7 +470,7 @@ def read_state(out: Path) -> State:
         raise TrainingError(f"The run in {out} cannot be resumed: {error}") from None
     if not isinstance(values, dict):
         raise TrainingError(f"The run in {out} cannot be resumed: its state is incomplete.")
-    return State(tensors, values)
+    return SavedState(tensors, values)
 
 
 def _until(step: Any, config: Config | None) -> Config | None:

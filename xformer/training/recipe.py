@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from xformer.config import TrainConfig
-from xformer.layers.masks import Layout
+from xformer.layers.masks import SequencePacking
 from xformer.tasks import Batch
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def with_random_positions(batch: Batch, max_len: int, draw: torch.Generator) -> 
     return replace(batch, layout=layout, target_layout=None if target is None else spread(target, max_len, draw))
 
 
-def spread(layout: Layout, max_len: int, draw: torch.Generator) -> Layout:
+def spread(layout: SequencePacking, max_len: int, draw: torch.Generator) -> SequencePacking:
     """Return a layout in which the i-th token of each sequence has the i-th of the positions drawn for it."""
     positions, mirrored = layout.positions, layout.mirrored
     segments = torch.ones_like(positions) if layout.segments is None else layout.segments  # [batch, pos]

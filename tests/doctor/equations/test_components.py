@@ -12,7 +12,7 @@ from torch import Tensor
 import xformer
 from tests.layers.reference import randomise
 from xformer.doctor.equations.report import check_model, check_trace, varied_inputs
-from xformer.layers.feed_forward import Norm
+from xformer.layers.feed_forward import NormLayer
 
 MODERN: dict[str, Any] = {
     "vocab_size": 23, "d_model": 12, "n_layers": 2, "n_heads": 6, "n_kv_heads": 2, "d_head": 4, "d_ff": 37, "max_len": 19,
@@ -53,23 +53,23 @@ def test_correct_models_have_no_findings(architecture: str, norm: str, changes: 
     assert not [line for line in report.unchecked if "feed-forward" in line or "q, k, v" in line]
 
 
-def centred(norm: Norm) -> None:
+def centred(norm: NormLayer) -> None:
     norm.forward = lambda x: F.layer_norm(x, x.shape[-1:], norm.weight, None, norm.eps)
 
 
-def without_root(norm: Norm) -> None:
+def without_root(norm: NormLayer) -> None:
     norm.forward = lambda x: norm.weight * x / (x.square().mean(dim=-1, keepdim=True) + norm.eps)
 
 
-def summed(norm: Norm) -> None:
+def summed(norm: NormLayer) -> None:
     norm.forward = lambda x: norm.weight * x / (x.square().sum(dim=-1, keepdim=True) + norm.eps).sqrt()
 
 
 @pytest.mark.parametrize(("put", "norm"), [(centred, "post"), (without_root, "pre"), (summed, "pre")])
-def test_a_wrong_rms_norm_is_found(put: Callable[[Norm], None], norm: str) -> None:
+def test_a_wrong_rms_norm_is_found(put: Callable[[NormLayer], None], norm: str) -> None:
     model = modern("encoder-decoder", norm=norm)
     for module in model.modules():
-        if isinstance(module, Norm):
+        if isinstance(module, NormLayer):
             put(module)
     assert found(model, with_weights=True)
 

@@ -19,8 +19,8 @@ from xformer.config import ModelConfig
 from xformer.doctor.equations.report import check_trace, varied_inputs
 from xformer.layers.attention import Attention, Scores
 from xformer.layers.embedding import AddPositions, TokenEmbedding, Unembedding
-from xformer.layers.feed_forward import FeedForward, Norm
-from xformer.layers.masks import Mask
+from xformer.layers.feed_forward import FeedForwardLayer, NormLayer
+from xformer.layers.masks import LayerMask
 from xformer.layers.stack import CrossBlock
 from xformer.model import Transformer
 from xformer.tape import SILENT, AnyTape
@@ -36,7 +36,7 @@ class CountedFromOne(AddPositions):
         return super().forward(embed, replace(layout, positions=layout.positions + 1), tape)
 
 
-class Unbiased(Norm):
+class Unbiased(NormLayer):
     def forward(self, x: Tensor) -> Tensor:
         normal = (x - x.mean(dim=-1, keepdim=True)) / (x.var(dim=-1, keepdim=True) + self.eps).sqrt()
         return self.weight * normal + self.bias
@@ -58,7 +58,7 @@ class KeysWithoutGradient(Attention):
 
 
 class FastPathWithoutPadding(Attention):
-    def kernel(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, position_bias: Tensor | None) -> Tensor:
+    def kernel(self, q: Tensor, k: Tensor, v: Tensor, mask: LayerMask, position_bias: Tensor | None) -> Tensor:
         return super().kernel(q, k, v, replace(mask, layout=None), position_bias)
 
 
@@ -77,7 +77,7 @@ def leaky(model: Transformer) -> Transformer:
     """Return a copy with leaky ReLUs, which pass one percent of negative inputs."""
     changed = copy.deepcopy(model)
     for layer in changed.modules():
-        if isinstance(layer, FeedForward):
+        if isinstance(layer, FeedForwardLayer):
             layer.activation = lambda x: F.leaky_relu(x, 0.01)
     return changed
 
@@ -131,7 +131,7 @@ def swap(old: type[nn.Module], new: type[nn.Module]) -> Callable[[Transformer], 
 UNSEEN = (
     Unseen("embedding: the next row of the table", swap(TokenEmbedding, NextRow), tokens),
     Unseen("positions: counted from 1", swap(AddPositions, CountedFromOne), lambda c: c.positions == "sinusoidal"),
-    Unseen("norm: variance over n − 1", swap(Norm, Unbiased), lambda c: c.norm != "none"),
+    Unseen("norm: variance over n − 1", swap(NormLayer, Unbiased), lambda c: c.norm != "none"),
     Unseen("scores: cosines", swap(Attention, CosineScores)),
     Unseen("values: centred over the batch", swap(Attention, CentredOverTheBatch)),
     Unseen("keys: cut off from the gradient", swap(Attention, KeysWithoutGradient)),

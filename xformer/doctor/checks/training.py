@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xformer.adapters.layout import Layers
+from xformer.adapters.module_map import Layers
 from xformer.doctor.check import (
     CheckContext,
     Finding,

@@ -59,7 +59,7 @@ from xformer.doctor.equations.whole_run import (
     turns,
 )
 from xformer.errors import InputError
-from xformer.layers.masks import Layout
+from xformer.layers.masks import SequencePacking
 from xformer.model import Transformer
 from xformer.tasks import Task
 from xformer.trace import Trace, record
@@ -333,7 +333,7 @@ def _of_images(config: ModelConfig, task: Task | None) -> VariedInputs:
     return VariedInputs(pixels, torch.ones(N_INPUTS, config.max_len, dtype=torch.bool))
 
 
-def _tokens_of(tokens: Int[Tensor, "batch pos"], layout: Layout) -> Bool[Tensor, "batch pos"]:
+def _tokens_of(tokens: Int[Tensor, "batch pos"], layout: SequencePacking) -> Bool[Tensor, "batch pos"]:
     """Return True where there is a token."""
     return torch.ones_like(tokens).bool() if layout.segments is None else layout.segments > 0
 

@@ -13,14 +13,14 @@ from xformer.config import ModelConfig
 from xformer.doctor.faults.bug import bug, exchange
 from xformer.errors import InputError
 from xformer.layers.attention import Attention, LayerCache, Scores
-from xformer.layers.masks import Mask
+from xformer.layers.masks import LayerMask
 from xformer.tape import AnyTape
 
 
 class OverQueries(Attention):
     """softmax(S, dim=-2). Masked cells are set to 0, because a column of only −∞ would give NaN."""
 
-    def softmax(self, scores: Scores, mask: Mask) -> Scores:
+    def softmax(self, scores: Scores, mask: LayerMask) -> Scores:
         hidden = scores.isneginf()
         return scores.masked_fill(hidden.all(dim=-2, keepdim=True), 0.0).softmax(dim=-2).masked_fill(hidden, 0.0)
 
@@ -28,7 +28,7 @@ class OverQueries(Attention):
 class OverHeads(Attention):
     """softmax(S, dim=1). Masked cells are set to 0, because the softmax of only −∞ is NaN."""
 
-    def softmax(self, scores: Scores, mask: Mask) -> Scores:
+    def softmax(self, scores: Scores, mask: LayerMask) -> Scores:
         hidden = scores.isneginf()
         return scores.masked_fill(hidden, 0.0).softmax(dim=1).masked_fill(hidden, 0.0)
 
@@ -43,14 +43,14 @@ class Unscaled(Attention):
 class ScaledAfter(Unscaled):
     """A = softmax(Q Kᵀ) / √d_head."""
 
-    def softmax(self, scores: Scores, mask: Mask) -> Scores:
+    def softmax(self, scores: Scores, mask: LayerMask) -> Scores:
         return super().softmax(scores, mask) / math.sqrt(self.d_head)
 
 
 class OverNothing(Attention):
     """softmax(S) without special cases, which is 0/0 for a query whose keys are all masked."""
 
-    def softmax(self, scores: Scores, mask: Mask) -> Scores:
+    def softmax(self, scores: Scores, mask: LayerMask) -> Scores:
         return scores.softmax(dim=-1)
 
 
@@ -70,7 +70,7 @@ SOFTMAX_BUGS = (
 class SeesPadding(Attention):
     """The mask without its padding, only the causal part."""
 
-    def allow(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Mask:
+    def allow(self, mask: LayerMask, scores: Tensor, tape: AnyTape) -> LayerMask:
         return super().allow(replace(mask, layout=None), scores, tape)
 
 
@@ -81,7 +81,7 @@ class OtherTriangle(Attention):
         """Return the replacement of the causal mask [query, key], in which the last query is aligned with the last key."""
         raise NotImplementedError
 
-    def allow(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Mask:
+    def allow(self, mask: LayerMask, scores: Tensor, tape: AnyTape) -> LayerMask:
         if mask.causal is not None:
             mask = replace(mask, causal=self.triangle(mask.causal))
         return super().allow(mask, scores, tape)
@@ -111,20 +111,20 @@ class UpsideDown(OtherTriangle):
 class HiddenByZero(Attention):
     """0 instead of −∞: e⁰ = 1 is as much weight as an average key gets."""
 
-    def mask(self, scores: Scores, mask: Mask) -> Scores:
+    def mask(self, scores: Scores, mask: LayerMask) -> Scores:
         return mask.hide(scores, 0.0)
 
-    def softmax(self, scores: Scores, mask: Mask) -> Scores:
+    def softmax(self, scores: Scores, mask: LayerMask) -> Scores:
         return scores.softmax(dim=-1)
 
 
 class HiddenTooLate(Attention):
     """Forbidden weights are zeroed after the softmax, which has already normalised over them."""
 
-    def mask(self, scores: Scores, mask: Mask) -> Scores:
+    def mask(self, scores: Scores, mask: LayerMask) -> Scores:
         return scores
 
-    def softmax(self, scores: Scores, mask: Mask) -> Scores:
+    def softmax(self, scores: Scores, mask: LayerMask) -> Scores:
         return mask.hide(scores.softmax(dim=-1), 0.0)
 
 
@@ -198,8 +198,8 @@ class MemoryLost(Attention):
     def project(self, x: Tensor, memory: Tensor | None, cache: LayerCache | None) -> tuple[Tensor, Tensor, Tensor]:
         return super().project(x, None, None)
 
-    def allow(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Mask:
-        return super().allow(Mask(is_ordered=False), scores, tape)
+    def allow(self, mask: LayerMask, scores: Tensor, tape: AnyTape) -> LayerMask:
+        return super().allow(LayerMask(is_ordered=False), scores, tape)
 
 
 class SplitByView(Attention):

@@ -13,8 +13,8 @@ from xformer.config import ModelConfig
 from xformer.doctor.faults.bug import bug, exchange
 from xformer.layers.attention import Attention
 from xformer.layers.embedding import AddPositions, AnyEmbedding, Stream, Unembedding
-from xformer.layers.feed_forward import FeedForward
-from xformer.layers.masks import Layout
+from xformer.layers.feed_forward import FeedForwardLayer
+from xformer.layers.masks import SequencePacking
 from xformer.layers.stack import Layer, PreNorm, Residual, Sublayer
 from xformer.model import Transformer
 from xformer.tape import SILENT, AnyTape
@@ -52,7 +52,7 @@ RESIDUAL_BUGS = (
 class TokensAlone(AddPositions):
     """Embeddings without positions: nothing is added, rotated or biased, and a learned table goes unused."""
 
-    def forward(self, embed: Stream, layout: Layout, tape: AnyTape = SILENT) -> Stream:
+    def forward(self, embed: Stream, layout: SequencePacking, tape: AnyTape = SILENT) -> Stream:
         return tape("embed", embed)
 
     def angles(self, positions: Tensor, dtype: torch.dtype) -> None:
@@ -79,7 +79,7 @@ DEAD_BIAS = -100.0
 
 
 def _block_matrices(model: Transformer) -> list[nn.Parameter]:
-    layers = [layer for layer in model.modules() if isinstance(layer, Attention | FeedForward)]
+    layers = [layer for layer in model.modules() if isinstance(layer, Attention | FeedForwardLayer)]
     return [parameter for layer in layers for parameter in layer.parameters() if parameter.dim() == 2]
 
 
@@ -140,7 +140,7 @@ WEIGHT_BUGS = (
 )
 
 
-class OtherHalfGates(FeedForward):
+class OtherHalfGates(FeedForwardLayer):
     """(x W_gate) ∘ SiLU(x W₁)."""
 
     def hidden(self, x: Stream, tape: AnyTape) -> Float[Tensor, "batch pos d_ff"]:
@@ -159,7 +159,7 @@ class TiledGroups(Attention):
 COMPONENT_BUGS = (
     bug(
         "gate_and_up_swapped",
-        exchange(FeedForward, OtherHalfGates),
+        exchange(FeedForwardLayer, OtherHalfGates),
         lambda config: config.d_ff > 0 and config.ffn_component.is_gated,
     ),
     bug(

@@ -111,7 +111,7 @@ class Tap:
 
 
 @dataclass
-class Layout:
+class ModuleMap:
     """The located parts of a model."""
 
     attention: tuple[LayerPath, ...]
