@@ -26,7 +26,7 @@ TABS = {
     "/compare?model=reverse&panel=attention": ("compare_panel", ()),
     "/compare?model=reverse&compare=pairs": ("pair_part", ()),
     "/first_principles": ("principle_step", ("1 ", "2 ", "3 ", "4 ", "5 ", "6 ", "7 ")),
-    "/bug_lab?bug=unscaled": ("bug_tab", ("Browse", "Find")),
+    "/bug_lab?bug=no_scale": ("bug_tab", ("Browse", "Find")),
     "/train": ("train_group", ("Quick",)),
 }
 """The links, each with the key of its tabs and the tabs that have pictures; () stands for all."""
