@@ -27,7 +27,7 @@ TABS = {
     "/compare?model=reverse&compare=pairs": ("pair_part", ()),
     "/first_principles": ("principle_step", ("1 ", "2 ", "3 ", "4 ", "5 ", "6 ", "7 ")),
     "/bug_lab?bug=no_scale": ("bug_tab", ("Browse", "Find")),
-    "/train": ("train_group", ("Quick",)),
+    "/train?run=new": ("train_group", ("Quick",)),
 }
 """The links, each with the key of its tabs and the tabs that have pictures; () stands for all."""
 
