@@ -188,6 +188,9 @@ def test_vocabularies_are_joined_by_labels() -> None:
         assert row["kl_back"] == math.inf  # only the decoder can predict "end"
     assert all(pair["kl_back"] == [None] * 5 for pair in pack_steps(runs)["pairs"])
     json.dumps(pack_steps(runs), allow_nan=False)
+    for light, dark in (pair for name in ("hues", "pair_hues") for pair in pack_steps(runs)[name]):
+        assert light != dark
+        assert (len(light), light[0], len(dark), dark[0]) == (7, "#", 7, "#"), "a colour for each theme"
 
 
 def test_the_table_of_predictions_has_the_values_of_the_runs() -> None:

@@ -25,7 +25,7 @@ from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import ROWS, Chart, category_colours, layered, token_lanes, tooltips
 from xformer.viz.packing import visible
-from xformer.viz.theme import HEAD_HUES, MODEL_HUES
+from xformer.viz.theme import HEAD_HUES, MODEL_HUES, both
 
 SAYS = "◀ predicted"
 LEAST = 0.001
@@ -380,8 +380,8 @@ def pack_steps(runs: Sequence[DecodedSteps]) -> dict[str, Any]:
             }
             for _, group in pairs.groupby("pair", sort=False)
         ],
-        "hues": MODEL_HUES,
-        "pair_hues": HEAD_HUES[4:],
+        "hues": [both(hue) for hue in MODEL_HUES],
+        "pair_hues": [both(hue) for hue in HEAD_HUES[4:]],
         "is_sampled": any(run.variant.sampling.temperature for run in runs),
         "is_decoder": any(run.variant.writes for run in runs),
     }
