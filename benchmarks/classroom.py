@@ -17,7 +17,6 @@ import multiprocessing
 import os
 import random
 import secrets
-import shutil
 import socket
 import statistics
 import tempfile
@@ -30,15 +29,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
+from benchmarks.chromium import chromium
 from benchmarks.measure import Machine, options, show
 from pages.server.access import COOKIE
 from tests.attack import classroom
 from tests.attack.strangers import Ground
-from tests.browser.serving import ARGUMENTS, launch, stop
+from tests.browser.serving import launch, stop
 from xformer.classroom.rooms import Room, RoomQuestion, Rooms
 from xformer.training.run_store import RunStore
 
@@ -170,14 +170,6 @@ class Crowd:
 # ── a class ──
 
 
-@contextmanager
-def chromium() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=ARGUMENTS)
-        yield browser
-        browser.close()
-
-
 def opened(browser: Browser, address: str) -> tuple[Page, str]:
     """Open a room; return the lecturer's tab and the code of the room."""
     page = browser.new_context(viewport={"width": 1280, "height": 720}).new_page()
@@ -216,16 +208,17 @@ def load(n: int, n_tabs: int, beside: str = "") -> tuple[list[dict[str, Any]], l
 @contextmanager
 def attacked(kind: str, address: str, runs: Path, log: Path) -> Iterator[None]:
     """Attack the server from another process during the block; "" for no attack."""
+    if not kind:
+        yield
+        return
     process = multiprocessing.get_context("spawn").Process(target=_attack, args=(kind, address, runs, log), daemon=True)
-    if kind:
-        process.start()
+    process.start()
     try:
         yield
+        assert process.is_alive(), "the attack ended early"
     finally:
-        if kind:
-            assert process.is_alive(), "the attack ended early"
-            process.terminate()
-            process.join()
+        process.terminate()
+        process.join()
 
 
 def _attack(name: str, address: str, runs: Path, log: Path) -> None:

@@ -531,11 +531,12 @@ def prepare_inputs(adapter: ModelAdapter, inputs: Any, edits: Edits = ()) -> tup
 
 def _split(edits: Edits) -> tuple[Sequence[Edit], str]:
     """Return the edits, and those in the form used in links, joined."""
-    if isinstance(edits, str) or not isinstance(edits, Sequence):  # `own_edits` refuses others than sequences
-        return ((), edits) if isinstance(edits, str) else (edits, "")
-    return [one for one in edits if not isinstance(one, str)], ",".join(
-        one for one in edits if one and isinstance(one, str)
-    )
+    if isinstance(edits, str):
+        return (), edits
+    if not isinstance(edits, Sequence):  # `own_edits` refuses it
+        return edits, ""
+    texts = [one for one in edits if isinstance(one, str)]
+    return [one for one in edits if not isinstance(one, str)], ",".join(filter(None, texts))
 
 
 def from_trace(model: Readable, trace: Trace, answers: Sequence[int] | None = None) -> Reading:
