@@ -85,10 +85,8 @@ def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
     found = table(view, analysis.head_scores, run, **options)
     if bool((found["induction"] >= CLEAR).any()):
         best = found.loc[found["induction"].idxmax()]
-        name, share = (
-            head_title(best["layer"], best["head"], is_encoder_decoder=view.is_encoder_decoder),
-            percent(best["induction"], 0),
-        )
+        name = head_title(best["layer"], best["head"], is_encoder_decoder=view.is_encoder_decoder)
+        share = percent(best["induction"], 0)
         st.markdown(
             f"Induction: **{name}** scores highest, with {share} of its attention on what followed the same token earlier."
         )

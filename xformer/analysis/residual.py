@@ -64,10 +64,8 @@ def stream_steps(reading: Reading) -> list[StreamStep]:
         raise UnavailableError(f"No residual stream was found in {reading.adapter.name}.")
     found, before = [], f"{stack}.0.resid_pre"
     for number, sites in blocks.items():
-        layer, last = (
-            f"{'decoder' if reading.is_encoder_decoder else 'layer'} {number + 1}",
-            f"{stack}.{number}.resid_post",
-        )
+        layer = f"{'decoder' if reading.is_encoder_decoder else 'layer'} {number + 1}"
+        last = f"{stack}.{number}.resid_post"
         if not sites:
             found.append(StreamStep(None, layer, before, last))
             before = last
@@ -235,11 +233,8 @@ def attribution(reading: Reading, *, position: int, token: int | None = None, le
 
 def _attribution(reading: Reading, position: int, token: int | None, *, lead: bool) -> pd.DataFrame:
     """Return the table of `attribution` with one more column, the path of the part's layer ("" outside the layers)."""
-    trace, weights, at = (
-        reading.trace,
-        reading.adapter.weights,
-        f"{reading.output_stack}." if reading.is_encoder_decoder else "",
-    )
+    trace, weights = reading.trace, reading.adapter.weights
+    at = f"{reading.output_stack}." if reading.is_encoder_decoder else ""
     readout, steps = weights.unembedding(), stream_steps(reading)
     check_told_apart(trace[steps[-1].after], [step.site for step in steps if step.site is not None])
     token, rival = explained_pair(reading, position, token)
@@ -259,7 +254,8 @@ def _attribution(reading: Reading, position: int, token: int | None, *, lead: bo
         g, constant = before_norm(readout.norm, x, g)
         shift = shift + constant
     for step in reversed(steps):
-        path, layer, out = step.path, int(step.path.split(".")[1]), step.added(trace)[0, position].double()  # [d_model]
+        path, layer = step.path, int(step.path.split(".")[1])
+        out = step.added(trace)[0, position].double()  # [d_model]
         if step.site is None:
             rows.append(_row(step.title, "others", g @ out, layer, path=path))
             continue
