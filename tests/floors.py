@@ -29,8 +29,8 @@ PART = (
     "tests/widgets/test_attention_view.py",  # anywidget
     "tests/training/test_tables.py",  # tensorboardX
     "tests/pages/test_navigation.py",  # streamlit
-    "tests/pages/test_run_commands.py",
-    "tests/serving",
+    "tests/pages/compute/test_run_commands.py",
+    "tests/pages/server",
     "tests/adapters",  # transformers
 )
 

@@ -13,8 +13,7 @@ import streamlit as st
 from pages.components.attention_view import Selection, choose_attention
 from pages.compute.cached_runs import MASKS, mask_words
 from pages.compute.picture import of_each_run, picture, table
-from pages.controls.columns import caption, what_to_notice
-from pages.controls.text import escape_markdown, signed
+from pages.controls.text import caption, escape_markdown, signed, what_to_notice
 from pages.controls.widgets import choose, find_tokens
 from pages.state.view import OFF, View, requested_edits, switch, toggle_edit
 from xformer import analysis, viz

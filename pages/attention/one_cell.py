@@ -11,12 +11,11 @@ import streamlit as st
 
 from pages.attention.heads import KEY
 from pages.components.attention_view import Selection, choose_attention
-from pages.components.players import matrices
+from pages.components.elements import matrices
 from pages.compute.byte_cache import shared
 from pages.compute.call import PictureCall
 from pages.compute.picture import footer, shown
-from pages.controls.columns import caption
-from pages.controls.text import escape_markdown, signed
+from pages.controls.text import caption, escape_markdown, signed
 from pages.state.link import take_parameter
 from pages.state.view import View
 from xformer import viz

@@ -29,13 +29,11 @@ from pages.attention.heads import (
 from pages.attention.one_cell import score_attribution_panel, steps_panel
 from pages.components.attention_view import SHOWN, Look, Selection, attention_choice, attention_view, choose_attention
 from pages.compute.call import PictureCall, tables
-from pages.compute.picture import footer, panel, toolbar
+from pages.compute.picture import footer, live_menu, panel, toolbar
 from pages.controls import embed
-from pages.controls.columns import headline
-from pages.controls.live_download import live_menu
+from pages.controls.text import headline
 from pages.controls.widgets import choose, warn_unknown
-from pages.state.link import take_parameter
-from pages.state.old_links import current_value
+from pages.state.link import current_value, take_parameter
 from pages.state.session import open_sidebar
 from pages.state.view import View, prediction_panel
 from xformer import viz

@@ -25,15 +25,14 @@ from pages.bug_lab.lab import (
     state,
 )
 from pages.components.attention_view import Selection, attention_choice, attention_view, choose_attention
-from pages.components.controls import Lane, prediction_strip
+from pages.components.elements import Lane, prediction_strip
 from pages.compute import models
 from pages.compute.background_job import TICK, BackgroundJob, interruptible_progress
-from pages.compute.call import PictureCall
+from pages.compute.call import PictureCall, is_dark
 from pages.compute.models import card_of_model, shown_path
 from pages.compute.picture import footer, shown, toolbar
 from pages.controls import embed
-from pages.controls.columns import headline, is_dark, what_to_notice
-from pages.controls.text import escape_markdown
+from pages.controls.text import escape_markdown, headline, what_to_notice
 from pages.controls.widgets import choose, choose_unlinked, seed, warn_unknown
 from pages.state.link import keep_widget_value
 from pages.state.session import choose_model

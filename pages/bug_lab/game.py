@@ -12,13 +12,12 @@ import streamlit as st
 
 from pages.bug_lab.browse import bug_card, bug_hints, diagnosis_panel
 from pages.bug_lab.lab import NAME, TAB, example_of, fitting_model, mistakes, moved, readings, state
-from pages.components.controls import Editing, Lane, prediction_strip
+from pages.components.elements import Editing, Lane, prediction_strip
 from pages.compute import models
 from pages.compute.call import PictureCall
 from pages.compute.picture import footer, shown
 from pages.controls import embed
-from pages.controls.columns import headline, what_to_notice
-from pages.controls.text import escape_markdown
+from pages.controls.text import escape_markdown, headline, what_to_notice
 from pages.controls.widgets import seed
 from pages.state.inputs import edited
 from pages.state.link import share

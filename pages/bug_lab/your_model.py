@@ -12,11 +12,10 @@ import pandas as pd
 import streamlit as st
 import torch
 
-from pages.components.controls import Lane, prediction_strip
+from pages.components.elements import Lane, prediction_strip
 from pages.compute import cached_runs, models
 from pages.compute.background_job import TICK, progress
-from pages.controls.columns import headline
-from pages.controls.text import escape_markdown
+from pages.controls.text import escape_markdown, headline
 from pages.state import screens
 from pages.state.session import Opened
 from pages.state.view import View

@@ -15,7 +15,7 @@ import streamlit as st
 from pages.classroom.routes import hub, rooms
 from pages.components.attention_view import Selection
 from pages.compute import models
-from pages.controls.live_download import live_state
+from pages.compute.picture import live_state
 from pages.controls.text import escape_markdown
 from pages.server.access import visitor_id
 from pages.state import link, screens

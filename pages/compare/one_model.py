@@ -12,7 +12,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.compare.comparison import SMALLEST_SHARE, state
-from pages.components.controls import Lane, prediction_strip
+from pages.components.elements import Lane, prediction_strip
 from pages.compute import cached_runs, models
 from pages.compute.background_job import (
     OnStep,
@@ -26,8 +26,7 @@ from pages.compute.background_job import (
 from pages.compute.byte_cache import shared
 from pages.compute.call import PictureCall, PictureContext
 from pages.compute.picture import footer, shown, table, toolbar
-from pages.controls.columns import caption, headline
-from pages.controls.text import escape_markdown, signed
+from pages.controls.text import caption, escape_markdown, headline, signed
 from pages.controls.widgets import ask_token, choose, seed, validate_text
 from pages.state import link as link_of_screen
 from pages.state.inputs import MAX_TYPED, lane_of

@@ -25,14 +25,13 @@ from pages.compare.one_model import one_model, pairs_panel, steering_panel
 from pages.compare.panels import lengths_panel, lens_panel, many_panel, patching_panel, patterns_panel, rows_panel
 from pages.compare.sidebar import ask_input, ask_variants, input_in_link, variants_in_link
 from pages.compare.texts import compares_texts, no_text_reason, texts_panel
-from pages.components.players import resting_step, step_ruler
+from pages.components.elements import resting_step, step_ruler
 from pages.compute import models, visible_runs
 from pages.compute.background_job import interruptible_progress
 from pages.compute.call import PictureCall
 from pages.compute.picture import footer, table, toolbar
 from pages.controls import embed
-from pages.controls.columns import headline, what_to_notice
-from pages.controls.text import escape_markdown
+from pages.controls.text import escape_markdown, headline, what_to_notice
 from pages.controls.widgets import choose, seed, warn_unknown
 from pages.state import link as link_of_screen
 from pages.state.link import take_parameter

@@ -29,7 +29,7 @@ from pages.compare.comparison import (
 from pages.compute import models, visible_runs
 from pages.compute.background_job import interruptible_progress
 from pages.compute.cached_runs import MASKS
-from pages.controls.columns import is_dark
+from pages.compute.call import is_dark
 from pages.controls.text import escape_markdown
 from pages.controls.widgets import choose, validate_text
 from pages.state.link import take_parameter

@@ -15,13 +15,12 @@ import streamlit as st
 
 from pages.compare.comparison import ROUNDING, in_link
 from pages.compare.panels import lens_panel, patterns_panel, rows_panel
-from pages.components.controls import Lane, prediction_strip
+from pages.components.elements import Lane, prediction_strip
 from pages.compute import cached_runs, models
 from pages.compute.background_job import interruptible_progress
 from pages.compute.call import PictureCall, PictureContext
 from pages.compute.picture import footer, panel, picture, table, toolbar
-from pages.controls.columns import caption, headline
-from pages.controls.text import escape_markdown
+from pages.controls.text import caption, escape_markdown, headline
 from pages.controls.widgets import SHARE, choose, validate_text
 from pages.state import link as link_of_screen
 from pages.state.inputs import MAX_TYPED, lane_of

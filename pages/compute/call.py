@@ -9,12 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import altair as alt
 import pandas as pd
+import streamlit as st
 
 from pages.compute.models import RUNS
 from pages.state.view import ORIGINAL
 from xformer import analysis
 from xformer.reading import ReadCall, Reading
+from xformer.viz.export import themed
 
 Draw = Callable[..., Any]
 """A function of `xformer.viz`: readings and plain values in, a figure out."""
@@ -171,6 +174,27 @@ def script(lines: Sequence[str]) -> str:
         rows[start] = f"picture = {rows[start]}"
         code = "\n".join([*rows[:start], "from xformer.viz.export import show", *rows[start:], "show(picture)"])
     return note + code
+
+
+def is_dark() -> bool:
+    """Whether the visitor uses the dark theme."""
+    return st.context.theme.type == "dark"
+
+
+@st.cache_data(max_entries=256, show_spinner=False)
+def chart_spec(picture: tuple, _draw: Callable[[], Any]) -> Any:
+    """Return a chart as a Vega-Lite specification, cached by the plain values in `picture`; a Plotly figure unchanged."""
+    chart = _draw()
+    if not isinstance(chart, alt.TopLevelMixin):
+        return chart
+    spec = chart.to_dict(validate=False)  # validation takes longer than drawing, and the tests validate every chart
+    del spec["config"]  # Altair's default size; the page sets its own
+    return spec
+
+
+def themed_spec(picture: tuple, draw: Callable[[], Any]) -> Any:
+    """Return `chart_spec` in the theme of the visitor."""
+    return themed(chart_spec(picture, draw), is_dark())
 
 
 HEAD = "head (from 1)"

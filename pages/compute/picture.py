@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,18 +21,32 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.compute.byte_cache import shared
-from pages.compute.call import Draw, HasModel, PictureCall, Source, code, script, tables
-from pages.controls.columns import chart_spec, is_dark, run_title
+from pages.compute.cached_runs import MASKS
+from pages.compute.call import (
+    Draw,
+    HasModel,
+    PictureCall,
+    Source,
+    chart_spec,
+    code,
+    is_dark,
+    script,
+    tables,
+    themed_spec,
+)
+from pages.compute.models import card_of_model
 from pages.controls.text import escape_markdown
 from pages.controls.widgets import download
 from pages.state.link import address
-from pages.state.view import ORIGINAL, View, name_of
+from pages.state.view import ORIGINAL, View, name_of, run_title
+from xformer.checkpoints import Checkpoint
 from xformer.edit_links import parse_edits
-from xformer.errors import UnavailableError
+from xformer.errors import UnavailableError, XformerError
 from xformer.layer_path import LayerPath, head_title, layer_title
+from xformer.live.export import check_exportable, live_page
 from xformer.reading import ReadCall, Reading
 from xformer.training.tables import to_csv
-from xformer.viz.export import pdf_of, png_of, svg, themed
+from xformer.viz.export import pdf_of, png_of, svg
 
 
 def panel(draw: Callable[..., None], *arguments: Any) -> None:
@@ -72,7 +86,7 @@ def of_each_run(view: View, name: str, draw: Draw, **options: Any) -> None:
 
 def shown(view: HasModel, call: PictureCall, key: str, **more: Any) -> Any:
     """Show an Altair or Plotly chart, cached for all visitors; `more` is passed to Streamlit's chart element."""
-    spec = themed(chart_spec(call.key(view), call.make), is_dark())
+    spec = themed_spec(call.key(view), call.make)
     if not isinstance(spec, dict):
         file = {"format": "svg", "filename": f"{view.model.split('/')[-1]}-{call.name}"}  # for the camera button
         bar = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"], "toImageButtonOptions": file}
@@ -281,3 +295,56 @@ def figure_files(
         for ending, convert in {"svg": str.encode, "pdf": pdf_of, "png": png_of}.items():
             make = partial(drawn, convert)
             download(ending.upper(), make, f"{file}-{name}.{ending}", key=f"{ending}_{name}", help=about)
+
+
+def live_download(make: Callable[[], bytes], name: str, file: str) -> None:
+    """Draw the button that downloads a live page, a single file in which the model runs; `make` is called on request."""
+    about = "One file in which the model runs offline: type an input, change its mask, ablate heads, follow one head."
+    download("Live page", make, f"{file}-live.html", key=f"live_{name}", help=about)
+
+
+def live_menu(view: View, name: str, at: Mapping[str, Any] | None = None) -> None:
+    """Draw a button that downloads a live page with this model, input, mask and changes, or a caption why there is none.
+
+    `at` is the initial state of the page beyond these, such as {"layer": 2, "head": 1}.
+    """
+    try:
+        adapter = view.own
+        check_exportable(Checkpoint(adapter.model, adapter.task))
+    except XformerError as error:
+        st.caption(f"No live page: {escape_markdown(str(error))}")
+        return
+    state, missing = live_state(view)
+    text = adapter.input.text(view.source)
+
+    def page() -> bytes:  # reads the card of a run from the store, so only when the file is requested
+        checkpoint = Checkpoint(adapter.model, adapter.task, card_of_model(view.model))
+        return live_page(checkpoint, text, state=state | dict(at or {})).encode()
+
+    live_download(page, name, view.model.replace("/", "-"))
+    if missing:
+        st.caption(escape_markdown(f"A live page cannot make these changes: {', '.join(missing)}."))
+
+
+def live_state(view: View) -> tuple[dict[str, Any], list[str]]:
+    """Return the mask and the changes as the state of a live page, and the labels of changes that it does not support."""
+    state: dict[str, Any] = {"mask": "trained" if view.mask == MASKS[0] else view.mask}
+    lists: dict[str, list[str]] = {"ablate": [], "cut": []}
+    missing = []
+    for edit_link in view.edit_links:
+        kind, _, where = edit_link.text.partition(":")
+        if kind == "cut":
+            lists["cut"].append(where.replace("-", "."))
+        elif kind == "ablate" and where.rpartition(".")[0] in view.shape.heads:
+            lists["ablate"].append(where)
+        elif kind == "solo":
+            path, _, head = where.rpartition(".")
+            lists["ablate"] += [f"{path}.{other}" for other in range(view.shape.heads[path]) if other != int(head)]
+        elif kind == "positions":
+            state["positions"] = False
+        elif edit_link.replaced is not None:
+            at, token = edit_link.replaced
+            state["replace"] = state.get("replace", {}) | {str(at): view.adapter.token_labels[token]}
+        else:
+            missing.append(edit_link.label)
+    return state | {name: words for name, words in lists.items() if words}, missing

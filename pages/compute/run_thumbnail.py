@@ -11,7 +11,7 @@ import streamlit as st
 
 from pages.compute import models, visible_runs
 from pages.compute.byte_cache import budget
-from pages.controls.columns import is_dark
+from pages.compute.call import is_dark
 from xformer import Transformer, load
 from xformer.adapters import TaskModel
 from xformer.analysis.training_runs import thinned

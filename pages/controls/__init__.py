@@ -1,1 +1,1 @@
-"""Parts of a page: widgets, text, embedding, and Streamlit's undocumented parts."""
+"""Parts of a page: widgets, text, embedding in slides, and Streamlit's undocumented parts."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pages.components.controls import copy_address
+from pages.components.elements import copy_address
 from pages.controls.text import escape_markdown
 from pages.state.screens import Screen
 

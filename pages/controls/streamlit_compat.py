@@ -1,6 +1,6 @@
 """All uses of undocumented parts of Streamlit. All other code uses only the public `st.…` API.
 
-`tests/pages/test_streamlit_compat.py` fails if a new release of Streamlit changes any of them.
+`tests/pages/controls/test_streamlit_compat.py` fails if a new release of Streamlit changes any of them.
 """
 
 from __future__ import annotations

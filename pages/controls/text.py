@@ -1,8 +1,8 @@
-"""Text on a screen: escaping of text that visitors typed, and explanations of technical terms.
+"""Text on a screen: headline, captions and notes, explanations of technical terms, and escaping of typed text.
 
     st.markdown(escape_markdown(name))
     st.caption(text, help=explained(text))
-    what_to_notice(notes)                    # pages.controls.columns: adds the explanations itself
+    what_to_notice(notes)                    # adds the explanations itself
 
 A backslash before each punctuation mark escapes Markdown syntax. Streamlit and GitHub Flavored Markdown also search the parsed
 text, which has no backslashes left, for URLs, `:streamlit:` and arrows. An invisible word joiner splits those.
@@ -13,7 +13,10 @@ from __future__ import annotations
 import re
 import string
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
+
+import streamlit as st
 
 _MARKS = re.compile(f"([{re.escape(string.punctuation)}])")
 _FOUND_LATER = re.compile(
@@ -59,3 +62,33 @@ def explained(text: str, *, except_for: set[str] | None = None) -> str | None:
     """Explain the technical terms in a text, as Markdown for `help=`; None if it has none."""
     found = words_in(text, except_for=except_for)
     return "\n\n".join(f"**{word}**: {WORDS[word]}." for word in found) or None
+
+
+def headline(finding: str) -> None:
+    """Draw the main finding of a screen above its picture; an empty finding draws nothing.
+
+    `finding` is one sentence of Markdown. It is computed from the run on screen, and empty if the run does not show it.
+    """
+    if finding:
+        with st.container(key="headline"):
+            st.markdown(finding, help=explained(finding))
+
+
+def what_to_notice(notes: Iterable[str]) -> None:
+    """Draw the box at the end of a screen, one paragraph per note, with a “?” that explains technical terms not seen above.
+
+    Empty notes are left out; without notes there is no box.
+    """
+    known: set[str] = set()
+    if not (notes := [note for note in notes if note]):
+        return
+    with st.container(border=True, key="what_to_notice"):
+        st.markdown("**What to notice**")
+        for note in notes:
+            st.markdown(note, help=explained(note, except_for=known))
+            known.update(words_in(note))
+
+
+def caption(text: str) -> None:
+    """Draw the caption of a picture, with a “?” that explains its technical terms."""
+    st.caption(text, help=explained(text))

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 import streamlit as st
 
 from pages.controls.text import escape_markdown
-from pages.state.link import keep_widget_value, set_parameter, take_parameter
-from pages.state.old_links import current_value
+from pages.state.link import current_value, keep_widget_value, set_parameter, take_parameter
 from xformer.errors import InputError, XformerError
 
 MAX_SHOWN = 24

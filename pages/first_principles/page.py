@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from pages.controls import embed
-from pages.controls.columns import what_to_notice
+from pages.controls.text import what_to_notice
 from pages.controls.widgets import choose_unlinked, seed
 from pages.first_principles import steps
 from pages.state.link import share

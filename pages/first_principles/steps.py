@@ -14,12 +14,11 @@ import pandas as pd
 import streamlit as st
 import torch
 
-from pages.components.players import matrices
+from pages.components.elements import matrices
 from pages.compute import cached_runs, models
 from pages.compute.call import PictureCall, PictureContext
 from pages.compute.picture import footer, shown, table, toolbar
-from pages.controls.columns import headline
-from pages.controls.text import escape_markdown
+from pages.controls.text import escape_markdown, headline
 from pages.controls.widgets import choose, seed, validate_text, warn_unknown
 from pages.state import screens
 from pages.state.link import keep_widget_value, set_parameter, take_parameter

@@ -11,8 +11,18 @@ from pages.compute.models import card_of_model
 from pages.compute.picture import footer, panel, shown, toolbar
 from pages.controls import embed
 from pages.controls.widgets import choose
-from pages.home.answer import answer_panel, class_panel, continuation_panel, filled_panel, mistakes_panel, scene_panel
-from pages.home.more import how_long_panel, published_panel, show_parts, training_panel
+from pages.home.panels import (
+    answer_panel,
+    class_panel,
+    continuation_panel,
+    filled_panel,
+    how_long_panel,
+    mistakes_panel,
+    published_panel,
+    scene_panel,
+    show_parts,
+    training_panel,
+)
 from pages.state.session import View, open_sidebar
 from pages.state.view import prediction_panel
 from xformer import viz

@@ -13,8 +13,8 @@ import pandas as pd
 import streamlit as st
 
 from pages.compute import models, run_commands, visible_runs
+from pages.compute.call import themed_spec
 from pages.compute.picture import figure_files, menu
-from pages.controls.columns import chart_spec, is_dark
 from pages.controls.text import escape_markdown
 from pages.controls.widgets import choose
 from pages.state import screens
@@ -30,7 +30,6 @@ from xformer.training.limits import n_models
 from xformer.training.run_record import DAMAGED, ELSEWHERE, RESUMABLE, RunRecord
 from xformer.training.run_store import exact_match, has_no_answer
 from xformer.training.tables import REPORTING, event_files, flat, folder_name, metrics_csv
-from xformer.viz.export import themed
 from xformer.viz.theme import head_hue
 from xformer.viz.training_curves import curves, curves_chart
 
@@ -125,7 +124,7 @@ def curves_panel(entries: Sequence[RunRecord], rows: Mapping[str, Rows]) -> dict
         if metric not in shown:
             st.caption(f"No chosen run has reported its {METRICS[metric]} yet.")
             continue
-        spec = themed(chart_spec((state, metric, x, scale, smoothing), partial(draw, metric)), is_dark())
+        spec = themed_spec((state, metric, x, scale, smoothing), partial(draw, metric))
         wide = st.container(key=f"wide_runs_{metric}")
         wide.vega_lite_chart(spec, theme="streamlit", key=f"runs_chart_{metric}", width="stretch")
     if shown:

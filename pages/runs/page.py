@@ -10,9 +10,9 @@ import pandas as pd
 import streamlit as st
 
 from pages.compute import run_commands, run_thumbnail, visible_runs
+from pages.compute.call import is_dark
 from pages.controls import embed
-from pages.controls.columns import headline, is_dark, what_to_notice
-from pages.controls.text import escape_markdown
+from pages.controls.text import escape_markdown, headline, what_to_notice
 from pages.controls.widgets import choose_unlinked, validate_text
 from pages.runs.chosen import MAX_DRAWN, Rows, alarms_words, curves_panel, run_notes, run_panel, runs_state
 from pages.state import screens

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from pages.components.controls import Lane, digit_pad, drawn_on
+from pages.components.elements import Lane, digit_pad, drawn_on
 from pages.compute import cached_runs, models
 from pages.compute.byte_cache import cached
 from pages.controls import embed

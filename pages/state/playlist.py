@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from pages.components import event_data, parse_index
-from pages.components.controls import playlist
+from pages.components.elements import playlist
 from pages.controls import embed
 from pages.controls.text import escape_markdown
 from pages.state import link, screens

@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 import torch
 
-from pages.components.controls import Editing, prediction_strip
+from pages.components.elements import Editing, prediction_strip
 from pages.compute import cached_runs
 from pages.compute.cached_runs import RunKey
 from pages.controls import embed
@@ -166,6 +166,11 @@ def name_of(edit_link: EditLink, adapter: ModelAdapter) -> str:
     if side := adapter.shape.image:
         return f"pixel y{position // side + 1} x{position % side + 1} becomes {token}"
     return f"position {position} reads {token_labels(adapter)[token]}"
+
+
+def run_title(name: str) -> str:
+    """Return the heading of one of two pictures: "Original" or "With" and the name of the change."""
+    return "Original" if name == ORIGINAL else f"With {name}"
 
 
 def requested_edits() -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from pages.components.players import resting, training_player
+from pages.components.elements import resting, training_player
 from pages.compute import models, visible_runs
 from pages.compute.byte_cache import shared
 from pages.compute.call import PictureCall

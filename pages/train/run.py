@@ -15,17 +15,15 @@ import pandas as pd
 import streamlit as st
 import torch
 
-from pages.components.players import resting, training_player
+from pages.components.elements import resting, training_player
 from pages.compute import run_commands, visible_runs
 from pages.compute.byte_cache import shared
 from pages.compute.call import PictureCall, heads_from_1
-from pages.compute.picture import csv, figure_files, html, menu, toolbar
+from pages.compute.picture import csv, figure_files, html, live_download, menu, toolbar
 from pages.compute.run_thumbnail import check_size, frame_of
 from pages.controls import widgets
-from pages.controls.columns import headline, what_to_notice
 from pages.controls.embed import picture
-from pages.controls.live_download import download
-from pages.controls.text import escape_markdown
+from pages.controls.text import escape_markdown, headline, what_to_notice
 from pages.controls.widgets import validate_text
 from pages.state.link import address
 from pages.state.session import open_on
@@ -302,7 +300,7 @@ def _figures(view: RunView, calls: Sequence[PictureCall]) -> None:
     if view.timeline.frames:
         html(lambda: timeline_page(packed(), caption()), "training", run)
         folder, text = visible_runs.store().folder_of(run), view.task.vocabulary.text(list(view.example.source))
-        download(lambda: live_page(folder, text).encode(), "training", run)
+        live_download(lambda: live_page(folder, text).encode(), "training", run)
     figure_files(charts, caption, "training", run)
 
 

@@ -13,10 +13,9 @@ from typing import Any, Literal
 import pandas as pd
 import streamlit as st
 
-from pages.components.players import put_at
+from pages.components.elements import put_at
 from pages.compute import run_commands, visible_runs
-from pages.compute.call import PictureCall, script
-from pages.controls.columns import chart_spec, is_dark
+from pages.compute.call import PictureCall, script, themed_spec
 from pages.controls.text import escape_markdown
 from pages.controls.widgets import warn_unknown
 from pages.state import link
@@ -28,7 +27,6 @@ from xformer.tasks.rules import RULES
 from xformer.training import jobs
 from xformer.training.recipe import learning_rate
 from xformer.training.run_record import ELSEWHERE, SCORING, RunRecord
-from xformer.viz.export import themed
 
 NEW = "new"
 """The value of `run` in the link while a new run is set up."""
@@ -452,7 +450,7 @@ def live_chart(call: PictureCall, state: tuple, key: str, *, on_select: Callable
         key: The key of the element; `st.session_state[key]` holds its selection.
         on_select: Called after a click.
     """
-    spec = dict(themed(chart_spec((call.name, *state, repr(call.options), key), call.make), is_dark()))
+    spec = dict(themed_spec((call.name, *state, repr(call.options), key), call.make))
     found = spec.pop("datasets", {})
     text = json.dumps(spec)
     for number, name in enumerate(found):

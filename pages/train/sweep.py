@@ -14,9 +14,8 @@ import streamlit as st
 from pages.compute import visible_runs
 from pages.compute.call import PictureCall
 from pages.compute.picture import csv, figure_files, menu, toolbar
-from pages.controls.columns import headline, what_to_notice
 from pages.controls.embed import picture
-from pages.controls.text import escape_markdown
+from pages.controls.text import escape_markdown, headline, what_to_notice
 from pages.controls.widgets import choose_unlinked
 from pages.state.link import address
 from pages.state.session import open_on

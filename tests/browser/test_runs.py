@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import Visiting, drawn, see, until
-from tests.pages.test_runs import add
+from tests.pages.runs.test_page import add
 from xformer.training import jobs
 from xformer.training.run_store import RunStore
 

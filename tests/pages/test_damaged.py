@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.pages.conftest import Open, plain, text, with_weights
-from tests.pages.test_runs import table
+from tests.pages.runs.test_page import table
 from xformer.training import jobs
 from xformer.training.card import valid_fields
 from xformer.training.run_store import RunStore

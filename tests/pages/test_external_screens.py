@@ -14,7 +14,7 @@ from PIL import Image
 
 import xformer
 from pages.compute import models
-from pages.residual.pictures import similarity_notes
+from pages.residual.page import similarity_notes
 from tests.adapters.test_huggingface import folder_of
 from tests.adapters.zoo import ZOO
 from tests.pages.conftest import Open, complaints, everything, n_charts, plain, strip_lanes

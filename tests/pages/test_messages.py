@@ -37,12 +37,12 @@ OURS = {
     "compare/panels.py": {"name"},  # escaped where it is created
     "compare/sidebar.py": {"words"},
     "embeddings/page.py": {"name"},
-    "feed_forward/pictures.py": {"choice.title", "label", "words"},  # of a layer, or escaped where it is created
-    "home/more.py": {"label", "published.title"},
-    "positions/panels.py": {"kind.title"},
+    "feed_forward/page.py": {"choice.title", "label", "words"},  # of a layer, or escaped where it is created
+    "home/panels.py": {"label", "published.title"},
+    "positions/page.py": {"kind.title"},
     "runs/chosen.py": {"title", "words"},
     "runs/page.py": {"PRESETS[SHIPPED].title", "words"},
-    "controls/columns.py": {"text"},  # passed by callers, which are checked here too
+    "controls/text.py": {"text"},  # passed by callers, which are checked here too
     "compute/picture.py": {"text"},
     "state/session.py": {
         "name",

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import xformer
-from pages.components.players import ClickedScreen, opened
+from pages.components.elements import ClickedScreen, opened
 from xformer.reading import Reading
 from xformer.viz.packing import header_of
 from xformer.widgets.scene_data import MAGIC, MAX_TOKENS, scene_data
