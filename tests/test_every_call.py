@@ -28,8 +28,8 @@ WRONG = {
     r"Sequence\[float\]": ([], [NAN], [math.inf]),
     r"Sequence\[str\]": ([], [""]),
     r"tuple\[int, int\]": ((-1, 0), (0, 10**6), (0,), (0.5, 0)),
-    r"^int": (0, -1, 10**6, 1.5, NAN),
-    r"^float": (NAN, math.inf, -1.0, 0.0),
+    r"^(int|Count|Seed)": (0, -1, 10**6, 1.5, NAN),
+    r"^(float|Size)": (NAN, math.inf, -1.0, 0.0),
     r"^str|Literal|PartKind|Pooling": ("no such name", ""),
 }
 """Values that may be wrong, by a pattern of the annotation of the argument."""

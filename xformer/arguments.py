@@ -9,21 +9,20 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
-import operator
-import re
 from collections.abc import Sequence
 from functools import cache, wraps
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from xformer.errors import InputError
+from xformer.formatting import check_index
 
 T = TypeVar("T")
-COUNTS = {
-    "n", "k", "d", "samples", "groups", "most", "max_blocks", "n_heads", "n_columns", "n_keys", "n_tokens", "d_model", "height",
-}  # fmt: skip
-"""Arguments that count something, of which there is at least one."""
-SIZES = {"limit", "unit"}
-"""Numbers that must be above 0."""
+Count = Annotated[int, "at least 1"]
+Seed = Annotated[int, "at least 0"]
+Size = Annotated[float, "above 0"]
+LEAST = {int: None, Seed: 0, Count: 1}
+"""The least value of each kind of whole number."""
 
 
 @cache
@@ -31,12 +30,13 @@ def checked(function: Any) -> Any:
     """Return a function that checks its arguments first; classes and modules are returned as they are."""
     if not inspect.isfunction(function):
         return function
-    signature = inspect.signature(function)
+    signature, hints = inspect.signature(function), get_type_hints(function, include_extras=True)
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         for name, value in signature.bind(*args, **kwargs).arguments.items():
-            _check(name, value, str(signature.parameters[name].annotation))
+            kind = hints[name]
+            _check(name, value, get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,))
         return function(*args, **kwargs)
 
     return call
@@ -49,24 +49,27 @@ def two(name: str, values: Sequence[T]) -> tuple[T, T]:
     return values[0], values[1]
 
 
-def _check(name: str, value: Any, kind: str) -> None:
-    if (value is None and "None" in kind) or (isinstance(value, bool) and "bool" in kind):
+def _check(name: str, value: Any, kinds: Sequence[Any]) -> None:
+    """Check an argument that may be of several kinds, as in `bool | Sequence[int] | None`."""
+    if (value is None and NoneType in kinds) or (isinstance(value, bool) and bool in kinds):
         return
-    if found := re.search(r"Sequence\[(int|float)\]", kind):
-        items = _items(name, value)
-        if not items and "bool" not in kind:
-            raise InputError(f"{name} must not be empty.")
-        for item in items:
-            (_check_whole if found[1] == "int" else _check_finite)(name, item)
-    elif "tuple[int, int]" in kind:
-        for item in two(name, _items(name, value)):
-            _check_whole(name, item, least=0)
-    elif re.match(r"int\b", kind):
-        _check_whole(name, value, least=1 if name in COUNTS else 0 if name == "seed" else None)
-    elif re.match(r"float\b", kind):
-        _check_finite(name, value, is_size=name in SIZES)
-    elif kind == "Sequence[Reading]" and not len(_items(name, value)):
-        raise InputError(f"{name} must have at least one run, got none.")
+    for kind in kinds:
+        inner = get_args(kind)
+        if kind in LEAST:
+            check_index(name, value, least=LEAST[kind])
+        elif kind in (float, Size):
+            _check_finite(name, value, is_size=kind is not float)
+        elif inner == (int, int):
+            for item in two(name, _items(name, value)):
+                check_index(name, item)
+        elif inner in ((int,), (float,)):
+            items = _items(name, value)
+            if not items and bool not in kinds:
+                raise InputError(f"{name} must not be empty.")
+            for item in items:
+                _check(name, item, inner)
+        elif [getattr(one, "__name__", "") for one in inner] == ["Reading"] and not len(_items(name, value)):
+            raise InputError(f"{name} must have at least one run, got none.")
 
 
 def _items(name: str, value: Any) -> list[Any]:
@@ -74,17 +77,6 @@ def _items(name: str, value: Any) -> list[Any]:
         return list(value)
     except TypeError:
         raise InputError(f"{name} must be a list, got {value!r:.100}.") from None
-
-
-def _check_whole(name: str, value: Any, *, least: int | None = None) -> None:
-    try:
-        is_valid = not isinstance(value, bool) and (least is None or operator.index(value) >= least)
-        operator.index(value)
-    except TypeError:
-        is_valid = False
-    if not is_valid:
-        bound = "" if least is None else f" of at least {least}"
-        raise InputError(f"{name} must be a whole number{bound}, got {value!r:.100}.")
 
 
 def _check_finite(name: str, value: Any, *, is_size: bool = False) -> None:

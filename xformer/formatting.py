@@ -69,14 +69,16 @@ def check_option(name: str, value: object, options: Collection[object]) -> None:
         raise InputError(f"{name} must be one of {', '.join(map(str, options))}, got {value!r:.100}.")
 
 
-def check_index(name: str, value: Any, n: int, *, least: int = 0) -> None:
-    """Raise `InputError` unless an argument is a whole number from `least` to n − 1."""
+def check_index(name: str, value: Any, n: int | None = None, *, least: int | None = 0) -> None:
+    """Raise `InputError` unless an argument is a whole number from `least` to n − 1; either bound may be None."""
     try:
-        is_valid = not isinstance(value, bool) and least <= operator.index(value) < n
+        index = operator.index(value)
+        is_valid = not isinstance(value, bool) and (least is None or least <= index) and (n is None or index < n)
     except TypeError:
         is_valid = False
     if not is_valid:
-        raise InputError(f"{name} must be from {least} to {n - 1}, got {value!r:.100}.")
+        whole = "a whole number" if least is None else f"a whole number of at least {least}"
+        raise InputError(f"{name} must be {whole if n is None else f'from {least} to {n - 1}'}, got {value!r:.100}.")
 
 
 def check_indices(name: str, values: Iterable[Any], n: int) -> None:

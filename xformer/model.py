@@ -110,7 +110,7 @@ class Transformer(nn.Module):
             raise InputError(f"A model with architecture={self.config.architecture!r} takes only tokens, no target.")
         else:
             once = tape
-        x = stack(self.embedding(tokens), layout, context=context, drawn=mask, tape=once, layer_tape=at)
+        x = stack(self.embedding(tokens), layout, context=context, custom_mask=mask, tape=once, layer_tape=at)
         return tape("logits", self.unembedding(x, self.embedding))
 
     def encode(

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from xformer.blocks import block_max, block_size
+from xformer.pooling import block_size, max_pool
 
 INK = bytes((62, 110, 228))
 """A colour that is legible on white and on black."""
@@ -111,8 +111,7 @@ def head_overview(layers: Sequence[np.ndarray], longest: int = 0) -> str:
 
 def _fitted(weights: np.ndarray, side: int) -> np.ndarray:
     """Weights [query, key] as alpha from 0 to 255, on at most `side` pixels. A pixel shows the largest of its weights."""
-    for axis in (0, 1):
-        weights = block_max(weights, block_size(weights.shape[axis], side), axis)
+    weights = max_pool(weights, side)
     times = max(1, side // max(weights.shape))
     grown = weights.repeat(times, axis=0).repeat(times, axis=1)
     return (20 + 235 * np.nan_to_num(grown).clip(0, 1)).astype(np.uint8)  # cells with weight 0 remain visible

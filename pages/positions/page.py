@@ -31,7 +31,7 @@ from xformer.formatting import percent
 from xformer.layer_path import head_title
 from xformer.positions import POSITION_KINDS, PositionKind
 from xformer.reading import Reading
-from xformer.viz.attention_patterns import MAX_CELLS, pooled
+from xformer.viz.attention_patterns import MAX_CELLS, pool_cells
 from xformer.viz.embeddings import column_stride
 from xformer.viz.positions import attention_guess
 
@@ -128,7 +128,7 @@ def _verdict(about: tuple[Any, ...], off: Reading) -> str:
     guessed_about, query, guess = st.session_state.get(GUESS, (None, "", ""))
     if guessed_about != about:
         return ""
-    cells = pooled(analysis.attention(off, layer=about[-2], head=about[-1]), MAX_CELLS)
+    cells = pool_cells(analysis.attention(off, layer=about[-2], head=about[-1]), MAX_CELLS)
     row = cells.loc[(cells["query"] == query) & cells["weight"].notna()]
     if row.empty:
         return ""

@@ -23,7 +23,7 @@ from xformer import analysis, viz
 from xformer.adapters.huggingface_opening import CLASSES
 from xformer.adapters.inputs import TokenizedText
 from xformer.analysis.residual import decision_depths, explained_pair, lens_positions
-from xformer.analysis.text_similarity import Pooling, default_pooling, stream_names
+from xformer.analysis.text_similarity import TextPooling, default_pooling, stream_names
 from xformer.errors import InputError, UnavailableError
 from xformer.formatting import percent
 from xformer.tasks.batch import IGNORED
@@ -354,7 +354,7 @@ def similarity_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGen
     poolings = {name: name for name in _MEANS if name != "own" or "pooled" in view.original()}
     left, right = st.columns(2, gap="medium", vertical_alignment="bottom")
     with left:
-        pooling = cast(Pooling, choose("pooling", poolings, usual, "Pooling", key="similar_pooling"))
+        pooling = cast(TextPooling, choose("pooling", poolings, usual, "Pooling", key="similar_pooling"))
     with right:
         layer = last if pooling == "own" else _ask_layer(last)
     if not texts:

@@ -1,4 +1,4 @@
-"""Head scores, rollout and pooling of patterns whose numbers can be computed by hand; 5 heads, 7 positions."""
+"""Head scores, rollout of patterns whose numbers can be computed by hand; 5 heads, 7 positions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from xformer.analysis.attention_patterns import (
     head_scores,
     induction_scores,
     pattern_scores,
-    pooled,
-    pooled_keys,
     renormalised,
     rollout_matrices,
 )
@@ -125,16 +123,6 @@ def test_without_first_keeps_the_score_of_the_first_token() -> None:
     expected = pattern_scores(renormalised(reading[f"{path}.pattern"])[0], range(1, N))[:, 0]
     assert others["diagonal"][: len(expected)].tolist() == pytest.approx(expected.tolist())
     assert others["diagonal"].tolist() != whole["diagonal"].tolist()
-
-
-def test_pooled_rows_sum_to_one() -> None:
-    pattern = torch.rand(3, 10, 7).softmax(dim=-1)
-    small = pooled(pattern, 4)  # blocks of 3 queries and 2 keys
-    assert small.shape == (3, 4, 4)
-    assert torch.allclose(small.sum(dim=-1), torch.ones(3, 4))
-    assert torch.allclose(small[1, 2, 1], pattern[1, 6:9, 2:4].sum() / 3)
-    assert torch.allclose(small[:, 3, 3], pattern[:, 9, 6])
-    assert pooled(pattern, 10) is pattern is pooled_keys(pattern, None)
 
 
 def model_of(architecture: str, **options: object) -> xformer.Transformer:

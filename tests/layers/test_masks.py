@@ -42,7 +42,7 @@ def test_padding_causality_and_a_custom_mask_combine(causal: bool, batched: bool
     drawn = torch.rand(2, 5, 5, generator=torch.Generator().manual_seed(0)) < 0.7
     drawn = drawn if batched else drawn[0]
     layout = SequencePacking.from_valid(valid)
-    mask = combine(layout, layout, n_query=5, n_key=5, causal=causal, drawn=drawn)
+    mask = combine(layout, layout, n_query=5, n_key=5, causal=causal, custom_mask=drawn)
     allowed = mask.allowed
     for batch in range(2):
         for query in range(5):

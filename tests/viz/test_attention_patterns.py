@@ -19,7 +19,7 @@ from xformer.errors import EditError
 from xformer.reading import Reading, from_trace
 from xformer.trace import record
 from xformer.viz import attention_patterns
-from xformer.viz.attention_patterns import head_chart, pooled
+from xformer.viz.attention_patterns import head_chart, pool_cells
 from xformer.viz.packing import pattern_layers
 from xformer.viz.theme import head_hue
 
@@ -55,15 +55,15 @@ def test_difference_counts_masked_weights_as_zero() -> None:
 def test_large_patterns_are_max_pooled() -> None:
     n = 131
     cells = frame(n)
-    small = pooled(cells, 64)
+    small = pool_cells(cells, 64)
     assert len(small) <= 64**2
     assert small["weight"].max() == cells["weight"].max()
     size = -(-n // 64)
     block = cells["weight"].to_numpy().reshape(n, n)[:size, :size]
     assert small["weight"].iloc[0] == pytest.approx(np.nanmax(block))
     assert not small["allowed"].iloc[int(len(small) ** 0.5) - 1]  # the last keys of the first queries
-    assert pooled(cells, n) is cells
-    assert pooled(cells, 66)["key"].iloc[-2:].tolist() == ["128 t … 129 t", "130 t"]  # the last block has one key
+    assert pool_cells(cells, n) is cells
+    assert pool_cells(cells, 66)["key"].iloc[-2:].tolist() == ["128 t … 129 t", "130 t"]  # the last block has one key
 
 
 TOKENS = torch.tensor([[3, 7, 1, 9]])

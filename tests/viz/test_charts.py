@@ -12,7 +12,7 @@ import pytest
 
 from tests.viz.drawn_file import maps_of, words
 from xformer.viz import theme
-from xformer.viz.charts import cell_colours, layered, numbers, pixel_axes, pool_maps, small_maps, token_lanes
+from xformer.viz.charts import cell_colours, layered, numbers, pixel_axes, small_maps, token_lanes
 from xformer.viz.export import svg
 
 TABLE = pd.DataFrame({"x": [1, 2], "y": [0.5, 0.25]})
@@ -58,12 +58,6 @@ def test_token_lanes_show_verdicts_without_colour_and_probabilities() -> None:
     assert {"seven", "0.25 ✗", "7", "1.00 ✓", "x", "reads", "says"} <= set(words(drawn))
     [wrong] = re.findall(r'<path[^>]*stroke="#d55e00"[^>]*>', drawn)
     assert 'stroke-dasharray="4,3"' in wrong, "wrong tokens need a dashed border"
-
-
-def test_maps_are_max_pooled() -> None:
-    weights = np.zeros((1, 6, 6))
-    weights[0, 3, 4], weights[0, :2, :2], weights[0, 5, 0] = 0.8, np.nan, np.inf
-    np.testing.assert_equal(pool_maps(weights, 3)[0], [[np.nan, 0, 0], [0, 0, 0.8], [np.inf, 0, 0]])
 
 
 def test_small_maps_draw_masked_and_broken_cells_in_their_frame() -> None:

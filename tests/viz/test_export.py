@@ -17,7 +17,7 @@ from tests.viz.drawn_file import SVG, words
 from xformer.errors import InputError
 from xformer.viz import export
 from xformer.viz.export import show
-from xformer.viz.theme import BROKEN, HEAD_HUES, MASKED, SEQUENTIAL, TEXT, pick, stops_of_both
+from xformer.viz.theme import BROKEN, HEAD_HUES, MASKED, SEQUENTIAL, TEXT, in_both_themes, pick
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_a_theme_replaces_colours_but_not_tokens_or_numbers() -> None:
     assert rows == frame.assign(hue=[pick(HEAD_HUES[0], True), BROKEN]).to_dict("records")
     assert dark["encoding"]["x"] == light["encoding"]["x"]
     assert dark["mark"]["stroke"] == pick(TEXT, True) != TEXT
-    assert dark["encoding"]["color"]["scale"]["range"] == stops_of_both(SEQUENTIAL)[1]
+    assert dark["encoding"]["color"]["scale"]["range"] == in_both_themes(SEQUENTIAL)[1]
     figure = go.Figure(go.Scatter(x=[1], y=[2], marker={"color": TEXT}, text=[TEXT]))
     [trace] = xformer.viz.themed(figure).data
     assert (trace.marker.color, trace.text) == (pick(TEXT, True), (TEXT,))

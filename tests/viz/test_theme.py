@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from xformer.viz import theme
+import xformer
+from tests.analysis.duel import SOURCE, random_variant
+from xformer.analysis.generation import decode_steps
+from xformer.analysis.principles import attention_cell
+from xformer.viz import theme, timeline
+from xformer.viz.generation import pack_steps
+from xformer.viz.packing import header_of, pack, pattern_layers
+from xformer.widgets import embedding_sum, matrices_data, scene_data
 
 CONFIG = tomllib.loads((Path(__file__).parents[2] / ".streamlit" / "config.toml").read_text(encoding="utf-8"))
 DARK = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -94,3 +104,27 @@ def test_streamlit_config_is_private() -> None:
 def test_contrast_of_known_pairs() -> None:
     assert theme.contrast("#000000", "#ffffff") == pytest.approx(21)
     assert theme.contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.005)  # the lightest grey that passes AA
+
+
+def in_one_theme(data: Any) -> list[str]:
+    """Return the colours in the data of a widget that are not as `theme.in_both_themes` makes them."""
+    text = json.dumps(data)
+    for pair in [*theme.DARK.items(), *map(theme.in_both_themes, (theme.SEQUENTIAL, theme.DIVERGING))]:
+        text = text.replace(json.dumps(pair), "")
+    return re.findall("#[0-9a-f]{6}", text)
+
+
+def test_widgets_receive_every_colour_in_both_themes() -> None:
+    reading = xformer.read("checkpoints/reverse-small", "3 7 12 9")
+    cell = attention_cell(reading, layer=0, head=0, query=0, key=0)
+    for data in (
+        header_of(pack(pattern_layers(reading)).message("view")),
+        header_of(timeline.timeline_of({1: reading}), timeline.MAGIC),
+        pack_steps([decode_steps(random_variant(name, "decoder"), SOURCE) for name in "AB"]),
+        header_of(scene_data.scene_data(reading), scene_data.MAGIC),
+        json.loads(embedding_sum.embedding_sum_data(reading)),
+        matrices_data.row_data(cell, query="", key=0, step=""),
+    ):
+        assert "#" in json.dumps(data)
+        assert in_one_theme(data) == []
+    assert in_one_theme({"ink": theme.TEXT}) == [theme.TEXT]  # as in a widget that forgets the dark theme

@@ -30,6 +30,7 @@ from xformer.decoding import GREEDY, Sampling, Step
 from xformer.edits import Edit, Watch
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.model_shape import ModelShape
+from xformer.pooling import Pooling
 from xformer.tasks.task import Example
 from xformer.trace import Trace
 
@@ -143,7 +144,7 @@ class ModelAdapter(Protocol):
         ...
 
     @property
-    def pooling(self) -> Literal["mean", "last", "first"] | None:
+    def pooling(self) -> Pooling | None:
         """How the files of a model specify that token vectors are pooled; None if they do not."""
         ...
 
@@ -229,7 +230,7 @@ class AdapterDefaults:
     """The base class of all adapters, for next-token models without a task, a tokenizer and a pooling of their own."""
 
     tokenizer: Any = None
-    pooling: Literal["mean", "last", "first"] | None = None
+    pooling: Pooling | None = None
 
     @property
     def output(self) -> str:

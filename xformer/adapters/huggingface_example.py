@@ -13,7 +13,7 @@ import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -45,6 +45,7 @@ from xformer.adapters.inputs import (
 from xformer.adapters.opening import ExternalAdapter, Inputs
 from xformer.adapters.own_models import NumbersInput, numbered
 from xformer.errors import InputError
+from xformer.pooling import Pooling
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example, id_list, pair_rows
 
@@ -68,7 +69,7 @@ class HuggingFaceInputs(ExternalAdapter):
     """None: the model reads token ids and named arguments only."""
     image_processor: Any = None
     """Converts an image to pixel values, or None."""
-    pooling: Literal["mean", "last", "first"] | None = None
+    pooling: Pooling | None = None
     """How token vectors are pooled, if the folder specifies it (`1_Pooling` of sentence-transformers)."""
 
     @property

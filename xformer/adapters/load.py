@@ -29,7 +29,7 @@ from contextlib import redirect_stderr, suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,10 +43,11 @@ from xformer.errors import CheckpointError, InputError, XformerError
 from xformer.installed import needed
 from xformer.model_files.contents import Contents, check_memory, inspect, read_object
 from xformer.model_files.settings import MAX_SIDE, check_processor, check_settings
+from xformer.pooling import Pooling
 
 Step = Callable[[float, float, str], object]
 """Called with the progress: done, total, and the current step."""
-POOLING_MODES: dict[str, Literal["mean", "last", "first"]] = {
+POOLING_MODES: dict[str, Pooling] = {
     "pooling_mode_cls_token": "first",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_lasttoken": "last",
@@ -226,7 +227,7 @@ def _image_processor(transformers: Any, contents: Contents, model: nn.Module) ->
     return transformers.AutoImageProcessor.from_pretrained(contents.folder, **_LOCAL, backend="pil")
 
 
-def _pooling(folder: Path) -> Literal["mean", "last", "first"] | None:
+def _pooling(folder: Path) -> Pooling | None:
     """The pooling of a sentence-transformers folder, or None.
 
     See https://sbert.net/docs/package_reference/sentence_transformer/models.html.

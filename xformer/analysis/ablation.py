@@ -26,6 +26,7 @@ from xformer.adapters.any_module import AnyModule
 from xformer.adapters.on_demand import lengths, recorded_bytes
 from xformer.analysis import minimal_pairs
 from xformer.analysis.attention_patterns import notable_heads
+from xformer.arguments import Count
 from xformer.disk_quota import megabytes
 from xformer.edits import ReplaceParts
 from xformer.errors import EditError, UnavailableError
@@ -160,7 +161,7 @@ MAX_MEASURED = 4096
 """Heads × tokens. Up to this product `heads_worth_seeing` also ablates each head."""
 
 
-def heads_worth_seeing(reading: Reading, n: int = 5) -> pd.DataFrame:
+def heads_worth_seeing(reading: Reading, n: Count = 5) -> pd.DataFrame:
     """Rank the heads to look at first: those with a known pattern and an effect, then an effect alone, then a pattern alone.
     For small models of xformer's own, each head is ablated to measure its effect; for other models the order is that of
     `notable_heads`.

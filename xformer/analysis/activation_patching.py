@@ -34,7 +34,7 @@ from xformer.analysis.ablation import Where, logits_with_replacements, order_to_
 from xformer.analysis.minimal_pairs import LEAST, MinimalPair, Token, stacks_of
 from xformer.analysis.residual import deciding_position
 from xformer.analysis.tables import TableSoFar
-from xformer.arguments import two
+from xformer.arguments import Count, two
 from xformer.edits import Edit, patch_from
 from xformer.errors import InputError, UnavailableError
 from xformer.formatting import check_indices
@@ -296,7 +296,7 @@ def patching_map(
     answers: Sequence[Token] | None = None,
     position: int | None = None,
     exact: bool | Sequence[int] = False,
-    groups: int = GROUPS,
+    groups: Count = GROUPS,
 ) -> pd.DataFrame:
     """Measure how much of the difference between two inputs each part carries, by patching it from `source` into `reading`.
 

@@ -1,9 +1,9 @@
-"""Attention patterns as tables: weights of a head, scores of all heads, rollout, change between runs, pooled maps."""
+"""Attention patterns as tables: weights of a head, scores of all heads, rollout, and the change between runs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,10 +17,12 @@ from xformer.adapters import TaskModel
 from xformer.adapters.adapter import ADDED
 from xformer.adapters.capture_backends import sees_later
 from xformer.analysis.tables import array_table
+from xformer.arguments import Count
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.formatting import check_indices, check_option
 from xformer.layer_path import STACKS, LayerPath
 from xformer.memory import check_analysis
+from xformer.pooling import block_names, pool_pattern
 from xformer.reading import Reading
 from xformer.trace import Trace
 
@@ -269,8 +271,7 @@ def rollout(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
     """
     check_option("stack", stack, STACKS)
     n = reading[f"{_own_layers(reading.trace, stack)[0]}.pattern"].shape[-1]
-    names = numbered(names_at(reading, stack, n))
-    names = [span(names, *block) for block in blocks(len(names), MAX_TOKENS)]
+    names = block_names(numbered(names_at(reading, stack, n)), MAX_TOKENS)
     reached = rollout_matrices(reading.trace, stack, MAX_TOKENS)
     return array_table({"layer": range(1, 1 + len(reached))}, {"query": names}, {"key": names}, share=reached)
 
@@ -280,8 +281,8 @@ def rollout_matrices(
 ) -> Float[Tensor, "layer query key"]:
     """Compute the rollout after each layer of a stack ("encoder" or "decoder", by default the first); rows sum to 1.
 
-    A row without any permitted key counts as attending to itself. With `most`, each matrix is pooled (see `pooled`) before the
-    next one is computed.
+    A row without any permitted key counts as attending to itself. With `most`, each matrix is pooled
+    (`pool_pattern`) before the next one is computed.
 
     Raises:
         EditError: The trace has no such stack.
@@ -300,7 +301,7 @@ def rollout_matrices(
         identity = torch.eye(pattern.shape[-1], dtype=pattern.dtype, device=pattern.device)
         step = 0.5 * torch.where(pattern.sum(dim=-1, keepdim=True) == 0, identity, pattern) + 0.5 * identity
         reached = step if reached is None else step @ reached
-        found.append(pooled(reached, most))
+        found.append(pool_pattern(reached, most))
     return torch.stack(found)
 
 
@@ -311,34 +312,6 @@ def _own_layers(trace: Trace, stack: str | None) -> list[str]:
     if not paths:
         raise EditError(f"This trace has no stack {stack!r}; its attention layers are {trace.attention_layers()}.")
     return paths
-
-
-def blocks(n: int, most: int | None) -> list[tuple[int, int]]:
-    """Divide n positions into at most `most` blocks of equal size (the last may be smaller): (first, last) of each."""
-    size = 1 if most is None else -(-n // most)
-    return [(first, min(first + size, n) - 1) for first in range(0, n, size)]
-
-
-def span(texts: Sequence[str], first: int, last: int) -> str:
-    """Return the text of a position, or of both ends of a block of several."""
-    return texts[first] if first == last else f"{texts[first]} … {texts[last]}"
-
-
-def pooled(pattern: Float[Tensor, "*rest query key"], most: int | None) -> Float[Tensor, "*rest query_block key_block"]:
-    """Pool a pattern to at most `most` × `most` blocks: keys are summed and queries averaged."""
-    return _pooled(_pooled(pattern, most, -1, torch.sum), most, -2, torch.mean)
-
-
-def pooled_keys(rows: Float[Tensor, "*rest key"], most: int | None) -> Float[Tensor, "*rest key_block"]:
-    """Sum the keys of single rows in at most `most` blocks."""
-    return _pooled(rows, most, -1, torch.sum)
-
-
-def _pooled(values: Tensor, most: int | None, dim: int, reduce: Callable[..., Tensor]) -> Tensor:
-    sizes = [last - first + 1 for first, last in blocks(values.shape[dim], most)]
-    if len(sizes) == values.shape[dim]:
-        return values
-    return torch.stack([reduce(block, dim=dim) for block in values.split(sizes, dim)], dim=dim)
 
 
 TASK = "task_pattern"
@@ -416,7 +389,7 @@ of uniform attention or `NOTABLE_GAIN` of the way from there to 1. Patterns on w
 are skipped."""
 
 
-def notable_heads(reading: Reading, n: int = 5) -> pd.DataFrame:
+def notable_heads(reading: Reading, n: Count = 5) -> pd.DataFrame:
     """List the heads of the first input whose attention follows a known pattern: the clearest of each pattern, then the rest.
 
     Args:

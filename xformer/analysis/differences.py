@@ -17,14 +17,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.attention_patterns import blocks, names_at, pooled, pooled_keys, span, token_names
+from xformer.analysis.attention_patterns import names_at, token_names
 from xformer.analysis.generation import kl, total_variation
 from xformer.analysis.residual import deciding_position, holds_from, lens
 from xformer.analysis.tables import array_table
-from xformer.arguments import two
+from xformer.arguments import Count, two
 from xformer.errors import EditError, InputError
 from xformer.formatting import check_index, check_indices
 from xformer.layer_path import LayerPath
+from xformer.pooling import block_names, blocks, pool_keys, pool_pattern
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED
 
@@ -43,8 +44,8 @@ def decision_rows(
     readings: Sequence[Reading],
     *,
     pair: tuple[int, int] = (0, 1),
-    n_heads: int | None = None,
-    max_blocks: int | None = None,
+    n_heads: Count | None = None,
+    max_blocks: Count | None = None,
 ) -> pd.DataFrame:
     """Tabulate the attention at the deciding position: a row per model, attention layer, head (and the mean) and key.
 
@@ -96,7 +97,7 @@ def clearest_heads(one: pd.DataFrame, other: pd.DataFrame | None, n: int) -> lis
 
 
 def pattern_difference(
-    readings: Sequence[Reading], layer: int, head: int = MEAN, max_blocks: int | None = None
+    readings: Sequence[Reading], layer: int, head: int = MEAN, max_blocks: Count | None = None
 ) -> pd.DataFrame:
     """Compare two patterns of an attention layer cell by cell: difference = other − one.
 
@@ -138,8 +139,10 @@ def pattern_difference(
         for names in zip(*(token_names(run, site, run[f"{path}.pattern"].shape) for run in readings), strict=True)
     )
     axes = (_axis("query", "query_token", queries, max_blocks), _axis("key", "key_token", keys, max_blocks))
-    a, b = (pooled(_head_values(reading, f"{path}.pattern", head), max_blocks) for reading in readings)  # [query, key]
-    may = [pooled(_head_values(reading, f"{path}.mask", head), max_blocks) > 0 for reading in readings]
+    a, b = (
+        pool_pattern(_head_values(reading, f"{path}.pattern", head), max_blocks) for reading in readings
+    )  # [query, key]
+    may = [pool_pattern(_head_values(reading, f"{path}.mask", head), max_blocks) > 0 for reading in readings]
     table = array_table(*axes, one=a, other=b, difference=b - a, one_allowed=may[0], other_allowed=may[1])
     position, ends = deciding_position(one), ["query", "query_end", "key", "key_end"]
     table["decides"] = (table["query"] <= position) & (position <= table["query_end"])
@@ -149,7 +152,7 @@ def pattern_difference(
 def _axis(name: str, token: str, texts: Sequence[str], most: int | None) -> dict[str, list[Any]]:
     """Return the columns of an axis of tokens in at most `most` blocks: first and last position of each, and its text."""
     first, last = map(list, zip(*blocks(len(texts), most), strict=True))
-    return {name: first, f"{name}_end": last, token: [span(texts, *ends) for ends in zip(first, last, strict=True)]}
+    return {name: first, f"{name}_end": last, token: block_names(texts, most)}
 
 
 def _head_values(reading: Reading, name: str, head: int) -> Float[Tensor, "query key"]:
@@ -199,8 +202,8 @@ def _rows(reading: Reading, max_blocks: int | None) -> pd.DataFrame:
     for path in deciding_layers(reading):
         weights = reading[f"{path}.pattern"][0, :, deciding_position(reading)].double()  # [head, key]
         mask = reading[f"{path}.mask"][0, :, deciding_position(reading)]  # [head, key]
-        weights = pooled_keys(torch.cat((weights, weights.mean(dim=0, keepdim=True))), max_blocks)
-        mask = pooled_keys(torch.cat((mask, mask.any(dim=0, keepdim=True))).double(), max_blocks) > 0
+        weights = pool_keys(torch.cat((weights, weights.mean(dim=0, keepdim=True))), max_blocks)
+        mask = pool_keys(torch.cat((mask, mask.any(dim=0, keepdim=True))).double(), max_blocks) > 0
         names = token_names(reading, LayerPath.parse(path), reading[f"{path}.pattern"].shape)
         keys = _axis("key", "token", names[1], max_blocks)
         table = array_table({"head": [*range(len(weights) - 1), MEAN]}, keys, weight=weights, allowed=mask)
@@ -339,7 +342,7 @@ def at_position(reading: Reading, position: int) -> Reading:
 
 
 @torch.no_grad()
-def gap_fillings(readings: Sequence[Reading], *, k: int = 6) -> pd.DataFrame:
+def gap_fillings(readings: Sequence[Reading], *, k: Count = 6) -> pd.DataFrame:
     """Compare the likeliest tokens for each gap of a text across several runs.
 
     Gaps are numbered, because the same gap may be at different positions in different models.

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from xformer.adapters import ModelAdapter
 from xformer.analysis.tables import array_table
+from xformer.arguments import Count
 from xformer.formatting import check_index, check_indices, check_option
 from xformer.layer_path import STACKS
 from xformer.memory import check_analysis
@@ -158,7 +159,7 @@ def projection(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
     return found
 
 
-def neighbours(reading: Reading, *, token: int, stack: str | None = None, n: int = 8) -> pd.DataFrame:
+def neighbours(reading: Reading, *, token: int, stack: str | None = None, n: Count = 8) -> pd.DataFrame:
     """Find the `n` tokens of the vocabulary whose embeddings have the highest cosine similarity to that of a token.
 
     Args:

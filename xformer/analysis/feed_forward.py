@@ -26,6 +26,7 @@ from xformer.adapters import ModelAdapter, TaskModel, own_task_model
 from xformer.analysis.ablation import logits_with_replacements
 from xformer.analysis.attention_patterns import names_at
 from xformer.analysis.tables import array_table
+from xformer.arguments import Count, Seed
 from xformer.checkpoints import Checkpoint
 from xformer.errors import EditError, UnavailableError
 from xformer.formatting import check_index, check_indices, check_option
@@ -169,7 +170,7 @@ def direct_logit_effect(
 
 
 def promotion(
-    reading: Reading, *, layer: int, position: int, n: int = 10, only: Sequence[int] | None = None
+    reading: Reading, *, layer: int, position: int, n: Count = 10, only: Sequence[int] | None = None
 ) -> pd.DataFrame:
     """Measure what the `n` most active neurons at a position add to each logit there.
 
@@ -217,7 +218,7 @@ def neurons(
     *,
     layer: int,
     position: int | None = None,
-    n: int = 10,
+    n: Count = 10,
     only: Sequence[int] | None = None,
     distinct: bool = False,
     survey: Survey | None = None,
@@ -365,7 +366,7 @@ def fitting(adapter: TaskModel, work: float = 2e10) -> int:
     return max(16, min(500, int(work / (token * longest))))
 
 
-def survey(model: str | Path | Checkpoint | TaskModel, samples: int = 500, seed: int = 0) -> Survey:
+def survey(model: str | Path | Checkpoint | TaskModel, samples: Count = 500, seed: Seed = 0) -> Survey:
     """Run a model on `samples` inputs sampled from its task, and count where its neurons fire.
 
     Inputs are from the task's "test" stream, which is never used in training; the same (samples, seed) gives the same inputs.

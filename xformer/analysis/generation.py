@@ -25,6 +25,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from xformer.analysis.comparison import Variant, check_names, clip_edges_to_length, joint_labels, to_joint
+from xformer.arguments import Count
 from xformer.decoding import Step, continue_text, decode
 from xformer.edits import Edit, SetEdges, steer
 from xformer.errors import InputError, UnavailableError
@@ -315,7 +316,7 @@ def divergence_by_step(runs: Sequence[DecodedSteps]) -> pd.DataFrame:
     return pd.concat(frames).sort_values("step", kind="stable", ignore_index=True)
 
 
-def likeliest_tokens(runs: Sequence[DecodedSteps], step: int, k: int = 5) -> pd.DataFrame:
+def likeliest_tokens(runs: Sequence[DecodedSteps], step: int, k: Count = 5) -> pd.DataFrame:
     """Tabulate the likeliest tokens of all models at one step.
 
     Args:
@@ -413,7 +414,7 @@ def steering_steps(
 
 
 def steered(
-    reading: Reading, towards: Reading, away: Reading, *, layer: int, scale: float = 1.0, n: int = 16
+    reading: Reading, towards: Reading, away: Reading, *, layer: int, scale: float = 1.0, n: Count = 16
 ) -> pd.DataFrame:
     """Continue a text with and without steering, step by step.
 
@@ -456,7 +457,7 @@ def steered(
 
 
 def steering_by_scale(
-    reading: Reading, towards: Reading, away: Reading, *, layer: int, scales: Sequence[float] = SCALES, k: int = 6
+    reading: Reading, towards: Reading, away: Reading, *, layer: int, scales: Sequence[float] = SCALES, k: Count = 6
 ) -> pd.DataFrame:
     """Compute the probabilities of the likeliest next tokens at each scale of steering.
 

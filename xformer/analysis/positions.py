@@ -24,6 +24,7 @@ from torch import Tensor
 
 from xformer.adapters import BareModel, own_model
 from xformer.analysis.tables import array_table
+from xformer.arguments import Count
 from xformer.config import ModelConfig
 from xformer.edits import zero_positions
 from xformer.errors import InputError, UnavailableError
@@ -146,10 +147,10 @@ def position_curves(
 def position_offsets(
     reading: Reading,
     *,
-    n: int | None = None,
+    n: Count | None = None,
     kind: str | None = None,
     stack: str | None = None,
-    most: int | None = None,
+    most: Count | None = None,
 ) -> pd.DataFrame:
     """Tabulate how two of the first `n` positions affect each other's score, by their offset = key − query.
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from xformer.analysis.attention_patterns import numbered, token_names
+from xformer.arguments import Count, Seed
 from xformer.components import FEED_FORWARDS, KEY_VALUE_HEADS, MASKS, NORMS
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.formatting import check_option
@@ -153,7 +154,7 @@ def order_error(sentence: Sentence, order: Sequence[int], *, add_positions: bool
     return (permuted - original[list(order)]).abs().max().item()
 
 
-def matrix(mixed: Mixed, *, what: str, n_columns: int | None = None) -> pd.DataFrame:
+def matrix(mixed: Mixed, *, what: str, n_columns: Count | None = None) -> pd.DataFrame:
     """Tabulate one matrix of an attention, a row per cell.
 
     Args:
@@ -359,7 +360,7 @@ def measured_multiplications(n: int, d_model: int, n_heads: int, d_head: int) ->
     return counter.get_total_flops() // 2
 
 
-def attention_costs(*, n_tokens: int, d_model: int, n_heads: int) -> pd.DataFrame:
+def attention_costs(*, n_tokens: Count, d_model: Count, n_heads: Count) -> pd.DataFrame:
     """Count the multiplications of one head, of h heads that share d_model, and of h heads that are each as wide as d_model.
 
     Args:
@@ -398,7 +399,7 @@ WIDTHS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 SCALED, RAW = "with 1/√d", "without"
 
 
-def product_variances(*, widths: Sequence[int] = WIDTHS, samples: int = N_PAIRS, seed: int = 0) -> pd.DataFrame:
+def product_variances(*, widths: Sequence[int] = WIDTHS, samples: Count = N_PAIRS, seed: Seed = 0) -> pd.DataFrame:
     """Measure the variance of q · k and of q · k / √d for vectors drawn from N(0, 1), at several widths d.
 
     For independent entries of mean 0 and variance 1, Var(qᵢ kᵢ) = E[qᵢ²] E[kᵢ²] − 0 = 1, and the d summands are independent,
@@ -435,7 +436,7 @@ def softmax_jacobian(weights: Float[Tensor, "*row key"]) -> Float[Tensor, "*row 
 
 
 def softmax_saturation(
-    *, widths: Sequence[int] = WIDTHS, n_keys: int = N_KEYS, samples: int = N_QUERIES, seed: int = 0
+    *, widths: Sequence[int] = WIDTHS, n_keys: Count = N_KEYS, samples: Count = N_QUERIES, seed: Seed = 0
 ) -> pd.DataFrame:
     """Measure how far the softmax over random products saturates, with and without the factor 1/√d, at several widths d.
 
@@ -468,7 +469,7 @@ def softmax_saturation(
     return pd.DataFrame(rows, columns=["d", "scale", "largest", "gradient"])
 
 
-def softmax_row(*, d: int, scaled: bool = True, n_keys: int = N_KEYS, seed: int = 0) -> pd.DataFrame:
+def softmax_row(*, d: Count, scaled: bool = True, n_keys: Count = N_KEYS, seed: Seed = 0) -> pd.DataFrame:
     """Compute the attention of one random query over `n_keys` random keys of width d.
 
     Args:

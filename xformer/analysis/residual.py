@@ -37,16 +37,14 @@ _SUBLAYER_TITLES = {"attn": "attention", "self_attn": "self", "cross_attn": "cro
 class StreamStep:
     """One sublayer, or block without attention, of the output stack, with the names of the stream before and after it."""
 
+    path: str
+    """The path of the sublayer or block, as "decoder.0.ffn" or "decoder.0"."""
+    layer: int
     site: LayerPath | None
     """None for a block without attention, of which only the stream is known."""
     title: str
     before: str
     after: str
-
-    @property
-    def path(self) -> str:
-        """The path of the sublayer or block, as "decoder.0.ffn" or "decoder.0"."""
-        return self.after.rpartition(".")[0] if self.site is None else self.site.path
 
     def added(self, trace: Mapping[str, Tensor]) -> Float[Tensor, "batch pos d_model"]:
         """Return what was added to the stream, before a norm on the sum."""
@@ -67,12 +65,12 @@ def stream_steps(reading: Reading) -> list[StreamStep]:
         layer = f"{'decoder' if reading.is_encoder_decoder else 'layer'} {number + 1}"
         last = f"{stack}.{number}.resid_post"
         if not sites:
-            found.append(StreamStep(None, layer, before, last))
+            found.append(StreamStep(f"{stack}.{number}", number, None, layer, before, last))
             before = last
         for site in sites:
             joined = site.path in shape.joined
-            end = last if joined else after(site)
-            found.append(StreamStep(site, f"{layer} · {_SUBLAYER_TITLES[site.kind]}", before, end))
+            end, title = last if joined else after(site), f"{layer} · {_SUBLAYER_TITLES[site.kind]}"
+            found.append(StreamStep(site.path, number, site, title, before, end))
             before = before if joined and site is not sites[-1] else end
     return found
 
@@ -254,7 +252,7 @@ def _attribution(reading: Reading, position: int, token: int | None, *, lead: bo
         g, constant = before_norm(readout.norm, x, g)
         shift = shift + constant
     for step in reversed(steps):
-        path, layer = step.path, int(step.path.split(".")[1])
+        path, layer = step.path, step.layer
         out = step.added(trace)[0, position].double()  # [d_model]
         if step.site is None:
             rows.append(_row(step.title, "others", g @ out, layer, path=path))
@@ -281,7 +279,7 @@ def _attribution(reading: Reading, position: int, token: int | None, *, lead: bo
         title = step.title.removesuffix(" · attention")
         for head in reversed(range(len(heads))):
             rows.append(_row(f"{title} · head {head + 1}", kind, heads[head], layer, head, path))
-    rows += [_row(name, kind, g @ vectors[position]) for name, kind, vectors in entering(reading, steps[0].before)]
+    rows += [_row(name, kind, g @ vectors[position]) for name, kind, vectors in entering(reading, reading.output_stack)]
     rows.reverse()
     rows.insert(-1, _row("norms' shifts β", "bias", shift))
     rows.insert(-1, _row("sublayers' biases", "bias", added))
@@ -299,13 +297,13 @@ def _difference(trace: Trace, position: int, tokens: list[int], rows: Sequence[d
     return [_row("rounding" if is_rounding else "unattributed", "others", missing)]
 
 
-def entering(reading: Reading, name: str) -> list[tuple[str, str, Float[Tensor, "pos d_model"]]]:
-    """Return the parts of the stream that enters the first layer at `name`: positions, then tokens; one part if they are mixed.
+def entering(reading: Reading, stack: str) -> list[tuple[str, str, Float[Tensor, "pos d_model"]]]:
+    """Return the parts of the stream that enters a stack: positions, then tokens; one part if they are mixed.
 
     Some model families multiply the rows of a table by a constant, which is estimated here; a norm or matrix after the tables
     mixes the parts.
     """
-    at = f"{name.split('.')[0]}." if reading.is_encoder_decoder else ""
+    at, name = f"{stack}." if reading.is_encoder_decoder else "", f"{stack}.0.resid_pre"
     total = reading[name][0].double()  # [pos, d_model]
     tables = {"position": "pos_embed", "token": "embed", "token type": "type_embed"}
     found: dict[str, Tensor] = {}

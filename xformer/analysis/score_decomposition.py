@@ -79,7 +79,7 @@ def stream_parts(reading: Reading, stack: str, until: LayerPath | None = None) -
     before = sites[: sites.index(until)] if until in sites else sites
     check_told_apart(reading[name], [site for site in before if until is None or site.layer != until.layer])
     _check_memory(reading, stack, before)
-    found = [*reversed(entering(reading, name))]
+    found = [*reversed(entering(reading, stack))]
     writers = [*(Writer(name, kind) for name, kind, _ in found), BIASES]
     vectors = [part.to(_dtype(reading, stack)) for *_, part in found]
     vectors.append(0 * vectors[0])  # the biases start at 0

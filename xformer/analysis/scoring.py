@@ -34,6 +34,7 @@ from xformer.analysis.comparison import (
     predictions,
 )
 from xformer.analysis.tables import TableSoFar
+from xformer.arguments import Count, Seed
 from xformer.errors import InputError, UnavailableError
 from xformer.formatting import check_option
 from xformer.reading import Reading
@@ -176,7 +177,7 @@ def _table(counted: Agreement, kind: str, group: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["model", group, "measure", "share", "low", "high", "hits", "trials"])
 
 
-def agreement(variants: Sequence[Variant], *, samples: int = 5000, seed: int = 0) -> Agreement:
+def agreement(variants: Sequence[Variant], *, samples: Count = 5000, seed: Seed = 0) -> Agreement:
     """Count right and equal answers of several models over fresh inputs of the first one's task.
 
     Args:
@@ -271,7 +272,7 @@ HIGH = 0.99
 
 
 def accuracy_by_length(
-    reading: Reading, *, lengths: Sequence[int] | None = None, samples: int = SAMPLES, seed: int = 1
+    reading: Reading, *, lengths: Sequence[int] | None = None, samples: Count = SAMPLES, seed: Seed = 1
 ) -> pd.DataFrame:
     """Measure a model's accuracy on fresh inputs of each length.
 
@@ -351,7 +352,11 @@ COMPARED_SAMPLES = 100
 
 
 def lengths_compared(
-    variants: Sequence[Variant], *, lengths: Sequence[int] | None = None, samples: int = COMPARED_SAMPLES, seed: int = 0
+    variants: Sequence[Variant],
+    *,
+    lengths: Sequence[int] | None = None,
+    samples: Count = COMPARED_SAMPLES,
+    seed: Seed = 0,
 ) -> pd.DataFrame:
     """Measure the accuracy of several models on the same fresh inputs of each length, with their own changes applied.
 

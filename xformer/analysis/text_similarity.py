@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from xformer.adapters import ModelAdapter
@@ -21,15 +21,16 @@ from xformer.adapters.own_models import NumbersInput, TaskInput
 from xformer.analysis.embeddings import cosine_matrix
 from xformer.analysis.tables import array_table
 from xformer.errors import EditError, InputError, UnavailableError
+from xformer.pooling import Pooling, pool_positions
 from xformer.reading import Readable, Reading, adapter_of, read
 
-Pooling = Literal["mean", "last", "first", "own"]
-POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
+TextPooling = Literal[Pooling, "own"]
+POOLINGS: tuple[TextPooling, ...] = get_args(TextPooling)
 
 
 @torch.no_grad()
 def similarity(
-    model: Readable | Reading, texts: Sequence[str], *, pooling: Pooling | None = None, tokenizer: Any = None
+    model: Readable | Reading, texts: Sequence[str], *, pooling: TextPooling | None = None, tokenizer: Any = None
 ) -> pd.DataFrame:
     """Compute the cosine similarity of every pair of texts after each layer.
 
@@ -63,7 +64,7 @@ def similarity(
 
 @torch.no_grad()
 def text_vectors(
-    model: Readable | Reading, texts: Sequence[str], *, pooling: Pooling | None = None, tokenizer: Any = None
+    model: Readable | Reading, texts: Sequence[str], *, pooling: TextPooling | None = None, tokenizer: Any = None
 ) -> dict[int, Float[Tensor, "text width"]]:
     """Return the pooled vector of each text by layer; see `similarity`."""
     adapter = model.adapter if isinstance(model, Reading) else adapter_of(model, None, tokenizer)
@@ -84,22 +85,10 @@ def text_vectors(
     valid = reading.trace.valid
     if valid is None:
         valid = torch.ones(states[0].shape[:2], dtype=torch.bool)
-    return {layer: pooled(state, valid.to(state.device), pooling) for layer, state in enumerate(states)}
+    return {layer: pool_positions(state, valid.to(state.device), pooling) for layer, state in enumerate(states)}
 
 
-def pooled(
-    states: Float[Tensor, "text pos d_model"], valid: Bool[Tensor, "text pos"], pooling: Pooling
-) -> Float[Tensor, "text d_model"]:
-    """Pool the states of each text to one vector; positions that are not `valid` are padding."""
-    if pooling == "mean":
-        weight = valid[..., None].to(states.dtype)  # [text, pos, 1]
-        return (states * weight).sum(dim=1) / weight.sum(dim=1)
-    at = torch.arange(valid.shape[1], device=valid.device)  # [pos]
-    chosen = (valid * at).argmax(dim=1) if pooling == "last" else valid.int().argmax(dim=1)
-    return states[torch.arange(len(states), device=states.device), chosen]
-
-
-def default_pooling(adapter: ModelAdapter) -> Pooling:
+def default_pooling(adapter: ModelAdapter) -> TextPooling:
     """Return the pooling that `similarity` uses by default."""
     if adapter.pooling is not None:
         return adapter.pooling

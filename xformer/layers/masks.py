@@ -101,7 +101,7 @@ def combine(
     n_key: int,
     causal: bool,
     see_self: bool = True,
-    drawn: Bool[Tensor, "*batch query key"] | None = None,
+    custom_mask: Bool[Tensor, "*batch query key"] | None = None,
     component: Bool[Tensor, "query key"] | None = None,
     device: torch.device | str = "cpu",
 ) -> LayerMask:
@@ -114,26 +114,27 @@ def combine(
         n_key: The number of keys.
         causal: Whether later keys are masked.
         see_self: With `causal`, whether a query sees its own position.
-        drawn: A custom mask of the caller, true where attention is permitted, [query, key] or [batch, query, key].
+        custom_mask: A mask of the caller, true where attention is permitted, [query, key] or [batch, query, key].
         component: The registered mask (`xformer.components`), true where permitted; None masks nothing.
         device: The device of the causal mask.
     """
     allowed = layout_mask(queries, keys)
     if component is not None:
         allowed = component[None, None] if allowed is None else allowed & component
-    if drawn is not None:
-        if drawn.dtype != torch.bool or drawn.shape[-2:] != (n_query, n_key) or drawn.dim() > 3:
+    if custom_mask is not None:
+        if custom_mask.dtype != torch.bool or custom_mask.shape[-2:] != (n_query, n_key) or custom_mask.dim() > 3:
             raise InputError(
                 f"A mask must be boolean with shape [query, key] = [{n_query}, {n_key}], optionally with a batch axis first, "
-                f"got {drawn.dtype} {list(drawn.shape)}; for example torch.ones({n_query}, {n_key}, dtype=torch.bool)."
+                f"got {custom_mask.dtype} {list(custom_mask.shape)}; for example "
+                f"torch.ones({n_query}, {n_key}, dtype=torch.bool)."
             )
-        drawn = drawn[None, None] if drawn.dim() == 2 else drawn[:, None]  # [#batch, 1, query, key]
-        allowed = drawn if allowed is None else allowed & drawn
+        custom = custom_mask[None, None] if custom_mask.dim() == 2 else custom_mask[:, None]  # [#batch, 1, query, key]
+        allowed = custom if allowed is None else allowed & custom
     triangle = causal_mask(n_query, n_key, see_self=see_self, device=device) if causal else None
     return LayerMask(
         layout=allowed,
         causal=triangle,
-        rows_may_be_empty=drawn is not None or (causal and not see_self) or queries.padded or keys.padded,
+        rows_may_be_empty=custom_mask is not None or (causal and not see_self) or queries.padded or keys.padded,
         is_plain_causal=causal and see_self and allowed is None and n_query == n_key,
     )
 

@@ -41,14 +41,14 @@ class Stack(nn.Module):
         layout: SequencePacking,
         *,
         context: BlockInputs,
-        drawn: Bool[Tensor, "*batch query key"] | None = None,
+        custom_mask: Bool[Tensor, "*batch query key"] | None = None,
         tape: AnyTape = SILENT,
         layer_tape: AnyTape = SILENT,
         cache: Cache | None = None,
     ) -> Stream:
         """Run the stack. `tape` records activations of the stack, `layer_tape` those of its layers."""
         x = context.dropout("embed", self.positions(embed, layout, tape))
-        context = self._inputs(x, layout, context, drawn, cache)
+        context = self._inputs(x, layout, context, custom_mask, cache)
         for index, block in enumerate(self.blocks):
             self_cache = None if cache is None else cache.self_attention[index]
             cross_cache = None if cache is None else cache.cross_attention[index]
@@ -58,7 +58,7 @@ class Stack(nn.Module):
         return x if self.norm is None else tape("final_norm", self.norm(x))
 
     def _inputs(
-        self, x: Tensor, layout: SequencePacking, context: BlockInputs, drawn: Tensor | None, cache: Cache | None
+        self, x: Tensor, layout: SequencePacking, context: BlockInputs, custom_mask: Tensor | None, cache: Cache | None
     ) -> BlockInputs:
         """Compute the mask, rotation angles and score bias once for all layers."""
         config, n_query = self.config, x.shape[1]
@@ -71,7 +71,7 @@ class Stack(nn.Module):
             n_key=n_key,
             causal=self.causal,
             see_self=config.see_self,
-            drawn=drawn,
+            custom_mask=custom_mask,
             component=config.mask_component.allowed(config, n_query, n_key, x.device),
             device=x.device,
         )

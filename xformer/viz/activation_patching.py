@@ -16,6 +16,7 @@ from xformer.analysis.activation_patching import patching as patching_table
 from xformer.analysis.activation_patching import patching_map as map_table
 from xformer.analysis.attention_patterns import SCORES, TASK, head_scores
 from xformer.analysis.minimal_pairs import Token
+from xformer.arguments import Count
 from xformer.errors import InputError, UnavailableError
 from xformer.formatting import check_option
 from xformer.reading import Reading
@@ -120,7 +121,7 @@ def patching_map(
     answers: Sequence[Token] | None = None,
     position: int | None = None,
     exact: bool | Sequence[int] = False,
-    groups: int = GROUPS,
+    groups: Count = GROUPS,
     show: Literal["measured", "estimated"] | None = None,
     chosen: int | None = None,
     table: pd.DataFrame | None = None,

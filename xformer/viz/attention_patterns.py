@@ -14,11 +14,12 @@ from jaxtyping import Float
 from xformer.adapters.on_demand import LEVELS, NAN
 from xformer.adapters.on_demand import MASKED as MASKED_CODE
 from xformer.analysis.attention_patterns import attention as attention_table
-from xformer.analysis.attention_patterns import blocks, pattern_cells, span
+from xformer.analysis.attention_patterns import pattern_cells
 from xformer.analysis.attention_patterns import rollout as rollout_table
-from xformer.blocks import block_max, block_size
+from xformer.arguments import Count
 from xformer.errors import EditError
 from xformer.formatting import check_option
+from xformer.pooling import block_names, max_pool, max_pool_masked
 from xformer.reading import Reading
 from xformer.viz.charts import (
     PADDED,
@@ -31,7 +32,6 @@ from xformer.viz.charts import (
     masked_colours,
     numbers,
     pixel_axes,
-    pool_maps,
     small_maps,
     squares,
     tooltips,
@@ -55,7 +55,7 @@ def attention(
     around: tuple[int, int] | None = None,
     before: Reading | None = None,
     scale: str = "fixed",
-    height: int | None = None,
+    height: Count | None = None,
     title: str = "",
     legend: bool = True,
 ) -> alt.TopLevelMixin:
@@ -101,7 +101,7 @@ def head_chart(
     has_numbers: bool = False,
 ) -> alt.Chart | Chart:
     """Draw a table of `analysis.attention` as a heatmap, with the weights in its cells if they have room."""
-    frame = pooled(_left_out(frame, scale), MAX_CELLS)
+    frame = pool_cells(_left_out(frame, scale), MAX_CELLS)
     look: dict[str, Any] = {"height": height, "has_legend": legend, "has_numbers": has_numbers}
     return _heatmap(frame, "weight", _scale(frame["weight"].to_numpy(), scale), title, **look)
 
@@ -135,14 +135,14 @@ def _changed_chart(before: pd.DataFrame, after: pd.DataFrame, scale: str) -> alt
     colours = _scale(weights, scale)
     signed = vega_scale(DIVERGING, -(limit or 1.0), limit or 1.0)
     charts = [
-        _heatmap(pooled(before, MAX_CELLS), "weight", colours, "original"),
-        _heatmap(pooled(after, MAX_CELLS), "weight", colours, "changed"),
-        _heatmap(pooled(moved, MAX_CELLS, signed=True), "difference", signed, "changed − original"),
+        _heatmap(pool_cells(before, MAX_CELLS), "weight", colours, "original"),
+        _heatmap(pool_cells(after, MAX_CELLS), "weight", colours, "changed"),
+        _heatmap(pool_cells(moved, MAX_CELLS, signed=True), "difference", signed, "changed − original"),
     ]
     return alt.hconcat(*charts).resolve_scale(color="independent")
 
 
-def pooled(frame: pd.DataFrame, most: int, *, signed: bool = False) -> pd.DataFrame:
+def pool_cells(frame: pd.DataFrame, most: int, *, signed: bool = False) -> pd.DataFrame:
     """Pool the cells of a head into at most `most` blocks on a side; smaller tables are returned unchanged.
 
     A block takes its largest weight, or with `signed` the weight farthest from 0, and is masked if all its cells are.
@@ -150,10 +150,9 @@ def pooled(frame: pd.DataFrame, most: int, *, signed: bool = False) -> pd.DataFr
     queries, keys = frame["query"].unique().tolist(), frame["key"].unique().tolist()
     if max(len(queries), len(keys)) <= most:
         return frame
-    tall, wide = block_size(len(queries), most), block_size(len(keys), most)
 
     def largest(values: np.ndarray) -> np.ndarray:
-        return block_max(block_max(values.reshape(len(queries), len(keys)), tall, axis=0), wide, axis=1)
+        return max_pool(values.reshape(len(queries), len(keys)), most)
 
     weight = frame["weight"].to_numpy(float)
     allowed = frame["allowed"].to_numpy(bool)
@@ -162,8 +161,7 @@ def pooled(frame: pd.DataFrame, most: int, *, signed: bool = False) -> pd.DataFr
         low = -largest(np.where(allowed, -weight, -np.inf))
         high = np.where(-low > high, low, high)
     seen = np.isfinite(high)
-    names = ([span(labels, *ends) for ends in blocks(len(labels), most)] for labels in (queries, keys))
-    return pattern_cells(np.where(seen, high, 0.0), seen, *names)
+    return pattern_cells(np.where(seen, high, 0.0), seen, block_names(queries, most), block_names(keys, most))
 
 
 def _heatmap(
@@ -322,7 +320,7 @@ def _weights(layer: AnyLayer, side: int, scale: str) -> Float[np.ndarray, "head 
     if scale == "without_first_token":
         codes[:, :, 0] = small.rest
     weights = (codes / LEVELS) ** 2 * small.peaks[:, None, None]
-    return pool_maps(np.where(np.isin(codes, (MASKED_CODE, NAN)), np.nan, weights), side)
+    return max_pool_masked(np.where(np.isin(codes, (MASKED_CODE, NAN)), np.nan, weights), side)
 
 
 def heads_grid(

@@ -13,7 +13,6 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from xformer.analysis.attention_patterns import check_alike
-from xformer.blocks import block_max, block_size
 from xformer.layer_path import head_title
 from xformer.reading import Reading
 from xformer.viz import theme
@@ -276,14 +275,6 @@ def token_lanes(
 
 LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 GREY, LOUD = ".", "!"
-
-
-def pool_maps(maps: Float[np.ndarray, "map row col"], side: int) -> Float[np.ndarray, "map row col"]:
-    """Max-pool maps to at most `side` cells on either axis; a block is NaN only if all of it is."""
-    maps = np.where(np.isnan(maps), -np.inf, maps)
-    for axis in (1, 2):
-        maps = block_max(maps, block_size(maps.shape[axis], side), axis)
-    return np.where(np.isneginf(maps), np.nan, maps)
 
 
 def small_maps(

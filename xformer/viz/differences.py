@@ -14,6 +14,7 @@ from xformer.analysis.differences import decision_rows as rows_table
 from xformer.analysis.differences import pattern_difference as difference_table
 from xformer.analysis.differences import prediction_difference as prediction_table
 from xformer.analysis.differences import surprise_by_character as surprise_table
+from xformer.arguments import Count
 from xformer.errors import InputError
 from xformer.formatting import check_index, check_indices, check_option
 from xformer.layer_path import LayerPath, layer_title
@@ -34,7 +35,7 @@ def pattern_difference(
     readings: Sequence[Reading],
     layer: int,
     head: int = MEAN,
-    max_blocks: int | None = None,
+    max_blocks: Count | None = None,
     *,
     show: Literal["difference", "one", "other"] = "difference",
     table: pd.DataFrame | None = None,
@@ -81,8 +82,8 @@ def decision_rows(
     readings: Sequence[Reading],
     *,
     pair: tuple[int, int] = (0, 1),
-    n_heads: int | None = None,
-    max_blocks: int | None = None,
+    n_heads: Count | None = None,
+    max_blocks: Count | None = None,
     show: int = 0,
     kind_label: str | None = None,
     table: pd.DataFrame | None = None,

@@ -17,8 +17,9 @@ from xformer.analysis.embeddings import projection as projection_table
 from xformer.analysis.embeddings import vectors as vectors_table
 from xformer.analysis.number_waves import circle as circle_table
 from xformer.analysis.number_waves import spectrum as spectrum_table
-from xformer.analysis.text_similarity import Pooling
+from xformer.analysis.text_similarity import TextPooling
 from xformer.analysis.text_similarity import similarity as similarity_table
+from xformer.arguments import Count
 from xformer.errors import InputError
 from xformer.formatting import check_option, percent
 from xformer.installed import needed
@@ -111,7 +112,7 @@ def cosines(
     part: str = "tokens",
     stack: str | None = None,
     positions: Sequence[int] | None = None,
-    height: int = 330,
+    height: Count = 330,
     legend: bool = True,
 ) -> alt.Chart:
     """Draw the cosine similarity of every pair of vectors, on a fixed scale from −1 (orange) to 1 (blue).
@@ -354,7 +355,7 @@ def similarity(
     *,
     what: Literal["map", "layers"] = "map",
     layer: int | None = None,
-    pooling: Pooling | None = None,
+    pooling: TextPooling | None = None,
     tokenizer: Any = None,
 ) -> Chart:
     """Draw `analysis.similarity`: the cosines of texts at one layer as a heatmap from −1 to 1.

@@ -24,6 +24,7 @@ from xformer.analysis.feed_forward import firing as firing_table
 from xformer.analysis.feed_forward import neuron as neuron_table
 from xformer.analysis.feed_forward import neurons as neurons_table
 from xformer.analysis.feed_forward import promotion as promotion_table
+from xformer.arguments import Count, Size
 from xformer.formatting import check_indices, check_option
 from xformer.layer_path import layer_title
 from xformer.reading import Reading
@@ -77,7 +78,7 @@ def activations(
     positions: Sequence[int] | None = None,
     columns: Sequence[int] | None = None,
     neuron: int | None = None,
-    limit: float | None = None,
+    limit: Size | None = None,
     title: str = "",
 ) -> Chart:
     """Draw `analysis.activations` as a map, one row per position and one column per neuron.
@@ -226,7 +227,7 @@ def neurons(
     reading: Reading,
     *,
     layer: int,
-    n: int = 14,
+    n: Count = 14,
     distinct: bool = True,
     survey: Survey | None = None,
     positions: Sequence[int] | None = None,
@@ -289,7 +290,9 @@ def neurons(
     return layered(*layers, height=height, autosize=ROWS, padding=padding, **top_title(title))
 
 
-def promotion(reading: Reading, *, layer: int, position: int, n: int = 10, only: Sequence[int] | None = None) -> Chart:
+def promotion(
+    reading: Reading, *, layer: int, position: int, n: Count = 10, only: Sequence[int] | None = None
+) -> Chart:
     """Draw `analysis.promotion`: what each of the most active neurons adds to the logits, one column per token.
 
     The most promoted token of each row is written out. Of larger vocabularies, the `MAX_TOKENS_DRAWN` tokens are shown whose

@@ -19,13 +19,13 @@ from xformer.analysis.generation import divergence_by_step as divergence_table
 from xformer.analysis.generation import likeliest_tokens as tokens_table
 from xformer.analysis.generation import predictions_by_step as predictions_table
 from xformer.analysis.generation import steering_by_scale as steering_table
+from xformer.arguments import Count
 from xformer.errors import InputError
 from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import ROWS, Chart, category_colours, layered, token_lanes, tooltips
 from xformer.viz.packing import visible
-from xformer.viz.theme import HEAD_HUES, MODEL_HUES, both
 
 SAYS = "◀ predicted"
 LEAST = 0.001
@@ -46,7 +46,7 @@ DIVERGENCES = {"kl": "KL(first ‖ second), nats", "kl_back": "KL(second ‖ fir
 PAIRS = {**DIVERGENCES, "total_variation": "total variation"}
 
 
-def likeliest_tokens(runs: Sequence[DecodedSteps], step: int, k: int = 5, *, drawn: bool = False) -> Chart:
+def likeliest_tokens(runs: Sequence[DecodedSteps], step: int, k: Count = 5, *, drawn: bool = False) -> Chart:
     """Draw the probabilities of the likeliest tokens at one step as bars, all models on one scale from 0 to 1.
 
     ✓ marks the right token, and ◀ the token that each model predicted.
@@ -104,7 +104,7 @@ def predictions_by_step(
     runs: Sequence[DecodedSteps],
     what: Literal["probability", "answer_probability", "drawn", "entropy"] = "probability",
     *,
-    height: int = 290,
+    height: Count = 290,
 ) -> Chart:
     """Draw a quantity of `analysis.predictions_by_step`, one line per model; points are right (●) or wrong (✚).
 
@@ -161,7 +161,7 @@ def predictions_by_step(
 
 
 def divergence_by_step(
-    runs: Sequence[DecodedSteps], what: Literal["kl", "kl_back", "total_variation"] = "kl", *, height: int = 290
+    runs: Sequence[DecodedSteps], what: Literal["kl", "kl_back", "total_variation"] = "kl", *, height: Count = 290
 ) -> Chart:
     """Draw the divergence between the predictions of each pair of models at every step; infinite values leave a gap.
 
@@ -380,8 +380,7 @@ def pack_steps(runs: Sequence[DecodedSteps]) -> dict[str, Any]:
             }
             for _, group in pairs.groupby("pair", sort=False)
         ],
-        "hues": [both(hue) for hue in MODEL_HUES],
-        "pair_hues": [both(hue) for hue in HEAD_HUES[4:]],
+        **theme.in_both_themes({"hues": theme.MODEL_HUES, "pair_hues": theme.HEAD_HUES[4:]}),
         "is_sampled": any(run.variant.sampling.temperature for run in runs),
         "is_decoder": any(run.variant.writes for run in runs),
     }

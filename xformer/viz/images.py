@@ -24,6 +24,7 @@ from xformer.analysis.images import over_image as overlay_table
 from xformer.analysis.images import patch_cosines as places_table
 from xformer.analysis.images import patch_filters as filters_table
 from xformer.analysis.images import patch_grid
+from xformer.arguments import Size
 from xformer.formatting import percent
 from xformer.reading import Reading
 from xformer.viz import theme
@@ -179,7 +180,7 @@ def over_image(
     what: str = "heads",
     layer: int | None = None,
     head: int | None = None,
-    limit: float | None = None,
+    limit: Size | None = None,
 ) -> Chart:
     """Draw the attention of one query over the image (`analysis.over_image`); the query's own patch is outlined.
 
@@ -277,7 +278,7 @@ PLACE_MAPS_GAP = 0.6
 """Space between two maps, in tiles."""
 
 
-def patch_cosines(reading: Reading, *, unit: float = 20.0) -> Chart:
+def patch_cosines(reading: Reading, *, unit: Size = 20.0) -> Chart:
     """Draw `analysis.patch_cosines`, one map per patch, on a fixed scale from −1 to 1; the patch itself is framed.
 
     Further arguments are those of `analysis.patch_cosines`.

@@ -22,11 +22,11 @@ from jaxtyping import Bool, Float, UInt8
 
 from xformer.adapters.on_demand import LEVELS, MASKED, NAN, OnDemand, Thumbnail
 from xformer.analysis.attention_patterns import relative_change, token_names
-from xformer.blocks import block_max, block_size
 from xformer.formatting import check_index
 from xformer.layer_path import LayerPath, layer_title
+from xformer.pooling import block_max, block_size, max_pool
 from xformer.reading import Reading
-from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL, both, stops_of_both
+from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL, in_both_themes
 
 Weights = Float[np.ndarray, "head query key"]
 Allowed = Bool[np.ndarray, "#head #query #key"]
@@ -146,10 +146,10 @@ def thumbnail_of(pattern: Weights, allowed: Allowed, side: int) -> Thumbnail:
 
     A cell is round(253 · √(weight / peak)) of the largest weight in its block, where peak is the head's largest finite weight.
     """
-    tall, wide = (block_size(cells, side) for cells in pattern.shape[1:])
+    tall, wide = (block_size(n, side) for n in pattern.shape[1:])
     # Masked cells are −inf, so that a block is masked only if all of it is; NaN propagates through the maximum.
     seen = np.where(allowed, pattern, np.float32(-np.inf))  # [head, query, key]
-    blocks = block_max(block_max(seen, tall, axis=1), wide, axis=2)  # [head, row, col]
+    blocks = max_pool(seen, side)  # [head, row, col]
     column = block_max(seen[:, :, 1:wide].max(axis=2, initial=-np.inf), tall, axis=1)  # [head, row]
     peaks = np.max(blocks, axis=(1, 2), where=np.isfinite(blocks), initial=0.0)  # [head]
     scale = np.where(peaks > 0, peaks, 1)
@@ -171,10 +171,7 @@ def codes_of(
 
 def plane(pattern: Weights, allowed: Allowed) -> UInt8[np.ndarray, "head row col"]:
     """Encode the weights of a layer on the fixed scale from 0 to 1, round(253 w), with at most `SIDE` cells on either axis."""
-    weights = np.where(allowed, pattern, -np.inf)
-    for axis in (1, 2):
-        weights = block_max(weights, block_size(weights.shape[axis], SIDE), axis)
-    return codes_of(weights, np.ones((1, 1, 1)), 1)
+    return codes_of(max_pool(np.where(allowed, pattern, -np.inf), SIDE), np.ones((1, 1, 1)), 1)
 
 
 class Blocks:
@@ -299,8 +296,7 @@ def pack(
     common = {
         "labels": [[visible(text) for text in row] for _, row in labels], "thumbnail": max_thumbnail, "power": POWER,
         "firstHead": 1, "firstPosition": 0,  # the numbering on screens
-        "hues": [both(hue) for hue in HEAD_HUES], "sequential": stops_of_both(SEQUENTIAL),
-        "diverging": stops_of_both(DIVERGING),
+        **in_both_themes({"hues": HEAD_HUES, "sequential": SEQUENTIAL, "diverging": DIVERGING}),
     }  # fmt: skip
     return Packed(common, headers, list(records), list(planes), selected, exact, pool)
 

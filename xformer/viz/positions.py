@@ -20,9 +20,10 @@ from xformer.analysis.positions import is_rotary
 from xformer.analysis.positions import position_curves as curves_table
 from xformer.analysis.positions import position_offsets as offsets_table
 from xformer.analysis.positions import position_values as values_table
+from xformer.arguments import Count
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.attention_patterns import MAX_CELLS, pooled
+from xformer.viz.attention_patterns import MAX_CELLS, pool_cells
 from xformer.viz.charts import (
     PADDED,
     ROWS,
@@ -40,7 +41,7 @@ from xformer.viz.embeddings import rows_height, vector_heatmap
 
 MAX_WITH_NUMBERS = 48
 """Largest number of heads whose values are written into the cells."""
-_SIDES = [theme.resample(side, 101) for side in theme.stops_of_both(theme.SEQUENTIAL)]
+_SIDES = [theme.resample(side, 101) for side in theme.in_both_themes(theme.SEQUENTIAL)]
 FINE_STOPS = [theme.paired(*ends) for ends in zip(*_SIDES, strict=True)]
 """The scale in steps of a hundredth."""
 MAX_POINTS_DRAWN = 600
@@ -53,7 +54,7 @@ def position_values(
     positions: Sequence[int] | None = None,
     kind: str | None = None,
     stack: str | None = None,
-    height: int = 300,
+    height: Count = 300,
     legend: bool = True,
 ) -> alt.Chart:
     """Draw `analysis.position_values` as rows [position × dimension]; for rotary positions, the cosine of each angle.
@@ -87,7 +88,7 @@ def position_curves(
     positions: Sequence[int] | None = None,
     stack: str | None = None,
     trained: int | None = None,
-    height: int = 290,
+    height: Count = 290,
 ) -> Chart:
     """Draw `analysis.position_curves` as one line per dimension; clicking the legend highlights some.
 
@@ -118,7 +119,7 @@ def position_curves(
 
 
 def position_offsets(
-    reading: Reading, *, n: int | None = None, kind: str | None = None, stack: str | None = None, height: int = 300
+    reading: Reading, *, n: Count | None = None, kind: str | None = None, stack: str | None = None, height: Count = 300
 ) -> Chart:
     """Draw `analysis.position_offsets`: the effect of the position encoding by the offset from query to key.
 
@@ -209,7 +210,7 @@ def attention_guess(reading: Reading, *, layer: int, head: int, query: int, heig
 
     Masked cells are grey and cannot be selected. The chart has the size of `viz.attention` with the same `height`.
     """
-    frame = pooled(attention_table(reading, layer=layer, head=head), MAX_CELLS)
+    frame = pool_cells(attention_table(reading, layer=layer, head=head), MAX_CELLS)
     queries, keys = list(dict.fromkeys(frame["query"])), list(dict.fromkeys(frame["key"]))
     highlighted = queries[query * len(queries) // reading[f"{reading.attention[layer].path}.pattern"].shape[-2]]
     click = alt.selection_point(name="cell", fields=["query", "key"], on="click", clear=False)

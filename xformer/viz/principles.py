@@ -29,6 +29,7 @@ from xformer.analysis.principles import matrix as matrix_table
 from xformer.analysis.principles import product_variances as variances_table
 from xformer.analysis.principles import softmax_row as row_table
 from xformer.analysis.principles import softmax_saturation as saturation_table
+from xformer.arguments import Count, Seed
 from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz import theme
@@ -120,7 +121,7 @@ def _strips(frame: pd.DataFrame, axis: str, *, most: int = MAX_NUMBERS // 2) -> 
     return layered(cells, *text, height=ROW * len(order), autosize=ROWS)
 
 
-def attention_costs(*, n_tokens: int, d_model: int, n_heads: int) -> Chart:
+def attention_costs(*, n_tokens: Count, d_model: Count, n_heads: Count) -> Chart:
     """Draw `analysis.attention_costs` for each head layout, stacked by part, with the total measured by PyTorch.
 
     The arguments are those of `analysis.attention_costs`.
@@ -155,7 +156,7 @@ def attention_costs(*, n_tokens: int, d_model: int, n_heads: int) -> Chart:
 HEIGHT = 300
 
 
-def product_variances(*, d: int | None = None, seed: int = 0) -> Chart:
+def product_variances(*, d: Count | None = None, seed: Seed = 0) -> Chart:
     """Draw `analysis.product_variances` over the width, on logarithmic axes, with the expected lines d and 1.
 
     Further arguments are those of `analysis.product_variances`.
@@ -188,7 +189,7 @@ def product_variances(*, d: int | None = None, seed: int = 0) -> Chart:
     )
 
 
-def softmax_saturation(*, what: str = "gradient", d: int | None = None, seed: int = 0) -> Chart:
+def softmax_saturation(*, what: str = "gradient", d: Count | None = None, seed: Seed = 0) -> Chart:
     """Draw `analysis.softmax_saturation` over the width, with scaled and unscaled scores.
 
     Further arguments are those of `analysis.softmax_saturation`.
@@ -218,7 +219,7 @@ def softmax_saturation(*, what: str = "gradient", d: int | None = None, seed: in
     return layered(*_here(d), lines, points, height=HEIGHT)
 
 
-def softmax_row(*, d: int, scaled: bool = True, seed: int = 0) -> Chart:
+def softmax_row(*, d: Count, scaled: bool = True, seed: Seed = 0) -> Chart:
     """Draw the weights of `analysis.softmax_row` as bars from 0 to 1.
 
     The arguments are those of `analysis.softmax_row`.
@@ -260,7 +261,7 @@ MANY_COLUMNS = 6
 """Beyond this many columns, labels and numbers are smaller."""
 
 
-def matrix(mixed: Mixed, *, what: str, n_columns: int | None = None, row: int | None = None) -> Chart:
+def matrix(mixed: Mixed, *, what: str, n_columns: Count | None = None, row: int | None = None) -> Chart:
     """Draw `analysis.matrix` as coloured cells with numbers: weights on a scale from 0 to 1, other values centred on zero.
 
     Masked cells are grey.

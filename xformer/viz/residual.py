@@ -16,6 +16,7 @@ from xformer.analysis.residual import lens as lens_table
 from xformer.analysis.residual import norms as norms_table
 from xformer.analysis.residual import strongest
 from xformer.analysis.score_decomposition import score_attribution as score_table
+from xformer.arguments import Count, Size
 from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED
@@ -52,7 +53,7 @@ def norms(
     reading: Reading,
     *,
     what: str = "stream",
-    limit: float | None = None,
+    limit: Size | None = None,
     positions: Sequence[int] | None = None,
     title: str = "",
 ) -> Chart:
@@ -119,7 +120,7 @@ def attribution(
     token: int | None = None,
     lead: bool = False,
     before: Reading | None = None,
-    most: int = 12,
+    most: Count = 12,
 ) -> Chart:
     """Draw `analysis.attribution` as bars: the `most` largest parts, and the others as one; the run `before` as outlines.
 

@@ -14,6 +14,7 @@ from xformer.analysis.scoring import accuracy as accuracy_table
 from xformer.analysis.scoring import accuracy_by_length as length_table
 from xformer.analysis.scoring import confusion as confusion_table
 from xformer.analysis.scoring import lengths_compared as compared_table
+from xformer.arguments import Count, Seed
 from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz import theme
@@ -128,8 +129,8 @@ def accuracy_by_length(
     reading: Reading,
     *,
     lengths: Sequence[int] | None = None,
-    samples: int = SAMPLES,
-    seed: int = 1,
+    samples: Count = SAMPLES,
+    seed: Seed = 1,
     table: pd.DataFrame | None = None,
     unit: str = "symbols",
 ) -> alt.TopLevelMixin:
@@ -179,8 +180,8 @@ def lengths_compared(
     variants: Sequence[Variant],
     *,
     lengths: Sequence[int] | None = None,
-    samples: int = COMPARED_SAMPLES,
-    seed: int = 0,
+    samples: Count = COMPARED_SAMPLES,
+    seed: Seed = 0,
     table: pd.DataFrame | None = None,
     unit: str = "symbols",
 ) -> Chart:

@@ -10,7 +10,7 @@ Colour distances are measured in OKLab (Ottosson 2020), which is perceptually un
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,16 +33,6 @@ def paired(light: str, dark: str) -> str:
 def pick(colour: str, dark: bool) -> str:
     """Return a colour of the light theme, or its counterpart in the dark theme."""
     return DARK.get(colour, colour) if dark else colour
-
-
-def both(colour: str) -> tuple[str, str]:
-    """Return a colour in the light and in the dark theme."""
-    return colour, pick(colour, True)
-
-
-def stops_of_both(stops: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the stops of a scale in the light and in the dark theme."""
-    return list(stops), [pick(stop, True) for stop in stops]
 
 
 BACKGROUND = paired("#ffffff", "#10141c")
@@ -114,6 +104,27 @@ class Verdict:
 
 RIGHT = Verdict(paired("#00708f", "#4cc9e6"), "✓", "right", "circle")
 WRONG = Verdict(paired("#c2410c", "#ff9a5c"), "✗", "wrong", "cross")
+
+
+def in_both_themes(colours: Any) -> Any:
+    """Return colours of the light theme as a widget receives them, with their counterparts in the dark theme.
+
+    Args:
+        colours: A colour, a scale, or a sequence or dictionary of colours and scales.
+
+    Returns:
+        A pair (light, dark) for each colour, and a pair of lists of stops for each scale.
+
+    Example:
+        >>> in_both_themes({"ground": BACKGROUND, "hues": HEAD_HUES[:1]})
+        {'ground': ('#ffffff', '#10141c'), 'hues': [('#425fe1', '#7e9dfe')]}
+    """
+    if isinstance(colours, Mapping):
+        return {name: in_both_themes(one) for name, one in colours.items()}
+    if isinstance(colours, str):
+        return colours, pick(colours, True)
+    pairs = [in_both_themes(one) for one in colours]
+    return tuple(map(list, zip(*pairs, strict=True))) if colours in (SEQUENTIAL, DIVERGING) else pairs
 
 
 def head_hue(head: int) -> str:

@@ -20,16 +20,16 @@ from jaxtyping import Float, UInt8
 
 from xformer.adapters import own_task_model
 from xformer.analysis.attention_patterns import pattern_cells
-from xformer.blocks import block_size
 from xformer.errors import InputError
 from xformer.layer_path import LayerPath, layer_title
+from xformer.pooling import block_size, max_pool_masked
 from xformer.reading import Reading
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.viz.attention_patterns import HEAD_GRID_MOST_CELLS, head_chart, heads_grid
-from xformer.viz.charts import Chart, layered, pool_maps, token_lanes
+from xformer.viz.charts import Chart, layered, token_lanes
 from xformer.viz.packing import LEVELS, MASKED, NAN, SIDE, header_of, joined, plane, visible
-from xformer.viz.theme import HEAD_HUES, SEQUENTIAL, TEXT, both, stops_of_both
+from xformer.viz.theme import HEAD_HUES, SEQUENTIAL, TEXT, in_both_themes
 from xformer.viz.training_curves import Curves, curve_chart, with_marks
 
 MAGIC = b"XFLM"
@@ -186,7 +186,7 @@ def pack_timeline(
         "reads": [[name, [visible(text) for text in tokens]] for name, tokens in reads.items()],
         "offset": offset, "score": score, "steps": steps, "exact": list(exact), "marks": list(marks), "best": list(best),
         "live": live, "judged": judged, "order": target[0], "target": target[1],
-        "hues": [both(hue) for hue in HEAD_HUES], "sequential": stops_of_both(SEQUENTIAL),
+        **in_both_themes({"hues": HEAD_HUES, "sequential": SEQUENTIAL}),
     }  # fmt: skip
     return joined(MAGIC, header, *blocks)
 
@@ -227,7 +227,7 @@ def timeline_still(
         raise InputError(f"The layers have {n_heads} heads, {got}; for example head=(0, 0).")
     weights = _weights(packed, header, at)
     cells = max(4, isqrt(HEAD_GRID_MOST_CELLS // sum(n_heads)))
-    small = heads_grid([one["title"] for one in layers], [pool_maps(one, cells) for one in weights],
+    small = heads_grid([one["title"] for one in layers], [max_pool_masked(one, cells) for one in weights],
                        framed=(layer, chosen))  # fmt: skip
     best = [_best_head(frame["scores"]) for frame in frames]
     score, *best_head = best[at]

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from xformer.arguments import Count
 from xformer.doctor.faults.lab import PairedTraining
 from xformer.formatting import check_option
 from xformer.viz import theme
@@ -173,7 +174,7 @@ def metric_curves(
     shown: int | None = None,
     marks: Mapping[int, str] | None = None,
     log: bool = False,
-    height: int = 220,
+    height: Count = 220,
 ) -> Chart:
     """Draw one of `CURVES` from a `metrics_frame`, with the shown step and annotated steps.
 

@@ -16,7 +16,9 @@ from jaxtyping import UInt8
 
 from xformer.analysis.training_runs import curves_of_all, quantiles
 from xformer.analysis.training_runs import sweep_outcome as outcome_table
+from xformer.arguments import Count
 from xformer.formatting import check_option
+from xformer.pooling import max_pool_masked
 from xformer.viz import theme
 from xformer.viz.charts import (
     ROWS,
@@ -26,7 +28,6 @@ from xformer.viz.charts import (
     layered,
     numbers,
     pixel_axes,
-    pool_maps,
     small_maps,
     tooltips,
 )
@@ -54,7 +55,7 @@ def training_fan(
     metric: str = "held_out_exact_match",
     steps: int | None = None,
     log: bool = False,
-    height: int = 260,
+    height: Count = 260,
 ) -> Chart:
     """Draw `analysis.training_fan`: the median of all members as a thick line, and each member as a thin one.
 
@@ -210,7 +211,7 @@ def thumbnail(codes: UInt8[np.ndarray, "row col"], loss: Sequence[tuple[float, f
     tall, wide = THUMBNAIL / rows, THUMBNAIL / cols
     beyond = codes.astype(int) - LEVELS + SHADES - 1
     shades = np.where(codes <= LEVELS, np.rint(codes * ((SHADES - 1) / LEVELS)), beyond)
-    shades_of = theme.resample(theme.stops_of_both(theme.SEQUENTIAL)[dark], SHADES)
+    shades_of = theme.resample(theme.in_both_themes(theme.SEQUENTIAL)[dark], SHADES)
     colours = [*shades_of, theme.BROKEN, theme.pick(theme.MASKED, dark)]
     paths: dict[str, str] = {}
     for (row, col), shade in np.ndenumerate(shades.astype(int)):
@@ -270,7 +271,7 @@ def map_grid(
     won = [False] * n_members if solved is None else list(solved)
     columns = min(8 if n_members <= 16 else 16, n_members)
     side = min(LARGEST, max(SMALLEST, (WIDE - GAP * columns) // columns))
-    small = pool_maps(np.where(maps < NAN, maps / LEVELS, np.nan), SIDE)
+    small = max_pool_masked(np.where(maps < NAN, maps / LEVELS, np.nan), SIDE)
     tall, wide = (size * side / max(small.shape[1:]) for size in small.shape[1:])
     down, across = np.divmod(np.arange(n_members), columns)
     x, y = across * (side + GAP), TITLE + down * (side + GAP + TITLE)

@@ -19,7 +19,7 @@ import torch
 from xformer.analysis.embeddings import input_vectors, is_the_sum
 from xformer.reading import Reading
 from xformer.viz.packing import visible
-from xformer.viz.theme import DIVERGING, signed_limit, stops_of_both
+from xformer.viz.theme import DIVERGING, in_both_themes, signed_limit
 from xformer.widgets.page import sum_page
 
 MAX_ROWS = 20
@@ -50,7 +50,7 @@ def embedding_sum_data(reading: Reading, *, stack: str | None = None, positions:
         "limit": signed_limit(drawn.numpy()),
         "n": len(tokens),
         "what": "patches" if is_image else "tokens",
-        "colours": stops_of_both(DIVERGING),
+        "colours": in_both_themes(DIVERGING),
     }
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
 

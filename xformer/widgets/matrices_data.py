@@ -14,15 +14,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from xformer.analysis.principles import AFTER, BEFORE, MAX_WORDS, AttentionCell, Mixed, matrix, numbered
-from xformer.viz.theme import DIVERGING, HEAD_HUES, MASKED, SEQUENTIAL, both, signed_limit, stops_of_both
+from xformer.viz.theme import DIVERGING, HEAD_HUES, MASKED, SEQUENTIAL, in_both_themes, signed_limit
 
-COLOURS = {
-    "sequential": stops_of_both(SEQUENTIAL),
-    "diverging": stops_of_both(DIVERGING),
-    "masked": both(MASKED),
-    "left": both(HEAD_HUES[1]),
-    "right": both(HEAD_HUES[0]),
-}
+_OPERANDS = {"left": HEAD_HUES[1], "right": HEAD_HUES[0]}
+COLOURS = in_both_themes({"sequential": SEQUENTIAL, "diverging": DIVERGING, "masked": MASKED, **_OPERANDS})
 
 MAX_KEYS = 12
 """Largest number of keys for which the row of a head is drawn."""

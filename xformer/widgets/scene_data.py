@@ -17,7 +17,7 @@ from torch import Tensor
 from xformer.layer_path import LayerPath
 from xformer.reading import Reading
 from xformer.viz.packing import Blocks, joined, visible
-from xformer.viz.theme import DIVERGING, HEAD_HUES, PART_HUES, RIGHT, SEQUENTIAL, WRONG, both, stops_of_both
+from xformer.viz.theme import DIVERGING, HEAD_HUES, PART_HUES, RIGHT, SEQUENTIAL, WRONG, in_both_themes
 
 MAX_TOKENS = 20
 MAX_VALUES = 16
@@ -25,14 +25,11 @@ MAX_HEADS = 1024
 """Models with more heads show the mean pattern of each layer."""
 MAX_ANSWERS = 5
 MAGIC = b"XSC1"
-COLOURS = {
-    "sequential": stops_of_both(SEQUENTIAL),
-    "diverging": stops_of_both(DIVERGING),
-    "heads": [both(hue) for hue in HEAD_HUES],
-    "parts": {name: both(PART_HUES[name]) for name in ("attention", "feed_forward")},
-    "right": both(RIGHT.colour),
-    "wrong": both(WRONG.colour),
-}
+_PARTS = {name: PART_HUES[name] for name in ("attention", "feed_forward")}
+_VERDICTS = {"right": RIGHT.colour, "wrong": WRONG.colour}
+COLOURS = in_both_themes(
+    {"sequential": SEQUENTIAL, "diverging": DIVERGING, "heads": HEAD_HUES, "parts": _PARTS, **_VERDICTS}
+)
 
 
 def scene_data(reading: Reading, edit: tuple[Sequence[str], int] | None = None) -> bytes:

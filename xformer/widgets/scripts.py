@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-from xformer.viz.theme import BACKGROUND, PRIMARY, SECONDARY_BACKGROUND, TEXT, both
+from xformer.viz.theme import BACKGROUND, PRIMARY, SECONDARY_BACKGROUND, TEXT, in_both_themes
 
 FONT = (
     "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Noto Sans', 'Liberation Sans', Arial, sans-serif"
@@ -36,12 +36,9 @@ def style(widget: str) -> str:
 
 def themes() -> tuple[str, str]:
     """Return the colours and fonts of the light and the dark theme, as the CSS variables that Streamlit sets for a widget."""
+    colours = {"background-color": BACKGROUND, "secondary-background-color": SECONDARY_BACKGROUND, "text-color": TEXT}
     pairs = {
-        "background-color": both(BACKGROUND),
-        "secondary-background-color": both(SECONDARY_BACKGROUND),
-        "text-color": both(TEXT),
-        "primary-color": both(PRIMARY),
-        "link-color": both(PRIMARY),
+        **in_both_themes(colours | {"primary-color": PRIMARY, "link-color": PRIMARY}),
         "font": (FONT, FONT),
         "code-font": (CODE_FONT, CODE_FONT),
         "base-font-size": ("16px", "16px"),
