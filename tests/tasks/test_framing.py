@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.tasks.rules.test_rule import SIZES, of
 from tests.tasks.slow import slow_frame, slow_rows
-from tests.tasks.test_rules import SIZES, of
 from tests.training.tiny import ARCHITECTURES, tiny_task
 from xformer.errors import InputError
 from xformer.layers.masks import SequencePacking

@@ -1,4 +1,4 @@
-"""The learning rate schedule and random positions. test_loop.py tests the steps, test_snapshots.py the saved state."""
+"""The learning rate schedule and random positions. test_loop.py tests the steps and the saved state."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ import torch
 
 import xformer
 from tests.training.tiny import random_model
-from tests.viz import test_comparison
+from tests.viz import test_generation
 from tests.viz.drawn_file import spec_of
-from tests.viz.test_comparison import COUNTED
+from tests.viz.test_generation import COUNTED
 from xformer import analysis, edits, viz
 from xformer.reading import Reading, from_trace
 from xformer.trace import record
@@ -25,7 +25,7 @@ CHANGED = from_trace(MODEL, record(MODEL, TOKENS, edits=[edits.zero_positions()]
 NUMBERS = xformer.read(random_model("encoder"), [3, 7])
 DIGIT = xformer.read("checkpoints/digits", "test 3")
 REVERSE, OTHER = (xformer.read("checkpoints/reverse-small", text) for text in ("3 7 12 9", "3 7 5 9"))
-VARIANTS, RUNS = test_comparison.VARIANTS[:2], test_comparison.RUNS[:2]
+VARIANTS, RUNS = test_generation.VARIANTS[:2], test_generation.RUNS[:2]
 READINGS = [run[1] for run in RUNS]
 MIXED = analysis.principles.Sentence("the cat saw the dog", d=4).attention()
 FEW = {"lengths": [3, 5], "samples": 20}
