@@ -25,6 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from benchmarks.chromium import chromium
+from benchmarks.crowd import resident
 from benchmarks.measure import Machine, options, show
 from pages.server.access import COOKIE
 from tests.attack import classroom
@@ -46,6 +48,8 @@ SCREEN = "/attention?model=reverse&input=3+7+12+9&mask=as+trained&head=3.1"
 MASKS = ("causal", "as trained")
 TOGGLES = 10
 PATIENCE = 180.0
+MEMORY_SECONDS = 120.0
+"""The time in which the memory of the server must return to that before the class, within a tenth."""
 
 
 def main() -> None:
@@ -200,7 +204,7 @@ def load(n: int, n_tabs: int, beside: str = "") -> tuple[list[dict[str, Any]], l
         runs, log = Path(folder) / "runs", Path(folder) / "server.log"
         server, address = launch(XFORMER_RUNS=str(runs), log=log)
         try:
-            return _load(n, n_tabs, browser, address, Rooms(runs), (beside, address, runs, log))
+            return _load(n, n_tabs, browser, server.pid, Rooms(runs), (beside, address, runs, log))
         finally:
             stop(server)
 
@@ -211,9 +215,12 @@ def attacked(kind: str, address: str, runs: Path, log: Path) -> Iterator[None]:
     if not kind:
         yield
         return
-    process = multiprocessing.get_context("spawn").Process(target=_attack, args=(kind, address, runs, log), daemon=True)
+    context = multiprocessing.get_context("spawn")
+    begun = context.Event()  # its imports take seconds of a core that the server would have otherwise
+    process = context.Process(target=_attack, args=(kind, address, runs, log, begun), daemon=True)
     process.start()
     try:
+        assert begun.wait(PATIENCE), "the attack did not begin"
         yield
         assert process.is_alive(), "the attack ended early"
     finally:
@@ -221,9 +228,10 @@ def attacked(kind: str, address: str, runs: Path, log: Path) -> Iterator[None]:
         process.join()
 
 
-def _attack(name: str, address: str, runs: Path, log: Path) -> None:
+def _attack(name: str, address: str, runs: Path, log: Path, begun: Event) -> None:
     ground = Ground(address, RunStore(runs), log)
     kind = next(one for one in classroom.kinds(ground) if one.name == name)
+    begun.set()
     for seed in itertools.count():
         with suppress(AssertionError):  # `python -m tests.attack` reports findings
             for _ in kind.trials(kind.short, random.Random(seed)):
@@ -231,14 +239,16 @@ def _attack(name: str, address: str, runs: Path, log: Path) -> None:
 
 
 def _load(
-    n: int, n_tabs: int, browser: Browser, address: str, rooms: Rooms, attack: tuple[str, str, Path, Path]
+    n: int, n_tabs: int, browser: Browser, server: int, rooms: Rooms, attack: tuple[str, str, Path, Path]
 ) -> tuple[list[dict[str, Any]], list[str]]:
+    address = attack[1]
     page, code = opened(browser, address)
     for mask in MASKS:
         toggle(page, mask)
     room = rooms.find(code)
     assert room is not None
     alone = [toggle(page, mask)[1] for _ in range(TOGGLES) for mask in MASKS]
+    before = resident(server)
     started = time.perf_counter()
     crowd = Crowd(address, code, n - n_tabs)
     came = time.perf_counter() - started
@@ -247,7 +257,11 @@ def _load(
         together, arrived, seen = _toggles(page, crowd, tabs)
         votes, shown = _votes(page, crowd, tabs, rooms, room)
     errors = Counter(error for student in crowd.students for error in student.errors)
+    largest = resident(server)
     crowd.call(crowd.leave())
+    left = time.perf_counter()
+    while resident(server) > 1.1 * before and time.perf_counter() - left < MEMORY_SECONDS:
+        time.sleep(1)
     rows = [
         row("lecturer's click → the lecturer's screen, alone", alone),
         row(f"the same with {n} students", together),
@@ -261,6 +275,8 @@ def _load(
         f"{n} students, {n_tabs} of them in Chromium; all joined within {came:.1f} s.",
         f"With students, the lecturer's clicks take {ratio:.2f} times as long.",
         f"Connection errors: {dict(errors) or 'none'}.",
+        f"Memory of the server: {before / 1e6:.0f} MB before the class, {largest / 1e6:.0f} MB at its end, "
+        f"{resident(server) / 1e6:.0f} MB {time.perf_counter() - left:.0f} s later.",
     ]
 
 

@@ -138,7 +138,7 @@ def test_a_wrong_argument_is_refused_in_one_sentence() -> None:
     with pytest.raises(InputError, match="position must be from 0 to 3, got 4"):
         reading.explained(4)
     with pytest.raises(EditError, match=r"attention layers 0 to 3, got 1\.5"):
-        reading.attention_site(1.5)  # type: ignore[arg-type]
+        reading.attention_path(1.5)  # type: ignore[arg-type]
 
 
 def test_gradients_equal_autograd_and_finite_differences() -> None:

@@ -185,11 +185,11 @@ class Reading(Mapping[str, Tensor]):
         """The feed-forward layers of the model; `layer=` of a neuron figure is an index into them, from 0."""
         return self.adapter.shape.feed_forward
 
-    def attention_site(self, layer: int) -> LayerPath:
+    def attention_path(self, layer: int) -> LayerPath:
         """Return the attention layer with this index, from 0. Raises `EditError` if there is none."""
         return _numbered(self.attention, layer, "attention layers")
 
-    def feed_forward_site(self, layer: int) -> LayerPath:
+    def feed_forward_path(self, layer: int) -> LayerPath:
         """Return the feed-forward layer with this index, from 0. Raises `EditError` if there is none."""
         return _numbered(self.feed_forward, layer, "feed-forward layers")
 

@@ -60,7 +60,7 @@ def trail_to(run: Reading) -> list[HeadCell]:
 def title_of(run: Reading, cell: HeadCell) -> str:
     """Return the title of the cell's head."""
     return head_title(
-        run.attention_site(cell.layer).path, cell.head, is_encoder_decoder=run.is_encoder_decoder
+        run.attention_path(cell.layer).path, cell.head, is_encoder_decoder=run.is_encoder_decoder
     ).capitalize()
 
 
@@ -169,7 +169,7 @@ def score_attribution_panel(view: View, run: Reading, chosen: Selection) -> dict
     cell = _cell(run, chosen)
     trail = trail_to(run)
     breadcrumbs(run, trail)
-    site = run.attention_site(cell.layer)
+    site = run.attention_path(cell.layer)
     queries, keys = run.tokens_of(site.query_stack), run.tokens_of(site.key_stack)
     against = _against(run, cell, keys)
     options = {"layer": cell.layer, "head": cell.head, "query": cell.query, "key": cell.key, "against": against}
@@ -201,8 +201,8 @@ def _opened(cell: HeadCell, found: Attribution, *, is_encoder_decoder: bool) -> 
     """Ask which layers the matrix shows head by head; None where it shows all heads."""
     sizes: defaultdict[str, float] = defaultdict(float)
     for part in found.contributions:
-        if part.writer.site is not None and part.writer.head is not None:
-            sizes[layer_title(part.writer.site.path, is_encoder_decoder=is_encoder_decoder)] += abs(part.adds)
+        if part.writer.layer_path is not None and part.writer.head is not None:
+            sizes[layer_title(part.writer.layer_path.path, is_encoder_decoder=is_encoder_decoder)] += abs(part.adds)
     if len(found.contributions) <= FEW:
         return None
     layers, key = sorted(sizes, key=lambda layer: -sizes[layer])[:MAX_LAYERS], f"why_opened_{cell}"
@@ -214,7 +214,7 @@ def _opened(cell: HeadCell, found: Attribution, *, is_encoder_decoder: bool) -> 
 
 def _cell(run: Reading, chosen: Selection) -> HeadCell:
     """Return the locked cell, else the largest weight of the locked key, the locked query or the last query."""
-    pattern = run[f"{run.attention_site(chosen.layer).path}.pattern"][0, chosen.head]  # [query, key]
+    pattern = run[f"{run.attention_path(chosen.layer).path}.pattern"][0, chosen.head]  # [query, key]
     query = chosen.query
     if query is None:
         query = len(pattern) - 1 if chosen.key is None else int(pattern[:, chosen.key].argmax())
@@ -224,7 +224,7 @@ def _cell(run: Reading, chosen: Selection) -> HeadCell:
 
 def _against(run: Reading, cell: HeadCell, keys: tuple[str, ...]) -> int | None:
     """Ask for the key to compare with; None for the mean of the others."""
-    scores = run[f"{run.attention_site(cell.layer).path}.scores"][0, cell.head, cell.query]
+    scores = run[f"{run.attention_path(cell.layer).path}.scores"][0, cell.head, cell.query]
     allowed = [key for key in scores.isfinite().nonzero()[:, 0].tolist() if key != cell.key]
     wanted = take_parameter("against")
     if wanted is not None and wanted.isdecimal() and int(wanted) in allowed:
@@ -240,7 +240,7 @@ def _way_back(run: Reading, cell: HeadCell, found: Attribution, trail: list[Head
     """Draw a button for each head among the largest contributions; it opens that head at the position where it wrote."""
     named = [one for one in found.contributions if one.writer.kind != "bias"]
     named.sort(key=lambda one: -abs(one.adds))
-    heads = [(one, one.writer.site, one.writer.head) for one in named[:LISTED]]
+    heads = [(one, one.writer.layer_path, one.writer.head) for one in named[:LISTED]]
     if all(head is None for *_, head in heads):
         return
     st.markdown("**Walk back:** open a head that contributed, at the position where it wrote.")

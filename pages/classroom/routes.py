@@ -65,15 +65,16 @@ def rooms() -> Rooms:
 
 
 def routes() -> list[BaseRoute]:
-    """The routes for `st.App`."""
+    """The routes for `st.App`, under the base path of the app."""
+    join, room = f"{base_path()}/join", base_path() + "/room/{code}"
     return [
-        Route("/join", _join),
-        Route("/join/{code}", _with_room(_students_page)),
-        Route("/room/{code}/model", _with_room(_model)),
-        Route("/room/{code}/lesson", _with_room(_lesson)),
-        Route("/room/{code}/picture", _with_room(_picture)),
-        WebSocketRoute("/room/{code}", _until_it_ends(_student)),
-        WebSocketRoute("/room/{code}/host", _until_it_ends(_host)),
+        Route(join, _join),
+        Route(f"{join}/{{code}}", _with_room(_students_page)),
+        Route(f"{room}/model", _with_room(_model)),
+        Route(f"{room}/lesson", _with_room(_lesson)),
+        Route(f"{room}/picture", _with_room(_picture)),
+        WebSocketRoute(room, _until_it_ends(_student)),
+        WebSocketRoute(f"{room}/host", _until_it_ends(_host)),
     ]
 
 
@@ -260,7 +261,9 @@ async def _find(connection: HTTPConnection) -> Room | Response:
     else:
         why, status = "Too many wrong codes have come from your address. Try again in a minute.", 429
     await asyncio.sleep(WRONG_SECONDS)
-    return _form(why, status) if connection.url.path.startswith("/join") else PlainTextResponse(why, status)
+    return (
+        _form(why, status) if connection.url.path.startswith(f"{base_path()}/join") else PlainTextResponse(why, status)
+    )
 
 
 def _with_room(answer: Callable[[Request, Room], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:

@@ -45,7 +45,7 @@ class NeuronChoice:
 
     layer: int
     """Counted among the feed-forward layers, from 0."""
-    site: LayerPath
+    layer_path: LayerPath
     title: str
     """As on screen: "layer 2"."""
     neuron: int
@@ -133,7 +133,7 @@ def ranked_panel(view: View, choice: NeuronChoice, headline_at: DeltaGenerator) 
     with choice.more:
         orders = {"distinct": "one of each trigger first", "activity": "by activity"}
         order = choose("rank", orders, "distinct", "Neurons", key="ff_rank")
-        positions = range(len(run.tokens_of(choice.site.stack)))
+        positions = range(len(run.tokens_of(choice.layer_path.stack)))
         window = ask_window(positions, "ff_from", most=MAX_POSITIONS)
     options: dict[str, Any] = {"layer": choice.layer, "distinct": order == "distinct", "survey": found}
     known = table(view, analysis.triggers, found or run, layer=choice.layer)
@@ -178,7 +178,7 @@ MAX_POSITIONS_BESIDE = 12
 
 def one_neuron_panel(view: View, choice: NeuronChoice, headline_at: DeltaGenerator) -> None:
     """Draw one neuron: its trigger, its activations on this input, what it promotes, and its top activating inputs."""
-    path, found = choice.site.path, surveyed(view)
+    path, found = choice.layer_path.path, surveyed(view)
     with choice.more:
         last = view.shape.neurons[path] - 1
         number = st.number_input(
@@ -186,7 +186,7 @@ def one_neuron_panel(view: View, choice: NeuronChoice, headline_at: DeltaGenerat
         )
         choice = replace(choice, neuron=int(number))
         _ablate_button(view, f"ablate:{path}.{choice.neuron}", f"#{choice.neuron}", "ablate_neuron")
-        positions = range(len(view.original().tokens_of(choice.site.stack)))
+        positions = range(len(view.original().tokens_of(choice.layer_path.stack)))
         window = ask_window(positions, "ff_from")
     original, (run, before) = view.original(), view.compared
     one: dict[str, Any] = {"layer": choice.layer, "only": [choice.neuron]}
@@ -240,7 +240,7 @@ def exciting_inputs(view: View, choice: NeuronChoice, found: Survey) -> None:
 
 
 def _texts(choice: NeuronChoice, found: Survey, rows: list[dict[str, Any]]) -> None:
-    labels, texts, lanes = found.adapter.token_labels, found.read_by(choice.site), []
+    labels, texts, lanes = found.adapter.token_labels, found.read_by(choice.layer_path), []
     for row in rows:
         ids = texts[row["input"]]
         start = max(0, min(row["position"] - TOKENS_AROUND, len(ids) - 2 * TOKENS_AROUND))
@@ -286,9 +286,9 @@ _OF_A_GATE = {
 
 def activations_panel(view: View, choice: NeuronChoice, _: DeltaGenerator) -> None:
     """Draw the activations of all neurons at all positions; all runs use the order and the scale of the original."""
-    path, component = choice.site.path, FEED_FORWARDS.get(view.shape.activation)
+    path, component = choice.layer_path.path, FEED_FORWARDS.get(view.shape.activation)
     n, function = view.shape.neurons[path], "the nonlinearity" if component is None else component.title
-    positions = range(len(view.original().tokens_of(choice.site.stack)))
+    positions = range(len(view.original().tokens_of(choice.layer_path.stack)))
     with choice.more:
         kept = [name for name in GATED if f"{path}.{name}" in view.original()]
         is_gated = "up" in kept
@@ -346,7 +346,7 @@ def firing_panel(view: View, choice: NeuronChoice, headline_at: DeltaGenerator) 
         counted, before, over_what = found, {}, f"{found.n_inputs:,} {kind}, the model as trained"
     which = f", {view.shown}" if before else ""
     picture(view, "activity", viz.firing, counted, **before)
-    row = analysis.firing(counted).set_index("layer").loc[choice.site.path].to_dict()
+    row = analysis.firing(counted).set_index("layer").loc[choice.layer_path.path].to_dict()
     with headline_at:
         headline(firing_note(row, choice.title, which, view.input.unit))
     component = FEED_FORWARDS.get(view.shape.activation)

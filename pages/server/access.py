@@ -169,7 +169,7 @@ class Guard:
 
 def is_classroom_websocket(scope: Scope) -> bool:
     """Whether a websocket belongs to classroom mode, which has its own messages and limits."""
-    return scope.get("path", "").startswith("/room/")
+    return scope.get("path", "").startswith(f"{base_path()}/room/")
 
 
 class HostGuard(Guard):

@@ -148,7 +148,7 @@ def test_in_low_precision_the_last_part_is_the_rounding() -> None:
 def test_without_norms_a_contribution_of_the_last_layer_equals_the_effect_of_ablating_it() -> None:
     """Only the sum comes after these parts, so ablating one lowers the logit by exactly its contribution."""
     model, trace = ran("encoder-decoder", "no norm")
-    last = stream_steps(from_trace(model, trace))[-1].site.path
+    last = stream_steps(from_trace(model, trace))[-1].layer_path.path
     parts = attribution(from_trace(model, trace), position=2, token=4)
     attention = last.replace("ffn", "cross_attn")
     # ablating the feed-forward layer, the last sublayer, removes its contribution and its bias

@@ -338,7 +338,7 @@ KINDS = (
     Kind("damaged files: checkpoint", partial(files, "checkpoint"), 60, 40_000),
     Kind("damaged files: import", partial(files, "import"), 30, 4_000),
     Kind("damaged files: trace", partial(files, "trace"), 60, 15_000),
-    Kind("model folders", partial(models, spoil_folder), 4, 700),
+    Kind("model folders", partial(models, spoil_folder), 4, 600),
     Kind("settings of model folders", partial(models, spoil_settings), 3, 60),
     Kind("settings in a library call", partial(models, partial(spoil_settings, rules=False), is_tried=False), 3, 60),
     Kind("GGUF files", partial(models, spoil_gguf), 4, 500),

@@ -177,7 +177,7 @@ def _visit(ground: Ground, pages: list[str]) -> tuple[set[bytes], set[bytes]]:
 def kinds(ground: Ground) -> list[Kind]:
     """Return the kinds of attacks on this server."""
     return [
-        Kind("odd links", partial(links, ground), 11, 600),
+        Kind("odd links", partial(links, ground), 11, 480),
         Kind("forged values", partial(forged, ground), 4, 250),
         Kind("secrets of a crowd", partial(crowd, ground), 2, 40),
     ]

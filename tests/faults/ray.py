@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from tests.faults.processes import check_outcome, is_at_rest, wait
-from tests.training.executors.ray_site import LayerPath, site
+from tests.training.executors.ray_site import RaySite, site
 from tests.training.tiny import tiny_preset
 from tests.trials import Kind, options_of, try_all
 from xformer.training import jobs
@@ -25,7 +25,7 @@ LONG = tiny_preset(steps=1_200, log_every=20, snapshot_every=50, model={"dropout
 """A run of some seconds."""
 
 
-def begun(site: LayerPath, draw: random.Random) -> RunRecord:
+def begun(site: RaySite, draw: random.Random) -> RunRecord:
     """Start a run and wait until it is past its first saved state."""
     run = jobs.submit(site.store, LONG, device="cpu")
     entry = wait(site.store, run, "step 100", lambda entry: entry.step >= 100 and entry.pid is not None, tends=False)
@@ -33,14 +33,14 @@ def begun(site: LayerPath, draw: random.Random) -> RunRecord:
     return entry
 
 
-def ended(site: LayerPath, run: str) -> RunRecord:
+def ended(site: RaySite, run: str) -> RunRecord:
     """Wait for the end of a run and check that it ended like an undisturbed run."""
     entry = wait(site.store, run, "the end", is_at_rest, tends=False)
     check_outcome(site.store, run, LONG)
     return entry
 
 
-def nodes(site: LayerPath, n: int, draw: random.Random) -> Iterator[str]:
+def nodes(site: RaySite, n: int, draw: random.Random) -> Iterator[str]:
     """Kill the node of a run with all its processes: the run must continue on another node."""
     for _ in range(n):
         before = begun(site, draw)
@@ -51,7 +51,7 @@ def nodes(site: LayerPath, n: int, draw: random.Random) -> Iterator[str]:
         yield "continued on another node"
 
 
-def servers(site: LayerPath, n: int, draw: random.Random) -> Iterator[str]:
+def servers(site: RaySite, n: int, draw: random.Random) -> Iterator[str]:
     """Kill the server and start two others later: the run must continue meanwhile, and one of them must find it again."""
     for _ in range(n):
         before = begun(site, draw)

@@ -6,10 +6,9 @@ Between calls, the parameters of an offloaded module are on PyTorch's meta devic
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +16,11 @@ from torch import Tensor, nn
 
 def is_offloaded(module: nn.Module) -> bool:
     """Whether a module's own parameters are loaded only for its calls."""
-    accelerate: Any = sys.modules.get("accelerate")  # without it nothing is offloaded
-    return accelerate is not None and accelerate.utils.has_offloaded_params(module)
+    if not any(weight.is_meta for weight in module.parameters(recurse=False)) or find_spec("accelerate") is None:
+        return False
+    from accelerate.utils import has_offloaded_params  # late: it takes a second
+
+    return has_offloaded_params(module)
 
 
 def device_of(*modules: nn.Module) -> torch.device:
@@ -31,7 +33,7 @@ def device_of(*modules: nn.Module) -> torch.device:
 def _loaded(module: nn.Module) -> Iterator[None]:
     with ExitStack() as stack:
         for part in filter(is_offloaded, module.modules()):
-            from accelerate.utils import align_module_device  # only here, where it is imported already
+            from accelerate.utils import align_module_device
 
             stack.enter_context(align_module_device(part))
         yield

@@ -57,7 +57,7 @@ def attention(reading: Reading, *, layer: int, head: int, around: tuple[int, int
         >>> list(table.columns)
         ['query', 'key', 'allowed', 'weight']
     """
-    site = reading.attention_site(layer)
+    site = reading.attention_path(layer)
     pattern = reading[f"{site.path}.pattern"][0]  # [head, query, key]
     if not 0 <= head < len(pattern):
         raise EditError(f"{site.path} has heads 0 to {len(pattern) - 1}, got {head}.")
@@ -495,7 +495,7 @@ def focus(reading: Reading, *, layer: int, head: int) -> Focus:
         >>> xformer.analysis.attention_patterns.focus(causal, layer=1, head=0).keys
         (0,)
     """
-    site = reading.attention_site(layer)
+    site = reading.attention_path(layer)
     real = _without_padding(reading, site, None if site.is_cross else _scored(reading))
     queries = slice(None) if real is None else list(real)
     weights = reading[f"{site.path}.pattern"][0].float()[head][queries]  # [query, key]

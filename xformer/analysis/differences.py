@@ -132,7 +132,7 @@ def pattern_difference(
     one, other = two("readings", readings)
     if reason := pattern_incompatibility(one, other):
         raise InputError(reason)
-    site = one.attention_site(layer)
+    site = one.attention_path(layer)
     path = site.path
     queries, keys = (
         [a if a == b else f"{a} / {b}" for a, b in zip(*names, strict=True)]

@@ -66,7 +66,7 @@ def activations(
         (5, 514)
     """
     check_option("stage", stage, ("pre", "up", "post"))
-    site = reading.feed_forward_site(layer)
+    site = reading.feed_forward_path(layer)
     values = reading[f"{site.path}.{stage}"][0]  # [pos, d_ff]
     tokens = names_at(reading, site.stack, len(values))
     shown = list(range(len(values)) if positions is None else positions)
@@ -116,7 +116,7 @@ def activity(reading: Reading, *, layer: int) -> Float[Tensor, "pos d_ff"]:
 
     If those vectors are not accessible (`written_norms` is None), return |activation|.
     """
-    path = reading.feed_forward_site(layer).path
+    path = reading.feed_forward_path(layer).path
     size, norms = reading[f"{path}.post"][0].abs(), written_norms(reading.adapter, path)
     return size if norms is None else size * norms
 
@@ -143,7 +143,7 @@ def top_neurons(reading: Reading, *, layer: int, position: int, n: int = 10) -> 
 
 def writes_to_output_stream(reading: Reading, layer: int) -> bool:
     """Return whether the layer writes to the stream that is unembedded; an encoder-decoder's encoder does not."""
-    return reading.feed_forward_site(layer).stack == reading.output_stack
+    return reading.feed_forward_path(layer).stack == reading.output_stack
 
 
 @torch.no_grad()
@@ -162,7 +162,7 @@ def direct_logit_effect(
         neurons: The neurons, from 0; all by default.
     """
     weights = reading.adapter.weights
-    own = weights.projection(reading.feed_forward_site(layer).path)
+    own = weights.projection(reading.feed_forward_path(layer).path)
     written = own.weight if neurons is None else own.weight[list(neurons)]  # [neuron, d_model]
     matrix = weights.unembedding().matrix  # [vocab, d_model]
     check_analysis("direct_logit_effect", "select fewer neurons", neurons=len(written), vocab=len(matrix))
@@ -197,11 +197,11 @@ def promotion(
         ['neuron', 'token', 'adds']
     """
     if not writes_to_output_stream(reading, layer):
-        raise EditError(f"{reading.feed_forward_site(layer).path} writes to a stream that is not unembedded.")
+        raise EditError(f"{reading.feed_forward_path(layer).path} writes to a stream that is not unembedded.")
     chosen = top_neurons(reading, layer=layer, position=position, n=n) if only is None else list(only)
     check_index("position", position, len(activity(reading, layer=layer)))
     labels = reading.adapter.token_labels
-    every = reading[f"{reading.feed_forward_site(layer).path}.post"][0, position]  # [d_ff]
+    every = reading[f"{reading.feed_forward_path(layer).path}.post"][0, position]  # [d_ff]
     check_indices("only", chosen, len(every))
     post = every[chosen]  # [neuron]
     effect = direct_logit_effect(reading, layer, chosen) * post[:, None]  # [neuron, vocab]
@@ -250,7 +250,7 @@ def neurons(
         >>> list(table.columns)
         ['neuron', 'peak', 'activation', 'activity', 'trigger', 'on', 'share', 'even', 'promotes', 'suppresses']
     """
-    post, labels = reading[f"{reading.feed_forward_site(layer).path}.post"][0], reading.adapter.token_labels
+    post, labels = reading[f"{reading.feed_forward_path(layer).path}.post"][0], reading.adapter.token_labels
     active = activity(reading, layer=layer)  # [pos, d_ff]
     if position is not None:
         check_index("position", position, len(active))
@@ -278,7 +278,7 @@ def neurons(
         return table
     if not reading.has_logits:
         return table.assign(loss_change=math.nan, flips=0)
-    answers, name = reading.example.labels[0], f"{reading.feed_forward_site(layer).path}.post"
+    answers, name = reading.example.labels[0], f"{reading.feed_forward_path(layer).path}.post"
     losses, predicted = [], []
     # The first of these ablates nothing.
     parts = [(name, where) for where in ((slice(0),), *((..., neuron) for neuron in chosen))]
@@ -476,7 +476,7 @@ def triggers(of: Reading | Survey, *, layer: int) -> pd.DataFrame:
         tallies, is_known = counted.tallies, counted.fired >= MIN_FIRINGS
         names = {"reads": of.adapter.token_labels, "says": of.adapter.token_labels}
     else:
-        site = of.feed_forward_site(layer)
+        site = of.feed_forward_path(layer)
         size, real, texts = of[f"{site.path}.post"][0].abs(), of.trace.real(site.stack), of.tokens_of(site.stack)
         if len(texts) != len(size):  # the positions are not those of the tokens, so no token is a trigger
             texts, real = ("",) * len(size), None
@@ -600,7 +600,7 @@ def expert_weights(reading: Reading, *, layer: int) -> pd.DataFrame:
         >>> list(table.columns)
         ['position', 'token', 'expert', 'weight']
     """
-    site = reading.feed_forward_site(layer)
+    site = reading.feed_forward_path(layer)
     weights = reading[f"{site.path}.experts"][0].float()  # [pos, expert]
     n, n_experts = weights.shape
     at = {"position": range(n), "token": reading.tokens_of(site.stack)}

@@ -140,7 +140,7 @@ def attend(names: Sequence[str], x: Matrix, q: Matrix, k: Matrix, v: Matrix, mas
 
 def head_of(reading: Reading, *, layer: int, head: int) -> Mixed:
     """Recompute a trained causal head from its recorded q, k and v."""
-    site = reading.attention_site(layer)
+    site = reading.attention_path(layer)
     q, k, v = (reading[f"{site.path}.{name}"][0, head] for name in "qkv")
     names, x = numbered(reading.tokens_of(site.stack)), reading[f"{site.stack}.{site.layer}.resid_pre"][0]
     code = f"xformer.analysis.principles.head_of({reading.code}, layer={layer}, head={head})"
@@ -239,7 +239,7 @@ def attention_cell(reading: Reading, *, layer: int, head: int, query: int, key: 
 
     Raises `EditError` if the layer, head or cell is not in the trace.
     """
-    site = reading.attention_site(layer)
+    site = reading.attention_path(layer)
     at = site.path
     pattern = reading[f"{at}.pattern"][0]  # [head, query, key]
     for name, value, size in zip(("head", "query", "key"), (head, query, key), pattern.shape, strict=True):
@@ -271,7 +271,7 @@ def attention_cell(reading: Reading, *, layer: int, head: int, query: int, key: 
 
 def head_output(reading: Reading, *, layer: int, head: int, query: int) -> Float[Tensor, " d_model"]:
     """Return what a head adds to the residual stream at a position: z W_O (the output bias belongs to no head)."""
-    path = reading.attention_site(layer).path
+    path = reading.attention_path(layer).path
     z, to_stream = reading[f"{path}.z"][0, head, query], reading.adapter.weights.projection(path)
     if to_stream.norm is not None:
         raise UnavailableError("A norm follows the heads of this layer, so no head by itself adds to the stream.")

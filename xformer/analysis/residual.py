@@ -40,7 +40,7 @@ class StreamStep:
     path: str
     """The path of the sublayer or block, as "decoder.0.ffn" or "decoder.0"."""
     layer: int
-    site: LayerPath | None
+    layer_path: LayerPath | None
     """None for a block without attention, of which only the stream is known."""
     title: str
     before: str
@@ -48,7 +48,7 @@ class StreamStep:
 
     def added(self, trace: Mapping[str, Tensor]) -> Float[Tensor, "batch pos d_model"]:
         """Return what was added to the stream, before a norm on the sum."""
-        return trace[self.after] - trace[self.before] if self.site is None else trace[f"{self.path}.out"]
+        return trace[self.after] - trace[self.before] if self.layer_path is None else trace[f"{self.path}.out"]
 
 
 def stream_steps(reading: Reading) -> list[StreamStep]:
@@ -234,7 +234,7 @@ def _attribution(reading: Reading, position: int, token: int | None, *, lead: bo
     trace, weights = reading.trace, reading.adapter.weights
     at = f"{reading.output_stack}." if reading.is_encoder_decoder else ""
     readout, steps = weights.unembedding(), stream_steps(reading)
-    check_told_apart(trace[steps[-1].after], [step.site for step in steps if step.site is not None])
+    check_told_apart(trace[steps[-1].after], [step.layer_path for step in steps if step.layer_path is not None])
     token, rival = explained_pair(reading, position, token)
     _check_is_a_sum(trace, [*(end for step in steps for end in (step.before, step.after)), f"{at}final_norm", "logits"])
     x, both = trace[steps[-1].after][0, position].double(), [token, rival]
@@ -254,23 +254,23 @@ def _attribution(reading: Reading, position: int, token: int | None, *, lead: bo
     for step in reversed(steps):
         path, layer = step.path, step.layer
         out = step.added(trace)[0, position].double()  # [d_model]
-        if step.site is None:
+        if step.layer_path is None:
             rows.append(_row(step.title, "others", g @ out, layer, path=path))
             continue
         if (norm := weights.norm_after(path)) is not None:  # the norm after the sum, only in post-norm models
             g, constant = before_norm(norm, trace[step.before][0, position].double() + out, g)
             shift = shift + constant
-        kind = "attention" if step.site.is_attention else "feed_forward"
+        kind = "attention" if step.layer_path.is_attention else "feed_forward"
         replaced = any(fnmatchcase(f"{path}.out", edit.name) for edit in trace.edits)
-        own = None if replaced else projection_of(reading, step.site)
+        own = None if replaced else projection_of(reading, step.layer_path)
         if own is None:
             rows.append(_row(step.title, kind, g @ out, layer, path=path))
             continue
-        inner, constant = _inside(own, trace, step.site, position, g)
+        inner, constant = _inside(own, trace, step.layer_path, position, g)
         shift = shift + constant
         of_bias = torch.zeros_like(shift) if own.bias is None else inner @ own.bias.double()
         added = added + of_bias
-        if not step.site.is_attention:
+        if not step.layer_path.is_attention:
             rows.append(_row(step.title, kind, g @ out - of_bias - constant, layer, path=path))
             continue
         z = trace[f"{path}.z"][0, :, position].double()  # [head, d_value]

@@ -40,7 +40,7 @@ class Writer:
 
     name: str
     kind: str
-    site: LayerPath | None = None
+    layer_path: LayerPath | None = None
     head: int | None = None
 
 
@@ -244,7 +244,7 @@ def table_of(parts: ScoreParts) -> pd.DataFrame:
     """Tabulate the parts of a score; see `score_attribution`."""
     axes = []
     for side, writers in (("query", (*parts.query.writers, DISTANCE)), ("key", (*parts.key.writers, DISTANCE))):
-        layers = [-1 if one.site is None else one.site.layer for one in writers]
+        layers = [-1 if one.layer_path is None else one.layer_path.layer for one in writers]
         heads = [-1 if one.head is None else one.head for one in writers]
         axes.append({f"{side}_source": [one.name for one in writers], f"{side}_layer": layers, f"{side}_head": heads})
     table = array_table(*axes, score=parts.score, advantage=parts.advantage)
@@ -258,7 +258,7 @@ def score_parts(
     reading: Reading, *, layer: int, head: int, query: int, key: int, against: int | None = None
 ) -> ScoreParts:
     """Compute the parts of a score as matrices, and the advantage left without each source; see `score_attribution`."""
-    site = reading.attention_site(layer)
+    site = reading.attention_path(layer)
     scores = reading[f"{site.path}.scores"][0]  # [head, query, key]
     _check_cell(scores, head, query, key, against)
     row = scores[head, query].double()  # [key]
@@ -471,7 +471,7 @@ def without_source(
     Raises:
         InputError: If there is no such source, or `side` is missing.
     """
-    site = reading.attention_site(layer)
+    site = reading.attention_path(layer)
     if source == DISTANCE.name and f"{site.path}.pos_bias" in reading:
         scores = reading[f"{site.path}.scores"]
         bias = reading[f"{site.path}.pos_bias"].expand_as(scores)
@@ -498,7 +498,7 @@ def check(
         The rows weight (attention, 0 to 1), advantage (over `against`, or over the mean of the other keys), score and loss, the
         last three in nats; the columns what, before and after.
     """
-    path = reading.attention_site(layer).path
+    path = reading.attention_path(layer).path
 
     def of(run: Reading) -> list[float]:
         row = run[f"{path}.scores"][0, head, query].double()  # [key]

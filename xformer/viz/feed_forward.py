@@ -105,7 +105,7 @@ def activations(
         >>> chart = xformer.viz.activations(reading, layer=1)
     """
     check_option("order", order, ("sorted", "plain"))
-    path = reading.feed_forward_site(layer).path
+    path = reading.feed_forward_path(layer).path
     frame = activations_table(reading, layer=layer, stage=stage, positions=positions)
     values = frame.drop(columns=["position", "token"]).to_numpy(dtype=np.float32)  # [pos, neuron]
     runs = [run for run in (before, reading) if run is not None]
@@ -393,7 +393,7 @@ def expert_weights(reading: Reading, *, layer: int, title: str = "") -> Chart:
         >>> chart = xformer.viz.expert_weights(reading, layer=1)
     """
     table = weights_table(reading, layer=layer)
-    table, places = with_places(table, reading.tokens_of(reading.feed_forward_site(layer).stack))
+    table, places = with_places(table, reading.tokens_of(reading.feed_forward_path(layer).stack))
     n_experts = max(table["expert"].tolist()) + 1
     colour = heat_colour("weight:Q", theme.SEQUENTIAL, 0, max(1.0, *table["weight"].tolist()), title="weight")
     base = alt.Chart(table).encode(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import streamlit as st
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.testclient import TestClient, WebSocketTestSession
@@ -48,6 +49,10 @@ def room(rooms: Rooms) -> Room:
 
 @pytest.fixture
 def client(rooms: Rooms) -> Iterator[TestClient]:
+    yield from _served()
+
+
+def _served() -> Iterator[TestClient]:
     guards = (SecurityHeaders, HostGuard, ConnectionGuard, VisitorCookie, MessageGuard)
     app = Starlette(routes=routes.routes(), middleware=[Middleware(guard) for guard in guards])
     with TestClient(app, base_url="http://localhost") as client:
@@ -56,11 +61,11 @@ def client(rooms: Rooms) -> Iterator[TestClient]:
 
 
 def join(
-    client: TestClient, room: Room | str, visitor: str = "", path: str = "", **headers: str
+    client: TestClient, room: Room | str, visitor: str = "", path: str = "", base: str = "", **headers: str
 ) -> WebSocketTestSession:
     code = room if isinstance(room, str) else room.code
     cookie = {"cookie": f"{COOKIE}={visitor or secrets.token_hex(16)}"}
-    return client.websocket_connect(f"ws://localhost/room/{code}{path}", headers=cookie | headers)
+    return client.websocket_connect(f"ws://localhost{base}/room/{code}{path}", headers=cookie | headers)
 
 
 def receive(socket: WebSocketTestSession, kind: str = "room") -> dict[str, Any]:
@@ -88,6 +93,18 @@ def test_every_route_needs_the_code(client: TestClient, rooms: Rooms, room: Room
             assert closing_code(socket) == ENDED
     assert room.code not in client.get("/join").text
     assert client.get(f"/room/{room.code}/picture").content == b"picture"
+
+
+def test_rooms_are_under_the_base_path_of_the_app(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    option = st.get_option
+    monkeypatch.setattr(st, "get_option", lambda name: "/lab/" if name == "server.baseUrlPath" else option(name))
+    for client in _served():
+        assert client.get(f"/lab/join?code={room.code}").url.path == f"/lab/join/{room.code}"
+        assert client.get(f"/join/{room.code}").status_code == 404
+        with join(client, room, base="/lab") as socket:
+            assert receive(socket)["type"] == "room"
+        with join(client, "ZZZZZZ", base="/lab") as socket:
+            assert closing_code(socket) == ENDED
 
 
 def test_page_has_the_code_in_its_address_and_a_form_without_it(client: TestClient, room: Room) -> None:

@@ -24,7 +24,7 @@ from xformer.training.executors.relay import ADDRESS, RELAY_LOCK
 from xformer.training.run_store import RunStore
 
 
-class LayerPath:
+class RaySite:
     """A cluster and a run store. Each node has one CPU; with `nodes=0`, the head itself is the only node."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
@@ -76,10 +76,10 @@ class LayerPath:
 
 
 @contextmanager
-def site(nodes: int) -> Iterator[LayerPath]:
+def site(nodes: int) -> Iterator[RaySite]:
     """Yield a site and remove it afterwards with all its files. It is in /tmp because Ray needs short socket paths."""
     with tempfile.TemporaryDirectory(prefix="xf-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        made = LayerPath(Path(folder), nodes)
+        made = RaySite(Path(folder), nodes)
         try:
             yield made
         finally:
@@ -88,7 +88,7 @@ def site(nodes: int) -> Iterator[LayerPath]:
 
 def main() -> None:
     """Run a cluster whose head is the only node, and a server. Neither imports torch."""
-    made = LayerPath(Path(sys.argv[1]), nodes=0)
+    made = RaySite(Path(sys.argv[1]), nodes=0)
     made.serve()
     sys.stdin.read()
     made.close()
