@@ -138,15 +138,9 @@ def pattern_cells(
     keys: Sequence[str],
 ) -> pd.DataFrame:
     """Build the table of `attention` from its arrays and the names of its rows and columns, which must be distinct."""
-    n_query, n_key = pattern.shape
-    return pd.DataFrame(
-        {
-            "query": _column(queries, np.repeat(np.arange(n_query, dtype=np.int32), n_key)),
-            "key": _column(keys, np.tile(np.arange(n_key, dtype=np.int32), n_query)),
-            "allowed": allowed.ravel(),
-            "weight": np.where(allowed, pattern, np.nan).ravel(),
-        }
-    )
+    rows, columns = (at.ravel() for at in np.indices(pattern.shape, dtype=np.int32))
+    named = {"query": _column(queries, rows), "key": _column(keys, columns)}
+    return pd.DataFrame({**named, "allowed": allowed.ravel(), "weight": np.where(allowed, pattern, np.nan).ravel()})
 
 
 def _column(names: Sequence[str], rows: Int[np.ndarray, " row"]) -> np.ndarray | pd.Categorical:
@@ -409,11 +403,7 @@ def notable_heads(reading: Reading, n: Count = 5) -> pd.DataFrame:
     of_task = reading.adapter.task_scores(reading.trace, reading.example)
     task = reading.adapter.task if isinstance(reading.adapter, TaskModel) else None
     by_chance = {} if task is None else task.chance_scores(reading.trace, reading.example)
-    looked, keys = reading.adapter.input.scored_positions(reading.example, "answer")
-    looked = (
-        looked if keys is None else None
-    )  # of an answer that attends to its source, the patterns are those of all tokens
-    rows = []
+    looked, rows = _scored(reading), []
     for site in reading.layer_paths:
         shares = {TASK: zip(of_task[site.path], by_chance[site.path], strict=True)} if site.path in by_chance else {}
         pattern = reading[f"{site.path}.pattern"][0].float()  # [head, query, key]
@@ -425,7 +415,7 @@ def notable_heads(reading: Reading, n: Count = 5) -> pd.DataFrame:
             repeats = (_induction(reading, site, one, positions) for one in (pattern, even))
             shares["induction"] = zip(*repeats, strict=True)
         rows += [
-            {"layer": site.path, "head": head, "pattern": name, "share": share, "even": chance}
+            (site.path, head, name, share, chance)
             for name in NOTABLE
             for head, (share, chance) in enumerate(shares.get(name, ()))
             if _is_clear(share, chance)

@@ -99,8 +99,7 @@ class Variant:
         code = f"xformer.analysis.Variant.load({', '.join(arguments)})"
         edit_links = parse_edits(edits, adapter.shape)
         mask = [] if causal is None else [set_causal(causal)]
-        changes = (*mask, *all_edits(edit_links))
-        return cls(replace(adapter, name=name), changes, sampling, seed, edit_links, code)
+        return cls(replace(adapter, name=name), (*mask, *all_edits(edit_links)), sampling, seed, edit_links, code)
 
     @property
     def name(self) -> str:
@@ -239,8 +238,7 @@ def sees_ahead(variant: Variant, task: Task) -> bool:
     )
     if not (looks_back_only and variant.model.config.position_kind.can_cache_keys):
         return True
-    few = task.sample(TRIED, seed=0, device=variant.model.device)
-    return reads_ahead(variant.model, few, places=TRIED)
+    return reads_ahead(variant.model, task.sample(TRIED, seed=0, device=variant.model.device), places=TRIED)
 
 
 @torch.no_grad()

@@ -333,8 +333,7 @@ def at_position(reading: Reading, position: int) -> Reading:
         >>> xformer.analysis.at_position(reading, 2).target_positions
         (2,)
     """
-    n = reading.example.labels.shape[1]
-    check_index("position", position, n)
+    check_index("position", position, reading.example.labels.shape[1])
     labels = torch.full_like(reading.example.labels, IGNORED)
     labels[0, position] = reading.explained(position)
     code = f"xformer.analysis.at_position({reading.code}, {position})"
@@ -453,13 +452,8 @@ def surprise_by_character(readings: Sequence[Reading]) -> pd.DataFrame:
         for position, token in zip(reading.target_positions, reading.answer, strict=True):
             start, end = (len(decode(ids[: position + n])) for n in (1, 2))
             bits = -reading.logits[0, position].log_softmax(dim=-1)[token].item() / math.log(2)
-            row = {
-                "model": reading.adapter.name,
-                "token": reading.adapter.token_labels[token],
-                "from": start,
-                "to": end,
-            }
-            rows.append(row | {"bits": bits, "bits_per_character": bits / max(1, end - start)})
+            label = reading.adapter.token_labels[token]
+            rows.append((reading.adapter.name, label, start, end, bits, bits / max(1, end - start)))
     if not rows:
         raise InputError("No token of these runs has a next token, so there is no surprise.")
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["model", "token", "from", "to", "bits", "bits_per_character"])

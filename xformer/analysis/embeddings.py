@@ -17,9 +17,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from xformer.adapters import ModelAdapter
-from xformer.analysis.tables import array_table
+from xformer.analysis.tables import array_table, selected_positions
 from xformer.arguments import Count
-from xformer.formatting import check_index, check_indices, check_option
+from xformer.formatting import check_index, check_option
 from xformer.layer_path import STACKS
 from xformer.memory import check_analysis
 from xformer.reading import Reading
@@ -210,8 +210,7 @@ def _selected_part(
     parts, tokens = input_vectors(reading, stack), reading.tokens_of(stack)
     check_option("part", part, parts)
     found = parts[part]
-    chosen = list(range(len(found)) if positions is None else positions)
-    check_indices("positions", chosen, len(found))
+    chosen = selected_positions(positions, len(found))
     return chosen, [tokens[position] for position in chosen], found[chosen]
 
 

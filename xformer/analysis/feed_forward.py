@@ -25,7 +25,7 @@ from torch import Tensor
 from xformer.adapters import ModelAdapter, TaskModel, own_task_model
 from xformer.analysis.ablation import logits_with_replacements
 from xformer.analysis.attention_patterns import names_at
-from xformer.analysis.tables import array_table
+from xformer.analysis.tables import array_table, selected_positions
 from xformer.arguments import Count, Seed
 from xformer.checkpoints import Checkpoint
 from xformer.errors import EditError, UnavailableError
@@ -69,8 +69,7 @@ def activations(
     site = reading.feed_forward_path(layer)
     values = reading[f"{site.path}.{stage}"][0]  # [pos, d_ff]
     tokens = names_at(reading, site.stack, len(values))
-    shown = list(range(len(values)) if positions is None else positions)
-    check_indices("positions", shown, len(values))
+    shown = selected_positions(positions, len(values))
     table = pd.DataFrame(values[shown].numpy(force=True))
     table.insert(0, "position", shown)
     table.insert(1, "token", [tokens[position] for position in shown])

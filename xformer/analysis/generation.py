@@ -355,19 +355,13 @@ def likeliest_tokens(runs: Sequence[DecodedSteps], step: int, k: Count = 5) -> p
     for _, p, _ in taking:
         shown.update(p.topk(min(k, len(labels))).indices.tolist())
     highest = torch.stack([p for _, p, _ in taking]).amax(dim=0)  # [joint vocab]
-    return pd.DataFrame(
-        {
-            "step": step,
-            "token": labels[token],
-            "model": one.name,
-            "probability": p[token].item(),
-            "drawn": q[token].item(),
-            "right": one.has_right_answer and labels[token] == one.labels[one.answer[step]],
-            "predicted": labels[token] == one.labels[one.predicted[step]],
-        }
-        for token in sorted(shown, key=lambda token: (-highest[token].item(), token))
-        for one, p, q in taking
-    )
+    rows = []
+    for token in sorted(shown, key=lambda token: (-highest[token].item(), token)):
+        for one, p, q in taking:
+            is_right = one.has_right_answer and labels[token] == one.labels[one.answer[step]]
+            is_predicted = labels[token] == one.labels[one.predicted[step]]
+            rows.append((step, labels[token], one.name, p[token].item(), q[token].item(), is_right, is_predicted))
+    return pd.DataFrame(rows, columns=["step", "token", "model", "probability", "drawn", "right", "predicted"])
 
 
 def _joint_probabilities(runs: Sequence[DecodedSteps], *, drawn: bool = False) -> list[Float[Tensor, "step joint"]]:

@@ -194,14 +194,9 @@ def circle_of(vectors: Float[Tensor, "number d_model"], frequency: int) -> Circl
     axes, _ = torch.linalg.qr((waves @ centred).T)  # [d_model, 2 at most]
     points = torch.nn.functional.pad(centred @ axes, (0, 2 - axes.shape[1]))  # [number, 2]
     points = points * torch.where((waves * points.T).sum(dim=1) < 0, -1.0, 1.0)  # the sign of an axis is arbitrary
-    radius = points.norm(dim=1)
-    mean = radius.mean()
-    total = centred.square().sum()
-    return Circle(
-        points,
-        (radius.std(unbiased=False) / mean).item() if mean > 0 else 0.0,
-        (points.square().sum() / total).item() if total > 0 else 0.0,
-    )
+    radius, total = points.norm(dim=1), centred.square().sum()
+    uneven = (radius.std(unbiased=False) / radius.mean()).nan_to_num(0.0).item()
+    return Circle(points, uneven, (points.square().sum() / total).nan_to_num(0.0).item())
 
 
 def circle(reading: Reading, *, frequency: int, stack: str | None = None) -> pd.DataFrame:

@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from xformer.adapters import BareModel, own_model
-from xformer.analysis.tables import array_table
+from xformer.analysis.tables import array_table, selected_positions
 from xformer.arguments import Count
 from xformer.config import ModelConfig
 from xformer.edits import zero_positions
@@ -100,13 +100,11 @@ def position_values(
         how, found = found_positions(reading, stack)
         if how == "biased":
             raise UnavailableError(f"{reading.adapter.name} adds biases to its scores, nothing at single positions.")
-        shown = list(range(len(found)) if positions is None else positions)
-        check_indices("positions", shown, len(found))
+        shown = selected_positions(positions, len(found))
         return _added_table(found[shown], shown) if how == "added" else _angle_table(found[shown].double(), shown)
     if position_kind(reading, kind).acts_on != "queries and keys":
         vectors = added_positions(reading, None if positions is None else max(positions) + 1, kind=kind, stack=stack)
-        shown = list(range(len(vectors)) if positions is None else positions)
-        check_indices("positions", shown, len(vectors))
+        shown = selected_positions(positions, len(vectors))
         return _added_table(vectors[shown], shown)
     config = own_model(reading.adapter).config
     shown = list(range(config.max_len) if positions is None else positions)
@@ -136,8 +134,7 @@ def position_curves(
         ['position', 'dimension', 'value']
     """
     vectors = added_positions(reading, None if positions is None else max(positions) + 1, stack=stack)
-    shown = list(range(len(vectors)) if positions is None else positions)
-    check_indices("positions", shown, len(vectors))
+    shown = selected_positions(positions, len(vectors))
     check_indices("dimensions", dimensions, vectors.shape[1])
     values = vectors[shown][:, list(dimensions)].T.double()  # [dimension, pos]
     table = array_table({"dimension": dimensions}, {"position": shown}, value=values)
@@ -356,7 +353,6 @@ def order_test(reading: Reading) -> OrderTest | None:
 
 def reversed_patches(pixels: Int[Tensor, "batch pixel"], patch: int) -> Int[Tensor, "batch pixel"]:
     """Return the same images with their patches in reverse order; pixels within a patch keep their order."""
-    side = math.isqrt(pixels.shape[-1])
-    across = side // patch
+    across = math.isqrt(pixels.shape[-1]) // patch
     tiles = pixels.view(-1, across, patch, across, patch)  # [batch, row, y, column, x]
     return tiles.flip(1, 3).reshape(pixels.shape)

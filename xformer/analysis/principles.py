@@ -316,16 +316,9 @@ def softmax_of_cell(cell: AttentionCell) -> pd.DataFrame:
     """Tabulate the softmax over the keys of a cell's query; see `attention_steps`."""
     largest = cell.scores[cell.allowed].max() if bool(cell.allowed.any()) else torch.tensor(0.0)
     raised = torch.where(cell.allowed, (cell.scores - largest).exp(), 0.0)  # [key]
-    return pd.DataFrame(
-        {
-            "key": range(len(cell.scores)),
-            "token": cell.tokens,
-            "allowed": cell.allowed.tolist(),
-            "score": [score if math.isfinite(score) else None for score in cell.scores.tolist()],
-            "exp": raised.tolist(),
-            "weight": cell.pattern.tolist(),
-        }
-    )
+    scores = [score if math.isfinite(score) else None for score in cell.scores.tolist()]
+    table = pd.DataFrame({"key": range(len(scores)), "token": cell.tokens, "allowed": cell.allowed.tolist()})
+    return table.assign(score=scores, exp=raised.tolist(), weight=cell.pattern.tolist())
 
 
 def strongest(row: pd.DataFrame, most: int, key: int) -> pd.DataFrame:
@@ -337,10 +330,11 @@ def strongest(row: pd.DataFrame, most: int, key: int) -> pd.DataFrame:
 def multiplications(n: int, d_model: int, n_heads: int, d_head: int) -> dict[str, int]:
     """Count the multiplications of multi-head attention by part, from its shapes alone (without biases and softmax)."""
     wide = n_heads * d_head
+    of_pairs = n * n * wide
     return {
         "Q, K, V = X W": 3 * n * d_model * wide,
-        "Q Kᵀ": n_heads * n * n * d_head,
-        "A V": n_heads * n * n * d_head,
+        "Q Kᵀ": of_pairs,
+        "A V": of_pairs,
         "out = Z W_O": n * wide * d_model,
     }
 
@@ -378,11 +372,8 @@ def attention_costs(*, n_tokens: Count, d_model: Count, n_heads: Count) -> pd.Da
         >>> list(table.columns)
         ['heads', 'part', 'count', 'measured']
     """
-    kinds = {
-        "one head of d": (1, d_model),
-        "h heads of d/h": (n_heads, d_model // n_heads),
-        "h heads of d": (n_heads, d_model),
-    }
+    kinds = {"one head of d": (1, d_model), "h heads of d/h": (n_heads, d_model // n_heads)}
+    kinds["h heads of d"] = n_heads, d_model
     rows = []
     for name, (heads, width) in kinds.items():
         measured = measured_multiplications(n_tokens, d_model, heads, width)

@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
+from xformer.formatting import check_indices
+
 
 def array_table(*axes: Mapping[str, Sequence[Any]], **values: Tensor) -> pd.DataFrame:
     """Build a table from arrays of one shape, a row per cell: the columns of each axis, then the value of each array.
@@ -26,6 +28,13 @@ def array_table(*axes: Mapping[str, Sequence[Any]], **values: Tensor) -> pd.Data
     for axis, at in zip(axes, places, strict=True):
         columns |= {name: pd.Series(labels).to_numpy()[at] for name, labels in axis.items()}
     return pd.DataFrame(columns | {name: array.flatten().numpy(force=True) for name, array in values.items()})
+
+
+def selected_positions(positions: Sequence[int] | None, n: int) -> list[int]:
+    """Return the positions that a caller selects, by default all n of them. Raises `InputError` if one does not exist."""
+    selected = list(range(n) if positions is None else positions)
+    check_indices("positions", selected, n)
+    return selected
 
 
 @dataclass(frozen=True, eq=False)

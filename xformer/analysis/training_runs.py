@@ -21,7 +21,7 @@ LEARNED = 0.99
 def head_table(scores: Mapping[int, Mapping[str, Sequence[float]]]) -> pd.DataFrame:
     """Tabulate scores by step and layer, a row per step and head: step, layer, head (from 0), score."""
     rows = [
-        {"step": step, "layer": path, "head": head, "score": score}
+        (step, path, head, score)
         for step in sorted(scores)
         for path, values in scores[step].items()
         for head, score in enumerate(values)
@@ -120,8 +120,7 @@ def curves_of_all(rows: pd.DataFrame, *, metric: str) -> pd.DataFrame:
     """
     check_option("metric", metric, rows.columns)
     known = rows[["member", "step", metric]].dropna()
-    wide = known.pivot_table(index="step", columns="member", values=metric, aggfunc="last")
-    return wide.sort_index().ffill()
+    return known.pivot_table(index="step", columns="member", values=metric, aggfunc="last").sort_index().ffill()
 
 
 def training_fan(rows: pd.DataFrame, *, metric: str = "held_out_exact_match") -> pd.DataFrame:

@@ -292,8 +292,7 @@ def from_file(
     if n > limits.parameters:
         raise RunStoreError(f"The file's model has {n:,} parameters, and this server allows {limits.parameters:,}.")
     clean = Checkpoint(checkpoint.model, checkpoint.task)
-    weights = to_bytes(clean)
-    if (existing := _existing(filter(sees, store.entries()), store, clean, weights, card.step)) is not None:
+    if (existing := _existing(filter(sees, store.entries()), store, clean, to_bytes(clean), card.step)) is not None:
         return existing
     limits.check_disk(2 * len(content), "This model", store.entries(), store.folder)
     run, name = new_id(), card.name or one_line(Path(file_name).stem, 80) or "imported"

@@ -54,8 +54,7 @@ class StoredSweep:
             for member in self.members
             for row in self.rows_of[member.id]
         ]
-        table = pd.DataFrame(found, columns=["member", "step", *METRICS])
-        return table.astype(dict.fromkeys(METRICS, float))
+        return pd.DataFrame(found, columns=["member", "step", *METRICS]).astype(dict.fromkeys(METRICS, float))
 
     def outcomes(self) -> pd.DataFrame:
         """Return a row for each member, with its settings, state, scores, and whether it has solved its task.

@@ -129,8 +129,7 @@ def event_files(runs: Mapping[str, Rows], created: Mapping[str, float]) -> bytes
 
 def folder_name(name: str) -> str:
     """Return a name as a folder name, with a dash for each character other than letters, digits, space, "_" and "-"."""
-    kept = "".join(letter if letter.isalnum() or letter in " _-" else "-" for letter in name)
-    return kept.strip(" -") or "run"
+    return "".join(letter if letter.isalnum() or letter in " _-" else "-" for letter in name).strip(" -") or "run"
 
 
 def scalars(row: Mapping[str, Any]) -> dict[str, float]:

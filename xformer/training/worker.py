@@ -27,6 +27,7 @@ from xformer.checkpoints import load
 from xformer.disk_quota import DiskQuota
 from xformer.errors import ConfigError, QuotaExceededError, RunStoreError, TrainingError
 from xformer.files import STATE, is_finished
+from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.training import liveness
 from xformer.training.commands import GOES_ON, CommandLoop, GpuGoneError, Scoring, failure
@@ -126,18 +127,12 @@ def _train(store: RunStore, entry: RunRecord, command_loop: CommandLoop) -> tupl
             insert_rows(db, entry.id, card["curve"])
             set_columns(db, entry.id, step=card["step"], seconds=card["seconds"], pid=os.getpid())
         return _finish(store, entry, folder, command_loop)
-    task = Task(settings.task)
-    task.check_fits(settings.model)
+    Task(settings.task).check_fits(settings.model)
     device = _device(store, entry)
     check_memory(settings, device.type)
-    run = Run(settings, task, device, folder, DiskQuota(store.folder))
-    if (folder / STATE).exists():
-        run.restore()
-    elif (folder / START).exists():
-        run.begin_with(load(folder / START).model)
-    elif entry.parent is not None and "@" in entry.parent:
+    if "@" in (entry.parent or "") and not ((folder / STATE).exists() or (folder / START).exists()):
         raise TrainingError(f"The weights of {entry.parent} that this run starts from are missing; fork it again.")
-    _forget_later(store, entry.id, run, folder)
+    run = _begin(store, entry.id, settings, folder, device)
     command_loop.attach({entry.id: run})
     try:
         for progress in run.reports(between=command_loop.between):
@@ -179,8 +174,7 @@ def _device(store: RunStore, entry: RunRecord) -> torch.device:
     except ConfigError as error:
         raise GpuGoneError(str(error)) from error
     if device.type == "cpu" and entry.wanted.startswith("cuda"):
-        message = f"The requested GPU ({entry.wanted}) does not exist; this run uses the CPU."
-        store.change(entry.id, message=message)
+        store.change(entry.id, message=f"The requested GPU ({entry.wanted}) does not exist; this run uses the CPU.")
     return device
 
 
@@ -203,8 +197,9 @@ def train_sweep(store: RunStore, entry: RunRecord, loop: CommandLoop, device: to
     known = store.ids()
     waiting = [member for member in members if member.id not in known]
     check_memory(entry.settings(), device.type, n_models=len(waiting))
-    runs = {member.number: _begin(store, entry, member, device) for member in waiting}
-    ended = [member for member in waiting if is_finished(member.folder(store, entry.id))]
+    folders = {member.number: member.folder(store, entry.id) for member in waiting}
+    runs = {one.number: _begin(store, one.id, one.preset, folders[one.number], device) for one in waiting}
+    ended = [member for member in waiting if is_finished(folders[member.number])]
     loop.attach({members[number].id: run for number, run in runs.items()})
     maps = MapWriter(folder, members, runs)
     n_failed = 0
@@ -221,7 +216,7 @@ def train_sweep(store: RunStore, entry: RunRecord, loop: CommandLoop, device: to
             become_run(store, entry, member, run, "failed", message=failure)
             return
         scoring = Scoring(loop)
-        figures = put_figures_on_card(member.folder(store, entry.id), SAMPLES, scoring)
+        figures = put_figures_on_card(folders[member.number], SAMPLES, scoring)
         become_run(store, entry, member, run, "finished", message=scoring.ended, figures=figures)
 
     try:
@@ -261,27 +256,26 @@ def _keep_snapshot(run: Run) -> str:
     return ""
 
 
-def _begin(store: RunStore, entry: RunRecord, member: SweepMember, device: torch.device) -> Run:
-    """Return the run of a model of a sweep, restored from its saved state if there is one."""
-    folder = member.folder(store, entry.id)
-    run = Run(member.preset, Task(member.preset.task), device, folder, DiskQuota(store.folder))
+def _begin(store: RunStore, name: str, settings: Preset, folder: Path, device: torch.device) -> Run:
+    """Return a run, or a model of a sweep, with the weights of its folder: final ones, a saved state, or those of a fork.
+
+    All snapshots and metrics after the step from which it continues are discarded.
+    """
+    run = Run(settings, Task(settings.task), device, folder, DiskQuota(store.folder))
     if is_finished(folder):
         card = load(folder).card
         run.step, run.seconds, run.rows = card["step"], card["seconds"], card["curve"]
         run.begin_with(load(folder).model)
     elif (folder / STATE).exists():
         run.restore()
-    _forget_later(store, member.id, run, folder)
-    return run
-
-
-def _forget_later(store: RunStore, name: str, run: Run, folder: Path) -> None:
-    """Discard all snapshots and metrics after the step from which a run, or a model of a sweep, continues."""
+    elif (folder / START).exists():
+        run.begin_with(load(folder / START).model)
     forget_after(folder, run.step)
     with store.database.writing() as db:
         db.execute("DELETE FROM metrics WHERE run = ? AND step > ?", (name, run.step))
         insert_rows(db, name, run.rows)
         set_columns(db, name, step=run.step, seconds=run.seconds, live="{}")
+    return run
 
 
 RECLAIMABLE = ("stopped", "interrupted")

@@ -88,10 +88,9 @@ def patching(
     )
     hover += tooltips(("says:N", "prediction"), ("turned:N", "changes the answer"))
     base = alt.Chart(data).encode(x, y, tooltip=hover)
-    ink = theme.TEXT
-    number = {"fontSize": 12, "color": ink}
+    number = {"fontSize": 12, "color": theme.TEXT}
     known = pd.DataFrame({"at": [0.0, 1.0], "is": [f"{into}, unpatched", f"same as {source}"]})
-    rules = alt.Chart(known).mark_rule(color=ink, strokeDash=[4, 3])
+    rules = alt.Chart(known).mark_rule(color=theme.TEXT, strokeDash=[4, 3])
     return layered(
         rules.encode(alt.X("at:Q", title=name), tooltip=alt.Tooltip("is:N")),
         base.mark_bar().encode(alt.Color("hue:N", scale=None)),
@@ -152,13 +151,12 @@ def patching_map(
     kind = show or ("estimated" if exact is False else "measured")
     values = table[kind].to_numpy(dtype=float)
     limit = max(FAINT, theme.signed_limit(values))
-    stops = theme.DIVERGING
     data = table.assign(
         cell=range(len(table)),
         column=_columns(table, part, is_encoder_decoder=reading.is_encoder_decoder),
         value=values,
         share=[f"{value:.2f}".replace("-", "−") if abs(value) >= UNWRITTEN else "" for value in values],
-        cell_colour=cell_colours(stops, values, -limit, limit),
+        cell_colour=cell_colours(theme.DIVERGING, values, -limit, limit),
     )
     rows, columns = (list(dict.fromkeys(data[name])) for name in ("where", "column"))
     n, high = len(columns), max(row_height(len(rows)), min(60, 240 // len(rows)))
@@ -166,13 +164,11 @@ def patching_map(
     flat = n * max(map(len, columns)) <= LETTERS
     axis = alt.Axis(labelAngle=0 if flat else -60, orient="top", labelOverlap=flat or n > TIGHT, labelLimit=150)
     x = alt.X("column:N", sort=columns, title=title, axis=axis)
-    beside = alt.Axis(labelLimit=240, labelOverlap=False, labelFlush=False)
-    y = alt.Y("where:N", sort=rows, title=None, axis=beside)
+    y = alt.Y("where:N", sort=rows, title=None, axis=alt.Axis(labelLimit=240, labelOverlap=False, labelFlush=False))
     hover = tooltips(("where:N", "layer"), ("column:N", title))
     hover += [alt.Tooltip(f"{name}:Q", format="+.6f") for name in ("measured", "estimated") if name in table]
-    length = max(36, min(160, high * len(rows) - 48))
-    legend = alt.Legend(title=["share", kind], format="+.2f", gradientLength=length)
-    colour = heat_colour("value:Q", stops, -limit, limit, legend=legend)
+    legend = alt.Legend(title=["share", kind], format="+.2f", gradientLength=max(36, min(160, high * len(rows) - 48)))
+    colour = heat_colour("value:Q", theme.DIVERGING, -limit, limit, legend=legend)
     shade = alt.condition("isValid(datum.value)", colour, alt.value(theme.MASKED))
     base = alt.Chart(data).encode(x, y)
     click = alt.selection_point(name="cell", fields=["cell"], on="click", clear=False)

@@ -86,8 +86,7 @@ def attention(
     check_option("scale", scale, SCALES)
     after = attention_table(reading, layer=layer, head=head, around=around)
     if before is None:
-        look: dict[str, Any] = {"title": title, "legend": legend, "has_numbers": True}
-        return head_chart(after, scale=scale, height=height, **look)
+        return head_chart(after, scale=scale, height=height, title=title, legend=legend, has_numbers=True)
     return _changed_chart(attention_table(before, layer=layer, head=head, around=around), after, scale)
 
 
@@ -357,10 +356,9 @@ def heads_grid(
     axes, ink = pixel_axes(width, height), TEXT
     table = pd.DataFrame(frames)
     place = {"x": axes[0], "x2": "x2:Q", "y": axes[1], "y2": "y2:Q"}
-    base = alt.Chart(table.drop(columns="at")).encode(**place)
     layers: list[Any] = [
         small_maps(frames, [plane for layer in shares for plane in layer], axes, **legend),
-        base.mark_rect(fillOpacity=0, stroke=ink, strokeOpacity=0.3),
+        alt.Chart(table.drop(columns="at")).encode(**place).mark_rect(fillOpacity=0, stroke=ink, strokeOpacity=0.3),
     ]
     if moved:
         ends = table["x"] + (table["x2"] - table["x"]) * np.minimum(1.0, np.concatenate(moved))

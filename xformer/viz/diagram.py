@@ -114,8 +114,7 @@ class Diagram:
     def frame(self) -> pd.DataFrame:
         """Return the parts as a table: description, output shape, parameter count and repeats of each."""
         columns = ("stack", "title", "what", "equation", "detail", "shape", "parameters", "repeats", "activation")
-        rows = [{**vars(box), "shape": box.shape_text} for box in self.boxes]
-        return pd.DataFrame(rows, columns=pd.Index(columns))
+        return pd.DataFrame([{**vars(box), "shape": box.shape_text} for box in self.boxes], columns=pd.Index(columns))
 
 
 def described(reading: Reading) -> Diagram:

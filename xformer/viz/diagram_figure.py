@@ -229,8 +229,7 @@ def card(sheet: Sheet, box: Box, at: Place) -> None:
         sheet.words(at.middle, at.stream, "+", sheet.ink, 18, bold=True, align="center", level=2)
         return
     fill = sheet.ground if box.kind == "norm" else theme.blend(sheet.ground, hue, 0.09)
-    corner = at.tall / 2 if box.kind == "norm" else 11
-    sheet.box(*at.box, fill, edge=edge, thick=1.4, corner=corner, level=2)
+    sheet.box(*at.box, fill, edge=edge, thick=1.4, corner=at.tall / 2 if box.kind == "norm" else 11, level=2)
     if box.kind == "norm":
         _write(sheet, at.middle, at.y + at.tall / 2, box.title, 12.5, at.wide - 8, bold=True, align="center")
     elif box.kind == "tokens":
@@ -246,16 +245,8 @@ def _lines(sheet: Sheet, box: Box, at: Place, hue: str) -> None:
     is_above = at.tall != ON
     x, room, pitch = at.x + 10, at.wide - 20, 22 if is_above else 19
     size = f"{box.parameters:,}" if box.parameters else "shared" if box.is_shared else ""
-    _write(
-        sheet,
-        x,
-        at.y + 17,
-        box.title,
-        14.5,
-        room - (24 if box.mask else 0),
-        theme.blend(sheet.ink, hue, 0.82),
-        bold=True,
-    )
+    room_of_title, ink = room - 24 * (box.mask is not None), theme.blend(sheet.ink, hue, 0.82)
+    _write(sheet, x, at.y + 17, box.title, 14.5, room_of_title, ink, bold=True)
     _write(sheet, x, at.y + 17 + pitch, box.equation, 13, room)
     if is_above:
         chips = _chips(sheet, box, x, at.y + 17 + 2 * pitch)

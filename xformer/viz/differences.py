@@ -159,13 +159,12 @@ def decision_lens(readings: Sequence[Reading], *, pair: tuple[int, int] | None =
     names = short_names([reading.adapter.name for reading in readings])
     data["model"] = [names[name] for name in data["model"]]
     points = list(dict.fromkeys(data.sort_values("depth", kind="stable")["point"]))
-    stops = theme.SEQUENTIAL
     is_known = "right" in data
     right = data["right"].fillna(False).astype(bool).tolist() if is_known else [False] * len(data)
     data = data.assign(
         says=[f"{t} {theme.RIGHT.mark}" if ok else t for t, ok in zip(data["token"], right, strict=True)],
         share=data["probability"].map("{:.2f}".format),
-        cell_colour=cell_colours(stops, data["probability"], 0, 1),
+        cell_colour=cell_colours(theme.SEQUENTIAL, data["probability"], 0, 1),
         verdict=verdicts(right),
     )
     hover = tooltips("model:N", ("point:N", "after"), ("token:N", "likeliest token"), ("probability:Q", "", ".6f"))
@@ -176,7 +175,7 @@ def decision_lens(readings: Sequence[Reading], *, pair: tuple[int, int] | None =
     x = alt.X("model:N", sort=list(names.values()), title="model", axis=axis)
     base = alt.Chart(data).encode(x, y, tooltip=hover)
     legend = alt.Legend(title="probability", orient="bottom", gradientLength=140, format=".1f")
-    colour = heat_colour("probability:Q", stops, 0, 1, legend=legend)
+    colour = heat_colour("probability:Q", theme.SEQUENTIAL, 0, 1, legend=legend)
     layers: list[Any] = [
         base.mark_rect(stroke=theme.BACKGROUND, strokeWidth=2).encode(colour),
         *numbers(base, "says:N", size=15, fontWeight="bold", dy=-6),

@@ -102,8 +102,7 @@ def vectors(
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
         >>> chart = xformer.viz.vectors(reading)
     """
-    table = vectors_table(reading, part=part, stack=stack, positions=positions)
-    return vector_heatmap(table)
+    return vector_heatmap(vectors_table(reading, part=part, stack=stack, positions=positions))
 
 
 def cosines(
@@ -224,13 +223,12 @@ def _in_the_plane(table: pd.DataFrame, shares: Sequence[str], near: int | None) 
     click = alt.selection_point(name="point", fields=["token"], on="click", clear=False)
     ring = base.transform_filter(alt.datum.id == (-1 if near is None else near))
     hit = base.mark_circle(size=500, opacity=0).add_params(click)  # a large target for touch screens
-    bold = {"size": 15, "gap": 9, "fontWeight": "bold", "color": theme.TEXT}
     return layered(
         ring.mark_point(size=420, strokeWidth=2, color=theme.PART_HUES["positions"]),
         rest.mark_circle(size=14 if is_large else 45, color=quiet, opacity=0.55),
         *label_layers(rest, "token:N", color=quiet),
         marked.mark_circle(size=150, color=loud, opacity=1),
-        *label_layers(marked, "token:N", **bold),
+        *label_layers(marked, "token:N", size=15, gap=9, fontWeight="bold", color=theme.TEXT),
         hit,
         height=HEIGHT_IN_PLANE,
     )
@@ -293,7 +291,6 @@ def spectrum(reading: Reading, *, stack: str | None = None, chosen: int | None =
     """
     table = spectrum_table(reading, stack=stack)
     quiet, loud = theme.PART_HUES["tokens"], theme.PRIMARY
-    ink = theme.TEXT
     every = -(-len(table) // MAX_TICKS)
     axis = alt.Axis(labelAngle=0, values=[k for k in table["frequency"].tolist() if (k - 1) % every == 0])
     x = alt.X("frequency:O", title="frequency: cycles over all numbers", axis=axis)
@@ -301,15 +298,15 @@ def spectrum(reading: Reading, *, stack: str | None = None, chosen: int | None =
     base = alt.Chart(table).encode(x=x, tooltip=[*hover, *tooltips(("chance:Q", "maximum by chance", ".4%"))])
     y = alt.Y("share:Q", title="share of the variance", axis=alt.Axis(format="%"))
     line = alt.Chart(table.head(1)).encode(y="chance:Q")
-    note = line.mark_text(align="right", baseline="bottom", dy=-3, color=ink, fontSize=12)
+    note = line.mark_text(align="right", baseline="bottom", dy=-3, color=theme.TEXT, fontSize=12)
     layers = [
         base.mark_bar().encode(y=y, color=alt.condition("datum.above_chance", alt.value(loud), alt.value(quiet))),
-        line.mark_rule(strokeDash=[5, 4], color=ink),
+        line.mark_rule(strokeDash=[5, 4], color=theme.TEXT),
         note.encode(x=alt.value("width"), text=alt.value("maximum by chance")),
     ]
     if chosen is not None:
         framed = base.transform_filter(alt.datum.frequency == chosen)
-        layers.append(framed.mark_bar(filled=False, stroke=ink, strokeWidth=2).encode(y=y))
+        layers.append(framed.mark_bar(filled=False, stroke=theme.TEXT, strokeWidth=2).encode(y=y))
     return layered(*layers, height=HEIGHT_OF_SPECTRUM)
 
 
@@ -387,7 +384,6 @@ def similarity(
 
 
 def _heat_map(table: pd.DataFrame, texts: Sequence[str]) -> Chart:
-    stops = theme.DIVERGING
     rows = [f"{number} · {text}" for number, text in enumerate(texts, 1)]
     columns = [str(number) for number in range(1, len(texts) + 1)]
     data = table.assign(
@@ -395,7 +391,7 @@ def _heat_map(table: pd.DataFrame, texts: Sequence[str]) -> Chart:
         other=[columns[second] for second in table["second"]],
         other_text=[rows[second] for second in table["second"]],
         shown=[f"{value + 0.0:.2f}".replace("-0.00", "0.00").replace("-", "−") for value in table["cosine"]],
-        cell_colour=cell_colours(stops, table["cosine"], -1, 1),
+        cell_colour=cell_colours(theme.DIVERGING, table["cosine"], -1, 1),
     )
     has_room = len(texts) <= MAX_NUMBERED
     axis = {"ticks": False, "domain": False, "title": None}
@@ -405,7 +401,7 @@ def _heat_map(table: pd.DataFrame, texts: Sequence[str]) -> Chart:
         alt.Y("one:N", sort=rows, axis=alt.Axis(labelLimit=150, labelOverlap="parity", **axis)),
         tooltip=tooltips(("one:N", "text"), ("other_text:N", "other text"), ("cosine:Q", "", ".6f")),
     )
-    cells = base.mark_rect().encode(heat_colour("cosine:Q", stops, -1.0, 1.0, legend=legend))
+    cells = base.mark_rect().encode(heat_colour("cosine:Q", theme.DIVERGING, -1.0, 1.0, legend=legend))
     text = numbers(base, "shown:N", shown=has_room, size=12 if len(texts) <= 5 else 10)
     return layered(cells, *text, height=max(4, min(_ROW, 600 // len(texts))) * len(texts), autosize=ROWS)
 

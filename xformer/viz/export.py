@@ -95,8 +95,7 @@ def save(
             raise InputError(f"A page holds one picture, got {n}; save each to its own page, or all as .svg or .pdf.")
         content = _page(themed(charts[0], dark)).encode()
     else:
-        style = {"width": width, "font_size": font_size, "dark": dark, "grey": grey}
-        text = svg(charts, title=title, caption=caption, **style)
+        text = svg(charts, title=title, caption=caption, width=width, font_size=font_size, dark=dark, grey=grey)
         content = text.encode() if suffix == ".svg" else pdf_of(text) if suffix == ".pdf" else png_of(text)
     write_atomically(path, content)
 

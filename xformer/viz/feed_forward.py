@@ -258,8 +258,7 @@ def neurons(
     places = numbered(cells)
     values = cells[table["neuron"].tolist()].to_numpy(dtype=np.float64)  # [pos, neuron]
     share = values / np.maximum(np.abs(values).max(axis=0), 1e-12)  # of the largest activation of its row
-    signed = bool((values < 0).any())
-    low, stops = (-1.0, theme.DIVERGING) if signed else (0.0, theme.SEQUENTIAL)
+    low, stops = (-1.0, theme.DIVERGING) if (values < 0).any() else (0.0, theme.SEQUENTIAL)
     wide = len(places) <= 12
     data = {
         "neuron": np.tile(table["neuron"].to_numpy(), len(places)),
@@ -320,22 +319,15 @@ def promotion(
     data = data.assign(neuron=[f"#{neuron}" for neuron in data["neuron"]])
     names = list(dict.fromkeys(data["neuron"]))
     best = data.loc[data.groupby("neuron", sort=False)["adds"].idxmax()]
-    stops = theme.DIVERGING
     hover = tooltips("neuron:N", "token:N", ("adds:Q", "contribution to the logit", "+.5f"))
-    axis = alt.Axis(labelAngle=-90, labelOverlap=False)
-    x = alt.X("token:N", sort=labels, title="token", axis=axis)
+    x = alt.X("token:N", sort=labels, title="token", axis=alt.Axis(labelAngle=-90, labelOverlap=False))
     y = alt.Y("neuron:N", sort=names, title=None, axis=alt.Axis(labelOverlap=False))
     legend = alt.Legend(title="contribution to the logit", orient="top", gradientLength=160, format="+.2~f")
-    cells = (
-        alt.Chart(data)
-        .mark_rect()
-        .encode(x, y, heat_colour("adds:Q", stops, -limit, limit, legend=legend), tooltip=hover)
-    )
-    top = alt.Chart(best.assign(cell_colour=cell_colours(stops, best["adds"], -limit, limit))).encode(
-        x, y, tooltip=hover
-    )
-    text = numbers(top, "token:N", size=12, fontWeight="bold")
-    return layered(cells, *text, height=28 * len(names), autosize=ROWS)
+    colour = heat_colour("adds:Q", theme.DIVERGING, -limit, limit, legend=legend)
+    best = best.assign(cell_colour=cell_colours(theme.DIVERGING, best["adds"], -limit, limit))
+    cells, top = (alt.Chart(table).encode(x, y, tooltip=hover) for table in (data, best))
+    cells = cells.mark_rect().encode(colour)
+    return layered(cells, *numbers(top, "token:N", size=12, fontWeight="bold"), height=28 * len(names), autosize=ROWS)
 
 
 def neuron(
@@ -401,11 +393,6 @@ def expert_weights(reading: Reading, *, layer: int, title: str = "") -> Chart:
         alt.Y("expert:O", title="expert", axis=alt.Axis(labelOverlap=True)),
         tooltip=tooltips(("place:N", "position"), "expert:O", ("weight:Q", "", ".4f")),
     )
-    taken, height = base.transform_filter("datum.weight != 0"), rows_height(n_experts, most=600)
-    return layered(
-        base.mark_rect(opacity=0),
-        taken.mark_rect().encode(color=colour),
-        height=height,
-        autosize=ROWS,
-        **top_title(title),
-    )
+    every, taken = base.mark_rect(opacity=0), base.transform_filter("datum.weight != 0").mark_rect()
+    height = rows_height(n_experts, most=600)
+    return layered(every, taken.encode(color=colour), height=height, autosize=ROWS, **top_title(title))

@@ -197,11 +197,10 @@ def divergence_by_step(
     limit = 180 if len(pairs) > 1 else 400
     legend = alt.Legend(orient="top", columns=2, labelLimit=limit, symbolType="stroke", symbolSize=500)
     look = {"sort": pairs, "title": "first | second", "legend": legend}
-    colours = [theme.head_hue(4 + index) for index in range(len(pairs))]
     base = alt.Chart(data).encode(
         _steps(places, "step"),
         alt.Y("shown:Q", title=PAIRS[what], scale=alt.Scale(domain=[0, 1]) if is_bounded else alt.Scale(zero=True)),
-        category_colours("pair:N", pairs, colours, **look),
+        category_colours("pair:N", pairs, [theme.head_hue(4 + index) for index in range(len(pairs))], **look),
     )
     hover = tooltips("step:O", ("pair:N", "first | second"))
     hover += tooltips(*((f"{name}:Q", title, ".6~g") for name, title in PAIRS.items()))
@@ -260,12 +259,11 @@ def _backdrop(
         grey = grey.mark_rect(color=theme.MASKED, opacity=0.45)
         layers.append(grey.encode(x, tooltip=alt.Tooltip("note:N", title="here")))
     if divergence is not None and divergence in places:
-        ink = theme.TEXT
         late = list(places).index(divergence) > len(places) / 2  # keeps the note inside the chart
         here = alt.Chart(pd.DataFrame({name: [places[divergence]], "note": ["first difference"]})).encode(x)
-        look = {"color": ink, "fontSize": 12, "fontWeight": "bold", "baseline": "bottom"}
+        look = {"color": theme.TEXT, "fontSize": 12, "fontWeight": "bold", "baseline": "bottom"}
         text = here.mark_text(align="right" if late else "left", **look).encode(y=alt.value(-4), text="note:N")
-        layers += [here.mark_rule(color=ink, strokeDash=[5, 3], strokeWidth=1.5), text]
+        layers += [here.mark_rule(color=theme.TEXT, strokeDash=[5, 3], strokeWidth=1.5), text]
     return layers
 
 
@@ -332,8 +330,7 @@ def _lanes(runs: Sequence[DecodedSteps], frame: pd.DataFrame) -> pd.DataFrame:
         for lane, tokens in (("input", reads), (name, answers)):
             row = {"lane": lane, "at": tokens.index, "token": tokens.map(visible), "kind": "plain"}
             above.append(pd.DataFrame(row))
-    columns = ["lane", "at", "token", "kind", "probability"]
-    return pd.concat([*above, predicted]).reindex(columns=columns)
+    return pd.concat([*above, predicted]).reindex(columns=["lane", "at", "token", "kind", "probability"])
 
 
 ROW, LANE, TRACK = 760, 34, 100

@@ -323,8 +323,7 @@ def classes(reading: Reading, *, before: Reading | None = None) -> Chart:
     runs = {"original": reading} if before is None else {"original": before, "changed": reading}
     table = pd.concat([classes_table(run).assign(run=name) for name, run in runs.items()])
     likeliest = table["digit"] == reading.adapter.token_labels[reading.predicted[0]]
-    strong = table["right"] if reading.has_right_answer else likeliest
-    base = alt.Chart(table.assign(strong=strong)).encode(
+    base = alt.Chart(table.assign(strong=table["right"] if reading.has_right_answer else likeliest)).encode(
         x=alt.X("digit:N", sort=None, title="digit", axis=alt.Axis(labelAngle=0, labelFontSize=15)),
         y=alt.Y("probability:Q", scale=alt.Scale(domain=[0, 1]), title="probability", axis=alt.Axis(format=".0%")),
         tooltip=tooltips("run:N", ("digit:N", "class"), ("probability:Q", "", ".6f")),

@@ -144,8 +144,7 @@ def position_offsets(
     offset = ("offset", "offset = key − query")
     if "bias" in table:
         table = table.assign(head=table["head"] + 1)
-        added = ("bias", "bias added to the score")
-        return layered(*_lines(table, "head", offset, added, "bottom"), height=height)
+        return layered(*_lines(table, "head", offset, ("bias", "bias added to the score"), "bottom"), height=height)
     hue = theme.PART_HUES["positions"]
     base = alt.Chart(table).encode(x=_whole(*offset))
     products = [alt.Tooltip(f"{name}:Q", format=".7g") for name in ("mean", "low", "high")]
@@ -200,8 +199,7 @@ def attention_moved(
     layers += numbers(base, alt.Text("moved:Q", format=".0%"), shown=few, size=12)
     if chosen is not None:
         here = alt.FieldEqualPredicate(field="cell", equal=f"{chosen[0] + 1}.{chosen[1] + 1}")
-        frame = {"filled": False, "stroke": theme.PRIMARY, "strokeWidth": 3}
-        layers.append(base.transform_filter(here).mark_rect(**frame))
+        layers.append(base.transform_filter(here).mark_rect(filled=False, stroke=theme.PRIMARY, strokeWidth=3))
     return layered(*layers, height=rows_height(len(rows), 270), autosize=ROWS, title=title)
 
 
@@ -220,12 +218,11 @@ def attention_guess(reading: Reading, *, layer: int, head: int, query: int, heig
         y=alt.Y("query:N", scale=alt.Scale(domain=queries), title="query", axis=axis),
         tooltip=["query:N", "key:N"],
     )
-    masked = theme.MASKED
-    empty = base.mark_rect(color=theme.SECONDARY_BACKGROUND, stroke=masked, strokeWidth=0.5)
+    empty = base.mark_rect(color=theme.SECONDARY_BACKGROUND, stroke=theme.MASKED, strokeWidth=0.5)
     here = base.transform_filter(alt.FieldEqualPredicate(field="query", equal=highlighted))
     here = here.mark_rect(color=theme.PRIMARY, opacity=0.35, cursor="pointer")
     size = squares(len(queries), len(keys), 42, height)
-    view = alt.ViewBackground(fill=masked)
+    view = alt.ViewBackground(fill=theme.MASKED)
     return layered(empty.add_params(click), here, **size, title=title, view=view, autosize=PADDED)
 
 

@@ -159,24 +159,21 @@ def attribution(
     values = [0.0, *data["contribution"].tolist()]
     low, high = min(values), max(values)
     room = 0.1 * (high - low) or 1.0  # for the number next to the longest bar
-    scale = alt.Scale(domain=[low - room, high + room], nice=False)
-    x = alt.X("contribution:Q", title=axis_title, scale=scale)
-    hover = tooltips("part:N", "run:N", ("contribution:Q", "", "+.6f"))
-    base = alt.Chart(data).encode(x, y, tooltip=hover)
+    x = alt.X("contribution:Q", title=axis_title, scale=alt.Scale(domain=[low - room, high + room], nice=False))
+    base = alt.Chart(data).encode(x, y, tooltip=tooltips("part:N", "run:N", ("contribution:Q", "", "+.6f")))
     colour, bars, now = alt.Color("hue:N", scale=None), [], base
     if two:
         base = base.encode(yOffset=alt.YOffset("run:N", sort=list(frames)))
         old, now = (base.transform_filter(alt.datum.run == name) for name in frames)
         bars.append(old.mark_bar(filled=False, strokeWidth=1.5).encode(stroke=alt.Stroke("hue:N", scale=None)))
     bars.append(now.mark_bar().encode(colour))
-    ink = theme.TEXT
-    number = {"fontSize": 11, "color": ink}
+    number = {"fontSize": 11, "color": theme.TEXT}
     text = alt.Text("contribution:Q", format="+.2f")
     labels = [
         base.transform_filter(alt.datum.contribution >= 0).mark_text(align="left", dx=4, **number).encode(text),
         base.transform_filter(alt.datum.contribution < 0).mark_text(align="right", dx=-4, **number).encode(text),
     ]
-    zero = alt.Chart(pd.DataFrame({"at": [0.0]})).mark_rule(color=ink).encode(alt.X("at:Q", title=axis_title))
+    zero = alt.Chart(pd.DataFrame({"at": [0.0]})).mark_rule(color=theme.TEXT).encode(alt.X("at:Q", title=axis_title))
     return layered(*bars, *labels, zero, height=(30 if two else 24) * len(parts), autosize=ROWS)
 
 
@@ -270,8 +267,7 @@ def _closed(frame: pd.DataFrame, opened: Sequence[str]) -> pd.DataFrame:
         return f"{layer} · {HEADS}" if is_head and layer not in opened else source
 
     sources = {side: [of_layer(source) for source in frame[side].tolist()] for side in ("query_source", "key_source")}
-    summed = frame.assign(**sources).groupby([*sources], as_index=False)
-    return pd.DataFrame(summed[["score", "advantage"]].sum())
+    return pd.DataFrame(frame.assign(**sources).groupby([*sources], as_index=False)[["score", "advantage"]].sum())
 
 
 def _gathered(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[list[str]]]:
@@ -327,7 +323,6 @@ def lens(
     frame, judged, answer = thinned(lens_table(reading, positions)), reading.has_right_answer, reading.answer_name
     frame, places = with_places(frame, reading.tokens_of(reading.output_stack))
     points = list(dict.fromkeys(frame.sort_values("depth")["point"]))
-    stops = theme.SEQUENTIAL
     has_answers = "right" in frame
     # The output at the end of a text has no right answer.
     is_open = frame["position"] == (-1 if reading.open_output is None else reading.open_output)
@@ -337,7 +332,7 @@ def lens(
         right=right,
         says=(frame["token"] + mark).where(right, frame["token"]),
         share=frame["probability"].map("{:.2f}".format),
-        cell_colour=cell_colours(stops, frame["probability"], 0, 1),
+        cell_colour=cell_colours(theme.SEQUENTIAL, frame["probability"], 0, 1),
         verdict=[verdicts[0] if ok else verdicts[1] for ok in right],
     )
     if has_answers:
@@ -362,11 +357,10 @@ def lens(
     if before is not None:
         hover += tooltips(("was:N", "in the original"))
     key = alt.Legend(title="probability", format=".1f", gradientLength=160) if legend else None
-    colour = heat_colour("probability:Q", stops, 0, 1, legend=key)
+    colour = heat_colour("probability:Q", theme.SEQUENTIAL, 0, 1, legend=key)
     base = alt.Chart(data).encode(x, y)
     cells = base.mark_rect(stroke=theme.BACKGROUND, strokeWidth=1)
-    outline = {"filled": False, "stroke": theme.RIGHT.colour, "strokeWidth": 3}
-    outlined = base.transform_filter("datum.right").mark_rect(**outline)
+    outlined = base.transform_filter("datum.right").mark_rect(filled=False, stroke=theme.RIGHT.colour, strokeWidth=3)
     layers = [cells.encode(colour, tooltip=hover), outlined.encode(tooltip=hover)]
     if before is not None:
         look = {"filled": False, "strokeWidth": 1.5, "strokeDash": [4, 3], "stroke": TEXT_COLOUR}
@@ -428,16 +422,14 @@ def answer_path(reading: Reading, *, position: int, before: Reading | None = Non
         data["says"] = [f"{text} (was {_share(p)})" for text, p in zip(data["says"], was, strict=True)]
     rows = ["", *frame["point"].tolist()[::-1]]  # as many as `lens` has with its row of answers, so that both line up
     high = row_height(len(rows))
-    stops = theme.DIVERGING
-    colour = category_colours("for_it:N", [True, False], [stops[-4], stops[3]], legend=None)
-    ink = theme.TEXT
+    colour = category_colours("for_it:N", [True, False], [theme.DIVERGING[-4], theme.DIVERGING[3]], legend=None)
     what = f"contribution to the margin of {frame['answer'].iloc[0]}" if is_split else "probability of the answer"
     hover = tooltips("point:N", "token:N", "answer:N", "rank:Q", ("answer_probability:Q", "", ".6f"))
     hover += tooltips(("adds:Q", "contribution to the margin", "+.4f")) if is_split else []
     axis = alt.Axis(tickCount=4, title=what)
     y = alt.Y("point:N", scale=alt.Scale(domain=rows), title=None, axis=point_axis(len(frame)))
     base = alt.Chart(data).encode(y, tooltip=hover)
-    look = {"align": "left", "dx": 8, "fontSize": 12 if high >= 18 else 10, "color": ink}
+    look = {"align": "left", "dx": 8, "fontSize": 12 if high >= 18 else 10, "color": theme.TEXT}
     text = base.mark_text(**look)
     head = alt.Chart(pd.DataFrame({"point": [""], "says": ["probability · rank"]})).mark_text(**look, fontWeight="bold")
     opacity = alt.condition("datum.first", alt.value(1), alt.value(0.7))

@@ -77,12 +77,11 @@ def _lines(data: pd.DataFrame, x: alt.X, y: tuple[str, str], hover: list[Any]) -
     base = alt.Chart(data).encode(x, model_hues(models))
     look: dict[str, Any] = {"size": 45, "opacity": 1}
     hollow = base.mark_point(strokeWidth=1.5, filled=False, **look).transform_filter("!datum.trained")
-    filled = base.mark_point(filled=True, **look).transform_filter("datum.trained")
     return [
         base.mark_area(opacity=0.2).encode(low, alt.Y2("high:Q")),
         base.mark_line().encode(share, alt.StrokeWidth("width:Q", scale=None, legend=None)),
         hollow.encode(share, fill=alt.value(theme.BACKGROUND), tooltip=hover),
-        filled.encode(share, tooltip=hover),
+        base.mark_point(filled=True, **look).transform_filter("datum.trained").encode(share, tooltip=hover),
     ]
 
 
@@ -167,11 +166,10 @@ def accuracy_by_length(
     shown = frame[frame["trained"]]["length"]
     ends = pd.DataFrame({"from": [shown.min() - 0.5], "to": [shown.max() + 0.5]}).dropna()
     band = alt.Chart(frame).mark_area(opacity=0.25, color=whole)
-    lines = alt.Chart(long).mark_line(point=alt.OverlayMarkDef(size=18)).encode(x, y, tooltip=tooltip)
     return layered(
         alt.Chart(ends).mark_rect(opacity=0.12, color=whole).encode(x="from:Q", x2="to:Q"),
         band.encode(x, alt.Y("low:Q", title="accuracy"), alt.Y2("high:Q")),
-        lines.encode(colour),
+        alt.Chart(long).mark_line(point=alt.OverlayMarkDef(size=18)).encode(x, y, colour, tooltip=tooltip),
         height=300,
     )
 

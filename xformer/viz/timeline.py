@@ -257,8 +257,7 @@ def _learning(header: dict[str, Any], step: int, best: Sequence[tuple[int, float
     curves = Curves("", names, (HEAD_HUES[0], HEAD_HUES[1]), "share", share=True)
     chart = curve_chart(data, curves, steps=max(1, header["steps"]), height=130)
     marks = alt.Chart(pd.DataFrame(header["marks"], columns=["step", "note"])).encode(x="step:Q", y=alt.value(8))
-    words = marks.mark_text(align="left", dx=5, color=TEXT).encode(text="note:N")
-    return layered(chart, words, width=WIDTH)
+    return layered(chart, marks.mark_text(align="left", dx=5, color=TEXT).encode(text="note:N"), width=WIDTH)
 
 
 def _best_head(scores: Sequence[Sequence[float]]) -> tuple[float, int, int]:

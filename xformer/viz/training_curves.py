@@ -324,5 +324,4 @@ def paired_training_curves(training: PairedTraining, *, what: str) -> Chart:
     check_option("what", what, PAIRED_TRAINING_CURVES)
     rows = pd.DataFrame(training.rows)
     frame = pd.DataFrame({side: rows.get(f"{what}_{side}", math.nan) for side in NAMES}).assign(step=rows["step"])
-    curves = PAIRED_TRAINING_CURVES[what]
-    return curve_chart(frame, curves, steps=training.steps, log=what == "gradient", height=260)
+    return curve_chart(frame, PAIRED_TRAINING_CURVES[what], steps=training.steps, log=what == "gradient", height=260)

@@ -147,20 +147,19 @@ def sweep_outcome(
     known = np.isfinite(values)
     stops, is_share = theme.SEQUENTIAL, measure == "share_solved"
     high = 1.0 if is_share else float(max([1.0, *values[known]]))
-    grey = theme.MASKED
     data = table.assign(
         column=table[x].map(setting_words),
         row=table[y].map(setting_words) if y else "",
         known=known,
         words=[_words(cell, measure) for cell in table.to_dict("records")],
-        cell_colour=np.where(known, cell_colours(stops, values, 0, high), grey),
+        cell_colour=np.where(known, cell_colours(stops, values, 0, high), theme.MASKED),
     )
     columns, rows = (list(dict.fromkeys(data[name])) for name in ("column", "row"))
     click = alt.selection_point(name="cell", fields=[x, y] if y else [x], on="click", clear=False)
     look = {"gradientLength": 120, "tickCount": 3, "format": ".0%" if is_share else ",d"}
     is_written = len(columns) <= MAX_WRITTEN
     legend = None if is_written else alt.Legend(title="solved" if is_share else "steps", **look)
-    hidden = {"test": "!datum.known", "value": grey}
+    hidden = {"test": "!datum.known", "value": theme.MASKED}
     colour = heat_colour(f"{measure}:Q", stops, 0.0, high, legend=legend, condition=hidden)
     above = alt.Axis(labelAngle=0 if len(columns) <= 8 else -50, orient="top")
     beside = alt.Axis(labelOverlap=False, labelLimit=160, titlePadding=14) if y else None
@@ -172,8 +171,7 @@ def sweep_outcome(
     hover += tooltips(
         "solved:Q", ("decided:Q", "finished"), "members:Q", ("steps_to_solve:Q", "steps to solve", ",.0f")
     )
-    edge = theme.BACKGROUND
-    cells = base.mark_rect(stroke=edge, strokeWidth=1, cursor="pointer", invalid=None)
+    cells = base.mark_rect(stroke=theme.BACKGROUND, strokeWidth=1, cursor="pointer", invalid=None)
     layers: list[Any] = [cells.encode(colour, tooltip=hover).add_params(click)]
     layers += numbers(base, "words:N", shown=is_written, size=12)
     if chosen is not None:
@@ -287,10 +285,9 @@ def map_grid(
     hover = tooltips(("name:N", "member"), ("won:N", "solved"))
     base = alt.Chart(frames).encode(*axes)
     edges = base.mark_rect(fillOpacity=0, cursor="pointer").add_params(click)
-    titles = base.mark_text(align="left", baseline="bottom", dy=-3, fontSize=12)
     layers: list[Any] = [
         small_maps(frames.to_dict("records"), list(small), axes),
         edges.encode(alt.X2("x2:Q"), alt.Y2("y2:Q"), stroke=stroke, strokeWidth=thick, tooltip=hover),
-        titles.encode(text="name:N", color=stroke),
+        base.mark_text(align="left", baseline="bottom", dy=-3, fontSize=12).encode(text="name:N", color=stroke),
     ]
     return layered(*layers, width=width, height=height).resolve_scale(color="independent")

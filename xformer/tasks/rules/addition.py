@@ -95,8 +95,7 @@ class Addition(Rule):
         place = torch.arange(2 * c.max_len + 1).expand(n, -1)  # [n, pos]
         in_b = place - digits[:, None] - 1  # the digit of b at this position
         left, right = (x.gather(1, at.clamp(0, c.max_len - 1)) for x, at in ((a, place), (b, in_b)))
-        cells = torch.where(in_b < -1, left, torch.where(in_b == -1, PLUS, right))
-        return cells, 2 * digits + 1
+        return torch.where(in_b < -1, left, torch.where(in_b == -1, PLUS, right)), 2 * digits + 1
 
     def edge_cases(self) -> tuple[Sequences, Lengths]:
         """Return edge cases for each number of digits k.
@@ -105,8 +104,7 @@ class Addition(Rule):
         and 10ᵏ − 1; all sums of two round numbers; and each sum with its terms swapped.
         """
         sums = [(k, *pair) for k in range(self.config.min_len, self.config.max_len + 1) for pair in sorted(_edges(k))]
-        width = self.source_length(self.config.max_len)
-        cells = torch.ones(len(sums), width, dtype=torch.long)
+        cells = torch.ones(len(sums), self.source_length(self.config.max_len), dtype=torch.long)
         for row, (k, x, y) in enumerate(sums):
             tokens = [1 + int(digit) for digit in f"{x:0{k}}"], [PLUS], [1 + int(digit) for digit in f"{y:0{k}}"]
             cells[row, : 2 * k + 1] = torch.tensor([token for part in tokens for token in part])
@@ -122,8 +120,7 @@ class Addition(Rule):
         return 1 + total[:, None] // 10**column % 10, (lengths - 1) // 2 + 1
 
     def read(self, text: str) -> list[int]:
-        compact = re.sub(r"[\s,]+", "", text).removesuffix("=")
-        parts = re.fullmatch(r"([0-9]+)\+([0-9]+)", compact)
+        parts = re.fullmatch(r"([0-9]+)\+([0-9]+)", re.sub(r"[\s,]+", "", text).removesuffix("="))
         if parts is None:
             what = f"“{shown(text.strip())}” is not one" if text.strip() else "nothing was typed"
             raise InputError(f"This model reads a sum of two numbers, and {what}; try {self.typed_example}.")

@@ -171,8 +171,7 @@ class Characters(Rule):
         """Lay out typed texts, in which the last character has no label."""
         if self.is_encoder_decoder:
             return self.frame(source, lengths, special)
-        labels = torch.nn.functional.pad(source[:, 1:], (0, 1), value=IGNORED)
-        return Stream(source, labels, lengths), None
+        return Stream(source, torch.nn.functional.pad(source[:, 1:], (0, 1), value=IGNORED), lengths), None
 
     def prompt_length(self, n: int) -> int:
         """Return 1: the first character is the prompt, all others are labels."""

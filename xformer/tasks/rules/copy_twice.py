@@ -36,12 +36,11 @@ class CopyTwice(Rule):
         return source.gather(1, place % lengths[:, None]), 2 * lengths
 
     def examples(self) -> dict[str, str]:
-        longest = self.config.max_len
         return {
             "… copies six numbers twice": self.distinct_numbers(6),
             "… copies them in another order": " ".join(reversed(self.distinct_numbers(6).split())),
             "… is unsure when a number repeats": "3 7 3 12 3 9",
-            "… copies the longest input it was trained on": self.distinct_numbers(longest),
+            "… copies the longest input it was trained on": self.distinct_numbers(self.config.max_len),
             "… handles the shortest": self.distinct_numbers(self.config.min_len),
         }
 

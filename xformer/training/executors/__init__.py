@@ -65,11 +65,3 @@ class Executor(ABC):
     @abstractmethod
     def poll(self, entry: RunRecord) -> None:
         """Update the run store with the progress of a run, including its end."""
-
-    @abstractmethod
-    def command(self, entry: RunRecord) -> None:
-        """Forward the pending commands in the run store."""
-
-    @abstractmethod
-    def cancel(self, entry: RunRecord) -> None:
-        """Kill the computation immediately. Anything saved before stays intact."""

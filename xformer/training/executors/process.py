@@ -6,18 +6,15 @@ file shows whether the worker is alive; see `liveness`.
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from xformer.training import liveness
 from xformer.training.executors import Executor, Resources
-from xformer.training.liveness import LOCK, mark_dead
+from xformer.training.liveness import mark_dead
 from xformer.training.run_record import RunRecord
 from xformer.training.run_store import RunStore
 
@@ -37,16 +34,6 @@ class ProcessExecutor(Executor):
     def poll(self, entry: RunRecord) -> None:
         """Record a worker that has died, and kill one that does not stop or never begins."""
         mark_dead(self.store, entry)
-
-    def command(self, entry: RunRecord) -> None:
-        """Do nothing, because a worker reads the run store itself."""
-
-    def cancel(self, entry: RunRecord) -> None:
-        """Kill the worker."""
-        file = self.store.folder_of(entry.id) / LOCK
-        if liveness.is_held(file) and (pid := liveness.holder(file)):
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
 
 
 def spawn(store: RunStore, run: str, token: str, lock: int) -> None:
