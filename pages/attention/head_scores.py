@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import TypedDict
 
 import pandas as pd
 import streamlit as st
 
 from pages.attention.heads import KEY
 from pages.components.attention_view import Selection, choose_attention
-from pages.compute.background_job import (
-    BackgroundJob,
-    begin_measuring,
-    describe_estimates,
-    follow,
-    kept_job,
-    measuring_bar,
-)
+from pages.compute.background_job import BackgroundJob, describe_estimates, follow_measuring, measuring_job
 from pages.compute.call import PictureCall, heads_from_1
 from pages.compute.picture import footer, shown, table
 from pages.controls.text import escape_markdown
 from pages.controls.widgets import choose
+from pages.state.inputs import set_random_input
 from pages.state.view import View
 from xformer import analysis, viz
-from xformer.adapters import Input
 from xformer.analysis import minimal_pairs
 from xformer.analysis.ablation import HeadEffects, estimate_head_effects
 from xformer.analysis.attention_patterns import SCORES, TASK
@@ -53,9 +45,17 @@ CLEAR = 0.4
 """Scores below this share of a head’s attention are too low to describe the head by them."""
 
 
-def _repeat_random(inputs: Input) -> None:
-    """Set the input to a sequence of random tokens and its repetition. A callback."""
-    st.session_state["input"] = inputs.random(random.getrandbits(32))
+class ScoreOptions(TypedDict, total=False):
+    """The options of `analysis.head_scores`."""
+
+    look: str
+    without_first: bool
+
+
+class EffectOptions(TypedDict, total=False):
+    """The options of `analysis.head_effects`: the output whose margin is measured; without it, the loss is."""
+
+    position: int
 
 
 def _ranked(found: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:
@@ -69,27 +69,26 @@ def _ranked(found: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:
 def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
     """Draw the scores of every head of `run` and the effects of ablating it. Clicking a row selects its head."""
     inputs = view.input
-    options: dict[str, Any] = {}
+    options: ScoreOptions = {}
     with st.popover("More", key="scores_more"):
         effect_options = ask_effects(run)
         if inputs.scored_positions(run.example, "answer") != inputs.scored_positions(run.example, "source"):
-            options["look"] = choose("look", SCOPES, "answer", "Attention")
+            options["look"] = choose("look", SCOPES, "Attention")
         is_text = not run.adapter.shape.image and not run.is_encoder_decoder and not run.has_right_answer
         if is_text and len(run.tokens) > 2:  # the first token may be an attention sink
-            if choose("sink", SINKS, "in", "The first token") == "out":
+            if choose("sink", SINKS, "The first token") == "out":
                 options["without_first"] = True
             if inputs.is_open_ended:
-                st.button("Random tokens, twice", on_click=_repeat_random, args=(inputs,), key="say_twice", help=_TWICE)
+                words = "Random tokens, twice"
+                st.button(words, on_click=set_random_input, args=(inputs,), key="say_twice", help=_TWICE)
         first = "and the first one " if options.get("without_first") else ""
         st.caption(f"Shares are averaged over the {inputs.units} of this input; special tokens {first}are excluded.")
     found = table(view, analysis.head_scores, run, **options)
     if bool((found["induction"] >= CLEAR).any()):
         best = found.loc[found["induction"].idxmax()]
         name = head_title(best["layer"], best["head"], is_encoder_decoder=view.is_encoder_decoder)
-        share = percent(best["induction"], 0)
-        st.markdown(
-            f"Induction: **{name}** scores highest, with {share} of its attention on what followed the same token earlier."
-        )
+        share = f"{percent(best['induction'], 0)} of its attention on what followed the same token earlier"
+        st.markdown(f"Induction: **{name}** scores highest, with {share}.")
     if effect_options is not None and (job := effects_of(view, run, effect_options, chosen)).latest is not None:
         found = _ranked(found, effects_part(view, run, job, found, effect_options, options))
     shown = found.assign(head=found["head"] + 1).drop(columns="layer")
@@ -99,18 +98,16 @@ def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
     if (task := view.task) is not None:
         name, target = task.rule.score_name.capitalize(), task.rule.score_meaning
         helps[TASK] = f"{name}: how much of its attention {target}. The task requires this pattern."
-    look: dict[str, Any] = {"width": 95, "min_value": 0.0, "max_value": 1.0, "format": "%.3f"}
-    bars = {name: st.column_config.ProgressColumn(score_title(name), help=text, **look) for name, text in helps.items()}
-    entropy = st.column_config.NumberColumn("entropy (bits)", width=95, format="%.2f", help=_ENTROPY)
-    without = st.column_config.NumberColumn(width=95, format="%+.3f", help=_WITHOUT)
+    column = st.column_config
+    bar = partial(column.ProgressColumn, width=95, min_value=0.0, max_value=1.0, format="%.3f")
+    bars = {name: bar(score_title(name), help=text) for name, text in helps.items()}
+    entropy = column.NumberColumn("entropy (bits)", width=95, format="%.2f", help=_ENTROPY)
+    without = column.NumberColumn(width=95, format="%+.3f", help=_WITHOUT)
+    look = bars | {"entropy": entropy} | dict.fromkeys(("estimated", "measured"), without)
+    # a new order is a new table, without the old selection
+    key = f"scores_{found['measured'].count()}" if "measured" in found else "scores"
     event = st.dataframe(
-        shown,
-        hide_index=True,
-        column_config=bars | {"entropy": entropy} | dict.fromkeys(("estimated", "measured"), without),
-        on_select="rerun",
-        selection_mode="single-row",
-        # a new order is a new table, without the old selection
-        key=f"scores_{found['measured'].count()}" if "measured" in found else "scores",
+        shown, hide_index=True, column_config=look, key=key, on_select="rerun", selection_mode="single-row"
     )
     rows = [row for row in event.selection.rows if row < len(found)]  # another model may have fewer heads
     followed = (rows[0] if rows else None, view.model)
@@ -124,44 +121,35 @@ def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
 
 
 MEASURES = {"no": "not shown", "loss": "on the loss", "lead": "on one answer’s margin"}
-AT_ONCE = 1.2
-"""Seconds of measuring before the page shows a progress bar."""
-BUDGET = 0.6
-"""Seconds spent measuring in one run of the page."""
 
 
-def ask_effects(run: Reading) -> dict[str, Any] | None:
+def ask_effects(run: Reading) -> EffectOptions | None:
     """Ask which effect to measure; return the options of `analysis.head_effects`, or None for no effects."""
     if not run.has_logits or run.logits.shape[-1] < 2:
         return None
     measures = MEASURES if run.target_positions else {name: MEASURES[name] for name in ("no", "lead")}
-    goal = choose("without", measures, "no", "Effect of ablating each head (set to zero)", help="Ranks all heads.")
+    goal = choose("without", measures, "Effect of ablating each head (set to zero)", help="Ranks all heads.")
     if goal != "lead":
         return None if goal == "no" else {}
     open_outputs = [] if run.open_output is None else [run.open_output]
     outputs = [*run.target_positions, *open_outputs] or [run.logits.shape[1] - 1]
     best, label = run.logits[0].topk(2).indices.tolist(), run.adapter.token_labels
     names = {at: f"{at}: {label[best[at][0]]} over {label[best[at][1]]}" for at in outputs}
-    return {
-        "position": choose(
-            "at", names, outputs[-1], "Output", widget=st.selectbox, width=320, key="effects_at", called="position"
-        )
-    }
+    key, position = "effects_at", outputs[-1]
+    at = choose("at", names, "Output", default=position, widget=st.selectbox, width=320, key=key, called="position")
+    return {"position": at}
 
 
-def effects_of(view: View, run: Reading, options: dict[str, Any], chosen: Selection) -> BackgroundJob[HeadEffects]:
+def effects_of(view: View, run: Reading, options: EffectOptions, chosen: Selection) -> BackgroundJob[HeadEffects]:
     """Return the job that measures the effects. The enlarged head is always measured."""
 
     def work() -> Iterator[HeadEffects]:  # a generator, so that an exception becomes the problem of the job
         yield from estimate_head_effects(run, **options).measure_all()
 
-    about = f"{view.model}|{run.code}|{options}"
-    job = kept_job("head_effects_job", about, work, AT_ONCE, begin_measuring)
+    job = measuring_job("head_effects_job", f"{view.model}|{run.code}|{options}", work)
     found, head = job.latest, (chosen.layer, chosen.head)
     if found is not None and head in found.estimated:
         found.measure_heads(head)
-    if job.problem:
-        st.info(escape_markdown(job.problem), icon=":material/info:")
     return job
 
 
@@ -170,8 +158,8 @@ def effects_part(
     run: Reading,
     job: BackgroundJob[HeadEffects],
     scores: pd.DataFrame,
-    options: dict[str, Any],
-    look: dict[str, Any],
+    options: EffectOptions,
+    look: ScoreOptions,
 ) -> pd.DataFrame:
     """Plot the effect of ablating each head against one of its scores, under a summary.
 
@@ -190,8 +178,7 @@ def effects_part(
     assert found is not None
     names = (TASK, "induction", *SCORES[:-1])
     kinds = {name: score_title(name) for name in names if bool(scores[name].notna().any())}
-    first = next(iter(kinds))
-    kind = choose("score", kinds, first, "Plotted against the score", widget=st.selectbox, width=200)
+    kind = choose("score", kinds, "Plotted against the score", widget=st.selectbox, width=200)
     best = scores.loc[scores[kind].astype(float).idxmax()]
     found.measure_heads(([site.path for site in run.attention].index(str(best["layer"])), int(best["head"])))
     goal = minimal_pairs.title(run, found.measure)
@@ -201,7 +188,7 @@ def effects_part(
     names = [head_title(path, head, is_encoder_decoder=run.is_encoder_decoder) for path, head in cells]
     st.markdown(effect_summary(frame.assign(name=names), kind, escape_markdown(goal), found.before))
     st.markdown(describe_estimates(table, "heads"))
-    follow(job, partial(measuring_bar, job, "head_effects_bar", "heads"), BUDGET)
+    follow_measuring(job, "head_effects_bar", "heads")
     call = PictureCall(viz.head_effects, (run,), {**options, **look, "score": kind, "exact": exact, "table": table})
     shown(view, call, "head_effects")
     footer(view, "head_effects", [call], lambda: heads_from_1(frame))

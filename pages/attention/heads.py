@@ -100,8 +100,8 @@ def finding(view: View, run: Reading, found: pd.DataFrame, layer: AnyLayer, head
     own = found[(found["layer"] == layer.name) & (found["head"] == head)]
     row = {"pattern": "", "right": math.nan, "effect": math.nan} if own.empty else own.iloc[0].to_dict()
     if target := pattern_words(view, row["pattern"])[1]:
-        said = f"{percent(row['share'], 0)} of attention {target} (uniform: {percent(row['even'], 0)})"
-        return f"{name}: {said}{_ablation_sentence(run, row)}"
+        share = f"{percent(row['share'], 0)} of attention {target} (uniform: {percent(row['even'], 0)})"
+        return f"{name}: {share}{_ablation_sentence(run, row)}"
     at = [site.path for site in run.attention].index(layer.name)
     seen = focus(run, layer=at, head=head)
     return f"{name}{focus_words(seen, layer.key_labels)}{_ablation_sentence(run, row)}"
@@ -196,11 +196,10 @@ def change_panel(view: View, layer: AnyLayer, chosen: Selection) -> None:
         st.markdown("**Heads and positions**")
         solo, is_only = f"solo:{layer.name}.{chosen.head}", view.shape.heads[layer.name] == 1
         words = f"Only head {chosen.head + 1}" if solo in on else f"Solo head {chosen.head + 1}"
-        look: dict[str, Any] = {"help": "Ablates all other heads of its layer.", "disabled": is_only}
-        switch(words, solo, solo in on, width="stretch", **look)
-        words = "Positions are off" if OFF in on else "Positions off"
-        look = {"help": "Removes all position information.", "disabled": not view.shape.can_drop_positions}
-        switch(words, OFF, OFF in on, width="stretch", **look)
+        help = "Ablates all other heads of its layer."
+        switch(words, solo, solo in on, width="stretch", help=help, disabled=is_only)
+        words, help = "Positions are off" if OFF in on else "Positions off", "Removes all position information."
+        switch(words, OFF, OFF in on, width="stretch", help=help, disabled=not view.shape.can_drop_positions)
     with second:
         st.markdown("**One edge**")
         if chosen.query is None or chosen.key is None:
@@ -277,12 +276,10 @@ def edge_button(layer: AnyLayer, chosen: Selection, heads: str, on: frozenset[st
     masked = not bool(layer.allowed[min(chosen.head, layer.allowed.shape[0] - 1), query, key])
     at = f"{layer.name}.{heads}.{query}-{key}"
     cut, opened = f"cut:{at}", f"open:{at}"
-    if cut in on:
-        text, verb = cut, "Restore"
-    elif opened in on:
-        text, verb = opened, "Close again"
-    else:
-        text, verb = (opened, "Open") if masked else (cut, "Cut")
+    verbs = {cut: "Restore", opened: "Close again"}
+    text, verb = next(
+        ((text, verbs[text]) for text in verbs if text in on), (opened, "Open") if masked else (cut, "Cut")
+    )
     which, help = (" in all heads", "In every head of this layer.") if heads == "*" else ("", "In this head only.")
     switch(f"{verb} {edge}{which}", text, text in on, help=help, **look)
 
@@ -297,16 +294,15 @@ def over_image_panel(view: View, chosen: Selection | None = None) -> None:
     names = view.original().tokens
     laid_over, locked = LAID if chosen is None else OF_A_PHOTOGRAPH, None if chosen is None else chosen.query
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
-        laid = choose("laid", laid_over, next(iter(laid_over)), "Overlaid on the image")
+        laid = choose("laid", laid_over, "Overlaid on the image")
         if locked is None:
-            options = {name: name for name in names}
-            who = choose("from", options, names[0], "From query", widget=st.selectbox, width=160)
+            who = choose("from", {name: name for name in names}, "From query", widget=st.selectbox, width=160)
         else:
             who = names[locked]
-    options: dict[str, Any] = {"what": laid}
+    what: dict[str, Any] = {"what": laid}
     if chosen is not None and laid != "rollout":
-        options = {"layer": chosen.layer} | ({"head": chosen.head} if laid == "head" else {})
-    options["query"] = names.index(who)
+        what = {"layer": chosen.layer} | ({"head": chosen.head} if laid == "head" else {})
+    options = what | {"query": names.index(who)}
     if chosen is not None and view.is_changed:  # both runs on one scale
         both = pd.concat([table(view, analysis.over_image, run, **options) for run in view.runs().values()])
         options["limit"] = both.loc[both["place"].str.startswith("r"), "weight"].to_numpy().max().item()

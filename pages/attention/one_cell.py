@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TypedDict
 
 import pandas as pd
 import streamlit as st
@@ -59,9 +60,8 @@ def trail_to(run: Reading) -> list[HeadCell]:
 
 def title_of(run: Reading, cell: HeadCell) -> str:
     """Return the title of the cell's head."""
-    return head_title(
-        run.attention_path(cell.layer).path, cell.head, is_encoder_decoder=run.is_encoder_decoder
-    ).capitalize()
+    path = run.attention_path(cell.layer).path
+    return head_title(path, cell.head, is_encoder_decoder=run.is_encoder_decoder).capitalize()
 
 
 def _is_there(run: Reading, cell: HeadCell) -> bool:
@@ -78,8 +78,8 @@ def breadcrumbs(run: Reading, trail: list[HeadCell]) -> None:
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.markdown("From:", width="content")
         for index, cell in enumerate(trail):
-            click: dict[str, Any] = {"on_click": open_cell, "args": (cell, trail[:index]), "type": "tertiary"}
-            st.button(f"{title_of(run, cell)}, {cell.query} → {cell.key}", key=f"why_step_{index}", **click)
+            words, back = f"{title_of(run, cell)}, {cell.query} → {cell.key}", partial(open_cell, cell, trail[:index])
+            st.button(words, key=f"why_step_{index}", on_click=back, type="tertiary")
 
 
 def open_cell(cell: HeadCell, trail: list[HeadCell]) -> None:
@@ -88,12 +88,20 @@ def open_cell(cell: HeadCell, trail: list[HeadCell]) -> None:
     choose_attention(KEY, cell)
 
 
+class CellOptions(TypedDict):
+    """The options of `viz.score_attribution`: a cell, and the key to compare with; None for the mean of the others."""
+
+    layer: int
+    head: int
+    query: int
+    key: int
+    against: int | None
+
+
 @dataclass(frozen=True, eq=False)
 class Attribution:
     """The attribution of one cell's score to its sources."""
 
-    options: dict[str, Any]
-    """The options of `viz.score_attribution`."""
     table: pd.DataFrame
     total: float
     residue: float
@@ -112,24 +120,23 @@ class Attribution:
     """Whether its removal changes a prediction; None for a model without predictions."""
 
 
-def attribute(run: Reading, options: dict[str, Any]) -> Attribution:
+def attribute(run: Reading, options: CellOptions) -> Attribution:
     """Split the score of a cell, and measure the removal of the largest contribution.
 
     Raises `UnavailableError` where the parts of the score are not known.
     """
     parts = score_parts(run, **options)
     found, removed = contributions(parts), None
-    table: pd.DataFrame = pd.DataFrame()
-    is_moved: bool | None = False
+    table, is_moved = pd.DataFrame(), False
     if has_choice_to_explain(parts):
         removed = found[0]
-        head = {"layer": options["layer"], "head": options["head"]}
-        without = without_source(run, **head, side=removed.side, source=removed.writer.name, parts=parts)
+        at = {"layer": options["layer"], "head": options["head"]}
+        without = without_source(run, **at, side=removed.side, source=removed.writer.name, parts=parts)
         table, is_moved = check(run, without, **options).dropna(), None
         if run.has_logits:
             is_moved = not run.logits.argmax(dim=-1).equal(without.logits.argmax(dim=-1))
     return Attribution(
-        options, table_of(parts), parts.total, parts.residue, parts.total_advantage, parts.weight, parts.n_allowed, found,
+        table_of(parts), parts.total, parts.residue, parts.total_advantage, parts.weight, parts.n_allowed, found,
         deciding_sources(parts), opposing_source(parts), removed, table, is_moved,
     )  # fmt: skip
 
@@ -146,11 +153,9 @@ def sentence(found: Attribution, over: str) -> str:
     if not found.deciding:
         first, second = (f"{one.title} ({signed(one.adds)})" for one in found.contributions[:2])
         return f"{text}. No single source decides this; the largest contributions are {first} and {second}."
-    named = [
-        f"**{one.writer.name}**{one.title.removeprefix(one.writer.name)} ({signed(one.adds)})" for one in found.deciding
-    ]
+    named = [(one.writer.name, one.title.removeprefix(one.writer.name), signed(one.adds)) for one in found.deciding]
     text += ". The largest contribution is " if len(named) == 1 else ". The two largest contributions are "
-    text += " and ".join(named)
+    text += " and ".join(f"**{name}**{rest} ({adds})" for name, rest, adds in named)
     if found.opposing is not None:
         text += f"; the largest opposing one is {found.opposing.title} ({signed(found.opposing.adds)})"
     return f"{text}."
@@ -172,15 +177,17 @@ def score_attribution_panel(view: View, run: Reading, chosen: Selection) -> dict
     site = run.attention_path(cell.layer)
     queries, keys = run.tokens_of(site.query_stack), run.tokens_of(site.key_stack)
     against = _against(run, cell, keys)
-    options = {"layer": cell.layer, "head": cell.head, "query": cell.query, "key": cell.key, "against": against}
+    options: CellOptions = {
+        "layer": cell.layer, "head": cell.head, "query": cell.query, "key": cell.key, "against": against
+    }  # fmt: skip
     found = shared.get(("attribution", view.model, str(run.code), repr(options)), lambda: attribute(run, options))
     query_name = f"**{cell.query} · {escape_markdown(queries[cell.query])}**"
     key_name = f"**{cell.key} · {escape_markdown(keys[cell.key])}**"
     over = "the mean of the others" if against is None else f"that of {against} · {escape_markdown(keys[against])}"
-    gives = f"{title_of(run, cell)} at {query_name} gives {key_name} {percent(found.weight)} of its attention."
-    st.markdown(f"{gives} {sentence(found, over)}")
+    weight = f"{percent(found.weight)} of its attention"
+    st.markdown(f"{title_of(run, cell)} at {query_name} gives {key_name} {weight}. {sentence(found, over)}")
     opened = _opened(cell, found, is_encoder_decoder=run.is_encoder_decoder)
-    call = PictureCall(viz.score_attribution, (run,), {**found.options, "opened": opened, "table": found.table})
+    call = PictureCall(viz.score_attribution, (run,), {**options, "opened": opened, "table": found.table})
     shown(view, call, "why")
     footer(view, "why", [call])
     caption(
@@ -250,8 +257,8 @@ def _way_back(run: Reading, cell: HeadCell, found: Attribution, trail: list[Head
                 continue
             layer, at = run.attention.index(site), cell.key if one.side == "key" else cell.query
             target = HeadCell(layer, head, at, int(run[f"{site.path}.pattern"][0, head, at].argmax()))
-            step: dict[str, Any] = {"on_click": open_cell, "args": (target, [*trail, cell])}
-            st.button(f"{one.title}: {signed(one.adds)}", key=f"why_back_{one.side}_{layer}_{head}", **step)
+            walk, key = partial(open_cell, target, [*trail, cell]), f"why_back_{one.side}_{layer}_{head}"
+            st.button(f"{one.title}: {signed(one.adds)}", key=key, on_click=walk)
 
 
 def _check(found: Attribution) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import streamlit as st
 
@@ -59,10 +58,8 @@ def _attention(view: View) -> None:
     paths = [layer.name for layer in layers]
     first = heads_worth_seeing(view, original)
     found = first if changed is None else heads_worth_seeing(view, changed)
-    best = Selection(len(paths) - 1)
-    if len(first):
-        best = Selection(paths.index(first["layer"].iloc[0]), int(first["head"].iloc[0]))
-    _follow_the_link(layers, best)
+    at = (paths.index(first["layer"].iloc[0]), int(first["head"].iloc[0])) if len(first) else (len(paths) - 1, 0)
+    _follow_the_link(layers, Selection(*at))
     with st.container(gap="xxsmall"):
         headline_at = st.container()  # filled below
         with st.container(key="head_tools"):
@@ -85,8 +82,7 @@ def _attention(view: View) -> None:
     if view.input.kind == "picture":
         panel(over_image_panel, view, chosen)
 
-    panels = embed.panels(PANELS)
-    chosen_panel = choose("panel", panels, next(iter(panels)), "Panel", label_visibility="collapsed")
+    chosen_panel = choose("panel", embed.panels(PANELS), "Panel", hide_label=True)
     in_link: dict[str, str] = {}
     draw: dict[str, Callable[[], None]] = {  # only the chosen panel is computed
         "scores": lambda: scores_panel(view, run, chosen),
@@ -111,12 +107,11 @@ def _footer(view: View, chosen: Selection) -> None:
     if shown != "arcs":
         calls.append(head)
     if shown != "matrix":
-        calls.append(
-            PictureCall(viz.attention_arcs, reading, {"layer": chosen.layer, **look, "heads": list(arcs_of(chosen))})
-        )
+        arcs = {"layer": chosen.layer, **look, "heads": list(arcs_of(chosen))}
+        calls.append(PictureCall(viz.attention_arcs, reading, arcs))
     at = {"layer": chosen.layer, "head": chosen.head, "query": chosen.query, "key": chosen.key}
-    more: dict[str, Any] = {"page": standalone(view, chosen), "more": lambda: live_menu(view, "pattern", at)}
-    footer(view, "pattern", calls, lambda: tables([head]), **more)
+    page = standalone(view, chosen)
+    footer(view, "pattern", calls, lambda: tables([head]), page=page, more=lambda: live_menu(view, "pattern", at))
 
 
 def _look_texts(look: Look) -> dict[str, str]:
@@ -127,17 +122,19 @@ def _look_texts(look: Look) -> dict[str, str]:
 
 def _look_of(wanted: dict[str, str | None]) -> Look:
     """Parse the look in a link, with warnings about unknown values."""
-    scale, shown, arcs = (wanted[name] or "" for name in ("scale", "view", "arcs"))
-    scale = current_value("scale", scale, SCALES)
-    if scale not in ("", *SCALES):
-        warn_unknown("scale")
-    if shown not in ("", *SHOWN):
-        warn_unknown("view")
+
+    def known(name: str, options: Sequence[str]) -> str:
+        value = current_value(name, wanted[name] or "", options)
+        if value not in ("", *options):
+            warn_unknown(name)
+        return value if value in options else options[0]
+
+    arcs = wanted["arcs"] or ""
     if arcs and not re.fullmatch(r"[1-9]\d{0,2}(\.[1-9]\d{0,2})*", arcs, re.ASCII):
         warn_unknown("arcs")
         arcs = ""
     heads = sorted({int(head) - 1 for head in arcs.split(".") if head})
-    return Look(scale if scale in SCALES else SCALES[0], shown if shown in SHOWN else SHOWN[0], tuple(heads))
+    return Look(known("scale", SCALES), known("view", SHOWN), tuple(heads))
 
 
 def _follow_the_link(layers: list[AnyLayer], best: Selection) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -34,6 +35,7 @@ from pages.compute.picture import footer, shown, toolbar
 from pages.controls import embed
 from pages.controls.text import escape_markdown, headline, what_to_notice
 from pages.controls.widgets import choose, choose_unlinked, seed, warn_unknown
+from pages.state.inputs import right_places
 from pages.state.link import keep_widget_value
 from pages.state.session import choose_model
 from pages.state.view import View, editing
@@ -96,7 +98,7 @@ def browse(chosen: View, wanted: str | None) -> None:
     with controls:
         panels = {name: SHOW[name] for name in ("training", "diagnosis")} if bug.shows == "in training" else SHOW
         name = "loop" if bug.shows == "in training" else "show"
-        show = choose(name, panels, next(iter(panels)), "Show", key=f"bug_{name}", label_visibility="collapsed")
+        show = choose(name, panels, "Show", key=f"bug_{name}", hide_label=True)
     both, free_running = _both(view, bug)
     with finding:
         headline(effect_sentence(view, bug, both, free_running) if both else "")
@@ -132,8 +134,8 @@ def _ask_bug(wanted: str | None) -> Bug:
         st.session_state[NAME] = wanted if wanted in BUGS else FIRST_BUG
     keep_widget_value(NAME)
     titles = {bug.name: f"{group}: {bug.title}" for group, bugs in GROUPS.items() for bug in bugs}
-    look: dict[str, Any] = {"persist_state": "session", "label_visibility": "collapsed", "width": 380}
-    return BUGS[st.selectbox("Bug", list(titles), format_func=titles.__getitem__, key=NAME, **look)]
+    ask = partial(st.selectbox, key=NAME, persist_state="session", label_visibility="collapsed", width=380)
+    return BUGS[ask("Bug", list(titles), format_func=titles.__getitem__)]
 
 
 def _ask_fitting(view: View, bug: Bug) -> tuple[View, dict[str, str]]:
@@ -154,11 +156,11 @@ def _ask_fitting(view: View, bug: Bug) -> tuple[View, dict[str, str]]:
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bug_fit"):
         st.caption(own if is_own else replaced, width="content")
         if view.task is not None and bug.applies_to(view.config):
-            turn = {"on_click": st.session_state.__setitem__, "args": (OWN, int(not is_own))}
-            st.button(words, key="bug_fit_own", **turn)
+            turn = partial(st.session_state.__setitem__, OWN, int(not is_own))
+            st.button(words, key="bug_fit_own", on_click=turn)
         if not is_own:
-            choose_it: dict[str, Any] = {"on_click": choose_model, "args": (other.model,)}
-            st.button(f"Choose {other_name}", key=f"bug_model_{other.model}", **choose_it)
+            key = f"bug_model_{other.model}"
+            st.button(f"Choose {other_name}", key=key, on_click=choose_model, args=(other.model,))
     return (view, {"own": "1"}) if is_own else (other, {})
 
 
@@ -185,8 +187,8 @@ def _predictions(view: View, both: list[Reading], free_running: Decoded, *, is_o
     label, answer = view.adapter.token_labels, both[0].answer
     for name, tokens in zip(("free-running", "free-running, bug"), free_running, strict=False):
         if tokens:
-            right = tuple(i < len(answer) and token == answer[i] for i, token in enumerate(tokens))
-            lanes.append(Lane(name, tuple(label[token] for token in tokens), right, offset=lanes[-1].offset))
+            names, right = tuple(label[token] for token in tokens), right_places(tokens, answer)
+            lanes.append(Lane(name, names, right, offset=lanes[-1].offset))
     prediction_strip(lanes, key="bug_strip", editing=editing(view) if is_own else None)
     if free_running and not free_running[1]:
         st.caption("Free-running, the broken model decodes nothing: its logits are not finite.")
@@ -275,9 +277,8 @@ def effect_sentence(view: View, bug: Bug, both: Sequence[Reading], free_running:
     words += f"{wrong.loss:.4f} with it." if is_finite else "not a number with it."
     guess = math.log(view.shape.vocab_size)
     if bug.shows == "when fresh" and (not is_finite or wrong.loss <= guess + WORSE):
-        words += (
-            f" Both are untrained (uniform guessing: {guess:.3f} nats): the bug shows in the patterns, not in the loss."
-        )
+        both_are = f"Both are untrained (uniform guessing: {guess:.3f} nats)"
+        words += f" {both_are}: the bug shows in the patterns, not in the loss."
     if free_running and right.has_right_answer and wrong.n_correct == n and free_running[1] != free_running[0]:
         words += " With the bug its tokens are right under teacher forcing, but not free-running."
     return words
@@ -292,8 +293,8 @@ def bug_hints(bug: Bug) -> list[str]:
 def bug_notes(bug: Bug, both: Sequence[Reading], latest: PairedTraining | None) -> Iterator[str]:
     """Yield what to notice, as Markdown."""
     yield from bug_hints(bug)
-    if both and (note := row_note(both)):
-        yield note
+    if both:
+        yield row_note(both)
     if both and not has_effect(both, bug):
         yield "On this model and input the bug has no effect on the answer: try another input."
     if latest is None or "loss_wrong" not in latest.rows[-1]:
@@ -340,7 +341,6 @@ def _sums_and_peak(run: Reading, path: str, head: int) -> tuple[str, str]:
 
 STEPS = (200, 800)
 MAX_KEPT = 6
-"""Number of trainings kept in a visit."""
 BUDGET = 0.35
 """Seconds spent training in one run of the page."""
 RATES = {1: "usual rate", 10: "10 × usual rate"}
@@ -352,8 +352,10 @@ def training_panel(view: View, bug: Bug) -> dict[str, str]:
     seed("steps", STEPS, STEPS[0], key="bug_steps")
     job: BackgroundJob[PairedTraining] | None = state().trainings.get(_about(view, bug))
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bug_train_bar"):
-        start = {"on_click": _start, "args": (view, bug), "disabled": job is not None and job.is_running}
-        st.button("Train both", type="primary", icon=":material/play_arrow:", key="bug_train", **start)
+        start, is_off = partial(_start, view, bug), job is not None and job.is_running
+        st.button(
+            "Train both", "bug_train", on_click=start, disabled=is_off, type="primary", icon=":material/play_arrow:"
+        )
         choose_unlinked("Steps", {steps: f"{steps} steps" for steps in STEPS}, "bug_steps")
         choose_unlinked("Rate", RATES, _rate_key(bug))
         if job is not None and job.is_running:
@@ -414,6 +416,5 @@ def _show(view: View, bug: Bug, latest: PairedTraining) -> None:
             shown(view, call, f"bug_{call.options['what']}")
     if latest.problem:
         st.info(f"With the bug: {escape_markdown(latest.problem)}", icon=":material/error:")
-    footer(
-        view, "training", calls, pd.DataFrame(latest.rows), remark=["from xformer.doctor.faults.lab import train_both"]
-    )
+    code = ["from xformer.doctor.faults.lab import train_both"]
+    footer(view, "training", calls, pd.DataFrame(latest.rows), remark=code)

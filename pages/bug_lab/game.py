@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from pages.bug_lab.browse import bug_card, bug_hints, diagnosis_panel
-from pages.bug_lab.lab import NAME, TAB, example_of, fitting_model, mistakes, moved, readings, state
+from pages.bug_lab.lab import NAME, TAB, Guess, example_of, fitting_model, mistakes, moved, readings, state
 from pages.components.elements import Editing, Lane, prediction_strip
 from pages.compute import models
 from pages.compute.call import PictureCall
@@ -46,14 +46,6 @@ class Round:
     """The bugs to choose from, including the right one."""
 
 
-@dataclass(frozen=True)
-class Guess:
-    """The visitor's answers in a round."""
-
-    broken: int
-    bug: str = ""
-
-
 def round_of(number: int) -> Round:
     """Return the round with a number, from 1. Every bug comes up once before any is repeated."""
     cycle, at = divmod(number - 1, len(PLAYED))
@@ -70,7 +62,7 @@ def round_of(number: int) -> Round:
 def game_panel() -> None:
     """Draw the round of the link, or the current one of the visitor."""
     seed("round", ROUNDS, ROUNDS[0], key=ROUND)
-    number = st.session_state[ROUND]
+    number, take = st.session_state[ROUND], state().guesses.__setitem__
     this_round, guess = round_of(number), state().guesses.get(number)
     share({"round": str(number)})
     view, bug = example_of(fitting_model(this_round.bug)), BUGS[this_round.bug]
@@ -86,8 +78,8 @@ def game_panel() -> None:
     elif guess is not None:
         with st.container(horizontal=True, gap="small", key="bug_choices"):
             for index, name in enumerate(this_round.choices):
-                choice = Guess(guess.broken, name)
-                st.button(escape_markdown(BUGS[name].title), on_click=_take, args=(number, choice), key=f"bug_{index}")
+                choose = partial(take, number, Guess(guess.broken, name))
+                st.button(escape_markdown(BUGS[name].title), on_click=choose, key=f"bug_{index}")
     has_loss = guess is not None or bool(st.session_state.get(f"bug_losses_{number}"))
     with embed.picture():
         *columns, last = st.columns([1, 1.2, 1.05], gap="medium")
@@ -129,7 +121,7 @@ def _patterns(
     view: View, runs: list[Reading], columns: list[Any], number: int, guess: Guess | None, *, has_loss: bool
 ) -> list[PictureCall]:
     """Draw the head that differs most between the runs, with the losses and the buttons to guess; return the calls."""
-    changes = moved(runs)
+    changes, take = moved(runs), partial(state().guesses.__setitem__, number)
     path, head = max(changes, key=changes.__getitem__)
     layer = [site.path for site in runs[0].attention].index(path)
     look = {"layer": layer, "head": head, "height": 280}
@@ -138,8 +130,8 @@ def _patterns(
         with column:
             shown(view, call, f"bug_pattern_{SIDES[side]}")
             if guess is None:
-                choice = {"on_click": _take, "args": (number, Guess(side)), "width": "stretch"}
-                st.button(f"{SIDES[side]} is broken", key=f"bug_side_{SIDES[side]}", **choice)
+                choose, key = partial(take, Guess(side)), f"bug_side_{SIDES[side]}"
+                st.button(f"{SIDES[side]} is broken", key=key, on_click=choose, width="stretch")
             if has_loss:
                 loss = f"{run.loss:.4f}" if math.isfinite(run.loss) else "not a number"
                 st.markdown(f"**{SIDES[side]}** · loss {loss}", text_alignment="center")
@@ -172,10 +164,6 @@ def _take_input(view: View, number: int, texts: tuple[str, ...], at: int, text: 
         return str(error)
     state().inputs[number] = source
     return ""
-
-
-def _take(number: int, guess: Guess) -> None:
-    state().guesses[number] = guess
 
 
 def _go(number: int) -> None:

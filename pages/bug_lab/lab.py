@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
 
 import streamlit as st
 
@@ -63,16 +62,23 @@ Decoded = list[tuple[int, ...]]
 """The tokens that the correct and the broken model decode."""
 
 
+@dataclass(frozen=True)
+class Guess:
+    """The visitor's answers in a round of the game: which run is broken, 0 or 1, and the bug."""
+
+    broken: int
+    bug: str = ""
+
+
 @dataclass
 class BugLabState:
     """The state of the Bug lab in one visit."""
 
     trainings: dict[str, BackgroundJob[PairedTraining]] = field(default_factory=dict)
     """The trainings of both models, by model, bug, rate and number of steps."""
-    guesses: dict[int, Any] = field(default_factory=dict)
-    """The guesses of the visitor, by round."""
+    guesses: dict[int, Guess] = field(default_factory=dict)
     inputs: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """The inputs chosen by the visitor, by round."""
+    """The guesses of the visitor and the inputs that they chose, by round."""
     attention_of: tuple[str, str] | None = None
     """The model and the bug for which the head that changed most was last enlarged."""
 
@@ -154,9 +160,13 @@ def readings(view: View, bug: Bug) -> list[Reading]:
     """Read with the correct and the broken model. Raises `XformerError` where the changes do not fit the broken model."""
 
     def make() -> list[Reading]:
-        how: dict[str, Any] = {"causal": cached_runs.causality(view.mask), "edits": join_edits(view.edit_links)}
-        both = read_both(view.own, view.source, bug.name, models=_models(view.model, bug.name), **how)
-        more = "".join(f", {name}={value!r}" for name, value in how.items() if value not in (None, ""))
+        causal, edits, both_models = (
+            cached_runs.causality(view.mask),
+            join_edits(view.edit_links),
+            _models(view.model, bug.name),
+        )
+        both = read_both(view.own, view.source, bug.name, models=both_models, causal=causal, edits=edits)
+        more = ("" if causal is None else f", causal={causal!r}") + (f", edits={edits!r}" if edits else "")
         call = f"read_both({shown_path(view.model)!r}, {view.input.text(view.source)!r}, {bug.name!r}{more})"
         return [replace(reading, code=f"{call}[{index}]") for index, reading in enumerate(both)]
 

@@ -176,9 +176,7 @@ def _headline(job: DiagnosisJob, diagnosis: Diagnosis, model: ModelAdapter) -> s
         if diagnosis.could_not_run:
             fails += f" {len(diagnosis.could_not_run)} could not run."
         place = next((one.place for one in broken if one.place is not None), None)
-        if place is None:
-            return fails
-        if not place.what and place.layer is None:
+        if place is None or not (place.what or place.layer is not None):
             return fails
         where = "" if place.layer is None else f"**{_where(place, model)}**: "
         return f"{fails} The first error is in {where}{_what(place)}."
@@ -225,9 +223,8 @@ def _by_cause(broken: Sequence[Finding]) -> list[list[Finding]]:
 
 def _finding(job: DiagnosisJob, finding: Finding, model: ModelAdapter) -> None:
     """Draw one finding: a sentence, the cell, a remedy, a link to Attention, and the two runs that show it."""
-    place, drawn = finding.place, ""
-    if place is not None:
-        drawn = cell_picture(place, _names(model, place.labels))
+    place = finding.place
+    drawn = "" if place is None else cell_picture(place, _names(model, place.labels))
     words, picture = st.columns([3, 2], gap="medium") if drawn else (st.container(), st.container())
     with words:
         st.markdown(f"**{_title(finding)}** · {_sentence(finding, model)}")
@@ -275,12 +272,9 @@ def _seen(place: FaultLocation, model: ModelAdapter) -> str:
 def _where(place: FaultLocation, model: ModelAdapter) -> str:
     """Return the layer and the head of a place within the layers, as text."""
     assert place.layer is not None
-    site = _site(place, model)
-    layer = (
-        f"layer {place.layer + 1}"
-        if site is None
-        else layer_title(site.path, is_encoder_decoder=model.shape.is_encoder_decoder)
-    )
+    layer, site = f"layer {place.layer + 1}", _site(place, model)
+    if site is not None:
+        layer = layer_title(site.path, is_encoder_decoder=model.shape.is_encoder_decoder)
     return layer if place.head is None else f"{layer}, head {place.head + 1}"
 
 
@@ -294,9 +288,8 @@ def _site(place: FaultLocation, model: ModelAdapter) -> LayerPath | None:
     of_layer = [site for site in model.shape.attention if site.layer == place.layer]
     layout = None if model.opened is None else model.opened.layout
     owners = () if layout is None else zip(layout.attention, layout.owner_calls, strict=True)
-    inside = (
-        site for site, (path, _) in owners if site.layer == place.layer and f"{place.name}.".startswith(f"{path}.")
-    )
+    here = [(site, path) for site, (path, _) in owners if site.layer == place.layer]
+    inside = (site for site, path in here if f"{place.name}.".startswith(f"{path}."))
     return LayerPath.find(place.name) or next(inside, None) or (of_layer[0] if len(of_layer) == 1 else None)
 
 
@@ -348,21 +341,15 @@ def _all_checks(diagnosis: Diagnosis, model: ModelAdapter) -> None:
     verdicts = {"holds": "✓ passes", "broken": "✗ fails", "could not run": "? could not run"}
     done = [one for one in diagnosis.findings if one.verdict in verdicts]
     if done:
-        rows = [
-            {
-                "Check": _title(one),
-                "Verdict": verdicts[one.verdict],
-                "Finding": one.sentence,
-                "Difference": "" if one.size is None else f"{one.size:.0e}",
-            }
-            for one in done
-        ]
-        column = st.column_config.TextColumn
-        columns = {
-            "Finding": column(width="large"),
-            "Difference": column(help="The largest difference between runs that should agree, relative to the outputs"),
-        }
-        st.dataframe(pd.DataFrame(rows), column_config=columns, hide_index=True, height="content", key="doctor_table")
+        sizes = ["" if one.size is None else f"{one.size:.0e}" for one in done]
+        rows = [(_title(one), verdicts[one.verdict], one.sentence, size) for one, size in zip(done, sizes, strict=True)]
+        table, column = (
+            pd.DataFrame(rows, columns=["Check", "Verdict", "Finding", "Difference"]),
+            st.column_config.TextColumn,
+        )
+        help = "The largest difference between runs that should agree, relative to the outputs"
+        columns = {"Finding": column(width="large"), "Difference": column(help=help)}
+        st.dataframe(table, column_config=columns, hide_index=True, height="content", key="doctor_table")
     if diagnosis.findings:
         with st.expander("What was not checked", icon=":material/visibility_off:"):
             silent = [one for one in diagnosis.findings if one.verdict in ("not applicable", "could not run")]

@@ -22,8 +22,9 @@ from pages.compute.byte_cache import shared
 from pages.compute.cached_runs import MASKS, causality, mask_words
 from pages.compute.models import shown_path
 from pages.state.session import ScreenSelection, apply_link, choose_model, last_selection
+from pages.state.view import name_of
 from xformer import analysis
-from xformer.adapters import TaskModel, own_task_model
+from xformer.adapters import ModelAdapter, TaskModel, own_task_model
 from xformer.adapters.own_models import TaskInput
 from xformer.analysis.generation import DecodedSteps, decode_steps, first_divergence
 from xformer.decoding import GREEDY, Sampling
@@ -36,8 +37,7 @@ from xformer.viz.generation import pack_steps
 
 LETTERS = ("A", "B", "C", "D")
 """The short names of the variants; at most this many are compared."""
-LINK_LENGTH = 4000
-"""Maximum characters of one variant in a link."""
+MAX_LINK_LENGTH = 4000
 LARGEST_NUMBER = 2**31 - 1
 SMALLEST_SHARE = 0.1
 """A component that carries a smaller share of the logit difference is not named."""
@@ -87,27 +87,13 @@ class ModelSettings:
 
     def loaded(self, name: str) -> analysis.Variant:
         """Load the variant as an `analysis.Variant` with a display name."""
-        return analysis.Variant.load(
-            shown_path(self.model),
-            name,
-            causal=causality(self.mask),
-            edits=",".join(self.edits),
-            sampling=self.sampling,
-            seed=self.seed,
-            adapter=self.adapter,
-        )
-
-    def label(self, change: EditLink) -> str:
-        """Describe a change; a replaced token is written in the symbols of the task."""
-        if change.replaced is None:
-            return change.label
-        position, token = change.replaced
-        return f"position {position} reads {self.adapter.token_labels[token]}"
+        edits, causal, path = ",".join(self.edits), causality(self.mask), shown_path(self.model)
+        how = {"sampling": self.sampling, "seed": self.seed, "adapter": self.adapter}
+        return analysis.Variant.load(path, name, causal=causal, edits=edits, **how)
 
     def settings(self) -> list[str]:
         """Describe, in a few words each, the differences from the model as trained with greedy decoding."""
-        words, found = mask_words(self.mask), self.edit_links()
-        words += [self.label(found[0])] if len(found) == 1 else [f"{len(found)} changes"] if found else []
+        words = change_words(self.mask, self.edit_links(), self.adapter)
         if self.sampling.temperature:
             words.append(f"temperature {self.sampling.temperature:g}")
             words += [f"top {self.sampling.top_k}"] if self.sampling.top_k else []
@@ -131,8 +117,8 @@ class ModelSettings:
 
 def read_variant(text: str) -> ModelSettings:
     """Parse a variant in the format of links. Raises `InputError` where it is invalid."""
-    if len(text) > LINK_LENGTH:
-        raise InputError(f"A model takes at most {LINK_LENGTH:,} characters in a link, got {len(text):,}.")
+    if len(text) > MAX_LINK_LENGTH:
+        raise InputError(f"A model takes at most {MAX_LINK_LENGTH:,} characters in a link, got {len(text):,}.")
     name, *words = text.split("~")
     model = models.resolved(name)
     if model is None:
@@ -164,9 +150,10 @@ def incomparable_reason(model: str) -> str | None:
     adapter = models.adapter(model)
     if not isinstance(adapter, TaskModel):
         return f"The model {models.title_of(model)} was not trained here, and only models that were can be compared."
-    if adapter.shape.image:
-        return f"The model {models.title_of(model)} reads images, but this screen steps through tokens; choose another one."
-    return None
+    reads = (
+        f"The model {models.title_of(model)} reads images, but this screen steps through tokens; choose another one."
+    )
+    return reads if adapter.shape.image else None
 
 
 @dataclass(frozen=True)
@@ -262,6 +249,12 @@ class Comparison:
         ]
 
 
+def change_words(mask: str, changes: Sequence[EditLink], adapter: ModelAdapter) -> list[str]:
+    """Describe a mask and changes in a few words: a single change by its label, several by their number."""
+    of_changes = [name_of(change, adapter) for change in changes] if len(changes) < 2 else [f"{len(changes)} changes"]
+    return mask_words(mask) + of_changes
+
+
 def names_of(variants: Sequence[ModelSettings]) -> tuple[str, ...]:
     """Return display names: a letter and the settings in which the variants differ."""
     runs = {(models.run_and_step(variant.model) or (variant.model,))[0] for variant in variants}
@@ -291,10 +284,8 @@ def incompatibility_reason(variants: Sequence[ModelSettings]) -> str | None:
     first, *others = [symbols_of(variant.adapter.task) for variant in variants]
     for letter, symbols in zip(LETTERS[1:], others, strict=False):
         if symbols != first:
-            return (
-                f"A reads tokens like {first[0]} and {first[-1]}, but {letter} reads tokens like {symbols[0]} and "
-                f"{symbols[-1]}, so they have no common input; choose models that read the same tokens."
-            )
+            unlike = f"{letter} reads tokens like {symbols[0]} and {symbols[-1]}, so they have no common input"
+            return f"A reads tokens like {first[0]} and {first[-1]}, but {unlike}; choose models that read the same tokens."
     return None
 
 
@@ -407,7 +398,6 @@ class CompareState:
     linked_step: tuple[str, int] | None = None
     """The comparison for which the link has a step, and the step."""
     pair_model: str = ""
-    """The model of the minimal pair."""
     pair_proposed: str = ""
     """The proposed second input of the pair; it follows the first one until the visitor types another."""
 

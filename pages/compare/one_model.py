@@ -16,12 +16,10 @@ from pages.components.elements import Lane, prediction_strip
 from pages.compute import cached_runs, models
 from pages.compute.background_job import (
     OnStep,
-    begin_measuring,
     describe_estimates,
-    follow,
+    follow_measuring,
     interruptible_progress,
-    kept_job,
-    measuring_bar,
+    measuring_job,
 )
 from pages.compute.byte_cache import shared
 from pages.compute.call import PictureCall, PictureContext
@@ -29,7 +27,7 @@ from pages.compute.picture import footer, shown, table, toolbar
 from pages.controls.text import caption, escape_markdown, headline, signed
 from pages.controls.widgets import ask_token, choose, seed, validate_text
 from pages.state import link as link_of_screen
-from pages.state.inputs import MAX_TYPED, lane_of
+from pages.state.inputs import MAX_TYPED, can_read, lane_of, offer_examples
 from pages.state.link import keep_widget_value, take_parameter
 from pages.state.session import ScreenSelection, ask_model, wait_until_open
 from xformer import analysis, viz
@@ -54,7 +52,6 @@ from xformer.reading import Reading
 FIRST, SECOND = "input", "pair_other"
 """The keys of the text fields; the first is the input of the other screens."""
 IMAGES_TRIED = 20
-"""Number of images tried to find one with another answer."""
 PARTS = {"stream": "stream", "head": "heads", "neurons": "neurons"}
 METHODS = {"exact": "measured", "quick": "estimated"}
 CELLS = {
@@ -62,10 +59,6 @@ CELLS = {
     "head": "A cell is one head, at all positions.",
     "neurons": "A cell is a group of neighbouring neurons, at all positions.",
 }
-AT_ONCE = 1.5
-"""Seconds of measuring before the page shows a progress bar."""
-BUDGET = 0.6
-"""Seconds spent measuring in one run of the page."""
 STANDS_OUT = 1.5
 """A component stands out where it carries this many times as much as the next."""
 HALF = 0.5
@@ -111,11 +104,11 @@ def pairs_panel(selection: ScreenSelection, adapter: ModelAdapter, model: str, l
         raise InputError(reason)
     finding = st.container()
     with toolbar():
-        part = cast(PartKind, choose("part", PARTS, "stream", "Part", key="pair_part", label_visibility="collapsed"))
+        part = cast(PartKind, choose("part", PARTS, "Part", key="pair_part", hide_label=True))
         cell_at = st.container(width=210)
         with st.popover("More", key="pair_more"):
             pair = _ask_measure(one, other)
-            method = choose("method", METHODS, "exact", "Values", key="pair_method")
+            method = choose("method", METHODS, "Values", key="pair_method")
     link["output"] = str(pair.position)
     link |= _map(PictureContext(model), pair, part, method, finding, cell_at)
     if selection.edits or selection.mask != cached_runs.MASKS[0]:
@@ -125,9 +118,8 @@ def pairs_panel(selection: ScreenSelection, adapter: ModelAdapter, model: str, l
 def _ask_inputs(adapter: ModelAdapter, model: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Ask for the two inputs; return their tokens. Raises `InputError` where one cannot be read."""
     _begin(adapter, model)
-    look: dict[str, Any] = {"persist_state": "session", "help": adapter.input.format_hint}
-    st.sidebar.text_input("First input", key=FIRST, **look)
-    st.sidebar.text_input("Second input", key=SECOND, **look)
+    for label, key in (("First input", FIRST), ("Second input", SECOND)):
+        st.sidebar.text_input(label, key=key, persist_state="session", help=adapter.input.format_hint)
     with st.sidebar.container(horizontal=True, gap="small"):
         st.button("", icon=":material/swap_horiz:", key="pair_swap", help="Swap the two inputs", on_click=_swap)
         _examples(adapter, model)
@@ -138,7 +130,7 @@ def _begin(adapter: ModelAdapter, model: str) -> None:
     """Fill the text fields from the link, else as typed, else with a second input that is proposed for the first."""
     session, wanted, visit_state = st.session_state, take_parameter("other"), state()
     if model != visit_state.pair_model:  # it may not be able to read text typed for another model
-        session.update({key: "" for key in (FIRST, SECOND) if not _fits(adapter, str(session.get(key, "")))})
+        session.update({key: "" for key in (FIRST, SECOND) if not can_read(adapter, str(session.get(key, "")))})
         visit_state.pair_model = model
     session[FIRST] = session.get(FIRST) or adapter.input.default
     if wanted is not None:
@@ -153,7 +145,7 @@ def propose(adapter: ModelAdapter, model: str, text: str) -> str:
     """Propose a second input; return `text` itself where no change of one token is known to matter."""
 
     def make() -> str:
-        if not _fits(adapter, text):
+        if not can_read(adapter, text):
             return text
         source = adapter.input.read(text)
         if adapter.shape.image and not adapter.input.no_sample_reason:  # changing one patch does not make another digit
@@ -170,12 +162,10 @@ def _examples(adapter: ModelAdapter, model: str) -> None:
     if not drawer.open:  # the examples take a moment to compute
         return
     with drawer:
-        found = shared.get(("pairs", model), lambda: pairs(adapter))
+        found: dict[str, tuple[str, str]] = shared.get(("pairs", model), lambda: pairs(adapter))
         if not found:
             st.caption("No pairs are known for this model. Type two inputs that differ in one token.")
-        look: dict[str, Any] = {"width": "stretch", "type": "tertiary"}
-        for purpose, texts in found.items():
-            st.button(purpose, on_click=_set_texts, args=texts, key=f"pair_example_{purpose}", **look)
+        offer_examples(found, _set_texts, key="pair_example")
 
 
 def _read(adapter: ModelAdapter, key: str) -> tuple[int, ...]:
@@ -183,14 +173,6 @@ def _read(adapter: ModelAdapter, key: str) -> tuple[int, ...]:
         return adapter.input.read(validate_text(st.session_state[key], MAX_TYPED))
     except InputError as error:
         raise InputError(f"The {'first' if key == FIRST else 'second'} input: {error}") from None
-
-
-def _fits(adapter: ModelAdapter, text: str) -> bool:
-    try:
-        adapter.to_example(adapter.input.read(text))
-    except InputError:
-        return False
-    return True
 
 
 def _set_texts(one: str, other: str) -> None:
@@ -224,13 +206,12 @@ def _ask_measure(one: Reading, other: Reading) -> MinimalPair:
     n, after = one.logits.shape[1], "" if one.adapter.shape.architecture == "encoder" else "after "
     names = tokens if len(tokens) == n else [""] * n
     positions = {str(at): f"{at} · {after}{name}" for at, name in enumerate(names)}
-    at = int(choose("output", positions, str(default), "At output", widget=st.selectbox))
+    at = int(choose("output", positions, "At output", default=str(default), widget=st.selectbox))
     one_token, other_token = usual_answers(one, other, at)
-    answer = ask_token(labels, "answer", one_token, "Logit of", help="Empty: the most likely token of the first run.")
-    other_answer = ask_token(
-        labels, "instead", other_token, "minus logit of", help="Empty: the most likely other token of the second run."
-    )
-    return MinimalPair.of(one, other, (answer, other_answer), at)
+    help = "Empty: the most likely {} of the {} run."
+    answer = ask_token(labels, "answer", one_token, "Logit of", help=help.format("token", "first"))
+    rival = ask_token(labels, "instead", other_token, "minus logit of", help=help.format("other token", "second"))
+    return MinimalPair.of(one, other, (answer, rival), at)
 
 
 def _both_values(pair: MinimalPair) -> str:
@@ -268,23 +249,21 @@ def _map(
     def work() -> Iterator[Measured]:
         return measuring(pair, all_cells, estimated["estimated"].tolist()) if known is None else iter([known])
 
-    job = kept_job("pair_job", about, work, AT_ONCE, begin_measuring)
+    job = measuring_job("pair_job", about, work)
     shares = {} if job.latest is None else job.latest.shares
     both = estimated.assign(measured=pd.Series(shares, dtype=float))
     with finding:
         headline(map_headline(pair, both, part))
     with cell_at:
         chosen = _ask_cell(both, part, about)
-    if job.problem:
-        st.info(escape_markdown(job.problem), icon=":material/grid_on:")
     if job.latest is None or not job.latest.is_final:
-        follow(job, partial(measuring_bar, job, "pair_exact", "cells"), BUDGET)
+        follow_measuring(job, "pair_exact", "cells")
     elif known is None:
         shared.put(("exact map", about), job.latest)
     exact = True if len(shares) == len(all_cells) else sorted(shares)
     options |= {"exact": exact, "show": METHODS[method], "chosen": chosen, "table": both}
     call = PictureCall(viz.patching_map, (pair.reading, pair.source), options)
-    shown(context, call, MAP, on_select=_follow_click, selection_mode="cell")
+    shown(context, call, MAP, on_click=lambda cell: st.session_state.update({CELL: int(cell["cell"])}))
     footer(context, "patching", [call], both)
     grey = " Dark grey: not measured." if method == "exact" and exact is not True else ""
     caption(f"0: nothing changes; 1: the logit difference becomes that of the second input.{grey}")
@@ -315,13 +294,9 @@ def _ask_cell(frame: pd.DataFrame, part: PartKind, about: str) -> int:
     st.session_state[f"{CELL}_of"] = about
     seed("cell", order, order[0], key=CELL)
     names = [cell_name(row, part) for row in frame.to_dict("records")]
-    look: dict[str, Any] = {"label_visibility": "collapsed", "help": "Click a cell of the map, or choose one here."}
-    return st.selectbox("Cells, the largest first", order, format_func=names.__getitem__, key=CELL, **look)
-
-
-def _follow_click() -> None:
-    for cell in st.session_state[MAP]["selection"].get("cell", []):
-        st.session_state[CELL] = int(cell["cell"])
+    label, help = "Cells, the largest first", "Click a cell of the map, or choose one here."
+    ask = partial(st.selectbox, key=CELL, label_visibility="collapsed", help=help)
+    return ask(label, order, format_func=names.__getitem__)
 
 
 def cell_name(row: Mapping[Hashable, Any], part: PartKind) -> str:
@@ -379,9 +354,8 @@ def steering_panel(selection: ScreenSelection, adapter: ModelAdapter, model: str
     if not adapter.input.is_open_ended or adapter.shape.is_encoder_decoder:
         raise InputError("This model does not continue texts; choose one that does, like characters.")
     texts = {name: _ask_text(adapter, name) for name in LABELS}
-    readings = tuple(
-        cached_runs.run(model, adapter.input.read(validate_text(one, MAX_TYPED))) for one in texts.values()
-    )
+    sources = [adapter.input.read(validate_text(one, MAX_TYPED)) for one in texts.values()]
+    readings = tuple(cached_runs.run(model, source) for source in sources)
     finding = st.container()
     with toolbar():
         layer, scale = _ask_strength(adapter)

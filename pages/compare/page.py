@@ -54,9 +54,7 @@ PANELS = {
 TABS = ("steps", "attention")
 """The panels with a tab of their own; “More” lists the others."""
 OF_ALL_STEPS = {"many": many_panel, "lengths": lengths_panel}
-"""Panels that do not show one step."""
 OF_ONE_MODEL = {"pairs": pairs_panel, "steering": steering_panel}
-"""The comparisons within one model."""
 OF_A_PAIR = {"attention": patterns_panel, "patching": patching_panel}
 """Panels of two models at one step; the other panels show all models."""
 RULER = "compare_ruler"
@@ -73,7 +71,7 @@ def page() -> None:
         link_of_screen.share(in_link(selection))
         return
     with st.sidebar:
-        what = choose("compare", MODES, "models", "Compare", key="compare_what")
+        what = choose("compare", MODES, "Compare", key="compare_what")
     if what == "models" and "a" not in st.query_params and compares_texts(selection.model):
         what = "texts"
     if what == "models":
@@ -149,12 +147,11 @@ def _ask_panel() -> str:
     key = "compare_panel"
     seed("panel", list(PANELS), "steps", key=key)
     tabs = {name: PANELS[name] for name in (*TABS, st.session_state[key])}
-    look: dict[str, Any] = {"label_visibility": "collapsed", "width": "content"}
-    chosen = choose("panel", tabs, "steps", "Panel", key=key, **look)
+    chosen = choose("panel", tabs, "Panel", key=key, width="content", hide_label=True)
     with st.popover("More", key="compare_more"):
         for name in [name for name in PANELS if name not in tabs]:
-            look = {"type": "tertiary", "width": "stretch", "key": f"compare_open_{name}"}
-            st.button(PANELS[name], on_click=st.session_state.update, args=({key: name},), **look)
+            show, open_key = partial(st.session_state.__setitem__, key, name), f"compare_open_{name}"
+            st.button(PANELS[name], on_click=show, type="tertiary", width="stretch", key=open_key)
     return chosen
 
 
@@ -163,8 +160,9 @@ def _ask_pair(comparison: Comparison) -> str:
     pairs = {pair: " | ".join(pair) for pair in comparison.pairs}
     if len(pairs) == 1:
         return comparison.pairs[0]
-    look: dict[str, Any] = {"label_visibility": "collapsed", "help": "The two models to compare in detail."}
-    return choose("pair", pairs, comparison.pairs[0], "Pair", key="compare_pair", **look)
+    return choose(
+        "pair", pairs, "Pair", key="compare_pair", hide_label=True, help="The two models to compare in detail."
+    )
 
 
 def _take_step_of_link(comparison: Comparison) -> None:
@@ -202,13 +200,11 @@ def _steps_panel(comparison: Comparison, step: int) -> None:
     entropy = PictureCall(viz.predictions_by_step, (runs,), {"what": "entropy"})
     calls = [lanes, entropy, PictureCall(viz.divergence_by_step, (runs,)), tokens]
     numbers = table(comparison, analysis.predictions_by_step, runs)
-    page = partial(_standalone, comparison, step)
+
+    def page(caption: Sequence[str]) -> str:
+        return comparison_page({**comparison.data(), "start": step}, [", ".join(comparison.names), *caption])
+
     footer(comparison, "steps", calls, numbers, page=page, drawn=[lanes, tokens])
-
-
-def _standalone(comparison: Comparison, step: int, caption: Sequence[str]) -> str:
-    """Return the ruler at this step as a standalone HTML page."""
-    return comparison_page({**comparison.data(), "start": step}, [", ".join(comparison.names), *caption])
 
 
 def compare_headline(comparison: Comparison) -> str:
@@ -231,10 +227,10 @@ def compare_notes(comparison: Comparison) -> Iterator[str]:
         yield _divergence(comparison, pairs)
     if len(pairs) and not bool(pairs["same_context"].all()):
         first = pairs.loc[~pairs["same_context"], "step"].min()
+        remedy = "" if comparison.forced else " “Teacher-forced” gives all of them the same tokens."
         yield (
             f"From {comparison.unit} {first} on (hatched) the models have read different tokens, so later differences "
-            "may be consequences of the first one."
-            + ("" if comparison.forced else " “Teacher-forced” gives all of them the same tokens.")
+            f"may be consequences of the first one.{remedy}"
         )
 
 
@@ -247,11 +243,9 @@ def _divergence(comparison: Comparison, pairs: pd.DataFrame) -> str:
         most = pairs.loc[pairs["total_variation"].idxmax()]
     pair = f"{letter_in(most['one'])} and {letter_in(most['other'])}"
     if is_infinite:
-        apart = percent(most["total_variation"], 0)
-        return (
-            f"The predictions of {pair} differ most at {comparison.unit} {most['step']}: {apart} of the probability is on "
-            "other tokens. KL is infinite, because one of them has no probability for a token of the other."
-        )
+        apart = f"{percent(most['total_variation'], 0)} of the probability is on other tokens"
+        infinite = "KL is infinite, because one of them has no probability for a token of the other"
+        return f"The predictions of {pair} differ most at {comparison.unit} {most['step']}: {apart}. {infinite}."
     return f"The predictions of {pair} differ most at {comparison.unit} {most['step']}, by {most['kl']:.3g} nats (KL)."
 
 

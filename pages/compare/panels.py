@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -10,7 +11,8 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.compare.comparison import SMALLEST_SHARE, Comparison, letter_in
-from pages.compute.background_job import BackgroundJob, JobReport, follow, kept_job, progress
+from pages.compute import background_job
+from pages.compute.background_job import BackgroundJob, JobReport, follow, kept_job, progress, show_problem
 from pages.compute.call import PictureCall, PictureContext, heads_from_1
 from pages.compute.picture import footer, shown, side_by_side, table
 from pages.controls.text import escape_markdown
@@ -42,8 +44,6 @@ MAX_KEYS = 48
 """Longer rows are pooled into at most this many blocks of keys."""
 CLEAREST_HEADS = 12
 """Number of heads drawn of models with more than `ALL_ROWS` heads."""
-AT_ONCE = 1.2
-"""Seconds of work before the page shows a progress bar."""
 WHERE = {"here": "at the predicting position", "everywhere": "at all positions"}
 SAMPLES = {number: f"{number:,} inputs" for number in (1000, 5000, 20000)}
 DRAW = 1
@@ -58,12 +58,12 @@ def patterns_panel(context: Context, step: int, two: Sequence[Reading], bar: Del
         return {}
     one = two[0]
     layers = {path: layer_title(path, is_encoder_decoder=one.is_encoder_decoder) for path in deciding_layers(one)}
-    look: dict[str, Any] = {"label_visibility": "collapsed", "widget": st.selectbox}
+    ask = partial(choose, widget=st.selectbox, hide_label=True)
     with bar:
-        path = choose("layer", layers, list(layers)[-1], "Layer", key="compare_layer", width=190, **look)
+        path = ask("layer", layers, "Layer", default=list(layers)[-1], key="compare_layer", width=190)
         numbers = {str(head): f"head {head}" for head in range(1, one[f"{path}.pattern"].shape[1] + 1)}
         heads = {"mean": "mean of heads"} | numbers if len(numbers) > 1 else numbers
-        chosen = choose("head", heads, next(iter(heads)), "Head", key="compare_head", width=160, **look)
+        chosen = ask("head", heads, "Head", key="compare_head", width=160)
     head = MEAN if chosen == "mean" else int(chosen) - 1
     layer = [site.path for site in one.attention].index(path)
     options = {"layer": layer, "head": head, "max_blocks": MAX_BLOCKS}
@@ -154,7 +154,7 @@ def _lens_divergence(context: Context, step: int, two: Sequence[Reading]) -> tup
 
 def _job(kind: str, about: str, work: Callable[[], Iterator[JobReport]], what: str) -> BackgroundJob[Any]:
     """Return the job of a panel, with a progress bar while it runs. `what` is the plural noun for the counted items."""
-    job: BackgroundJob[Any] = kept_job(f"compare_{kind}_job", about, work, AT_ONCE)
+    job: BackgroundJob[Any] = kept_job(f"compare_{kind}_job", about, work, background_job.AT_ONCE)
 
     def bar() -> None:
         if (found := job.latest) is not None and not found.is_final:
@@ -162,9 +162,8 @@ def _job(kind: str, about: str, work: Callable[[], Iterator[JobReport]], what: s
             words = f"{found.done:,} of {total:,} {what}"
             progress(job, f"compare_{kind}_bar", found.done / total, words, f"{words} are done.")
 
-    if job.problem:
-        st.info(escape_markdown(job.problem), icon=":material/info:")
-    elif job.is_running or job.cancelled:
+    show_problem(job)
+    if job.is_running or job.cancelled:
         follow(job, bar)
     return job
 
@@ -172,7 +171,7 @@ def _job(kind: str, about: str, work: Callable[[], Iterator[JobReport]], what: s
 def patching_panel(comparison: Comparison, step: int, two: Sequence[Reading], bar: DeltaGenerator) -> dict[str, str]:
     """Patch parts of each run into the other and draw what they restore; return what the link keeps."""
     with bar:
-        where = choose("copied", WHERE, "here", "Copied", key="compare_copied", label_visibility="collapsed")
+        where = choose("copied", WHERE, "Copied", key="compare_copied", hide_label=True)
     about = "|".join([comparison.about, str(step), *(reading.adapter.name for reading in two), where])
     everywhere = where == "everywhere"
     report = _job("patching", about, lambda: copying(two, everywhere=everywhere), "copies").latest
@@ -204,7 +203,7 @@ def _patching_result(frame: pd.DataFrame) -> str:
 
 def many_panel(comparison: Comparison) -> dict[str, str]:
     """Count correct answers over many new inputs of the task; return what the link keeps."""
-    samples = choose("samples", SAMPLES, 1000, "Inputs", key="compare_samples", label_visibility="collapsed")
+    samples = choose("samples", SAMPLES, "Inputs", key="compare_samples", hide_label=True)
     loaded, about = comparison.loaded(), f"{comparison.about_variants}|{samples}"
     job = _job("many", about, lambda: count_agreement(loaded, samples=samples, seed=DRAW), "inputs")
     if job.latest is not None and not job.is_running:
@@ -220,13 +219,13 @@ def _show_counts(comparison: Comparison, counted: Agreement) -> None:
     titles = [f"{name}: predicted vs. correct tokens" for name in comparison.names]
     side_by_side(comparison, confusions, "compare_confusion", titles=titles)
     st.caption("Predictions: most likely tokens under teacher forcing. Bands: 95% confidence intervals (Wilson 1927).")
-    footer(comparison, "accuracy", [*accuracies, *confusions], lambda: _every_accuracy(counted))
 
+    def every_accuracy() -> pd.DataFrame:
+        kinds = ("all", "position", "length")
+        frames = [analysis.accuracy(counted, by).rename(columns={by: "at"}).assign(by=by) for by in kinds]
+        return pd.concat(frames, ignore_index=True)
 
-def _every_accuracy(counted: Agreement) -> pd.DataFrame:
-    kinds = ("all", "position", "length")
-    frames = [analysis.accuracy(counted, by).rename(columns={by: "at"}).assign(by=by) for by in kinds]
-    return pd.concat(frames, ignore_index=True)
+    footer(comparison, "accuracy", [*accuracies, *confusions], every_accuracy)
 
 
 def _accuracies(comparison: Comparison, counted: Agreement) -> str:

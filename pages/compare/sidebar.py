@@ -32,9 +32,10 @@ from pages.compute.cached_runs import MASKS
 from pages.compute.call import is_dark
 from pages.controls.text import escape_markdown
 from pages.controls.widgets import choose, validate_text
+from pages.state.inputs import offer_examples
 from pages.state.link import take_parameter
 from pages.state.session import ScreenSelection
-from pages.state.view import OFF
+from pages.state.view import OFF, name_of
 from xformer.adapters import Input, TaskModel
 from xformer.analysis.comparison import search
 from xformer.edit_links import parse_edits
@@ -43,7 +44,6 @@ from xformer.viz.theme import MODEL_HUES, pick
 
 INPUT = "compare_input"
 MAX_TYPED = 2_000
-"""Maximum characters; each model processes all of them."""
 WITHIN = 2500
 """Number of inputs tried in a search for a difference."""
 DECODING = {"free": "Free-running", "forced": "Teacher-forced"}
@@ -72,8 +72,8 @@ def ask_variants(selection: ScreenSelection) -> tuple[ModelSettings, ...]:
     for index, variant in enumerate(visit_state.variants):
         _card(index, variant, len(visit_state.variants))
     if (n := len(visit_state.variants)) < len(LETTERS):
-        add: dict[str, Any] = {"on_click": visit_state.put, "args": (n, ModelSettings(visit_state.variants[0].model))}
-        st.button("Add a model", icon=":material/add:", key="compare_add", width="stretch", **add)
+        add = partial(visit_state.put, n, ModelSettings(visit_state.variants[0].model))
+        st.button("Add a model", icon=":material/add:", key="compare_add", width="stretch", on_click=add)
     return tuple(visit_state.variants)
 
 
@@ -135,19 +135,15 @@ def _card(index: int, variant: ModelSettings, n: int) -> None:
     runs, of_run = visible_runs.trained(), models.run_and_step(variant.model)
     chosen = variant.model if of_run is None else of_run[0]
     options = [*filter(lambda name: incomparable_reason(name) is None, models.shipped()), *runs, chosen]
-    line: dict[str, Any] = {"horizontal": True, "wrap": False, "gap": "xsmall", "vertical_alignment": "center"}
+    line = partial(st.container, horizontal=True, wrap=False, gap="xsmall", vertical_alignment="center")
     with st.container(border=True, key=f"compare_seat_{index}", gap="xsmall"):
-        row = st.container(**line)
+        row = line()
         row.markdown(f"**{LETTERS[index]}**", width="content")
         bound = _bound(index, f"compare_model_{index}", chosen, lambda name: _with_model(variant, name))
-        row.selectbox(
-            f"Model {LETTERS[index]}",
-            list(dict.fromkeys(options)),
-            format_func=lambda name: f"▸ {runs[name]}" if name in runs else name,
-            label_visibility="collapsed",
-            **bound,
-        )
-        second = st.container(**line)
+        titles = {name: f"▸ {runs[name]}" if name in runs else name for name in options}.__getitem__
+        label, options = f"Model {LETTERS[index]}", list(dict.fromkeys(options))
+        row.selectbox(label, options, format_func=titles, label_visibility="collapsed", **bound)
+        second = line()
         if of_run is not None:
             with second:
                 _ask_step(index, variant, *of_run)
@@ -158,16 +154,15 @@ def _card(index: int, variant: ModelSettings, n: int) -> None:
             with drawer:
                 _ask_settings(index, variant)
         if n > 2:
-            look: dict[str, Any] = {"icon": ":material/close:", "type": "tertiary", "width": 36}
-            help = f"Remove model {LETTERS[index]}"
-            row.button("", key=f"compare_remove_{index}", help=help, on_click=_remove, args=(index,), **look)
+            remove, key, help = partial(_remove, index), f"compare_remove_{index}", f"Remove model {LETTERS[index]}"
+            row.button("", key=key, help=help, on_click=remove, icon=":material/close:", type="tertiary", width=36)
 
 
 def _ask_step(index: int, variant: ModelSettings, run: str, step: int | None) -> None:
     bound = _bound(index, f"compare_step_{index}", step, lambda chosen: replace(variant, model=f"{run}@{chosen}"))
     steps = list(dict.fromkeys([*visible_runs.steps_of(run), step]))
-    look: dict[str, Any] = {"format_func": "step {:,}".format, "label_visibility": "collapsed", "width": 116}
-    st.selectbox(f"Step of model {LETTERS[index]}", steps, **look, **bound)
+    label, words = f"Step of model {LETTERS[index]}", "step {:,}".format
+    st.selectbox(label, steps, format_func=words, label_visibility="collapsed", width=116, **bound)
 
 
 def _with_model(before: ModelSettings, name: str) -> ModelSettings:
@@ -199,7 +194,7 @@ def _ask_settings(index: int, variant: ModelSettings) -> None:
     st.multiselect(
         "Changes",
         list(dict.fromkeys([*usual, *variant.edits])),
-        format_func=lambda text: variant.label(parse_edits(text, shape)[0]),
+        format_func=lambda text: name_of(parse_edits(text, shape)[0], variant.adapter),
         **_bound(index, f"{key}_changes", list(variant.edits), with_edits),
         accept_new_options=True,
         placeholder="as trained",
@@ -230,10 +225,7 @@ def ask_input(variants: Sequence[ModelSettings], selection: ScreenSelection) -> 
     st.text_input("Input", key=INPUT, persist_state="session", help=inputs.format_hint, placeholder=inputs.format_hint)
     row = st.container(horizontal=True, gap="small")
     with row.popover("Examples", key="compare_examples"):
-        for purpose, text in inputs.examples().items():
-            st.button(
-                purpose, on_click=_type, args=(text,), width="stretch", type="tertiary", key=f"compare_ex_{purpose}"
-            )
+        offer_examples(inputs.examples(), _type, key="compare_ex")
     row.button("Random", on_click=lambda: _type(inputs.random(random.getrandbits(32))), key="compare_random")
     find = st.button("Find a difference", icon=":material/search:", key="compare_find", width="stretch")
     forced = _ask_forced(variants)
@@ -268,7 +260,7 @@ def _ask_forced(variants: Sequence[ModelSettings]) -> bool:
     if all(variant.shape.architecture == "encoder" for variant in variants):
         return False
     help = "Free-running: each step is given the model’s own tokens. Teacher-forced: the correct ones."
-    return choose("mode", DECODING, "free", "Decoding", key="compare_mode", help=help) == "forced"
+    return choose("mode", DECODING, "Decoding", key="compare_mode", help=help) == "forced"
 
 
 def _source(variants: Sequence[ModelSettings], inputs: Input) -> tuple[tuple[int, ...], bool]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import streamlit as st
 
-from pages.compare.comparison import ROUNDING, in_link
+from pages.compare.comparison import ROUNDING, change_words, in_link
 from pages.compare.panels import lens_panel, patterns_panel, rows_panel
 from pages.components.elements import Lane, prediction_strip
 from pages.compute import cached_runs, models
@@ -72,9 +72,8 @@ class TextVariant:
     @property
     def title(self) -> str:
         """Letter, model and changes."""
-        changed, edits = cached_runs.mask_words(self.mask), parse_edits(self.edits, self.adapter.shape)
-        changed += [edits[0].label] if len(edits) == 1 else [f"{len(edits)} changes"] if edits else []
-        return ", ".join([f"{self.letter} · {models.title_of(self.model)}", *changed])
+        changes = change_words(self.mask, parse_edits(self.edits, self.adapter.shape), self.adapter)
+        return ", ".join([f"{self.letter} · {models.title_of(self.model)}", *changes])
 
     def with_own_gaps(self, text: str, other: TextVariant) -> str:
         """Return a text typed for another model with this model's mask token."""
@@ -98,11 +97,8 @@ Sources = Sequence[tuple[int, ...]]
 
 def compares_texts(model: str) -> bool:
     """Return whether a model is an external model that reads a single text."""
-    return (
-        model in models.external_titles()
-        and not models.usable(model)
-        and not models.adapter(model).shape.is_encoder_decoder
-    )
+    is_usable = model in models.external_titles() and not models.usable(model)
+    return is_usable and not models.adapter(model).shape.is_encoder_decoder
 
 
 def no_text_reason(model: str) -> str:
@@ -120,14 +116,14 @@ def texts_panel(selection: ScreenSelection) -> None:
     a, link, others = TextVariant("A", selection.model), in_link(selection), _others(selection)
     st.sidebar.markdown(f"**A** · {escape_markdown(models.title_of(a.model))}")
     if not others:
-        st.info(
-            "No other model here has this kind of output. Set a mask or make a change on another screen to compare the model "
-            "with itself."
-        )
+        st.info("No other model here has this kind of output. Set a mask or make a change on another screen to compare the "
+                "model with itself.")  # fmt: skip
         link_of_screen.share(link)
         return
     with st.sidebar:
-        other = choose("with", others, usual_other(a.model, list(others)), "B", key="compare_with", widget=st.selectbox)
+        other = choose(
+            "with", others, "B", default=usual_other(a.model, list(others)), key="compare_with", widget=st.selectbox
+        )
     of_itself = {
         CHANGED: TextVariant("B", a.model, selection.mask, selection.edits),
         OTHER_MASK: TextVariant("B", a.model, _other_mask(a.model)),
@@ -177,12 +173,10 @@ def usual_other(model: str, others: Sequence[str]) -> str:
     def kind(name: str) -> tuple[str, bool]:
         return _output(name), models.adapter(name).input.is_open_ended
 
-    fitting = (
-        name
-        for name in others
-        if name in (CHANGED, OTHER_MASK) or (not models.usable(name) and kind(name) == kind(model))
-    )
-    return next(fitting, others[0])
+    def fits(name: str) -> bool:
+        return name in (CHANGED, OTHER_MASK) or (not models.usable(name) and kind(name) == kind(model))
+
+    return next(filter(fits, others), others[0])
 
 
 def _output(model: str) -> str:
@@ -202,11 +196,8 @@ def _continuations(both: Pair, sources: Sources) -> Callable[[], None]:
         ]
     one, other = (GeneratedText.of(variant.adapter.input.decode, run) for variant, run in zip(both, runs, strict=True))
     at = first_difference(one, other)
-    if at is None:
-        n = min(len(one.text), len(other.text))
-        headline(f"The continuations are identical in the {n} characters that both have.")
-    else:
-        headline(f"The continuations differ from character **{at + 1}** on.")
+    same = f"are identical in the {min(len(one.text), len(other.text))} characters that both have"
+    headline(f"The continuations {same if at is None else f'differ from character **{at + 1}** on'}.")
 
     def draw() -> None:
         lanes = [lane_of(one.adapter, f"{one.letter} predicts", run) for one, run in zip(both, runs, strict=True)]
@@ -238,7 +229,7 @@ def _runs(both: Pair, sources: Sources) -> dict[str, str]:
     usual = next(name for name in ("apart", "surprise", "rows") if name in panels)
     bar = toolbar()
     with bar:
-        chosen = choose("panel", panels, usual, "Panel", key="texts_panel", label_visibility="collapsed")
+        chosen = choose("panel", panels, "Panel", default=usual, key="texts_panel", hide_label=True)
         at = -1 if chosen == "surprise" else _ask_position(runs, has_divergence="apart" in panels)
     if chosen == "surprise":
         named = [one.named(run) for one, run in zip(both, runs, strict=True)]
@@ -276,8 +267,8 @@ def _ask_position(runs: Sequence[Reading], *, has_divergence: bool) -> int:
         kl = table(CONTEXT, analysis.prediction_difference, runs)["kl"].tolist()
         default = kl.index(max(kl)) if max(kl) > ROUNDING else default
     names = {str(at): f"{at} · {token}" for at, token in enumerate(tokens)}
-    look: dict[str, Any] = {"label_visibility": "collapsed", "width": 160}
-    return int(choose("position", names, str(default), "Position", key="texts_position", widget=st.selectbox, **look))
+    ask = partial(choose, key="texts_position", widget=st.selectbox, hide_label=True, width=160)
+    return int(ask("position", names, "Position", default=str(default)))
 
 
 def _aligned(runs: Sequence[Reading], at: int) -> int:

@@ -17,13 +17,15 @@ from typing import Any, Generic, Protocol, TypeVar
 import pandas as pd
 import streamlit as st
 
-from pages.controls.text import signed
+from pages.controls.text import escape_markdown, signed
 from xformer.analysis.ablation import agreement
 from xformer.errors import XformerError
 from xformer.formatting import duration
 
-BUDGET = 0.2
-"""Seconds of work in one rerun of the page; a chunk that has started is finished."""
+AT_ONCE = 1.2
+"""Seconds of work of a new job before the page shows a progress bar."""
+BUDGET, MEASURING_BUDGET = 0.2, 0.6
+"""Seconds of work in one rerun of the page; a chunk that has started is finished. Measurements have longer chunks."""
 TICK = 0.4
 """Seconds between two reruns of the page while a job is running."""
 LONG = 10.0
@@ -142,16 +144,29 @@ def progress(job: Stoppable, key: str, share: float, words: str, stopped: str = 
             st.button("Cancel", key=f"{key}_cancel", on_click=job.cancel)
 
 
-def begin_measuring(job: BackgroundJob[Any], at_once: float) -> None:
-    """Measure parts of a model for `at_once` seconds, at least one part; stop if measuring all of them would exceed `LONG`.
+def measuring_job(key: str, about: str, work: Callable[[], Iterator[Any]]) -> BackgroundJob[Any]:
+    """Return the visitor's job that measures parts of a model; see `kept_job`. A problem of the job is shown.
 
-    Such a job yields its first report before any part is measured. Its reports count the parts that are `done` and `to_do`.
+    A new one measures for `AT_ONCE` seconds, at least one part, and stops if all of them would take longer than `LONG`. Such a
+    job yields its first report before any part is measured. Its reports count the parts that are `done` and `to_do`.
     """
-    job.advance(at_once)
-    while job.is_running and job.latest is not None and not job.latest.done:
-        job.advance(0.0)
-    if job.is_running and job.seconds + seconds_left(job) > LONG:
-        job.cancel()
+
+    def begin(job: BackgroundJob[Any], at_once: float) -> None:
+        job.advance(at_once)
+        while job.is_running and job.latest is not None and not job.latest.done:
+            job.advance(0.0)
+        if job.is_running and job.seconds + seconds_left(job) > LONG:
+            job.cancel()
+
+    job = kept_job(key, about, work, AT_ONCE, begin)
+    show_problem(job)
+    return job
+
+
+def show_problem(job: BackgroundJob[Any]) -> None:
+    """Show why a job has failed, if it has."""
+    if job.problem:
+        st.info(escape_markdown(job.problem), icon=":material/info:")
 
 
 def seconds_left(job: BackgroundJob[Any]) -> float:
@@ -160,13 +175,16 @@ def seconds_left(job: BackgroundJob[Any]) -> float:
     return job.seconds * (job.latest.to_do / max(1, job.latest.done) - 1)
 
 
-def measuring_bar(job: BackgroundJob[Any], key: str, many: str) -> None:
-    """Draw the progress of a measurement; `many` names the parts in the plural."""
-    if (found := job.latest) is None or found.is_final:
-        return
-    words = f"{found.done} of {found.to_do} {many} measured"
-    stopped = f"{words}. The other {found.to_do - found.done} would take about {duration(seconds_left(job))}."
-    progress(job, key, found.done / max(1, found.to_do), words, stopped)
+def follow_measuring(job: BackgroundJob[Any], key: str, many: str) -> None:
+    """Advance a measurement and draw its progress; `many` names the parts in the plural."""
+
+    def bar() -> None:
+        if (found := job.latest) is not None and not found.is_final:
+            words = f"{found.done} of {found.to_do} {many} measured"
+            stopped = f"{words}. The other {found.to_do - found.done} would take about {duration(seconds_left(job))}."
+            progress(job, key, found.done / max(1, found.to_do), words, stopped)
+
+    follow(job, bar, MEASURING_BUDGET)
 
 
 def describe_estimates(table: pd.DataFrame, many: str) -> str:

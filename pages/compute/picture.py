@@ -84,16 +84,38 @@ def of_each_run(view: View, name: str, draw: Draw, **options: Any) -> None:
     footer(view, name, calls)
 
 
-def shown(view: HasModel, call: PictureCall, key: str, **more: Any) -> Any:
-    """Show an Altair or Plotly chart, cached for all visitors; `more` is passed to Streamlit's chart element."""
+Mark = dict[str, Any]
+"""The fields of a mark in a chart that was clicked."""
+
+
+def shown(
+    view: HasModel,
+    call: PictureCall,
+    key: str,
+    *,
+    on_click: Callable[[Mark], object] | None = None,
+    selection: str = "cell",
+) -> Any:
+    """Show an Altair or Plotly chart, cached for all visitors.
+
+    `on_click` is called, in a callback, with each clicked mark of the chart's `selection`.
+    """
+    more: dict[str, Any] = {"key": key}
+    if on_click is not None:
+        more |= {"on_select": lambda: list(map(on_click, clicked(key, selection))), "selection_mode": selection}
     spec = themed_spec(call.key(view), call.make)
     if not isinstance(spec, dict):
         file = {"format": "svg", "filename": f"{view.model.split('/')[-1]}-{call.name}"}  # for the camera button
         bar = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"], "toImageButtonOptions": file}
-        return st.plotly_chart(spec, **{"theme": "streamlit", "key": key, "config": bar, **more})
+        return st.plotly_chart(spec, theme="streamlit", config=bar, **more)
     has_own_size = isinstance(spec.get("width"), int | float) or not {"facet", "hconcat"}.isdisjoint(spec)
     width = "content" if has_own_size else "stretch"
-    return st.vega_lite_chart(spec, **{"theme": "streamlit", "width": width, "key": key, **more})
+    return st.vega_lite_chart(spec, theme="streamlit", width=width, **more)
+
+
+def clicked(key: str, selection: str) -> list[Mark]:
+    """Return the marks of a chart that are clicked; `selection` is a name in its specification."""
+    return st.session_state[key]["selection"].get(selection, [])
 
 
 def side_by_side(
@@ -181,11 +203,8 @@ def _place(call: PictureCall) -> str:
     if isinstance(layer, int) and isinstance(head, int) and run is not None:
         return head_title(run.attention[layer].path, head, is_encoder_decoder=run.is_encoder_decoder)
     if isinstance(layer, str):
-        return (
-            layer_title(layer, is_encoder_decoder=run is not None and run.is_encoder_decoder)
-            if LayerPath.find(layer)
-            else ""
-        )
+        is_encoder_decoder = run is not None and run.is_encoder_decoder
+        return layer_title(layer, is_encoder_decoder=is_encoder_decoder) if LayerPath.find(layer) else ""
     return "" if layer is None else f"layer {layer + 1}"
 
 
@@ -261,7 +280,6 @@ _SIZES: dict[str, tuple[float | None, float | None]] = {
 _FONT_SIZES = (6, 7, 8, 9, 10, 12, 14, 16, 20, 24)
 _COLOURS = ("Light", "Dark", "Grey")
 _LONGEST_INPUT = 80
-"""Maximum characters of an input in a title."""
 
 
 def figure_files(
@@ -279,9 +297,8 @@ def figure_files(
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom", key=f"figure_{name}"):
         size = st.selectbox("Figure", list(_SIZES), key=f"figure_size_{name}", width=170)
         sizes = {None: "usual", **{points: f"{points} pt" for points in _FONT_SIZES}}
-        points = st.selectbox(
-            "Labels", list(sizes), key=f"figure_points_{name}", format_func=sizes.__getitem__, width=100
-        )
+        words = sizes.__getitem__
+        points = st.selectbox("Labels", list(sizes), key=f"figure_points_{name}", format_func=words, width=100)
         colours = st.selectbox("Colours", _COLOURS, index=int(is_dark()), key=f"figure_colours_{name}", width=100)
         is_titled = st.checkbox("Title and source", value=True, key=f"figure_title_{name}", width=150)
 

@@ -7,6 +7,7 @@ itself, and raises `RunStoreError` with a one-sentence message if the visitor ma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pages.compute import visible_runs
@@ -49,17 +50,16 @@ def again(run: str, name: str) -> str:
     entry = visible_runs.entry(run)
     settings = entry.settings()
     sweep = None if entry.sweep is None else entry.sweep["settings"]
-    how: dict[str, Any] = {"name": name, "device": entry.wanted, "private": bool(entry.private), "sweep": sweep}
-    return _submit(jobs.submit, visible_runs.store(), settings, **how)
+    submit = partial(_submit, jobs.submit, visible_runs.store(), settings, name=name, sweep=sweep)
+    return submit(device=entry.wanted, private=bool(entry.private))
 
 
 def fork(run: str, step: int, settings: Preset, name: str) -> str:
     """Queue a run that starts with the weights of an existing one and return its id. It is private if the original is."""
     entry = visible_runs.entry(run)
     device = "auto" if entry.wanted == ELSEWHERE else entry.wanted
-    return _submit(
-        jobs.fork, visible_runs.store(), run, step, settings, name=name, device=device, private=bool(entry.private)
-    )
+    submit = partial(_submit, jobs.fork, visible_runs.store(), run, step, settings, name=name)
+    return submit(device=device, private=bool(entry.private))
 
 
 def send(run: str, kind: str) -> None:
@@ -112,11 +112,9 @@ def take_file(content: bytes, file_name: str) -> ImportResult:
 
     On a server for several people the run is private until the visitor shares it.
     """
-    store, limits = visible_runs.store(), visible_runs.limits()
-    how: dict[str, Any] = {"owner": _visitor(), "limits": limits, "private": not visible_runs.is_open()}
-    if is_archive(content):
-        return from_archive(store, content, **how)
-    return from_file(store, content, file_name=file_name, sees=visible_runs.may_see, **how)
+    store, take = visible_runs.store(), partial(from_file, file_name=file_name, sees=visible_runs.may_see)
+    take = from_archive if is_archive(content) else take
+    return take(store, content, owner=_visitor(), limits=visible_runs.limits(), private=not visible_runs.is_open())
 
 
 def keep_text(content: bytes) -> str:

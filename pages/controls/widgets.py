@@ -1,6 +1,6 @@
 """Widgets used by several screens. A link can set most of them; an unknown value in the link shows a warning.
 
-side = choose("side", {"encoder": "source", "decoder": "target"}, "encoder", "Which side")
+side = choose("side", {"encoder": "source", "decoder": "target"}, "Which side")
 view.share(side=side)
 """
 
@@ -9,8 +9,10 @@ from __future__ import annotations
 import mimetypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeVar
 
+import pandas as pd
 import streamlit as st
 
 from pages.controls.text import escape_markdown
@@ -51,12 +53,13 @@ def seed(name: str, options: Sequence[Any], default: Any, *, key: str | None = N
 def choose(
     name: str,
     options: Mapping[T, str],
-    default: T,
     label: str,
     *,
+    default: T | None = None,
     key: str | None = None,
     widget: Callable[..., Any] = st.segmented_control,
     called: str | None = None,
+    hide_label: bool = False,
     **look: Any,
 ) -> T:
     """Draw a widget for one of several options; the choice is kept for the session and written to the link.
@@ -64,18 +67,20 @@ def choose(
     Args:
         name: The link parameter.
         options: The options, whose `str` is written to the link, with their texts on screen.
-        default: The initial option.
         label: The widget's label.
+        default: The initial option; by default the first one.
         key: The widget's key; by default `name`.
         widget: `st.segmented_control`, `st.selectbox` or `st.select_slider`.
         called: The name of the parameter in a warning about a link; by default `name`.
+        hide_label: Whether the label is only for screen readers.
         **look: Further arguments of the widget.
 
     Returns:
         The chosen option.
     """
-    seed(name, list(options), default, key=key, called=called)
+    seed(name, list(options), next(iter(options)) if default is None else default, key=key, called=called)
     look |= {"required": True} if widget is st.segmented_control else {}
+    look |= {"label_visibility": "collapsed"} if hide_label else {}
     texts = options.__getitem__
     chosen = widget(label, list(options), format_func=texts, key=key or name, persist_state="session", **look)
     set_parameter(name, str(chosen))
@@ -100,7 +105,7 @@ def choose_unlinked(label: str, options: Mapping[T, str], key: str, **look: Any)
 
 def ask_side() -> str:
     """Draw the choice between the stacks of an encoder-decoder; return "encoder" or "decoder"."""
-    return choose("side", SIDES, "encoder", "Which side")
+    return choose("side", SIDES, "Which side")
 
 
 def ask_window(
@@ -123,10 +128,11 @@ def ask_window(
     seed(name, positions, positions[0], key=key, called=f"window of {what}")
     windows = {start: positions[at : at + most] for at, start in enumerate(positions) if at % most == 0}
     st.session_state[key] = positions[positions.index(st.session_state[key]) // most * most]
-    words = {start: f"{window[0]} to {window[-1]}" for start, window in windows.items()}
-    start = st.select_slider(
-        f"{what.capitalize()} shown", list(windows), key=key, format_func=words.__getitem__, persist_state="session"
+    label, words = (
+        f"{what.capitalize()} shown",
+        {start: f"{shown[0]} to {shown[-1]}" for start, shown in windows.items()},
     )
+    start = st.select_slider(label, list(windows), key=key, format_func=words.__getitem__, persist_state="session")
     set_parameter(name, str(start))
     return windows[start]
 
@@ -183,9 +189,8 @@ def ask_token(labels: Sequence[str], name: str, usual: int, label: str, *, help:
         return usual
     chosen = found[0]
     if len(found) > 1 and labels[chosen] != typed:
-        chosen = row.selectbox(
-            "Token", found, key=f"{name}_among", format_func=labels.__getitem__, label_visibility="collapsed"
-        )
+        look = {"format_func": labels.__getitem__, "label_visibility": "collapsed"}
+        chosen = row.selectbox("Token", found, key=f"{name}_among", **look)
     set_parameter(name, labels[chosen] if typed else "")
     return chosen
 
@@ -235,6 +240,24 @@ def file_box(label: str, types: Sequence[str], megabytes: int, take: Callable[[b
     if box.success:
         st.success(escape_markdown(box.success), icon=":material/check:")
     box.problem = box.success = ""
+
+
+def table_of_rows(
+    rows: pd.DataFrame,
+    columns: dict[str, Any],
+    key: str,
+    most: int,
+    alt: str,
+    mode: Literal["single-row", "multi-row"],
+    ticked: Sequence[int],
+    on_select: Callable[[], None],
+) -> None:
+    """Draw a table at most `most` pixels high, whose `ticked` rows are selected; `alt` describes it to screen readers."""
+    height, selection = min(36 * (len(rows) + 1) + 3, most), {"selection": {"rows": list(ticked)}}
+    draw: Callable[..., Any] = partial(
+        st.dataframe, hide_index=True, row_height=36, placeholder="–", selection_default=selection
+    )
+    draw(rows, column_config=columns, height=height, selection_mode=mode, on_select=on_select, key=key, alt=alt)
 
 
 def download(label: str, make: Callable[[], str | bytes], file: str, *, key: str, help: str | None = None) -> None:

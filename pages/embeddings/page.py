@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -15,7 +15,7 @@ from pages.components.elements import embedding_sum
 from pages.compute.background_job import interruptible_progress
 from pages.compute.byte_cache import shared
 from pages.compute.call import PictureCall
-from pages.compute.picture import footer, heading, panel, picture, shown, toolbar
+from pages.compute.picture import Mark, footer, heading, panel, picture, shown, toolbar
 from pages.controls import embed
 from pages.controls.text import escape_markdown, headline, what_to_notice
 from pages.controls.widgets import MAX_LISTED, ask_side, ask_token, ask_window, choose
@@ -58,18 +58,16 @@ def vocabulary_panel(view: View, stack: str | None, controls: DeltaGenerator) ->
     run = view.changed() or view.original()
     vectors = cached_per_model(view, stack, vocabulary_vectors)
     with controls:
-        options = AXES if min(vectors.shape) > 2 else {"2": "2-D"}
-        axes = int(choose("axes", options, "2", "Axes", label_visibility="collapsed"))
+        axes = int(choose("axes", AXES if min(vectors.shape) > 2 else {"2": "2-D"}, "Axes", hide_label=True))
     left, right = st.columns([3, 2], gap="large")
     with right:
         heading("Nearest neighbours")
         near = _neighbours(view, run, stack)
     with left:
         heading("The whole vocabulary")
-        look: dict[str, Any] = {"axes": 3} if axes == 3 else {"token": near}
+        look = {"axes": 3} if axes == 3 else {"token": near}
         call = PictureCall(viz.projection, (run,), look | {"stack": stack})
-        click: dict[str, Any] = {} if axes == 3 else {"on_select": _follow_click, "selection_mode": "point"}
-        shown(view, call, f"projection_{axes}", **click)
+        shown(view, call, f"projection_{axes}", on_click=None if axes == 3 else _look_near, selection="point")
         explained = sum(cached_per_model(view, stack, principal_axes).explained.tolist()[:axes])
         sampled = f" About {MAX_POINTS_DRAWN:,} are drawn." if len(vectors) > MAX_POINTS_DRAWN else ""
         st.caption(
@@ -85,7 +83,7 @@ def _neighbours(view: View, run: Reading, stack: str | None) -> int:
         token = ask_token(label, "near", tokens[0], "Of token")
     else:
         names = {name: f"{name}{' · in the input' if token in tokens else ''}" for token, name in enumerate(label)}
-        near = choose("near", names, label[tokens[0]], "Of token", widget=st.selectbox, label_visibility="collapsed")
+        near = choose("near", names, "Of token", default=label[tokens[0]], widget=st.selectbox, hide_label=True)
         token = label.index(near)
     call = PictureCall(analysis.neighbours, (run,), {"token": token, "stack": stack})
     number = st.column_config.NumberColumn(format="%.6f")
@@ -95,10 +93,9 @@ def _neighbours(view: View, run: Reading, stack: str | None) -> int:
     return token
 
 
-def _follow_click() -> None:
-    """Show the neighbours of the token that was clicked in the projection. A callback."""
-    for point in st.session_state["projection_2"]["selection"].get("point", []):
-        st.session_state["near"] = point["token"]
+def _look_near(point: Mark) -> None:
+    """Show the neighbours of the clicked token. A callback."""
+    st.session_state["near"] = point["token"]
 
 
 MIN_OF_A_KIND = 3
@@ -174,7 +171,7 @@ def number_waves_panel(view: View, stack: str | None, controls: DeltaGenerator) 
     strongest = 1 + found.shares.argsort(descending=True)[: max(N_STRONGEST, len(found.peaks))]
     names = {str(k): f"{k}: {percent(float(found.shares[k - 1]), 0)}" for k in strongest.tolist()}
     with controls:
-        k = int(choose("wave", names, next(iter(names)), "Frequency", key="number_wave", label_visibility="collapsed"))
+        k = int(choose("wave", names, "Frequency", key="number_wave", hide_label=True))
     left, right = st.columns([3, 2], gap="large")
     with left:
         heading("Variance by frequency")
@@ -292,7 +289,7 @@ NAMES = {"tokens": "Tokens", "positions": "Positions", "sum": "Sum"}
 def _embeddings(view: View) -> None:
     above, controls = st.container(), toolbar()
     with controls:
-        show = choose("show", _panels(view), VECTORS, "Show", key="embeddings_show", label_visibility="collapsed")
+        show = choose("show", _panels(view), "Show", key="embeddings_show", hide_label=True)
         stack = ask_side() if view.is_encoder_decoder else None
     if view.input.kind == "picture" and "embed" not in view.original():
         raise UnavailableError("A picture’s patches become vectors by a convolution, whose output was not found here.")
@@ -375,8 +372,7 @@ def embedding_notes(view: View, parts: Mapping[str, Tensor], stack: str | None, 
         notes = [matrix, *(vocabulary_notes(view, stack) if show == VOCABULARY else [])]
         notes.append(about_waves(view, stack, show))
         notes += [no_positions_sentence(view, parts, stack)] if show == VECTORS else []
-    if notes := [note for note in notes if note]:
-        what_to_notice(notes)
+    what_to_notice(notes)
 
 
 def where_from(view: View, stack: str | None) -> str:
@@ -391,10 +387,8 @@ def where_from(view: View, stack: str | None) -> str:
     if view.task is not None and stack:
         text += f" Source and target {'**share** one' if view.config.tied_source else 'do not share this'} embedding matrix."
     with suppress(UnavailableError):
-        if view.task is not None:
-            same = view.config.tied_output
-        else:
-            same = view.adapter.weights.unembedding().matrix.data_ptr() == table.data_ptr()
+        is_own = view.task is not None
+        same = view.config.tied_output if is_own else weights.unembedding().matrix.data_ptr() == table.data_ptr()
         text += f" The output uses {'the same matrix' if same else 'its own matrix'}."
     return text
 
@@ -415,11 +409,9 @@ def filters_panel(view: View) -> None:
 def where_patches_come_from(view: View) -> str:
     """Describe how an image becomes vectors."""
     config = view.config
-    return (
-        f"Each of the {config.n_patches} patches of {config.patch}×{config.patch} pixels becomes {config.d_model} numbers by "
-        f"one learned matrix [{config.d_model} × {config.patch**2}]. A learned **class** token is prepended; the answer is "
-        "read from it."
-    )
+    patches = f"Each of the {config.n_patches} patches of {config.patch}×{config.patch} pixels becomes {config.d_model} numbers"
+    matrix = f"one learned matrix [{config.d_model} × {config.patch**2}]"
+    return f"{patches} by {matrix}. A learned **class** token is prepended; the answer is read from it."
 
 
 def about_blank_patches(view: View) -> str:

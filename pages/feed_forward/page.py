@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from pages.components.elements import Lane, prediction_strip
 from pages.compute import models
 from pages.compute.call import PictureCall, is_dark
 from pages.compute.models import shown_path
-from pages.compute.picture import footer, heading, of_each_run, panel, picture, shown, table, toolbar
+from pages.compute.picture import Mark, footer, heading, of_each_run, panel, picture, shown, table, toolbar
 from pages.controls import embed
 from pages.controls.text import escape_markdown, headline, what_to_notice
 from pages.controls.widgets import ask_window, choose, seed, window_caption
@@ -29,7 +30,7 @@ from xformer.adapters import TaskModel
 from xformer.analysis.feed_forward import Survey, activity, fitting
 from xformer.components import FEED_FORWARDS
 from xformer.formatting import percent
-from xformer.layer_path import LayerPath, layer_title
+from xformer.layer_path import LayerPath
 from xformer.reading import Reading
 from xformer.viz.feed_forward import MAX_NEURONS_DRAWN, clear_limit, ranking_of, trigger_words
 from xformer.viz.images import picture as image_of
@@ -56,13 +57,10 @@ class NeuronChoice:
 def ask_choice(view: View) -> tuple[str, NeuronChoice]:
     """Ask for one of `PICTURES` and a layer. The neuron is the chosen one, at first the most active one."""
     run = view.original()
-    titles = {
-        site.path.removesuffix(".ffn"): layer_title(site.path, is_encoder_decoder=view.is_encoder_decoder)
-        for site in run.feed_forward
-    }
-    hidden: dict[str, Any] = {"label_visibility": "collapsed"}
-    picture = choose("picture", PICTURES, "ranked", "Picture", key=_PICTURE, **hidden)
-    name = choose("layer", titles, list(titles)[-1], "Layer", key="ff_layer", widget=st.selectbox, width=130, **hidden)
+    titles = {site.path.removesuffix(".ffn"): view.layer_title(site.path) for site in run.feed_forward}
+    picture = choose("picture", PICTURES, "Picture", key=_PICTURE, hide_label=True)
+    ask = partial(choose, key="ff_layer", widget=st.selectbox, width=130, hide_label=True)
+    name = ask("layer", titles, "Layer", default=list(titles)[-1])
     layer, title = list(titles).index(name), titles[name]
     site, more = run.feed_forward[layer], st.popover("More")
     with more:
@@ -124,24 +122,22 @@ def layer_headline(known: pd.DataFrame, active: Sequence[float], title: str) -> 
     return f"{layer}: **{few} of {len(shares):,}** neurons {hold} half of the activity on this input."
 
 
-MAX_POSITIONS = 24
-
-
 def ranked_panel(view: View, choice: NeuronChoice, headline_at: DeltaGenerator) -> None:
     """Draw the most active neurons by what they fire on. Clicking a neuron opens it."""
     run, found = view.changed() or view.original(), surveyed(view)
     with choice.more:
         orders = {"distinct": "one of each trigger first", "activity": "by activity"}
-        order = choose("rank", orders, "distinct", "Neurons", key="ff_rank")
+        order = choose("rank", orders, "Neurons", key="ff_rank")
         positions = range(len(run.tokens_of(choice.layer_path.stack)))
-        window = ask_window(positions, "ff_from", most=MAX_POSITIONS)
-    options: dict[str, Any] = {"layer": choice.layer, "distinct": order == "distinct", "survey": found}
+        window = ask_window(positions, "ff_from")
+    part = window if len(window) < len(positions) else None
     known = table(view, analysis.triggers, found or run, layer=choice.layer)
     with headline_at:
         headline(layer_headline(known, activity(run, layer=choice.layer).mean(dim=0).tolist(), choice.title))
-    call = PictureCall(viz.neurons, (run,), options | ({"positions": window} if len(window) < len(positions) else {}))
+    options = {"layer": choice.layer, "distinct": order == "distinct", "survey": found, "positions": part}
+    call = PictureCall(viz.neurons, (run,), options)
     with st.container(key="wide_neurons"):
-        shown(view, call, MAP, on_select=_open_clicked, selection_mode="cell")
+        shown(view, call, MAP, on_click=_open)
     footer(view, "neurons", [call])
     source = f"{found.n_inputs:,} sampled inputs" if found else "this input alone"
     with st.expander("How to read this"):
@@ -154,11 +150,10 @@ def ranked_panel(view: View, choice: NeuronChoice, headline_at: DeltaGenerator) 
     what_to_notice(["Click a neuron to see the inputs that activate it most, and to ablate it."])
 
 
-def _open_clicked() -> None:
+def _open(cell: Mark) -> None:
     """Open the clicked neuron. A callback."""
-    cells = st.session_state[MAP].selection.get("cell", [])
-    if cells and "neuron" in cells[0]:
-        st.session_state[NEURON], st.session_state[_PICTURE] = int(cells[0]["neuron"]), "neuron"
+    if "neuron" in cell:
+        st.session_state[NEURON], st.session_state[_PICTURE] = int(cell["neuron"]), "neuron"
 
 
 def ablation_note(row: dict[str, Any], *, judged: bool) -> str:
@@ -181,16 +176,14 @@ def one_neuron_panel(view: View, choice: NeuronChoice, headline_at: DeltaGenerat
     path, found = choice.layer_path.path, surveyed(view)
     with choice.more:
         last = view.shape.neurons[path] - 1
-        number = st.number_input(
-            f"Neuron (0 to {last})", key=NEURON, persist_state="session", min_value=0, max_value=last, step=1
-        )
+        number = st.number_input(f"Neuron (0 to {last})", 0, last, step=1, key=NEURON, persist_state="session")
         choice = replace(choice, neuron=int(number))
         _ablate_button(view, f"ablate:{path}.{choice.neuron}", f"#{choice.neuron}", "ablate_neuron")
         positions = range(len(view.original().tokens_of(choice.layer_path.stack)))
         window = ask_window(positions, "ff_from")
     original, (run, before) = view.original(), view.compared
-    one: dict[str, Any] = {"layer": choice.layer, "only": [choice.neuron]}
-    row = table(view, analysis.neurons, original, **one, ablate=True, survey=found).iloc[0].to_dict()
+    layer, only = choice.layer, [choice.neuron]
+    row = table(view, analysis.neurons, original, layer=layer, only=only, ablate=True, survey=found).iloc[0].to_dict()
     with headline_at:
         if row["trigger"] != "none":
             words, share = escape_markdown(trigger_words(row["trigger"], row["on"])), percent(row["share"], 0)
@@ -202,7 +195,8 @@ def one_neuron_panel(view: View, choice: NeuronChoice, headline_at: DeltaGenerat
         st.markdown(f"**#{choice.neuron} on this input**{window_caption(positions, window)}")
         shown(view, calls[0], "neuron")
     if "promotes" in row and row["activation"]:
-        calls.append(PictureCall(viz.promotion, (original,), {**one, "position": int(row["peak"])}))
+        at = {"layer": layer, "only": only, "position": int(row["peak"])}
+        calls.append(PictureCall(viz.promotion, (original,), at))
         st.markdown(f"**What #{choice.neuron} promotes** at position {row['peak']}, on the direct path")
         with st.container(key="wide_promotion"):
             shown(view, calls[1], "promotion")
@@ -228,9 +222,8 @@ def exciting_inputs(view: View, choice: NeuronChoice, found: Survey) -> None:
     call = PictureCall(analysis.exciting_inputs, (found,), {"layer": choice.layer, "neuron": choice.neuron})
     rows = call.make().to_dict("records")
     if not rows:
-        st.info(
-            f"This neuron writes nothing on any {view.input.sample_noun}: it is dead there.", icon=":material/block:"
-        )
+        nothing = f"This neuron writes nothing on any {view.input.sample_noun}: it is dead there."
+        st.info(nothing, icon=":material/block:")
         return
     if view.shape.image:
         _images(view, found, rows)
@@ -294,18 +287,19 @@ def activations_panel(view: View, choice: NeuronChoice, _: DeltaGenerator) -> No
         is_gated = "up" in kept
         words, prompt = (GATED, "Value shown") if is_gated else (STAGES, f"{function}: before or after")
         stages = {name: words[name] for name in kept}
-        stage = choose("stage", stages, "post", prompt, key=f"ff_stage{'_gated' * is_gated}", width="content")
-        order = choose("order", ORDERS, "sorted", "Neurons", key="ff_order", width="content")
+        stage = choose("stage", stages, prompt, default="post", key=f"ff_stage{'_gated' * is_gated}", width="content")
+        order = choose("order", ORDERS, "Neurons", key="ff_order", width="content")
         shown = ask_window(positions, "ff_from")
         columns = ask_window(range(n), "ff_columns", most=MAX_NEURONS_DRAWN, name="columns", what="columns")
     runs = view.runs().values()
     values = torch.cat([run[f"{path}.{stage}"][0] for run in runs]).numpy(force=True)  # [pos of all runs, d_ff]
     limit, largest = clear_limit(values), signed_limit(values)
-    options: dict[str, Any] = {"layer": choice.layer, "stage": stage, "order": order, "neuron": choice.neuron}
-    options["positions"] = shown if len(shown) < len(positions) else None
-    options["columns"] = columns if len(columns) < n else None
-    options["limit"] = limit if len(runs) > 1 else None
-    of_each_run(view, "activations", viz.activations, **options)
+    part = {
+        "positions": shown if len(shown) < len(positions) else None,
+        "columns": columns if len(columns) < n else None,
+    }
+    part |= {"layer": choice.layer, "stage": stage, "order": order, "neuron": choice.neuron}
+    of_each_run(view, "activations", viz.activations, limit=limit if len(runs) > 1 else None, **part)
     closing = {"pre": f"The input of {function}: blue fires, orange is set to 0.", "post": f"The output of {function}."}
     what = f"The {'output' if stage == 'post' else 'input'} of {function}: blue is above 0, orange below."
     what = _OF_A_GATE[stage] if is_gated else closing[stage] if component and component.closes else what
@@ -338,7 +332,7 @@ def firing_panel(view: View, choice: NeuronChoice, headline_at: DeltaGenerator) 
     found = surveyed(view)
     options = {name: words for name, words in OVER.items() if name == "input" or found is not None}
     with choice.more:
-        over = choose("over", options, next(iter(options)), "Counted over", key="ff_over")
+        over = choose("over", options, "Counted over", key="ff_over")
     counted: Reading | Survey
     (counted, before), over_what = view.compared, "this input alone"
     if over == "sample" and found is not None:
@@ -369,13 +363,10 @@ def experts_panel(view: View) -> None:
     """Draw the router's choices in a layer, and how evenly they are spread."""
     heading("The experts of each token")
     sites = view.original().feed_forward
-    layers = {
-        str(at + 1): layer_title(site.path, is_encoder_decoder=view.is_encoder_decoder)
-        for at, site in enumerate(sites)
-        if site.path in view.shape.experts
-    }
-    name = choose("mixture", layers, next(reversed(layers)), "Layer", key="ff_mixture", widget=st.selectbox, width=180)
-    layer = int(name) - 1
+    numbers = [at for at, site in enumerate(sites) if site.path in view.shape.experts]
+    layers = {str(at + 1): view.layer_title(sites[at].path) for at in numbers}
+    ask = partial(choose, key="ff_mixture", widget=st.selectbox, width=180)
+    layer = int(ask("mixture", layers, "Layer", default=next(reversed(layers)))) - 1
     of_each_run(view, "experts", viz.expert_weights, layer=layer)
     found = table(view, analysis.expert_weights, view.changed() or view.original(), layer=layer)
     n, n_experts = len(set(found["position"])), view.shape.experts[sites[layer].path]
@@ -401,10 +392,10 @@ def without_neurons(view: View) -> None:
     others = {name: d_ff for name in usable if (d_ff := max(models.adapter(name).shape.neurons.values(), default=0))}
     if others:
         st.markdown("These models have feed-forward layers:")
-        with st.container(horizontal=True):
-            for name, d_ff in others.items():
-                words = f"{name} · {d_ff} neurons per layer"
-                st.button(words, on_click=st.session_state.__setitem__, args=("model", name), key=f"use_{name}")
+    with st.container(horizontal=True):
+        for name, d_ff in others.items():
+            words = f"{name} · {d_ff} neurons per layer"
+            st.button(words, on_click=st.session_state.__setitem__, args=("model", name), key=f"use_{name}")
 
 
 PANELS = {"ranked": ranked_panel, "neuron": one_neuron_panel, "map": activations_panel, "firing": firing_panel}
@@ -415,10 +406,8 @@ def _feed_forward(view: View) -> None:
     if view.shape.experts:
         panel(experts_panel, view)
     if view.original().feed_forward and not view.shape.neurons:
-        st.info(
-            "The feed-forward layers of this model have no individual neurons, as in a mixture of experts.",
-            icon=":material/info:",
-        )
+        none = "The feed-forward layers of this model have no individual neurons, as in a mixture of experts."
+        st.info(none, icon=":material/info:")
     elif view.original().feed_forward:
         # Only the chosen picture is computed.
         with embed.picture():

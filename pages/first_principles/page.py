@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import streamlit as st
 
@@ -34,9 +34,10 @@ def page() -> None:
     sentence = steps.ask_sentence() if step in PANELS else None
     with embed.picture("steps"), st.container(horizontal=True, gap="xsmall", vertical_alignment="center"):
         choose_unlinked("Step", STEPS, "principle_step")
-        following = {"on_click": _go, "args": (NAMES.index(step) + 1,), "disabled": step == NAMES[-1], "shortcut": "N"}
-        look: dict[str, Any] = {"icon": ":material/arrow_forward:", "help": "The next step", "type": "primary"}
-        st.button("Next", key="principle_next", **look, **following)
+        following = NAMES[(NAMES.index(step) + 1) % len(NAMES)]
+        button = partial(st.button, "Next", icon=":material/arrow_forward:", help="The next step", type="primary")
+        go = partial(st.session_state.__setitem__, "principle_step", following)
+        button(key="principle_next", on_click=go, disabled=step == NAMES[-1], shortcut="N")
         if sentence is not None:
             with st.popover("More", type="tertiary"):
                 steps.ask_more(sentence)
@@ -47,10 +48,6 @@ def page() -> None:
             notes, link = PANELS[step](sentence), steps.link_of(sentence)
     what_to_notice(notes)
     share({"step": step} | link)
-
-
-def _go(at: int) -> None:
-    st.session_state["principle_step"] = NAMES[min(at, len(NAMES) - 1)]
 
 
 page()

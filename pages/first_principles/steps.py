@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -49,7 +50,6 @@ from xformer.widgets.matrices_data import Shown, matrices_data, mix, operand, pr
 
 USUAL = "the cat saw the dog"
 MAX_TYPED = 120
-"""Maximum number of characters of the sentence."""
 D_OF_WORDS = (2, 4, 8)
 SEEDS = range(1, 100)
 LARGEST = 4.0
@@ -128,11 +128,11 @@ def change(sent: Mapping[str, Any]) -> None:
             st.session_state[ROW] = row  # `followed_row` checks it
         case {"word": [int(row), str(text)]} if 0 <= row <= len(words):
             _set_text(" ".join([*words[:row], text, *words[row + 1 :]]))
-        case {"number": [int(row), int(column), int() | float() as value]} if (
-            0 <= row < len(words) and 0 <= column < sentence.d
+        case {"number": [int(row), int(at), int() | float() as value]} if (
+            0 <= row < len(words) and 0 <= at < sentence.d
         ):
             values = [round(number, 4) for number in sentence.x[row].tolist()]
-            values[column] = min(max(round(float(value), 4), -LARGEST), LARGEST)
+            values[at] = min(max(round(float(value), 4), -LARGEST), LARGEST)
             st.session_state[OWN] = (words[row], tuple(values))
 
 
@@ -249,11 +249,9 @@ def scale_panel(sentence: Sentence) -> list[str]:
     """Draw the effect of dividing by √d; return what to notice."""
     place = st.container()
     with toolbar():
-        look: dict[str, Any] = {"label_visibility": "collapsed"}
-        widths = {width: f"d = {width}" for width in WIDTHS}
-        d = choose("dk", widths, 64, "Width of q and k", key="principle_dk", widget=st.selectbox, width=120, **look)
-        options = {1: "divide by √d", 0: "no scale"}
-        is_scaled = choose("scaled", options, 1, "Scale", key="principle_scaled", **look)
+        widths, ask = {width: f"d = {width}" for width in WIDTHS}, partial(choose, hide_label=True)
+        d = ask("dk", widths, "Width of q and k", default=64, key="principle_dk", widget=st.selectbox, width=120)
+        is_scaled = ask("scaled", {1: "divide by √d", 0: "no scale"}, "Scale", key="principle_scaled")
     numbers = {"seed": sentence.seed}
     here = {"d": d, **numbers}
     calls = [
@@ -296,7 +294,7 @@ def mask_panel(sentence: Sentence) -> list[str]:
     """Draw three ways to mask later words, and none; return what to notice."""
     place = st.container()
     with toolbar():
-        way = WAYS[choose("causal", WAYS, "causal", "Mask", key="principle_causal", label_visibility="collapsed")]
+        way = WAYS[choose("causal", WAYS, "Mask", key="principle_causal", hide_label=True)]
     mixed = sentence.attention(mask=way)
     row = followed_row(mixed.names)
     with place:
@@ -340,7 +338,7 @@ def heads_panel(sentence: Sentence) -> list[str]:
     place, d = st.container(), sentence.d
     with toolbar():
         options = {h: f"{h} head{'s' if h > 1 else ''}" for h in (1, 2, 4) if d % h == 0}
-        h = choose("heads", options, 2, "Heads", key="principle_heads", label_visibility="collapsed")
+        h = choose("heads", options, "Heads", default=2, key="principle_heads", hide_label=True)
     heads = [sentence.attention(n_heads=h, head=head) for head in range(h)]
     row = followed_row(heads[0].names)
     pictures = [one for index, head in enumerate(heads) for one in _head(head, index, d // h, h == 1)]
@@ -356,12 +354,12 @@ def heads_panel(sentence: Sentence) -> list[str]:
     costs = attention_costs(n_tokens=n, d_model=d, n_heads=h)
     one, split, wide = (sum(costs["count"][costs["heads"] == name]) for name in dict.fromkeys(costs["heads"]))
     is_counted = costs.drop_duplicates("heads")["measured"].tolist() == [one, split, wide]
+    counted = ", as counted by torch" if is_counted else ""
     return [
         f"Each head takes {d // h} of the {d} columns of Q, K and V and mixes the words in its own way; Z₁ … are concatenated "
         "before W_O.",
-        f"**h heads of width d/h cost as many multiplications as one head of width d**: {split:,} and {one:,}"
-        + (", as counted by torch." if is_counted else ".")
-        + f" Heads as wide as d would cost {wide:,}. Only the number of exponentials grows with h: {n * n:,} for one head, "
+        f"**h heads of width d/h cost as many multiplications as one head of width d**: {split:,} and {one:,}{counted}. "
+        f"Heads as wide as d would cost {wide:,}. Only the number of exponentials grows with h: {n * n:,} for one head, "
         f"{h * n * n:,} for {h}.",
     ]
 
@@ -386,9 +384,9 @@ def position_panel(sentence: Sentence) -> list[str]:
     """Draw the outputs for two orders of the words; return what to notice."""
     place = st.container()
     with toolbar():
-        how = choose("order", ORDERS, "reversed", "Order", key="principle_order", label_visibility="collapsed")
+        how = choose("order", ORDERS, "Order", key="principle_order", hide_label=True)
         options = {0: "no positions", 1: "positions added"}
-        adds = bool(choose("add", options, 0, "Positions", key="principle_add", label_visibility="collapsed"))
+        adds = bool(choose("add", options, "Positions", key="principle_add", hide_label=True))
     order = order_of(how, len(sentence.words), sentence.seed)
     error = order_error(sentence, order, add_positions=adds)
     before, after = (one.attention(add_positions=adds) for one in (sentence, sentence.in_order(order)))
@@ -431,7 +429,7 @@ def parts_panel() -> tuple[list[str], dict[str, str]]:
     found = parts()
     kinds = {name: name for name in dict.fromkeys(found["part"])}
     headline(f"Models are built from {len(found)} interchangeable components.")
-    kind = choose("part", kinds, next(iter(kinds)), "Part", key="principle_part", label_visibility="collapsed")
+    kind = choose("part", kinds, "Part", key="principle_part", hide_label=True)
     rows = found[found["part"] == kind].drop(columns="part").map(escape_markdown)
     st.table(rows.set_index("title").rename_axis(kind).rename(columns=str.capitalize))
     return ["Each is one registered file of the library; a new one appears here, on Train and in the diagram."], {}
@@ -441,7 +439,6 @@ MODEL, USUAL_INPUT = "reverse-decoder", "3 7 12"
 MAX_NUMBERS = 4
 """Maximum number of input numbers; with the answer they give nine rows."""
 COLUMNS_OF_Z = 4
-"""Number of columns of Z that are drawn."""
 
 
 def model_panel() -> tuple[list[str], dict[str, str]]:
@@ -453,13 +450,9 @@ def model_panel() -> tuple[list[str], dict[str, str]]:
     config, place = checkpoint.config, st.container()
     with toolbar():
         source, problem = _ask_source(checkpoint)
-        heads = {
-            f"{layer + 1}.{head + 1}": f"layer {layer + 1} · head {head + 1}"
-            for layer in range(config.n_layers)
-            for head in range(config.n_heads)
-        }
-        look: dict[str, Any] = {"widget": st.selectbox, "width": 165, "label_visibility": "collapsed"}
-        at = choose("head", heads, "1.1", "Head", key="principle_head", **look)
+        every = [(1 + layer, 1 + head) for layer in range(config.n_layers) for head in range(config.n_heads)]
+        heads = {f"{layer}.{head}": f"layer {layer} · head {head}" for layer, head in every}
+        at = choose("head", heads, "Head", key="principle_head", widget=st.selectbox, width=165, hide_label=True)
         screens.link("attention", "Open on Attention", "grid_view", model=MODEL, input=_written(source), head=at)
     run = cached_runs.run(MODEL, source)
     layer, head = (int(number) - 1 for number in at.split("."))
@@ -528,8 +521,7 @@ def head_note(run: Reading, mixed: Mixed, layer: int, head: int, row: int) -> st
     if row not in labelled:
         return note
     at = labelled.index(row)
-    predicted, right = (
-        escape_markdown(run.adapter.token_labels[token]) for token in (run.predicted[at], run.answer[at])
-    )
+    label, tokens = run.adapter.token_labels, (run.predicted[at], run.answer[at])
+    predicted, right = (escape_markdown(label[token]) for token in tokens)
     verdict = "this is correct." if run.right[at] else f"“{right}” would be correct."
     return f"{note} After all layers the model predicts “{predicted}” here ({percent(run.probability[at])}); {verdict}"

@@ -46,7 +46,7 @@ def page() -> None:
     left_out |= {"training", "numbers"} if view.task is None else set()
     left_out |= {"length"} if view.task is None or not lengths_of(view.config, view.own.task) else set()
     more = {name: words for name, (words, _) in MORE.items() if name not in left_out}
-    shown = choose("more", more, "inside", "More about this model", label_visibility="collapsed")
+    shown = choose("more", more, "More about this model", hide_label=True)
     view.share()
     panel(MORE[shown][1], view)
     with answer:  # last, because a large model is slow

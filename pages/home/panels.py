@@ -22,9 +22,9 @@ from pages.compute.call import PictureCall, is_dark
 from pages.compute.models import card_of_model
 from pages.compute.picture import footer, heading, html, live_menu, menu, shown
 from pages.controls.text import caption, escape_markdown
-from pages.controls.widgets import SHARE, choose
+from pages.controls.widgets import SHARE, choose, choose_unlinked
 from pages.state import screens
-from pages.state.inputs import lane_of, show_image, test_predictions
+from pages.state.inputs import lane_of, right_places, show_image, test_predictions
 from pages.state.link import address
 from pages.state.view import View, editing
 from xformer import ModelConfig, Transformer, analysis, record, viz
@@ -50,7 +50,6 @@ LENGTHS = (100, 200, 400, 800)
 TEMPERATURES = {0.0: "greedy", 0.5: "careful", 0.8: "usual", 1.2: "daring"}
 MAX_GAPS, MAX_TOKENS = 4, 8
 MAX_MISTAKES = 12
-"""Maximum number of misclassified images shown."""
 
 
 def answer_panel(view: View) -> None:
@@ -61,7 +60,7 @@ def answer_panel(view: View) -> None:
     answer, right = [], ()
     for (name, predictions), source in zip(_predictions(view).items(), sources, strict=False):
         answer = [*task.answer(list(source)), *([] if end is None else [end])]
-        right = tuple(i < len(answer) and token == answer[i] for i, (token, _) in enumerate(predictions))
+        right = right_places([token for token, _ in predictions], answer)
         lanes.append(lane_of(view.adapter, name, predictions, right))
     is_encoder = view.shape.architecture == "encoder"
     if view.is_changed or not is_encoder or len(view.source) >= SCENE_TOKENS:  # otherwise the scene shows this answer
@@ -98,17 +97,13 @@ def continuation_panel(view: View) -> None:
 
 
 def _sample(view: View) -> None:
-    look: dict[str, Any] = {"required": True, "label_visibility": "collapsed"}
+    units = view.input.units
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         st.markdown("**A sampled continuation**", width="content")
-        temperature = st.segmented_control(
-            "Temperature", list(TEMPERATURES), default=0.8, format_func=TEMPERATURES.__getitem__, key="story_temperature",
-            help="Temperature 0, 0.5, 0.8 or 1.2: the higher, the more often a less likely token is sampled.", **look,
-        )  # fmt: skip
-        n = st.segmented_control(
-            view.input.units.capitalize(), LENGTHS, default=LENGTHS[0], key="story_length",
-            format_func=lambda n: f"{n} {view.input.units}" if n == LENGTHS[-1] else str(n), **look,
-        )  # fmt: skip
+        help = "Temperature 0, 0.5, 0.8 or 1.2: the higher, the more often a less likely token is sampled."
+        temperature = choose_unlinked("Temperature", TEMPERATURES, "story_temperature", default=0.8, help=help)
+        lengths = {n: str(n) for n in LENGTHS} | {LENGTHS[-1]: f"{LENGTHS[-1]} {units}"}
+        n = choose_unlinked(units.capitalize(), lengths, "story_length", default=LENGTHS[0])
         wanted = (view.model, view.source)
         if view.task is None and st.session_state.get("story_wanted") != wanted:  # a large model takes a while
             write = partial(st.session_state.__setitem__, "story_wanted", wanted)
@@ -312,7 +307,7 @@ def edge_cases(edges: dict[str, Any]) -> str:
 def published_panel() -> None:
     """Draw the parameter count of a published model, computed and as printed, and a forward pass with random weights."""
     options = {name: model.title for name, model in PUBLISHED.items()} | {OVERCOUNT: "Base, over-counted"}
-    chosen = choose("paper", options, next(iter(options)), "Configuration", label_visibility="collapsed")
+    chosen = choose("paper", options, "Configuration", hide_label=True)
     if chosen == OVERCOUNT:
         _overcount()
         return

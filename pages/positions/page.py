@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -13,7 +14,7 @@ from pages.compute import cached_runs
 from pages.compute.byte_cache import shared
 from pages.compute.call import PictureCall
 from pages.compute.models import card_of_model
-from pages.compute.picture import footer, heading, panel, picture, shown, table, toolbar
+from pages.compute.picture import Mark, footer, heading, panel, picture, shown, table, toolbar
 from pages.controls import embed
 from pages.controls.text import escape_markdown, headline, what_to_notice
 from pages.controls.widgets import ask_side, ask_window, choose, warn_unknown
@@ -37,7 +38,7 @@ from xformer.viz.positions import attention_guess
 
 MOST_MOVED = "most"
 """The value in the link for the head whose attention moves most."""
-GUESS, GUESS_MAP, HEAD_MAP = "positions_guess", "positions_guess_map", "moved"
+GUESS, GUESS_MAP = "positions_guess", "positions_guess_map"
 MIN_MOVED = 0.01
 """A smaller share of moved attention is not reported."""
 HEIGHT = 224
@@ -63,15 +64,13 @@ def positions_off_panel(view: View, headline_at: DeltaGenerator, controls: Delta
             grid = {"before": on, "chosen": (layer, head), "title": "Attention moved (click)"}
             calls.append(PictureCall(viz.attention_moved, (off,), grid))
             with st.container(width=190):
-                shown(view, calls[2], HEAD_MAP, on_select=_take_head, selection_mode="head")
+                shown(view, calls[2], "moved", on_click=_watch, selection="head")
         else:
             query, name = question(on, off, layer, head)
             asked = f"What will **{escape_markdown(name)}** attend to without positions? Click a cell in its row."
             finding = asked if name else ""
-            empty = PictureCall(
-                attention_guess, (on,), {**at, "query": query, "title": "Without positions: your guess"}
-            )
-            shown(view, empty, GUESS_MAP, on_select=lambda: _take_guess(about), selection_mode="cell")
+            empty = {**at, "query": query, "title": "Without positions: your guess"}
+            shown(view, PictureCall(attention_guess, (on,), empty), GUESS_MAP, on_click=partial(_take_guess, about))
     with headline_at:
         headline(finding)
     longest = max(on[f"{on.attention[layer].path}.pattern"].shape[-2:])
@@ -110,17 +109,15 @@ def moved_sentence(on: Reading, off: Reading, moved: pd.DataFrame, layer: int, h
     return f"**{percent(share, 0)}** of {title}’s attention moves{right}."
 
 
-def _take_guess(about: tuple[Any, ...]) -> None:
+def _take_guess(about: tuple[Any, ...], cell: Mark) -> None:
     """Store the clicked cell as the guess, and switch positions off. A callback."""
-    for cell in st.session_state[GUESS_MAP]["selection"].get("cell", []):
-        st.session_state[GUESS] = (about, str(cell["query"]), str(cell["key"]))
-        toggle_edit(OFF)
+    st.session_state[GUESS] = (about, str(cell["query"]), str(cell["key"]))
+    toggle_edit(OFF)
 
 
-def _take_head() -> None:
+def _watch(head: Mark) -> None:
     """Show the head that was clicked in the grid of all heads. A callback."""
-    for cell in st.session_state[HEAD_MAP]["selection"].get("head", []):
-        st.session_state["watch"] = cell["cell"]
+    st.session_state["watch"] = head["cell"]
 
 
 def _verdict(about: tuple[Any, ...], off: Reading) -> str:
@@ -143,15 +140,11 @@ def _ask_head(view: View, moved: pd.DataFrame) -> tuple[int, int]:
     paths, names, cells = list(moved["layer"].unique()), {}, {}
     for path, head in zip(moved["layer"], moved["head"], strict=True):
         name = f"{paths.index(path) + 1}.{head + 1}"
-        names[name], cells[name] = (
-            head_title(path, head, is_encoder_decoder=view.is_encoder_decoder),
-            (paths.index(path), int(head)),
-        )
+        names[name] = head_title(path, head, is_encoder_decoder=view.is_encoder_decoder)
+        cells[name] = (paths.index(path), int(head))
     most = list(names)[int(moved["moved"].to_numpy().argmax())]
     options = {MOST_MOVED: f"{names[most]} (most)", **names}
-    chosen = choose(
-        "watch", options, MOST_MOVED, "Attention of", widget=st.selectbox, width=205, label_visibility="collapsed"
-    )
+    chosen = choose("watch", options, "Attention of", widget=st.selectbox, width=205, hide_label=True)
     return cells[most if chosen == MOST_MOVED else chosen]
 
 
@@ -194,9 +187,8 @@ def own_panel(view: View, side: str | None) -> None:
         with left:
             heading("Selected dimensions")
             options = {"dimensions": ask_waves(width), "positions": rows, "stack": side}
-            longest = (
-                n if view.task is None or not view.config.position_kind.can_cache_keys else view.longest_trained(side)
-            )
+            depends = view.task is None or not view.config.position_kind.can_cache_keys
+            longest = n if depends else view.longest_trained(side)
             trained = longest if longest <= rows[-1] else None
             picture(view, "curves", viz.position_curves, view.original(), trained=trained, **options)
             if trained is not None:
@@ -238,8 +230,8 @@ def ask_waves(d_model: int) -> list[int]:
     if not kept or max(kept) >= d_model:
         kept = sorted({0, 1, *(share * d_model // 8 * 2 for share in (1, 2, 3))} & set(range(d_model)))
     st.session_state["waves"] = kept
-    look: dict[str, Any] = {"max_selections": MAX_WAVES, "label_visibility": "collapsed", "persist_state": "session"}
-    waves = st.multiselect("Dimensions", list(range(d_model)), key="waves", **look) or [0]
+    ask = partial(st.multiselect, key="waves", persist_state="session", label_visibility="collapsed")
+    waves = ask("Dimensions", list(range(d_model)), max_selections=MAX_WAVES) or [0]
     set_parameter("waves", "-".join(map(str, waves)))
     return waves
 
@@ -250,17 +242,15 @@ CARDS_IN_A_ROW = 3
 
 def position_kinds_panel(view: View, side: str | None) -> None:
     """Draw a card for each kind of positions; a learned kind only if the model has learned it."""
-    kinds = [kind for kind in POSITION_KINDS.values() if _can_be_drawn(view, kind)]
+    config, every = view.config, POSITION_KINDS.values()
+    own = [kind for kind in every if kind.acts_on == "nothing" or kind is config.position_kind]
+    kinds = [kind for kind in every if kind in own or kind.can_be_drawn(config)]
     places = [place for _ in kinds[::CARDS_IN_A_ROW] for place in st.columns(CARDS_IN_A_ROW, gap="small")]
     for place, kind in zip(places, kinds, strict=False):
         with place, st.container(border=True, height="stretch", gap="small"):
             _card(view, kind, side)
-    if unknown := [kind.title for kind in POSITION_KINDS.values() if kind not in kinds]:
+    if unknown := [kind.title for kind in every if kind not in kinds]:
         st.caption(f"Not drawn, because only training gives them values: {', '.join(unknown)}.")
-
-
-def _can_be_drawn(view: View, kind: PositionKind) -> bool:
-    return kind.acts_on == "nothing" or kind is view.config.position_kind or kind.can_be_drawn(view.config)
 
 
 def _card(view: View, kind: PositionKind, side: str | None) -> None:
@@ -269,14 +259,13 @@ def _card(view: View, kind: PositionKind, side: str | None) -> None:
     heading(kind.title + (" :green-badge[:material/check: this model]" if is_own else ""))
     st.caption(kind.summary, help=f"{kind.note} ({kind.source})" if kind.source else kind.note)
     n = max(2, view.longest_trained(side)) if kind.can_cache_keys else len(run.tokens_of(side))
-    options: dict[str, Any] = {"key": f"card_{kind.name}", "kind": kind.name, "stack": side}
+    draw = partial(picture, view, kind.name, key=f"card_{kind.name}", kind=kind.name, stack=side)
     if kind.acts_on == "nothing":
         order_trial(view)
     elif kind.is_drawn_by_offset:
-        picture(view, kind.name, viz.position_offsets, run, n=n, height=260, **options)  # its legend is below the chart
+        draw(viz.position_offsets, run, n=n, height=260)  # its legend is below the chart
     else:
-        rows = range(min(n, MAX_ROWS_ON_A_CARD))
-        picture(view, kind.name, viz.position_values, run, positions=rows, height=150, legend=False, **options)
+        draw(viz.position_values, run, positions=range(min(n, MAX_ROWS_ON_A_CARD)), height=150, legend=False)
 
 
 def order_trial(view: View) -> None:
@@ -370,12 +359,13 @@ def _positions(view: View) -> None:
         picture = embed.picture()
     with controls:
         if panels:
-            show = choose(
-                "show", panels, next(iter(panels)), "Show", key="positions_show", label_visibility="collapsed"
-            )
+            show = choose("show", panels, "Show", key="positions_show", hide_label=True)
             side = ask_side() if show in BY_SIDE and view.is_encoder_decoder else None
         if view.shape.can_drop_positions:
-            _switch(OFF in view.on)
+            to = "on" if OFF in view.on else "off"
+            label, icon, switch = f"Switch positions {to}", f":material/location_{to}:", partial(toggle_edit, OFF)
+            kind = "primary" if to == "off" else "secondary"
+            st.button(label, icon=icon, key="positions_off", type=kind, on_click=switch)
     if not view.shape.can_drop_positions:
         own = "This model has no positions that could be switched off."
         external = "No positions that could be switched off were found in this model."
@@ -387,8 +377,7 @@ def _positions(view: View) -> None:
             panel(places_panel, view)
         elif show:
             panel(positions_off_panel, view, headline_at, controls)
-    if note := position_note(view, side, show):
-        what_to_notice([note])
+    what_to_notice([position_note(view, side, show)])
     view.share()
 
 
@@ -405,12 +394,6 @@ def _panels(view: View) -> dict[str, str]:
     if view.shape.image and kind.acts_on == "stream":
         panels["places"] = "Patches"
     return panels | {"kinds": "All kinds"}
-
-
-def _switch(is_off: bool) -> None:
-    to, kind = ("on", "secondary") if is_off else ("off", "primary")
-    toggle: dict[str, Any] = {"type": kind, "on_click": toggle_edit, "args": (OFF,)}
-    st.button(f"Switch positions {to}", icon=f":material/location_{to}:", key="positions_off", **toggle)
 
 
 if __name__ == "__main__":

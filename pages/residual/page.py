@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from functools import partial
+from typing import cast
 
 import pandas as pd
 import streamlit as st
@@ -11,7 +12,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from pages.compute import cached_runs
 from pages.compute.call import PictureCall
-from pages.compute.picture import footer, of_each_run, panel, picture, shown, side_by_side, table, toolbar
+from pages.compute.picture import Mark, footer, of_each_run, panel, picture, shown, side_by_side, table, toolbar
 from pages.controls import embed
 from pages.controls.text import caption, escape_markdown, headline, signed, what_to_notice
 from pages.controls.widgets import ask_token, ask_window, choose, validate_text, window_caption
@@ -37,6 +38,13 @@ MAX_NUMBERS = 100_000_000
 
 SURE_OF = 0.9
 """Probability from which an answer counts as certain."""
+SURE, OVER_CHANCE = 0.5, 3.0
+"""A decided output has at least this final probability, and this multiple of a uniform guess or 0.9."""
+
+
+def _least_sure(n_tokens: int) -> float:
+    """Return the smallest final probability of a decided output among `n_tokens` options."""
+    return max(SURE, min(OVER_CHANCE / n_tokens, 0.9))
 
 
 def lens_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerator) -> None:
@@ -61,28 +69,28 @@ def lens_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerator
     wide = 1.7 if len(shown_positions) > WIDE else 1.3  # the lens has a column for each position
     for index, place in enumerate(st.columns([wide, 1][: len(calls)], gap="small")):
         with place.container(key=f"wide_lens_{index}"):
-            click = {"on_select": _follow_click, "selection_mode": "cell"} if framed and not index else {}
-            shown(view, calls[index], f"lens_{index}", **click)
+            shown(view, calls[index], f"lens_{index}", on_click=_follow if framed and not index else None)
     footer(view, "lens", calls)
     is_large = len(positions) * len(view.shape.layer_paths) * len(view.adapter.token_labels) > MAX_NUMBERS
-    frames = {
-        name: table(view, analysis.lens, one_run, **(window if is_large else {}))
-        for name, one_run in view.runs().items()
-    }
+    part = window if is_large else {}
+    frames = {name: table(view, analysis.lens, one_run, **part) for name, one_run in view.runs().items()}
     with st.expander("How to read this"):
         margin = " Bars: the change that each step makes to the logit of the answer minus the strongest other token’s."
         st.markdown(_reading_guide(view, frames[ORIGINAL], positions, shown_positions) + margin * (path is not None))
         if is_large and window:
             st.markdown("The notes cover these positions only.")
     one = "class" if original.output == "token_class" else "token"
-    lens_notes(frames, len(view.adapter.token_labels), judged=original.has_right_answer, one=one)
+    n_tokens, judged, notes = len(view.adapter.token_labels), original.has_right_answer, []
+    for name, frame in frames.items():
+        prefix = f"{escape_markdown(run_title(name))}: " if len(frames) > 1 else ""
+        notes.append(when_decided(frame, n_tokens, prefix, judged=judged, one=one))
+    what_to_notice([*notes, _BLIND.replace("token", one)])
 
 
-def _follow_click() -> None:
+def _follow(cell: Mark) -> None:
     """Select the position of the clicked cell. A callback."""
-    cells = st.session_state["lens_0"].selection.get("cell", [])
-    if cells and "position" in cells[0]:
-        st.session_state["residual_pos"] = int(cells[0]["position"])
+    if "position" in cell:
+        st.session_state["residual_pos"] = int(cell["position"])
 
 
 def lead_sentence(path: pd.DataFrame, position: int, n_tokens: int) -> str:
@@ -90,9 +98,8 @@ def lead_sentence(path: pd.DataFrame, position: int, n_tokens: int) -> str:
 
     Returns "" where it does not lead in the end, or hardly more likely than chance.
     """
-    least = max(SURE, min(OVER_CHANCE / n_tokens, 0.9))
     last = path.iloc[-1]
-    if last["rank"] != 1 or last["answer_probability"] < least:
+    if last["rank"] != 1 or last["answer_probability"] < _least_sure(n_tokens):
         return ""
 
     def since(holds: list[bool]) -> str:
@@ -124,8 +131,7 @@ def _reading_guide(view: View, frame: pd.DataFrame, positions: Sequence[int], sh
     )
 
 
-MOST = 12
-"""Number of parts that get their own bar."""
+MAX_BARS = 12
 GOALS = {"logit": "its logit", "lead": "its lead"}
 _NORMS = {
     "post": "With the scale of every later norm frozen at its value in this run, the parts sum to the logit.",
@@ -160,7 +166,8 @@ def attribution_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGe
             f"(difference {abs(total - figure):.0e}, rounding error)."
         )
     n_parts, unembedding = max(map(len, frames.values())), view.adapter.weights.unembedding()
-    few = f" The {MOST} largest of {n_parts} parts have their own bar; the CSV lists all." if n_parts > MOST + 1 else ""
+    few = f" The {MAX_BARS} largest of {n_parts} parts have their own bar; the CSV lists all."
+    few = few if n_parts > MAX_BARS + 1 else ""
     norm = "none" if view.shape.norm == "pre" and unembedding.norm is None else view.shape.norm
     cap = "" if unembedding.softcap is None else " The logit soft-cap is treated as a constant factor."
     caption(f"{_NORMS[norm]}{cap} A head’s part is z·W_O; its effect through later queries and keys is excluded.{few}")
@@ -183,8 +190,8 @@ def _ask_position(view: View) -> int:
         for at in positions
     }
     usual = positions[0] if run.has_right_answer or run.open_output is None else run.open_output
-    look: dict[str, Any] = {"widget": st.selectbox, "key": "residual_pos", "called": "position", "width": 260}
-    return choose("pos", names, usual, "Output at position", label_visibility="collapsed", **look)
+    ask = partial(choose, key="residual_pos", called="position", widget=st.selectbox, width=260, hide_label=True)
+    return ask("pos", names, "Output at position", default=usual)
 
 
 def _ask_goal(view: View, position: int) -> tuple[str, int | None]:
@@ -193,7 +200,7 @@ def _ask_goal(view: View, position: int) -> tuple[str, int | None]:
     one = "class" if run.output in CLASSES else "token"
     lead = f"The lead is its logit minus that of the strongest other {one}. Only the lead decides which {one} is predicted."
     label = f"Explain the {answer_kind(run, position)} {one}’s …"
-    goal = choose("goal", GOALS, "logit", label, key="residual_goal", help=lead)
+    goal = choose("goal", GOALS, label, key="residual_goal", help=lead)
     if view.task is not None:
         return goal, None
     explained = run.explained(position)
@@ -209,7 +216,7 @@ def norms_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerato
     frames = [table(view, analysis.norms, run) for run in view.runs().values()]
     positions = sorted(frames[0]["position"].unique().tolist())
     with controls:
-        what = choose("length", _WHAT, "stream", "Norm of", key="residual_length", label_visibility="collapsed")
+        what = choose("length", _WHAT, "Norm of", key="residual_length", hide_label=True)
         shown = ask_window(positions, "residual_from")
     limit = max(float(frame.loc[frame["what"] == what, "length"].max()) for frame in frames)
     window = shown if len(shown) < len(positions) else None
@@ -221,8 +228,7 @@ def norms_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerato
         "added": "‖f(x)‖, the norm of the vector that each step adds.",
     }
     caption(lengths[what] + _thinning_note(frames[-1]) + window_caption(positions, shown))
-    if notes := norm_notes(frames[-1], what, view.shape.norm):
-        what_to_notice(notes)
+    what_to_notice(norm_notes(frames[-1], what, view.shape.norm))
 
 
 def _thinning_note(frame: pd.DataFrame) -> str:
@@ -239,10 +245,8 @@ def norm_notes(frame: pd.DataFrame, what: str, norm: str) -> list[str]:
         if norm == "post" or not first or 0.8 < last / first < 1.25:
             return []
         how, needed = ("grows", "longer") if last > first else ("shrinks", "shorter")
-        return [
-            f"Averaged over positions, the norm of the stream {how} from {first:.1f} to {last:.1f}: later steps must add "
-            f"{needed} vectors to rotate it by the same angle."
-        ]
+        grown = f"Averaged over positions, the norm of the stream {how} from {first:.1f} to {last:.1f}"
+        return [f"{grown}: later steps must add {needed} vectors to rotate it by the same angle."]
     steps = means.iloc[1:]  # the first is the embedding itself
     most, least = steps.loc[steps["length"].idxmax()], steps.loc[steps["length"].idxmin()]
     if most["length"] < 1.25 * least["length"]:
@@ -254,23 +258,10 @@ def norm_notes(frame: pd.DataFrame, what: str, norm: str) -> list[str]:
     ]
 
 
-SURE = 0.5
-"""Smallest final probability of a decided output."""
-
-OVER_CHANCE = 3.0
-"""A decided output must also reach this multiple of a uniform guess, or 0.9."""
-
 _BLIND = (
     "The logit lens has blind spots: early layers may hold the answer in a direction that the unembedding does not read, so "
     "another token in an early row does not prove that the answer is still unknown."
 )
-
-
-def lens_notes(frames: Mapping[str, pd.DataFrame], n_tokens: int, *, judged: bool, one: str = "token") -> None:
-    """Draw what to notice in the lens of each run. `one` is the word for one of the `n_tokens` options: token or class."""
-    names = {name: f"{escape_markdown(run_title(name))}: " if len(frames) > 1 else "" for name in frames}
-    notes = [when_decided(frame, n_tokens, names[name], judged=judged, one=one) for name, frame in frames.items()]
-    what_to_notice([*notes, _BLIND.replace("token", one)])
 
 
 def when_decided(frame: pd.DataFrame, n_tokens: int, prefix: str, *, judged: bool = True, one: str = "token") -> str:
@@ -281,7 +272,7 @@ def when_decided(frame: pd.DataFrame, n_tokens: int, prefix: str, *, judged: boo
     last = frame.loc[frame["depth"] == frame["depth"].max()].set_index("position")
     if not judged:  # the final prediction counts as right
         frame = frame.assign(right=frame["token"] == frame["position"].map(last["token"]))
-    least = max(SURE, min(OVER_CHANCE / n_tokens, 0.9))
+    least = _least_sure(n_tokens)
     sure = last.index[last["probability"] >= least]
     settled = decision_depths(frame)
     n_correct, settled = len(settled), settled.loc[settled["position"].isin(sure)]
@@ -354,25 +345,24 @@ def similarity_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGen
     poolings = {name: name for name in _MEANS if name != "own" or "pooled" in view.original()}
     left, right = st.columns(2, gap="medium", vertical_alignment="bottom")
     with left:
-        pooling = cast(TextPooling, choose("pooling", poolings, usual, "Pooling", key="similar_pooling"))
+        pooling = cast(TextPooling, choose("pooling", poolings, "Pooling", default=usual, key="similar_pooling"))
     with right:
         layer = last if pooling == "own" else _ask_layer(last)
     if not texts:
         return
-    options: dict[str, Any] = {"texts": texts} | ({} if pooling == usual else {"pooling": pooling})
+    options = {"texts": texts, "pooling": None if pooling == usual else pooling}
     frame = table(view, analysis.similarity, view.original(), **options)
-    look: dict[str, Any] = options if layer == last else options | {"layer": layer}
-    calls = [PictureCall(viz.similarity, (view.original(),), look)]
+    options |= {"layer": None if layer == last else layer}
+    calls = [PictureCall(viz.similarity, (view.original(),), options)]
     if pooling != "own" and len(texts) <= MAX_LINES:
-        calls.append(PictureCall(viz.similarity, (view.original(),), {**look, "what": "layers"}))
+        calls.append(PictureCall(viz.similarity, (view.original(),), {**options, "what": "layers"}))
     side_by_side(view, calls, "similarity", widths=[3, 2][: len(calls)])
     footer(view, "similarity", calls, frame)
     where = "at the output" if layer == last else "of the embeddings" if layer == 0 else f"after layer {layer}"
     left_out = " Active changes are ignored here." if view.is_changed else ""
     other = "" if pooling == usual else f"; the default for this model is {_MEANS[usual]}"
     caption(f"Cosine similarities {where}. A text’s vector is {_MEANS[pooling]}{other}.{left_out}")
-    if notes := similarity_notes(frame.loc[frame["layer"] == layer], texts):
-        what_to_notice(notes)
+    what_to_notice(similarity_notes(frame.loc[frame["layer"] == layer], texts))
 
 
 def _ask_texts(view: View) -> list[str]:
@@ -385,9 +375,8 @@ def _ask_texts(view: View) -> list[str]:
         st.session_state[_KEY] = "\n".join([first, *lines[1:]])
     st.session_state["similar_input"] = (view.model, first)
     keep_widget_value(_KEY)
-    written = st.text_area(
-        "Texts, one per line", key=_KEY, persist_state="session", height=122, help=f"Two to {MAX_TEXTS} texts."
-    )
+    help = f"Two to {MAX_TEXTS} texts."
+    written = st.text_area("Texts, one per line", key=_KEY, persist_state="session", height=122, help=help)
     set_parameter("texts", written)
     try:
         texts = [line.strip() for line in validate_text(written, MAX_TYPED).splitlines() if line.strip()]
@@ -404,7 +393,8 @@ def _ask_texts(view: View) -> list[str]:
 def _ask_layer(last: int) -> int:
     """Ask for a layer; 0 is the embeddings."""
     names = {at: str(at) for at in range(last + 1)} | {last: f"{last}: output", 0: "0: embeddings"}
-    return choose("after", names, last, "After layer", widget=st.select_slider, key="similar_layer", called="layer")
+    ask = partial(choose, key="similar_layer", called="layer", widget=st.select_slider)
+    return ask("after", names, "After layer", default=last)
 
 
 def similarity_notes(frame: pd.DataFrame, texts: Sequence[str]) -> list[str]:
@@ -433,18 +423,16 @@ PANELS = {"lens": lens_panel, "parts": attribution_panel, "norms": norms_panel, 
 
 def _residual(view: View) -> None:
     prediction_panel(view)
-    # Only the chosen picture is computed.
-    pictures = PICTURES
+    pictures = PICTURES  # only the chosen one is computed
     if reason := no_lens_reason(view):
         st.info(escape_markdown(reason), icon=":material/info:")
         reads_texts = isinstance(view.input, TokenizedText) and not view.is_encoder_decoder
         pictures = {name: words for name, words in WITHOUT_LENS.items() if reads_texts or name == "norms"}
-    first = next(iter(pictures))
     with embed.picture():
         with st.container(gap=None):
             headline_at, controls = st.container(), toolbar()
         with controls:
-            shown = choose("picture", pictures, first, "Picture", key="residual_picture", label_visibility="collapsed")
+            shown = choose("picture", pictures, "Picture", key="residual_picture", hide_label=True)
         panel(PANELS[shown], view, controls, headline_at)
     view.share()
 

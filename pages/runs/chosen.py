@@ -52,7 +52,6 @@ AXES = {"step": "steps", "seconds": "seconds"}
 MAX_DRAWN = 12
 """The number of run colours, and so the maximum number of runs that are drawn."""
 MAX_ALARMS = 3
-"""Maximum alarms in the menu of a card."""
 GOOD = 0.99
 """The exact match at which the notes compare runs."""
 Rows = Sequence[Mapping[str, Any]]
@@ -136,11 +135,11 @@ def curves_panel(entries: Sequence[RunRecord], rows: Mapping[str, Rows]) -> dict
 def _ask_look() -> tuple[str, str, float]:
     """Draw the choices of the horizontal axis, the scale and the smoothing, and return them."""
     with st.popover("More"):
-        x = choose("x", AXES, "step", "Against", key="runs_x", called="horizontal axis")
+        x = choose("x", AXES, "Against", key="runs_x", called="horizontal axis")
         help = "For losses, norms and rates. Shares are always drawn from 0 to 1."
-        scale = choose("scale", SCALES, "log", "Scale", key="runs_scale", help=help)
+        scale = choose("scale", SCALES, "Scale", default="log", key="runs_scale", help=help)
         help = "Exponential moving average: the weight of the previous average at each report. The raw curve is drawn faintly."
-        smoothing = choose("smooth", SMOOTHING, 0.0, "Smoothing", key="runs_smooth", widget=st.select_slider, help=help)
+        smoothing = choose("smooth", SMOOTHING, "Smoothing", key="runs_smooth", widget=st.select_slider, help=help)
     return x, scale, smoothing
 
 
@@ -154,15 +153,9 @@ def _ask_metrics() -> list[str]:
     if wanted is not None or "runs_metrics" not in st.session_state:
         known = [name for name in (wanted or "").split(",") if name in METRICS]
         st.session_state["runs_metrics"] = known or list(FIRST)
-    chosen = st.multiselect(
-        "Curves",
-        list(METRICS),
-        format_func=METRICS.__getitem__,
-        key="runs_metrics",
-        persist_state="session",
-        placeholder="choose metrics",
-        help="Each metric has its own chart. Click a line to highlight its run, double-click to reset.",
-    )
+    ask = partial(st.multiselect, key="runs_metrics", persist_state="session", placeholder="choose metrics")
+    help = "Each metric has its own chart. Click a line to highlight its run, double-click to reset."
+    chosen = ask("Curves", list(METRICS), format_func=METRICS.__getitem__, help=help)
     return [name for name in METRICS if name in chosen]
 
 
@@ -175,9 +168,9 @@ def run_panel(entry: RunRecord, entries: Sequence[RunRecord], all_entries: Seque
     _actions(entry, entries, visible_runs.labels(entries), is_mine, visitor)
     _open_on(entry) if entry.sweep is None else _sweep(entry, all_entries)
     help = "Only the owner can delete a run, and not during training. It can be restored for an hour."
-    look: dict[str, Any] = {"icon": ":material/delete:", "type": "tertiary", "disabled": entry.is_active or not is_mine}
-    delete = partial(_delete, entry.id, entry.name)
-    st.button("Delete", on_click=delete, help=help, key=f"runs_delete_{entry.id}", **look)
+    delete, is_off = partial(_delete, entry.id, entry.name), entry.is_active or not is_mine
+    button = partial(st.button, "Delete", icon=":material/delete:", type="tertiary", help=help)
+    button(on_click=delete, key=f"runs_delete_{entry.id}", disabled=is_off)
 
 
 def _name_and_tags(entry: RunRecord, is_mine: bool, every_tag: Sequence[str]) -> None:
@@ -191,17 +184,10 @@ def _name_and_tags(entry: RunRecord, is_mine: bool, every_tag: Sequence[str]) ->
         if not runs_state().attempt(lambda: command(entry.id, st.session_state[key])):
             st.session_state.pop(f"{key}_was", None)  # show the old value again
 
-    st.text_input("Name", key=name, disabled=not is_mine, on_change=lambda: change(name, run_commands.rename))
-    st.multiselect(
-        "Tags",
-        sorted({*every_tag, *entry.tags}),
-        key=tags,
-        disabled=not is_mine,
-        accept_new_options=True,
-        max_selections=12,
-        placeholder="type a new tag" if is_mine else "none",
-        on_change=lambda: change(tags, run_commands.tag),
-    )
+    st.text_input("Name", key=name, disabled=not is_mine, on_change=partial(change, name, run_commands.rename))
+    options, placeholder = sorted({*every_tag, *entry.tags}), "type a new tag" if is_mine else "none"
+    ask = partial(st.multiselect, key=tags, disabled=not is_mine, accept_new_options=True, max_selections=12)
+    ask("Tags", options, placeholder=placeholder, on_change=partial(change, tags, run_commands.tag))
 
 
 def _status(entry: RunRecord, is_mine: bool) -> None:
@@ -213,8 +199,8 @@ def _status(entry: RunRecord, is_mine: bool) -> None:
     if entry.private and not visible_runs.is_open():  # on an open server everyone sees every run
         with st.container(horizontal=True, vertical_alignment="center", key="runs_private"):
             st.caption(":material/lock: Only you can see this run.", width="content")
-            share: dict[str, Any] = {"on_click": _command, "args": (run_commands.share, entry.id)}
-            st.button("Share with everyone here", key=f"runs_share_{entry.id}", **share)
+            share = partial(_command, run_commands.share, entry.id)
+            st.button("Share with everyone here", key=f"runs_share_{entry.id}", on_click=share)
     st.caption(f"**{entry.state}** · step {entry.step:,}{of} · {entry.seconds:.1f} s{device} · `{entry.id}`")
     if samples := entry.figures.get("samples"):
         share_right, loss = entry.figures.get("exact_match", 0.0), entry.figures.get("loss", 0.0)
@@ -242,14 +228,13 @@ def _actions(
         return
     again_at, files_at = st.columns(2, gap="small")
     if is_mine and entry.state in RESUMABLE and not entry.is_active:
-        again_at.button(
-            "Resume", width="stretch", key=f"runs_resume_{run}", on_click=_command, args=(run_commands.resume, run)
-        )
+        resume = partial(_command, run_commands.resume, run)
+        again_at.button("Resume", width="stretch", key=f"runs_resume_{run}", on_click=resume)
     else:
-        is_off = not visitor or entry.state == DAMAGED
+        again, is_off = partial(_again, entry), not visitor or entry.state == DAMAGED
         help = "A new run with the same settings and seed. On a CPU it is identical, bit for bit."
-        again: dict[str, Any] = {"on_click": _again, "args": (entry,), "help": help}
-        again_at.button("Train again", width="stretch", key=f"runs_again_{run}", disabled=is_off, **again)
+        draw = partial(again_at.button, "Train again", width="stretch", help=help)
+        draw(key=f"runs_again_{run}", on_click=again, disabled=is_off)
     with files_at, st.popover("Download", width="stretch"):
         _downloads(entry, entries, names)
 
@@ -336,9 +321,8 @@ def _downloads(entry: RunRecord, entries: Sequence[RunRecord], names: dict[str, 
         return event_files(rows(), {name: run.created for name, run in by_name.items()})
 
     def offer(kind: str, title: str, file_name: str, make: Callable[[], Any], help: str | None = None) -> None:
-        st.download_button(
-            title, make, file_name, key=f"runs_{kind}_{entry.id}", help=help, on_click="ignore", width="stretch"
-        )
+        button = partial(st.download_button, on_click="ignore", width="stretch", help=help)
+        button(title, make, file_name, key=f"runs_{kind}_{entry.id}")
 
     if HealthRecord.is_in(store.folder_of(entry.id)):
         help = "Attention patterns, measures, alarms and loss curve as one zip file for Import; no weights."
@@ -365,14 +349,16 @@ def run_notes(entries: Sequence[RunRecord], rows: Mapping[str, Rows], settings: 
         return  # steps on different tasks are not comparable
     scores = {entry.id: exact_match(entry, rows[entry.id][-1]) for entry in entries if rows[entry.id]}
     judged = [run for run, share in scores.items() if share is not None]
-    arrived = {run: row for run in judged if (row := _first_at(rows[run], GOOD)) is not None}
+    # reports of other programs may lack the metric
+    good = {run: [row for row in rows[run] if (row.get("held_out_exact_match") or 0.0) >= GOOD] for run in judged}
+    arrived = {run: found[0] for run, found in good.items() if found}
     if len(entries) > 1 and arrived:
         first = min(arrived, key=lambda run: arrived[run]["step"])
         never = [names[run] for run in judged if run not in arrived]
+        rest = f" Not reached so far: {', '.join(never[:4])}{' …' if len(never) > 4 else ''}." if never else ""
         yield (
             f"**{names[first]}** needs the fewest steps to get {GOOD:.0%} of unseen sequences right: it does so at step "
-            f"{arrived[first]['step']:,}, after {arrived[first]['seconds']:.1f} s."
-            + (f" Not reached so far: {', '.join(never[:4])}{' …' if len(never) > 4 else ''}." if never else "")
+            f"{arrived[first]['step']:,}, after {arrived[first]['seconds']:.1f} s.{rest}"
         )
     elif arrived:
         [row] = arrived.values()
@@ -398,11 +384,6 @@ def _difference(
             f"The two runs have the same settings, and the losses of all {shared:,} reports that they share are equal to the "
             "last digit: here, the settings determine a run completely."
         )
-
-
-def _first_at(rows: Rows, share: float) -> Mapping[str, Any] | None:
-    """Return the first report with at least this exact match, if any. Reports of other programs may lack the metric."""
-    return next((row for row in rows if (row.get("held_out_exact_match") or 0.0) >= share), None)
 
 
 def _equal_reports(one: Rows, other: Rows) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -13,7 +14,7 @@ from pages.compute import run_commands, run_thumbnail, visible_runs
 from pages.compute.call import is_dark
 from pages.controls import embed
 from pages.controls.text import escape_markdown, headline, what_to_notice
-from pages.controls.widgets import choose_unlinked, validate_text
+from pages.controls.widgets import choose_unlinked, table_of_rows, validate_text
 from pages.runs.chosen import MAX_DRAWN, Rows, alarms_words, curves_panel, run_notes, run_panel, runs_state
 from pages.state import screens
 from pages.state.link import begin_part, share, take_parameter
@@ -45,6 +46,7 @@ MAX_FIND = 80
 FEW = 8
 """Number of runs up to which there is no filter."""
 BELOW = "↳ "
+Records = Sequence[RunRecord]
 
 
 def page() -> None:
@@ -81,7 +83,8 @@ def _body(visitor: str, was_alive: bool) -> None:
     _follow_the_link(entries, latest)
     finding_at = st.container(key="runs_headline")
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="runs_toolbar"):
-        view = _ask_view()
+        st.session_state.setdefault("runs_view", CARDS)
+        view = choose_unlinked("View", VIEWS, "runs_view")
         found = _filter_runs(entries)
         st.space("stretch")
         _import(visitor)
@@ -91,12 +94,12 @@ def _body(visitor: str, was_alive: bool) -> None:
     if not some:
         with st.container(border=True, horizontal=True, vertical_alignment="center"):
             st.markdown("No runs match.", width="stretch")
-            clear: dict[str, Any] = {"on_click": st.session_state.update, "args": ({"runs_text": ""},)}
-            st.button("Show all runs", icon=":material/filter_alt_off:", key="runs_show_all", **clear)
+            clear = partial(st.session_state.__setitem__, "runs_text", "")
+            st.button("Show all runs", icon=":material/filter_alt_off:", key="runs_show_all", on_click=clear)
     elif view == CARDS:
         drawn = some[:MAX_CARDS]
         rows = {entry.id: store.rows(entry.id) for entry in drawn}
-        _cards(drawn, rows, entries, visitor, [])
+        _cards(drawn, rows, entries, visitor)
         if len(drawn) < len(some):
             st.caption(f"The first {MAX_CARDS} of {len(some)} runs; the table has all of them.")
     else:
@@ -108,8 +111,7 @@ def _body(visitor: str, was_alive: bool) -> None:
     notes = list(run_notes(drawn, rows, differing(entries)))
     with finding_at:
         headline("".join(notes[:1]))
-    if notes[1:]:
-        what_to_notice(notes[1:])
+    what_to_notice(notes[1:])
     share(link)
     if was_alive and not any(map(_is_alive, entries)):
         st.rerun()  # ends the periodic updates
@@ -169,12 +171,6 @@ def _follow_the_link(entries: Sequence[RunRecord], latest: Mapping[str, Any]) ->
     state.choose(*found[:MAX_DRAWN])
 
 
-def _ask_view() -> str:
-    """Draw the choice between cards and the table, and return it."""
-    st.session_state.setdefault("runs_view", CARDS)
-    return choose_unlinked("View", VIEWS, "runs_view")
-
-
 def _filter_runs(entries: Sequence[RunRecord]) -> list[RunRecord]:
     """Draw the filter if there are more than `FEW` runs or the link has a filter, and return the matching runs."""
     wanted = take_parameter("find") or ""
@@ -182,10 +178,8 @@ def _filter_runs(entries: Sequence[RunRecord]) -> list[RunRecord]:
         st.session_state["runs_text"] = wanted.replace(",", " ").strip()[:MAX_FIND]
     text = st.session_state["runs_text"]
     if text or sum(not entry.sweep_of for entry in entries) > FEW:
-        look: dict[str, Any] = {"label_visibility": "collapsed", "icon": ":material/search:", "width": 260}
-        text = st.text_input(
-            "Find", key="runs_text", placeholder="name, tag, task, state …", persist_state="session", **look
-        )
+        ask = partial(st.text_input, label_visibility="collapsed", icon=":material/search:", width=260)
+        text = ask("Find", key="runs_text", placeholder="name, tag, task, state …", persist_state="session")
     try:
         words = validate_text(text or "", MAX_FIND).lower().split()
     except InputError as error:
@@ -224,13 +218,7 @@ def _nothing_yet(visitor: str) -> None:
         st.markdown(f"**{PRESETS[SHIPPED].title}**  \n:small[{SHIPPED}, shipped]")
 
 
-def _cards(
-    entries: Sequence[RunRecord],
-    rows: Mapping[str, Rows],
-    all_runs: Sequence[RunRecord],
-    visitor: str,
-    chosen: Sequence[RunRecord],
-) -> None:
+def _cards(entries: Records, rows: Mapping[str, Rows], all_runs: Records, visitor: str, chosen: Records = ()) -> None:
     """Draw a card for each run with its reports `rows`; the metrics of the `chosen` runs can be downloaded together."""
     settings = differing(entries)
     with st.container(horizontal=True, gap="small", key="cards"):
@@ -257,10 +245,8 @@ def _card(entry: RunRecord, rows: Rows, settings: pd.Series, all_entries: Sequen
     st.markdown(f"**{escape_markdown(entry.name)}**  \n:small[{status}]")
     if entry.message and entry.state in (DAMAGED, "failed"):
         st.text(entry.message)
-    known = [
-        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in settings.dropna().items()
-    ]
+    values = {name: f"{value:g}" if isinstance(value, float) else value for name, value in settings.dropna().items()}
+    known = [f"{name} {value}" for name, value in values.items()]
     if chips := [f"`{' '.join(chip.replace('`', ' ').split())}`" for chip in known[:CHIPS]]:
         st.markdown(" ".join(chips + [f":small[+{len(known) - CHIPS}]"] * (len(known) > CHIPS)))
     return st.popover("Open", icon=":material/movie:", width="stretch", key=f"runs_menu_{entry.id}", on_change="rerun")
@@ -294,32 +280,20 @@ def _table(entries: Sequence[RunRecord], latest: Mapping[str, Any], visitor: str
     stamp = hashlib.sha1(",".join(state.rows).encode()).hexdigest()[:12]
     key = f"runs_table_{state.generation}_{stamp}"
     ticked = [place for place, run in enumerate(lines.index) if run in state.chosen]
-    column = st.column_config
-    st.dataframe(
-        lines,
-        hide_index=True,
-        height=min(36 * (len(lines) + 1) + 3, 432),
-        row_height=36,
-        column_config={
-            "●": column.ImageColumn("", width=36, pinned=True, help="The colour of the run’s curves below."),
-            "name": column.TextColumn(width=170, pinned=True),
-            "step": column.NumberColumn(format="localized", width=70),
-            "steps": column.NumberColumn("of", format="localized", width=70),
-            "exact_match": column.ProgressColumn(
-                "exact match", format="percent", width=130, help="The share of unseen sequences that are right in full."
-            ),
-            "loss": column.NumberColumn(format="%.3g", width=85, help="The last training loss in nats."),
-            "seconds": column.NumberColumn(format="%.1f", width=75, help="Training time."),
-            "created": column.DatetimeColumn(format="distance", width=130),
-            "peak_lr": column.NumberColumn(format="%g"),
-        },
-        selection_mode="multi-row",
-        selection_default={"selection": {"rows": ticked}},
-        on_select=lambda: _choose_ticked(key),
-        key=key,
-        placeholder="–",
-        alt="The runs, one per row; tick rows to compare their curves.",
-    )
+    column, help = st.column_config, "The share of unseen sequences that are right in full."
+    columns = {
+        "●": column.ImageColumn("", width=36, pinned=True, help="The colour of the run’s curves below."),
+        "name": column.TextColumn(width=170, pinned=True),
+        "step": column.NumberColumn(format="localized", width=70),
+        "steps": column.NumberColumn("of", format="localized", width=70),
+        "exact_match": column.ProgressColumn("exact match", format="percent", width=130, help=help),
+        "loss": column.NumberColumn(format="%.3g", width=85, help="The last training loss in nats."),
+        "seconds": column.NumberColumn(format="%.1f", width=75, help="Training time."),
+        "created": column.DatetimeColumn(format="distance", width=130),
+        "peak_lr": column.NumberColumn(format="%g"),
+    }
+    alt = "The runs, one per row; tick rows to compare their curves."
+    table_of_rows(lines, columns, key, 432, alt, "multi-row", ticked, lambda: _choose_ticked(key))
 
 
 def _choose_ticked(key: str) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -69,11 +70,11 @@ class InputKind:
         keep_widget_value("input")
         st.text_input("Input", key="input", persist_state="session", help=of.format_hint)
         row = st.container(horizontal=True, gap="small")
-        with row:
-            _offer_examples(of.examples(), "See how the model …")
-        how: dict[str, Any] = {"width": "stretch", "key": "random_input", "help": of.no_sample_reason}
-        how["disabled"] = bool(of.no_sample_reason)
-        row.button("Random", on_click=lambda: set_input(of.random(random.getrandbits(32))), **how)
+        with row.popover("Examples", width="stretch"):
+            st.caption("See how the model …")
+            offer_examples(of.examples(), set_input)
+        draw, reason = partial(set_random_input, of), of.no_sample_reason
+        row.button("Random", on_click=draw, width="stretch", key="random_input", help=reason, disabled=bool(reason))
         try:
             whole = of.read(validate_text(st.session_state["input"], MAX_TYPED))
             source = of.truncate(whole)
@@ -98,10 +99,10 @@ class InputKind:
 
     def read_rows(self, run: Reading) -> list[Lane]:
         """Return the lanes of the tokens that the model reads."""
-        stacks: dict[str, str | None] = {"reads": None} if not run.is_encoder_decoder else {"source": "encoder"}
+        stacks: dict[str, str | None] = {"source": "encoder"} if run.is_encoder_decoder else {"reads": None}
         if (
             run.is_encoder_decoder and not run.has_right_answer
-        ):  # otherwise it reads the right answer, shifted by one position
+        ):  # otherwise it reads the answer, shifted by one position
             stacks["decoder reads"] = "decoder"
         return [Lane(name, run.tokens_of(stack)) for name, stack in stacks.items()]
 
@@ -145,16 +146,30 @@ def instead_of(before: str, after: str) -> str:
     return ", as before" if before == after else f" instead of {before}"
 
 
-def _offer_examples(examples: dict[str, str], beginning: str) -> None:
-    with st.popover("Examples", width="stretch"):
-        st.caption(beginning)
-        for purpose, text in examples.items():
-            st.button(purpose, on_click=set_input, args=(text,), width="stretch", type="tertiary")
+def offer_examples(examples: Mapping[str, Any], take: Callable[..., None], key: str = "example") -> None:
+    """Draw a button for each example, by its purpose; it calls `take` with the text or the texts of the example."""
+    for purpose, text in examples.items():
+        texts = (text,) if isinstance(text, str) else text
+        st.button(purpose, on_click=take, args=texts, width="stretch", type="tertiary", key=f"{key}_{purpose}")
 
 
 def set_input(text: str) -> None:
     """Set the input of all screens. A callback."""
     st.session_state["input"] = text
+
+
+def set_random_input(of: Input) -> None:
+    """Set a random input on all screens. A callback."""
+    set_input(of.random(random.getrandbits(32)))
+
+
+def can_read(adapter: ModelAdapter, text: str) -> bool:
+    """Whether a model can read a text."""
+    try:
+        adapter.to_example(adapter.input.read(text))
+    except InputError:
+        return False
+    return True
 
 
 def _init_input(of: Input) -> None:
@@ -173,14 +188,9 @@ def _init_input(of: Input) -> None:
 
 def _last_good(adapter: ModelAdapter) -> tuple[int, ...]:
     """Return this visitor's last input if this model can read it, else the default input, else the shortest one."""
-    for text in (st.session_state.get("last_good", ""), adapter.input.default):
-        try:
-            source = adapter.input.read(text)
-            adapter.to_example(source)
-        except InputError:
-            continue
-        return source
-    return adapter.input.shortest()
+    texts = (st.session_state.get("last_good", ""), adapter.input.default)
+    readable = next((text for text in texts if can_read(adapter, text)), None)
+    return adapter.input.shortest() if readable is None else adapter.input.read(readable)
 
 
 def prediction_lane(name: str, run: Reading, before: Lane | None = None) -> Lane:
@@ -190,15 +200,19 @@ def prediction_lane(name: str, run: Reading, before: Lane | None = None) -> Lane
         last = run.logits[0, run.open_output].softmax(dim=-1).max(dim=-1)
         predicted, probability = (*predicted, int(last.indices)), (*probability, last.values.item())
     tokens = tuple(run.adapter.token_labels[token] for token in predicted)
-    return Lane(
-        name,
-        tokens,
-        right=run.right if run.has_right_answer else (),
-        probability=probability,
-        offset=(*run.target_positions, run.open_output or 0)[0],  # without targets, the output for the next token
-        moved=() if before is None else tuple(a != b for a, b in zip(tokens, before.tokens, strict=True)),
-        continues=run.open_output is not None,
-    )
+    offset = (*run.target_positions, run.open_output or 0)[0]  # without targets, the output for the next token
+    right = run.right if run.has_right_answer else ()
+    return Lane(name, tokens, right, probability, offset, _moved(tokens, before), run.open_output is not None)
+
+
+def _moved(tokens: tuple[str, ...], before: Lane | None) -> tuple[bool, ...]:
+    """Return whether each token differs from the one in the lane `before`."""
+    return () if before is None else tuple(a != b for a, b in zip(tokens, before.tokens, strict=True))
+
+
+def right_places(tokens: Sequence[int], answer: Sequence[int]) -> tuple[bool, ...]:
+    """Return whether each of the decoded tokens is that of the answer."""
+    return tuple(at < len(answer) and token == answer[at] for at, token in enumerate(tokens))
 
 
 def lane_of(adapter: ModelAdapter, name: str, run: cached_runs.Predictions, right: tuple[bool, ...] = ()) -> Lane:
@@ -254,10 +268,10 @@ class TextKind(InputKind):
         for one in (original, run):
             shares.append(percent(math.exp(-one.loss), 1))
             bits.append(f"{one.loss / math.log(2):.2f}")
-        said = f"**{shares[1]}**", f"{bits[1]} bits"
+        share, loss = f"**{shares[1]}**", f"{bits[1]} bits"
         if changed is not None:
-            said = said[0] + instead_of(*shares), said[1] + instead_of(*bits)
-        return f"Actual next {unit}: {said[0]} · {said[1]}", _MEAN
+            share, loss = share + instead_of(*shares), loss + instead_of(*bits)
+        return f"Actual next {unit}: {share} · {loss}", _MEAN
 
 
 _MEAN = (
@@ -308,8 +322,6 @@ def follow_edit(adapter: ModelAdapter, pieces: Sequence[str], at: int, text: str
 _PICTURE_TYPES = ["png", "jpg", "jpeg", "webp", "gif", "bmp"]
 
 _MAX_MEGABYTES = 16
-"""Maximum size of an uploaded picture."""
-
 _MAX_CLASSES = 3
 """Number of likeliest classes that are shown."""
 
@@ -328,8 +340,8 @@ class PictureKind(InputKind):
             st.image(picture(source), caption="Your picture" if name not in SAMPLES else name.capitalize(), width=130)
             with st.container(gap="small", width="stretch"):
                 for sample in SAMPLES:
-                    take: dict[str, Any] = {"on_click": set_input, "args": (sample,), "disabled": sample == name}
-                    st.button(sample.capitalize(), width="stretch", key=f"picture_{sample}", **take)
+                    take, key, is_off = partial(set_input, sample), f"picture_{sample}", sample == name
+                    st.button(sample.capitalize(), width="stretch", key=key, on_click=take, disabled=is_off)
         with st.expander("Upload a picture", icon=":material/upload:"):
             file_box("Your own picture", _PICTURE_TYPES, _MAX_MEGABYTES, _take, key="picture_file")
         cached_runs.check_memory(model, source)
@@ -354,8 +366,7 @@ def _likeliest_classes(run: Reading, name: str, before: Lane | None = None) -> L
     p = run.probabilities[0]  # [vocab]
     top = p.topk(min(_MAX_CLASSES, len(p)))
     tokens = tuple(run.adapter.token_labels[at] for at in top.indices.tolist())
-    moved = () if before is None else tuple(a != b for a, b in zip(tokens, before.tokens, strict=True))
-    return Lane(name, tokens, probability=tuple(top.values.tolist()), moved=moved)
+    return Lane(name, tokens, probability=tuple(top.values.tolist()), moved=_moved(tokens, before))
 
 
 def _chosen(of: Input) -> tuple[tuple[int, ...], str]:
@@ -403,23 +414,18 @@ class ImageKind(InputKind):
             st.session_state["test_number"] = number
             st.caption(f"Test image {number}: a **{source[-1]}**. Draw on it, or clear it and draw your own digit.")
         st.session_state.setdefault("test_number", 0)
-        take: dict[str, Any] = {"on_change": lambda: show_image(st.session_state["test_number"])}
-        st.number_input("Test image", 0, N_TEST - 1, key="test_number", **take)
+        st.number_input("Test image", 0, N_TEST - 1, key="test_number", on_change=_show_number)
         row = st.container(horizontal=True, gap="small")
         row.button("Random", on_click=lambda: show_image(random.randrange(N_TEST)), width="stretch", key="random_input")
         wrong = misclassified(test_predictions(model))["image"].tolist()
         following = wrong[(wrong.index(number) + 1) % len(wrong)] if number in wrong else next(iter(wrong), 0)
-        row.button(
-            "Mistake",
-            on_click=show_image,
-            args=(following,),
-            disabled=not wrong,
-            width="stretch",
-            key="wrong_input",
-            help=f"The model gets {len(wrong)} of the {N_TEST} test images wrong. Each click shows the next one, starting with "
-            "the most confident mistake.",
-        )
-        _offer_examples(rule.examples(), "See what the model …")
+        help = f"The model gets {len(wrong)} of the {N_TEST} test images wrong. Each click shows the next one, starting with "
+        help += "the most confident mistake."
+        show = partial(show_image, following)
+        row.button("Mistake", on_click=show, disabled=not wrong, width="stretch", key="wrong_input", help=help)
+        with st.popover("Examples", width="stretch"):
+            st.caption("See what the model …")
+            offer_examples(rule.examples(), set_input)
         if remark := rule.remark(source):
             st.caption(f":material/info: {remark}")
         cached_runs.check_memory(model, source)
@@ -439,6 +445,10 @@ def _take_drawing() -> None:
 def show_image(number: int) -> None:
     """Show a test image on all screens. A callback."""
     set_input(f"test {number}")
+
+
+def _show_number() -> None:
+    show_image(st.session_state["test_number"])
 
 
 class GivenKind(InputKind):

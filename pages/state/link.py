@@ -2,7 +2,7 @@
 
 A screen starts from the parameters of the link and shares its own state:
 
-    panel = choose("panel", PANELS, "scores", "Panel")   # pages.controls.widgets: reads and writes its parameter
+    panel = choose("panel", PANELS, "Panel")             # pages.controls.widgets: reads and writes its parameter
     scale = take_parameter("scale")                      # "own" if it is in the link, only once; else None
     view.share(scale=scale)                              # or share({...}) on a screen without a view
 

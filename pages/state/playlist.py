@@ -6,7 +6,6 @@ import os
 import secrets
 from contextlib import suppress
 from functools import cache
-from typing import Any
 
 import streamlit as st
 
@@ -65,13 +64,12 @@ def _remember() -> None:
 def _read() -> None:
     """Return the playlist of a file or of a lesson to the browser, or an error message."""
     asked = event_data(_KEY, "open")
-    answer: dict[str, Any] = {"id": secrets.token_hex(8)}
     try:
         found = _offered().get(str(asked.get("shipped"))) or parse(str(asked.get("text", "")))
-        answer["playlist"] = found.to_json()
+        answer = {"playlist": found.to_json()}
     except InputError as error:
-        answer["problem"] = f"The file could not be opened. {error}"
-    st.session_state[_ANSWER] = answer
+        answer = {"problem": f"The file could not be opened. {error}"}
+    st.session_state[_ANSWER] = {"id": secrets.token_hex(8), **answer}
 
 
 @cache

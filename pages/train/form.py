@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle
 from types import NoneType
 from typing import Any, get_args
@@ -108,7 +109,11 @@ def settings(preset: Preset, form: str, fields: Sequence[Field] = EVERYTHING) ->
         values[field.of][field.name] = None if value == AUTO else tuple(value) if isinstance(value, list) else value
     if values["task"].get("architecture", preset.task.architecture) != "encoder":
         values["task"]["end_token"] = False
-    task_config = _task_like(preset, values["task"])
+    name = values["task"].get(
+        "name", preset.task.name
+    )  # its other fields (text, patches) come from a preset of that task
+    task = next((other.task for other in (preset, *PRESETS.values()) if other.task.name == name), preset.task)
+    task_config = task.replace(**values["task"])
     train = preset.train.replace(**values["train"], lr_changes=())
     if not values["model"]:
         return replace(preset, task=task_config, train=train)
@@ -116,16 +121,9 @@ def settings(preset: Preset, form: str, fields: Sequence[Field] = EVERYTHING) ->
     special = task.vocabulary.special
     if task_config.architecture != "encoder-decoder":
         values["model"]["tied_source"] = False
-    model = preset.model.replace(
-        **values["model"],
-        architecture=task_config.architecture,
-        vocab_size=len(task.vocabulary),
-        pad_token=special.pad,
-        end_token=special.end,
-        start_token=special.start,
-        image=task.image_side,
-        patch=task_config.patch,
-    )
+    sizes = {"vocab_size": len(task.vocabulary), "image": task.image_side, "patch": task_config.patch}
+    tokens = {"pad_token": special.pad, "end_token": special.end, "start_token": special.start}
+    model = preset.model.replace(**values["model"], architecture=task_config.architecture, **sizes, **tokens)
     task.check_fits(model)
     recipe = preset.train.replace(lr_changes=(), snapshot_every=train.snapshot_every)
     if (model, task_config, train) == (preset.model, preset.task, recipe):
@@ -134,22 +132,11 @@ def settings(preset: Preset, form: str, fields: Sequence[Field] = EVERYTHING) ->
     return Preset("own", title, "A model with your own settings.", model, task_config, train)
 
 
-def _task_like(preset: Preset, values: dict[str, Any]) -> TaskConfig:
-    """Return the task with the values of the form; other fields (text, patches) come from a preset of that task."""
-    name = values.get("name", preset.task.name)
-    task = next((other.task for other in (preset, *PRESETS.values()) if other.task.name == name), preset.task)
-    return task.replace(**values)
-
-
 def _ask(field: Field, form: str) -> None:
     # A default, not a session value, so that a rerun of the page does not overwrite what the visitor is typing.
     begin = _begin(field, form)
-    common: dict[str, Any] = {
-        "key": _key(field, form),
-        "help": field.help or None,
-        "disabled": not _is_used(field, form),
-        "persist_state": "session",
-    }
+    is_off, help = not _is_used(field, form), field.help or None
+    common: dict[str, Any] = {"key": _key(field, form), "help": help, "disabled": is_off, "persist_state": "session"}
     options = _options(field, form)
     if field.name == "dropout_sites":
         st.multiselect(field.label, options, default=begin, **common)
@@ -207,10 +194,10 @@ def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
     options = list(dict.fromkeys((PYTHON, SHAKESPEARE, *given, preset.task.text)))
     st.session_state["text"] = preset.task.text
 
-    def follow(name: str, *, fetch: Callable[[], None] = lambda: None) -> None:
+    def follow(fetch: Callable[[], None] = lambda: None, name: str = "") -> None:
         try:
             fetch()
-            then(with_text(preset, name))
+            then(with_text(preset, name or st.session_state["text"]))
         except (XformerError, OSError) as error:
             st.session_state[PROBLEM] = str(error)
 
@@ -222,14 +209,9 @@ def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
         text = texts.read(name)
         return f"{len(text):,} characters, {len(set(text)):,} of them distinct."
 
-    st.selectbox(
-        "Text",
-        options,
-        format_func=lambda name: texts.title(name) + ("" if texts.is_here(name) else " (not downloaded)"),
-        key="text",
-        on_change=lambda: follow(st.session_state["text"]),
-        help="The last 10% of the text is held out: training never reads it.",
-    )
+    titles = {name: texts.title(name) + ("" if texts.is_here(name) else " (not downloaded)") for name in options}
+    help = "The last 10% of the text is held out: training never reads it."
+    st.selectbox("Text", options, format_func=titles.__getitem__, key="text", on_change=follow, help=help)
     if not visible_runs.is_open():
         st.caption(
             ":material/group: A text that you upload is visible only to you. Once you train on it, everyone on this server can "
@@ -239,8 +221,8 @@ def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
     kinds = ["txt", "md", "csv", "py", "json", "html", "xml"]
     file_box(f"Your own text: UTF-8, up to {most} MB", kinds, most, take, key="text_file")
     if not texts.is_here(SHAKESPEARE):
-        download: dict[str, Any] = {"args": (SHAKESPEARE,), "kwargs": {"fetch": run_commands.download_shakespeare}}
+        download = partial(follow, run_commands.download_shakespeare, SHAKESPEARE)
         words = "Download tiny Shakespeare (1.1 MB)"
-        st.button(words, icon=":material/download:", on_click=follow, key="text_download", **download)
+        st.button(words, icon=":material/download:", on_click=download, key="text_download")
     if problem := st.session_state.pop(PROBLEM, ""):
         st.error(escape_markdown(problem), icon=":material/error:")

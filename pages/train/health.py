@@ -83,14 +83,11 @@ def _live(run: str, visitor: str, moves: bool) -> None:
     look = {"what": "loss", "steps": entry.train.get("steps", 1), "shown": resting(player_key(run)).step, "height": 230}
     st.markdown("**Loss** :small[of training, and of the probe’s next tokens]")
     live_chart(PictureCall(viz.metric_curves, (frame,), look), (run, len(frame)), "chart_loss")
-    measure = st.selectbox(
-        "Measure", list(HEAD_MEASURES), index=3, key="health_measure", help="Its value for each head at each probe."
-    )
-    table = record.table()
+    measures, help = list(HEAD_MEASURES), "Its value for each head at each probe."
+    measure, table = st.selectbox("Measure", measures, index=3, key="health_measure", help=help), record.table()
     if table[measure].notna().to_numpy().any():
-        live_chart(
-            PictureCall(health_map, (table,), {"measure": measure}), (run, len(table), measure), f"health_{measure}"
-        )
+        call = PictureCall(health_map, (table,), {"measure": measure})
+        live_chart(call, (run, len(table), measure), f"health_{measure}")
     else:
         st.caption("This measure was not recorded for this model.")
     share(run, resting(player_key(run)).step)
@@ -123,16 +120,13 @@ def _timeline(entry: RunRecord, record: HealthRecord, rows: Sequence[Mapping[str
     size = sum(codes.size for codes in record.planes(steps[-1]).values())
     chosen = thinned(steps, max(2, MAX_BYTES // max(1, size)))
     marks = {alarm.step: alarm.rule.replace("_", " ") for alarm in reversed(record.alarms)}
-    return health_timeline(
-        record.tokens,
+    planes, scores = (
         {step: record.planes(step) for step in chosen},
-        scores={row["step"]: row.get("scores", {}) for row in rows},
-        steps=entry.train.get("steps", 1),
-        marks=sorted(marks.items()),
-        live=live,
-        target=player_target(entry.id),
-        target_tokens=record.target,
+        {row["step"]: row.get("scores", {}) for row in rows},
     )
+    how = {"steps": entry.train.get("steps", 1), "live": live, "target": player_target(entry.id)}
+    all_marks = sorted(marks.items())
+    return health_timeline(record.tokens, planes, scores=scores, marks=all_marks, target_tokens=record.target, **how)
 
 
 def _headline(alarms: Sequence[Alarm]) -> str:

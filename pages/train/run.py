@@ -89,11 +89,9 @@ from xformer.widgets.page import timeline_page
 HEIGHT = 230
 """The height of a chart in CSS pixels, including axes."""
 MAX_FRAMES = 120
-"""Maximum number of snapshots in a timeline."""
 MAX_POINTS = 200
 """Approximate maximum number of exact-match points in the player."""
 MAX_BYTES = 1_200_000
-"""Maximum size of a timeline sent to the browser."""
 BUDGET = 0.25
 """Seconds spent on evaluating snapshots in one rerun of the page."""
 MAX_HEADS = 16
@@ -172,17 +170,10 @@ class RunView:
 
     def packed(self, *, live: bool, target: tuple[int, int | None]) -> bytes:
         """Return the data of the player; `target` is explained at `player_target`."""
-        return pack_timeline(
-            self.timeline.layers,
-            self.timeline.frames,
-            **of_input(self.task, self.example),
-            steps=self.entry.train.get("steps", 1),
-            exact=self.exact,
-            marks=list(self.marks.items()),
-            best=head_to_enlarge(self.timeline.layers, self.timeline.frames[-1]),
-            live=live,
-            target=target,
-        )
+        layers, frames, steps = self.timeline.layers, self.timeline.frames, self.entry.train.get("steps", 1)
+        what = {"best": head_to_enlarge(layers, frames[-1]), "exact": self.exact, "marks": list(self.marks.items())}
+        of = of_input(self.task, self.example)
+        return pack_timeline(layers, frames, **of, **what, steps=steps, live=live, target=target)
 
 
 def timeline_of(entry: RunRecord, settings: Preset, task: Task, example: Example, wanted: int | None) -> Timeline:
@@ -419,15 +410,11 @@ def _ask_probe(entry: RunRecord, task: Task, max_len: int) -> Example:
 
     with st.container(horizontal=True, wrap=False, gap="small", key="probe_row"):
         # A default, not a session value, so that a rerun does not overwrite what the visitor is typing.
-        text = st.text_input(
-            "Watch it learn on",
-            begin,
-            key=f"probe_{entry.id}_{version}",
-            persist_state="session",
-            label_visibility="collapsed",
-            icon=":material/visibility:",
-            placeholder=f"Watch it learn on … {task.rule.format_hint}",
+        ask = partial(
+            st.text_input, persist_state="session", label_visibility="collapsed", icon=":material/visibility:"
         )
+        label = "Watch it learn on"
+        text = ask(label, begin, key=f"probe_{entry.id}_{version}", placeholder=f"{label} … {task.rule.format_hint}")
         st.button("", icon=":material/casino:", on_click=draw, key="probe_random", help="A random input")
     try:
         example = task.example(task.vocabulary.read(validate_text(text, 400)), max_len=max_len)
@@ -461,8 +448,7 @@ def _below_player(view: RunView) -> None:
                 with place:
                     metric_chart(view, calls[-1])
     code_and_files(view, calls)
-    if found := notes(view):
-        what_to_notice(found)
+    what_to_notice(notes(view))
 
 
 def _more(view: RunView, visitor: str) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import streamlit as st
@@ -39,7 +40,6 @@ GROUPS = {
     SEEDS: PLANS[SEEDS], SWEEP: PLANS[SWEEP], OWN: "Your own",
 }  # fmt: skip
 FORM = "own"
-"""The name of the form."""
 FRAMES = 40
 """Approximate number of snapshots of a run started on this screen."""
 FRAMES_OF_MEMBER = 8
@@ -95,18 +95,19 @@ def setup(visitor: str) -> None:
         with st.container(horizontal=True, gap="small", key="sweeps_ready"):
             for sweep in READY.values():
                 size = f"{math.prod(map(len, sweep.settings.values()))} models  \n{sweep.preset.train.steps:,} steps"
-                look: dict[str, Any] = {"is_first": sweep.name == "seeds", "is_possible": bool(visitor)}
-                do = (ticket, sweep.settings)
-                _card(f"sweep_{sweep.name}", sweep.title, size, sweep.preset, sweep.about, do, name=sweep.title, **look)
+                begin = partial(start, sweep.preset, "auto", sweep.title, ticket, sweep.settings)
+                is_first = sweep.name == "seeds"
+                _card(f"sweep_{sweep.name}", sweep.title, size, sweep.about, begin, is_first, is_possible=bool(visitor))
     with st.container(horizontal=True, gap="small", key="cards"):
         for preset in presets:
-            settings, name, do = watchable(preset), preset.name, (ticket, plan.settings)
+            settings, name = watchable(preset), preset.name
+            begin = partial(start, settings, "auto", "", ticket, plan.settings)
             time = expected(settings, entries, gpu, plan.n).seconds
             words = "time unknown" if time is None else f"about {duration(time)}"
             words = words if kind == ONE else f"{plan.n} models, {words}"
             size = f"{n_parameters(preset.model):,} parameters  \n{words}"
-            look = {"is_first": name == FIRST[0] and kind == ONE, "is_possible": bool(visitor) and plan.is_valid}
-            _card(name, preset.title, size, settings, preset.about, do, shipped=name, **look)
+            is_first, is_possible = name == FIRST[0] and kind == ONE, bool(visitor) and plan.is_valid
+            _card(name, preset.title, size, preset.about, begin, is_first, is_possible=is_possible, shipped=name)
     about = (f"**{preset.title}.** {preset.about} {credit(preset.name)}" for preset in presets)
     words = "The pictures show attention of the shipped model, and its loss. The times are estimates."
     st.caption(words, help="\n\n".join(about))
@@ -128,8 +129,8 @@ def _group(task: str) -> str:
 
 
 def _card(
-    key: str, title: str, size: str, settings: Preset, about: str, do: tuple[int, Settings], *, is_first: bool,
-    is_possible: bool, name: str = "", shipped: str = "",
+    key: str, title: str, size: str, about: str, begin: Callable[[], None], is_first: bool, *,
+    is_possible: bool, shipped: str = "",
 ) -> None:  # fmt: skip
     """Draw the card of a preset or a sweep: a thumbnail, its size and expected time, and a Start button.
 
@@ -137,12 +138,10 @@ def _card(
         key: The suffix of the keys of the card and its button.
         title: Its title.
         size: Its size and expected time.
-        settings: The settings to train with.
         about: The help text of the button.
-        do: The ticket and the swept settings.
+        begin: Called by the button.
         is_first: Whether the button is primary.
         is_possible: Whether it can be started.
-        name: The name of the run; by default derived from the settings.
         shipped: The shipped model whose thumbnail is drawn.
     """
     with st.container(border=True, width=run_thumbnail.CARD, gap="xsmall", key=f"card_{key}"):
@@ -151,9 +150,8 @@ def _card(
         st.markdown(f"**{title}**")
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             st.markdown(f":small[{size}]", width="stretch")
-            look: dict[str, Any] = {"type": "primary" if is_first else "secondary", "disabled": not is_possible}
-            then: dict[str, Any] = {"on_click": start, "args": (settings, "auto", name, *do)}
-            st.button("Start", icon=":material/play_arrow:", help=about, key=f"start_{key}", **look, **then)
+            button = partial(st.button, "Start", icon=":material/play_arrow:", help=about, on_click=begin)
+            button(key=f"start_{key}", type="primary" if is_first else "secondary", disabled=not is_possible)
 
 
 def watchable(preset: Preset) -> Preset:
@@ -188,8 +186,8 @@ def _ask_plan(kind: str) -> Plan:
     if kind == SWEEP:
         return _ask_sweep()
     most = max(2, visible_runs.limits().models)
-    look: dict[str, Any] = {"persist_state": "session", "width": 130}
-    n = st.number_input("Seeds", 2, most, min(16, most), key="train_seeds", label_visibility="collapsed", **look)
+    ask = partial(st.number_input, key="train_seeds", persist_state="session", label_visibility="collapsed", width=130)
+    n = ask("Seeds", 2, most, min(16, most))
     return Plan({"seed": range(int(n))})
 
 
@@ -252,8 +250,8 @@ def _own(visitor: str, ticket: int, plan: Plan) -> None:
     with form:
         titles = {name: preset.title for name, preset in PRESETS.items()}
         index = list(PRESETS).index(train_state().form_preset)
-        fill: dict[str, Any] = {"key": "own_base", "on_change": lambda: _fill(st.session_state["own_base"])}
-        st.selectbox("Start from", list(titles), index, format_func=titles.__getitem__, **fill)
+        ask = partial(st.selectbox, key="own_base", on_change=lambda: _fill(st.session_state["own_base"]))
+        ask("Start from", list(titles), index, format_func=titles.__getitem__)
         if TASK_LIMITS[base.task.name].is_text:
             form_of.text_choice(base, _take_text)
         for fields in (form_of.TASK, form_of.MODEL, form_of.TRAIN):
@@ -265,21 +263,16 @@ def _own(visitor: str, ticket: int, plan: Plan) -> None:
     with summary:
         name = st.text_input("Name", key="own_name", placeholder="from the settings", persist_state="session")
         names = {name: f"GPU {name.removeprefix('cuda:')}" for name in jobs.devices()} | {"cpu": "CPU", "auto": "auto"}
-        look: dict[str, Any] = {"format_func": names.__getitem__, "help": "Auto uses a GPU if there is one."}
-        device = st.selectbox("Device", ["auto", *jobs.devices()], key="own_device", **look)
+        devices, help = ["auto", *jobs.devices()], "Auto uses a GPU if there is one."
+        device = st.selectbox("Device", devices, key="own_device", format_func=names.__getitem__, help=help)
         settings = _checked(base, plan.n)
         if settings is not None:
             _summary(settings, device, plan)
-        st.button(
-            "Start",
-            type="primary",
-            icon=":material/play_arrow:",
-            disabled=settings is None or not visitor or not plan.is_valid,
-            on_click=start,
-            args=(settings, device, name, ticket, plan.settings),
-            width="stretch",
-            key="start_own",
+        button = partial(
+            st.button, "Start", type="primary", icon=":material/play_arrow:", width="stretch", key="start_own"
         )
+        is_possible = settings is not None and bool(visitor) and plan.is_valid
+        button(on_click=start, args=(settings, device, name, ticket, plan.settings), disabled=not is_possible)
 
 
 def _checked(base: Preset, n: int) -> Preset | None:

@@ -169,11 +169,6 @@ def rows_so_far(entry: RunRecord) -> list[dict[str, Any]]:
     return rows
 
 
-def row_at(rows: Sequence[dict[str, Any]], step: int | None) -> dict[str, Any]:
-    """Return the last report at or before a step (None: the last of all); empty if there is none."""
-    return next((row for row in reversed(rows) if step is None or row["step"] <= step), {})
-
-
 ACTIVE = ("queued", "running", "paused")
 """The states in which a run can progress without a command."""
 BADGES: dict[str, tuple[str, Literal["orange", "green", "gray", "blue", "red"], str]] = {
@@ -324,7 +319,7 @@ def figures(
         shown: The earlier step on screen; None for the latest.
         is_text: Whether the task is a text, which has bits per character instead of exact match.
     """
-    last = row_at(rows, shown)
+    last = next((row for row in reversed(rows) if shown is None or row["step"] <= shown), {})
     loss, speed = last.get("held_out_loss"), ("Tokens/s", _number(last.get("tokens_per_second") or None, ",.0f"))
     if is_text:
         score = ("Bits per character", _number(loss / math.log(2) if isinstance(loss, float) else None, ".3f"))

@@ -16,7 +16,7 @@ from pages.compute.call import PictureCall
 from pages.compute.picture import csv, figure_files, menu, toolbar
 from pages.controls.embed import picture
 from pages.controls.text import escape_markdown, headline, what_to_notice
-from pages.controls.widgets import choose_unlinked
+from pages.controls.widgets import choose_unlinked, table_of_rows
 from pages.state.link import address
 from pages.state.session import open_on
 from pages.train.status import (
@@ -81,7 +81,10 @@ def _live(run: str, visitor: str, moves: bool) -> None:
     with toolbar():
         st.markdown("**Attention of each model**", width="content", help=_about_maps(sweep))
         step = _ask_step(sweep, sweep.map_steps())
-        _controls(entry, visitor)
+        controls(entry, visitor)
+        if not (entry.is_active or entry.state == "queued"):
+            again_button(entry, is_possible=bool(visitor))
+        new_run()
     with picture(), st.container(gap="xsmall", key="sweep_maps_place"):
         drawn = _maps(sweep, step, _chosen_member(sweep))
     left, right = st.columns([1, 1], gap="medium")
@@ -91,18 +94,10 @@ def _live(run: str, visitor: str, moves: bool) -> None:
         drawn += _outcome(sweep, outcomes, _chosen_member(sweep))
     _files(sweep, outcomes, drawn)
     _members(sweep, outcomes)
-    if found := list(sweep_notes(sweep, outcomes)):
-        what_to_notice(found)
+    what_to_notice(sweep_notes(sweep, outcomes))
     if moves != (entry.state in ACTIVE):
         st.rerun()
     share(run, None)
-
-
-def _controls(entry: RunRecord, visitor: str) -> None:
-    controls(entry, visitor)
-    if not (entry.is_active or entry.state == "queued"):
-        again_button(entry, is_possible=bool(visitor))
-    new_run()
 
 
 def _status(sweep: StoredSweep, entry: RunRecord, outcomes: pd.DataFrame) -> str:
@@ -278,20 +273,13 @@ def _members(sweep: StoredSweep, outcomes: pd.DataFrame) -> None:
         "steps_to_solve": column.NumberColumn("solved at step", format="localized"),
         "step": column.NumberColumn(format="localized"),
     }
+    lines, alt = (
+        shown.rename(columns=dict(zip(settings, map(words, settings), strict=True))),
+        "The models of this sweep",
+    )
+    alt, ticked = f"{alt}, one per row; choose one to open it.", [] if chosen is None else [chosen]
     with at:
-        st.dataframe(
-            shown.rename(columns={name: words(name) for name in settings}),
-            hide_index=True,
-            height=min(36 * (len(shown) + 1) + 3, 300),
-            row_height=36,
-            selection_mode="single-row",
-            selection_default={"selection": {"rows": [] if chosen is None else [chosen]}},
-            on_select=follow,
-            key=key,
-            column_config=columns,
-            placeholder="–",
-            alt="The models of this sweep, one per row; choose one to open it.",
-        )
+        table_of_rows(lines, columns, key, 300, alt, "single-row", ticked, follow)
     with beside, st.container(key="sweep_open"):
         _open(outcomes, chosen)
 

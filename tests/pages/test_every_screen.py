@@ -39,8 +39,7 @@ PICTURES = [
 def test_code_of_each_picture_draws_it(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, screen: str, link: dict[str, str]
 ) -> None:
-    monkeypatch.setattr("pages.compare.panels.AT_ONCE", 60.0)  # enough on a busy machine
-    monkeypatch.setattr("pages.compare.one_model.AT_ONCE", 60.0)
+    monkeypatch.setattr("pages.compute.background_job.AT_ONCE", 60.0)  # enough on a busy machine
     app = assert_code_draws_what_is_shown(
         open_page, monkeypatch, f"pages/{screen}/page.py", {"model": "reverse-small"} | link
     )

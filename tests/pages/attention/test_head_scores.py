@@ -16,7 +16,7 @@ LINK = {"model": "reverse", "input": "3 7 12 9", "panel": "scores of all heads"}
 def test_one_click_ranks_all_heads_by_the_effect_of_ablation(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(PAGE, **LINK)
     assert "measured" not in app.dataframe[0].value
-    monkeypatch.setattr("pages.attention.head_scores.AT_ONCE", 60.0)  # on a busy machine too
+    monkeypatch.setattr("pages.compute.background_job.AT_ONCE", 60.0)  # on a busy machine too
     shown = charts_shown(monkeypatch)
     app.segmented_control(key="without").set_value("loss").run()
     table = app.dataframe[0].value
@@ -37,7 +37,7 @@ def test_a_link_restores_the_measure(open_page: Open) -> None:
 
 
 def test_a_long_measurement_stops_early_and_can_be_resumed(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pages.attention.head_scores.AT_ONCE", 0.0)
+    monkeypatch.setattr("pages.compute.background_job.AT_ONCE", 0.0)
     monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 12)
     monkeypatch.setattr("pages.compute.background_job.LONG", 0.0)
     app = open_page(PAGE, **LINK, without="loss")

@@ -22,7 +22,7 @@ SIX = "3 7 12 9 4 11"
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for the exact map, on a busy machine too."""
-    monkeypatch.setattr("pages.compare.one_model.AT_ONCE", 60.0)
+    monkeypatch.setattr("pages.compute.background_job.AT_ONCE", 60.0)
 
 
 def test_a_task_starts_with_a_proposed_pair(open_page: Open) -> None:

@@ -39,7 +39,7 @@ def ruler(app: AppTest) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def _no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for results, on a busy machine too; the progress bar has its own tests."""
-    monkeypatch.setattr("pages.compare.panels.AT_ONCE", 60.0)
+    monkeypatch.setattr("pages.compute.background_job.AT_ONCE", 60.0)
 
 
 @pytest.mark.parametrize(
