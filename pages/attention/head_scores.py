@@ -79,8 +79,8 @@ def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
             if choose("sink", SINKS, "The first token") == "out":
                 options["without_first"] = True
             if inputs.is_open_ended:
-                words = "Random tokens, twice"
-                st.button(words, on_click=set_random_input, args=(inputs,), key="say_twice", help=_TWICE)
+                draw = partial(set_random_input, inputs)
+                st.button("Random tokens, twice", on_click=draw, key="say_twice", help=_TWICE)
         first = "and the first one " if options.get("without_first") else ""
         st.caption(f"Shares are averaged over the {inputs.units} of this input; special tokens {first}are excluded.")
     found = table(view, analysis.head_scores, run, **options)

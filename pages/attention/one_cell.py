@@ -78,8 +78,8 @@ def breadcrumbs(run: Reading, trail: list[HeadCell]) -> None:
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.markdown("From:", width="content")
         for index, cell in enumerate(trail):
-            words, back = f"{title_of(run, cell)}, {cell.query} → {cell.key}", partial(open_cell, cell, trail[:index])
-            st.button(words, key=f"why_step_{index}", on_click=back, type="tertiary")
+            there, back = f"{title_of(run, cell)}, {cell.query} → {cell.key}", partial(open_cell, cell, trail[:index])
+            st.button(there, key=f"why_step_{index}", on_click=back, type="tertiary")
 
 
 def open_cell(cell: HeadCell, trail: list[HeadCell]) -> None:

@@ -37,7 +37,7 @@ from pages.controls.text import escape_markdown, headline, what_to_notice
 from pages.controls.widgets import choose, choose_unlinked, seed, warn_unknown
 from pages.state.inputs import right_places
 from pages.state.link import keep_widget_value
-from pages.state.session import choose_model
+from pages.state.session import WANTED
 from pages.state.view import View, editing
 from xformer import viz
 from xformer.doctor.equations.case import Mistake
@@ -159,8 +159,8 @@ def _ask_fitting(view: View, bug: Bug) -> tuple[View, dict[str, str]]:
             turn = partial(st.session_state.__setitem__, OWN, int(not is_own))
             st.button(words, key="bug_fit_own", on_click=turn)
         if not is_own:
-            key = f"bug_model_{other.model}"
-            st.button(f"Choose {other_name}", key=key, on_click=choose_model, args=(other.model,))
+            choose_it, key = partial(st.session_state.__setitem__, WANTED, other.model), f"bug_model_{other.model}"
+            st.button(f"Choose {other_name}", key=key, on_click=choose_it)
     return (view, {"own": "1"}) if is_own else (other, {})
 
 

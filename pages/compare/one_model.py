@@ -288,15 +288,16 @@ def _map(
 def _ask_cell(frame: pd.DataFrame, part: PartKind, about: str) -> int:
     """Ask for a cell, by a click in the map or in a list that begins with measured and large cells."""
     sizes = pd.DataFrame(frame.filter(["measured", "estimated"]).abs())
-    order = sizes.sort_values(by=["measured", "estimated"], ascending=False).index.tolist()
+    order: list[int] = sizes.sort_values(by=["measured", "estimated"], ascending=False).index.tolist()
     if st.session_state.get(f"{CELL}_of", about) != about:
         st.session_state.pop(CELL, None)
     st.session_state[f"{CELL}_of"] = about
     seed("cell", order, order[0], key=CELL)
     names = [cell_name(row, part) for row in frame.to_dict("records")]
     label, help = "Cells, the largest first", "Click a cell of the map, or choose one here."
-    ask = partial(st.selectbox, key=CELL, label_visibility="collapsed", help=help)
-    return ask(label, order, format_func=names.__getitem__)
+    return st.selectbox(
+        label, order, format_func=lambda at: names[at], key=CELL, label_visibility="collapsed", help=help
+    )
 
 
 def cell_name(row: Mapping[Hashable, Any], part: PartKind) -> str:

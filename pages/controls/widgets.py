@@ -9,7 +9,6 @@ from __future__ import annotations
 import mimetypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, TypeVar
 
 import pandas as pd
@@ -253,11 +252,19 @@ def table_of_rows(
     on_select: Callable[[], None],
 ) -> None:
     """Draw a table at most `most` pixels high, whose `ticked` rows are selected; `alt` describes it to screen readers."""
-    height, selection = min(36 * (len(rows) + 1) + 3, most), {"selection": {"rows": list(ticked)}}
-    draw: Callable[..., Any] = partial(
-        st.dataframe, hide_index=True, row_height=36, placeholder="–", selection_default=selection
+    st.dataframe(
+        rows,
+        hide_index=True,
+        height=min(36 * (len(rows) + 1) + 3, most),
+        row_height=36,
+        column_config=columns,
+        selection_mode=mode,
+        selection_default={"selection": {"rows": list(ticked)}},
+        on_select=on_select,
+        key=key,
+        placeholder="–",
+        alt=alt,
     )
-    draw(rows, column_config=columns, height=height, selection_mode=mode, on_select=on_select, key=key, alt=alt)
 
 
 def download(label: str, make: Callable[[], str | bytes], file: str, *, key: str, help: str | None = None) -> None:

@@ -363,9 +363,9 @@ def _positions(view: View) -> None:
             side = ask_side() if show in BY_SIDE and view.is_encoder_decoder else None
         if view.shape.can_drop_positions:
             to = "on" if OFF in view.on else "off"
-            label, icon, switch = f"Switch positions {to}", f":material/location_{to}:", partial(toggle_edit, OFF)
-            kind = "primary" if to == "off" else "secondary"
-            st.button(label, icon=icon, key="positions_off", type=kind, on_click=switch)
+            icon, kind = f":material/location_{to}:", "primary" if to == "off" else "secondary"
+            switch = partial(toggle_edit, OFF)
+            st.button(f"Switch positions {to}", icon=icon, key="positions_off", type=kind, on_click=switch)
     if not view.shape.can_drop_positions:
         own = "This model has no positions that could be switched off."
         external = "No positions that could be switched off were found in this model."

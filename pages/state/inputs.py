@@ -73,8 +73,8 @@ class InputKind:
         with row.popover("Examples", width="stretch"):
             st.caption("See how the model …")
             offer_examples(of.examples(), set_input)
-        draw, reason = partial(set_random_input, of), of.no_sample_reason
-        row.button("Random", on_click=draw, width="stretch", key="random_input", help=reason, disabled=bool(reason))
+        draw, missing = partial(set_random_input, of), of.no_sample_reason
+        row.button("Random", on_click=draw, width="stretch", key="random_input", help=missing, disabled=bool(missing))
         try:
             whole = of.read(validate_text(st.session_state["input"], MAX_TYPED))
             source = of.truncate(whole)
