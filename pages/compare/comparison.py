@@ -22,7 +22,7 @@ from pages.compute.byte_cache import shared
 from pages.compute.cached_runs import MASKS, causality, mask_words
 from pages.compute.models import shown_path
 from pages.state.session import ScreenSelection, apply_link, choose_model, last_selection
-from pages.state.view import name_of
+from pages.state.view import View, name_of
 from xformer import analysis
 from xformer.adapters import ModelAdapter, TaskModel, own_task_model
 from xformer.adapters.own_models import TaskInput
@@ -84,6 +84,14 @@ class ModelSettings:
 
     def edit_links(self) -> tuple[EditLink, ...]:
         return parse_edits(",".join(self.edits), self.shape)
+
+    def without(self, changes: Sequence[EditLink]) -> ModelSettings:
+        """Return a copy without some changes."""
+        return replace(self, edits=tuple(one.text for one in self.edit_links() if one not in changes))
+
+    def waiting(self, source: tuple[int, ...]) -> tuple[EditLink, ...]:
+        """Return the changes at positions that an input does not have."""
+        return View(self.model, source, self.mask, self.adapter, self.edit_links()).with_fitting_changes().waiting
 
     def loaded(self, name: str) -> analysis.Variant:
         """Load the variant as an `analysis.Variant` with a display name."""

@@ -23,7 +23,7 @@ from pages.compare.comparison import (
 )
 from pages.compare.one_model import one_model, pairs_panel, steering_panel
 from pages.compare.panels import lengths_panel, lens_panel, many_panel, patching_panel, patterns_panel, rows_panel
-from pages.compare.sidebar import ask_input, ask_variants, input_in_link, variants_in_link
+from pages.compare.sidebar import ask_input, ask_variants, input_in_link, show_waiting, variants_in_link
 from pages.compare.texts import compares_texts, no_text_reason, texts_panel
 from pages.components.elements import resting_step, step_ruler
 from pages.compute import models, visible_runs
@@ -98,6 +98,7 @@ def _variants(selection: ScreenSelection) -> None:
     if comparison.has_decoder:
         link["mode"] = "forced" if comparison.forced else "free"
     link_of_screen.share(link)
+    show_waiting(variants, comparison.source)
     try:
         with interruptible_progress("The models predict") as step:
             comparison.runs(step)

@@ -35,7 +35,7 @@ from pages.controls.widgets import choose, validate_text
 from pages.state.inputs import offer_examples
 from pages.state.link import take_parameter
 from pages.state.session import ScreenSelection
-from pages.state.view import OFF, name_of
+from pages.state.view import OFF, chip, name_of
 from xformer.adapters import Input, TaskModel
 from xformer.analysis.comparison import search
 from xformer.edit_links import parse_edits
@@ -230,7 +230,8 @@ def ask_input(variants: Sequence[ModelSettings], selection: ScreenSelection) -> 
     find = st.button("Find a difference", icon=":material/search:", key="compare_find", width="stretch")
     forced = _ask_forced(variants)
     source, is_as_typed = _source(variants, inputs)
-    comparison = Comparison(tuple(variants), source, forced)
+    fitting = tuple(variant.without(variant.waiting(source)) for variant in variants)
+    comparison = Comparison(fitting, source, forced)
     if shares and is_as_typed:
         st.session_state["input"] = state().shared_input = inputs.text(source)
     if remark := inputs.remark(source):
@@ -238,6 +239,15 @@ def ask_input(variants: Sequence[ModelSettings], selection: ScreenSelection) -> 
     if find:
         _find_difference(comparison)
     return comparison
+
+
+def show_waiting(variants: Sequence[ModelSettings], source: tuple[int, ...]) -> None:
+    """Draw a chip for each change that waits for a longer input; it removes the change."""
+    with st.container(horizontal=True, gap="small", key="chips"):
+        for index, (letter, variant) in enumerate(zip(LETTERS, variants, strict=False)):
+            for change in variant.waiting(source):
+                label, remove = name_of(change, variant.adapter), partial(state().put, index, variant.without([change]))
+                chip(escape_markdown(f"{letter} · {label}"), f"{letter}_{change.text}", remove, is_waiting=True)
 
 
 def is_shared(variants: Sequence[ModelSettings], selection: ScreenSelection) -> bool:
@@ -316,10 +326,14 @@ def _type(text: str) -> None:
 def _find_difference(comparison: Comparison) -> None:
     """Try new inputs of the task until two models predict different tokens, and enter that input."""
     work = search(comparison.loaded(), within=WITHIN, seed=random.getrandbits(31))  # another seed finds another input
+    outcome = f"All models predict the same tokens on {WITHIN:,} new inputs."
     with interruptible_progress("Trying inputs") as step:
-        for report in work:
-            step(report.n_compared, report.within)
-            if report.found is not None:
-                state().found_input = comparison.input.text(report.found)
-                st.rerun()
-    st.caption(f":material/search_off: All models predict the same tokens on {WITHIN:,} new inputs.")
+        try:
+            for report in work:
+                step(report.n_compared, report.within)
+                if report.found is not None:
+                    state().found_input = comparison.input.text(report.found)
+                    st.rerun()
+        except XformerError as error:  # a change does not fit a shorter input
+            outcome = escape_markdown(str(error))
+    st.caption(f":material/search_off: {outcome}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from pages.state import link as link_of_screen
 from pages.state.inputs import MAX_TYPED, lane_of
 from pages.state.link import keep_widget_value
 from pages.state.session import ScreenSelection
+from pages.state.view import View, chip, toggle_edit
 from xformer import analysis, viz
 from xformer.adapters import ModelAdapter
 from xformer.adapters.huggingface_opening import CLASSES
@@ -39,7 +40,7 @@ from xformer.analysis.differences import (
     relabel,
 )
 from xformer.analysis.residual import WHOLE
-from xformer.edit_links import parse_edits
+from xformer.edit_links import join_edits, parse_edits
 from xformer.errors import InputError, XformerError
 from xformer.reading import Reading
 
@@ -133,14 +134,19 @@ def texts_panel(selection: ScreenSelection) -> None:
     st.sidebar.text_input("Text", key="input", persist_state="session")
     link |= {"with": other, "input": str(st.session_state["input"])}
     link_of_screen.share(link)
-    both = (a, b)
     try:
         if reason := models.usable(b.model):
             raise InputError(reason)
         if _output(b.model) != _output(a.model):
             raise InputError(f"{models.title_of(b.model)} has another kind of output; choose another model.")
         text = validate_text(st.session_state["input"], MAX_TYPED)
-        sources = [variant.adapter.input.read(variant.with_own_gaps(text, a)) for variant in both]
+        sources = [variant.adapter.input.read(variant.with_own_gaps(text, a)) for variant in (a, b)]
+        view = View(
+            b.model, sources[1], b.mask, b.adapter, parse_edits(b.edits, b.adapter.shape)
+        ).with_fitting_changes()
+        for change in view.waiting:
+            chip(view.name_of(change), change.text, partial(toggle_edit, change.text), is_waiting=True)
+        both = (a, replace(b, edits=join_edits(view.edit_links)))
         below = (_continuations if a.adapter.input.is_open_ended else _gaps)(both, sources)
         link |= _runs(both, sources)
         below()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -233,20 +234,21 @@ def show_chips(view: View) -> None:
             return
         st.markdown("**Changed:**", width="content")
         for mask in cached_runs.mask_words(view.mask):
-            st.button(mask, icon=":material/close:", on_click=_use_own_mask, key="chip_mask")
-        for edit_link in view.edit_links:
-            _chip(edit_link, view.name_of(edit_link), "close")
-        for edit_link in view.waiting:
-            help = "It is applied again when the input has these positions. Click to remove it."
-            _chip(edit_link, f"{view.name_of(edit_link)} · not in this input", "link_off", help)
+            chip(mask, "mask", _use_own_mask)
+        for edit_link in (*view.edit_links, *view.waiting):
+            remove, is_waiting = partial(toggle_edit, edit_link.text), edit_link in view.waiting
+            chip(view.name_of(edit_link), edit_link.text, remove, is_waiting=is_waiting)
         if len(view.edit_links) + len(view.waiting) + (view.mask != cached_runs.MASKS[0]) > 1:
             st.button("Undo all", on_click=_clear_changes, type="tertiary", key="chip_all")
 
 
-def _chip(change: EditLink, words: str, icon: str, help: str | None = None) -> None:
-    """Draw a button that removes a change."""
-    remove, key = partial(toggle_edit, change.text), f"chip_{change.text}"
-    st.button(words, icon=f":material/{icon}:", key=key, on_click=remove, help=help)
+def chip(label: str, key: str, remove: Callable[[], None], *, is_waiting: bool = False) -> None:
+    """Draw a button that removes a change; one that waits is for positions that the input does not have."""
+    icon, help = ":material/close:", None
+    if is_waiting:
+        label, icon = f"{label} · not in this input", ":material/link_off:"
+        help = "It is applied again when the input has these positions. Click to remove it."
+    st.button(label, icon=icon, key=f"chip_{key}", on_click=remove, help=help)
 
 
 def ask_mask(shape: ModelShape) -> str:

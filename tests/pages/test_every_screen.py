@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pages.compare.comparison import Comparison, ModelSettings
 from pages.compute import models
 from pages.state.view import View
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
@@ -69,20 +70,28 @@ def test_each_unknown_value_in_a_link_is_reported(open_page: Open, screen: str, 
     assert all("does not exist here" in warning for warning in complaints(app))
 
 
-@pytest.mark.parametrize("screen", ["home", "embeddings", "positions", "attention", "feed_forward", "residual"])
+EDITS = "cut:encoder.0.attn.0.3-2,ablate:encoder.1.attn.0,token:3.5"
+
+
+@pytest.mark.parametrize(
+    "screen", ["home", "embeddings", "positions", "attention", "feed_forward", "residual", "compare", "reverse-decoder"]
+)
 def test_changes_outside_a_shorter_input_wait_on_their_chips(open_page: Open, screen: str) -> None:
-    edits = "cut:encoder.0.attn.0.3-2,ablate:encoder.1.attn.0,token:3.5"
-    link = {"model": "reverse-small", "input": "3 7 12 9", "edits": edits}
-    app = open_page(f"pages/{screen}/page.py", **link)
-    app.text_input(key="input").set_value("3 7").run()
+    of_model = {"model": "reverse-small", "edits": EDITS}
+    field, name, letter, link, page = "input", "edits", "", of_model, screen
+    if screen in ("compare", "reverse-decoder"):  # the same model without the changes, or another model
+        other = "reverse-small" if screen == "compare" else screen
+        link = {"a": f"reverse-small~{EDITS}", "b": other}
+        field, name, letter, page = "compare_input", "a", "A_", "compare"
+    app = open_page(f"pages/{page}/page.py", input="3 7 12 9", **link)
+    app.text_input(key=field).set_value("3 7").run()
     assert complaints(app) == []
     assert in_link(app, "input") == "3 7"
-    assert set(in_link(app, "edits").split(",")) == set(edits.split(","))
+    assert set(in_link(app, name).removeprefix("reverse-small~").split(",")) == set(EDITS.split(","))
     chips = {button.key: button.label for button in app.button if str(button.key).startswith("chip_")}
-    assert "not in this input" in chips["chip_cut:encoder.0.attn.0.3-2"]
-    assert "not in this input" in chips["chip_token:3.5"]
-    assert "not in this input" not in chips["chip_ablate:encoder.1.attn.0"]
-    app.text_input(key="input").set_value("3 7 12 9").run()
+    waiting = {key for key, label in chips.items() if "not in this input" in label}
+    assert waiting == {f"chip_{letter}{text}" for text in EDITS.split(",")[::2]}
+    app.text_input(key=field).set_value("3 7 12 9").run()
     assert not any("not in this input" in str(button.label) for button in app.button)
 
 
@@ -103,6 +112,10 @@ def test_every_change_runs_or_waits_on_every_shorter_input(model: str) -> None:
         assert {*view.edit_links, *view.waiting} == {*wanted}
         assert view.changed() is not None
         n_waiting.append(len(view.waiting))
+        variant = ModelSettings(model, "causal", tuple(change.text for change in wanted))
+        fitting = variant.without(variant.waiting(view.source))
+        for other in () if shape.image else (model, "reverse-small"):
+            assert len(Comparison((fitting, ModelSettings(other)), view.source, forced=False).runs()) == 2
     assert n_waiting == sorted(n_waiting)
     assert n_waiting[-1] > 0 or shape.image
 
