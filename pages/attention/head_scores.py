@@ -106,9 +106,8 @@ def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
     look = bars | {"entropy": entropy} | dict.fromkeys(("estimated", "measured"), without)
     # a new order is a new table, without the old selection
     key = f"scores_{found['measured'].count()}" if "measured" in found else "scores"
-    event = st.dataframe(
-        shown, hide_index=True, column_config=look, key=key, on_select="rerun", selection_mode="single-row"
-    )
+    draw = partial(st.dataframe, shown, hide_index=True, column_config=look)
+    event = draw(key=key, on_select="rerun", selection_mode="single-row")
     rows = [row for row in event.selection.rows if row < len(found)]  # another model may have fewer heads
     followed = (rows[0] if rows else None, view.model)
     if rows and st.session_state.get("scores_followed") != followed:

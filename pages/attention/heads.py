@@ -277,9 +277,8 @@ def edge_button(layer: AnyLayer, chosen: Selection, heads: str, on: frozenset[st
     at = f"{layer.name}.{heads}.{query}-{key}"
     cut, opened = f"cut:{at}", f"open:{at}"
     verbs = {cut: "Restore", opened: "Close again"}
-    text, verb = next(
-        ((text, verbs[text]) for text in verbs if text in on), (opened, "Open") if masked else (cut, "Cut")
-    )
+    active = next((text for text in verbs if text in on), "")
+    text, verb = (active, verbs[active]) if active else (opened, "Open") if masked else (cut, "Cut")
     which, help = (" in all heads", "In every head of this layer.") if heads == "*" else ("", "In this head only.")
     switch(f"{verb} {edge}{which}", text, text in on, help=help, **look)
 

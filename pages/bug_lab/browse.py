@@ -353,9 +353,8 @@ def training_panel(view: View, bug: Bug) -> dict[str, str]:
     job: BackgroundJob[PairedTraining] | None = state().trainings.get(_about(view, bug))
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bug_train_bar"):
         start, is_off = partial(_start, view, bug), job is not None and job.is_running
-        st.button(
-            "Train both", "bug_train", on_click=start, disabled=is_off, type="primary", icon=":material/play_arrow:"
-        )
+        button = partial(st.button, "Train both", type="primary", icon=":material/play_arrow:")
+        button(key="bug_train", on_click=start, disabled=is_off)
         choose_unlinked("Steps", {steps: f"{steps} steps" for steps in STEPS}, "bug_steps")
         choose_unlinked("Rate", RATES, _rate_key(bug))
         if job is not None and job.is_running:

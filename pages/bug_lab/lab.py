@@ -160,12 +160,9 @@ def readings(view: View, bug: Bug) -> list[Reading]:
     """Read with the correct and the broken model. Raises `XformerError` where the changes do not fit the broken model."""
 
     def make() -> list[Reading]:
-        causal, edits, both_models = (
-            cached_runs.causality(view.mask),
-            join_edits(view.edit_links),
-            _models(view.model, bug.name),
-        )
-        both = read_both(view.own, view.source, bug.name, models=both_models, causal=causal, edits=edits)
+        causal, edits = cached_runs.causality(view.mask), join_edits(view.edit_links)
+        pair = _models(view.model, bug.name)
+        both = read_both(view.own, view.source, bug.name, models=pair, causal=causal, edits=edits)
         more = ("" if causal is None else f", causal={causal!r}") + (f", edits={edits!r}" if edits else "")
         call = f"read_both({shown_path(view.model)!r}, {view.input.text(view.source)!r}, {bug.name!r}{more})"
         return [replace(reading, code=f"{call}[{index}]") for index, reading in enumerate(both)]

@@ -14,7 +14,7 @@ import torch
 
 from pages.components.elements import Lane, prediction_strip
 from pages.compute import cached_runs, models
-from pages.compute.background_job import TICK, progress
+from pages.compute.background_job import TICK, Stoppable, progress
 from pages.controls.text import escape_markdown, headline
 from pages.state import screens
 from pages.state.session import Opened
@@ -44,7 +44,7 @@ class _Stop(BaseException):
 
 
 @dataclass
-class DiagnosisJob:
+class DiagnosisJob(Stoppable):
     """One visitor's diagnosis of a model. A thread runs the checks, so that the page stays responsive.
 
     It runs only while it is watched, and keeps no model when it does not run.
@@ -55,7 +55,6 @@ class DiagnosisJob:
     findings: list[Finding] = field(default_factory=list)
     n_tokens: int = 0
     """Number of tokens of the input as the model reads it; 0 until it is known."""
-    cancelled: bool = False
     problem: str = ""
     """Why the model cannot be checked."""
     watched: float = 0.0
@@ -77,14 +76,6 @@ class DiagnosisJob:
         if self.is_running and (self.thread is None or not self.thread.is_alive()):
             self.thread = threading.Thread(target=self._work, daemon=True)
             self.thread.start()
-
-    def cancel(self) -> None:
-        """Stop before the next run of the model; the findings are kept."""
-        self.cancelled = True
-
-    def resume(self) -> None:
-        """Continue a cancelled diagnosis."""
-        self.cancelled = False
 
     def _tick(self) -> None:
         if self.cancelled or time.monotonic() - self.watched > UNWATCHED:
@@ -343,10 +334,8 @@ def _all_checks(diagnosis: Diagnosis, model: ModelAdapter) -> None:
     if done:
         sizes = ["" if one.size is None else f"{one.size:.0e}" for one in done]
         rows = [(_title(one), verdicts[one.verdict], one.sentence, size) for one, size in zip(done, sizes, strict=True)]
-        table, column = (
-            pd.DataFrame(rows, columns=["Check", "Verdict", "Finding", "Difference"]),
-            st.column_config.TextColumn,
-        )
+        table = pd.DataFrame(rows, columns=["Check", "Verdict", "Finding", "Difference"])
+        column = st.column_config.TextColumn
         help = "The largest difference between runs that should agree, relative to the outputs"
         columns = {"Finding": column(width="large"), "Difference": column(help=help)}
         st.dataframe(table, column_config=columns, hide_index=True, height="content", key="doctor_table")

@@ -158,10 +158,9 @@ def incomparable_reason(model: str) -> str | None:
     adapter = models.adapter(model)
     if not isinstance(adapter, TaskModel):
         return f"The model {models.title_of(model)} was not trained here, and only models that were can be compared."
-    reads = (
-        f"The model {models.title_of(model)} reads images, but this screen steps through tokens; choose another one."
-    )
-    return reads if adapter.shape.image else None
+    if not adapter.shape.image:
+        return None
+    return f"The model {models.title_of(model)} reads images, but this screen steps through tokens; choose another one."
 
 
 @dataclass(frozen=True)
@@ -228,10 +227,8 @@ class Comparison:
         Args:
             step: Called after each decoded step with the number of steps and their total.
         """
-        return [
-            shared.get(key, partial(decode_steps, variant, self.source, forced=self.forced, progress=step))
-            for key, variant in self._keyed()
-        ]
+        make = partial(decode_steps, source=self.source, forced=self.forced, progress=step)
+        return [shared.get(key, partial(make, variant)) for key, variant in self._keyed()]
 
     def divergence(self) -> int | None:
         """Return the first step at which two variants predict different tokens; None where there is none."""

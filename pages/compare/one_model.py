@@ -294,10 +294,8 @@ def _ask_cell(frame: pd.DataFrame, part: PartKind, about: str) -> int:
     st.session_state[f"{CELL}_of"] = about
     seed("cell", order, order[0], key=CELL)
     names = [cell_name(row, part) for row in frame.to_dict("records")]
-    label, help = "Cells, the largest first", "Click a cell of the map, or choose one here."
-    return st.selectbox(
-        label, order, format_func=lambda at: names[at], key=CELL, label_visibility="collapsed", help=help
-    )
+    ask = partial(st.selectbox, "Cells, the largest first", order, key=CELL, label_visibility="collapsed")
+    return ask(format_func=lambda at: names[at], help="Click a cell of the map, or choose one here.")
 
 
 def cell_name(row: Mapping[Hashable, Any], part: PartKind) -> str:

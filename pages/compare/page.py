@@ -161,9 +161,8 @@ def _ask_pair(comparison: Comparison) -> str:
     pairs = {pair: " | ".join(pair) for pair in comparison.pairs}
     if len(pairs) == 1:
         return comparison.pairs[0]
-    return choose(
-        "pair", pairs, "Pair", key="compare_pair", hide_label=True, help="The two models to compare in detail."
-    )
+    help = "The two models to compare in detail."
+    return choose("pair", pairs, "Pair", key="compare_pair", hide_label=True, help=help)
 
 
 def _take_step_of_link(comparison: Comparison) -> None:

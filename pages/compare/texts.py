@@ -122,9 +122,8 @@ def texts_panel(selection: ScreenSelection) -> None:
         link_of_screen.share(link)
         return
     with st.sidebar:
-        other = choose(
-            "with", others, "B", default=usual_other(a.model, list(others)), key="compare_with", widget=st.selectbox
-        )
+        usual = usual_other(a.model, list(others))
+        other = choose("with", others, "B", default=usual, key="compare_with", widget=st.selectbox)
     of_itself = {
         CHANGED: TextVariant("B", a.model, selection.mask, selection.edits),
         OTHER_MASK: TextVariant("B", a.model, _other_mask(a.model)),
@@ -141,9 +140,8 @@ def texts_panel(selection: ScreenSelection) -> None:
             raise InputError(f"{models.title_of(b.model)} has another kind of output; choose another model.")
         text = validate_text(st.session_state["input"], MAX_TYPED)
         sources = [variant.adapter.input.read(variant.with_own_gaps(text, a)) for variant in (a, b)]
-        view = View(
-            b.model, sources[1], b.mask, b.adapter, parse_edits(b.edits, b.adapter.shape)
-        ).with_fitting_changes()
+        changes = parse_edits(b.edits, b.adapter.shape)
+        view = View(b.model, sources[1], b.mask, b.adapter, changes).with_fitting_changes()
         for change in view.waiting:
             chip(view.name_of(change), change.text, partial(toggle_edit, change.text), is_waiting=True)
         both = (a, replace(b, edits=join_edits(view.edit_links)))
@@ -288,9 +286,8 @@ def _largest_divergence(runs: Sequence[Reading]) -> str:
     if row["kl"] <= ROUNDING:
         return f"The predicted distributions are equal to within {ROUNDING:g} nats at every position of this text."
     if math.isinf(row["kl"]):
-        return (
-            f"At {where_of(row)}, one model gives no probability to what the other can predict: KL is infinite there."
-        )
+        none = "one model gives no probability to what the other can predict: KL is infinite there"
+        return f"At {where_of(row)}, {none}."
     predictions = ", ".join(
         f"{letter} predicts {escape_markdown(str(row[f'{name}_says']))} ({row[f'{name}_probability']:.3f})"
         for letter, name in (("A", "one"), ("B", "other"))

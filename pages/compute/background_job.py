@@ -42,20 +42,24 @@ class JobReport(Protocol):
     def is_final(self) -> bool: ...
 
 
-class Stoppable(Protocol):
-    """Work that a visitor can cancel and resume."""
+@dataclass(kw_only=True)
+class Stoppable:
+    """Work that a visitor can cancel and resume. A cancelled one keeps its results so far."""
 
-    cancelled: bool
+    cancelled: bool = False
 
-    def cancel(self) -> None: ...
-    def resume(self) -> None: ...
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def resume(self) -> None:
+        self.cancelled = False
 
 
 R = TypeVar("R", bound=JobReport)
 
 
 @dataclass
-class BackgroundJob(Generic[R]):
+class BackgroundJob(Stoppable, Generic[R]):
     """A computation of one visitor that advances in chunks. It is kept in the session and ends with it."""
 
     work: Iterator[R] = field(repr=False)
@@ -63,7 +67,6 @@ class BackgroundJob(Generic[R]):
     """Identifies the input of the job; the job is stale when this has changed."""
     latest: R | None = None
     problem: str = ""
-    cancelled: bool = False
     seconds: float = 0.0
     """Seconds spent on the work since its first report."""
 
@@ -84,14 +87,6 @@ class BackgroundJob(Generic[R]):
             self.seconds += 0.0 if is_first else now - started
             if now - begun > budget:
                 return
-
-    def cancel(self) -> None:
-        """Stop, keeping the results so far."""
-        self.cancelled = True
-
-    def resume(self) -> None:
-        """Continue after `cancel`."""
-        self.cancelled = False
 
 
 def kept_job(

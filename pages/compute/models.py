@@ -64,9 +64,8 @@ def _rehearsed(path: Path, state: object) -> None:
 
 def unsupported_reason(model: HuggingFaceModel) -> str:
     """Return why the screens cannot show a model, as one sentence; "" if they can."""
-    is_of_images = (
-        getattr(model.opened.module, "main_input_name", "") == "pixel_values" and not model.shape.is_encoder_decoder
-    )
+    is_of_images = getattr(model.opened.module, "main_input_name", "") == "pixel_values"
+    is_of_images = is_of_images and not model.shape.is_encoder_decoder
     if model.output != "similarity" and (model.reads_tokens or is_of_images):
         return ""
     return (

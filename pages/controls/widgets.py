@@ -7,8 +7,9 @@ view.share(side=side)
 from __future__ import annotations
 
 import mimetypes
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import pandas as pd
@@ -127,11 +128,9 @@ def ask_window(
     seed(name, positions, positions[0], key=key, called=f"window of {what}")
     windows = {start: positions[at : at + most] for at, start in enumerate(positions) if at % most == 0}
     st.session_state[key] = positions[positions.index(st.session_state[key]) // most * most]
-    label, words = (
-        f"{what.capitalize()} shown",
-        {start: f"{shown[0]} to {shown[-1]}" for start, shown in windows.items()},
-    )
-    start = st.select_slider(label, list(windows), key=key, format_func=words.__getitem__, persist_state="session")
+    words = {start: f"{window[0]} to {window[-1]}" for start, window in windows.items()}
+    ask = partial(st.select_slider, f"{what.capitalize()} shown", list(windows), key=key, persist_state="session")
+    start = ask(format_func=words.__getitem__)
     set_parameter(name, str(start))
     return windows[start]
 
@@ -143,14 +142,11 @@ def window_caption(positions: Sequence[int], shown: Sequence[int], what: str = "
     return f" {len(shown)} of {len(positions):,} {what} are shown, {shown[0]} to {shown[-1]}; the slider moves this window."
 
 
-def warn_unknown(what: str, there: Iterable[str] = ()) -> None:
+def warn_unknown(what: str, there: Sequence[str] = ()) -> None:
     """Warn about an unknown value in a link; `there` lists the valid values."""
-    known = ", ".join(there)
-    st.warning(
-        f"The link asks for a {what} that does not exist here, so the default is shown."
-        + (f" Available: {known}." if known else ""),
-        icon=":material/link_off:",
-    )
+    known = f" Available: {', '.join(there)}." if there else ""
+    unknown = f"The link asks for a {what} that does not exist here, so the default is shown."
+    st.warning(f"{unknown}{known}", icon=":material/link_off:")
 
 
 MAX_LISTED = 512

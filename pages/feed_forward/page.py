@@ -294,12 +294,9 @@ def activations_panel(view: View, choice: NeuronChoice, _: DeltaGenerator) -> No
     runs = view.runs().values()
     values = torch.cat([run[f"{path}.{stage}"][0] for run in runs]).numpy(force=True)  # [pos of all runs, d_ff]
     limit, largest = clear_limit(values), signed_limit(values)
-    part = {
-        "positions": shown if len(shown) < len(positions) else None,
-        "columns": columns if len(columns) < n else None,
-    }
+    part = {"positions": shown if len(shown) < len(positions) else None, "limit": limit if len(runs) > 1 else None}
     part |= {"layer": choice.layer, "stage": stage, "order": order, "neuron": choice.neuron}
-    of_each_run(view, "activations", viz.activations, limit=limit if len(runs) > 1 else None, **part)
+    of_each_run(view, "activations", viz.activations, columns=columns if len(columns) < n else None, **part)
     closing = {"pre": f"The input of {function}: blue fires, orange is set to 0.", "post": f"The output of {function}."}
     what = f"The {'output' if stage == 'post' else 'input'} of {function}: blue is above 0, orange below."
     what = _OF_A_GATE[stage] if is_gated else closing[stage] if component and component.closes else what

@@ -55,17 +55,8 @@ def prepare(guest_of: ModuleType | None = None) -> list[Middleware]:
     _guest_of = guest_of
     ignore_pages_folder()
     begin_loading()
-    guards = (
-        SecurityHeaders,
-        HostGuard,
-        BasePathGuard,
-        ConnectionGuard,
-        VisitorCookie,
-        UploadGuard,
-        MessageGuard,
-        Attendance,
-    )
-    return [Middleware(guard) for guard in guards]
+    outer = (SecurityHeaders, HostGuard, BasePathGuard, ConnectionGuard)
+    return [Middleware(guard) for guard in (*outer, VisitorCookie, UploadGuard, MessageGuard, Attendance)]
 
 
 def begin_loading() -> None:

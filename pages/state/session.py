@@ -346,7 +346,5 @@ def upload(visitor: str, then: Callable[[ImportResult], Any], *, key: str, recor
             return f"“{result.name}”, {step}, is now among your runs."
         return f"These weights are already here: “{result.name}”, {step}."
 
-    what = (
-        f"A .safetensors file {'or the .zip of a recorded training ' * records}downloaded from this or another server"
-    )
-    file_box(what, ["safetensors", *["zip"] * records], MAX_MEGABYTES, take, key=key)
+    what = f"A .safetensors file {'or the .zip of a recorded training ' * records}downloaded from this"
+    file_box(f"{what} or another server", ["safetensors", *["zip"] * records], MAX_MEGABYTES, take, key=key)

@@ -311,6 +311,5 @@ def _vectors_sentence(original: Reading, changed: Reading | None) -> str:
         return f"The model outputs {len(after)} vectors instead of {len(before)}."
     cosines = torch.nn.functional.cosine_similarity(before, after, dim=-1)
     mean, least = (f"{value.item():.3f}" for value in (cosines.mean(), cosines.min()))
-    return (
-        f"Cosine between the vectors and the original ones: {mean} on average, {least} at the position that moves most."
-    )
+    cosines = f"{mean} on average, {least} at the position that moves most"
+    return f"Cosine between the vectors and the original ones: {cosines}."

@@ -109,9 +109,8 @@ def settings(preset: Preset, form: str, fields: Sequence[Field] = EVERYTHING) ->
         values[field.of][field.name] = None if value == AUTO else tuple(value) if isinstance(value, list) else value
     if values["task"].get("architecture", preset.task.architecture) != "encoder":
         values["task"]["end_token"] = False
-    name = values["task"].get(
-        "name", preset.task.name
-    )  # its other fields (text, patches) come from a preset of that task
+    # fields that are not in the form (text, patches) come from a preset of that task
+    name = values["task"].get("name", preset.task.name)
     task = next((other.task for other in (preset, *PRESETS.values()) if other.task.name == name), preset.task)
     task_config = task.replace(**values["task"])
     train = preset.train.replace(**values["train"], lr_changes=())

@@ -120,10 +120,8 @@ def _timeline(entry: RunRecord, record: HealthRecord, rows: Sequence[Mapping[str
     size = sum(codes.size for codes in record.planes(steps[-1]).values())
     chosen = thinned(steps, max(2, MAX_BYTES // max(1, size)))
     marks = {alarm.step: alarm.rule.replace("_", " ") for alarm in reversed(record.alarms)}
-    planes, scores = (
-        {step: record.planes(step) for step in chosen},
-        {row["step"]: row.get("scores", {}) for row in rows},
-    )
+    planes = {step: record.planes(step) for step in chosen}
+    scores = {row["step"]: row.get("scores", {}) for row in rows}
     how = {"steps": entry.train.get("steps", 1), "live": live, "target": player_target(entry.id)}
     all_marks = sorted(marks.items())
     return health_timeline(record.tokens, planes, scores=scores, marks=all_marks, target_tokens=record.target, **how)

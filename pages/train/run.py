@@ -410,11 +410,9 @@ def _ask_probe(entry: RunRecord, task: Task, max_len: int) -> Example:
 
     with st.container(horizontal=True, wrap=False, gap="small", key="probe_row"):
         # A default, not a session value, so that a rerun does not overwrite what the visitor is typing.
-        ask = partial(
-            st.text_input, persist_state="session", label_visibility="collapsed", icon=":material/visibility:"
-        )
-        label = "Watch it learn on"
-        text = ask(label, begin, key=f"probe_{entry.id}_{version}", placeholder=f"{label} … {task.rule.format_hint}")
+        ask = partial(st.text_input, "Watch it learn on", begin, persist_state="session", label_visibility="collapsed")
+        hint = f"Watch it learn on … {task.rule.format_hint}"
+        text = ask(key=f"probe_{entry.id}_{version}", icon=":material/visibility:", placeholder=hint)
         st.button("", icon=":material/casino:", on_click=draw, key="probe_random", help="A random input")
     try:
         example = task.example(task.vocabulary.read(validate_text(text, 400)), max_len=max_len)

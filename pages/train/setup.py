@@ -268,11 +268,9 @@ def _own(visitor: str, ticket: int, plan: Plan) -> None:
         settings = _checked(base, plan.n)
         if settings is not None:
             _summary(settings, device, plan)
-        button = partial(
-            st.button, "Start", type="primary", icon=":material/play_arrow:", width="stretch", key="start_own"
-        )
-        is_possible = settings is not None and bool(visitor) and plan.is_valid
-        button(on_click=start, args=(settings, device, name, ticket, plan.settings), disabled=not is_possible)
+        button = partial(st.button, "Start", type="primary", icon=":material/play_arrow:", width="stretch")
+        begin = None if settings is None else partial(start, settings, device, name, ticket, plan.settings)
+        button(key="start_own", on_click=begin, disabled=begin is None or not visitor or not plan.is_valid)
 
 
 def _checked(base: Preset, n: int) -> Preset | None:

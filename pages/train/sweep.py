@@ -204,9 +204,8 @@ def _ask_step(sweep: StoredSweep, steps: list[int]) -> int | None:
     if before not in steps or before in (*followed, steps[-1]):
         followed = (*followed[-RECENT:], steps[-1]) if sweep.entry.state in ACTIVE else (steps[-1],)
         st.session_state[key], st.session_state[f"{key}_followed"] = steps[-1], followed
-    return st.select_slider(
-        "Step", steps, key=key, persist_state="session", format_func="step {:,}".format, label_visibility="collapsed"
-    )
+    ask = partial(st.select_slider, "Step", steps, key=key, persist_state="session")
+    return ask(format_func="step {:,}".format, label_visibility="collapsed")
 
 
 def _outcome(sweep: StoredSweep, outcomes: pd.DataFrame, chosen: int | None) -> list[Drawn]:
@@ -273,13 +272,10 @@ def _members(sweep: StoredSweep, outcomes: pd.DataFrame) -> None:
         "steps_to_solve": column.NumberColumn("solved at step", format="localized"),
         "step": column.NumberColumn(format="localized"),
     }
-    lines, alt = (
-        shown.rename(columns=dict(zip(settings, map(words, settings), strict=True))),
-        "The models of this sweep",
-    )
-    alt, ticked = f"{alt}, one per row; choose one to open it.", [] if chosen is None else [chosen]
+    lines = shown.rename(columns={name: words(name) for name in settings})
+    alt = "The models of this sweep, one per row; choose one to open it."
     with at:
-        table_of_rows(lines, columns, key, 300, alt, "single-row", ticked, follow)
+        table_of_rows(lines, columns, key, 300, alt, "single-row", [] if chosen is None else [chosen], follow)
     with beside, st.container(key="sweep_open"):
         _open(outcomes, chosen)
 

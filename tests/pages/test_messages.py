@@ -45,7 +45,7 @@ OURS = {
     "controls/text.py": {"text"},  # passed by callers, which are checked here too
     "compute/picture.py": {"text"},
     "state/session.py": {"run_commands.why_not()", "title", "words"},  # a constant; of screens
-    "state/view.py": {"label", "words"},  # of buttons that change the run, escaped where it is created
+    "state/view.py": {"label"},  # of buttons that change the run, escaped where it is created
     "controls/widgets.py": {"label"},
     "train/form.py": {"field.label", "words"},
     "train/run.py": {"CURVES[what].title", "title"},
