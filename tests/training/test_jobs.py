@@ -295,7 +295,7 @@ def test_process_on_a_full_disk_writes_why_into_its_lock_file(office: Office, mo
     lock = os.open(office.store.folder_of(run) / liveness.LOCK, os.O_RDWR)
     full = failing_with(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     with quick_worker(monkeypatch), monkeypatch.context() as patch:
-        patch.setattr(worker, "_train", full)
+        patch.setattr(worker, "train_one", full)
         patch.setattr(commands.traceback, "print_exception", full)  # the log is on the same disk
         patch.setattr(worker, "release", failing_with(RunStoreError("The run store cannot be used: disk is full.")))
         with pytest.raises(RunStoreError, match="disk is full"):
@@ -303,7 +303,7 @@ def test_process_on_a_full_disk_writes_why_into_its_lock_file(office: Office, mo
     os.close(lock)
     process.kill()
     process.wait()
-    monkeypatch.setattr(jobs, "_start_next", lambda *_: None)
+    monkeypatch.setattr(jobs, "start_next", lambda *_: None)
     words = "The disk is full; everything saved before is intact. Resume continues from the last saved state."
     assert liveness.with_process_state(office.store, office.store.entry(run)).message == words
     office.tend()
@@ -314,7 +314,7 @@ def test_resume_queues_a_run_whose_process_has_just_ended(office: Office, monkey
     run, process = office.hang()
     process.kill()
     process.wait()
-    monkeypatch.setattr(jobs, "_start_next", lambda *_: None)
+    monkeypatch.setattr(jobs, "start_next", lambda *_: None)
     jobs.resume(office.store, run)
     assert office.states(run) == ["queued"]
 

@@ -60,7 +60,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The clock of `silent_seconds`, in seconds; assign to its first item to advance it."""
     now = [0.0]
     monkeypatch.setattr(liveness, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(liveness, "_looks", {})
+    monkeypatch.setattr(liveness, "last_looks", {})
     return now
 
 

@@ -16,7 +16,7 @@ import torch
 
 from tests.training.at_work import assert_same_weights, untimed
 from tests.training.tiny import ARCHITECTURES, run_of, tiny_preset, trained, weights_of
-from xformer.checkpoints import load
+from xformer.checkpoints import load, save
 from xformer.errors import ConfigError, TrainingError
 from xformer.files import STATE, snapshot_steps
 from xformer.formatting import percent
@@ -225,7 +225,7 @@ def test_long_run_can_be_loaded_and_resumed(tmp_path: Path) -> None:
     again = run_of(preset, tmp_path)
     again.restore()
     assert again.rows == run.rows
-    again._finish()
+    save(again.checkpoint(), tmp_path)
     curve = load(tmp_path).card["curve"]
     assert 200 <= len(curve) <= 500
     assert curve[-1] == run.rows[-1]

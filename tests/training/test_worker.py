@@ -92,7 +92,7 @@ def test_allocation_that_exceeds_memory_fails_the_run_with_a_message(run: LocalR
 
 def test_run_killed_after_its_last_step_but_before_recording_it_can_finish(run: LocalRun) -> None:
     with run.monkeypatch.context() as patch:
-        patch.setattr(worker, "_finish", failing_with(SystemExit()))
+        patch.setattr(worker, "finish", failing_with(SystemExit()))
         patch.setattr(worker.CommandLoop, "flush", lambda _: None)  # killed before it could write its last metrics
         run.dies({})
     assert run.reported == []

@@ -320,15 +320,14 @@ def gradient_norms(modules: Projections) -> list[dict[str, float]]:
         return []
     found = []
     for _, kinds in modules:
-        squares = dict.fromkeys("qkvo", math.nan)
+        squares: dict[str, float] = {}
         for kind, parameters in kinds.items():
             for one in parameters:
                 gradient = torch.zeros_like(one) if one.grad is None else one.grad.float()
                 parts = _split_qkv(gradient, kinds.get("o")) if kind == "qkv" else (gradient,)
                 for letter, part in zip(kind, parts, strict=False):
-                    earlier = 0.0 if math.isnan(squares[letter]) else squares[letter]
-                    squares[letter] = earlier + float(part.square().sum())
-        found.append({f"grad_{letter}": math.sqrt(square) for letter, square in squares.items()})
+                    squares[letter] = squares.get(letter, 0.0) + float(part.square().sum())
+        found.append({f"grad_{letter}": math.sqrt(squares.get(letter, math.nan)) for letter in "qkvo"})
     return found
 
 

@@ -98,11 +98,9 @@ def token_names(reading: Reading, site: LayerPath, shape: Sequence[int]) -> tupl
         before, after = own.start, shape[-1] - own.stop
         around = [f"earlier {at + 1}" for at in range(before)], [f"empty {at + 1}" for at in range(after)]
         return tokens, (*around[0], *tokens, *around[1])
-    named = []
-    for stack, n in zip(stacks, shape[-2:], strict=True):
-        names = () if stack is None else reading.tokens_of(stack)
-        named.append(names if len(names) == n else tuple(map(str, range(n))))
-    return named[0], named[1]
+    sides = zip(stacks, shape[-2:], strict=True)
+    queries, keys = (tuple(map(str, range(n))) if stack is None else names_at(reading, stack, n) for stack, n in sides)
+    return queries, keys
 
 
 def own_keys(reading: Reading, site: LayerPath, shape: Sequence[int]) -> range:

@@ -259,20 +259,14 @@ def predictions_by_step(runs: Sequence[DecodedSteps]) -> pd.DataFrame:
         entropy, right = run.entropy().tolist(), run.right
         for step, token in enumerate(run.predicted):
             answer = run.answer[step] if step < len(run.answer) else None
-            row = {
-                "step": step,
-                "model": run.name,
-                "token": run.labels[token],
-                "probability": run.probability(step),
-                "drawn": run.drawn_from[step, token].item(),
-                "answer": "" if answer is None else run.labels[answer],
-                "answer_probability": nan if answer is None else run.probabilities[step, answer].item(),
-                "right": right[step] if step < len(right) else None,
-                "entropy": entropy[step],
-                "same_context": all(same_context(run, other, step) for other in runs if step < len(other)),
-            }
-            rows.append(row)
-    return pd.DataFrame(rows).sort_values("step", kind="stable", ignore_index=True)
+            chosen = run.labels[token], run.probability(step), run.drawn_from[step, token].item()
+            known = ("", nan) if answer is None else (run.labels[answer], run.probabilities[step, answer].item())
+            is_right = right[step] if step < len(right) else None
+            is_same = all(same_context(run, other, step) for other in runs if step < len(other))
+            rows.append((step, run.name, *chosen, *known, is_right, entropy[step], is_same))
+    columns = ["step", "model", "token", "probability", "drawn", "answer", "answer_probability", "right", "entropy"]
+    table = pd.DataFrame(rows, columns=[*columns, "same_context"])
+    return table.sort_values("step", kind="stable", ignore_index=True)
 
 
 def divergence_by_step(runs: Sequence[DecodedSteps]) -> pd.DataFrame:

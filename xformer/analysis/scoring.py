@@ -311,16 +311,18 @@ def iter_accuracy_by_length(
     for length, found in scores_by_length(own.model, own.task, chosen, samples=samples, seed=seed):
         interval = wilson(round(found.exact_match * found.samples), found.samples)
         rows.append(_row(own.task, length, found.exact_match, interval, found.token_accuracy, found.samples))
-        yield TableSoFar(pd.DataFrame(rows), len(rows), len(chosen))
+        yield TableSoFar(pd.DataFrame(rows, columns=[*_OF_LENGTH]), len(rows), len(chosen))
+
+
+_OF_LENGTH = ("length", "exact_match", "low", "high", "token_accuracy", "samples", "trained")
 
 
 def _row(
     task: Task, length: int, exact: float, interval: tuple[float, float], token_accuracy: float, samples: int
-) -> dict[str, Any]:
-    low, high = interval
+) -> tuple[Any, ...]:
+    """Return the values of the columns `_OF_LENGTH`."""
     trained = task.config.min_len <= length <= task.config.max_len
-    values = {"length": length, "exact_match": exact, "low": low, "high": high, "token_accuracy": token_accuracy}
-    return values | {"samples": samples, "trained": trained}
+    return (length, exact, *interval, token_accuracy, samples, trained)
 
 
 def _lengths_to_test(every: Sequence[int], lengths: Sequence[int] | None) -> Sequence[int]:
@@ -404,5 +406,5 @@ def iter_lengths_compared(
         for one in variants:
             exact, token = shares.loc[(one.name, "exact")], shares.loc[(one.name, "token")]
             row = _row(one.task, length, exact["share"], (exact["low"], exact["high"]), token["share"], samples)
-            rows.append({"model": one.name} | row)
-        yield TableSoFar(pd.DataFrame(rows), done, len(chosen))
+            rows.append((one.name, *row))
+        yield TableSoFar(pd.DataFrame(rows, columns=["model", *_OF_LENGTH]), done, len(chosen))

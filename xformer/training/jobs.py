@@ -212,10 +212,10 @@ def reconcile(store: RunStore) -> None:
         return
     available = devices()
     for device in available:
-        _start_next(store, device, available)
+        start_next(store, device, available)
 
 
-def _start_next(store: RunStore, device: str, available: Sequence[str]) -> None:
+def start_next(store: RunStore, device: str, available: Sequence[str]) -> None:
     """Start the next run of a device if the device is free."""
     if not next_for(device, store.entries(), available):
         return

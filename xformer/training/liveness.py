@@ -97,7 +97,7 @@ def activity(pid: int) -> tuple[str, ...] | None:
         return None
 
 
-_looks: dict[str, tuple[float, tuple[str, ...] | None, float]] = {}
+last_looks: dict[str, tuple[float, tuple[str, ...] | None, float]] = {}
 """By worker token: the time of the last check, the activity seen, and the seconds of silence so far."""
 
 
@@ -108,10 +108,10 @@ def silent_seconds(worker: str, pid: int) -> float:
     polls is alive, so a slow start on a busy machine does not count as silence.
     """
     now, found = time.monotonic(), activity(pid)
-    before, seen, silent = _looks.get(worker, (now, None, 0.0))
+    before, seen, silent = last_looks.get(worker, (now, None, 0.0))
     is_silent = found is not None and found[0] not in "RD" and found == seen
     silent = silent + min(now - before, LONGEST_LOOK) if is_silent else 0.0
-    _looks[worker] = now, found, silent
+    last_looks[worker] = now, found, silent
     return silent
 
 
@@ -173,7 +173,7 @@ def mark_dead(store: RunStore, entry: RunRecord) -> None:
         lock = take_within(file, KILL_SECONDS)
     if lock is None:
         return
-    _looks.pop(entry.worker or "", None)
+    last_looks.pop(entry.worker or "", None)
     try:
         with store.database.writing() as db:
             now = entry_of(db, entry.id)

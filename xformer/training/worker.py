@@ -79,7 +79,7 @@ def work(store: RunStore, run: str, token: str, lock: int | None = None) -> None
         signal.signal(signal.SIGTERM, command_loop.interrupt)
     try:
         if entry.sweep is None:
-            state, message = _train(store, entry, command_loop)
+            state, message = train_one(store, entry, command_loop)
         else:
             lower_priority(entry)
             state, message = train_sweep(store, entry, command_loop, _device(store, entry))
@@ -117,7 +117,7 @@ def release(store: RunStore, run: str, token: str, state: str, message: str, **p
         db.execute("DELETE FROM commands WHERE run = ?", (run,))
 
 
-def _train(store: RunStore, entry: RunRecord, command_loop: CommandLoop) -> tuple[str, str]:
+def train_one(store: RunStore, entry: RunRecord, command_loop: CommandLoop) -> tuple[str, str]:
     """Train a run of one model. Returns its final state and a message."""
     folder, settings = store.folder_of(entry.id), entry.settings()
     forget_unfinished(folder)
@@ -126,7 +126,7 @@ def _train(store: RunStore, entry: RunRecord, command_loop: CommandLoop) -> tupl
         with store.database.writing() as db:
             insert_rows(db, entry.id, card["curve"])
             set_columns(db, entry.id, step=card["step"], seconds=card["seconds"], pid=os.getpid())
-        return _finish(store, entry, folder, command_loop)
+        return finish(store, entry, folder, command_loop)
     Task(settings.task).check_fits(settings.model)
     device = _device(store, entry)
     check_memory(settings, device.type)
@@ -146,7 +146,7 @@ def _train(store: RunStore, entry: RunRecord, command_loop: CommandLoop) -> tupl
         command_loop.flush()  # the metrics show what led to the error
         raise
     command_loop.flush()
-    return _finish(store, entry, folder, command_loop)
+    return finish(store, entry, folder, command_loop)
 
 
 def lower_priority(entry: RunRecord) -> None:
@@ -178,7 +178,7 @@ def _device(store: RunStore, entry: RunRecord) -> torch.device:
     return device
 
 
-def _finish(store: RunStore, entry: RunRecord, folder: Path, command_loop: CommandLoop) -> tuple[str, str]:
+def finish(store: RunStore, entry: RunRecord, folder: Path, command_loop: CommandLoop) -> tuple[str, str]:
     scoring = Scoring(command_loop)
     figures = put_figures_on_card(folder, SAMPLES, scoring)
     live = {name: value for name, value in store.entry(entry.id).live.items() if name != SCORING}

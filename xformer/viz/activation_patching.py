@@ -25,6 +25,7 @@ from xformer.viz.charts import (
     ROWS,
     Chart,
     cell_colours,
+    cell_number,
     head_titles,
     heat_colour,
     label_layers,
@@ -155,7 +156,7 @@ def patching_map(
         cell=range(len(table)),
         column=_columns(table, part, is_encoder_decoder=reading.is_encoder_decoder),
         value=values,
-        share=[f"{value:.2f}".replace("-", "−") if abs(value) >= UNWRITTEN else "" for value in values],
+        share=[cell_number(value) if abs(value) >= UNWRITTEN else "" for value in values],
         cell_colour=cell_colours(theme.DIVERGING, values, -limit, limit),
     )
     rows, columns = (list(dict.fromkeys(data[name])) for name in ("where", "column"))
@@ -163,14 +164,13 @@ def patching_map(
     title = {"stream": "position · token", "head": "head", "neurons": "neurons"}[part]
     flat = n * max(map(len, columns)) <= LETTERS
     axis = alt.Axis(labelAngle=0 if flat else -60, orient="top", labelOverlap=flat or n > TIGHT, labelLimit=150)
-    x = alt.X("column:N", sort=columns, title=title, axis=axis)
     y = alt.Y("where:N", sort=rows, title=None, axis=alt.Axis(labelLimit=240, labelOverlap=False, labelFlush=False))
     hover = tooltips(("where:N", "layer"), ("column:N", title))
     hover += [alt.Tooltip(f"{name}:Q", format="+.6f") for name in ("measured", "estimated") if name in table]
     legend = alt.Legend(title=["share", kind], format="+.2f", gradientLength=max(36, min(160, high * len(rows) - 48)))
     colour = heat_colour("value:Q", theme.DIVERGING, -limit, limit, legend=legend)
     shade = alt.condition("isValid(datum.value)", colour, alt.value(theme.MASKED))
-    base = alt.Chart(data).encode(x, y)
+    base = alt.Chart(data).encode(alt.X("column:N", sort=columns, title=title, axis=axis), y)
     click = alt.selection_point(name="cell", fields=["cell"], on="click", clear=False)
     frame = base.transform_filter(alt.datum.cell == (-1 if chosen is None else chosen))
     cells = base.mark_rect(stroke=theme.BACKGROUND, strokeWidth=1, cursor="pointer")

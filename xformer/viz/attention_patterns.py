@@ -129,9 +129,8 @@ def _changed_chart(before: pd.DataFrame, after: pd.DataFrame, scale: str) -> alt
     moved = after.assign(weight=after["weight"].fillna(0.0) - before["weight"].fillna(0.0))
     moved["allowed"] = before["allowed"] | after["allowed"]
     moved["weight"] = moved["weight"].where(moved["allowed"])
-    weights = np.concatenate([before["weight"].to_numpy(), after["weight"].to_numpy()])
     limit = float(np.nanmax(np.abs(moved["weight"]), initial=0.0)) if scale in ("own", "without_first_token") else 1.0
-    colours = _scale(weights, scale)
+    colours = _scale(np.concatenate([before["weight"].to_numpy(), after["weight"].to_numpy()]), scale)
     signed = vega_scale(DIVERGING, -(limit or 1.0), limit or 1.0)
     charts = [
         _heatmap(pool_cells(before, MAX_CELLS), "weight", colours, "original"),
@@ -307,9 +306,8 @@ def attention_grid(reading: Reading, *, before: Reading | None = None, scale: st
     titles = {"own": own, "without_first_token": f"{own}, without the first key"}
     log = {"labelExpr": f"format(pow(10, {DECADES} * (datum.value - 1)), '~g')"} if scale == "log" else {}
     crossed = [(number, head) for number, layer in enumerate(runs[0]) for head in layer.ablated]
-    names = [layer.title for layer in runs[0]]
     look = {"title": titles.get(scale, "weight"), "titleLimit": 400, **log}
-    return heads_grid(names, shares, moved=moved, crossed=crossed, **look)
+    return heads_grid([layer.title for layer in runs[0]], shares, moved=moved, crossed=crossed, **look)
 
 
 def _weights(layer: AnyLayer, side: int, scale: str) -> Float[np.ndarray, "head row col"]:

@@ -55,6 +55,11 @@ TEXT_COLOUR = alt.expr(f"{_ON_CELL[0]} > {_ON_CELL[1]} ? '#ffffff' : '{theme.TEX
 """White or black, whichever has more contrast on the column `cell_colour` (see `cell_colours`), in both themes."""
 
 
+def cell_number(value: float, digits: int = 2) -> str:
+    """Format a number for a cell, with a true minus sign and no −0."""
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
+
+
 def numbers(base: alt.Chart, text: str | alt.Text, *, shown: bool = True, size: float = 11, **look: Any) -> list[Any]:
     """Write the text of a heatmap into its cells, if it is `shown`, in `TEXT_COLOUR`."""
     return [base.mark_text(fontSize=size, color=TEXT_COLOUR, **look).encode(text=text)] if shown else []

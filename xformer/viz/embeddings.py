@@ -31,6 +31,7 @@ from xformer.viz.charts import (
     Chart,
     category_colours,
     cell_colours,
+    cell_number,
     heat_colour,
     label_layers,
     layered,
@@ -390,7 +391,7 @@ def _heat_map(table: pd.DataFrame, texts: Sequence[str]) -> Chart:
         one=[rows[first] for first in table["first"]],
         other=[columns[second] for second in table["second"]],
         other_text=[rows[second] for second in table["second"]],
-        shown=[f"{value + 0.0:.2f}".replace("-0.00", "0.00").replace("-", "−") for value in table["cosine"]],
+        shown=[cell_number(value) for value in table["cosine"]],
         cell_colour=cell_colours(theme.DIVERGING, table["cosine"], -1, 1),
     )
     has_room = len(texts) <= MAX_NUMBERED

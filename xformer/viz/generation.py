@@ -150,11 +150,10 @@ def predictions_by_step(
     hover += tooltips(("entropy:Q", "entropy (bits)", ".6f"), ("context:N", "context of the models"))
     shapes = alt.Scale(domain=[theme.RIGHT.word, theme.WRONG.word], range=[theme.RIGHT.vega, theme.WRONG.vega])
     shape = alt.Shape("verdict:N", legend=None, scale=shapes)
-    width = alt.StrokeWidth("width:Q", scale=None, legend=None)
     points = base.mark_point(filled=True, opacity=1, strokeWidth=1, stroke=theme.BACKGROUND)
     return layered(
         *_backdrop(frame, places, first_divergence(runs)),
-        base.mark_line(opacity=0.9).encode(model_hues(models), width),
+        base.mark_line(opacity=0.9).encode(model_hues(models), alt.StrokeWidth("width:Q", scale=None, legend=None)),
         points.encode(model_hues(models), shape, alt.Size("size:Q", scale=None, legend=None), tooltip=hover),
         height=height + _LINE * (len(models) + 1) // 2,
     )

@@ -33,7 +33,17 @@ from xformer.arguments import Count, Seed
 from xformer.formatting import check_option
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import ROWS, Chart, category_colours, cell_colours, heat_colour, layered, numbers, tooltips
+from xformer.viz.charts import (
+    ROWS,
+    Chart,
+    category_colours,
+    cell_colours,
+    cell_number,
+    heat_colour,
+    layered,
+    numbers,
+    tooltips,
+)
 from xformer.viz.theme import DIVERGING, MASKED, PART_HUES, signed_limit
 
 ROW = 30
@@ -206,10 +216,9 @@ def softmax_saturation(*, what: str = "gradient", d: Count | None = None, seed: 
         >>> chart = xformer.viz.softmax_saturation()
     """
     check_option("what", what, ("largest", "gradient"))
-    frame = saturation_table(seed=seed)
     title, top = {"largest": ("largest weight of a row", 1.0), "gradient": ("largest p (1 − p)", 0.25)}[what]
     legend = alt.Legend(orient="top", symbolStrokeWidth=4)
-    base = alt.Chart(frame).encode(
+    base = alt.Chart(saturation_table(seed=seed)).encode(
         _width(),
         alt.Y(f"{what}:Q", title=title, scale=alt.Scale(domain=[0, top])),
         category_colours("scale:N", [RAW, SCALED], theme.head_hues(2)[::-1], title=None, legend=legend),
@@ -250,9 +259,8 @@ def _here(d: int | None) -> list[alt.Chart]:
 
 
 def _width() -> alt.X:
-    scale = alt.Scale(type="log", base=2, nice=False)
     axis = alt.Axis(values=list(WIDTHS), format="d", grid=False, labelAngle=0)
-    return alt.X("d:Q", title="d, the width of q and k", scale=scale, axis=axis)
+    return alt.X("d:Q", title="d, the width of q and k", scale=alt.Scale(type="log", base=2, nice=False), axis=axis)
 
 
 ROW_HEIGHT = 34
@@ -290,7 +298,7 @@ def matrix(mixed: Mixed, *, what: str, n_columns: Count | None = None, row: int 
     data = frame.assign(
         value=np.where(hidden, np.nan, values),
         hidden=hidden,
-        shown=["−∞" if np.isneginf(value) else _in_a_cell(value, digits) for value in values],
+        shown=["−∞" if np.isneginf(value) else cell_number(value, digits) for value in values],
         exact=["−∞" if np.isneginf(value) else f"{value:.6f}" for value in values],
         cell_colour=np.where(hidden, theme.MASKED, cell_colours(stops, values, low, limit)),
     )
@@ -312,8 +320,3 @@ def matrix(mixed: Mixed, *, what: str, n_columns: Count | None = None, row: int 
         *numbers(base, "shown:N", size=10.5 if many else 12),
     ]
     return layered(*layers, height=ROW_HEIGHT * len(down), autosize=ROWS)
-
-
-def _in_a_cell(value: float, digits: int) -> str:
-    """Format a number for a cell, with a true minus sign and no −0."""
-    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")

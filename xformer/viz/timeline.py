@@ -103,9 +103,8 @@ def layers_of(task: Task, example: Example, frames: Sequence[Frame]) -> tuple[Ti
     """Return the attention layers of a timeline with the labels of their axes; none if there are no frames yet."""
     if not frames:
         return ()
-    source = tuple(task.position_names(example.input_ids[0].tolist()))
     target = () if example.target is None else tuple(task.position_names(example.target[0].tolist()))
-    return timeline_layers(frames[0].planes, source, target)
+    return timeline_layers(frames[0].planes, tuple(task.position_names(example.input_ids[0].tolist())), target)
 
 
 def timeline_layers(

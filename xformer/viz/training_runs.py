@@ -93,7 +93,6 @@ def training_fan(
     hue, ink, shown = theme.head_hue(0), theme.TEXT, ".2%" if share else ".4g"
     names = {"high": "90%", "upper": "75%", "median": "median", "lower": "25%", "low": "10%"}
     quantile_tips = ((f"{name}:Q", quantile, shown) for name, quantile in names.items())
-    hover = tooltips(("step:Q", "", ","), ("members:Q", "members"), *quantile_tips)
     base = alt.Chart(fan).encode(x)
     member_tips = tooltips("member:N", ("step:Q", "", ","), ("value:Q", title, shown))
     members = alt.Chart(each).mark_line(strokeWidth=1, opacity=0.45, color=ink)
@@ -102,7 +101,7 @@ def training_fan(
         base.mark_area(opacity=0.22, color=hue).encode(lower, alt.Y2("upper:Q")),
         members.encode(x, value, alt.Detail("member:N"), tooltip=member_tips),
         base.mark_line(strokeWidth=3, color=hue).encode(median),
-        hovered(base, ink, hover),
+        hovered(base, ink, tooltips(("step:Q", "", ","), ("members:Q", "members"), *quantile_tips)),
         height=height,
     )
 

@@ -158,7 +158,7 @@ def test_run_of_a_lost_node_reports_it_and_goes_on_elsewhere(office: Office, mon
     office.executor.round(starts=False)
     entry = office.entry(run)
     assert (entry.state, entry.worker) == ("queued", None)
-    step = ray._saved_step(office.store.folder_of(run))
+    step = ray.saved_step(office.store.folder_of(run))
     assert step >= 20
     assert entry.message == f"{LOST} The run continues from step {step:,}, the last state that was saved here."
     office.wait_for_end(run)
@@ -217,7 +217,7 @@ def test_commands_reach_the_node_and_their_effect_comes_back(office: Office) -> 
     jobs.stop(office.store, run)
     entry = office.wait_for_end(run)
     assert (entry.state, entry.message) == ("stopped", "")
-    assert ray._saved_step(office.store.folder_of(run)) == entry.step
+    assert ray.saved_step(office.store.folder_of(run)) == entry.step
     assert not office.cluster.actors
 
 
@@ -272,7 +272,7 @@ def test_paused_run_leaves_its_node_when_others_wait(office: Office) -> None:
         office.store.add(ENDLESS)
     office.wait(run, lambda entry: not entry.is_active)
     assert office.entry(run).state == "paused"
-    assert ray._saved_step(office.store.folder_of(run)) == step
+    assert ray.saved_step(office.store.folder_of(run)) == step
 
 
 def test_command_that_arrives_twice_is_handled_once(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,9 +336,9 @@ def test_node_cannot_write_outside_its_run(office: Office, monkeypatch: pytest.M
 def test_text_is_sent_to_the_node(store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("XFORMER_DATA", str(tmp_path))
     name = texts.keep(("to be or not to be " * 200).encode())
-    [found] = [ray._text(store.entry(store.add(PRESET)).but(task={"name": "characters", "text": name}))]
+    [found] = [ray.text_of(store.entry(store.add(PRESET)).but(task={"name": "characters", "text": name}))]
     assert found == (name, texts.read(name).encode())
-    assert ray._text(store.entry(store.add(PRESET))) is None
+    assert ray.text_of(store.entry(store.add(PRESET))) is None
 
 
 def test_sweep_is_trained_in_batches(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,7 +370,7 @@ def test_lost_batch_continues_from_the_states_of_its_models(office: Office, monk
     column = {"settings": {"seed": [0, 1]}, "ids": ["00000000", "00000001"]}
     run = office.store.add(settings, sweep=column)
     folders = [office.store.folder_of(run) / "members" / name for name in ("000", "001")]
-    office.wait(run, lambda _: all(map(ray._saved_step, folders)))
+    office.wait(run, lambda _: all(map(ray.saved_step, folders)))
     office.cluster.die()
     office.executor.round(starts=True)
     entry = office.entry(run)
@@ -383,10 +383,10 @@ def test_batch_is_no_larger_than_a_cpus_share_of_the_memory(store: RunStore) -> 
     executor = RayExecutor(store, cluster)  # pyright: ignore[reportArgumentType]
     column = {"settings": {"seed": list(range(500))}, "ids": [f"{n:08x}" for n in range(500)]}
     entry = store.entry(store.add(SWEPT, sweep=column))
-    assert executor._batch_size(entry) == 250  # 2 CPUs
+    assert executor.models_per_actor(entry) == 250  # 2 CPUs
     cluster.node["memory"] = 2.0 * memory_needed(SWEPT, n_models=100)
     executor.nodes = cluster.nodes()
-    assert executor._batch_size(entry) == 100
+    assert executor.models_per_actor(entry) == 100
 
 
 def test_command_line_gives_the_same_weights_on_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

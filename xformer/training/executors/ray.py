@@ -129,7 +129,9 @@ class RayExecutor(Executor):
                 entry = entry_of(db, waiting.id)
                 if entry.state != "queued" or entry.deleted is not None:
                     continue
-                sweep = None if entry.sweep is None else json.dumps(entry.sweep | {"batch": self._batch_size(entry)})
+                sweep = (
+                    None if entry.sweep is None else json.dumps(entry.sweep | {"batch": self.models_per_actor(entry)})
+                )
                 jobs.assign(db, entry, device=None, node="", sweep=sweep)
             entry = self.store.entry(entry.id)
             if entry.sweep is not None:
@@ -137,7 +139,7 @@ class RayExecutor(Executor):
             self.submit(entry, self.needs(entry))
             n += len(batches(entry))
 
-    def _batch_size(self, entry: RunRecord) -> int:
+    def models_per_actor(self, entry: RunRecord) -> int:
         """Return how many models of a sweep one actor trains: as many as fit into one CPU's share of the memory."""
         settings, n = entry.settings(), len((entry.sweep or {})["ids"])
         most = self.limits.run_memory * 1024**2
@@ -174,7 +176,7 @@ class RayExecutor(Executor):
         reclaim_members(self.store, entry, mine)
         folders = [member.folder(self.store, entry.id) for member in mine] if entry.sweep else [folder]
         for one in folders:
-            forget_after(one, _saved_step(one))
+            forget_after(one, saved_step(one))
         paths = [one / name for one in folders for name in (STATE, FILE, "card.json", jobs.START)]
         files: Files = {
             str(path.relative_to(self.store.folder)): (stamp_of(path.stat()), path.read_bytes())
@@ -184,7 +186,7 @@ class RayExecutor(Executor):
         with self.store.database.reading() as db:
             row = dict(db.execute("SELECT * FROM runs WHERE id = ?", (entry.id,)).fetchone())
         ids = {member.id for member in members_of(entry)} - {member.id for member in mine}
-        return RemoteJob(row, sorted(ids), files, _text(entry))
+        return RemoteJob(row, sorted(ids), files, text_of(entry))
 
     def _preempt_paused(self) -> None:
         """Take paused runs off their nodes for waiting runs. Their states have been saved here."""
@@ -356,7 +358,7 @@ class RayExecutor(Executor):
             self._leave(entry, "failed", f"{what}; it may need more memory than a node has. Resume tries again.")
             return
         folders = [one.folder(self.store, entry.id) for one in batch.members] or [self.store.folder_of(entry.id)]
-        step = max(map(_saved_step, folders))
+        step = max(map(saved_step, folders))
         node = f"The node {entry.node}" if entry.node else "The node"
         then = f"continues from step {step:,}, the last state that was saved here" if step else "starts again"
         message = f"{node} that trained this run was lost. The run {then}."
@@ -406,7 +408,7 @@ class RayExecutor(Executor):
                 self.cluster.end(name)
 
 
-def _saved_step(folder: Path) -> int:
+def saved_step(folder: Path) -> int:
     """Return the step of the state in a folder; 0 if there is none, or if it is damaged, which the worker will report."""
     try:
         step = read_metadata(folder).get("step") if (folder / STATE).exists() else 0
@@ -415,7 +417,7 @@ def _saved_step(folder: Path) -> int:
     return step if isinstance(step, int) else 0
 
 
-def _text(entry: RunRecord) -> tuple[str, bytes] | None:
+def text_of(entry: RunRecord) -> tuple[str, bytes] | None:
     """Return the name and content of the text that a run trains on, or None if every node has it."""
     name = entry.task.get("text") or texts.PYTHON
     if name == texts.PYTHON:
