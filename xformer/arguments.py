@@ -19,8 +19,11 @@ from xformer.formatting import check_index
 
 T = TypeVar("T")
 Count = Annotated[int, "at least 1"]
+"""A number of things, such as tokens, samples or pixels."""
 Seed = Annotated[int, "at least 0"]
+"""The seed of random numbers."""
 Size = Annotated[float, "above 0"]
+"""A size or a limit, such as the end of a colour scale."""
 LEAST = {int: None, Seed: 0, Count: 1}
 """The least value of each kind of whole number."""
 

@@ -85,7 +85,8 @@ def stream_parts(reading: Reading, stack: str, until: LayerPath | None = None) -
     vectors.append(0 * vectors[0])  # the biases start at 0
     passed = reading.adapter.shape.blocks(stack)
     passed = {number: own for number, own in passed.items() if until is None or number < until.layer}
-    for site in sorted([*before, *(number for number, own in passed.items() if not own)], key=_layer_number):
+    blocks = [*before, *(number for number, own in passed.items() if not own)]
+    for site in sorted(blocks, key=lambda part: part if isinstance(part, int) else part.layer):
         if isinstance(site, int):  # a block without attention
             added = reading[f"{stack}.{site}.resid_post"][0] - reading[f"{stack}.{site}.resid_pre"][0]
             writers.append(Writer(f"layer {site + 1}", "others"))
@@ -103,10 +104,6 @@ def stream_parts(reading: Reading, stack: str, until: LayerPath | None = None) -
     elif passed:
         name = f"{stack}.{max(passed)}.resid_post"
     return _with_difference(reading, StreamParts(tuple(writers), torch.stack(vectors)), name)
-
-
-def _layer_number(part: LayerPath | int) -> int:
-    return part if isinstance(part, int) else part.layer
 
 
 def _check_memory(reading: Reading, stack: str, before: list[LayerPath]) -> None:

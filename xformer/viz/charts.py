@@ -114,9 +114,9 @@ def head_titles(reading: Reading, table: pd.DataFrame) -> list[str]:
     return [head_title(path, head, is_encoder_decoder=reading.is_encoder_decoder) for path, head in pairs]
 
 
-def numbered(table: pd.DataFrame) -> list[str]:
+def numbered(table: pd.DataFrame, position: str = "position") -> list[str]:
     """Return each position with its token, "3 · 12", so that repeated tokens stay distinct, or the position alone."""
-    return [f"{at} · {text}" if text else str(at) for at, text in zip(table["position"], table["token"], strict=True)]
+    return [f"{at} · {text}" if text else str(at) for at, text in zip(table[position], table["token"], strict=True)]
 
 
 PADDED = alt.AutoSizeParams(type="pad")

@@ -20,7 +20,7 @@ from xformer.formatting import check_index, check_indices, check_option
 from xformer.layer_path import LayerPath, layer_title
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import ROWS, Chart, cell_colours, heat_colour, layered, numbers, tooltips
+from xformer.viz.charts import ROWS, Chart, cell_colours, heat_colour, layered, numbered, numbers, tooltips
 from xformer.viz.generation import RIGHT_SHARE, model_hues, short_names, verdicts
 
 DECIDES = "▶"
@@ -244,7 +244,7 @@ def prediction_difference(readings: Sequence[Reading], *, position: int | None =
         >>> chart = xformer.viz.prediction_difference(texts)
     """
     table = prediction_table(readings)
-    places = [f"{position} · {token}" for position, token in zip(table["position"], table["token"], strict=True)]
+    places = numbered(table)
     table = table.assign(place=places, chosen=table["position"] == position)
     names = [reading.adapter.name for reading in readings]
     x = alt.X("place:N", sort=places, title=None, axis=alt.Axis(labelAngle=-60, labelLimit=110, labelOverlap=True))

@@ -41,6 +41,7 @@ from xformer.viz.charts import (
     cell_number,
     heat_colour,
     layered,
+    numbered,
     numbers,
     tooltips,
 )
@@ -101,7 +102,7 @@ def _as_frame(name: str, vector: Any) -> pd.DataFrame:
 
 def _bars(row: pd.DataFrame, what: str, key: int) -> Chart:
     """Draw the scores or weights of a query with each key; the chosen key is opaque, and masked ones are labelled."""
-    labels = [f"{index} · {token}" for index, token in zip(row["key"], row["token"], strict=True)]
+    labels = numbered(row, "key")
     row = row.assign(label=labels, chosen=row["key"] == key)
     axis = alt.Axis(labelAngle=0, labelOverlap=True)
     base = alt.Chart(row).encode(alt.X("label:N", sort=labels, title="key: position and token", axis=axis))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -336,11 +337,7 @@ def lens(
         verdict=[verdicts[0] if ok else verdicts[1] for ok in right],
     )
     if has_answers:
-        data = data.assign(
-            answer=data["answer"].mask(is_open, "?"),
-            answer_probability=data["answer_probability"].mask(is_open),
-            verdict=data["verdict"].mask(is_open, "unknown"),
-        )
+        data.loc[is_open, ["answer", "answer_probability", "verdict"]] = "?", math.nan, "unknown"
     if before is not None:
         was = lens_table(before, positions).set_index(["depth", "position"])["token"]
         data["was"] = [was.get(cell) for cell in zip(data["depth"], data["position"], strict=True)]
