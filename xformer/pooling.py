@@ -3,17 +3,20 @@
 max_pool(weights, 48)                      the largest weight of each block
 pool_pattern(pattern, 48)                  keys are summed and queries averaged, so that each row still sums to 1
 pool_positions(states, valid, "mean")      one vector for each text
+
+torch is imported where tensors are pooled, so that a notebook can show the runs of a store without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Pooling = Literal["mean", "last", "first"]
 
@@ -62,25 +65,29 @@ def pool_pattern(
     pattern: Float[Tensor, "*rest query key"], most: int | None
 ) -> Float[Tensor, "*rest query_block key_block"]:
     """Pool a pattern to at most `most` × `most` blocks: keys are summed and queries averaged."""
-    return _pooled(pool_keys(pattern, most), most, -2, torch.mean)
+    return _pooled(pool_keys(pattern, most), most, -2, "mean")
 
 
 def pool_keys(rows: Float[Tensor, "*rest key"], most: int | None) -> Float[Tensor, "*rest key_block"]:
     """Sum the keys of rows in at most `most` blocks."""
-    return _pooled(rows, most, -1, torch.sum)
+    return _pooled(rows, most, -1, "sum")
 
 
-def _pooled(values: Tensor, most: int | None, dim: int, reduce: Callable[..., Tensor]) -> Tensor:
+def _pooled(values: Tensor, most: int | None, dim: int, reduce: Literal["sum", "mean"]) -> Tensor:
+    import torch
+
     size = 1 if most is None else block_size(values.shape[dim], most)
     if size <= 1:
         return values
-    return torch.stack([reduce(block, dim=dim) for block in values.split(size, dim)], dim=dim)
+    return torch.stack([getattr(block, reduce)(dim=dim) for block in values.split(size, dim)], dim=dim)
 
 
 def pool_positions(
     states: Float[Tensor, "text pos d_model"], valid: Bool[Tensor, "text pos"], pooling: Pooling
 ) -> Float[Tensor, "text d_model"]:
     """Pool the states of each text to one vector; positions that are not `valid` are padding."""
+    import torch
+
     if pooling == "mean":
         weight = valid[..., None].to(states.dtype)  # [text, pos, 1]
         return (states * weight).sum(dim=1) / weight.sum(dim=1)
