@@ -19,11 +19,12 @@ from pages.controls.widgets import choose
 from pages.state.inputs import set_random_input
 from pages.state.view import View
 from xformer import analysis, viz
+from xformer.adapters import Input
 from xformer.analysis import minimal_pairs
 from xformer.analysis.ablation import HeadEffects, estimate_head_effects
 from xformer.analysis.attention_patterns import SCORES, TASK
 from xformer.formatting import at_most, percent
-from xformer.layer_path import head_title, layer_title
+from xformer.layer_path import head_title
 from xformer.reading import Reading
 from xformer.viz.activation_patching import score_title
 
@@ -68,21 +69,9 @@ def _ranked(found: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:
 
 def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
     """Draw the scores of every head of `run` and the effects of ablating it. Clicking a row selects its head."""
-    inputs = view.input
-    options: ScoreOptions = {}
     with st.popover("More", key="scores_more"):
         effect_options = ask_effects(run)
-        if inputs.scored_positions(run.example, "answer") != inputs.scored_positions(run.example, "source"):
-            options["look"] = choose("look", SCOPES, "Attention")
-        is_text = not run.adapter.shape.image and not run.is_encoder_decoder and not run.has_right_answer
-        if is_text and len(run.tokens) > 2:  # the first token may be an attention sink
-            if choose("sink", SINKS, "The first token") == "out":
-                options["without_first"] = True
-            if inputs.is_open_ended:
-                draw = partial(set_random_input, inputs)
-                st.button("Random tokens, twice", on_click=draw, key="say_twice", help=_TWICE)
-        first = "and the first one " if options.get("without_first") else ""
-        st.caption(f"Shares are averaged over the {inputs.units} of this input; special tokens {first}are excluded.")
+        options = _ask_scores(run, view.input)
     found = table(view, analysis.head_scores, run, **options)
     if bool((found["induction"] >= CLEAR).any()):
         best = found.loc[found["induction"].idxmax()]
@@ -91,8 +80,38 @@ def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
         st.markdown(f"Induction: **{name}** scores highest, with {share}.")
     if effect_options is not None and (job := effects_of(view, run, effect_options, chosen)).latest is not None:
         found = _ranked(found, effects_part(view, run, job, found, effect_options, options))
+    ticked = _draw_table(view, found)
+    followed = (ticked, view.model)
+    if ticked is not None and st.session_state.get("scores_followed") != followed:
+        st.session_state["scores_followed"] = followed
+        row = found.iloc[ticked]
+        layer = [site.path for site in run.layer_paths].index(row["layer"])
+        choose_attention(KEY, Selection(layer, int(row["head"])))
+        st.rerun()
+    footer(view, "scores", [PictureCall(analysis.head_scores, (run,), options)])
+
+
+def _ask_scores(run: Reading, inputs: Input) -> ScoreOptions:
+    """Ask which attention counts, where this makes a difference."""
+    options: ScoreOptions = {}
+    if inputs.scored_positions(run.example, "answer") != inputs.scored_positions(run.example, "source"):
+        options["look"] = choose("look", SCOPES, "Attention")
+    is_text = not run.adapter.shape.image and not run.is_encoder_decoder and not run.has_right_answer
+    if is_text and len(run.tokens) > 2:  # the first token may be an attention sink
+        if choose("sink", SINKS, "The first token") == "out":
+            options["without_first"] = True
+        if inputs.is_open_ended:
+            draw = partial(set_random_input, inputs)
+            st.button("Random tokens, twice", on_click=draw, key="say_twice", help=_TWICE)
+    first = "and the first one " if options.get("without_first") else ""
+    st.caption(f"Shares are averaged over the {inputs.units} of this input; special tokens {first}are excluded.")
+    return options
+
+
+def _draw_table(view: View, found: pd.DataFrame) -> int | None:
+    """Draw the scores as bars and the effects as numbers; return the index of the ticked row."""
     shown = found.assign(head=found["head"] + 1).drop(columns="layer")
-    shown.insert(0, "where", [layer_title(path, is_encoder_decoder=view.is_encoder_decoder) for path in found["layer"]])
+    shown.insert(0, "where", [view.layer_title(path) for path in found["layer"]])
     shown = shown.dropna(axis="columns", how="all")
     helps = dict(_HELP)
     if (task := view.task) is not None:
@@ -108,15 +127,7 @@ def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
     key = f"scores_{found['measured'].count()}" if "measured" in found else "scores"
     draw = partial(st.dataframe, shown, hide_index=True, column_config=look)
     event = draw(key=key, on_select="rerun", selection_mode="single-row")
-    rows = [row for row in event.selection.rows if row < len(found)]  # another model may have fewer heads
-    followed = (rows[0] if rows else None, view.model)
-    if rows and st.session_state.get("scores_followed") != followed:
-        st.session_state["scores_followed"] = followed
-        row = found.iloc[rows[0]]
-        layer = [site.path for site in run.layer_paths].index(row["layer"])
-        choose_attention(KEY, Selection(layer, int(row["head"])))
-        st.rerun()
-    footer(view, "scores", [PictureCall(analysis.head_scores, (run,), options)])
+    return next((row for row in event.selection.rows if row < len(found)), None)  # another model may have fewer heads
 
 
 MEASURES = {"no": "not shown", "loss": "on the loss", "lead": "on one answer’s margin"}

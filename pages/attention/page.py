@@ -36,6 +36,7 @@ from pages.state.link import current_value, take_parameter
 from pages.state.session import open_sidebar
 from pages.state.view import View, prediction_panel
 from xformer import viz
+from xformer.reading import Reading
 from xformer.viz.packing import SCALES, AnyLayer, pack, pattern_layers
 
 PANELS = {
@@ -82,20 +83,26 @@ def _attention(view: View) -> None:
     if view.input.kind == "picture":
         panel(over_image_panel, view, chosen)
 
-    chosen_panel = choose("panel", embed.panels(PANELS), "Panel", hide_label=True)
+    in_link = _panel_below(view, run, layer, chosen)
+    view.share(head=str(chosen), **_look_texts(chosen.looks), **{name: text for name, text in in_link.items() if text})
+    attention_notes(view, other or layers, run, all_seen=chosen.looks.scale != "without_first_token")
+
+
+def _panel_below(view: View, run: Reading, layer: AnyLayer, chosen: Selection) -> dict[str, str]:
+    """Draw the chosen panel, which alone is computed; return what the link keeps of it."""
+    wanted = choose("panel", embed.panels(PANELS), "Panel", hide_label=True)
     in_link: dict[str, str] = {}
-    draw: dict[str, Callable[[], None]] = {  # only the chosen panel is computed
+    draw: dict[str, Callable[[], None]] = {
         "scores": lambda: scores_panel(view, run, chosen),
         "steps": lambda: steps_panel(view, run, layer, chosen),
         "change": lambda: change_panel(view, layer, chosen),
         "score_attribution": lambda: in_link.update(score_attribution_panel(view, run, chosen)),
         "rollout": lambda: rollout_panel(view, run),
     }
-    if chosen_panel in draw:
+    if wanted in draw:
         with embed.picture("panel"):
-            panel(draw[chosen_panel])
-    view.share(head=str(chosen), **_look_texts(chosen.looks), **{name: text for name, text in in_link.items() if text})
-    attention_notes(view, other or layers, run, all_seen=chosen.looks.scale != "without_first_token")
+            panel(draw[wanted])
+    return in_link
 
 
 def _footer(view: View, chosen: Selection) -> None:

@@ -40,7 +40,6 @@ from pages.state.link import keep_widget_value
 from pages.state.session import WANTED
 from pages.state.view import View, editing
 from xformer import viz
-from xformer.doctor.equations.case import Mistake
 from xformer.doctor.equations.report import mistakes_frame
 from xformer.doctor.faults import BUGS, CRASHES, Bug
 from xformer.doctor.faults.attention import MASK_BUGS, ROLE_BUGS, SOFTMAX_BUGS
@@ -108,8 +107,7 @@ def browse(chosen: View, wanted: str | None) -> None:
         elif show == "attention" and both:
             attention_panel(view, bug, both)
         elif show == "diagnosis":
-            with st.spinner("Checking both models …"):
-                diagnosis_panel(bug, *mistakes(view.model, bug.name))
+            diagnosis_panel(view, bug)
     ticks = show == "training" and _is_training()
 
     def rest() -> None:
@@ -216,8 +214,10 @@ def crashes_panel() -> None:
         st.dataframe(rows, hide_index=True, row_height=48, column_config=wide, key="bug_crashes")
 
 
-def diagnosis_panel(bug: Bug, right: list[Mistake], wrong: list[Mistake]) -> None:
+def diagnosis_panel(view: View, bug: Bug) -> None:
     """Draw the mistakes that the diagnosis finds in the broken model, beginning with the one that identifies the bug."""
+    with st.spinner("Checking both models …"):
+        right, wrong = mistakes(view.model, bug.name)
     with st.container(border=True, key="bug_verdict"):
         if not wrong:
             why = "on this model the checks cannot tell its trace from that of a correct model"

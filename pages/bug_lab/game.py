@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from pages.bug_lab.browse import bug_card, bug_hints, diagnosis_panel
-from pages.bug_lab.lab import NAME, TAB, Guess, example_of, fitting_model, mistakes, moved, readings, state
+from pages.bug_lab.lab import NAME, TAB, Guess, example_of, fitting_model, moved, readings, state
 from pages.components.elements import Editing, Lane, prediction_strip
 from pages.compute import models
 from pages.compute.call import PictureCall
@@ -74,7 +74,8 @@ def game_panel() -> None:
     if is_over:
         with st.container(horizontal=True, gap="small"):
             st.button("Next round", type="primary", on_click=_go, args=(number + 1,), key="bug_next", shortcut="N")
-            st.button("More about this bug", on_click=_browse, args=(this_round.bug,), key="bug_browse")
+            browse = partial(st.session_state.update, {NAME: this_round.bug, TAB: "browse"})
+            st.button("More about this bug", on_click=browse, key="bug_browse")
     elif guess is not None:
         with st.container(horizontal=True, gap="small", key="bug_choices"):
             for index, name in enumerate(this_round.choices):
@@ -94,8 +95,7 @@ def game_panel() -> None:
     if not is_over:
         return
     bug_card(bug)
-    with st.spinner("Checking both models …"):
-        diagnosis_panel(bug, *mistakes(view.model, bug.name))
+    diagnosis_panel(view, bug)
     what_to_notice(bug_hints(bug))
     footer(view, "bug-attention", calls, remark=["from xformer.doctor.faults.lab import read_both"])
 
@@ -168,7 +168,3 @@ def _take_input(view: View, number: int, texts: tuple[str, ...], at: int, text: 
 
 def _go(number: int) -> None:
     st.session_state[ROUND] = number if number in ROUNDS else ROUNDS[0]
-
-
-def _browse(name: str) -> None:
-    st.session_state[NAME], st.session_state[TAB] = name, "browse"

@@ -132,7 +132,7 @@ def _end(room: str) -> None:
 
 
 def spaced(code: str) -> str:
-    """Split a code into two halves, which are easier to read aloud."""
+    """Split a code into two halves, which are easier to dictate."""
     return f"{code[:3]} {code[3:]}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -267,8 +268,14 @@ def _map(
     footer(context, "patching", [call], both)
     grey = " Dark grey: not measured." if method == "exact" and exact is not True else ""
     caption(f"0: nothing changes; 1: the logit difference becomes that of the second input.{grey}")
+    _explain(pair, part, both, chosen, all_cells[chosen])
+    return {"cell": str(chosen)}
+
+
+def _explain(pair: MinimalPair, part: PartKind, both: pd.DataFrame, chosen: int, cell: Any) -> None:
+    """Describe the chosen cell, and how the map was made."""
     row = both.to_dict("records")[chosen]
-    share = shares[chosen] if chosen in shares else measured(pair, [all_cells[chosen]])[0]
+    share = measured(pair, [cell])[0] if math.isnan(row["measured"]) else row["measured"]
     moves = f"moves {_logit_difference(pair)} from {signed(pair.start)} to {signed(pair.start + share * pair.gap)}"
     st.markdown(
         f"**{cell_name(row, part)}**: estimated {signed(row['estimated'], 3)}, measured **{signed(share, 3)}**. "
@@ -282,7 +289,6 @@ def _map(
             "recomputed. The estimates come from a few backward passes (integrated gradients)."
         )
         st.markdown(describe_estimates(both, "cells"))
-    return {"cell": str(chosen)}
 
 
 def _ask_cell(frame: pd.DataFrame, part: PartKind, about: str) -> int:

@@ -83,6 +83,14 @@ class TextVariant:
             return text
         return text.replace(str(typed_for.tokenizer.mask_token), str(own.tokenizer.mask_token))
 
+    def that_fits(self, source: tuple[int, ...]) -> TextVariant:
+        """Return a copy without changes at positions that an input does not have, and draw a chip for each of these."""
+        changes = parse_edits(self.edits, self.adapter.shape)
+        view = View(self.model, source, self.mask, self.adapter, changes).with_fitting_changes()
+        for change in view.waiting:
+            chip(view.name_of(change), change.text, partial(toggle_edit, change.text), is_waiting=True)
+        return replace(self, edits=join_edits(view.edit_links))
+
     def reading(self, source: tuple[int, ...]) -> Reading:
         """Return the run of this variant on a text."""
         return cached_runs.run(self.model, source, self.mask, self.edits)
@@ -124,13 +132,10 @@ def texts_panel(selection: ScreenSelection) -> None:
     with st.sidebar:
         usual = usual_other(a.model, list(others))
         other = choose("with", others, "B", default=usual, key="compare_with", widget=st.selectbox)
-    of_itself = {
-        CHANGED: TextVariant("B", a.model, selection.mask, selection.edits),
-        OTHER_MASK: TextVariant("B", a.model, _other_mask(a.model)),
-    }
-    b = of_itself.get(other) or TextVariant("B", other)
-    keep_widget_value("input")
-    st.sidebar.text_input("Text", key="input", persist_state="session")
+        keep_widget_value("input")
+        st.text_input("Text", key="input", persist_state="session")
+    of_itself = {CHANGED: (a.model, selection.mask, selection.edits), OTHER_MASK: (a.model, _other_mask(a.model))}
+    b = TextVariant("B", *of_itself.get(other, (other,)))
     link |= {"with": other, "input": str(st.session_state["input"])}
     link_of_screen.share(link)
     try:
@@ -140,11 +145,7 @@ def texts_panel(selection: ScreenSelection) -> None:
             raise InputError(f"{models.title_of(b.model)} has another kind of output; choose another model.")
         text = validate_text(st.session_state["input"], MAX_TYPED)
         sources = [variant.adapter.input.read(variant.with_own_gaps(text, a)) for variant in (a, b)]
-        changes = parse_edits(b.edits, b.adapter.shape)
-        view = View(b.model, sources[1], b.mask, b.adapter, changes).with_fitting_changes()
-        for change in view.waiting:
-            chip(view.name_of(change), change.text, partial(toggle_edit, change.text), is_waiting=True)
-        both = (a, replace(b, edits=join_edits(view.edit_links)))
+        both = (a, b.that_fits(sources[1]))
         below = (_continuations if a.adapter.input.is_open_ended else _gaps)(both, sources)
         link |= _runs(both, sources)
         below()

@@ -208,8 +208,7 @@ def one_neuron_panel(view: View, choice: NeuronChoice, headline_at: DeltaGenerat
             st.info(f"No inputs can be sampled. {missing}", icon=":material/info:")
         else:
             exciting_inputs(view, choice, found)
-    if note := ablation_note(row, judged=original.has_right_answer):
-        what_to_notice([note])
+    what_to_notice([ablation_note(row, judged=original.has_right_answer)])
 
 
 TOKENS_AROUND = 12

@@ -90,23 +90,19 @@ def _body(visitor: str, was_alive: bool) -> None:
         _import(visitor)
     _cluster()
     some = _collapse_sweeps(found, runs_state().chosen if view == TABLE else ())
-    drawn, rows, link = [], {}, {}
+    drawn, rows, link = some[:MAX_CARDS] if view == CARDS else [], {}, {}
     if not some:
-        with st.container(border=True, horizontal=True, vertical_alignment="center"):
-            st.markdown("No runs match.", width="stretch")
-            clear = partial(st.session_state.__setitem__, "runs_text", "")
-            st.button("Show all runs", icon=":material/filter_alt_off:", key="runs_show_all", on_click=clear)
-    elif view == CARDS:
-        drawn = some[:MAX_CARDS]
-        rows = {entry.id: store.rows(entry.id) for entry in drawn}
-        _cards(drawn, rows, entries, visitor)
-        if len(drawn) < len(some):
-            st.caption(f"The first {MAX_CARDS} of {len(some)} runs; the table has all of them.")
-    else:
+        _no_match()
+    elif view == TABLE:
         _table(some, latest, visitor)
     if view == TABLE:
         drawn, rows, more = _chosen(some, found, entries, visitor)
         link = {"view": TABLE, "runs": ",".join(runs_state().chosen)} | more
+    elif some:
+        rows = {entry.id: store.rows(entry.id) for entry in drawn}
+        _cards(drawn, rows, entries, visitor)
+        if len(drawn) < len(some):
+            st.caption(f"The first {MAX_CARDS} of {len(some)} runs; the table has all of them.")
     link |= {"find": text} if (text := st.session_state["runs_text"][:MAX_FIND]) else {}
     notes = list(run_notes(drawn, rows, differing(entries)))
     with finding_at:
@@ -115,6 +111,13 @@ def _body(visitor: str, was_alive: bool) -> None:
     share(link)
     if was_alive and not any(map(_is_alive, entries)):
         st.rerun()  # ends the periodic updates
+
+
+def _no_match() -> None:
+    with st.container(border=True, horizontal=True, vertical_alignment="center"):
+        st.markdown("No runs match.", width="stretch")
+        clear = partial(st.session_state.__setitem__, "runs_text", "")
+        st.button("Show all runs", icon=":material/filter_alt_off:", key="runs_show_all", on_click=clear)
 
 
 def _messages() -> None:

@@ -83,6 +83,12 @@ def _live(run: str, visitor: str, moves: bool) -> None:
     look = {"what": "loss", "steps": entry.train.get("steps", 1), "shown": resting(player_key(run)).step, "height": 230}
     st.markdown("**Loss** :small[of training, and of the probe’s next tokens]")
     live_chart(PictureCall(viz.metric_curves, (frame,), look), (run, len(frame)), "chart_loss")
+    _measure(run, record)
+    share(run, resting(player_key(run)).step)
+
+
+def _measure(run: str, record: HealthRecord) -> None:
+    """Draw a measure of each head at each probe."""
     measures, help = list(HEAD_MEASURES), "Its value for each head at each probe."
     measure, table = st.selectbox("Measure", measures, index=3, key="health_measure", help=help), record.table()
     if table[measure].notna().to_numpy().any():
@@ -90,7 +96,6 @@ def _live(run: str, visitor: str, moves: bool) -> None:
         live_chart(call, (run, len(table), measure), f"health_{measure}")
     else:
         st.caption("This measure was not recorded for this model.")
-    share(run, resting(player_key(run)).step)
 
 
 def _open(run: str) -> None:

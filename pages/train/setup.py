@@ -89,15 +89,24 @@ def setup(visitor: str) -> None:
     if group == OWN:
         _own(visitor, ticket, plan)
         return
-    entries, gpu = known_runs(), len(jobs.devices()) > 1
-    presets = grouped().get(group, list(PRESETS.values()))
     if kind != ONE:
-        with st.container(horizontal=True, gap="small", key="sweeps_ready"):
-            for sweep in READY.values():
-                size = f"{math.prod(map(len, sweep.settings.values()))} models  \n{sweep.preset.train.steps:,} steps"
-                begin = partial(start, sweep.preset, "auto", sweep.title, ticket, sweep.settings)
-                is_first = sweep.name == "seeds"
-                _card(f"sweep_{sweep.name}", sweep.title, size, sweep.about, begin, is_first, is_possible=bool(visitor))
+        _ready_sweeps(visitor, ticket)
+    _preset_cards(grouped().get(group, list(PRESETS.values())), kind, plan, visitor, ticket)
+
+
+def _ready_sweeps(visitor: str, ticket: int) -> None:
+    with st.container(horizontal=True, gap="small", key="sweeps_ready"):
+        for sweep in READY.values():
+            size = f"{math.prod(map(len, sweep.settings.values()))} models  \n{sweep.preset.train.steps:,} steps"
+            begin, is_first = (
+                partial(start, sweep.preset, "auto", sweep.title, ticket, sweep.settings),
+                sweep.name == "seeds",
+            )
+            _card(f"sweep_{sweep.name}", sweep.title, size, sweep.about, begin, is_first, is_possible=bool(visitor))
+
+
+def _preset_cards(presets: Sequence[Preset], kind: str, plan: Plan, visitor: str, ticket: int) -> None:
+    entries, gpu = known_runs(), len(jobs.devices()) > 1
     with st.container(horizontal=True, gap="small", key="cards"):
         for preset in presets:
             settings, name = watchable(preset), preset.name

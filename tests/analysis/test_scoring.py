@@ -86,8 +86,8 @@ def test_the_counts_match_single_runs(architecture: str) -> None:
             count(("length", name, "exact", len(source)), all(this.right))
             count(("all", name, "exact"), all(this.right))
         for a, b in ((0, 1), (0, 2), (1, 2)):
-            said = [[run.labels[token] for token in run.predicted] for run in (runs[a], runs[b])]
-            same = [x == y for x, y in zip(*said, strict=False)]
+            both = [[run.labels[token] for token in run.predicted] for run in (runs[a], runs[b])]
+            same = [x == y for x, y in zip(*both, strict=False)]
             for is_same in same:
                 count(("pair", runs[a].name, runs[b].name, "token"), is_same)
             count(("pair", runs[a].name, runs[b].name, "exact"), all(same))

@@ -81,7 +81,7 @@ def test_late_or_early_addresses_from_streamlit_do_not_damage_the_history(app: s
     page.goto(f"{app}/_stcore/health")
     page.add_script_tag(path="pages/state/history.js")
 
-    def told(*links: str) -> None:
+    def sent(*links: str) -> None:
         page.evaluate("links => links.forEach(link => history.pushState({}, '', link))", links)
 
     def shown() -> str:
@@ -91,14 +91,14 @@ def test_late_or_early_addresses_from_streamlit_do_not_damage_the_history(app: s
         page.evaluate(LEAVE, way)
 
     page.locator("body").click()
-    told("/attention?head=1.1", "/residual?pos=0")
+    sent("/attention?head=1.1", "/residual?pos=0")
     leave("back")
-    told("/positions?late", "/attention?head=1.1")  # Back was pressed twice; the screen in between sends its address
+    sent("/positions?late", "/attention?head=1.1")  # Back was pressed twice; the screen in between sends its address
     leave("forward")
     assert shown() == "/residual?pos=0"
     page.locator("body").click()
-    told("/positions?show=attention")
-    told("/positions?show=vectors", "/embeddings?show=vectors")  # the next screen's parameters arrive before its path
+    sent("/positions?show=attention")
+    sent("/positions?show=vectors", "/embeddings?show=vectors")  # the next screen's parameters arrive before its path
     leave("back")
     assert shown() == "/positions?show=attention"
 

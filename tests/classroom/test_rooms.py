@@ -274,14 +274,14 @@ try:
                 pass
 except OSError:
     pass
-said = []
+refusals = []
 for _ in range(3):
     try:
         for member in members:
             rooms.offer(member, PageState(input="x" * 2000))
     except ClassroomError as error:
-        said.append(str(error))
-assert said and "disk of this server is full" in said[0], said
+        refusals.append(str(error))
+assert refusals and "disk of this server is full" in refusals[0], refusals
 rooms.forget(members[0])
 assert len(rooms.members(room)) == 99
 rooms.end(room)

@@ -18,11 +18,11 @@ def found(check: str, model: nn.Module) -> Finding:
     return run_check(CheckContext(token_model_of(model, TOKENS)), CHECKS[check])
 
 
-def broken_place(check: str, model: nn.Module, said: str = "") -> FaultLocation:
-    """Return the location of a finding that must be broken, with `said` in its sentence."""
+def broken_place(check: str, model: nn.Module, fragment: str = "") -> FaultLocation:
+    """Return the location of a finding that must be broken, with `fragment` in its sentence."""
     finding = found(check, model)
     assert finding.verdict == "broken", finding.sentence
-    assert said in finding.sentence
+    assert fragment in finding.sentence
     assert finding.place is not None
     return finding.place
 

@@ -30,13 +30,13 @@ def test_correct_models_pass_the_attention_checks(family: str) -> None:
 
 
 def test_rows_that_are_not_a_softmax_over_the_keys_are_found() -> None:
-    for bug, said in (
+    for bug, fragment in (
         ("softmax_over_queries", "over the queries"),
         ("softmax_over_heads", "over the heads"),
         ("scaled_after_softmax", "a row sums to 0.5"),
         ("masked_after_softmax", "not softmax"),
     ):
-        place = broken_place("attention_rows", BUGS[bug].broken(own()), said)
+        place = broken_place("attention_rows", BUGS[bug].broken(own()), fragment)
         assert place.layer == 0
         assert place.pattern is not None
 

@@ -174,5 +174,5 @@ def test_the_screen_says_that_a_check_could_not_run() -> None:
     job, model = DiagnosisJob("a model", (), findings), Any
     assert "No errors found" in _headline(job, Diagnosis(tuple(findings)), model)  # pyright: ignore[reportArgumentType]
     findings[3] = Finding("could not run", "The check could not run: KeyError: 'x'", check=findings[3].check)
-    said = _headline(job, Diagnosis(tuple(findings)), model)  # pyright: ignore[reportArgumentType]
-    assert said.startswith("**1 check could not run**")
+    found = _headline(job, Diagnosis(tuple(findings)), model)  # pyright: ignore[reportArgumentType]
+    assert found.startswith("**1 check could not run**")

@@ -1,4 +1,4 @@
-"""The checks run on a copy: whatever a module keeps is copied where it can be, and the module stays as it was found."""
+"""The checks run on a copy: all attributes of a module are copied where they can be, and the module stays as it was found."""
 
 from __future__ import annotations
 

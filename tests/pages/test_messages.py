@@ -19,7 +19,7 @@ MARKDOWN = words(
 )
 """Functions that render their first argument as Markdown; `text`, `code` and table cells show it literally."""
 FROM_ANYONE = words(
-    "error exception why reason problem wrong said words message text typed name title label labels token tokens symbol "
+    "error exception why reason problem wrong words message text typed name title label labels token tokens symbol "
     "take_parameter validate_text asked file_name tag tags story about"
 )
 """Names of variables and attributes that may hold or quote the text of a visitor."""

@@ -28,18 +28,18 @@ def untrained(tmp_path: Path, ship: Callable[[Path], None]) -> None:
 
 
 def test_the_screen_opens_on_a_head_with_a_pattern_and_describes_it(open_page: Open) -> None:
-    said = text(open_page(PAGE, model="characters", input="To be, or not"))
-    assert "of attention is on the previous token" in said
-    assert re.search(r"Without it, the loss changes by \+\d\.\d\d nats", said)  # a text has no right answers to count
+    shown = text(open_page(PAGE, model="characters", input="To be, or not"))
+    assert "of attention is on the previous token" in shown
+    assert re.search(r"Without it, the loss changes by \+\d\.\d\d nats", shown)  # a text has no right answers to count
 
 
 def test_an_ablation_without_effect_is_not_reported_as_a_change_of_the_loss(open_page: Open) -> None:
     drawing = "drawn g90cd500dgebg90008ggg60007fgg200001gg300001gg600001gg600000bga"
-    said = text(open_page(PAGE, model="digits", input=drawing, head="1.3"))
-    assert "Without it, the loss stays the same to within 0.005 nats." in said
-    assert "loss changes" not in said
-    said = text(open_page(PAGE, model="digits", input="test 0"))
-    assert "of attention goes from the class token to patches with ink (uniform: 53%)" in said
+    shown = text(open_page(PAGE, model="digits", input=drawing, head="1.3"))
+    assert "Without it, the loss stays the same to within 0.005 nats." in shown
+    assert "loss changes" not in shown
+    shown = text(open_page(PAGE, model="digits", input="test 0"))
+    assert "of attention goes from the class token to patches with ink (uniform: 53%)" in shown
 
 
 def test_the_headline_states_the_pattern_of_a_head_and_the_effect_of_ablating_it(open_page: Open) -> None:

@@ -69,9 +69,9 @@ def test_where_no_source_decides_the_sentence_names_none(found: Attribution) -> 
         ({"advantage": -0.3}, "not above the mean of the others"),
         ({"advantage": 0.05, "removed": None}, "too little to explain"),
     ):
-        said = sentence(replace(found, **changed), "the mean of the others")
-        assert wanted in said
-        assert "**layer" not in said
+        explained = sentence(replace(found, **changed), "the mean of the others")
+        assert wanted in explained
+        assert "**layer" not in explained
 
 
 def test_the_matrix_opens_a_layer_to_its_heads_and_sums_to_the_same(open_page: Open) -> None:

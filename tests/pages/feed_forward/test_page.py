@@ -55,8 +55,8 @@ def test_layer_headline_is_empty_where_nothing_is_clear() -> None:
         ((1, 3, 2), "one to three **predicted tokens**"),
         ((3, 3, 3), "three **predicted tokens**"),
     ):
-        said = layer_headline(known(*["none"] * 7, *["says"] * 3, values=values), even, "layer 2")
-        assert said == f"Layer 2: **3 of 10** neurons fire mostly on {n} each."
+        finding = layer_headline(known(*["none"] * 7, *["says"] * 3, values=values), even, "layer 2")
+        assert finding == f"Layer 2: **3 of 10** neurons fire mostly on {n} each."
     assert "**1 of 10** neurons holds half" in layer_headline(known(*["none"] * 10), [20.0, *even[1:]], "layer 2")
     assert layer_headline(known(*["none"] * 10), [0.0] * 10, "layer 2") == ""
 
