@@ -12,12 +12,13 @@ changed run. The messages precede the view, so that it is drawn only once.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import streamlit as st
 from streamlit.components.v2 import component
 
-from pages.components import event_data, parse_index
+from pages.components import event_data, memory_key, parse_index
 from xformer.viz.packing import SCALES, AnyLayer, Packed, pack_selection
 from xformer.widgets.scripts import script, style
 
@@ -108,13 +109,7 @@ def attention_view(packed: Packed, *, key: str) -> Selection:
     return chosen
 
 
-def _memory(key: str) -> str:
-    # Not the widget's own key, whose value Streamlit deletes when the visitor leaves the page.
-    return f"{key}:choice"
-
-
-def _sent(key: str) -> str:
-    return f"{key}:sent"
+_memory, _sent = (partial(memory_key, what=what) for what in ("choice", "sent"))
 
 
 def _send(key: str, selection: Selection) -> None:

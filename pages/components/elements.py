@@ -17,7 +17,7 @@ from typing import Any, Literal
 import streamlit as st
 from streamlit.components.v2 import component
 
-from pages.components import event_data, parse_index
+from pages.components import event_data, memory_key, parse_index
 from pages.controls.text import escape_markdown
 from xformer.widgets.scripts import script, style
 
@@ -165,7 +165,7 @@ def step_ruler(data: dict[str, Any], *, order: str, start: int, key: str, detail
     def remember() -> None:
         rest = event_data(key, "rest")
         if (step := parse_index(rest.get("step"))) is not None and rest.get("order") == order:
-            st.session_state[f"{key}:rest"] = (order, step)
+            st.session_state[memory_key(key, "rest")] = (order, step)
 
     _step_ruler(key=key, data=data | {"order": order, "start": start, "detail": detail}, on_rest_change=remember)
     resting = resting_step(key, order)
@@ -174,7 +174,7 @@ def step_ruler(data: dict[str, Any], *, order: str, start: int, key: str, detail
 
 def resting_step(key: str, order: str) -> int | None:
     """Return the step of the ruler `key`; None before the browser has sent one for this comparison."""
-    resting = st.session_state.get(f"{key}:rest")
+    resting = st.session_state.get(memory_key(key, "rest"))
     return resting[1] if isinstance(resting, tuple) and resting[0] == order else None
 
 
@@ -193,21 +193,16 @@ def training_player(packed: bytes, *, key: str) -> None:
         rest = event_data(key, "rest")
         layer, head = parse_index(rest.get("layer")), parse_index(rest.get("head"))
         chosen = None if layer is None or head is None else (layer, head)
-        st.session_state[_memory(key)] = Rest(parse_index(rest.get("step")), chosen)
+        st.session_state[memory_key(key, "rest")] = Rest(parse_index(rest.get("step")), chosen)
 
     _training_player(key=key, data=packed, on_rest_change=remember)
 
 
 def resting(key: str) -> Rest:
     """Return the state of the player `key`."""
-    return st.session_state.get(_memory(key), Rest())
+    return st.session_state.get(memory_key(key, "rest"), Rest())
 
 
 def put_at(key: str, step: int | None) -> None:
     """Record that Python moves the player `key` to a step; the packed frames tell the browser."""
-    st.session_state[_memory(key)] = Rest(step, resting(key).head)
-
-
-def _memory(key: str) -> str:
-    # Not the widget's own key, whose value Streamlit deletes when the visitor leaves the page.
-    return f"{key}:rest"
+    st.session_state[memory_key(key, "rest")] = Rest(step, resting(key).head)
