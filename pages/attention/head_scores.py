@@ -12,7 +12,7 @@ import streamlit as st
 from pages.attention.heads import KEY
 from pages.components.attention_view import Selection, choose_attention
 from pages.compute.background_job import BackgroundJob, describe_estimates, follow_measuring, measuring_job
-from pages.compute.call import PictureCall, heads_from_1
+from pages.compute.call import heads_from_1, picture_call
 from pages.compute.picture import footer, shown, table
 from pages.controls.text import escape_markdown
 from pages.controls.widgets import choose
@@ -88,7 +88,7 @@ def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
         layer = [site.path for site in run.layer_paths].index(row["layer"])
         choose_attention(KEY, Selection(layer, int(row["head"])))
         st.rerun()
-    footer(view, "scores", [PictureCall(analysis.head_scores, (run,), options)])
+    footer(view, "scores", [picture_call(analysis.head_scores, run, **options)])
 
 
 def _ask_scores(run: Reading, inputs: Input) -> ScoreOptions:
@@ -199,7 +199,7 @@ def effects_part(
     st.markdown(effect_summary(frame.assign(name=names), kind, escape_markdown(goal), found.before))
     st.markdown(describe_estimates(table, "heads"))
     follow_measuring(job, "head_effects_bar", "heads")
-    call = PictureCall(viz.head_effects, (run,), {**options, **look, "score": kind, "exact": exact, "table": table})
+    call = picture_call(viz.head_effects, run, **options, **look, score=kind, exact=exact, table=table)
     shown(view, call, "head_effects")
     footer(view, "head_effects", [call], lambda: heads_from_1(frame))
     st.caption(

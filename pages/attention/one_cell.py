@@ -14,7 +14,7 @@ from pages.attention.heads import KEY
 from pages.components.attention_view import Selection, choose_attention
 from pages.components.elements import matrices
 from pages.compute.byte_cache import shared
-from pages.compute.call import PictureCall
+from pages.compute.call import picture_call
 from pages.compute.picture import footer, shown
 from pages.controls.text import caption, escape_markdown, signed
 from pages.state.link import take_parameter
@@ -187,7 +187,7 @@ def score_attribution_panel(view: View, run: Reading, chosen: Selection) -> dict
     weight = f"{percent(found.weight)} of its attention"
     st.markdown(f"{title_of(run, cell)} at {query_name} gives {key_name} {weight}. {sentence(found, over)}")
     opened = _opened(cell, found, is_encoder_decoder=run.is_encoder_decoder)
-    call = PictureCall(viz.score_attribution, (run,), {**options, "opened": opened, "table": found.table})
+    call = picture_call(viz.score_attribution, run, **options, opened=opened, table=found.table)
     shown(view, call, "why")
     footer(view, "why", [call])
     caption(
@@ -276,7 +276,7 @@ def steps_panel(view: View, run: Reading, layer: AnyLayer, chosen: Selection) ->
     """Draw the steps of one query as an animation, or as charts where the cell cannot be animated."""
     head, (query, key) = chosen.head, cell_of(chosen, layer)
     at = {"layer": chosen.layer, "head": head, "query": query, "key": key}
-    calls = {step: PictureCall(viz.attention_steps, (run,), {**at, "step": step}) for step in STEPS}
+    calls = {step: picture_call(viz.attention_steps, run, **at, step=step) for step in STEPS}
     cell = attention_cell(run, **at)
     name_q, name_k = (escape_markdown(text) for text in (layer.query_labels[query], layer.key_labels[key]))
     heads = cell.shared_by  # grouped-query attention, Ainslie et al. 2023

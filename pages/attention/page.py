@@ -27,7 +27,7 @@ from pages.attention.heads import (
 )
 from pages.attention.one_cell import score_attribution_panel, steps_panel
 from pages.components.attention_view import SHOWN, Look, Selection, attention_choice, attention_view, choose_attention
-from pages.compute.call import PictureCall, tables
+from pages.compute.call import picture_call, tables
 from pages.compute.picture import footer, live_menu, panel, toolbar
 from pages.controls import embed
 from pages.controls.text import headline
@@ -108,14 +108,14 @@ def _panel_below(view: View, run: Reading, layer: AnyLayer, chosen: Selection) -
 def _footer(view: View, chosen: Selection) -> None:
     """Draw the menu of the picture: code and figures of all heads, the matrix and the arcs; numbers of the enlarged head."""
     reading, options = attention_call(view, chosen)
-    head, shown = PictureCall(viz.attention, reading, options), chosen.looks.shown
+    head, shown = picture_call(viz.attention, *reading, **options), chosen.looks.shown
     look = {name: value for name, value in options.items() if name not in ("layer", "head")}
-    calls = [PictureCall(viz.attention_grid, reading, look)]
+    calls = [picture_call(viz.attention_grid, *reading, **look)]
     if shown != "arcs":
         calls.append(head)
     if shown != "matrix":
-        arcs = {"layer": chosen.layer, **look, "heads": list(arcs_of(chosen))}
-        calls.append(PictureCall(viz.attention_arcs, reading, arcs))
+        heads = list(arcs_of(chosen))
+        calls.append(picture_call(viz.attention_arcs, *reading, layer=chosen.layer, **look, heads=heads))
     at = {"layer": chosen.layer, "head": chosen.head, "query": chosen.query, "key": chosen.key}
     page = standalone(view, chosen)
     footer(view, "pattern", calls, lambda: tables([head]), page=page, more=lambda: live_menu(view, "pattern", at))

@@ -29,7 +29,7 @@ from pages.components.attention_view import Selection, attention_choice, attenti
 from pages.components.elements import Lane, prediction_strip
 from pages.compute import models
 from pages.compute.background_job import TICK, BackgroundJob, interruptible_progress
-from pages.compute.call import PictureCall, is_dark
+from pages.compute.call import is_dark, picture_call
 from pages.compute.models import card_of_model, shown_path
 from pages.compute.picture import footer, shown, toolbar
 from pages.controls import embed
@@ -254,7 +254,7 @@ def attention_panel(view: View, bug: Bug, both: Sequence[Reading]) -> None:
     drawn = (layers, other) if is_same else (other,)
     chosen = attention_choice(KEY, drawn[0])
     chosen = attention_view(pack(*drawn, selected=(chosen.layer, chosen.head)), key=KEY)
-    calls = [PictureCall(viz.attention, (run,), {"layer": chosen.layer, "head": chosen.head}) for run in both]
+    calls = [picture_call(viz.attention, run, layer=chosen.layer, head=chosen.head) for run in both]
     footer(view, "bug-attention", calls, remark=_CODE)
 
 
@@ -408,7 +408,7 @@ def _show(view: View, bug: Bug, latest: PairedTraining) -> None:
     how = {"steps": latest.steps, **_recipe(view, bug)} | ({} if latest.is_final else {"until": latest.step})
     arguments = ", ".join(f"{name}={value!r}" for name, value in how.items())
     latest = replace(latest, code=f"train_both({shown_path(view.model)!r}, {bug.name!r}, {arguments})")
-    calls = [PictureCall(viz.paired_training_curves, (latest,), {"what": what}) for what in PAIRED_TRAINING_CURVES]
+    calls = [picture_call(viz.paired_training_curves, latest, what=what) for what in PAIRED_TRAINING_CURVES]
     for place, call, curves in zip(st.columns(3, gap="medium"), calls, PAIRED_TRAINING_CURVES.values(), strict=True):
         with place:
             st.markdown(f"**{curves.title}**")

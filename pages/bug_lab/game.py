@@ -14,7 +14,7 @@ from pages.bug_lab.browse import bug_card, bug_hints, diagnosis_panel
 from pages.bug_lab.lab import NAME, TAB, Guess, example_of, fitting_model, moved, readings, state
 from pages.components.elements import Editing, Lane, prediction_strip
 from pages.compute import models
-from pages.compute.call import PictureCall
+from pages.compute.call import PictureCall, picture_call
 from pages.compute.picture import footer, shown
 from pages.controls import embed
 from pages.controls.text import escape_markdown, headline, what_to_notice
@@ -124,8 +124,8 @@ def _patterns(
     changes, take = moved(runs), partial(state().guesses.__setitem__, number)
     path, head = max(changes, key=changes.__getitem__)
     layer = [site.path for site in runs[0].attention].index(path)
-    look = {"layer": layer, "head": head, "height": 280}
-    calls = [PictureCall(viz.attention, (run,), look | {"legend": run is runs[-1]}) for run in runs]
+    draw = partial(picture_call, viz.attention, layer=layer, head=head, height=280)
+    calls = [draw(run, legend=run is runs[-1]) for run in runs]
     for side, (column, call, run) in enumerate(zip(columns, calls, runs, strict=True)):
         with column:
             shown(view, call, f"bug_pattern_{SIDES[side]}")

@@ -23,7 +23,7 @@ from pages.compute.background_job import (
     measuring_job,
 )
 from pages.compute.byte_cache import shared
-from pages.compute.call import PictureCall, PictureContext
+from pages.compute.call import PictureContext, picture_call
 from pages.compute.picture import footer, shown, table, toolbar
 from pages.controls.text import caption, escape_markdown, headline, signed
 from pages.controls.widgets import ask_token, choose, seed, validate_text
@@ -263,7 +263,7 @@ def _map(
         shared.put(("exact map", about), job.latest)
     exact = True if len(shares) == len(all_cells) else sorted(shares)
     options |= {"exact": exact, "show": METHODS[method], "chosen": chosen, "table": both}
-    call = PictureCall(viz.patching_map, (pair.reading, pair.source), options)
+    call = picture_call(viz.patching_map, pair.reading, pair.source, **options)
     shown(context, call, MAP, on_click=lambda cell: st.session_state.update({CELL: int(cell["cell"])}))
     footer(context, "patching", [call], both)
     grey = " Dark grey: not measured." if method == "exact" and exact is not True else ""
@@ -368,7 +368,7 @@ def steering_panel(selection: ScreenSelection, adapter: ModelAdapter, model: str
     context, how = PictureContext(model), {"layer": layer - 1, "scale": scale}
     with interruptible_progress("Decoding with steering") as step:
         scales = table(context, analysis.steering_by_scale, *readings, layer=layer - 1)
-        by_scale = PictureCall(viz.steering_by_scale, readings, {**how, "table": scales})
+        by_scale = picture_call(viz.steering_by_scale, *readings, **how, table=scales)
         shown(context, by_scale, "compare_steering")
         own = cached_runs.decoded(model, tuple(readings[0].example.source))[:N]
         steered = shared.get(("steered", model, repr(link)), partial(_decode, *readings, step=step, **how))
@@ -378,7 +378,7 @@ def steering_panel(selection: ScreenSelection, adapter: ModelAdapter, model: str
     with finding:
         headline(f"Steered after layer {layer} at scale {scale:g}, {what}.")
     prediction_strip([lane_of(adapter, name, run) for name, run in runs.items()], key="compare_steered")
-    footer(context, "steered", [by_scale, PictureCall(analysis.steered, readings, {**how, "n": N})])
+    footer(context, "steered", [by_scale, picture_call(analysis.steered, *readings, **how, n=N)])
     with st.expander("How it is steered", key="steering_details"):
         st.markdown(
             "At every step, scale × (stream at the last token of “Towards” − stream at the last token of “Away from”) is added "

@@ -28,7 +28,7 @@ from pages.compare.texts import compares_texts, no_text_reason, texts_panel
 from pages.components.elements import resting_step, step_ruler
 from pages.compute import models, visible_runs
 from pages.compute.background_job import interruptible_progress
-from pages.compute.call import PictureCall
+from pages.compute.call import picture_call
 from pages.compute.picture import footer, table, toolbar
 from pages.controls import embed
 from pages.controls.text import escape_markdown, headline, what_to_notice
@@ -196,9 +196,9 @@ def _ask_step(comparison: Comparison, *, detail: bool) -> int:
 def _steps_panel(comparison: Comparison, step: int) -> None:
     """Draw the menu of the ruler: its code, numbers and figures."""
     runs = comparison.runs()
-    lanes, tokens = (PictureCall(draw, (runs,), {"step": step}) for draw in (viz.step_lanes, viz.likeliest_tokens))
-    entropy = PictureCall(viz.predictions_by_step, (runs,), {"what": "entropy"})
-    calls = [lanes, entropy, PictureCall(viz.divergence_by_step, (runs,)), tokens]
+    lanes, tokens = (picture_call(draw, runs, step=step) for draw in (viz.step_lanes, viz.likeliest_tokens))
+    entropy = picture_call(viz.predictions_by_step, runs, what="entropy")
+    calls = [lanes, entropy, picture_call(viz.divergence_by_step, runs), tokens]
     numbers = table(comparison, analysis.predictions_by_step, runs)
 
     def page(caption: Sequence[str]) -> str:

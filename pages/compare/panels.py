@@ -13,7 +13,7 @@ from streamlit.delta_generator import DeltaGenerator
 from pages.compare.comparison import SMALLEST_SHARE, Comparison, letter_in
 from pages.compute import background_job
 from pages.compute.background_job import BackgroundJob, JobReport, follow, kept_job, progress, show_problem
-from pages.compute.call import PictureCall, PictureContext, heads_from_1
+from pages.compute.call import PictureContext, heads_from_1, picture_call
 from pages.compute.picture import footer, shown, side_by_side, table
 from pages.controls.text import escape_markdown
 from pages.controls.widgets import choose
@@ -72,7 +72,7 @@ def patterns_panel(context: Context, step: int, two: Sequence[Reading], bar: Del
     short = [name if len(name) <= ONE_LINE else letter for name, letter in zip(names, letters, strict=True)]
     titles = {"one": short[0], "other": short[1], "difference": f"Difference: {letters[1]} − {letters[0]}"}
     frame = table(context, analysis.pattern_difference, two, **options)
-    calls = [PictureCall(viz.pattern_difference, (two,), {**options, "show": show, "table": frame}) for show in titles]
+    calls = [picture_call(viz.pattern_difference, two, **options, show=show, table=frame) for show in titles]
     side_by_side(context, calls, "compare_cells", titles=list(titles.values()))
     largest = frame.loc[frame["difference"].abs().idxmax()]
     if abs(largest["difference"]) < ROUNDING:
@@ -112,8 +112,8 @@ def rows_panel(context: Context, step: int, readings: Sequence[Reading], two: tu
                     st.caption(f"{name} has no {kind} here.")
                     continue
                 st.markdown(f"**{name}**" if len(every) == 1 else f"**{name}: {kind}**")
-                more = {"show": index, "kind_label": kind, "table": frame}
-                calls.append(PictureCall(viz.decision_rows, (readings,), options | more))
+                draw = partial(picture_call, viz.decision_rows, readings, **options)
+                calls.append(draw(show=index, kind_label=kind, table=frame))
                 shown(context, calls[-1], f"compare_look_{kind}_{index}")
     footer(context, "rows", calls, lambda: heads_from_1(frame, no_head="mean"))
 
@@ -130,7 +130,7 @@ def lens_panel(context: Context, step: int, readings: Sequence[Reading], two: tu
     calls = []
     for group in shapes.values():
         pair = tuple(group.index(readings[at]) for at in two if readings[at] in group)
-        calls.append(PictureCall(viz.decision_lens, (group,), {"pair": pair} if parts and len(pair) == 2 else {}))
+        calls.append(picture_call(viz.decision_lens, group, **({"pair": pair} if parts and len(pair) == 2 else {})))
     widths = [len(group) + 1 for group in shapes.values()]  # the row labels take as much width as one model
     side_by_side(context, calls, "compare_lens", widths=widths)
     footer(context, "lens", calls, lambda: table(context, analysis.decision_lens, readings))
@@ -179,7 +179,7 @@ def patching_panel(comparison: Comparison, step: int, two: Sequence[Reading], ba
         return {"copied": where}
     st.markdown(_patching_result(report.table))
     options = {"everywhere": everywhere, "table": report.table}
-    calls = [PictureCall(viz.patching, (two,), {**options, "out_of": out_of}) for out_of in (0, 1)]
+    calls = [picture_call(viz.patching, two, **options, out_of=out_of) for out_of in (0, 1)]
     side_by_side(comparison, calls, "compare_patch")
     st.caption("Restored share of the logit difference: 0 is none, 1 is the other model’s. ⇒: the prediction changes.")
     footer(comparison, "patching", calls, heads_from_1(report.table, 1))
@@ -213,9 +213,9 @@ def many_panel(comparison: Comparison) -> dict[str, str]:
 
 def _show_counts(comparison: Comparison, counted: Agreement) -> None:
     st.markdown(_accuracies(comparison, counted))
-    accuracies = [PictureCall(viz.accuracy, (counted,), {"by": by, "measure": measure}) for by, measure in ACCURACIES]
+    accuracies = [picture_call(viz.accuracy, counted, by=by, measure=measure) for by, measure in ACCURACIES]
     side_by_side(comparison, accuracies, "compare_accuracy")
-    confusions = [PictureCall(viz.confusion, (counted,), {"model": name}) for name in comparison.names]
+    confusions = [picture_call(viz.confusion, counted, model=name) for name in comparison.names]
     titles = [f"{name}: predicted vs. correct tokens" for name in comparison.names]
     side_by_side(comparison, confusions, "compare_confusion", titles=titles)
     st.caption("Predictions: most likely tokens under teacher forcing. Bands: 95% confidence intervals (Wilson 1927).")
@@ -255,7 +255,7 @@ def lengths_panel(comparison: Comparison) -> dict[str, str]:
     frame = job.latest.table
     if job.latest.is_final:
         st.markdown(_longest_lengths(frame))
-    call = PictureCall(viz.lengths_compared, (loaded,), {"unit": comparison.input.task.rule.unit, "table": frame})
+    call = picture_call(viz.lengths_compared, loaded, unit=comparison.input.task.rule.unit, table=frame)
     shown(comparison, call, "compare_lengths")
     n = frame["samples"].iloc[0]
     st.caption(f"{n} new inputs per length. Bands: 95% confidence intervals. Filled: lengths of the training.")

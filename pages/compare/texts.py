@@ -18,7 +18,7 @@ from pages.compare.panels import lens_panel, patterns_panel, rows_panel
 from pages.components.elements import Lane, prediction_strip
 from pages.compute import cached_runs, models
 from pages.compute.background_job import interruptible_progress
-from pages.compute.call import PictureCall, PictureContext
+from pages.compute.call import PictureContext, picture_call
 from pages.compute.picture import footer, panel, picture, table, toolbar
 from pages.controls.text import caption, escape_markdown, headline
 from pages.controls.widgets import SHARE, choose, validate_text
@@ -328,7 +328,7 @@ def _alternatives(runs: Sequence[Reading], letters: Sequence[str]) -> None:
             one = one.sort_values(letters[0], ascending=False)
             st.dataframe(one, column_config=dict.fromkeys(letters, SHARE), key=f"compare_gap_{number}")
     caption("The most likely options of each model, with their probabilities in both. Empty: not an option there.")
-    footer(CONTEXT, "gaps", [PictureCall(analysis.gap_fillings, (runs,))])
+    footer(CONTEXT, "gaps", [picture_call(analysis.gap_fillings, runs)])
 
 
 def _gap_name(run: Reading, number: int) -> str:

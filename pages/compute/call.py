@@ -114,6 +114,11 @@ class PictureCall:
         return view.model, self.name, *(str(reading.code) for reading in self.all_readings()), repr(plain)
 
 
+def picture_call(draw: Draw, *readings: Any, **options: Any) -> PictureCall:
+    """Return the call `draw(*readings, **options)`."""
+    return PictureCall(draw, readings, options)
+
+
 def tables(calls: Sequence[PictureCall]) -> pd.DataFrame:
     """Return the tables of all calls, concatenated. The table of a call with `before` already holds both runs."""
     last = calls[-1].table()

@@ -30,6 +30,7 @@ from pages.compute.call import (
     chart_spec,
     code,
     is_dark,
+    picture_call,
     script,
     tables,
     themed_spec,
@@ -59,7 +60,7 @@ def panel(draw: Callable[..., None], *arguments: Any) -> None:
 
 def picture(view: HasModel, name: str, draw: Draw, *readings: Source, key: str = "", **options: Any) -> Any:
     """Show one picture with its menu and return its selection event, see `shown`. `name` is the suffix of its file names."""
-    call = PictureCall(draw, readings, options)
+    call = picture_call(draw, *readings, **options)
     event = shown(view, call, key or name)
     footer(view, name, [call])
     return event
@@ -72,9 +73,9 @@ def of_each_run(view: View, name: str, draw: Draw, **options: Any) -> None:
     name of its run as `title=`.
     """
     known, original, changed = inspect.signature(draw).parameters, view.original(), view.changed()
-    calls = [PictureCall(draw, (original,), options)]
+    calls = [picture_call(draw, original, **options)]
     if changed is not None:
-        calls.append(PictureCall(draw, (changed,), options | ({"before": original} if "before" in known else {})))
+        calls.append(picture_call(draw, changed, **(options | ({"before": original} if "before" in known else {}))))
     for index, (call, run) in enumerate(zip(calls, (ORIGINAL, view.shown), strict=False)):
         if changed is not None and "title" in known:
             calls[index] = call = replace(call, options={**call.options, "title": run_title(run)})
@@ -210,7 +211,7 @@ def _place(call: PictureCall) -> str:
 
 def table(view: HasModel, tabulate: Callable[..., pd.DataFrame], *readings: Any, **options: Any) -> pd.DataFrame:
     """Return a table of `xformer.analysis`, cached for all visitors. It must not be modified."""
-    call = PictureCall(tabulate, readings, options)
+    call = picture_call(tabulate, *readings, **options)
     return shared.get(("table", *call.key(view)), call.make)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from pages.components.elements import embedding_sum
 from pages.compute.background_job import interruptible_progress
 from pages.compute.byte_cache import shared
-from pages.compute.call import PictureCall
+from pages.compute.call import picture_call
 from pages.compute.picture import Mark, footer, heading, panel, picture, shown, toolbar
 from pages.controls import embed
 from pages.controls.text import escape_markdown, headline, what_to_notice
@@ -66,7 +66,7 @@ def vocabulary_panel(view: View, stack: str | None, controls: DeltaGenerator) ->
     with left:
         heading("The whole vocabulary")
         look = {"axes": 3} if axes == 3 else {"token": near}
-        call = PictureCall(viz.projection, (run,), look | {"stack": stack})
+        call = picture_call(viz.projection, run, **look, stack=stack)
         shown(view, call, f"projection_{axes}", on_click=None if axes == 3 else _look_near, selection="point")
         explained = sum(cached_per_model(view, stack, principal_axes).explained.tolist()[:axes])
         sampled = f" About {MAX_POINTS_DRAWN:,} are drawn." if len(vectors) > MAX_POINTS_DRAWN else ""
@@ -85,7 +85,7 @@ def _neighbours(view: View, run: Reading, stack: str | None) -> int:
         names = {name: f"{name}{' · in the input' if token in tokens else ''}" for token, name in enumerate(label)}
         near = choose("near", names, "Of token", default=label[tokens[0]], widget=st.selectbox, hide_label=True)
         token = label.index(near)
-    call = PictureCall(analysis.neighbours, (run,), {"token": token, "stack": stack})
+    call = picture_call(analysis.neighbours, run, token=token, stack=stack)
     number = st.column_config.NumberColumn(format="%.6f")
     config = {"cosine": number, "distance": number}
     st.dataframe(call.make().drop(columns="id"), hide_index=True, key="neighbours", column_config=config)
@@ -343,7 +343,7 @@ def vectors_panel(view: View, parts: Mapping[str, Tensor], stack: str | None, sh
     for name, run in runs.items():
         if len(runs) > 1:
             st.markdown(f"**{run_title(name)}**")
-        of_run = [PictureCall(draw, (run,), {"part": part, **look}) for part in parts]
+        of_run = [picture_call(draw, run, part=part, **look) for part in parts]
         if show == VECTORS:
             embedding_sum(key=f"sum_{len(calls)}", data=embedding_sum_data(run, stack=stack, positions=at))
         else:

@@ -16,7 +16,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from pages.components.elements import Lane, prediction_strip
 from pages.compute import models
-from pages.compute.call import PictureCall, is_dark
+from pages.compute.call import is_dark, picture_call
 from pages.compute.models import shown_path
 from pages.compute.picture import Mark, footer, heading, of_each_run, panel, picture, shown, table, toolbar
 from pages.controls import embed
@@ -134,8 +134,8 @@ def ranked_panel(view: View, choice: NeuronChoice, headline_at: DeltaGenerator) 
     known = table(view, analysis.triggers, found or run, layer=choice.layer)
     with headline_at:
         headline(layer_headline(known, activity(run, layer=choice.layer).mean(dim=0).tolist(), choice.title))
-    options = {"layer": choice.layer, "distinct": order == "distinct", "survey": found, "positions": part}
-    call = PictureCall(viz.neurons, (run,), options)
+    distinct, layer = order == "distinct", choice.layer
+    call = picture_call(viz.neurons, run, layer=layer, distinct=distinct, survey=found, positions=part)
     with st.container(key="wide_neurons"):
         shown(view, call, MAP, on_click=_open)
     footer(view, "neurons", [call])
@@ -189,14 +189,13 @@ def one_neuron_panel(view: View, choice: NeuronChoice, headline_at: DeltaGenerat
             words, share = escape_markdown(trigger_words(row["trigger"], row["on"])), percent(row["share"], 0)
             headline(f"**#{choice.neuron}** {words}: {share} of its activation (uniform: {percent(row['even'], 0)}).")
     left, right = st.columns([3, 4]) if len(window) <= MAX_POSITIONS_BESIDE else (st.container(), st.container())
-    options = {"positions": window if len(window) < len(positions) else None, **before}
-    calls = [PictureCall(viz.neuron, (run,), {"layer": choice.layer, "neuron": choice.neuron, **options})]
+    part = window if len(window) < len(positions) else None
+    calls = [picture_call(viz.neuron, run, layer=layer, neuron=choice.neuron, positions=part, **before)]
     with left:
         st.markdown(f"**#{choice.neuron} on this input**{window_caption(positions, window)}")
         shown(view, calls[0], "neuron")
     if "promotes" in row and row["activation"]:
-        at = {"layer": layer, "only": only, "position": int(row["peak"])}
-        calls.append(PictureCall(viz.promotion, (original,), at))
+        calls.append(picture_call(viz.promotion, original, layer=layer, only=only, position=int(row["peak"])))
         st.markdown(f"**What #{choice.neuron} promotes** at position {row['peak']}, on the direct path")
         with st.container(key="wide_promotion"):
             shown(view, calls[1], "promotion")
@@ -218,7 +217,7 @@ IMAGES_IN_A_ROW = 4
 
 def exciting_inputs(view: View, choice: NeuronChoice, found: Survey) -> None:
     """Draw the sampled inputs with the largest activations of the neuron."""
-    call = PictureCall(analysis.exciting_inputs, (found,), {"layer": choice.layer, "neuron": choice.neuron})
+    call = picture_call(analysis.exciting_inputs, found, layer=choice.layer, neuron=choice.neuron)
     rows = call.make().to_dict("records")
     if not rows:
         nothing = f"This neuron writes nothing on any {view.input.sample_noun}: it is dead there."

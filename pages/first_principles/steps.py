@@ -17,7 +17,7 @@ import torch
 
 from pages.components.elements import matrices
 from pages.compute import cached_runs, models
-from pages.compute.call import PictureCall, PictureContext
+from pages.compute.call import PictureCall, PictureContext, picture_call
 from pages.compute.picture import footer, shown, table, toolbar
 from pages.controls.text import escape_markdown, headline
 from pages.controls.widgets import choose, seed, validate_text, warn_unknown
@@ -150,7 +150,7 @@ def show_matrices(shown: Sequence[Shown], step: str, row: int, **more: Any) -> l
     """Draw matrices that follow the numbers of `row`; return the calls that draw them as figures."""
     matrices(matrices_data(shown, step=step, row=row, **more), key=f"matrices_{step}", changed=change)
     return [
-        PictureCall(viz.matrix, (matrix.mixed,), {"what": matrix.which, "n_columns": matrix.n_columns, "row": row})
+        picture_call(viz.matrix, matrix.mixed, what=matrix.which, n_columns=matrix.n_columns, row=row)
         for matrix in shown
         if matrix.drawn
     ]
@@ -255,9 +255,9 @@ def scale_panel(sentence: Sentence) -> list[str]:
     numbers = {"seed": sentence.seed}
     here = {"d": d, **numbers}
     calls = [
-        PictureCall(viz.product_variances, (), here),
-        PictureCall(viz.softmax_row, (), {**here, "scaled": bool(is_scaled)}),
-        PictureCall(viz.softmax_saturation, (), here),
+        picture_call(viz.product_variances, **here),
+        picture_call(viz.softmax_row, **here, scaled=bool(is_scaled)),
+        picture_call(viz.softmax_saturation, **here),
     ]
     places = [*st.columns(2, gap="medium"), st.expander("What the scale does to the gradient")]
     for column, call in zip(places, calls, strict=True):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from pages.compute.call import PictureCall
+from pages.compute.call import picture_call
 from pages.compute.models import card_of_model
 from pages.compute.picture import footer, panel, shown, toolbar
 from pages.controls import embed
@@ -76,7 +76,7 @@ def _has_it_learned(view: View) -> str:
 
 def _inside(view: View) -> None:
     """Draw the parts of the model, with their equations, shapes and numbers of parameters."""
-    call = PictureCall(viz.model_diagram, (view.original(),))
+    call = picture_call(viz.model_diagram, view.original())
     with st.container(key="scroll_diagram"):
         shown(view, call, "diagram")
     footer(view, "diagram", [call], described(view.original()).frame)

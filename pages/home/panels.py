@@ -18,7 +18,7 @@ from pages.compute import cached_runs
 from pages.compute.background_job import BackgroundJob, follow, interruptible_progress, kept_job, progress
 from pages.compute.byte_cache import cached, shared
 from pages.compute.cached_runs import Predictions
-from pages.compute.call import PictureCall, is_dark
+from pages.compute.call import is_dark, picture_call
 from pages.compute.models import card_of_model
 from pages.compute.picture import footer, heading, html, live_menu, menu, shown
 from pages.controls.text import caption, escape_markdown
@@ -161,9 +161,8 @@ def filled_panel(view: View) -> None:
 
 def class_panel(view: View) -> None:
     """Draw the image, the probabilities of the classes, and whether the likeliest one is right."""
-    original, changed = view.original(), view.changed()
-    run = changed or original
-    call = PictureCall(viz.classes, (run,), {} if changed is None else {"before": original})
+    run, before = view.compared
+    call = picture_call(viz.classes, run, **before)
     at, bars = st.columns([1, 4], gap="large", vertical_alignment="center")
     with at:
         st.image(picture(run.example.input_ids[0].numpy(), dark=is_dark(), scale=24), width=192)
@@ -202,13 +201,13 @@ def mistakes_panel(view: View) -> None:
             st.image(picture(pixels[image], dark=is_dark(), scale=10), width=80)
             st.caption(f"is **{row['digit']}**, predicted **{row['predicted']}** with {percent(row['probability'], 0)}")
             st.button("Show", key=f"wrong_{image}", on_click=show_image, args=(image,), width="stretch")
-    footer(view, "wrong", [PictureCall(analysis.mistakes, (view.original(),))], wrong)
+    footer(view, "wrong", [picture_call(analysis.mistakes, view.original())], wrong)
 
 
 def scene_panel(view: View) -> None:
     """Draw the run of the model as a scene, the changed run if any; its tokens can be edited in place."""
     reading, edit = view.changed() or view.original(), editing(view)
-    call = PictureCall(scene_data, (reading,), {"edit": edit and (edit.texts, edit.first)})
+    call = picture_call(scene_data, reading, edit=edit and (edit.texts, edit.first))
     clicked = scene(shared.get(("scene", *call.key(view)), call.make), key="scene", editing=edit)
     link = address()
     with menu("scene"):
@@ -244,7 +243,7 @@ def _curve(view: View, original: Reading, job: BackgroundJob[TableSoFar]) -> Non
         words = f"{found.done} of {found.total} lengths"
         progress(job, "how_long_bar", found.done / found.total, words, f"{words} are measured.")
     heading(_sentence(task, table) if found.is_final else "")
-    call = PictureCall(viz.accuracy_by_length, (original,), {"unit": task.rule.unit, "table": table})
+    call = picture_call(viz.accuracy_by_length, original, unit=task.rule.unit, table=table)
     shown(view, call, "how_long")
     st.caption(
         f"{table['samples'].iloc[0]} new inputs of each length, measured just now for the unchanged model. The band is the "

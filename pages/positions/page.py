@@ -12,7 +12,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from pages.compute import cached_runs
 from pages.compute.byte_cache import shared
-from pages.compute.call import PictureCall
+from pages.compute.call import picture_call
 from pages.compute.models import card_of_model
 from pages.compute.picture import Mark, footer, heading, panel, picture, shown, table, toolbar
 from pages.controls import embed
@@ -54,23 +54,23 @@ def positions_off_panel(view: View, headline_at: DeltaGenerator, controls: Delta
     with controls:
         layer, head = _ask_head(view, moved)
     at, about = {"layer": layer, "head": head, "height": HEIGHT}, (view.model, view.source, layer, head)
-    calls = [PictureCall(viz.attention, (on,), {**at, "title": "With positions", "legend": False})]
+    calls = [picture_call(viz.attention, on, **at, title="With positions", legend=False)]
     with st.container(horizontal=True, gap="medium"):
         shown(view, calls[0], "pattern_0")
         if OFF in view.on:
             finding = _verdict(about, off) or moved_sentence(on, off, moved, layer, head)
-            calls.append(PictureCall(viz.attention, (off,), {**at, "title": "Without positions"}))
+            calls.append(picture_call(viz.attention, off, **at, title="Without positions"))
             shown(view, calls[1], "pattern_1")
-            grid = {"before": on, "chosen": (layer, head), "title": "Attention moved (click)"}
-            calls.append(PictureCall(viz.attention_moved, (off,), grid))
+            title = "Attention moved (click)"
+            calls.append(picture_call(viz.attention_moved, off, before=on, chosen=(layer, head), title=title))
             with st.container(width=190):
                 shown(view, calls[2], "moved", on_click=_watch, selection="head")
         else:
             query, name = question(on, off, layer, head)
             asked = f"What will **{escape_markdown(name)}** attend to without positions? Click a cell in its row."
             finding = asked if name else ""
-            empty = {**at, "query": query, "title": "Without positions: your guess"}
-            shown(view, PictureCall(attention_guess, (on,), empty), GUESS_MAP, on_click=partial(_take_guess, about))
+            empty = picture_call(attention_guess, on, **at, query=query, title="Without positions: your guess")
+            shown(view, empty, GUESS_MAP, on_click=partial(_take_guess, about))
     with headline_at:
         headline(finding)
     longest = max(on[f"{on.attention[layer].path}.pattern"].shape[-2:])

@@ -11,7 +11,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.compute import cached_runs
-from pages.compute.call import PictureCall
+from pages.compute.call import picture_call
 from pages.compute.picture import Mark, footer, of_each_run, panel, picture, shown, side_by_side, table, toolbar
 from pages.controls import embed
 from pages.controls.text import caption, escape_markdown, headline, signed, what_to_notice
@@ -63,9 +63,9 @@ def lens_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerator
         with headline_at:
             headline(lead_sentence(path, position, len(view.adapter.token_labels)))
     framed = {"position": position} if is_followed else {}
-    calls = [PictureCall(viz.lens, (run,), {**window, **before, **framed, "legend": False})]
+    calls = [picture_call(viz.lens, run, **window, **before, **framed, legend=False)]
     if path is not None:
-        calls.append(PictureCall(viz.answer_path, (run,), {"position": position, **before}))
+        calls.append(picture_call(viz.answer_path, run, position=position, **before))
     wide = 1.7 if len(shown_positions) > WIDE else 1.3  # the lens has a column for each position
     for index, place in enumerate(st.columns([wide, 1][: len(calls)], gap="small")):
         with place.container(key=f"wide_lens_{index}"):
@@ -353,9 +353,9 @@ def similarity_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGen
     options = {"texts": texts, "pooling": None if pooling == usual else pooling}
     frame = table(view, analysis.similarity, view.original(), **options)
     options |= {"layer": None if layer == last else layer}
-    calls = [PictureCall(viz.similarity, (view.original(),), options)]
+    calls = [picture_call(viz.similarity, view.original(), **options)]
     if pooling != "own" and len(texts) <= MAX_LINES:
-        calls.append(PictureCall(viz.similarity, (view.original(),), {**options, "what": "layers"}))
+        calls.append(picture_call(viz.similarity, view.original(), **options, what="layers"))
     side_by_side(view, calls, "similarity", widths=[3, 2][: len(calls)])
     footer(view, "similarity", calls, frame)
     where = "at the output" if layer == last else "of the embeddings" if layer == 0 else f"after layer {layer}"

@@ -10,7 +10,7 @@ import streamlit as st
 from pages.components.elements import resting, training_player
 from pages.compute import models, visible_runs
 from pages.compute.byte_cache import shared
-from pages.compute.call import PictureCall
+from pages.compute.call import picture_call
 from pages.controls.embed import picture
 from pages.controls.text import escape_markdown
 from pages.state.session import open_on
@@ -80,9 +80,10 @@ def _live(run: str, visitor: str, moves: bool) -> None:
         training_player(_timeline(entry, record, rows, live=moves), key=player_key(run))
     _alarms(run, record.alarms)
     frame = metrics_frame(rows)
-    look = {"what": "loss", "steps": entry.train.get("steps", 1), "shown": resting(player_key(run)).step, "height": 230}
     st.markdown("**Loss** :small[of training, and of the probe’s next tokens]")
-    live_chart(PictureCall(viz.metric_curves, (frame,), look), (run, len(frame)), "chart_loss")
+    steps, at = entry.train.get("steps", 1), resting(player_key(run)).step
+    call = picture_call(viz.metric_curves, frame, what="loss", steps=steps, shown=at, height=230)
+    live_chart(call, (run, len(frame)), "chart_loss")
     _measure(run, record)
     share(run, resting(player_key(run)).step)
 
@@ -92,7 +93,7 @@ def _measure(run: str, record: HealthRecord) -> None:
     measures, help = list(HEAD_MEASURES), "Its value for each head at each probe."
     measure, table = st.selectbox("Measure", measures, index=3, key="health_measure", help=help), record.table()
     if table[measure].notna().to_numpy().any():
-        call = PictureCall(health_map, (table,), {"measure": measure})
+        call = picture_call(health_map, table, measure=measure)
         live_chart(call, (run, len(table), measure), f"health_{measure}")
     else:
         st.caption("This measure was not recorded for this model.")

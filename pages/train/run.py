@@ -18,7 +18,7 @@ import torch
 from pages.components.elements import resting, training_player
 from pages.compute import run_commands, visible_runs
 from pages.compute.byte_cache import shared
-from pages.compute.call import PictureCall, heads_from_1
+from pages.compute.call import PictureCall, heads_from_1, picture_call
 from pages.compute.picture import csv, figure_files, html, live_download, menu, toolbar
 from pages.compute.run_thumbnail import check_size, frame_of
 from pages.controls import widgets
@@ -251,8 +251,8 @@ def head_panel(view: RunView) -> None:
     hues = heads if len(set(heads)) > 1 else range(len(names))
     wide, columns = head_frame(table)
     curves = head_curves(title, {columns[pair]: name for pair, name in names.items()}, hues)
-    look = {"curves": curves, "steps": view.settings.train.steps, "height": HEIGHT}
-    call = PictureCall(curve_chart, (with_marks(wide, view.step, view.marks.items()),), look)
+    marked, steps = with_marks(wide, view.step, view.marks.items()), view.settings.train.steps
+    call = picture_call(curve_chart, marked, curves=curves, steps=steps, height=HEIGHT)
     live_chart(call, (view.entry.id, len(table), view.step, *view.marks), "chart_heads")
 
 
@@ -430,7 +430,7 @@ def _below_player(view: RunView) -> None:
             _sample(view)
     look = {"steps": view.settings.train.steps, "shown": view.step, "marks": view.marks, "height": HEIGHT}
     measures = ("bits" if view.task.rule.is_open_ended else "accuracy", "loss")
-    calls = [PictureCall(viz.metric_curves, (view.frame,), {"what": what, **look}) for what in measures]
+    calls = [picture_call(viz.metric_curves, view.frame, what=what, **look) for what in measures]
     with st.container(key="run_curves"):
         for place, call in zip(st.columns(2, gap="medium"), calls, strict=True):
             with place:
@@ -442,7 +442,7 @@ def _below_player(view: RunView) -> None:
             tiles(figures(view.entry, rows_so_far(view.entry), earlier, is_text)[FIRST:])
             head_panel(view)
             for place, what in zip(st.columns(2, gap="medium"), ("gradient", "rate"), strict=True):
-                calls.append(PictureCall(viz.metric_curves, (view.frame,), {"what": what, **look, "marks": None}))
+                calls.append(picture_call(viz.metric_curves, view.frame, **({"what": what} | look | {"marks": None})))
                 with place:
                     metric_chart(view, calls[-1])
     code_and_files(view, calls)

@@ -12,7 +12,7 @@ import pandas as pd
 import streamlit as st
 
 from pages.compute import visible_runs
-from pages.compute.call import PictureCall
+from pages.compute.call import PictureCall, picture_call
 from pages.compute.picture import csv, figure_files, menu, toolbar
 from pages.controls.embed import picture
 from pages.controls.text import escape_markdown, headline, what_to_notice
@@ -158,7 +158,7 @@ def _fan(sweep: StoredSweep) -> list[Drawn]:
         metric = choose_unlinked("Curve", metrics, "sweep_metric", default=next(iter(metrics)))
     steps = max(member.preset.train.steps for member in sweep.members)
     log, rows = metric != "held_out_exact_match", sweep.rows()
-    call = PictureCall(viz.training_fan, (rows,), {"metric": metric, "steps": steps, "log": log, "height": HEIGHT})
+    call = picture_call(viz.training_fan, rows, metric=metric, steps=steps, log=log, height=HEIGHT)
     # A model resumed from an earlier step has different rows, not more of them.
     ends = tuple(rows[-1]["step"] if rows else 0 for rows in sweep.rows_of.values())
     live_chart(call, (sweep.entry.id, len(rows), *ends), "sweep_fan")
@@ -181,7 +181,7 @@ def _maps(sweep: StoredSweep, step: int | None, chosen: int | None) -> list[Draw
     except RunStoreError:
         st.info("The first maps appear when the sweep starts.", icon=":material/hourglass_top:")
         return []
-    call, shown = PictureCall(viz.map_grid, (found, names, solved), {"chosen": chosen}), step or sweep.map_steps()[-1]
+    call, shown = picture_call(viz.map_grid, found, names, solved, chosen=chosen), step or sweep.map_steps()[-1]
 
     def follow() -> None:
         if clicked := st.session_state["sweep_maps"].selection.get("member"):
@@ -222,7 +222,7 @@ def _outcome(sweep: StoredSweep, outcomes: pd.DataFrame, chosen: int | None) -> 
     axes = {"x": names[-1], "x_title": words(names[-1])}
     if len(names) == 2:
         axes |= {"y": names[0], "y_title": words(names[0])}
-    call = PictureCall(viz.sweep_outcome, (outcomes,), {**axes, "measure": measure, "chosen": chosen})
+    call = picture_call(viz.sweep_outcome, outcomes, **axes, measure=measure, chosen=chosen)
     state = (sweep.entry.id, repr(outcomes[["solved", "steps_to_solve"]].to_numpy().tolist()))
     with st.container(key="wide_sweep_outcome"):
         live_chart(call, state, "sweep_outcome", on_select=partial(_follow_outcome, sweep))
