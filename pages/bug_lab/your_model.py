@@ -222,8 +222,8 @@ def _finding(job: DiagnosisJob, finding: Finding, model: ModelAdapter) -> None:
         st.markdown(f":material/search: {escape_markdown(finding.remedy)}")
         if place is not None and (head := _link(job, finding, place, model)):
             label = f"See this {'layer' if place.head is None else 'head'} on Attention"
-            shown = {"model": job.model, "input": model.input.text(job.source), "head": head}
-            screens.link("attention", label, "grid_on", **shown)
+            source = model.input.text(job.source)
+            screens.link("attention", label, "grid_on", model=job.model, input=source, head=head)
     if place is not None and drawn:
         with picture:
             st.html(drawn)

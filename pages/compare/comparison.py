@@ -95,9 +95,9 @@ class ModelSettings:
 
     def loaded(self, name: str) -> analysis.Variant:
         """Load the variant as an `analysis.Variant` with a display name."""
-        edits, causal, path = ",".join(self.edits), causality(self.mask), shown_path(self.model)
-        how = {"sampling": self.sampling, "seed": self.seed, "adapter": self.adapter}
-        return analysis.Variant.load(path, name, causal=causal, edits=edits, **how)
+        load = partial(analysis.Variant.load, shown_path(self.model), name, adapter=self.adapter)
+        changed = partial(load, causal=causality(self.mask), edits=",".join(self.edits))
+        return changed(sampling=self.sampling, seed=self.seed)
 
     def settings(self) -> list[str]:
         """Describe, in a few words each, the differences from the model as trained with greedy decoding."""

@@ -30,7 +30,6 @@ from xformer.memory import machine_bytes
 P = ParamSpec("P")
 R = TypeVar("R")
 UNUSED_SECONDS = 900.0
-"""Seconds after which an unused entry is evicted."""
 MB = 1024**2
 MIN_MB, MAX_MB, SHARE = 1024, 2048, 8
 """Without XFORMER_MAX_MEMORY the budget is an eighth of the machine's memory, within these bounds."""
@@ -134,7 +133,6 @@ class ByteCache:
 
 
 shared = ByteCache()
-"""The cache of this server."""
 
 
 def cached(function: Callable[P, R]) -> Callable[P, R]:

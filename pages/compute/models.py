@@ -82,7 +82,6 @@ def _free() -> int:
 
 
 external_store = ModelStore(_load, lambda id: catalogue().entry(id).needed, free=_free, check=_check)
-"""The open external models of this server."""
 
 
 def is_external(name: object) -> bool:

@@ -184,8 +184,8 @@ def ask_token(labels: Sequence[str], name: str, usual: int, label: str, *, help:
         return usual
     chosen = found[0]
     if len(found) > 1 and labels[chosen] != typed:
-        look = {"format_func": labels.__getitem__, "label_visibility": "collapsed"}
-        chosen = row.selectbox("Token", found, key=f"{name}_among", **look)
+        among = partial(row.selectbox, "Token", found, key=f"{name}_among")
+        chosen = among(format_func=labels.__getitem__, label_visibility="collapsed")
     set_parameter(name, labels[chosen] if typed else "")
     return chosen
 

@@ -98,6 +98,5 @@ MORE: dict[str, tuple[str, Callable[[View], None]]] = {
     "numbers": ("Its learned numbers", _parameters),
     "paper": ("The paper’s sizes", lambda _: published_panel()),
 }
-"""The other panels, by their values in the link."""
 
 page()

@@ -36,13 +36,10 @@ POLL = 2.0
 MENU = 440
 """The height of a card's menu in CSS pixels."""
 MAX_CARDS = 12
-"""Maximum number of cards; the table has all runs."""
-CHIPS = 3
-"""Maximum number of settings on a card."""
+MAX_SETTINGS = 3
 SHIPPED = "reverse-small"
 """The shipped model whose card serves as an example of a run."""
 MAX_FIND = 80
-"""Maximum characters of the filter."""
 FEW = 8
 """Number of runs up to which there is no filter."""
 BELOW = "↳ "
@@ -250,8 +247,9 @@ def _card(entry: RunRecord, rows: Rows, settings: pd.Series, all_entries: Sequen
         st.text(entry.message)
     values = {name: f"{value:g}" if isinstance(value, float) else value for name, value in settings.dropna().items()}
     known = [f"{name} {value}" for name, value in values.items()]
-    if chips := [f"`{' '.join(chip.replace('`', ' ').split())}`" for chip in known[:CHIPS]]:
-        st.markdown(" ".join(chips + [f":small[+{len(known) - CHIPS}]"] * (len(known) > CHIPS)))
+    if chips := [f"`{' '.join(chip.replace('`', ' ').split())}`" for chip in known[:MAX_SETTINGS]]:
+        rest = len(known) - MAX_SETTINGS
+        st.markdown(" ".join(chips + [f":small[+{rest}]"] * (rest > 0)))
     return st.popover("Open", icon=":material/movie:", width="stretch", key=f"runs_menu_{entry.id}", on_change="rerun")
 
 

@@ -25,9 +25,7 @@ from xformer.errors import XformerError
 from xformer.installed import APP
 
 RECONCILE_SECONDS = 1.0
-"""Seconds between two checks of the queue."""
 EMPTY_BIN_SECONDS = 60.0
-"""Seconds between two removals of expired rooms and deleted runs."""
 _loaded = threading.Event()
 _lock = threading.Lock()
 _guest_of: ModuleType | None = None

@@ -265,8 +265,8 @@ def ask_mask(shape: ModelShape) -> str:
 
 def prediction_panel(view: View) -> None:
     """Draw the lanes of tokens with the verdict at their right, or below them on a phone."""
-    line = {"key": "prediction", "horizontal": True, "wrap": False, "vertical_alignment": "center", "gap": "medium"}
-    with embed.picture("strip"), st.container(**line):
+    line = partial(st.container, horizontal=True, wrap=False, vertical_alignment="center", gap="medium")
+    with embed.picture("strip"), line(key="prediction"):
         lanes = view.kind.rows(view.original(), view.changed(), f"with {view.change_summary()}")
         prediction_strip(lanes, key="strip", width="content", editing=editing(view))
         _verdict(view)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -128,9 +129,8 @@ def _timeline(entry: RunRecord, record: HealthRecord, rows: Sequence[Mapping[str
     marks = {alarm.step: alarm.rule.replace("_", " ") for alarm in reversed(record.alarms)}
     planes = {step: record.planes(step) for step in chosen}
     scores = {row["step"]: row.get("scores", {}) for row in rows}
-    how = {"steps": entry.train.get("steps", 1), "live": live, "target": player_target(entry.id)}
-    all_marks = sorted(marks.items())
-    return health_timeline(record.tokens, planes, scores=scores, marks=all_marks, target_tokens=record.target, **how)
+    draw = partial(health_timeline, record.tokens, planes, scores=scores, target_tokens=record.target, live=live)
+    return draw(steps=entry.train.get("steps", 1), marks=sorted(marks.items()), target=player_target(entry.id))
 
 
 def _headline(alarms: Sequence[Alarm]) -> str:

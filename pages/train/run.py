@@ -171,9 +171,9 @@ class RunView:
     def packed(self, *, live: bool, target: tuple[int, int | None]) -> bytes:
         """Return the data of the player; `target` is explained at `player_target`."""
         layers, frames, steps = self.timeline.layers, self.timeline.frames, self.entry.train.get("steps", 1)
-        what = {"best": head_to_enlarge(layers, frames[-1]), "exact": self.exact, "marks": list(self.marks.items())}
-        of = of_input(self.task, self.example)
-        return pack_timeline(layers, frames, **of, **what, steps=steps, live=live, target=target)
+        best, of = head_to_enlarge(layers, frames[-1]), of_input(self.task, self.example)
+        pack = partial(pack_timeline, layers, frames, **of, exact=self.exact, marks=list(self.marks.items()))
+        return pack(steps=steps, best=best, live=live, target=target)
 
 
 def timeline_of(entry: RunRecord, settings: Preset, task: Task, example: Example, wanted: int | None) -> Timeline:

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from typing import Any, Literal
 
@@ -416,8 +417,9 @@ def start_button(label: str, start: Callable[[], str], *, is_possible: bool, **l
 def again_button(entry: RunRecord, *, is_possible: bool) -> None:
     """Draw a button that starts a new run with the same settings."""
     help = "The same settings and the same seed. On a CPU the new run is identical, bit for bit."
-    look = {"icon": ":material/replay:", "help": help, "key": "run_again", "is_possible": is_possible}
-    start_button("Train the same again", lambda: run_commands.again(entry.id, f"{entry.name} again"[:80]), **look)
+    again = partial(run_commands.again, entry.id, f"{entry.name} again"[:80])
+    button = partial(start_button, "Train the same again", again, is_possible=is_possible)
+    button(icon=":material/replay:", help=help, key="run_again")
 
 
 def show_code(load: str, lines: Sequence[str], pictures: Sequence[str]) -> None:
