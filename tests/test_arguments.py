@@ -18,13 +18,9 @@ from xformer.reading import Reading
     ("model", "draw", "reason"),
     [
         ("reverse-mirror", viz.firing, "reverse-mirror has no feed-forward layers"),
-        (
-            "reverse",
-            lambda reading: viz.lens(reading, positions=[99]),
-            r"reads positions \[0, 1, 2, 3, 4\], got \[99\]",
-        ),
+        ("reverse", lambda r: viz.lens(r, positions=[99]), r"reads positions \[0, 1, 2, 3, 4\], got \[99\]"),
         ("reverse", viz.patch_cosines, "reads no image that is cut into patches"),
-        ("reverse", lambda reading: viz.head_effects(reading, score="induction"), "No head has the score 'induction'"),
+        ("reverse", lambda r: viz.head_effects(r, score="induction"), "No head has the score 'induction'"),
     ],
 )
 def test_a_chart_without_data_is_refused(model: str, draw: Callable[[Reading], object], reason: str) -> None:
@@ -37,9 +33,8 @@ def survey() -> Survey:
 
 
 def counted() -> Agreement:
-    return analysis.agreement(
-        [analysis.Variant.load("checkpoints/reverse-decoder", name) for name in ("a", "b")], samples=2
-    )
+    variants = [analysis.Variant.load("checkpoints/reverse-decoder", name) for name in ("a", "b")]
+    return analysis.agreement(variants, samples=2)
 
 
 @pytest.mark.parametrize(

@@ -151,8 +151,7 @@ def test_a_good_order_that_misses_the_largest_effects_is_poor() -> None:
 
 
 def test_every_second_part_is_measured_in_random_order() -> None:
-    estimates = [(-1.0) ** at * at for at in range(1000)]
-    order = order_to_measure(estimates)
+    order = order_to_measure([(-1.0) ** at * at for at in range(1000)])
     assert sorted(order) == list(range(1000))
     assert order[0] == 999
     first = set(order[:100])

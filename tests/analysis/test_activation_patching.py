@@ -104,8 +104,7 @@ def test_each_row_matches_a_patch_made_by_hand() -> None:
         value[at] = source.trace[part.name][at]
         assert isinstance(into.adapter, TaskModel)
         changes = [*into.trace.edits, edits.replace(part.name, value)]  # its own edits, then the copy
-        run = record(into.adapter.model, into.trace.tokens, into.trace.target, edits=changes)
-        logits = run.logits[0, position]
+        logits = record(into.adapter.model, into.trace.tokens, into.trace.target, edits=changes).logits[0, position]
         assert frame.loc[part.title, ["difference", "restored", "says", "turns"]].to_dict() == {
             "difference": difference(logits),
             "restored": pytest.approx((difference(logits) - start) / (goal - start), abs=1e-12),

@@ -149,8 +149,7 @@ def test_the_score_factor_is_nan_unless_scores_are_multiples_of_q_k(factor: floa
 def test_quantiles_propagate_nan() -> None:
     reading = reading_of()
     reading.trace.activations[f"{PATH}.pattern"][0, 1, 4, 2] = math.nan
-    found = measure(reading).heads[PATH]["entropy_p50"]
-    assert found.isnan().tolist() == [False, True, False]
+    assert measure(reading).heads[PATH]["entropy_p50"].isnan().tolist() == [False, True, False]
 
 
 class Named(nn.Module):

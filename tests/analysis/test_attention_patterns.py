@@ -109,8 +109,7 @@ def test_induction_is_the_weight_on_the_token_after_an_earlier_occurrence() -> N
 
 def test_without_the_first_token_rows_sum_to_one_over_the_others() -> None:
     pattern = torch.tensor([[[[1.0, 0, 0], [0.9, 0.1, 0], [0.8, 0.05, 0.15]]]])
-    others = renormalised(pattern)
-    torch.testing.assert_close(others[0, 0], torch.tensor([[0.0, 0, 0], [0, 1, 0], [0, 0.25, 0.75]]))
+    torch.testing.assert_close(renormalised(pattern)[0, 0], torch.tensor([[0.0, 0, 0], [0, 1, 0], [0, 0.25, 0.75]]))
     assert pattern[0, 0, 1, 0] == 0.9  # the input is not changed
 
 

@@ -62,8 +62,7 @@ def test_decision_rows_are_the_rows_of_the_deciding_position() -> None:
             assert rows["allowed"].tolist() == mask[head].tolist()
             assert rows["token"].tolist() == [reading.adapter.token_labels[token] for token in tokens[0].tolist()]
         mean = frame[(frame["layer"] == path) & (frame["head"] == MEAN)]
-        by_hand = [sum(of_key) / 3 for of_key in weights.T.tolist()]
-        assert mean["weight"].tolist() == pytest.approx(by_hand, abs=1e-12)
+        assert mean["weight"].tolist() == pytest.approx([sum(of_key) / 3 for of_key in weights.T.tolist()], abs=1e-12)
     both = decision_rows([reading, other])
     assert both[both["model"] == "seed 1"].reset_index(drop=True).equals(decision_rows([other]))
 

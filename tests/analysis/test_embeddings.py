@@ -108,8 +108,7 @@ def test_pca_is_the_eigen_decomposition_of_the_covariance(n: int, d: int) -> Non
     unit = torch.eye(len(found.axes), dtype=torch.float64)
     torch.testing.assert_close(found.axes @ found.axes.T, unit, rtol=0, atol=1e-13)
     k = min(n - 1, d)  # centred points span at most n − 1 directions
-    share = values.flip(0)[:k] / values.sum()
-    torch.testing.assert_close(found.explained[:k], share, rtol=0, atol=1e-13)
+    torch.testing.assert_close(found.explained[:k], values.flip(0)[:k] / values.sum(), rtol=0, atol=1e-13)
     two = pca(x, 2)
     assert (two.axes.equal(found.axes[:2]), two.explained.equal(found.explained[:2])) == (True, True)
     along = (found.axes[:k] * vectors.T.flip(0)[:k]).sum(dim=1).abs()  # the same axes, up to their sign

@@ -53,8 +53,7 @@ def test_firing_shares_match_a_count_by_hand() -> None:
     post = torch.tensor([[0.0, 0.0, 0.5, 1.0, 2.0], [0.0, 0.3, 0.0, 1.0, 2.0], [0.0, 0.0, 0.1, 1.0, 2.0]])
     model = random_model("encoder", n_layers=1, d_ff=5)
     kept = {"encoder.0.ffn.post": post[None], "logits": torch.zeros(1, 3, 11)}
-    trace = Trace(model.config, torch.ones(1, 3).long(), None, (), kept)
-    row = firing(from_trace(model, trace)).iloc[0]
+    row = firing(from_trace(model, Trace(model.config, torch.ones(1, 3).long(), None, (), kept))).iloc[0]
     assert row[["layer", "over", "neurons", "dead"]].tolist() == ["encoder.0.ffn", "this input", 5, 1]
     assert row[["share_dead", "share_ever", "share_at_once"]].tolist() == pytest.approx([1 / 5, 4 / 5, 9 / 15])
 

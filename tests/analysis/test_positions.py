@@ -189,10 +189,8 @@ def test_rotary_angles_grow_with_the_position() -> None:
 
 
 def test_t5_biases_match_the_models_buckets() -> None:
-    reading = reading_of("T5")
-    table = position_offsets(reading, stack="encoder")
-    layer = FAMILIES["T5"].make().encoder.block[0].layer[0].SelfAttention
-    wanted = layer.compute_bias(9, 9)[0]  # [head, query, key]
+    table = position_offsets(reading_of("T5"), stack="encoder")
+    wanted = FAMILIES["T5"].make().encoder.block[0].layer[0].SelfAttention.compute_bias(9, 9)[0]  # [head, query, key]
     at = table.set_index(["head", "offset"])["bias"]
     assert at[2, 1] == pytest.approx(wanted[2, 3, 4].item(), abs=1e-5)
     assert at[0, -3] == pytest.approx(wanted[0, 5, 2].item(), abs=1e-5)

@@ -119,8 +119,7 @@ def test_each_stage_of_a_cell_follows_from_the_previous_one(positions: Any) -> N
     trace = xformer.record(model, torch.randint(23, (1, 11), generator=torch.Generator().manual_seed(7)))
     reading = from_trace(model, trace)
     cell = attention_cell(reading, layer=1, head=2, query=7, key=3)
-    frame = dimensions(cell)
-    assert frame["product"].sum() == pytest.approx(cell.dot, rel=1e-12)
+    assert dimensions(cell)["product"].sum() == pytest.approx(cell.dot, rel=1e-12)
     assert cell.score == pytest.approx(cell.dot / math.sqrt(6) + cell.bias, rel=1e-12)
     # float64: a sum of six products in another order
     assert trace["decoder.1.attn.scores"][0, 2, 7, 3].item() == pytest.approx(cell.score, rel=1e-10)

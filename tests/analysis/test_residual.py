@@ -197,8 +197,7 @@ def test_post_norm_contributions_are_gradient_times_input_with_detached_scales()
     for index in range(2):
         for kind, name in (("attn", "attention"), ("ffn", "feed_forward")):
             rows = found[(found["layer"] == index) & (found["kind"] == name)]
-            at = names.index(f"{index}.{kind}")
-            bias = (gradients[at] @ _bias(model, f"encoder.{index}.{kind}")).item()
+            bias = (gradients[names.index(f"{index}.{kind}")] @ _bias(model, f"encoder.{index}.{kind}")).item()
             assert rows["contribution"].sum() + bias == pytest.approx(expected[f"{index}.{kind}"], abs=1e-11)
 
 

@@ -42,8 +42,7 @@ def cells(reading: Reading) -> list[tuple[int, int, int, int]]:
     for layer, site in enumerate(reading.attention):
         scores = reading[f"{site.path}.scores"][0]
         head, query = scores.shape[0] - 1, scores.shape[1] - 1
-        keys = torch.isfinite(scores[head, query]).nonzero()[:, 0].tolist()
-        found.append((layer, head, query, keys[0]))
+        found.append((layer, head, query, torch.isfinite(scores[head, query]).nonzero()[:, 0].tolist()[0]))
     return found
 
 
@@ -82,8 +81,7 @@ def test_a_score_that_is_not_a_sum_is_refused(name: str, sentence: str) -> None:
 def test_the_parts_of_the_first_layer_match_a_product_by_hand() -> None:
     """reverse-small adds a position table to its token embeddings, so there are four products of their q and k."""
     reading = xformer.read("checkpoints/reverse-small", "3 7 12 5")
-    model = xformer.load("checkpoints/reverse-small").model
-    attention = model.encoder.blocks[0].attn
+    attention = xformer.load("checkpoints/reverse-small").model.encoder.blocks[0].attn
     with torch.no_grad():
         token, place = reading["embed"][0], reading["pos_embed"]
         product = (place[0] @ attention.W_Q[0]) @ (token[3] @ attention.W_K[0]) / attention.d_head**0.5

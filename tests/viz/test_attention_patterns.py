@@ -59,8 +59,7 @@ def test_large_patterns_are_max_pooled() -> None:
     assert len(small) <= 64**2
     assert small["weight"].max() == cells["weight"].max()
     size = -(-n // 64)
-    block = cells["weight"].to_numpy().reshape(n, n)[:size, :size]
-    assert small["weight"].iloc[0] == pytest.approx(np.nanmax(block))
+    assert small["weight"].iloc[0] == pytest.approx(np.nanmax(cells["weight"].to_numpy().reshape(n, n)[:size, :size]))
     assert not small["allowed"].iloc[int(len(small) ** 0.5) - 1]  # the last keys of the first queries
     assert pool_cells(cells, n) is cells
     assert pool_cells(cells, 66)["key"].iloc[-2:].tolist() == ["128 t … 129 t", "130 t"]  # the last block has one key
@@ -81,8 +80,7 @@ def test_unrecorded_causal_mask_is_inferred_from_the_weights() -> None:
 def test_cells_around_one_equal_those_of_the_whole_pattern() -> None:
     model = random_model("decoder")
     n = min(model.config.max_len, 2 * REACH + 7)
-    tokens = torch.arange(n)[None] % (model.config.vocab_size - 1) + 1
-    reading = from_trace(model, record(model, tokens))
+    reading = from_trace(model, record(model, torch.arange(n)[None] % (model.config.vocab_size - 1) + 1))
     whole = attention(reading, layer=0, head=1)
     for query, key in ((0, 0), (n - 1, 3), (n // 2, n // 2)):
         rows, cols = (range(max(0, at - REACH), min(n, at + REACH + 1)) for at in (query, key))

@@ -24,8 +24,7 @@ TOKENS = [3, 7, 1, 7, 2]
 
 
 def test_wide_vectors_are_thinned_by_columns() -> None:
-    table = vector_table(torch.zeros(11, 997), [""] * 11)
-    rows = all_rows(vector_heatmap(table))
+    rows = all_rows(vector_heatmap(vector_table(torch.zeros(11, 997), [""] * 11)))
     assert len(rows) <= MAX_CELLS
     assert {row["dimension"] for row in rows} == set(range(0, 997, 3))  # evenly, from the first to the last
 

@@ -69,8 +69,7 @@ def test_a_theme_replaces_colours_but_not_tokens_or_numbers() -> None:
     assert dark["encoding"]["x"] == light["encoding"]["x"]
     assert dark["mark"]["stroke"] == pick(TEXT, True) != TEXT
     assert dark["encoding"]["color"]["scale"]["range"] == in_both_themes(SEQUENTIAL)[1]
-    figure = go.Figure(go.Scatter(x=[1], y=[2], marker={"color": TEXT}, text=[TEXT]))
-    [trace] = xformer.viz.themed(figure).data
+    [trace] = xformer.viz.themed(go.Figure(go.Scatter(x=[1], y=[2], marker={"color": TEXT}, text=[TEXT]))).data
     assert (trace.marker.color, trace.text) == (pick(TEXT, True), (TEXT,))
 
 

@@ -153,8 +153,7 @@ def test_still_has_both_curves_the_marks_and_the_shown_step(untrained: Reading, 
     layers = layers_of(task, trained.example, frames)
     curve, read = [(0, 0.0), (400, 0.25), (1000, 1.0)], of_input(task, trained.example)
     packed = film(frames, layers, steps=1000, exact=curve, marks=[(500, "here")], **read)
-    chart = spec_of(viz.timeline_still(packed, step=500))
-    rows = rows_of(chart, "exact")
+    rows = rows_of(spec_of(viz.timeline_still(packed, step=500)), "exact")
     best = [max(max(of) for of in frame.scores.values()) for frame in frames]
     curves = {name: [(row["step"], row[name]) for row in rows if row[name] is not None] for name in ("exact", "best")}
     assert curves["exact"] == curve

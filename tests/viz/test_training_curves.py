@@ -88,8 +88,7 @@ def test_log_scale_drops_nonpositive_values_and_never_applies_to_shares() -> Non
     rows = {"one": [{"step": i, "loss": value} for i, value in enumerate([0.0, 1e-3, 1.0])]}
     share = curves_chart(curves(ROWS, SCORES[0]), SCORES[0], "x", COLOURS, log=True)
     assert layers(share)[0][2]["y"]["scale"] == {"domain": [0.0, 1.0], "type": "linear", "nice": False}
-    chart = curves_chart(curves(rows, "loss"), "loss", "loss", {"one": "#111111"}, log=True)
-    _, drawn, encoding = layers(chart)[0]
+    _, drawn, encoding = layers(curves_chart(curves(rows, "loss"), "loss", "loss", {"one": "#111111"}, log=True))[0]
     assert [row["value"] for row in drawn] == [1e-3, 1.0]
     assert encoding["y"]["scale"] == {"domain": [1e-3, 1.0], "type": "log", "nice": False}
 

@@ -22,8 +22,7 @@ REVERSE = "checkpoints/reverse"
 def exact_of(message: bytes) -> tuple[list[int], np.ndarray]:
     """Return the head of a message of exact weights, and its numbers."""
     (length,) = struct.unpack_from("<I", message, 4)
-    header = json.loads(message[8 : 8 + length])
-    return header["selected"], np.frombuffer(message, "<f4", offset=8 + length)
+    return json.loads(message[8 : 8 + length])["selected"], np.frombuffer(message, "<f4", offset=8 + length)
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +78,7 @@ def test_saved_page_equals_save_html_and_has_a_caption(reading: xformer.Reading,
 
 
 def test_user_text_is_escaped_in_the_page() -> None:
-    attentions = [torch.ones(1, 1, 2, 2) / 2]
-    view = xformer.attention_view(attentions, ["<script>alert(1)</script>", "b"])
+    view = xformer.attention_view([torch.ones(1, 1, 2, 2) / 2], ["<script>alert(1)</script>", "b"])
     view._caption = ("</figcaption><script>alert(1)</script>",)
     assert "<script>alert" not in view.html()
 

@@ -87,5 +87,4 @@ def test_messages_of_the_browser_are_validated() -> None:
 
 def test_editable_tokens_are_sent_with_their_position(reading: Reading) -> None:
     assert header_of(scene_data(reading), MAGIC)["edit"] is None
-    header = header_of(scene_data(reading, (("3", "7", ""), 1)), MAGIC)
-    assert header["edit"] == {"texts": ["3", "7", ""], "first": 1}
+    assert header_of(scene_data(reading, (("3", "7", ""), 1)), MAGIC)["edit"] == {"texts": ["3", "7", ""], "first": 1}
