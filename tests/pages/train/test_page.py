@@ -42,6 +42,7 @@ PAGE = "pages/train/page.py"
 @pytest.fixture(autouse=True)
 def _no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xformer.training.jobs.next_for", lambda *_: [])
+    monkeypatch.setattr("pages.train.run.BUDGET", 60.0)  # all snapshots in one rerun, on a busy machine too
 
 
 def finished(runs: Path, architecture: str = "encoder", **change: Any) -> str:
