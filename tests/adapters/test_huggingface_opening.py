@@ -385,7 +385,7 @@ def test_a_pattern_with_other_axes_than_heads_queries_and_keys_is_refused_or_rea
     try:
         reading = xformer.read(model, inputs)
     except InputError as error:
-        assert re.search(r"The pattern of \S+ is \[[\d, ]+\], (whose|but)", str(error))  # noqa: PT017
+        assert re.search(r"it attends (within windows|along one of several axes)", str(error))  # noqa: PT017
         return
     for site in reading.attention:
         batch, n_heads = reading[f"{site.path}.pattern"].shape[:2]

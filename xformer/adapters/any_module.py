@@ -28,8 +28,10 @@ from xformer.adapters.opening import (
     Verification,
     added_positions,
     open_module,
+    planned,
     resized,
     shape_of,
+    takes_a_function,
 )
 from xformer.adapters.own_models import numbered
 from xformer.adapters.probe import Origin, Streams
@@ -37,6 +39,7 @@ from xformer.decoding import Step
 from xformer.edits import Edit
 from xformer.errors import InputError, UnavailableError
 from xformer.model_shape import ModelShape
+from xformer.program.plan import NO_PLAN, AttentionPlan
 from xformer.tasks.task import Example
 from xformer.trace import Trace
 
@@ -65,6 +68,9 @@ ModuleInputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
 """One tensor, several positional arguments, or named arguments."""
 
 
+Call = Callable[[nn.Module, Inputs], Any]
+
+
 @dataclass(frozen=True, eq=False)
 class AnyModule(ExternalAdapter):
     """A module with its located parts and the inputs it is called with. Read-only."""
@@ -77,8 +83,8 @@ class AnyModule(ExternalAdapter):
         named = copied(_named(inputs))
         called = tuple((name, value.dim() if isinstance(value, Tensor) else None) for name, value in named.items())
 
-        parts, verification, shape = cached(module, called, lambda: _open(module, named))
-        return cls(OpenedModel(module, **parts), shape, verification, name, named)
+        order, parts, verification, shape = cached(module, called, lambda: _open(module, named))
+        return cls(OpenedModel(module, **parts), shape, verification, name, order.batch_first(named))
 
     @property
     def token_labels(self) -> tuple[str, ...]:
@@ -169,6 +175,45 @@ def _call(module: nn.Module, inputs: Inputs) -> Any:
     return module(*args, **{name: value for name, value in inputs.items() if not name.isdigit()})
 
 
+@dataclass(frozen=True)
+class StreamOrder:
+    """The place of the batch in a module's own streams; this package computes with the batch first."""
+
+    axis: int | None = 0
+    """The axis of the batch; None for a module that takes one input without a batch."""
+    names: frozenset[str] = frozenset()
+    """The arguments that have it."""
+
+    @classmethod
+    def of(cls, plan: AttentionPlan, inputs: Inputs) -> StreamOrder:
+        """The order that a module's attention shows."""
+        streams = {name: value for name, value in _streams(inputs).items() if "mask" not in name}
+        main = next(iter(streams.values()), None)
+        if main is None or not plan.layers or plan.refused:
+            return cls()
+        alike = {name: value for name, value in streams.items() if value.dim() == main.dim()}
+        if plan.batch is None and main.dim() == 2 and main.is_floating_point():
+            return cls(None, frozenset(alike))
+        if plan.batch is None or plan.batch[1] != 1:
+            return cls()
+        return cls(1, frozenset(name for name, value in alike.items() if value.shape[1] == main.shape[1]))
+
+    def batch_first(self, inputs: Inputs) -> Inputs:
+        """The module's own inputs with the batch first."""
+        return {name: self.turned(value) if name in self.names else value for name, value in inputs.items()}
+
+    def turned(self, value: Tensor) -> Tensor:
+        """A stream or an output of the module with the batch first."""
+        if self.axis == 1 and value.dim() > 1:
+            return value.transpose(0, 1)
+        return value[None] if self.axis is None else value
+
+    def call(self, module: nn.Module, inputs: Inputs) -> Any:
+        """Call the module with inputs that have the batch first."""
+        back = (lambda value: value[0]) if self.axis is None else self.turned
+        return _call(module, {name: back(value) if name in self.names else value for name, value in inputs.items()})
+
+
 def _streams(inputs: Inputs) -> dict[str, Tensor]:
     """The tensors that hold streams, by argument name. Boolean tensors are masks and are left out."""
     tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
@@ -187,28 +232,25 @@ def _n_batch(inputs: Inputs) -> int:
     return _tensors(inputs)[0].shape[0] if _tensors(inputs) else 1
 
 
-def _runs(module: nn.Module, inputs: Inputs) -> bool:
+def _runs(module: nn.Module, call: Call, inputs: Inputs) -> bool:
     """Whether the module can be called with these inputs."""
     try:
         with preserve_state(module), torch.no_grad(), detect_randomness(module):
-            _call(module, inputs)
+            call(module, inputs)
     except Exception:  # a module may raise anything for inputs it cannot read
         return False
     return True
 
 
-def _probed(module: nn.Module, inputs: Inputs) -> tuple[Inputs, int | None]:
+def _probed(module: nn.Module, call: Call, inputs: Inputs) -> tuple[Inputs, int | None]:
     """Inputs that distinguish the module's parts, and the length of the second of two streams in them.
 
     Streams of one or two positions do not reveal a mask, and two streams of equal length cannot be distinguished. Such streams
     are lengthened if the module accepts that, so that the names of its parts do not depend on the inputs.
     """
-    tensors = _tensors(inputs)
-    if not tensors:
-        raise InputError("A module needs an input tensor [batch, pos] or [batch, pos, features], got none.")
-    if tensors[0].shape[1] < 3:
+    if _tensors(inputs)[0].shape[1] < 3:
         longer = resized(inputs, dict.fromkeys(_streams(inputs), 3))
-        inputs = longer if _runs(module, longer) else inputs
+        inputs = longer if _runs(module, call, longer) else inputs
     streams = _tensors(inputs)
     if len(streams) < 2:
         return inputs, None
@@ -217,35 +259,49 @@ def _probed(module: nn.Module, inputs: Inputs) -> tuple[Inputs, int | None]:
     for n in (1, -1):  # a table of positions may have no more rows
         for name in list(_streams(inputs))[:2]:
             other = inputs | resized({name: inputs[name]}, {name: n})
-            if _runs(module, other):
+            if _runs(module, call, other):
                 return other, _tensors(other)[1].shape[1]
     return inputs, None
 
 
-def _examples(module: nn.Module, inputs: Inputs, n_target: int | None) -> tuple[list[Inputs], Streams]:
+def _examples(module: nn.Module, call: Call, inputs: Inputs, n_target: int | None) -> tuple[list[Inputs], Streams]:
     """The inputs, and inputs whose streams have other lengths, if the module accepts them."""
     names = list(_streams(inputs))
     changes = dict.fromkeys(names, 1) if n_target is None else dict(zip(names[:2], (1, 2), strict=True))
     for sign in (-1, 1):
         longer = {name: sign * n for name, n in changes.items()}
         other = resized(inputs, longer) if all(inputs[name].shape[1] + n > 0 for name, n in longer.items()) else inputs
-        if other is not inputs and _runs(module, other):
+        if other is not inputs and _runs(module, call, other):
             moved: dict[Origin, int] = {"source": sign} if n_target is None else {"source": sign, "target": 2 * sign}
             return [inputs, other], Streams(n_target, moved=moved)
     return [inputs], Streams(n_target, are_several=len(names) > 1)
 
 
-def _open(module: nn.Module, inputs: Inputs) -> tuple[dict[str, Any], Verification, ModelShape]:
-    probed, n_target = _probed(module, inputs)
+def _open(module: nn.Module, inputs: Inputs) -> tuple[StreamOrder, dict[str, Any], Verification, ModelShape]:
+    if not _tensors(inputs):
+        raise InputError("A module needs an input tensor [batch, pos] or [batch, pos, features], got none.")
+    plan = NO_PLAN if takes_a_function(module) else planned(module, _call, inputs)
+    order = StreamOrder.of(plan, inputs)
+    call, inputs = order.call, order.batch_first(inputs)
+    probed, n_target = _probed(module, call, inputs)
     here = on_device(probed, module)
     with preserve_state(module), torch.no_grad(), detect_randomness(module):
-        shown = partial(output_at, path=output_path(_call(module, here), here, module))
+        path = output_path(call(module, here), here, module)
+
+    def opening(inputs: Inputs, n_target: int | None) -> tuple[OpenedModel, Verification]:
+        examples, streams = _examples(module, call, inputs, n_target)
+        is_positions_first = order.axis == 1
+        shown = partial(_shown, order, path)
+        return open_module(
+            module, call, shown, examples, streams, _ids_of, plan=plan, is_positions_first=is_positions_first
+        )
+
     try:
-        opened, verification = open_module(module, _call, shown, *_examples(module, probed, n_target), _ids_of)
+        opened, verification = opening(probed, n_target)
     except InputError:
         if n_target is None:
             raise
-        opened, verification = open_module(module, _call, shown, *_examples(module, inputs, None), _ids_of)
+        opened, verification = opening(inputs, None)
         probed = inputs
     run = opened.run(probed, n_batch=_n_batch(probed))
     tables = [opened.module.get_submodule(tap.module) for tap in opened.layout.taps if tap.name.endswith("embed")]
@@ -254,7 +310,12 @@ def _open(module: nn.Module, inputs: Inputs) -> tuple[dict[str, Any], Verificati
     n_inputs = max([*sizes[:1], *(int(ids.max()) + 1 for ids in _ids_of(inputs))], default=0)
     added = _added(opened, probed, run) if n_target is None else (0, 0)
     shape = shape_of(opened, run, is_causal=is_causal, max_len=None, n_inputs=n_inputs, added=added)
-    return opened.parts, verification, shape
+    return order, opened.parts, verification, shape
+
+
+def _shown(order: StreamOrder, path: Sequence[Any], returned: Any) -> Tensor:
+    """The shown output of a return value, with the batch first."""
+    return order.turned(output_at(returned, path))
 
 
 def _added(opened: OpenedModel, inputs: Inputs, run: Mapping[str, Tensor]) -> tuple[int, int]:

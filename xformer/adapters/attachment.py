@@ -344,22 +344,19 @@ def set_taps(model: nn.Module, layout: ModuleMap, run: ActiveRun) -> list[Remova
             if active_run() is not run:
                 return None
             taps = by_call.get((path, side, run.call_number(path, side)))
-            return _TAP_HANDLERS[side](run, taps, args, last) if taps else None
+            if not taps:
+                return None
+            with run.aside():
+                return _TAP_HANDLERS[side](run, taps, args, last)
 
         return called
 
     def entering(path: str) -> Callable[..., None]:
         def called(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-            if active_run() is run:
-                run.depth += 1
-                if run.on_call is not None:
-                    run.on_call(path, run.call_number(path, "catch"), args, kwargs or {})
+            if active_run() is run and run.on_call is not None:
+                run.on_call(path, run.call_number(path, "catch"), args, kwargs or {})
 
         return called
-
-    def leaving(module: nn.Module, *_: Any) -> None:
-        if active_run() is run:
-            run.depth -= 1
 
     handles: list[RemovableHandle] = []
     hooked: list[tuple[str, Side]] = [(path, side) for path, side, _ in by_call]
@@ -369,10 +366,9 @@ def set_taps(model: nn.Module, layout: ModuleMap, run: ActiveRun) -> list[Remova
             handles.append(module.register_forward_pre_hook(hook(path, side), with_kwargs=True))
         else:
             handles.append(module.register_forward_hook(hook(path, side)))
-    for path in layout.owners:
-        owner = model.get_submodule(path)
-        handles.append(owner.register_forward_pre_hook(entering(path), with_kwargs=True))
-        handles.append(owner.register_forward_hook(leaving, always_call=True))
+    if run.on_call is not None:
+        for path in layout.owners:
+            handles.append(model.get_submodule(path).register_forward_pre_hook(entering(path), with_kwargs=True))
     return handles
 
 
@@ -423,7 +419,7 @@ def _tap_stream(run: ActiveRun, name: str, adds: Tensor) -> Tensor:
     if stream is None:
         return adds
     total = stream + adds.reshape(stream.shape)
-    changed = run.tape(name, total)
+    changed = _pass(run, name, total)
     run.kept[block] = changed
     return adds if changed is total else (changed - stream).reshape(adds.shape)
 
@@ -465,9 +461,18 @@ def _apply_tape(run: ActiveRun, taps: list[Tap], value: Tensor) -> Tensor:
         shown = value.unflatten(0, (run.n_batch, -1)) if is_flat else value
         if name.endswith("pos_embed") and value.dim() == 3 and len(value) == 1:
             shown = value[0]
-        changed = run.tape(name, shown)
+        changed = _pass(run, name, shown)
         if changed is not shown:
             value = changed.reshape(value.shape)
         if name.endswith((".resid_pre", ".resid_mid", ".resid_cross")):
             run.kept[name.rpartition(".")[0]] = value
     return value
+
+
+def _pass(run: ActiveRun, name: str, value: Tensor) -> Tensor:
+    """Pass a value through the tape with the batch first."""
+    if not run.is_positions_first or value.dim() != 3:
+        return run.tape(name, value)
+    turned = value.transpose(0, 1)
+    changed = run.tape(name, turned)
+    return value if changed is turned else changed.transpose(0, 1)

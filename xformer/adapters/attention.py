@@ -149,10 +149,6 @@ def fused(q: Tensor, k: Tensor, v: Tensor, terms: Terms, dropout: float = 0.0) -
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=terms.scale)
 
 
-SOFTMAXES = (F.softmax, torch.softmax, Tensor.softmax)
-"""The functions in PyTorch that compute a softmax."""
-
-
 def sdpa_arguments(
     query: Tensor,
     key: Tensor,

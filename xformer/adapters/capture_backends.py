@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Literal
 
@@ -12,11 +13,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from xformer.adapters.attention import (
     FORBIDDEN,
-    SOFTMAXES,
     MaskLimits,
     Terms,
     attend,
@@ -27,9 +26,12 @@ from xformer.adapters.attention import (
 )
 from xformer.adapters.module_map import ModuleMap
 from xformer.adapters.on_demand import DeferredAttention, SpyTape, tensors_in
-from xformer.adapters.probe import ActiveRun, active_run
+from xformer.adapters.probe import ActiveRun, AttentionCall, active_run
 from xformer.errors import EditError, InputError
 from xformer.layer_path import Kind, LayerPath, Stack
+from xformer.program.plan import AttentionPlan, Watched
+from xformer.program.record import Address, Watcher
+from xformer.program.record import tensors_in as named_tensors
 from xformer.tape import SILENT, AnyTape, Tape
 
 Backend = Literal["attention_function", "softmax", "returned_weights"]
@@ -123,13 +125,12 @@ def attention(
         reduced = None if run.reduce is None else run.reduce(path, spy.seen)
         run.later[path] = DeferredAttention(query, key, value, terms, limits, tuple(spy.names), reduced)
         return z.transpose(1, 2).contiguous(), None
-    if run.observer is not None:
-        run.observer.attention_begins(query.shape[-2], key.shape[-2], sees_later=sees_later(limits.allowed))
+    seen = None if run.observer is None else run.observer.attention_begins(query.shape[-2], key.shape[-2])
     z, pattern = attend(query, key, value, terms, tape, limits)
-    out = z.transpose(1, 2).contiguous()  # [batch, query, head, d_value]
-    if run.observer is not None:
-        run.observer.attention_ends(out)
-    return out, pattern
+    if run.observer is not None and seen is not None:
+        seen.sees_later = sees_later(limits.allowed)
+        run.observer.attention_ends(seen, z)
+    return z.transpose(1, 2).contiguous(), pattern  # [batch, query, head, d_value]
 
 
 def _cut(added: Tensor | None, key: Tensor) -> Tensor | None:
@@ -137,103 +138,187 @@ def _cut(added: Tensor | None, key: Tensor) -> Tensor | None:
     return None if added is None else added[..., : key.shape[-2]]
 
 
-_PRODUCT = (torch.matmul, torch.bmm, Tensor.matmul, Tensor.bmm, Tensor.__matmul__)
+UNDERFLOW = 80.0
+"""Scores this far below the largest of their row get a weight of 0 in float32, also without a mask."""
 
 
-class SoftmaxMode(TorchFunctionMode):
+class PlannedAttention(Watcher):
     """Captures attention in models that call no registered function: `torch.nn`'s and hand-written ones.
 
-    Inside attention modules, or everywhere while they are still unknown, it watches
-
-        scaled_dot_product_attention    computed step by step instead: everything can be read and edited
-        multi_head_attention_forward    the same
-        softmax over the keys           its input is the scores, its output the pattern
-        matmul with that pattern        its output is z
+    At the operations of a plan, made when the model was opened, scores, pattern and z pass through the tape as [batch, head, …],
+    in whatever layout the model computes them. Fused functions are computed step by step instead.
     """
 
-    def __init__(self, run: ActiveRun, *, everywhere: bool = False) -> None:
+    def __init__(self, run: ActiveRun, plan: AttentionPlan) -> None:
         super().__init__()
-        self._run, self._everywhere = run, everywhere
-        self._pattern: Tensor | None = None
-        self._tape: AnyTape = SILENT
+        self._run, self._plan = run, plan
+        self._places: dict[Address, list[tuple[int, int, str, Watched]]] = defaultdict(list)
+        for layer, pieces in enumerate(plan.layers):
+            for number, piece in enumerate(pieces):
+                for name in ("z",) if piece.kernel else ("scores", "pattern", "z"):
+                    watched: Watched = getattr(piece, name)
+                    self._places[watched.address].append((layer, number, name, watched))
+        self._heads: dict[tuple[int, str], dict[int, Tensor]] = defaultdict(dict)
+        """The values of the heads of a layer that are computed one by one."""
+        self._attentions: dict[int, AttentionCall] = {}
+        self._low: dict[tuple[int, int], Tensor] = {}
+        """The scores of a running attention, and whether each is too low for a weight."""
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    @property
+    def is_paused(self) -> bool:
+        """Whether a hook of the run is being served."""
+        return self._run.is_aside
+
+    def on_operation(self, address: Address, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Call a function, with its result passed through the tape if it is part of an attention."""
+        places = self._places.get(address, [])
+        if places and self._plan.layers[places[0][0]][places[0][1]].kernel:
+            return self._kernel(*places[0][:2], places[0][3], func, args, kwargs)
+        returned = func(*args, **kwargs)
+        for layer, number, name, watched in places:
+            returned = self._replaced(returned, args, layer, number, name, watched)
+        return returned
+
+    def _replaced(
+        self, returned: Any, args: tuple[Any, ...], layer: int, number: int, name: str, watched: Watched
     ) -> Any:
-        options = kwargs or {}
-        if not (self._everywhere or self._run.depth):
-            return func(*args, **options)
-        if func is F.multi_head_attention_forward and (given := multi_head_arguments(args, options)):
-            return multi_head_attention(partial(self._attend, is_safe=not given["need_weights"]), given)
-        if func is F.scaled_dot_product_attention:
-            given = sdpa_arguments(*args, **options)
-            return self._attend(*given)[0] if given[0].dim() == 4 else func(*args, **options)
-        if func in SOFTMAXES:
-            return self._softmax(func, *args, **options)
-        if func in _PRODUCT and self._pattern is not None and _is_same(args[0], self._pattern):
-            self._pattern = None
-            return self._heads("z", func(*args, **options), is_end=True)
-        return func(*args, **options)
+        """A function's return value, with one tensor of it passed through the tape."""
+        every = [one for _, one in named_tensors(returned)]
+        value = every[watched.result] if every else args[0]
+        heads = watched.layout.to_heads(value)
+        changed = getattr(self, f"_{name}")(layer, number, heads)
+        if changed is heads:
+            return returned
+        new = watched.layout.from_heads(changed, value)
+        if not every or (args and value is args[0]):  # changed in place
+            value.copy_(new)
+            return returned
+        if isinstance(returned, Tensor):
+            return new
+        return type(returned)(new if one is value else one for one in returned)
 
-    def _attend(
-        self, query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None, *, is_safe: bool = True
-    ) -> tuple[Tensor, Tensor]:
-        """z and the pattern; a mask that is not boolean is added to the scores. `is_safe`: see `Terms`."""
-        n_query, n_key = query.shape[-2], key.shape[-2]
-        is_boolean = mask is not None and mask.dtype == torch.bool
-        terms = Terms(scale, *((None, mask) if is_boolean else (mask, None)), is_safe=is_safe)
-        if mask is not None and n_query == n_key:
-            terms = replace(terms, is_causal=not sees_later(mask if is_boolean else mask > FORBIDDEN))
-        limits = MaskLimits.of(terms, n_query, n_key, query.device)
-        self._begin(n_query, n_key, sees_later=sees_later(limits.allowed))
-        z, pattern = attend(query, key, value, terms, self._tape, limits)
-        self._end(z)
-        return z, pattern
-
-    def _softmax(
-        self, func: Callable[..., Any], input: Tensor, dim: int | None = None, *args: Any, **options: Any
-    ) -> Tensor:
-        scores = input
-        if scores.dim() not in (3, 4) or not scores.is_floating_point() or dim not in (-1, scores.dim() - 1):
-            return func(scores, dim, *args, **options)
+    def _scores(self, layer: int, number: int, scores: Tensor) -> Tensor:
+        piece = self._plan.layers[layer][number]
         allowed = scores > FORBIDDEN  # the mask itself is gone; only its effect on the scores remains
-        self._begin(*scores.shape[-2:], sees_later=sees_later(allowed))
-        wanted = self._heads("mask", allowed)
-        if wanted is not allowed:
-            if bool((wanted & ~allowed).any()):
-                raise EditError(
-                    "This model's attention is captured at its softmax, where masked scores are lost. Edits can mask cells "
-                    "there, but not unmask them."
-                )
-            scores = scores.masked_fill(~wanted, -math.inf)
-        scores = self._heads("scores", scores)
-        self._pattern = self._heads("pattern", func(scores, dim, *args, **options))
-        return self._pattern
+        self._begin(layer, number, *scores.shape[-2:])
+        axis = -1 if piece.normalised == "key" else -2
+        self._low[layer, number] = scores < scores.amax(dim=axis, keepdim=True) - UNDERFLOW
+        if not piece.is_masked_later:
+            wanted = self._passed(layer, number, "mask", allowed)
+            self._saw(layer, sees_later=sees_later(allowed))
+            if wanted is not allowed:
+                _check_only_masks(wanted, allowed)
+                scores = scores.masked_fill(~wanted, -math.inf)
+        return self._passed(layer, number, "scores", scores)
 
-    def _begin(self, n_query: int, n_key: int, *, sees_later: bool) -> None:
-        path = self._run.next_attention()
-        self._tape = SILENT if path is None else self._run.tape.at(path)
+    def _pattern(self, layer: int, number: int, pattern: Tensor) -> Tensor:
+        low = self._low.pop((layer, number))
+        if self._plan.layers[layer][number].is_masked_later:
+            allowed = (pattern != 0) | low
+            self._saw(layer, sees_later=sees_later(allowed))
+            wanted = self._passed(layer, number, "mask", allowed)
+            if wanted is not allowed:
+                _check_only_masks(wanted, allowed)
+                kept = pattern.masked_fill(~wanted, 0.0)
+                total = kept.sum(dim=-1, keepdim=True)
+                pattern = torch.where(total > 0, kept / total * pattern.sum(dim=-1, keepdim=True), kept)
+        return self._passed(layer, number, "pattern", pattern)
+
+    def _z(self, layer: int, number: int, z: Tensor) -> Tensor:
+        changed = self._passed(layer, number, "z", z)
+        self._end(layer, number, changed)
+        return changed
+
+    def _kernel(
+        self, layer: int, number: int, watched: Watched, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
+    ) -> Any:
+        """A fused function, computed step by step."""
+
+        def stepwise(
+            query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None, *, is_safe: bool = True
+        ) -> tuple[Tensor, Tensor]:
+            n_query, n_key = query.shape[-2], key.shape[-2]
+            is_boolean = mask is not None and mask.dtype == torch.bool
+            terms = Terms(scale, *((None, mask) if is_boolean else (mask, None)), is_safe=is_safe)
+            if mask is not None and n_query == n_key:
+                terms = replace(terms, is_causal=not sees_later(mask if is_boolean else mask > FORBIDDEN))
+            limits = MaskLimits.of(terms, n_query, n_key, query.device)
+            self._begin(layer, number, n_query, n_key)
+            self._saw(layer, sees_later=sees_later(limits.allowed))
+            is_alone = len(self._plan.layers[layer]) == 1
+            tape = self._tape(layer) if is_alone else _PieceTape(self, layer, number)
+            z, pattern = attend(query, key, value, terms, tape, limits)
+            self._end(layer, number, z)
+            return z, pattern
+
+        if func is F.multi_head_attention_forward:
+            given = multi_head_arguments(args, kwargs)
+            if given is None:
+                raise InputError("nn.MultiheadAttention with add_bias_kv or add_zero_attn is not supported.")
+            return multi_head_attention(partial(stepwise, is_safe=not given["need_weights"]), given)
+        query, key, value, scale, mask = sdpa_arguments(*args, **kwargs)
+        layout = watched.layout.loosened() if kwargs.get("enable_gqa") else watched.layout
+        if mask is not None and mask.dim() > 2:
+            mask = layout.to_heads(mask.expand(*query.shape[:-1], mask.shape[-1]))
+        z, _ = stepwise(*(layout.to_heads(one) for one in (query, key, value)), scale, mask)
+        return layout.from_heads(z, query.new_empty((*query.shape[:-1], z.shape[-1]), device="meta"))
+
+    def _tape(self, layer: int) -> AnyTape:
+        paths = self._run.attention_paths
+        return self._run.tape.at(paths[layer]) if layer < len(paths) else SILENT
+
+    def _begin(self, layer: int, number: int, n_query: int, n_key: int) -> None:
+        observer = self._run.observer
+        if number == 0:
+            self._run.n_attentions += 1
+            if observer is not None:
+                self._attentions[layer] = observer.attention_begins(n_query, n_key)
+        elif observer is not None:
+            observer.attention_goes_on(self._attentions[layer])
+
+    def _saw(self, layer: int, *, sees_later: bool) -> None:
         if self._run.observer is not None:
-            self._run.observer.attention_begins(n_query, n_key, sees_later=sees_later)
+            self._attentions[layer].sees_later |= sees_later
 
-    def _end(self, z: Tensor) -> None:
-        if self._run.observer is not None:
-            self._run.observer.attention_ends(z)
+    def _end(self, layer: int, number: int, z: Tensor) -> None:
+        if self._run.observer is None:
+            return
+        self._heads[layer, "end"][number] = z
+        if number == len(self._plan.layers[layer]) - 1:
+            every = torch.cat(list(self._heads[layer, "end"].values()), dim=1)
+            self._run.observer.attention_ends(self._attentions[layer], every)
 
-    def _heads(self, name: str, value: Tensor, *, is_end: bool = False) -> Tensor:
-        """Pass a value through the tape as [batch, head, …], and return it in its own shape."""
-        if self._tape is not SILENT:
-            apart = value if value.dim() == 4 else value.unflatten(0, (self._run.n_batch, -1))
-            changed = self._tape(name, apart)
-            value = value if changed is apart else changed.reshape(value.shape)
-        if is_end:
-            self._end(value)
-        return value
+    def _passed(self, layer: int, number: int, name: str, value: Tensor) -> Tensor:
+        """Pass a value through the tape, with those of the other heads of its layer so far, and zeros for later ones."""
+        tape, n = self._tape(layer), len(self._plan.layers[layer])
+        if tape is SILENT or n == 1:
+            return tape(name, value)
+        heads = self._heads[layer, name]
+        heads[number] = value
+        every = torch.cat([heads.get(one, torch.zeros_like(value)) for one in range(n)], dim=1)
+        changed = tape(name, every)
+        return value if changed is every else changed[:, number : number + 1]
 
 
-def _is_same(one: Any, other: Tensor) -> bool:
-    """Whether two tensors share the same memory, possibly in different shapes."""
-    return isinstance(one, Tensor) and one.data_ptr() == other.data_ptr() and one.numel() == other.numel()
+@dataclass(frozen=True)
+class _PieceTape:
+    """The tape of one head of a layer whose heads are computed one by one."""
+
+    attention: PlannedAttention
+    layer: int
+    number: int
+    recording = True
+
+    def __call__(self, name: str, value: Tensor) -> Tensor:
+        return value if name == "causal" else self.attention._passed(self.layer, self.number, name, value)
+
+
+def _check_only_masks(wanted: Tensor, allowed: Tensor) -> None:
+    if bool((wanted & ~allowed).any()):
+        raise EditError(
+            "This model's attention is captured at its softmax, where masked scores are lost. Edits can mask cells there, but not "
+            "unmask them."
+        )
 
 
 def sees_later(allowed: Tensor) -> bool:

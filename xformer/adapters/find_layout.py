@@ -186,7 +186,7 @@ def name_block(layout: ModuleMap, seen: ProbeRun, block: int, members: list[tupl
             continue
         layer = parts.attention[index]
         layout.taps.append(_output(layer, one.path))
-        inside = heads_side_by_side(attention.z, attention.n_query)
+        inside = heads_side_by_side(attention.z)
         _name_projection(layout, seen, one.path, layer, inside, attention.begin)
         if parts.feed_forward is not None and not parts.is_parallel:
             tapped = layer.adds if layer.mid is None else layer.mid
@@ -218,7 +218,7 @@ def name_block(layout: ModuleMap, seen: ProbeRun, block: int, members: list[tupl
 
 def _is_of(seen: ProbeRun, layer: Sublayer, attention: AttentionCall) -> bool:
     """Whether what a sublayer adds comes from the module that holds an attention, or from the projection of its heads."""
-    inside = heads_side_by_side(attention.z, attention.n_query)
+    inside = heads_side_by_side(attention.z)
     is_own = attention.parents[-1] in layer.adds.parents or seen.calls[attention.parents[-1]] is layer.adds
     return is_own or projection_place(seen, inside, attention.begin, layer.adds, layer.factor) is not None
 

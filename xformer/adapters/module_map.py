@@ -54,12 +54,9 @@ def projection_place(
     return None
 
 
-def heads_side_by_side(z: Tensor, n_query: int) -> Tensor:
-    """Reshape z, in either axis order, to the projection's input [batch, query, head · d_value]."""
-    if z.dim() not in (3, 4):
-        return z
-    z = z[None] if z.dim() == 3 else z
-    return (z if z.shape[1] == n_query and z.shape[2] != n_query else z.transpose(1, 2)).flatten(2)
+def heads_side_by_side(z: Tensor) -> Tensor:
+    """Reshape z [batch, head, query, d_value] to the projection's input [batch, query, head · d_value]."""
+    return z.transpose(1, 2).flatten(2) if z.dim() == 4 else z
 
 
 def _side(call: ModuleCall) -> bool | None:

@@ -13,7 +13,7 @@ A backend is accepted only if the recorded output equals the model's own. The mo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ from xformer.adapters.attachment import attached, detect_randomness, on_device, 
 from xformer.adapters.capture_backends import (
     BACKENDS,
     Backend,
-    SoftmaxMode,
+    PlannedAttention,
     requesting_attention,
     returned_layout,
     returned_patterns,
@@ -42,6 +42,8 @@ from xformer.errors import EditError, InputError, UnavailableError
 from xformer.formatting import error_message
 from xformer.layer_path import LayerPath, after
 from xformer.model_shape import READ_ONLY, ModelShape
+from xformer.program.plan import NO_PLAN, AttentionPlan, plan_attention
+from xformer.program.record import watched
 from xformer.tape import SILENT, Tape, graph_of
 from xformer.tasks.task import Example
 from xformer.trace import Trace, first_nan
@@ -92,6 +94,10 @@ class OpenedModel:
     """Maps the final stream state to the logits; None if they are not a function of it alone."""
     output: str = "module"
     """The kind of output, see `huggingface_opening.OutputKind`; "module" for modules outside Transformers."""
+    plan: AttentionPlan = NO_PLAN
+    """The operations that compute attention; only the `softmax` backend has them."""
+    is_positions_first: bool = False
+    """Whether the module computes [pos, batch, width] instead of [batch, pos, width]."""
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -111,9 +117,12 @@ class OpenedModel:
             raise EditError(READ_ONLY)
         tape = Tape(edits, keep, fused=True)
         with graph_of(edits):
-            self._once(inputs, ActiveRun(tape, self.layout.paths, n_batch))
-        tape.check_all_fired(lambda everything: self._once(inputs, ActiveRun(everything, self.layout.paths, n_batch)))
+            self._once(inputs, self._new_run(tape, n_batch))
+        tape.check_all_fired(lambda everything: self._once(inputs, self._new_run(everything, n_batch)))
         return {name: value.cpu() for name, value in tape.activations.items()}
+
+    def _new_run(self, tape: Tape, n_batch: int) -> ActiveRun:
+        return ActiveRun(tape, self.layout.paths, n_batch, is_positions_first=self.is_positions_first)
 
     def run_on_demand(
         self, inputs: Inputs, *, edits: Sequence[Edit] = (), keep: Sequence[str] = ("*",), reduce: Reduce
@@ -165,10 +174,11 @@ class OpenedModel:
 
     def attached_call(self, inputs: Inputs, run: ActiveRun) -> Any:
         """The model's full return value while `run` records it."""
-        is_unknown = not self.layout.attention
-        watching = SoftmaxMode(run, everywhere=is_unknown) if self.backend == "softmax" else nullcontext()
-        with attached(self.module, self.layout, self.backend, run), watching:
-            return self.call(self.module, inputs)
+        with attached(self.module, self.layout, self.backend, run):
+            if self.backend != "softmax":
+                return self.call(self.module, inputs)
+            with watched(self.module, PlannedAttention(run, self.plan)):
+                return self.call(self.module, inputs)
 
     def _once(self, inputs: Inputs, run: ActiveRun) -> None:
         tape = run.tape
@@ -238,6 +248,8 @@ def open_module(
     ids_of: Callable[[Inputs], tuple[Tensor, ...]],
     *,
     output: str = "module",
+    plan: AttentionPlan = NO_PLAN,
+    is_positions_first: bool = False,
 ) -> tuple[OpenedModel, Verification]:
     """Locate the parts of a module and verify a recorded run.
 
@@ -249,12 +261,16 @@ def open_module(
         streams: The streams of the first example, and the differences of their lengths in the last.
         ids_of: Returns the token ids in inputs, one tensor per stack that reads tokens.
         output: The kind of output.
+        plan: The operations of its attention, if already known.
+        is_positions_first: Whether it computes [pos, batch, width], although `call` takes and returns batches first.
 
     Raises:
         InputError: No backend captures its attention; the message states the reason for each.
     """
     examples = [on_device(inputs, module) for inputs in examples]
-    unknown = OpenedModel(module, ModuleMap((), ()), "attention_function", call, output_of, None, output)
+    unknown = OpenedModel(
+        module, ModuleMap((), ()), "attention_function", call, output_of, None, output, plan, is_positions_first
+    )
     with preserve_state(module), torch.no_grad(), running(None), detect_randomness(module):
         call(module, examples[0])
     stock, notes = [unknown.plain(inputs) for inputs in examples], []
@@ -262,7 +278,7 @@ def open_module(
         stock, notes = _without_nested_tensors(unknown, examples, stock)
     reasons: list[str] = []
     for backend in BACKENDS:
-        if backend == "attention_function" and not _takes_a_function(module):
+        if backend == "attention_function" and not takes_a_function(module):
             continue
         try:
             opened = _located(replace(unknown, backend=backend), examples, ids_of(examples[0]), streams)
@@ -314,13 +330,13 @@ def _located(opened: OpenedModel, examples: Sequence[Inputs], ids: tuple[Tensor,
         sizes, others = (_sizes(returned_patterns(one)) if one is not None else [] for one in (first, second))
         layout.numbered = numbered_axes(layout.attention, sizes, origins_of(sizes, others, streams.moved), streams)
         return replace(opened, layout=layout)
+    if opened.backend == "softmax":
+        plan = planned(module, opened.call, inputs) if opened.plan is NO_PLAN else opened.plan
+        _check_readable(plan)
+        opened = replace(opened, plan=plan)
     seen = probe(module, lambda run: opened.attached_call(inputs, run), n_batch=ids[0].shape[0] if ids else 1)
     if not seen.attentions:
-        raise InputError(
-            "It calls no attention that can be observed."
-            if opened.backend == "softmax"
-            else "It does not call an attention function registered with Transformers."
-        )
+        raise InputError("It does not call an attention function registered with Transformers.")
     origins = None
     if other is not None:
         again = ProbeRun(module)
@@ -333,8 +349,25 @@ def _located(opened: OpenedModel, examples: Sequence[Inputs], ids: tuple[Tensor,
     if opened.output != "vectors" and last is not None:
         softcap = getattr(getattr(module, "config", None), "final_logit_softcapping", None)
         with suppress(InputError):
-            head = find_output_head(seen, last, opened.output_of(seen.output), softcap)
+            output = opened.output_of(seen.output)
+            output = output.transpose(0, 1) if opened.is_positions_first else output
+            head = find_output_head(seen, last, output, softcap)
     return replace(opened, layout=layout, head=head)
+
+
+def planned(module: nn.Module, call: Callable[[nn.Module, Inputs], Any], inputs: Inputs) -> AttentionPlan:
+    """The operations of a module's attention."""
+    with torch.no_grad(), running(None), preserve_state(module):
+        return plan_attention(module, call, on_device(inputs, module))
+
+
+def _check_readable(plan: AttentionPlan) -> None:
+    if plan.refused:
+        raise InputError(f"One of its attention layers cannot be read: {plan.refused[0]}.")
+    if not plan.layers:
+        raise InputError(
+            "Nothing that it computes is attention: a softmax of a product of queries and keys that weights values."
+        )
 
 
 def _sizes(patterns: Mapping[LayerPath, Tensor]) -> list[tuple[int, int]]:
@@ -406,7 +439,7 @@ def _head_counts(config: Any) -> set[int]:
     return found
 
 
-def _takes_a_function(module: nn.Module) -> bool:
+def takes_a_function(module: nn.Module) -> bool:
     """Whether a model's attention function can be replaced, as in most models of Transformers."""
     can = getattr(module, "_can_set_attn_implementation", None)
     if can is None or not can():

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -81,10 +82,11 @@ class AttentionCall:
     parents: tuple[int, ...]
     n_query: int
     n_key: int
-    sees_later: bool
+    sees_later: bool = False
     """Whether the mask lets any query attend to a later key."""
     end: int = -1
     z: Tensor = NOTHING
+    """The output of its heads [batch, head, query, d_value]."""
 
 
 def is_causal(attentions: Sequence[AttentionCall]) -> bool:
@@ -147,11 +149,17 @@ class ProbeRun:
     _open: list[int] = field(default_factory=list)
     _times: dict[int, int] = field(default_factory=dict)
 
-    def attention_begins(self, n_query: int, n_key: int, *, sees_later: bool) -> None:
-        self.attentions.append(AttentionCall(self._tick(), tuple(self._open), n_query, n_key, sees_later))
+    def attention_begins(self, n_query: int, n_key: int) -> AttentionCall:
+        self.attentions.append(AttentionCall(self._tick(), tuple(self._open), n_query, n_key))
+        return self.attentions[-1]
 
-    def attention_ends(self, z: Tensor) -> None:
-        self.attentions[-1].end, self.attentions[-1].z = self._tick(), z
+    def attention_goes_on(self, attention: AttentionCall) -> None:
+        """Another head of the same layer begins, perhaps in another module."""
+        both = zip(attention.parents, self._open, strict=False)
+        attention.parents = tuple(one for one, other in takewhile(lambda pair: pair[0] == pair[1], both))
+
+    def attention_ends(self, attention: AttentionCall, z: Tensor) -> None:
+        attention.end, attention.z = self._tick(), z
 
     def enters(self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         inputs = tuple(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
@@ -187,13 +195,15 @@ def probe(model: nn.Module, run_model: Callable[[ActiveRun], Any], n_batch: int 
     def entering(path: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
             if active_run() is run:  # other threads may use the model meanwhile
-                seen.enters(path, module, args, kwargs or {})
+                with run.aside():
+                    seen.enters(path, module, args, kwargs or {})
 
         return hook
 
     def leaving(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if active_run() is run:
-            seen.leaves(output)
+            with run.aside():
+                seen.leaves(output)
 
     hooks = []
     for path, module in model.named_modules():
@@ -225,14 +235,25 @@ class ActiveRun:
     """Values that one hook leaves for a later one, such as the stream at the start of a block."""
     limits: dict[tuple[int, bool], tuple[Tensor | None, MaskLimits]] = field(default_factory=dict)
     """Interpreted masks, by address and causality; most layers share one."""
-    depth: int = 0
-    """The nesting depth of attention modules; counted by the `softmax` backend only."""
+    is_positions_first: bool = False
+    """Whether the model computes [pos, batch, width] instead of [batch, pos, width]."""
     n_attentions: int = 0
+    is_aside: bool = False
+    """Whether a hook of this run is being served."""
     on_call: OnCall | None = None
     """Called with module name, call number and arguments of each call of an attention module."""
     later: dict[str, DeferredAttention] | None = None
     """The inputs of each attention by its path; None unless patterns are recomputed on demand."""
     reduce: Reduce | None = None
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Mark what runs inside as ours, not the model's."""
+        before, self.is_aside = self.is_aside, True
+        try:
+            yield
+        finally:
+            self.is_aside = before
 
     def next_attention(self) -> str | None:
         """The path of the attention that begins now; None if the layout does not contain it."""

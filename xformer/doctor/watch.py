@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from xformer.adapters import attention as written_out
-from xformer.adapters.attention import FORBIDDEN, SOFTMAXES, for_each_head
+from xformer.adapters.attention import FORBIDDEN, for_each_head
 from xformer.adapters.module_map import Chain, Layers
 from xformer.adapters.on_demand import tensors_in
 from xformer.doctor.token_model import ModelCall, TokenModel
@@ -183,7 +183,7 @@ class AttentionWatcher(TorchFunctionMode):
         output = func(*args, **options)
         if is_product and not is_mixing:
             self._products.append((output.shape, factors if func in PRODUCTS else ()))
-        elif func in SOFTMAXES:
+        elif func in (F.softmax, torch.softmax, Tensor.softmax):
             self._softmax(args, options, output)
         return output
 

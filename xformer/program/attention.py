@@ -1,0 +1,519 @@
+"""Find the attention of a program by its data flow.
+
+    scores   a product of two tensors that have positions, then a chain of elementwise operations and views
+    pattern  a normalisation of the scores over one of the two position axes, in any spelling
+    z        a product of the pattern with values, over the keys
+
+Which axis is which follows from the products: axes of both operands are batch or heads, those of one are its positions. Heads are
+divisions of a projection's output, batches come from the inputs. The keys are the axis that the product with the values sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxtyping import Shaped
+from torch import Tensor
+
+from xformer.program.axes import Atom, AxisTracker, Product, argument
+from xformer.program.record import Operation, Program, Value
+
+Role = Literal["batch", "head", "query", "key", "width"]
+ROLES: tuple[Role, ...] = ("batch", "head", "query", "key", "width")
+KERNELS = ("scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention")
+
+
+@dataclass(frozen=True)
+class HeadLayout:
+    """How a tensor of an attention stores batch, heads and positions."""
+
+    factors: tuple[tuple[tuple[Role, int | None], ...], ...]
+    """For each axis its factors, outermost first, with their sizes; None for a size that depends on the inputs."""
+
+    def to_heads(self, tensor: Shaped[Tensor, "..."]) -> Shaped[Tensor, "batch head ..."]:
+        """The tensor as [batch, head, query, key], or the part of these axes that it has."""
+        sizes = self._sizes(tensor)
+        order = sorted(range(len(sizes)), key=lambda at: ROLES.index(self._roles[at]))
+        apart = tensor.reshape(sizes).permute(order)
+        shape = dict.fromkeys(self.result_roles, 1)
+        for at, role in enumerate(self._roles):
+            shape[role] *= sizes[at]
+        return apart.reshape(list(shape.values()))
+
+    def from_heads(self, heads: Shaped[Tensor, "batch head ..."], like: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
+        """The inverse of `to_heads`; `like` has the shape of the result."""
+        sizes = self._sizes(like)
+        order = sorted(range(len(sizes)), key=lambda at: ROLES.index(self._roles[at]))
+        inverse = [order.index(at) for at in range(len(order))]
+        return heads.reshape([sizes[at] for at in order]).permute(inverse).reshape(like.shape)
+
+    def loosened(self) -> HeadLayout:
+        """The layout for tensors with another number of heads, as grouped keys."""
+        return HeadLayout(tuple(((axis[0][0], None),) if len(axis) == 1 else axis for axis in self.factors))
+
+    @property
+    def result_roles(self) -> tuple[Role, ...]:
+        """The axes of `to_heads`."""
+        return tuple(role for role in ROLES if role in ("batch", "head") or role in self._roles)
+
+    @property
+    def _roles(self) -> list[Role]:
+        return [role for axis in self.factors for role, _ in axis]
+
+    def _sizes(self, tensor: Tensor) -> list[int]:
+        found: list[int] = []
+        for axis, size in zip(self.factors, tensor.shape, strict=True):
+            known = math.prod(n for _, n in axis if n is not None)
+            found += [size // known if n is None else n for _, n in axis]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class FoundAttention:
+    """One attention of a program."""
+
+    scores: Value
+    """The input of the softmax."""
+    pattern: Value
+    """The weights that multiply the values."""
+    z: Value
+    normaliser: Operation
+    layout: HeadLayout
+    """That of the scores."""
+    pattern_layout: HeadLayout
+    z_layout: HeadLayout
+    chain: tuple[Operation, ...] = ()
+    """The operations from the product of queries and keys to the softmax."""
+    product: Product | None = None
+    normalised: Role = "key"
+    """The axis over which the weights are normalised."""
+    batch: Atom | None = None
+    """The atom of the batch; None for an input without a batch."""
+    is_masked_later: bool = False
+    """Whether a mask is applied to the exponentials or the weights instead of the scores."""
+    kernel: Operation | None = None
+    """The fused function that computes all of it, as `scaled_dot_product_attention`."""
+
+    @property
+    def first(self) -> Operation:
+        """The operation that computes the scores, or all of it."""
+        found = self.kernel or (self.product.operation if self.product else None)
+        assert found is not None
+        return found
+
+    @property
+    def last(self) -> Operation:
+        """The operation that computes z."""
+        assert self.z.operation is not None
+        return self.z.operation
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Something that looks like attention but cannot be read."""
+
+    operation: Operation
+    reason: str
+
+    def __str__(self) -> str:
+        where = f" ({self.operation.line})" if self.operation.line else ""
+        return f"{self.reason}{where}"
+
+
+_OPAQUE = {
+    "linear", "embedding", "conv1d", "conv2d", "conv3d", "layer_norm", "rms_norm", "group_norm", "batch_norm", "softmax", "cumsum",
+    "cumprod", "fft", "ifft", "sort", "topk", "argsort", "gather", "scatter", "roll",
+}  # fmt: skip
+_SOFTMAX = ("softmax", "log_softmax")
+_REDUCTIONS = (
+    "sum",
+    "mean",
+    "max",
+    "amax",
+    "min",
+    "amin",
+    "logsumexp",
+    "norm",
+    "argmax",
+    "argmin",
+    "all",
+    "any",
+    "prod",
+)
+_SATURATING = ("sigmoid", "relu", "tanh", "softplus", "elu", "silu", "gelu", "square", "pow")
+
+
+class AttentionFinder:
+    """Finds every attention of a program, and what cannot be read as one."""
+
+    def __init__(self, program: Program, axes: AxisTracker) -> None:
+        self.axes = axes
+        self.found: list[FoundAttention] = []
+        self.refused: list[Refusal] = []
+        self._seen: set[Value] = set()
+        for operation in program.operations:
+            if operation.name in KERNELS:
+                self._kernel(operation)
+            elif operation in axes.products:
+                product = axes.products[operation]
+                for side, value in enumerate((product.left, product.right)):
+                    if value.is_from_inputs and self._values_product(product, side):
+                        break
+
+    # From the product with the values back to the product of queries and keys
+
+    def _values_product(self, product: Product, side: int) -> bool:
+        weights = (product.left, product.right)[side]
+        back = _Backwards(self.axes)
+        normalised = back.to_normaliser(weights)
+        if normalised is None:
+            self._unnormalised(product, weights, side)
+            return False
+        normaliser, scores, at = normalised
+        if scores in self._seen:
+            return True
+        sources = [one for one in back.to_products(scores) if _has_positions(one[0])]
+        if not sources:
+            self._unnormalised(product, weights, side)
+            return False
+        self._seen.add(scores)
+        try:
+            self.found.append(self._attention(product, side, weights, normaliser, scores, at, sources))
+        except _UnreadableError as error:
+            self.refused.append(Refusal(normaliser, str(error)))
+        return True
+
+    def _attention(
+        self,
+        values: Product,
+        side: int,
+        weights: Value,
+        normaliser: Operation,
+        scores: Value,
+        at: int,
+        sources: Sequence[tuple[Product, tuple[Operation, ...]]],
+    ) -> FoundAttention:
+        atoms = {id(base) for axis in self.axes.of(scores) for atom in axis for base in _bases(atom)}
+
+        def fits(source: tuple[Product, tuple[Operation, ...]]) -> tuple[bool, bool]:
+            product = source[0]
+            is_whole = all(id(atom) in atoms for atom in (*product.rows, *product.columns))
+            return is_whole, product.left.is_from_inputs and product.right.is_from_inputs
+
+        product, chain = max(sources, key=fits)
+        joined = [one for one in chain if one.name in ("cat", "concat") and _n_products(one, self.axes) > 1]
+        if joined:
+            raise _UnreadableError("its scores are joined from several products, as for keys of a memory")
+        roles = _Roles(product)
+        summed = {roles.of(atom) for atom in values.contracted[side]}
+        if summed not in ({"row"}, {"column"}):
+            raise _UnreadableError("the product with the values sums over no axis of positions")
+        roles.keys = next(iter(summed))
+        normalised = {roles.role(atom) for atom in self.axes.of(scores)[at]}
+        if not normalised <= {"query", "key"} or len(normalised) > 1:
+            raise _UnreadableError(f"it is normalised over {_listed(normalised)}, which are no positions")
+        z = values.operation.result
+        extra = {id(atom): _shared_role(atom) for atom in values.shared}
+        return FoundAttention(
+            scores,
+            weights,
+            z,
+            normaliser,
+            self._layout(scores, roles),
+            self._layout(weights, roles),
+            self._layout(z, roles, extra),
+            chain,
+            product,
+            next(iter(normalised), "key"),
+            roles.batch,
+            _Backwards(self.axes).is_masked(weights),
+        )
+
+    def _layout(self, value: Value, roles: _Roles, extra: dict[int, Role] | None = None) -> HeadLayout:
+        factors = []
+        for axis in self.axes.of(value):
+            found = []
+            for atom in axis:
+                role = roles.role(atom) if extra is None else roles.find(atom) or extra.get(id(atom)) or "width"
+                if atom.origin == "unknown":
+                    name = value.operation.name if value.operation else "an unknown operation"
+                    raise _UnreadableError(f"what the axes mean after {name} is not known")
+                if role == "width" and found and found[-1][0] == "width":
+                    continue
+                is_free = atom.origin == "input" or role in ("query", "key", "width")
+                found.append((role, None if is_free else atom.size))
+            if sum(size is None for _, size in found) > 1:
+                raise _UnreadableError("one axis holds several sizes that depend on the input")
+            factors.append(tuple(found))
+        return HeadLayout(tuple(factors))
+
+    def _kernel(self, operation: Operation) -> None:
+        """A fused function; the layout is that of its queries."""
+        query = operation.inputs[0]
+        axes = self.axes.of(query)
+        is_multi_head = operation.name == "multi_head_attention_forward"  # [pos, batch, d_model]
+        rows, shared = (axes[0], axes[1:-1]) if is_multi_head else (axes[-2], axes[:-2])
+        try:
+            roles = _Roles.of_kernel([atom for axis in shared for atom in axis if atom.origin == "input"], rows)
+            layout = self._layout(query, roles, {id(atom): _shared_role(atom) for axis in shared for atom in axis})
+        except _UnreadableError as error:
+            self.refused.append(Refusal(operation, str(error)))
+            return
+        result = operation.result
+        self.found.append(
+            FoundAttention(
+                result, result, result, operation, layout, layout, layout, kernel=operation, batch=roles.batch
+            )
+        )
+
+    def _unnormalised(self, product: Product, weights: Value, side: int) -> None:
+        """Note attention whose weights come from another function than a softmax, or in a way that is not understood."""
+        back = _Backwards(self.axes)
+        values = product.right if side == 0 else product.left
+        for source, chain in back.to_products(weights, through_mixing=True):
+            if not _has_positions(source) or source is product or not values.is_from_inputs:
+                continue
+            rows, columns = ({id(atom) for atom in atoms} for atoms in (source.rows, source.columns))
+            summed = {id(base) for atom in product.contracted[side] for base in _bases(atom)}
+            if not (_has_inputs(source.rows) and _has_inputs(source.columns) and summed & (rows | columns)):
+                continue
+            mixing = next((one for one in chain if one in self.axes.products), None)
+            used = next((one for one in chain if one.name in _SATURATING), None)
+            if mixing is not None:
+                reason = "its scores or weights are mixed across heads between the queries and the values"
+            else:
+                by = f"from {used.name}" if used else "straight from the product of queries and keys"
+                reason = f"its weights come {by}, not from a softmax"
+            self.refused.append(Refusal(mixing or used or product.operation, reason))
+            return
+
+
+class _UnreadableError(Exception):
+    """The true reason for which an attention cannot be read."""
+
+
+class _Roles:
+    """The roles of the atoms of one attention."""
+
+    def __init__(self, product: Product) -> None:
+        self.keys = "column"
+        rows, columns = product.rows, product.columns
+        heads = [atom for side in (rows, columns) if _has_inputs(side) for atom in side if atom.origin != "input"]
+        self._rows = {id(atom) for atom in rows if atom not in heads}  # heads of one group share their keys
+        self._columns = {id(atom) for atom in columns if atom not in heads}
+        self._shared = {id(atom): atom for atom in (*product.shared, *heads)}
+        self._check([atom for atom in product.shared if atom.origin == "input"])
+
+    @classmethod
+    def of_kernel(cls, batch: Sequence[Atom], rows: Sequence[Atom]) -> _Roles:
+        found = cls.__new__(cls)
+        found.keys, found._rows, found._columns, found._shared = "column", {id(one) for one in rows}, set(), {}
+        found._check(list(batch))
+        return found
+
+    def _check(self, batches: Sequence[Atom]) -> None:
+        if any(atom.is_part for atom in batches):
+            raise _UnreadableError("it attends within windows or groups of positions, so no single matrix shows it")
+        if len(batches) > 1:
+            raise _UnreadableError("it attends along one of several axes of positions, so no single matrix shows it")
+        self.batch = batches[0] if batches else None
+
+    def of(self, atom: Atom) -> str | None:
+        """ "row", "column", "batch" or "head"; None for an atom of something else."""
+        for base in _bases(atom):
+            if id(base) in self._columns:
+                return "column"
+            if id(base) in self._rows:
+                return "row"
+            if id(base) in self._shared:
+                return "batch" if base.origin == "input" else "head"
+        return None
+
+    def find(self, atom: Atom) -> Role | None:
+        of = self.of(atom)
+        if of in ("row", "column"):
+            return "key" if of == self.keys else "query"
+        return of  # type: ignore[return-value]
+
+    def role(self, atom: Atom) -> Role:
+        found = self.find(atom)
+        if found is None:
+            raise _UnreadableError(f"an axis of {atom.size} is neither batch, head, query nor key")
+        return found
+
+
+def _bases(atom: Atom) -> Iterator[Atom]:
+    """An atom and what it was made from, nearest first."""
+    one: Atom | None = atom
+    while one is not None:
+        yield one
+        one = one.base
+
+
+def _has_inputs(atoms: Sequence[Atom]) -> bool:
+    return any(atom.origin == "input" for atom in atoms)
+
+
+def _shared_role(atom: Atom) -> Role:
+    return "batch" if atom.origin == "input" else "head"
+
+
+def _listed(names: set[Role]) -> str:
+    return " and ".join(sorted(names)) or "nothing"
+
+
+def _has_positions(product: Product) -> bool:
+    """Whether a product may be that of queries and keys: both have positions, and it is no projection by a weight."""
+    if product.operation.name == "linear" or not (product.rows and product.columns):
+        return False
+    for one in (product.left, product.right):
+        if not one.is_from_inputs and (one.is_weight or len(one.shape) < 3):
+            return False
+    return product.left.is_from_inputs or product.right.is_from_inputs
+
+
+def _n_products(operation: Operation, axes: AxisTracker) -> int:
+    return sum(bool(_Backwards(axes).to_products(value)) for value in operation.inputs)
+
+
+class _Backwards:
+    """Follows values back through elementwise operations and views."""
+
+    def __init__(self, axes: AxisTracker) -> None:
+        self.axes = axes
+
+    def to_normaliser(self, value: Value, depth: int = 0) -> tuple[Operation, Value, int] | None:
+        """The operation that normalises a value's source, its input, and the axis of that input."""
+        operation = value.operation
+        if operation is None or depth > 40:
+            return None
+        if (found := self._normaliser(operation)) is not None:
+            return found
+        if not _is_transparent(operation) or operation in self.axes.products:
+            return None
+        for one in _same_kind(operation):
+            if (found := self.to_normaliser(one, depth + 1)) is not None:
+                return found
+        return None
+
+    def _normaliser(self, operation: Operation) -> tuple[Operation, Value, int] | None:
+        if operation.name == "softmax":
+            source = operation.inputs[0]
+            dim = argument(operation, 1, "dim")
+            return None if dim is None else (operation, source, int(dim) % max(1, len(source.shape)))
+        if (
+            operation.name == "exp"
+            and (inner := operation.inputs[0].operation) is not None
+            and inner.name == "log_softmax"
+        ):
+            source = inner.inputs[0]
+            return operation, source, int(argument(inner, 1, "dim")) % len(source.shape)
+        if operation.name == "exp":
+            return self._minus_logsumexp(operation)
+        if operation.name == "div" and len(operation.inputs) == 2:
+            return self._divided_by_sum(operation)
+        if operation.name == "normalize" and argument(operation, 1, "p") == 1:
+            numerator = operation.inputs[0]
+            exponent = self._exponent(numerator)
+            dim = int(argument(operation, 2, "dim", 1)) % len(numerator.shape)
+            return None if exponent is None else (operation, exponent, dim)
+        return None
+
+    def _minus_logsumexp(self, operation: Operation) -> tuple[Operation, Value, int] | None:
+        """exp(scores − logsumexp(scores))"""
+        inner = operation.inputs[0].operation
+        if inner is None or inner.name != "sub" or len(inner.inputs) != 2:
+            return None
+        scores, total = inner.inputs
+        if total.operation is None or total.operation.name != "logsumexp" or total.operation.inputs[0] is not scores:
+            return None
+        return operation, scores, int(argument(total.operation, 1, "dim")) % len(scores.shape)
+
+    def _divided_by_sum(self, operation: Operation) -> tuple[Operation, Value, int] | None:
+        """exp(scores) / exp(scores).sum(dim)"""
+        numerator, denominator = operation.inputs
+        total = denominator.operation
+        while total is not None and total.name in (
+            "add",
+            "clamp",
+            "clamp_min",
+            "unsqueeze",
+            "expand",
+            "expand_as",
+            "maximum",
+        ):
+            total = total.inputs[0].operation
+        if total is None or total.name != "sum" or total.inputs[0] is not numerator:
+            return None
+        exponent = self._exponent(numerator)
+        dim = argument(total, 1, "dim", total.kwargs.get("axis"))
+        dim = dim[0] if isinstance(dim, tuple | list) else dim
+        if exponent is None or dim is None:
+            return None
+        return operation, exponent, int(dim) % len(numerator.shape)
+
+    def _exponent(self, value: Value) -> Value | None:
+        """The scores of which a value is the exponential, without a subtracted maximum."""
+        operation = value.operation
+        while operation is not None and operation.name in ("masked_fill", "mul", "where"):
+            operation = next((one.operation for one in operation.inputs if one.dtype.is_floating_point), None)
+        if operation is None or operation.name not in ("exp", "exp2"):
+            return None
+        source = operation.inputs[0]
+        inner = source.operation
+        if inner is not None and inner.name == "sub" and len(inner.inputs) == 2:
+            subtracted = inner.inputs[1].operation
+            while subtracted is not None and subtracted.name in ("detach", "unsqueeze", "getitem", "clamp"):
+                subtracted = subtracted.inputs[0].operation
+            if (
+                subtracted is not None
+                and subtracted.name in ("max", "amax")
+                and subtracted.inputs[0] is inner.inputs[0]
+            ):
+                return inner.inputs[0]
+        return source
+
+    def is_masked(self, weights: Value) -> bool:
+        """Whether the weights, or the exponentials that they were computed from, were masked."""
+        operation = weights.operation
+        while operation is not None and operation.name not in ("exp", "exp2", *_SOFTMAX):
+            if operation.name in ("masked_fill", "where", "mul", "tril", "triu", "setitem"):
+                return True
+            operation = next((one.operation for one in _same_kind(operation)), None)
+        return False
+
+    def to_products(
+        self, value: Value, chain: tuple[Operation, ...] = (), *, through_mixing: bool = False
+    ) -> list[tuple[Product, tuple[Operation, ...]]]:
+        """The products that a value was computed from, each with the operations after it, in order.
+
+        `through_mixing`: also follow softmaxes and products with weights, as between heads.
+        """
+        operation = value.operation
+        if operation is None or len(chain) > 40:
+            return []
+        product = self.axes.products.get(operation)
+        is_mixing = through_mixing and (
+            operation.name in _SOFTMAX or (product is not None and not _has_positions(product))
+        )
+        if product is not None and not is_mixing:
+            return [(product, chain)]
+        if not is_mixing and not _is_transparent(operation):
+            return []
+        return [
+            one
+            for source in _same_kind(operation)
+            for one in self.to_products(source, (operation, *chain), through_mixing=through_mixing)
+        ]
+
+
+def _is_transparent(operation: Operation) -> bool:
+    return operation.name not in _OPAQUE and operation.name not in _REDUCTIONS and operation.name not in KERNELS
+
+
+def _same_kind(operation: Operation) -> list[Value]:
+    """The arguments that an operation may have passed on: those of floating point, which depend on the inputs."""
+    return [one for one in operation.inputs if one.dtype.is_floating_point and one.is_from_inputs]

@@ -1,0 +1,284 @@
+"""The attention layers of a module: which operations to watch in any of its passes, and how their tensors are laid out.
+
+    plan = plan_attention(module, call, inputs)
+    plan.layers[0][0].pattern.layout.to_heads(tensor)            [batch, head, query, key]
+
+The plan is made at a batch of two and, where the module allows it, again at other sizes; both must agree. Axes of size 1 would
+otherwise not be told apart.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from xformer.program.attention import AttentionFinder, FoundAttention, HeadLayout, Refusal
+from xformer.program.axes import AxisTracker
+from xformer.program.record import Address, Operation, Program, Value, record
+
+Inputs = Mapping[str, Any]
+Call = Callable[[nn.Module, Inputs], Any]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One tensor of an attention."""
+
+    address: Address
+    """The operation that computes it."""
+    result: int
+    """Which of its results."""
+    layout: HeadLayout
+
+
+@dataclass(frozen=True)
+class Piece:
+    """An attention, or one head of it that is computed alone."""
+
+    scores: Watched
+    pattern: Watched
+    z: Watched
+    kernel: str = ""
+    """The fused function that computes all of it; "" for attention in steps."""
+    normalised: str = "key"
+    is_masked_later: bool = False
+    """Whether the mask is applied to the exponentials or the weights instead of the scores."""
+    line: str = ""
+    """The line of source of the scores, as "model.py:38"."""
+
+    @property
+    def n_heads(self) -> int | None:
+        """The number of heads; None for a kernel that says it when it runs."""
+        found = 1
+        for axis in self.pattern.layout.factors:
+            for role, size in axis:
+                found *= (size or 1) if role == "head" else 1
+        return found
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """Every attention of a module, in the order of its pass."""
+
+    layers: tuple[tuple[Piece, ...], ...]
+    """For each layer its pieces; usually one."""
+    batch: tuple[str, int] | None = None
+    """The input and the axis of it that is the batch; None if there is no batch."""
+    refused: tuple[str, ...] = ()
+    """What looks like attention and cannot be read, with the reason."""
+
+
+NO_PLAN = AttentionPlan(())
+
+
+def plan_attention(module: nn.Module, call: Call, inputs: Inputs) -> AttentionPlan:
+    """Find the attention of a module that is called with `inputs`. The module must be in eval mode and without gradients."""
+    plan = _planned(module, call, inputs)
+    for attempts in _larger(inputs):
+        for larger in attempts:
+            with suppress(Exception):  # a module may raise anything for sizes that it does not take
+                plan = _merged(plan, _planned(module, call, larger))
+                break
+    return plan
+
+
+def _planned(module: nn.Module, call: Call, inputs: Inputs) -> AttentionPlan:
+    program = record(module, lambda: call(module, inputs), inputs)
+    return plan_of(program)
+
+
+def plan_of(program: Program) -> AttentionPlan:
+    """The plan of one recorded pass."""
+    axes = AxisTracker(program)
+    finder = AttentionFinder(program, axes)
+    refused = list(finder.refused)
+    consumers = _consumers(program)
+    layers: list[list[FoundAttention]] = []
+    for found in finder.found:
+        if layers and _is_another_head(layers[-1], found, consumers):
+            layers[-1].append(found)
+        else:
+            layers.append([found])
+    for one, other in pairwise(layers):
+        if _is_same_loop(one[-1], other[0]):
+            refused.append(Refusal(other[0].first, "it is computed piece by piece in a loop over its input"))
+            break
+    batches = {(root.name) for found in finder.found if found.batch is not None and (root := found.batch.root).name}
+    batch = None
+    if batches:
+        name, _, axis = next(iter(sorted(batches))).rpartition(":")
+        batch = name, int(axis)
+    return AttentionPlan(
+        tuple(tuple(map(_piece, layer)) for layer in layers), batch, tuple(dict.fromkeys(map(str, refused)))
+    )
+
+
+def _piece(found: FoundAttention) -> Piece:
+    line = found.first.line
+    return Piece(
+        _watch(found.scores, found.layout),
+        _watch(found.pattern, found.pattern_layout),
+        _watch(found.z, found.z_layout),
+        "" if found.kernel is None else found.kernel.name,
+        found.normalised,
+        found.is_masked_later,
+        "" if line is None else str(line),
+    )
+
+
+def _watch(value: Value, layout: HeadLayout) -> Watched:
+    operation = value.operation
+    assert operation is not None
+    result = operation.results.index(value) if value in operation.results else 0
+    return Watched(operation.address, result, layout)
+
+
+def _consumers(program: Program) -> dict[Value, list[Operation]]:
+    found: dict[Value, list[Operation]] = defaultdict(list)
+    for operation in program.operations:
+        for value in operation.inputs:
+            found[value].append(operation)
+    return found
+
+
+def _is_another_head(
+    layer: Sequence[FoundAttention], found: FoundAttention, consumers: Mapping[Value, list[Operation]]
+) -> bool:
+    """Whether an attention is one more head of a layer whose heads are computed one by one and then joined."""
+    last, first = layer[-1].first, found.first
+    if (last.name, last.line) != (first.name, first.line) or _n_heads(layer[-1]) > 1 or _n_heads(found) > 1:
+        return False
+    if last.address.module == first.address.module and last.address.call != first.address.call:
+        return False  # the same module called again, on other inputs
+    if _depends(found, {one.last for one in layer}):
+        return False
+    return bool(_joins(layer[-1], consumers) & _joins(found, consumers))
+
+
+def _is_same_loop(one: FoundAttention, other: FoundAttention) -> bool:
+    """Whether two attentions of several heads are turns of one loop, neither of which depends on the other."""
+    first, second = one.first, other.first
+    one_call, other_call = ((address.module, address.call) for address in (first.address, second.address))
+    return (first.line, one_call) == (second.line, other_call) and not _depends(other, {one.last})
+
+
+def _n_heads(found: FoundAttention) -> int:
+    n = 1
+    for axis in found.pattern_layout.factors:
+        for role, size in axis:
+            n *= (size or 1) if role == "head" else 1
+    return n
+
+
+def _depends(found: FoundAttention, on: set[Operation]) -> bool:
+    """Whether the scores of an attention depend on these operations."""
+    first = min(one.index for one in on)
+    left, seen = [found.first], set()
+    while left:
+        operation = left.pop()
+        if operation in on:
+            return True
+        for value in operation.inputs:
+            before = value.operation
+            if before is not None and before.index >= first and before not in seen:
+                seen.add(before)
+                left.append(before)
+    return False
+
+
+_JOINING = ("cat", "concat", "concatenate", "stack", "hstack", "add", "sum")
+
+
+def _joins(found: FoundAttention, consumers: Mapping[Value, list[Operation]]) -> set[Operation]:
+    """The operations that join what one head computes with that of others, and those that go on adding to it."""
+    joins: set[Operation] = set()
+    value = found.z
+    for _ in range(40):
+        following = consumers.get(value, [])
+        if len(following) != 1:
+            break
+        operation = following[0]
+        if operation.name in ("cat", "concat", "concatenate", "stack", "hstack"):
+            return {operation}
+        if operation.name == "add" and sum(one.is_from_inputs for one in operation.inputs) > 1:
+            joins.add(operation)
+        value = operation.result
+    return joins
+
+
+# Inputs of other sizes
+
+
+def _larger(inputs: Inputs) -> Iterator[list[Inputs]]:
+    """For each of the first two axes, inputs in which it is longer: with the same axis of all others, or of some."""
+    tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor) and value.dim()}
+    if not tensors:
+        return
+    main = next(
+        (one for one in tensors.values() if one.dim() >= 2 and one.dtype != torch.bool), next(iter(tensors.values()))
+    )
+    sizes = main.shape[:2]
+    for axis, size in enumerate(sizes):
+        alike = [name for name, one in tensors.items() if one.dim() > axis and one.shape[axis] == size]
+        same = [name for name in alike if tensors[name].shape[:2] == sizes]
+        choices = dict.fromkeys((tuple(alike), tuple(same)))
+        yield [_lengthened(inputs, names, axis, size) for names in choices]
+
+
+def _lengthened(inputs: Inputs, names: Sequence[str], axis: int, size: int) -> Inputs:
+    """Inputs of which some are longer along an axis, and square masks along both. Inputs that are one object stay so."""
+    longer: dict[int, Tensor] = {}
+    for name in names:
+        value = inputs[name]
+        if id(value) not in longer:
+            is_square = value.shape == (size, size) and axis == 1 and len(names) > 1
+            one = _longer(value, axis)
+            longer[id(value)] = _longer(one, 0) if is_square else one
+    return {name: longer[id(value)] if name in names else value for name, value in inputs.items()}
+
+
+def _longer(value: Tensor, axis: int) -> Tensor:
+    """One more entry along an axis, a copy of the last."""
+    return torch.cat([value, value.narrow(axis, value.shape[axis] - 1, 1)], dim=axis)
+
+
+def _merged(one: AttentionPlan, other: AttentionPlan) -> AttentionPlan:
+    """What two passes at different sizes say together: the layout in which fewer axes are of size 1."""
+    if not one.layers or one.refused:
+        return other if other.layers and not one.layers and not one.refused else one
+    if other.refused:
+        return replace(one, refused=other.refused)
+    if len(one.layers) != len(other.layers):
+        return one
+    layers = []
+    for first, second in zip(one.layers, other.layers, strict=True):
+        if len(first) != len(second):
+            return replace(one, refused=(f"its heads change with the sizes of the input ({first[0].line})",))
+        n, mine, yours = n_factors(second) - n_factors(first), _layouts(first), _layouts(second)
+        if n == 0 and mine != yours:
+            return replace(one, refused=(f"its axes change with the sizes of the input ({first[0].line})",))
+        layers.append(tuple(map(_with_layouts, first, second)) if n > 0 else first)
+    return replace(one, layers=tuple(layers), batch=one.batch or other.batch)
+
+
+def _layouts(layer: Sequence[Piece]) -> list[HeadLayout]:
+    return [one.layout for piece in layer for one in (piece.scores, piece.pattern, piece.z)]
+
+
+def _with_layouts(piece: Piece, other: Piece) -> Piece:
+    """A piece with the layouts of the same piece in another pass."""
+    names = ("scores", "pattern", "z")
+    changed = {name: replace(getattr(piece, name), layout=getattr(other, name).layout) for name in names}
+    return replace(piece, **changed)
+
+
+def n_factors(layer: Sequence[Piece]) -> int:
+    """The number of named factors of a layer's axes."""
+    return sum(len(axis) for layout in _layouts(layer) for axis in layout.factors)

@@ -1,0 +1,391 @@
+"""Record a forward pass as a straight-line program: every PyTorch function that runs, in order.
+
+    program = record(module, lambda: module(x), {"x": x})
+    [operation.name for operation in program.operations]        ["linear", "view", "transpose", "matmul", "softmax", ...]
+
+A `torch.overrides.TorchFunctionMode` sees each function. For each, the program keeps its inputs' producers, the module in which
+it ran, and the line of source that called it: the first frame outside PyTorch.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import threading
+import traceback
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_HERE = os.path.dirname(__file__) + os.sep
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """A line of source code."""
+
+    file: str
+    number: int
+    function: str
+
+    @property
+    def text(self) -> str:
+        """The line itself, without indentation; empty if the file cannot be read."""
+        return linecache.getline(self.file, self.number).strip()
+
+    def __str__(self) -> str:
+        return f"{os.path.basename(self.file)}:{self.number}"
+
+
+@dataclass(frozen=True, order=True)
+class Address:
+    """The place of an operation in a forward pass."""
+
+    module: str
+    """The path of the innermost module."""
+    call: int
+    """The number of earlier calls of that module."""
+    name: str
+    """The name of the function."""
+    number: int
+    """The number of earlier operations of that name in that call."""
+
+
+@dataclass(eq=False)
+class Value:
+    """One tensor of a program: an input, a weight, or the result of an operation."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    operation: Operation | None = None
+    """The producer; None for inputs, weights and tensors of unknown origin."""
+    name: str = ""
+    """The name of an input or a weight."""
+    is_from_inputs: bool = False
+    """Whether it depends on the inputs."""
+    is_weight: bool = False
+    before: Value | None = None
+    """For a view: its value before an operation changed the shared memory in place."""
+    tensor: Tensor | None = None
+    """The tensor itself, if the program keeps it."""
+
+
+@dataclass(eq=False)
+class Operation:
+    """One call of a PyTorch function."""
+
+    index: int
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    """Its arguments, with a `Value` in place of each tensor."""
+    kwargs: dict[str, Any]
+    address: Address
+    line: SourceLine | None
+    is_in_place: bool = False
+    results: tuple[Value, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The function's name without underscores: "softmax", "matmul", "getitem", "add"."""
+        return self.address.name
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """Its tensor arguments, in order."""
+        return tuple(values_in((self.args, self.kwargs)))
+
+    @property
+    def result(self) -> Value:
+        """Its first result."""
+        return self.results[0]
+
+
+@dataclass
+class Program:
+    """A recorded pass."""
+
+    operations: list[Operation] = field(default_factory=list)
+    inputs: dict[str, Value] = field(default_factory=dict)
+    """By argument name and place within it, as "0", "mask" or "0.1"."""
+    output: Any = None
+    """The return value, with a `Value` in place of each tensor."""
+
+
+def values_in(value: Any) -> Iterator[Value]:
+    """All values in nested arguments, in order."""
+    if isinstance(value, Value):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from values_in(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from values_in(one)
+    elif isinstance(value, slice):
+        yield from values_in((value.start, value.stop, value.step))
+
+
+def _replaced(value: Any, replace: Callable[[Tensor], Any]) -> Any:
+    """A copy of nested arguments in which each tensor is replaced."""
+    if isinstance(value, Tensor):
+        return replace(value)
+    if isinstance(value, slice):
+        return slice(*(_replaced(one, replace) for one in (value.start, value.stop, value.step)))
+    if isinstance(value, list | tuple) and type(value).__name__ != "Size":
+        return tuple(_replaced(one, replace) for one in value)
+    if isinstance(value, Mapping):
+        return {name: _replaced(one, replace) for name, one in value.items()}
+    return value
+
+
+def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """All tensors in nested arguments, with their places ("0.1", "mask")."""
+    if isinstance(value, Tensor):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for name, one in value.items():
+            yield from tensors_in(one, f"{path}.{name}" if path else str(name))
+    elif isinstance(value, list | tuple):
+        for index, one in enumerate(value):
+            yield from tensors_in(one, f"{path}.{index}" if path else str(index))
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """The name of a function, method, operator or property: "softmax", "matmul", "getitem", "T"."""
+    name = getattr(function, "__name__", type(function).__name__)
+    if name == "__get__":  # a property of tensors, such as x.mT
+        name = getattr(getattr(function, "__self__", None), "__name__", name)
+    name = name.strip("_")
+    return name[1:] if name in _REFLECTED else _IN_PLACE.get(name, name)
+
+
+_REFLECTED = {"radd", "rmul", "rsub", "rdiv", "rtruediv", "rmatmul", "rpow"}
+_IN_PLACE = {
+    "iadd": "add",
+    "isub": "sub",
+    "imul": "mul",
+    "itruediv": "div",
+    "idiv": "div",
+    "ipow": "pow",
+    "truediv": "div",
+}
+
+
+class Watcher(TorchFunctionMode):
+    """Sees every function that returns or changes a tensor on this thread, with its address, while a module runs.
+
+    A subclass defines `on_operation`. Use it as `with watched(module, watcher): module(...)`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+        self._modules: list[tuple[str, int, Counter[str]]] = [("", 0, Counter())]
+        """The path, call number and operations by name of each running module."""
+        self._calls: Counter[str] = Counter()
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this thread is the one that is watched; others may run the same module meanwhile."""
+        return threading.get_ident() == self._thread
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether what runs now is not the module's."""
+        return False
+
+    def enters(self, path: str) -> None:
+        """A module's call begins."""
+        self._modules.append((path, self._calls[path], Counter()))
+        self._calls[path] += 1
+
+    def leaves(self, args: tuple[Any, ...], output: Any) -> None:
+        """The innermost module's call ends."""
+        self._modules.pop()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.is_paused or not makes_tensors(func, args, kwargs):
+            return func(*args, **kwargs)
+        path, call, names = self._modules[-1]
+        name = function_name(func)
+        names[name] += 1
+        return self.on_operation(Address(path, call, name, names[name] - 1), func, args, kwargs)
+
+    def on_operation(self, address: Address, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Call a function and return its result."""
+        raise NotImplementedError
+
+
+@contextmanager
+def watched(module: nn.Module, watcher: Watcher) -> Iterator[None]:
+    """Let a watcher see the calls of a module's submodules and every function inside; the hooks are removed afterwards."""
+
+    def entering(path: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+            if watcher.is_mine:
+                watcher.enters(path)
+
+        return hook
+
+    def leaving(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if watcher.is_mine:
+            watcher.leaves(args, output)
+
+    handles = []
+    for path, part in module.named_modules():
+        if path:
+            handles.append(part.register_forward_pre_hook(entering(path)))
+            handles.append(part.register_forward_hook(leaving, always_call=True))
+    try:
+        with watcher:
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+_NO_TENSORS = {
+    "dim", "size", "stride", "numel", "item", "tolist", "is_floating_point", "is_complex", "is_contiguous", "data_ptr", "type",
+    "element_size", "ndimension", "nelement", "get_device", "is_same_size", "storage_offset", "is_pinned", "__len__", "__bool__",
+    "__float__", "__int__", "__index__", "__format__", "__repr__", "__contains__", "__hash__", "is_inference", "is_nonzero", "equal",
+    "allclose", "requires_grad_", "untyped_storage", "numpy", "__array__", "__reduce_ex__", "__dlpack__", "backward",
+    "register_hook", "is_shared",
+}  # fmt: skip
+_TENSOR_PROPERTIES = {"T", "mT", "H", "mH", "real", "imag", "data"}
+
+
+def makes_tensors(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a function is an operation: one that returns or changes a tensor, rather than asking for a property."""
+    name = getattr(func, "__name__", "")
+    if name in ("__get__", "__set__", "__delete__"):
+        return name == "__get__" and getattr(getattr(func, "__self__", None), "__name__", "") in _TENSOR_PROPERTIES
+    return name not in _NO_TENSORS or (name == "type" and len(args) > 1)
+
+
+class Recorder(Watcher):
+    """Records the operations that run.
+
+    Args:
+        module: The module that is called; its weights are known by name.
+        inputs: Its inputs, by name.
+        keep: Whether the program keeps the tensors.
+    """
+
+    def __init__(self, module: nn.Module, inputs: Mapping[str, Any], *, keep: bool = False) -> None:
+        super().__init__()
+        self.program = Program()
+        self._keep = keep
+        self._known: dict[int, tuple[weakref.ref[Tensor], Value]] = {}
+        self._written: dict[int, Operation] = {}
+        """By the address of a storage, the last operation that changed it in place."""
+        for name, weight in (*module.named_parameters(), *module.named_buffers()):
+            self._add(weight, Value(weight.shape, weight.dtype, name=name, is_weight=True))
+        for name, tensor in tensors_in(inputs):
+            value = Value(tensor.shape, tensor.dtype, name=name, is_from_inputs=True)
+            self.program.inputs[name] = value
+            self._add(tensor, value)
+
+    def leaves(self, args: tuple[Any, ...], output: Any) -> None:
+        """The innermost module's call ends. What it returns without a known operation was computed out of sight."""
+        path, call, _ = self._modules[-1]
+        super().leaves(args, output)
+        unseen = [one for _, one in tensors_in(output) if not self._is_known(one)]
+        if unseen:
+            given = _replaced(args, self.value_of)
+            self._append(Operation(0, _unseen, given, {}, Address(path, call, "unseen", 0), calling_line()), unseen)
+
+    def on_operation(self, address: Address, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Call a function, and add it to the program."""
+        given, options = _replaced((args, kwargs), self.value_of)
+        returned = func(*args, **kwargs)
+        operation = Operation(0, func, given, options, address, calling_line())
+        found = [one for _, one in tensors_in(returned)]
+        changed = args[0] if operation.name == "setitem" else kwargs.get("out")
+        if isinstance(changed, Tensor) or (found and args and found[0] is args[0] and _ends_in_place(func)):
+            operation.is_in_place = True
+            found = found or [changed]
+        self._append(operation, found)
+        return returned
+
+    def _append(self, operation: Operation, found: Sequence[Tensor]) -> None:
+        operation.index = len(self.program.operations)
+        is_from_inputs = any(value.is_from_inputs for value in operation.inputs)
+        results = (Value(one.shape, one.dtype, operation, is_from_inputs=is_from_inputs) for one in found)
+        operation.results = tuple(results)
+        for one, value in zip(found, operation.results, strict=True):
+            self._add(one, value)
+            if operation.is_in_place:
+                self._written[_address(one)] = operation
+        if operation.results:
+            self.program.operations.append(operation)
+
+    def value_of(self, tensor: Tensor) -> Value:
+        """The value that a tensor holds now."""
+        if not self._is_known(tensor):  # a constant that the module keeps outside its buffers
+            self._add(tensor, Value(tensor.shape, tensor.dtype, name="constant"))
+        value = self._known[id(tensor)][1]
+        written = self._written.get(_address(tensor))
+        made = -1 if value.operation is None else value.operation.index
+        if written is not None and written.index > made and value not in written.results:
+            is_from_inputs = value.is_from_inputs or written.result.is_from_inputs
+            return Value(tensor.shape, tensor.dtype, written, value.name, is_from_inputs, before=value)
+        return value
+
+    def _is_known(self, tensor: Tensor) -> bool:
+        known = self._known.get(id(tensor))
+        return known is not None and known[0]() is tensor
+
+    def _add(self, tensor: Tensor, value: Value) -> None:
+        self._known[id(tensor)] = weakref.ref(tensor), value
+        if self._keep:
+            value.tensor = tensor.detach().clone() if value.operation is not None else tensor.detach()
+
+
+def record(module: nn.Module, call: Callable[[], Any], inputs: Mapping[str, Any], *, keep: bool = False) -> Program:
+    """Record one call of a module.
+
+    Args:
+        module: The module.
+        call: Calls it with `inputs`.
+        inputs: Its inputs, by name.
+        keep: Whether the program keeps the tensors.
+    """
+    recorder = Recorder(module, inputs, keep=keep)
+    with watched(module, recorder):
+        returned = call()
+    recorder.program.output = _replaced(returned, recorder.value_of)
+    return recorder.program
+
+
+def _unseen() -> None:
+    """Stands for a computation that no PyTorch function shows, as in a scripted module or a compiled kernel."""
+
+
+def _ends_in_place(func: Callable[..., Any]) -> bool:
+    name = getattr(func, "__name__", "")
+    return (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
+
+
+def _address(tensor: Tensor) -> int:
+    """The address of a tensor's memory, which its views share; 0 for tensors without memory of their own."""
+    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else 0
+
+
+def calling_line() -> SourceLine | None:
+    """The innermost line of source outside PyTorch and this package that is running now."""
+    for frame, number in traceback.walk_stack(None):
+        file = frame.f_code.co_filename
+        if not file.startswith((_TORCH, _HERE)):
+            return SourceLine(file, number, frame.f_code.co_name)
+    return None
