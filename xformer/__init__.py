@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from xformer.live.export import save_live as save_live
     from xformer.model import Transformer as Transformer
     from xformer.notebook_app import show as show
+    from xformer.program.operations import Operations as Operations
+    from xformer.program.operations import operations as operations
     from xformer.reading import Reading as Reading
     from xformer.reading import gradients as gradients
     from xformer.reading import read as read

@@ -27,7 +27,6 @@ from xformer import notebook_html
 from xformer.adapters import BareModel, ModelAdapter, TaskModel
 from xformer.adapters.adapter import ADDED, AdapterDefaults, Gradients, Measure, label_added
 from xformer.adapters.adapter import gradients as gradients_of_run
-from xformer.adapters.attachment import EXPORTED, unwrapped
 from xformer.adapters.load import in_memory, is_external, opened_from, opened_module
 from xformer.adapters.on_demand import OnDemand
 from xformer.checkpoints import Checkpoint, load
@@ -38,6 +37,7 @@ from xformer.formatting import check_index, check_option, similar_names
 from xformer.layer_path import LayerPath
 from xformer.memory import check_analysis
 from xformer.model import Transformer
+from xformer.program.module_state import EXPORTED, unwrapped
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace

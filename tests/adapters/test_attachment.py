@@ -25,8 +25,8 @@ import xformer
 from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import tokenizer
 from xformer import edits
-from xformer.adapters.attachment import cached
 from xformer.errors import EditError, InputError, XformerError
+from xformer.program.module_state import cached
 from xformer.reading import Reading
 
 ROUNDING = 1e-5

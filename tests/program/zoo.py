@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 D, H, DH = 12, 3, 4
 """The width, the number of heads, and the width of a head; the batch is 1 or 3 and the length 3 or 5 in tests."""
@@ -715,6 +716,249 @@ def cross_multi_head() -> nn.Module:
     )
 
 
+class ManyHeads(Base):
+    """A layer of torch.nn that keeps what its attention returns."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+        for part in layer.modules():
+            if isinstance(part, nn.MultiheadAttention):
+                part.register_forward_pre_hook(self._with_weights, with_kwargs=True)
+                part.register_forward_hook(self._keep)
+
+    def _with_weights(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        return args, kwargs | {"need_weights": True, "average_attn_weights": False}
+
+    def _keep(self, module: nn.Module, args: Any, output: Any) -> None:
+        self.kept.append(output[1].detach())
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.layer(*inputs)
+
+
+class Checkpointed(Usual):
+    """Recomputed in the backward pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+class Autocast(Usual):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().forward(x).float()
+
+
+class OwnSoftmax(torch.autograd.Function):
+    """A softmax with its own backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor) -> Tensor:
+        weights = torch.softmax(scores, dim=-1)
+        ctx.save_for_backward(weights)
+        return weights
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (weights,) = ctx.saved_tensors
+        return weights * (grad - (grad * weights).sum(-1, keepdim=True))
+
+
+class CustomFunction(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = heads_second(self.q(x)), heads_second(self.k(x)), heads_second(self.v(x))
+        w = self.keep(OwnSoftmax.apply(q @ k.mT / 2))
+        return self.o((w @ v).transpose(1, 2).flatten(2))
+
+
+class Einops(Base):
+    """Views as einops writes them, by reshape and permute of strings; scores by einsum with an ellipsis."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (f(x).reshape(*x.shape[:-1], H, DH).movedim(-2, -3) for f in (self.q, self.k, self.v))
+        w = self.keep(torch.einsum("...id,...jd->...ij", q, k).softmax(-1))
+        return self.o(torch.einsum("...ij,...jd->...id", w, v).movedim(-3, -2).reshape(x.shape))
+
+
+class Tensordot(Unbatched):
+    """One text, by tensordot over an axis of both."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        w = self.keep(torch.tensordot(q, k, dims=([1], [1])).div(4).softmax(1))
+        return self.o(torch.mm(w, v))
+
+
+class Stacked(Base):
+    """Heads as a list of projections, stacked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qs, self.ks, self.vs = (nn.ModuleList(nn.Linear(D, DH) for _ in range(H)) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (torch.stack([f(x) for f in parts], dim=1) for parts in (self.qs, self.ks, self.vs))
+        w = self.keep((q @ k.transpose(2, 3) / 2).softmax(3))
+        return self.o(torch.cat((w @ v).unbind(1), dim=-1))
+
+
+class ViT(Base):
+    """timm's way: one projection for q, k and v, unbound from the first of five axes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(D, 3 * D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, c = x.shape
+        q, k, v = self.qkv(x).reshape(b, n, 3, H, c // H).permute(2, 0, 3, 1, 4).unbind(0)
+        w = self.keep(((q * 0.5) @ k.transpose(-2, -1)).softmax(dim=-1))
+        return self.o((w @ v).transpose(1, 2).reshape(b, n, c))
+
+
+class ViTIndexed(ViT):
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, c = x.shape
+        qkv = self.qkv(x).reshape(b, n, 3, H, DH).permute(2, 0, 3, 1, 4)
+        w = self.keep((qkv[0] @ qkv[1].transpose(-2, -1) / 2).softmax(dim=-1))
+        return self.o((w @ qkv[2]).transpose(1, 2).reshape(b, n, c))
+
+
+class Interleaved(ViT):
+    """Megatron's way: q, k and v of each head side by side."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (H, 3 * DH)).transpose(1, 2).chunk(3, dim=-1)
+        w = self.keep((q @ k.mT / 2).softmax(-1))
+        return self.o((w @ v).transpose(1, 2).flatten(2))
+
+
+class ChannelsFirst(nn.Module):
+    """Attention over the pixels of a map [batch, channel, row, column], by convolutions of width 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.o, self.kept = nn.Conv2d(D, 3 * D, 1), nn.Conv2d(D, D, 1), []
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, c, h, w = x.shape
+        q, k, v = self.qkv(x).reshape(b, 3, H, DH, h * w).unbind(1)
+        weights = torch.einsum("bhdi,bhdj->bhij", q, k).div(2).softmax(-1)
+        self.kept.append(weights.detach())
+        return self.o(torch.einsum("bhij,bhdj->bhdi", weights, v).reshape(b, c, h, w))
+
+
+class LocalMask(Base):
+    """A band of three positions, as an added mask."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.shape[1]
+        distance = (torch.arange(n)[:, None] - torch.arange(n)).abs()
+        mask = torch.zeros(n, n).masked_fill_(distance > 1, torch.finfo(torch.float32).min)
+        q, k, v = heads_second(self.q(x)), heads_second(self.k(x)), heads_second(self.v(x))
+        w = self.keep(torch.nn.functional.softmax((q @ k.mT / 2).add(mask), dim=-1))
+        return self.o((w @ v).transpose(1, 2).flatten(2))
+
+
+class LinearBias(Base):
+    """A two-layer post-norm block whose attention returns its weights too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(D), nn.Linear(D, 24), nn.Linear(24, D)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        q, k, v = heads_second(self.q(x)), heads_second(self.k(x)), heads_second(self.v(x))
+        w = self.keep((q @ k.mT / 2).softmax(-1))
+        x = self.norm(x + self.o((w @ v).transpose(1, 2).flatten(2)))
+        return self.norm(x + self.down(F.relu(self.up(x)))), w
+
+
+class Siamese(Base):
+    """One attention of one head for two inputs, whose outputs are added: two layers, not two heads."""
+
+    def attend(self, x: Tensor) -> Tensor:
+        return self.keep((self.q(x) @ self.k(x).mT / 4).softmax(-1)) @ self.v(x)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.o(self.attend(x).mean(1) + self.attend(y).mean(1))[:, None]
+
+
+class TwoSequences(Base):
+    """Two attentions of one text, one after the other, each of one head."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(2):
+            x = x + self.keep((self.q(x) @ self.k(x).mT / 4).softmax(-1)) @ self.v(x)
+        return x
+
+
+class LoopOverBatch(Base):
+    """One text at a time."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = []
+        for one in x:
+            q, k, v = (f(one).view(-1, H, DH).transpose(0, 1) for f in (self.q, self.k, self.v))
+            found.append((self.keep((q @ k.mT / 2).softmax(-1)) @ v).transpose(0, 1).flatten(1))
+        return self.o(torch.stack(found))
+
+
+class ChunkedQueries(Base):
+    """Two queries at a time, to save memory."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = heads_second(self.q(x)), heads_second(self.k(x)), heads_second(self.v(x))
+        found = [self.keep((part @ k.mT / 2).softmax(-1)) @ v for part in q.split(2, dim=2)]
+        return self.o(torch.cat(found, dim=2).transpose(1, 2).flatten(2))
+
+
+class JoinedScores(Base):
+    """Scores of a memory beside those of the input, in one softmax."""
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        q, k, v = heads_second(self.q(x)), heads_second(self.k(x)), heads_second(self.v(x))
+        far, values = heads_second(self.k(memory)), heads_second(self.v(memory))
+        w = self.keep(torch.cat([q @ far.mT, q @ k.mT], dim=-1).div(2).softmax(-1))
+        near, beyond = w[..., memory.shape[1] :], w[..., : memory.shape[1]]
+        return self.o((near @ v + beyond @ values).transpose(1, 2).flatten(2))
+
+
+class OverQueries(Base):
+    """The softmax runs over the queries, by mistake."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = heads_second(self.q(x)), heads_second(self.k(x)), heads_second(self.v(x))
+        return self.o((self.keep((q @ k.mT / 2).softmax(-2)) @ v).transpose(1, 2).flatten(2))
+
+
+class NotSplit(Base):
+    """Heads are split by a view without a transposition, by mistake: each head gets other positions."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, _ = x.shape
+        q, k, v = (f(x).view(b, H, n, DH) for f in (self.q, self.k, self.v))
+        w = self.keep((q @ k.mT / 2).softmax(-1))
+        return self.o((w @ v).transpose(1, 2).reshape(b, n, D))
+
+
+def layer_of(kind: type[nn.Module], *, batch_first: bool, norm_first: bool = False) -> Callable[[], nn.Module]:
+    return lambda: ManyHeads(kind(D, H, 20, batch_first=batch_first, norm_first=norm_first))
+
+
+def transformer(*, batch_first: bool) -> nn.Module:
+    return ManyHeads(nn.Transformer(D, H, 1, 1, 20, batch_first=batch_first))
+
+
+def positions_first_pair(batch: int, n: int) -> tuple[Tensor, ...]:
+    return tuple(one.transpose(0, 1) for one in two_streams(batch, n))
+
+
+def picture(batch: int, n: int) -> tuple[Tensor, ...]:
+    return (torch.randn(batch, D, 2, n, generator=torch.Generator().manual_seed(n)),)
+
+
 def grid(batch: int, n: int) -> tuple[Tensor, ...]:
     return (torch.randn(batch, 4, n, D, generator=torch.Generator().manual_seed(n)),)
 
@@ -785,10 +1029,38 @@ ZOO: dict[str, Animal] = {
     "nn.MultiheadAttention": Animal(lambda: multi_head(True)),
     "nn.MultiheadAttention, positions first": Animal(lambda: multi_head(False), positions_first),
     "nn.MultiheadAttention, cross": Animal(cross_multi_head, two_streams),
+    "encoder layer": Animal(layer_of(nn.TransformerEncoderLayer, batch_first=True)),
+    "encoder layer, norm first": Animal(layer_of(nn.TransformerEncoderLayer, batch_first=True, norm_first=True)),
+    "encoder layer, positions first": Animal(layer_of(nn.TransformerEncoderLayer, batch_first=False), positions_first),
+    "decoder layer": Animal(layer_of(nn.TransformerDecoderLayer, batch_first=True), two_streams),
+    "decoder layer, positions first": Animal(
+        layer_of(nn.TransformerDecoderLayer, batch_first=False, norm_first=True), positions_first_pair
+    ),
+    "nn.Transformer": Animal(lambda: transformer(batch_first=True), two_streams),
+    "nn.Transformer, positions first": Animal(lambda: transformer(batch_first=False), positions_first_pair),
+    "checkpointed": Animal(Checkpointed),
+    "autocast": Animal(Autocast),
+    "custom function": Animal(CustomFunction),
+    "einops": Animal(Einops),
+    "tensordot": Animal(Tensordot, unbatched, lambda kept: [one[None, None] for one in kept]),
+    "stacked": Animal(Stacked),
+    "vit": Animal(ViT),
+    "vit, indexed": Animal(ViTIndexed),
+    "interleaved": Animal(Interleaved),
+    "channels first": Animal(ChannelsFirst, picture),
+    "local mask": Animal(LocalMask),
+    "returns weights": Animal(LinearBias),
+    "siamese": Animal(Siamese, two_streams, own=lambda kept: [one[:, None] for one in kept]),
+    "two layers of one head": Animal(TwoSequences, own=lambda kept: [one[:, None] for one in kept]),
+    "over queries": Animal(OverQueries),
+    "not split": Animal(NotSplit, refused="what the axes mean"),
+    "loop over the batch": Animal(LoopOverBatch, refused="piece by piece"),
+    "chunked queries": Animal(ChunkedQueries, refused="piece by piece"),
+    "joined scores": Animal(JoinedScores, two_streams, refused="joined from several products"),
     "windows": Animal(Windows, refused="within windows"),
     "axial": Animal(Axial, grid, refused="along one of several axes"),
     "sigmoid": Animal(Sigmoid, refused="from sigmoid, not from a softmax"),
     "relu": Animal(Relu, refused="from relu, not from a softmax"),
-    "linear": Animal(Linear, refused="no"),
+    "linear": Animal(Linear, refused="Nothing that it computes is attention"),
     "talking heads": Animal(TalkingHeads, refused="mix"),
 }

@@ -18,7 +18,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from xformer.adapters.adapter import ADDED, Input, label_added, with_added
-from xformer.adapters.attachment import cached, copied, detect_randomness, on_device, preserve_state
 from xformer.adapters.capture_backends import is_pattern
 from xformer.adapters.on_demand import lengths, recorded_bytes
 from xformer.adapters.opening import (
@@ -39,6 +38,8 @@ from xformer.decoding import Step
 from xformer.edits import Edit
 from xformer.errors import InputError, UnavailableError
 from xformer.model_shape import ModelShape
+from xformer.program.inputs import Call, ModuleInputs, call_module, named_inputs
+from xformer.program.module_state import cached, copied, detect_randomness, on_device, preserve_state
 from xformer.program.plan import NO_PLAN, AttentionPlan
 from xformer.tasks.task import Example
 from xformer.trace import Trace
@@ -64,13 +65,6 @@ class GivenInput(Input):
         return self.default
 
 
-ModuleInputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
-"""One tensor, several positional arguments, or named arguments."""
-
-
-Call = Callable[[nn.Module, Inputs], Any]
-
-
 @dataclass(frozen=True, eq=False)
 class AnyModule(ExternalAdapter):
     """A module with its located parts and the inputs it is called with. Read-only."""
@@ -80,7 +74,7 @@ class AnyModule(ExternalAdapter):
     @classmethod
     def open(cls, module: nn.Module, inputs: ModuleInputs, name: str = "module") -> AnyModule:
         """Locate the attention of a module, once per signature of its inputs. Raises `InputError` if there is none."""
-        named = copied(_named(inputs))
+        named = copied(named_inputs(inputs))
         called = tuple((name, value.dim() if isinstance(value, Tensor) else None) for name, value in named.items())
 
         order, parts, verification, shape = cached(module, called, lambda: _open(module, named))
@@ -137,42 +131,17 @@ class AnyModule(ExternalAdapter):
         added = self.shape.added if index == 0 else (0, 0)
         if index < len(streams) and not streams[index].is_floating_point():
             return with_added(streams[index].cpu(), added)
-        site = next(site for site in self.shape.attention if site.stack == stack and not site.is_cross)
-        n = self._n_keys[f"{site.path}.pattern"] - sum(added)
+        own = [site for site in self.shape.attention if site.stack == stack]
+        site = next((site for site in own if not site.is_cross), own[0])
+        n_query, n_key = self._lengths[f"{site.path}.pattern"]
+        n = (n_query if site.is_cross else n_key) - sum(added)
         return with_added(torch.arange(n)[None], added).expand(_n_batch(self.inputs), -1)
 
     @cached_property
-    def _n_keys(self) -> dict[str, int]:
-        """The number of keys of each attention with these inputs, measured in a run."""
+    def _lengths(self) -> dict[str, tuple[int, int]]:
+        """The numbers of queries and keys of each attention with these inputs, measured in a run."""
         run = self.opened.run(self.inputs, n_batch=_n_batch(self.inputs), keep=("*.pattern",))
-        return {name: value.shape[-1] for name, value in run.items()}
-
-
-def _named(inputs: ModuleInputs | Sequence[Any]) -> Inputs:
-    """Arguments by name, or by position as a string. Lists of integers are token ids, of one text or of several in rows."""
-    if isinstance(inputs, Mapping):
-        return dict(inputs)
-    if not isinstance(inputs, Tensor) and _is_ids(inputs):
-        inputs = torch.tensor(inputs)
-    if isinstance(inputs, Tensor):
-        is_one = inputs.dim() == 1 and not inputs.is_floating_point()
-        return {"0": inputs[None] if is_one else inputs}
-    return {str(index): value for index, value in enumerate(inputs)}
-
-
-def _is_ids(inputs: Any) -> bool:
-    """Whether a value is a list of integers, or several of equal length."""
-    if not isinstance(inputs, list | tuple) or not inputs:
-        return False
-    if all(isinstance(one, list) for one in inputs):
-        return len({len(one) for one in inputs}) == 1 and all(_is_ids(one) for one in inputs)
-    return all(isinstance(one, int) for one in inputs)
-
-
-def _call(module: nn.Module, inputs: Inputs) -> Any:
-    inputs = on_device(inputs, module)
-    args = [value for name, value in inputs.items() if name.isdigit()]
-    return module(*args, **{name: value for name, value in inputs.items() if not name.isdigit()})
+        return {name: (value.shape[-2], value.shape[-1]) for name, value in run.items()}
 
 
 @dataclass(frozen=True)
@@ -211,7 +180,9 @@ class StreamOrder:
     def call(self, module: nn.Module, inputs: Inputs) -> Any:
         """Call the module with inputs that have the batch first."""
         back = (lambda value: value[0]) if self.axis is None else self.turned
-        return _call(module, {name: back(value) if name in self.names else value for name, value in inputs.items()})
+        return call_module(
+            module, {name: back(value) if name in self.names else value for name, value in inputs.items()}
+        )
 
 
 def _streams(inputs: Inputs) -> dict[str, Tensor]:
@@ -280,7 +251,7 @@ def _examples(module: nn.Module, call: Call, inputs: Inputs, n_target: int | Non
 def _open(module: nn.Module, inputs: Inputs) -> tuple[StreamOrder, dict[str, Any], Verification, ModelShape]:
     if not _tensors(inputs):
         raise InputError("A module needs an input tensor [batch, pos] or [batch, pos, features], got none.")
-    plan = NO_PLAN if takes_a_function(module) else planned(module, _call, inputs)
+    plan = NO_PLAN if takes_a_function(module) else planned(module, call_module, inputs)
     order = StreamOrder.of(plan, inputs)
     call, inputs = order.call, order.batch_first(inputs)
     probed, n_target = _probed(module, call, inputs)

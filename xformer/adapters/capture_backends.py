@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Literal
 
@@ -32,7 +32,7 @@ from xformer.layer_path import Kind, LayerPath, Stack
 from xformer.program.plan import AttentionPlan, Watched
 from xformer.program.record import Address, Watcher
 from xformer.program.record import tensors_in as named_tensors
-from xformer.tape import SILENT, AnyTape, Tape
+from xformer.tape import SILENT, AnyTape, Tape, TapeAt
 
 Backend = Literal["attention_function", "softmax", "returned_weights"]
 BACKENDS: tuple[Backend, ...] = ("attention_function", "softmax", "returned_weights")
@@ -145,8 +145,8 @@ UNDERFLOW = 80.0
 class PlannedAttention(Watcher):
     """Captures attention in models that call no registered function: `torch.nn`'s and hand-written ones.
 
-    At the operations of a plan, made when the model was opened, scores, pattern and z pass through the tape as [batch, head, …],
-    in whatever layout the model computes them. Fused functions are computed step by step instead.
+    At the operations of a plan, made when the model was opened, scores, pattern and z pass through the tape as
+    [batch, head, …], in whatever layout the model computes them. Fused functions are computed step by step instead.
     """
 
     def __init__(self, run: ActiveRun, plan: AttentionPlan) -> None:
@@ -260,7 +260,8 @@ class PlannedAttention(Watcher):
         layout = watched.layout.loosened() if kwargs.get("enable_gqa") else watched.layout
         if mask is not None and mask.dim() > 2:
             mask = layout.to_heads(mask.expand(*query.shape[:-1], mask.shape[-1]))
-        z, _ = stepwise(*(layout.to_heads(one) for one in (query, key, value)), scale, mask)
+        q, k, v = (layout.to_heads(one) for one in (query, key, value))
+        z, _ = stepwise(q, k, v, scale, mask)
         return layout.from_heads(z, query.new_empty((*query.shape[:-1], z.shape[-1]), device="meta"))
 
     def _tape(self, layer: int) -> AnyTape:
@@ -300,24 +301,21 @@ class PlannedAttention(Watcher):
         return value if changed is every else changed[:, number : number + 1]
 
 
-@dataclass(frozen=True)
-class _PieceTape:
+class _PieceTape(TapeAt):
     """The tape of one head of a layer whose heads are computed one by one."""
 
-    attention: PlannedAttention
-    layer: int
-    number: int
-    recording = True
+    def __init__(self, attention: PlannedAttention, layer: int, number: int) -> None:
+        self._pass = partial(attention._passed, layer, number)
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
-        return value if name == "causal" else self.attention._passed(self.layer, self.number, name, value)
+        return value if name == "causal" else self._pass(name, value)
 
 
 def _check_only_masks(wanted: Tensor, allowed: Tensor) -> None:
     if bool((wanted & ~allowed).any()):
         raise EditError(
-            "This model's attention is captured at its softmax, where masked scores are lost. Edits can mask cells there, but not "
-            "unmask them."
+            "This model's attention is captured at its softmax, where masked scores are lost. Edits can mask cells there, "
+            "but not unmask them."
         )
 
 

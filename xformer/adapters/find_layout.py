@@ -29,10 +29,10 @@ from xformer.adapters.module_map import (
     routing,
 )
 from xformer.adapters.module_map import blocks as blocks_of
-from xformer.adapters.offload import device_of, own_weight
 from xformer.adapters.probe import AttentionCall, ModuleCall, Origin, Origins, ProbeRun, Streams, is_causal, running
 from xformer.errors import InputError
 from xformer.layer_path import Kind, LayerPath, Stack
+from xformer.program.offload import device_of, own_weight
 
 
 def find_layout(

@@ -19,7 +19,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer.adapters.adapter import ADDED
-from xformer.adapters.attachment import on_device, preserve_state
 from xformer.adapters.huggingface_example import N_WRITTEN, HuggingFaceInputs
 from xformer.adapters.huggingface_opening import CLASSES, DESCRIBED, open_transformers, text_config
 from xformer.adapters.on_demand import added_bytes, lengths, on_demand_bytes, plane_side, recorded_bytes, reduced
@@ -28,6 +27,7 @@ from xformer.adapters.probe import running
 from xformer.decoding import GREEDY, Choice, Sampling, Step
 from xformer.edits import Edit
 from xformer.errors import InputError, UnavailableError
+from xformer.program.module_state import on_device, preserve_state
 from xformer.tasks.task import Example
 from xformer.trace import Trace
 

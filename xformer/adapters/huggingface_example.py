@@ -20,7 +20,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from xformer.adapters.adapter import ADDED, Input, label_added, with_added
-from xformer.adapters.attachment import copied
 from xformer.adapters.huggingface_opening import (
     OutputKind,
     arguments_of,
@@ -46,6 +45,7 @@ from xformer.adapters.opening import ExternalAdapter, Inputs
 from xformer.adapters.own_models import NumbersInput, numbered
 from xformer.errors import InputError
 from xformer.pooling import Pooling
+from xformer.program.module_state import copied
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example, id_list, pair_rows
 

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from xformer.adapters.any_module import output_at, output_path
-from xformer.adapters.attachment import cached, detect_randomness, on_device, preserve_state
 from xformer.adapters.opening import Inputs, OpenedModel, Verification, added_positions, open_module, resized, shape_of
 from xformer.adapters.probe import Origin, Streams, running
 from xformer.errors import InputError
 from xformer.formatting import error_message
 from xformer.model_shape import ModelShape
+from xformer.program.module_state import cached, detect_randomness, on_device, preserve_state
 
 N_SOURCE, N_TARGET = 11, 7
 """Lengths of example inputs; they differ from each other and from most sizes in a model."""

@@ -16,9 +16,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from xformer.adapters.offload import own_weight
 from xformer.adapters.probe import AttentionCall, ModuleCall, ProbeRun
 from xformer.layer_path import LayerPath, Stack
+from xformer.program.offload import own_weight
 
 CLOSE = 1e-4
 """The largest allowed difference between two tensors that count as equal, relative to the largest entry."""

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from xformer.adapters.adapter import AdapterDefaults, Projection, Readout
-from xformer.adapters.attachment import attached, detect_randomness, on_device, preserve_state, set_function
+from xformer.adapters.attachment import attached, set_function
 from xformer.adapters.capture_backends import (
     BACKENDS,
     Backend,
@@ -34,7 +34,6 @@ from xformer.adapters.capture_backends import (
 )
 from xformer.adapters.find_layout import OutputHead, find_layout, find_output_head, numbered_axes
 from xformer.adapters.module_map import ModuleMap, close
-from xformer.adapters.offload import device_of, own_weight, standalone
 from xformer.adapters.on_demand import Calls, EarlyStopTape, OnDemand, Reduce, StopForward
 from xformer.adapters.probe import ActiveRun, ProbeRun, Streams, origins_of, probe, running
 from xformer.edits import Edit
@@ -42,13 +41,15 @@ from xformer.errors import EditError, InputError, UnavailableError
 from xformer.formatting import error_message
 from xformer.layer_path import LayerPath, after
 from xformer.model_shape import READ_ONLY, ModelShape
+from xformer.program.inputs import Inputs
+from xformer.program.module_state import detect_randomness, on_device, preserve_state
+from xformer.program.offload import device_of, own_weight, standalone
 from xformer.program.plan import NO_PLAN, AttentionPlan, plan_attention
 from xformer.program.record import watched
 from xformer.tape import SILENT, Tape, graph_of
 from xformer.tasks.task import Example
 from xformer.trace import Trace, first_nan
 
-Inputs = dict[str, Any]
 """The arguments of a model's forward pass, by name."""
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6, torch.bfloat16: 0.1, torch.float16: 0.02}
 """The largest allowed difference of outputs, relative to the largest output. Rounding errors add up over layers, and even in

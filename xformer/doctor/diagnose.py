@@ -13,13 +13,13 @@ import pandas as pd
 import torch
 from torch import nn
 
-from xformer.adapters.attachment import uncompiled
 from xformer.doctor import checks as _registered  # noqa: F401  registers the checks
 from xformer.doctor.check import CELL, CHECKS, COLUMNS, Check, CheckContext, FaultLocation, Finding, NotApplicableError
 from xformer.doctor.localise import localise
 from xformer.doctor.token_model import TokenModel
 from xformer.errors import InputError, XformerError
 from xformer.formatting import error_message
+from xformer.program.module_state import uncompiled
 
 UNSEEN = (
     "Whether the weights are any good: invariants cannot show that.",

@@ -23,7 +23,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from xformer.adapters.attachment import unwrapped
 from xformer.adapters.huggingface_opening import (
     example_inputs,
     is_causal_class,
@@ -36,6 +35,7 @@ from xformer.errors import InputError, UnavailableError, XformerError
 from xformer.formatting import error_message
 from xformer.layers.attention import Cache
 from xformer.model import Transformer
+from xformer.program.module_state import unwrapped
 from xformer.tape import Tape
 
 ARGUMENTS = {

@@ -30,7 +30,6 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from xformer.adapters.attachment import cache_of, on_device, unwrapped
 from xformer.adapters.opening import ChangedLayoutError
 from xformer.analysis.attention_health import KEEP, Projections, attention_modules, gradient_norms, induction, measure
 from xformer.checkpoints import Checkpoint, save
@@ -59,6 +58,7 @@ from xformer.integrations.health_probe import (
 from xformer.integrations.health_record import HealthRecord, OutsideRun, settings_of, summary
 from xformer.layer_path import LayerPath
 from xformer.model import Transformer
+from xformer.program.module_state import cache_of, on_device, unwrapped
 from xformer.reading import Reading, read
 from xformer.tasks import Task
 from xformer.training.card import MAX_STEPS

@@ -4,8 +4,9 @@
     pattern  a normalisation of the scores over one of the two position axes, in any spelling
     z        a product of the pattern with values, over the keys
 
-Which axis is which follows from the products: axes of both operands are batch or heads, those of one are its positions. Heads are
-divisions of a projection's output, batches come from the inputs. The keys are the axis that the product with the values sums.
+Which axis is which follows from the products: axes of both operands are batch or heads, those of one are its positions. Heads
+are divisions of a projection's output, batches come from the inputs. The keys are the axis that the product with the values
+sums.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ class FoundAttention:
     chain: tuple[Operation, ...] = ()
     """The operations from the product of queries and keys to the softmax."""
     product: Product | None = None
+    values: Product | None = None
+    """The product with the values."""
     normalised: Role = "key"
     """The axis over which the weights are normalised."""
     batch: Atom | None = None
@@ -124,8 +127,8 @@ class Refusal:
 
 
 _OPAQUE = {
-    "linear", "embedding", "conv1d", "conv2d", "conv3d", "layer_norm", "rms_norm", "group_norm", "batch_norm", "softmax", "cumsum",
-    "cumprod", "fft", "ifft", "sort", "topk", "argsort", "gather", "scatter", "roll",
+    "linear", "embedding", "conv1d", "conv2d", "conv3d", "layer_norm", "rms_norm", "group_norm", "batch_norm", "softmax",
+    "cumsum", "cumprod", "fft", "ifft", "sort", "topk", "argsort", "gather", "scatter", "roll",
 }  # fmt: skip
 _SOFTMAX = ("softmax", "log_softmax")
 _REDUCTIONS = (
@@ -208,15 +211,15 @@ class AttentionFinder:
         if joined:
             raise _UnreadableError("its scores are joined from several products, as for keys of a memory")
         roles = _Roles(product)
-        summed = {roles.of(atom) for atom in values.contracted[side]}
-        if summed not in ({"row"}, {"column"}):
+        sides = {roles.of(atom) for atom in values.contracted[side]}
+        if sides not in ({"row"}, {"column"}):
             raise _UnreadableError("the product with the values sums over no axis of positions")
-        roles.keys = next(iter(summed))
-        normalised = {roles.role(atom) for atom in self.axes.of(scores)[at]}
+        roles.keys = "row" if "row" in sides else "column"
+        normalised: set[Role] = {roles.role(atom) for atom in self.axes.of(scores)[at]}
         if not normalised <= {"query", "key"} or len(normalised) > 1:
             raise _UnreadableError(f"it is normalised over {_listed(normalised)}, which are no positions")
         z = values.operation.result
-        extra = {id(atom): _shared_role(atom) for atom in values.shared}
+        extra: dict[int, Role] = {id(atom): _shared_role(atom) for atom in values.shared}
         return FoundAttention(
             scores,
             weights,
@@ -227,7 +230,8 @@ class AttentionFinder:
             self._layout(z, roles, extra),
             chain,
             product,
-            next(iter(normalised), "key"),
+            values,
+            "query" if "query" in normalised else "key",
             roles.batch,
             _Backwards(self.axes).is_masked(weights),
         )
@@ -241,8 +245,8 @@ class AttentionFinder:
                 if atom.origin == "unknown":
                     name = value.operation.name if value.operation else "an unknown operation"
                     raise _UnreadableError(f"what the axes mean after {name} is not known")
-                if role == "width" and found and found[-1][0] == "width":
-                    continue
+                if found and found[-1][0] == role and role in ("query", "key", "width"):
+                    continue  # rows and columns of an image are one axis of positions
                 is_free = atom.origin == "input" or role in ("query", "key", "width")
                 found.append((role, None if is_free else atom.size))
             if sum(size is None for _, size in found) > 1:

@@ -82,6 +82,8 @@ class Product:
     right: Value
     shared: tuple[Atom, ...]
     """The atoms of the result that both operands have."""
+    others: tuple[Atom, ...]
+    """The same axes as the other operand names them."""
     rows: tuple[Atom, ...]
     """Those of the left operand alone."""
     columns: tuple[Atom, ...]
@@ -116,7 +118,7 @@ class AxisTracker:
         if rule is not None:
             found = rule(self, operation)
             if found is not None:
-                return list(found) if isinstance(found, list) else [found] * len(operation.results)
+                return found if isinstance(found, list) else [found] * len(operation.results)
         return [self._elementwise(operation, value) for value in operation.results]
 
     def _elementwise(self, operation: Operation, value: Value) -> Axes:
@@ -133,9 +135,6 @@ class AxisTracker:
             best = max(fitting, key=_rank, default=None)
             found.append(best if best is not None else (Atom(size, "unknown"),) if size != 1 else ())
         return tuple(found)
-
-    def add_product(self, product: Product) -> None:
-        self.products[product.operation] = product
 
 
 def _rank(axis: Axis) -> int:
@@ -206,54 +205,25 @@ def _axis(value: Value, at: int) -> int:
 
 
 @_rule("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as", "ravel")
-def _reshape(of: AxisTracker, operation: Operation) -> Axes | None:
+def _reshape(of: AxisTracker, operation: Operation) -> Axes:
     source, result = operation.inputs[0], operation.result
     found = regroup(of.of(source), result.shape)
-    if found is None or operation.name not in ("squeeze", "unsqueeze"):
-        return found if found is not None else new_axes(result.shape, "unknown")
-    return found
+    return new_axes(result.shape, "unknown") if found is None else found
 
 
 @_rule("permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "T", "mT", "H", "mH", "adjoint")
 def _permute(of: AxisTracker, operation: Operation) -> Axes:
-    source = operation.inputs[0]
-    n = len(source.shape)
-    order = list(range(n))
-    if operation.name == "permute":
-        given = operation.args[1:] or operation.kwargs["dims"]
-        given = given[0] if len(given) == 1 and isinstance(given[0], tuple | list) else given
-        order = [int(one) % n for one in given]
-    elif operation.name in ("movedim", "moveaxis"):
-        order = _moved(n, argument(operation, 1, "source"), argument(operation, 2, "destination"))
-    elif operation.name in ("transpose", "swapaxes", "swapdims"):
-        one, other = (argument(operation, at, name) for at, name in ((1, "dim0"), (2, "dim1")))
-        one = operation.kwargs.get("axis0", one)
-        other = operation.kwargs.get("axis1", other)
-        one, other = int(one) % n, int(other) % n
-        order[one], order[other] = other, one
-    elif operation.name in ("t", "T", "H"):
-        order.reverse()
-    elif n >= 2:
-        order[-1], order[-2] = order[-2], order[-1]
-    axes = of.of(source)
-    return tuple(axes[one] for one in order)
-
-
-def _moved(n: int, source: Any, destination: Any) -> list[int]:
-    sources = [one % n for one in (source if isinstance(source, tuple | list) else [source])]
-    places = [one % n for one in (destination if isinstance(destination, tuple | list) else [destination])]
-    rest = [one for one in range(n) if one not in sources]
-    order: list[int] = []
-    for at in range(n):
-        order.append(sources[places.index(at)] if at in places else rest.pop(0))
-    return order
+    axes = of.of(operation.inputs[0])
+    numbered = torch.empty(tuple(range(len(axes))), device="meta")  # the size of each axis is its number
+    order = operation.function(numbered, *operation.args[1:], **operation.kwargs).shape
+    return tuple(axes[number] for number in order)
 
 
 @_rule("expand", "expand_as", "broadcast_to", "broadcast_tensors")
 def _expand(of: AxisTracker, operation: Operation) -> Axes | list[Axes]:
     def one(value: Value, shape: Sequence[int]) -> Axes:
         axes = of.of(value)
-        axes = ((),) * (len(shape) - len(axes)) + axes
+        axes = (*[()] * (len(shape) - len(axes)), *axes)
         return tuple(
             axis if size_of(axis) == size else (Atom(size, "new", "repeat"),)
             for axis, size in zip(axes, shape, strict=True)
@@ -267,7 +237,7 @@ def _expand(of: AxisTracker, operation: Operation) -> Axes | list[Axes]:
 @_rule("repeat", "tile")
 def _repeat(of: AxisTracker, operation: Operation) -> Axes:
     axes, shape = of.of(operation.inputs[0]), operation.result.shape
-    axes = ((),) * (len(shape) - len(axes)) + axes
+    axes = (*[()] * (len(shape) - len(axes)), *axes)
     return tuple(
         axis if size_of(axis) == size else (Atom(size // size_of(axis), "new", "repeat"), *axis)
         for axis, size in zip(axes, shape, strict=True)
@@ -439,9 +409,11 @@ def _reduce(of: AxisTracker, operation: Operation) -> Axes | None:
     if isinstance(dims, Value) or dims is None:
         return None
     gone = {_axis(source, one) for one in (dims if isinstance(dims, tuple | list) else [dims])}
-    if operation.name in ("sum",) and source.operation is not None:
-        _summed_product(of, operation, source, gone)
     axes = of.of(source)
+    if operation.name == "sum" and len(result.shape) < len(axes):
+        product = _summed_product(of, operation, source, gone)
+        if product is not None:
+            return product
     if len(result.shape) == len(axes):
         return tuple(() if at in gone else axis for at, axis in enumerate(axes))
     return tuple(axis for at, axis in enumerate(axes) if at not in gone)
@@ -470,106 +442,99 @@ def _convolve(of: AxisTracker, operation: Operation) -> Axes:
 # Products
 
 
-def _lead(
-    of: AxisTracker, left: Axes, right: Axes, shape: Sequence[int]
-) -> tuple[Axes, list[Atom], list[Atom], list[Atom]]:
-    """The leading axes of a matrix product, and which of their atoms are shared, the left's or the right's alone."""
+def _product(
+    of: AxisTracker,
+    operation: Operation,
+    left: Value,
+    right: Value,
+    pairs: Sequence[tuple[Axis | None, Axis | None]],
+    contracted: tuple[Axis, Axis] | None,
+) -> Axes:
+    """Note a product, and return the axes of its result.
+
+    Args:
+        of: The tracker.
+        operation: The operation that computes it.
+        left: The left operand.
+        right: The right operand.
+        pairs: For each axis of the result the axes of the two operands; None or () for one that does not have it.
+        contracted: The summed axis as each operand names it; None if there are several.
+    """
     shared: list[Atom] = []
+    others: list[Atom] = []
     rows: list[Atom] = []
     columns: list[Atom] = []
-    found: list[Axis] = []
-    for at in range(len(shape)):
-        back = at - len(shape)
-        one = left[back] if len(left) >= -back else ()
-        other = right[back] if len(right) >= -back else ()
-        axis = max((one, other), key=_rank)
-        found.append(axis)
-        (shared if one and other else rows if one else columns).extend(axis)
-    return tuple(found), shared, rows, columns
-
-
-def _multiply(of: AxisTracker, operation: Operation, left: Value, right: Value, a: Axes, b: Axes) -> Axes:
-    """The axes of left @ right, and the product."""
-    if len(a) == 1 and len(b) == 1:
-        return ()
-    row = a[-2] if len(a) > 1 else None
-    column = b[-1] if len(b) > 1 else None
-    summed = a[-1], b[-2] if len(b) > 1 else b[-1]
-    if column is not None and left.is_from_inputs and right.is_from_inputs:
-        column = as_keys(column)
-    n = max(len(a), len(b), 2) - 2
-    lead, shared, rows, columns = _lead(of, a[:-2], b[:-2], [0] * n)
-    axes = (*lead, *(() if row is None else (row,)), *(() if column is None else (column,)))
-    of.add_product(
-        Product(operation, left, right, tuple(shared), (*rows, *(row or ())), (*columns, *(column or ())), summed)
-    )
-    return axes
+    axes: list[Axis] = []
+    for one, other in pairs:
+        if one and other:
+            axis, second = (one, other) if _rank(one) >= _rank(other) else (other, one)
+            shared += axis
+            others += second
+        elif one:
+            axis = one
+            rows += axis
+        else:
+            axis = as_keys(other or ()) if left.is_from_inputs and right.is_from_inputs else other or ()
+            columns += axis
+        axes.append(axis)
+    if contracted is not None:
+        sides = tuple(shared), tuple(others), tuple(rows), tuple(columns)
+        of.products[operation] = Product(operation, left, right, *sides, contracted)
+    return tuple(axes)
 
 
 @_rule("matmul", "bmm", "mm", "mv", "dot", "baddbmm", "addmm", "addmv", "addbmm")
 def _matmul(of: AxisTracker, operation: Operation) -> Axes:
     left, right = operation.inputs[-2:] if operation.name.startswith(("badd", "add")) else operation.inputs[:2]
-    return _multiply(of, operation, left, right, of.of(left), of.of(right))
+    a, b = list(of.of(left)), list(of.of(right))
+    if len(a) == 1 and len(b) == 1:
+        return ()
+    n = max(len(a), len(b), 2) - 2
+    lead: list[tuple[Axis | None, Axis | None]] = [
+        (a[at - 2] if len(a) >= 2 - at else None, b[at - 2] if len(b) >= 2 - at else None) for at in range(-n, 0)
+    ]
+    row = [(a[-2], None)] if len(a) > 1 else []
+    column = [(None, b[-1])] if len(b) > 1 else []
+    return _product(of, operation, left, right, [*lead, *row, *column], (a[-1], b[-2] if len(b) > 1 else b[-1]))
 
 
 @_rule("linear")
 def _linear(of: AxisTracker, operation: Operation) -> Axes:
     x, weight = operation.inputs[:2]
-    rows, w = of.of(x), of.of(weight)
-    if len(w) == 1:
-        return rows[:-1]
-    of.add_product(
-        Product(operation, x, weight, (), tuple(atom for axis in rows[:-1] for atom in axis), w[0], (rows[-1], w[-1]))
-    )
-    return (*rows[:-1], w[0])
+    rows, w = list(of.of(x)), list(of.of(weight))
+    pairs: list[tuple[Axis | None, Axis | None]] = [(row, None) for row in rows[:-1]]
+    return _product(of, operation, x, weight, [*pairs, *([(None, w[0])] if len(w) > 1 else [])], (rows[-1], w[-1]))
 
 
 @_rule("einsum")
 def _einsum(of: AxisTracker, operation: Operation) -> Axes | None:
-    equation, operands = operation.args[0], operation.inputs
+    equation, operands = operation.args[0], list(operation.inputs)
     if not isinstance(equation, str) or len(operands) > 2:
         return None
-    given, _, wanted = equation.replace(" ", "").partition("->")
+    given, arrow, wanted = equation.replace(" ", "").partition("->")
     terms = given.split(",")
     if len(terms) != len(operands):
         return None
     spelled = [_spelled(term, len(value.shape)) for term, value in zip(terms, operands, strict=True)]
+    every = [one for names in spelled for one in names]
     n_dots = max((sum(one.startswith(".") for one in names) for names in spelled), default=0)
-    if not wanted and "->" not in equation:
-        every = [one for names in spelled for one in names]
-        wanted = "..." * bool(n_dots) + "".join(
-            sorted(one for one in set(every) if every.count(one) == 1 and one[0] != ".")
-        )
+    if not arrow:
+        once = sorted(one for one in set(every) if every.count(one) == 1 and one[0] != ".")
+        wanted = "..." * bool(n_dots) + "".join(once)
     out = _spelled(wanted, n_dots + sum(letter.isalpha() for letter in wanted))
     named = [dict(zip(names, of.of(value), strict=True)) for names, value in zip(spelled, operands, strict=True)]
     if len(operands) == 1:
         return tuple(named[0][one] for one in out)
     left, right = named
-    is_keyed = all(value.is_from_inputs for value in operands)
-    axes: list[Axis] = []
-    shared: list[Atom] = []
-    rows: list[Atom] = []
-    columns: list[Atom] = []
-    for one in out:
-        if one in left and one in right:
-            axis = max((left[one], right[one]), key=_rank)
-            (shared if left[one] and right[one] else rows if left[one] else columns).extend(axis)
-        elif one in left:
-            axis = left[one]
-            rows.extend(axis)
-        else:
-            axis = as_keys(right[one]) if is_keyed else right[one]
-            columns.extend(axis)
-        axes.append(axis)
     summed = [one for one in left if one in right and one not in out]
-    if len(summed) == 1:
-        pair = left[summed[0]], right[summed[0]]
-        of.add_product(Product(operation, *operands, tuple(shared), tuple(rows), tuple(columns), pair))
-    return tuple(axes)
+    pair = (left[summed[0]], right[summed[0]]) if len(summed) == 1 else None
+    pairs = [(left.get(one), right.get(one)) for one in out]
+    first, second = operands
+    return _product(of, operation, first, second, pairs, pair)
 
 
 def _spelled(term: str, n: int) -> list[str]:
-    """The letters of an einsum's operand, with ".0", ".1", … for the axes of its ellipsis, counted from the end."""
+    """The letters of an einsum's operand, with ".-1", ".-2", … for the axes of its ellipsis, counted from the end."""
     if "..." not in term:
         return list(term)
     before, after = term.split("...")
@@ -583,49 +548,29 @@ def _tensordot(of: AxisTracker, operation: Operation) -> Axes | None:
     dims = argument(operation, 2, "dims", 2)
     a, b = of.of(left), of.of(right)
     if isinstance(dims, int):
-        pairs = list(range(len(a) - dims, len(a))), list(range(dims))
-    else:
-        pairs = tuple(
-            [one % n for one in (side if isinstance(side, tuple | list) else [side])]
-            for side, n in zip(dims, (len(a), len(b)), strict=True)
-        )
-    rows = [axis for at, axis in enumerate(a) if at not in pairs[0]]
-    columns = [axis for at, axis in enumerate(b) if at not in pairs[1]]
-    if left.is_from_inputs and right.is_from_inputs:
-        columns = [as_keys(axis) for axis in columns]
-    if len(pairs[0]) == 1:
-        flat = [tuple(atom for axis in side for atom in axis) for side in (rows, columns)]
-        of.add_product(Product(operation, left, right, (), flat[0], flat[1], (a[pairs[0][0]], b[pairs[1][0]])))
-    return (*rows, *columns)
+        dims = list(range(len(a) - dims, len(a))), list(range(dims))
+    gone = [
+        {one % n for one in (side if isinstance(side, tuple | list) else [side])}
+        for side, n in zip(dims, (len(a), len(b)), strict=True)
+    ]
+    pairs: list[tuple[Axis | None, Axis | None]] = [(axis, None) for at, axis in enumerate(a) if at not in gone[0]]
+    pairs += [(None, axis) for at, axis in enumerate(b) if at not in gone[1]]
+    both = (a[min(gone[0])], b[min(gone[1])]) if len(gone[0]) == 1 else None
+    return _product(of, operation, left, right, pairs, both)
 
 
-def _summed_product(of: AxisTracker, operation: Operation, source: Value, gone: set[int]) -> None:
-    """Recognise `(q[:, None] * k[None]).sum(-1)`: a product whose operands were broadcast."""
+def _summed_product(of: AxisTracker, operation: Operation, source: Value, gone: set[int]) -> Axes | None:
+    """The axes of `(q[:, None] * k[None]).sum(-1)`, a product whose operands were broadcast; None for other sums."""
     multiply = source.operation
-    assert multiply is not None
-    if multiply.name not in ("mul", "multiply") or len(multiply.inputs) != 2 or len(gone) != 1:
-        return
-    n = len(source.shape)
-    pair = [((),) * (n - len(one.shape)) + of.of(one) for one in multiply.inputs]
-    at = next(iter(gone))
-    if not (pair[0][at] and pair[1][at]):
-        return
-    shared: list[Atom] = []
-    rows: list[Atom] = []
-    columns: list[Atom] = []
-    axes = list(of.of(source))
-    is_keyed = all(one.is_from_inputs for one in multiply.inputs)
-    for place, (one, other) in enumerate(zip(*pair, strict=True)):
-        if place == at:
-            continue
-        if not one and other and is_keyed:
-            axes[place] = as_keys(other)
-        (shared if one and other else rows if one else columns).extend(axes[place])
-    of._axes[source] = tuple(axes)
-    left, right = multiply.inputs
-    of.add_product(
-        Product(operation, left, right, tuple(shared), tuple(rows), tuple(columns), (pair[0][at], pair[1][at]))
-    )
+    if multiply is None or multiply.name not in ("mul", "multiply") or len(multiply.inputs) != 2 or len(gone) != 1:
+        return None
+    n, at = len(source.shape), next(iter(gone))
+    one, other = ([*[()] * (n - len(value.shape)), *of.of(value)] for value in multiply.inputs)
+    if not (one[at] and other[at]):
+        return None
+    pairs = [pair for place, pair in enumerate(zip(one, other, strict=True)) if place != at]
+    first, second = multiply.inputs
+    return _product(of, operation, first, second, pairs, (one[at], other[at]))
 
 
 # Attention kernels and new tensors
@@ -650,9 +595,10 @@ def _multi_head(of: AxisTracker, operation: Operation) -> list[Axes]:
 
 
 @_rule(
-    "arange", "ones", "zeros", "full", "empty", "rand", "randn", "eye", "linspace", "tensor", "randint", "as_tensor", "new_ones",
-    "new_zeros", "new_full", "new_tensor", "new_empty", "randperm", "hann_window", "tril_indices", "triu_indices", "meshgrid",
-    "outer", "ger", "cartesian_prod", "nonzero", "scalar_tensor", "logspace", "from_numpy", "polar",
+    "arange", "ones", "zeros", "full", "empty", "rand", "randn", "eye", "linspace", "tensor", "randint", "as_tensor",
+    "new_ones", "new_zeros", "new_full", "new_tensor", "new_empty", "randperm", "hann_window", "tril_indices",
+    "triu_indices", "meshgrid", "outer", "ger", "cartesian_prod", "nonzero", "scalar_tensor", "logspace",
+    "from_numpy", "polar",
 )  # fmt: skip
 def _new(of: AxisTracker, operation: Operation) -> list[Axes] | None:
     if operation.name == "polar":

@@ -10,21 +10,17 @@ otherwise not be told apart.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from xformer.program.attention import AttentionFinder, FoundAttention, HeadLayout, Refusal
 from xformer.program.axes import AxisTracker
+from xformer.program.inputs import Call, Inputs, larger
 from xformer.program.record import Address, Operation, Program, Value, record
-
-Inputs = Mapping[str, Any]
-Call = Callable[[nn.Module, Inputs], Any]
 
 
 @dataclass(frozen=True)
@@ -81,23 +77,29 @@ NO_PLAN = AttentionPlan(())
 def plan_attention(module: nn.Module, call: Call, inputs: Inputs) -> AttentionPlan:
     """Find the attention of a module that is called with `inputs`. The module must be in eval mode and without gradients."""
     plan = _planned(module, call, inputs)
-    for attempts in _larger(inputs):
-        for larger in attempts:
+    for attempts in larger(inputs):
+        for other in attempts:
             with suppress(Exception):  # a module may raise anything for sizes that it does not take
-                plan = _merged(plan, _planned(module, call, larger))
+                plan = _merged(plan, _planned(module, call, other))
                 break
     return plan
 
 
 def _planned(module: nn.Module, call: Call, inputs: Inputs) -> AttentionPlan:
     program = record(module, lambda: call(module, inputs), inputs)
-    return plan_of(program)
+    finder = AttentionFinder(program, AxisTracker(program))
+    layers, refused = layers_of(program, finder)
+    roots = sorted({found.batch.root.name for found in finder.found if found.batch is not None} - {""})
+    batch = None
+    if roots:
+        name, _, axis = roots[0].rpartition(":")
+        batch = name, int(axis)
+    reasons = tuple(dict.fromkeys(map(str, refused)))
+    return AttentionPlan(tuple(tuple(map(_piece, layer)) for layer in layers), batch, reasons)
 
 
-def plan_of(program: Program) -> AttentionPlan:
-    """The plan of one recorded pass."""
-    axes = AxisTracker(program)
-    finder = AttentionFinder(program, axes)
+def layers_of(program: Program, finder: AttentionFinder) -> tuple[list[list[FoundAttention]], list[Refusal]]:
+    """The attention layers of a program, each with the heads that are computed alone, and what cannot be read."""
     refused = list(finder.refused)
     consumers = _consumers(program)
     layers: list[list[FoundAttention]] = []
@@ -110,14 +112,7 @@ def plan_of(program: Program) -> AttentionPlan:
         if _is_same_loop(one[-1], other[0]):
             refused.append(Refusal(other[0].first, "it is computed piece by piece in a loop over its input"))
             break
-    batches = {(root.name) for found in finder.found if found.batch is not None and (root := found.batch.root).name}
-    batch = None
-    if batches:
-        name, _, axis = next(iter(sorted(batches))).rpartition(":")
-        batch = name, int(axis)
-    return AttentionPlan(
-        tuple(tuple(map(_piece, layer)) for layer in layers), batch, tuple(dict.fromkeys(map(str, refused)))
-    )
+    return layers, refused
 
 
 def _piece(found: FoundAttention) -> Piece:
@@ -157,16 +152,23 @@ def _is_another_head(
         return False
     if last.address.module == first.address.module and last.address.call != first.address.call:
         return False  # the same module called again, on other inputs
-    if _depends(found, {one.last for one in layer}):
+    if _sources(layer[-1]) != _sources(found) or _depends(found, {one.last for one in layer}):
         return False
     return bool(_joins(layer[-1], consumers) & _joins(found, consumers))
+
+
+def _sources(found: FoundAttention) -> set[int]:
+    """The inputs that positions come from."""
+    product = found.product
+    return set() if product is None else {id(atom.root) for atom in (*product.rows, *product.columns)}
 
 
 def _is_same_loop(one: FoundAttention, other: FoundAttention) -> bool:
     """Whether two attentions of several heads are turns of one loop, neither of which depends on the other."""
     first, second = one.first, other.first
     one_call, other_call = ((address.module, address.call) for address in (first.address, second.address))
-    return (first.line, one_call) == (second.line, other_call) and not _depends(other, {one.last})
+    is_alike = (first.line, one_call) == (second.line, other_call) and _sources(one) == _sources(other)
+    return is_alike and not _depends(other, {one.last})
 
 
 def _n_heads(found: FoundAttention) -> int:
@@ -211,42 +213,6 @@ def _joins(found: FoundAttention, consumers: Mapping[Value, list[Operation]]) ->
             joins.add(operation)
         value = operation.result
     return joins
-
-
-# Inputs of other sizes
-
-
-def _larger(inputs: Inputs) -> Iterator[list[Inputs]]:
-    """For each of the first two axes, inputs in which it is longer: with the same axis of all others, or of some."""
-    tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor) and value.dim()}
-    if not tensors:
-        return
-    main = next(
-        (one for one in tensors.values() if one.dim() >= 2 and one.dtype != torch.bool), next(iter(tensors.values()))
-    )
-    sizes = main.shape[:2]
-    for axis, size in enumerate(sizes):
-        alike = [name for name, one in tensors.items() if one.dim() > axis and one.shape[axis] == size]
-        same = [name for name in alike if tensors[name].shape[:2] == sizes]
-        choices = dict.fromkeys((tuple(alike), tuple(same)))
-        yield [_lengthened(inputs, names, axis, size) for names in choices]
-
-
-def _lengthened(inputs: Inputs, names: Sequence[str], axis: int, size: int) -> Inputs:
-    """Inputs of which some are longer along an axis, and square masks along both. Inputs that are one object stay so."""
-    longer: dict[int, Tensor] = {}
-    for name in names:
-        value = inputs[name]
-        if id(value) not in longer:
-            is_square = value.shape == (size, size) and axis == 1 and len(names) > 1
-            one = _longer(value, axis)
-            longer[id(value)] = _longer(one, 0) if is_square else one
-    return {name: longer[id(value)] if name in names else value for name, value in inputs.items()}
-
-
-def _longer(value: Tensor, axis: int) -> Tensor:
-    """One more entry along an axis, a copy of the last."""
-    return torch.cat([value, value.narrow(axis, value.shape[axis] - 1, 1)], dim=axis)
 
 
 def _merged(one: AttentionPlan, other: AttentionPlan) -> AttentionPlan:

@@ -14,7 +14,7 @@ import os
 import threading
 import traceback
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -256,11 +256,11 @@ def watched(module: nn.Module, watcher: Watcher) -> Iterator[None]:
 
 
 _NO_TENSORS = {
-    "dim", "size", "stride", "numel", "item", "tolist", "is_floating_point", "is_complex", "is_contiguous", "data_ptr", "type",
-    "element_size", "ndimension", "nelement", "get_device", "is_same_size", "storage_offset", "is_pinned", "__len__", "__bool__",
-    "__float__", "__int__", "__index__", "__format__", "__repr__", "__contains__", "__hash__", "is_inference", "is_nonzero", "equal",
-    "allclose", "requires_grad_", "untyped_storage", "numpy", "__array__", "__reduce_ex__", "__dlpack__", "backward",
-    "register_hook", "is_shared",
+    "dim", "size", "stride", "numel", "item", "tolist", "is_floating_point", "is_complex", "is_contiguous",
+    "data_ptr", "type", "element_size", "ndimension", "nelement", "get_device", "is_same_size", "storage_offset",
+    "is_pinned", "__len__", "__bool__", "__float__", "__int__", "__index__", "__format__", "__repr__", "__contains__",
+    "__hash__", "is_inference", "is_nonzero", "equal", "allclose", "requires_grad_", "untyped_storage", "numpy",
+    "__array__", "__reduce_ex__", "__dlpack__", "backward", "register_hook", "is_shared",
 }  # fmt: skip
 _TENSOR_PROPERTIES = {"T", "mT", "H", "mH", "real", "imag", "data"}
 
@@ -279,13 +279,15 @@ class Recorder(Watcher):
     Args:
         module: The module that is called; its weights are known by name.
         inputs: Its inputs, by name.
-        keep: Whether the program keeps the tensors.
+        keep_bytes: The limit of the tensors that the program keeps.
     """
 
-    def __init__(self, module: nn.Module, inputs: Mapping[str, Any], *, keep: bool = False) -> None:
+    def __init__(self, module: nn.Module, inputs: Mapping[str, Any], *, keep_bytes: int = 0) -> None:
         super().__init__()
         self.program = Program()
-        self._keep = keep
+        self._left = keep_bytes
+        self._kept: dict[int, list[Value]] = defaultdict(list)
+        """By the address of a storage, the values whose tensors are kept."""
         self._known: dict[int, tuple[weakref.ref[Tensor], Value]] = {}
         self._written: dict[int, Operation] = {}
         """By the address of a storage, the last operation that changed it in place."""
@@ -308,11 +310,13 @@ class Recorder(Watcher):
     def on_operation(self, address: Address, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """Call a function, and add it to the program."""
         given, options = _replaced((args, kwargs), self.value_of)
+        changed = args[0] if address.name == "setitem" or _ends_in_place(func) else kwargs.get("out")
+        if isinstance(changed, Tensor):
+            self._keep_copies(changed)
         returned = func(*args, **kwargs)
         operation = Operation(0, func, given, options, address, calling_line())
         found = [one for _, one in tensors_in(returned)]
-        changed = args[0] if operation.name == "setitem" else kwargs.get("out")
-        if isinstance(changed, Tensor) or (found and args and found[0] is args[0] and _ends_in_place(func)):
+        if isinstance(changed, Tensor) and (not found or found[0] is changed):
             operation.is_in_place = True
             found = found or [changed]
         self._append(operation, found)
@@ -348,20 +352,30 @@ class Recorder(Watcher):
 
     def _add(self, tensor: Tensor, value: Value) -> None:
         self._known[id(tensor)] = weakref.ref(tensor), value
-        if self._keep:
-            value.tensor = tensor.detach().clone() if value.operation is not None else tensor.detach()
+        n = tensor.numel() * tensor.element_size()
+        if n <= self._left:
+            address = _address(tensor)
+            self._left -= n if address not in self._kept else 0
+            self._kept[address].append(value)
+            value.tensor = tensor.detach()
+
+    def _keep_copies(self, tensor: Tensor) -> None:
+        """Keep copies of what a tensor and its views hold now, before they are changed in place."""
+        for value in self._kept.pop(_address(tensor), []):
+            if value.tensor is not None:
+                value.tensor = value.tensor.clone()
 
 
-def record(module: nn.Module, call: Callable[[], Any], inputs: Mapping[str, Any], *, keep: bool = False) -> Program:
+def record(module: nn.Module, call: Callable[[], Any], inputs: Mapping[str, Any], *, keep_bytes: int = 0) -> Program:
     """Record one call of a module.
 
     Args:
         module: The module.
         call: Calls it with `inputs`.
         inputs: Its inputs, by name.
-        keep: Whether the program keeps the tensors.
+        keep_bytes: The limit of the tensors that the program keeps.
     """
-    recorder = Recorder(module, inputs, keep=keep)
+    recorder = Recorder(module, inputs, keep_bytes=keep_bytes)
     with watched(module, recorder):
         returned = call()
     recorder.program.output = _replaced(returned, recorder.value_of)

@@ -1,0 +1,121 @@
+"""Attention in any layout: read from hand-written modules, and compared with the weights that they computed themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import xformer
+from tests.program.zoo import ZOO, Animal, H, two_streams
+from xformer.errors import InputError
+
+READ = {name: animal for name, animal in ZOO.items() if not animal.refused}
+ONE_TEXT = ("unbatched", "tensordot")
+PADDED = "ignore:enable_nested_tensor is True"
+pytestmark = pytest.mark.filterwarnings(PADDED)
+
+
+def made(animal: Animal) -> nn.Module:
+    torch.manual_seed(0)
+    return animal.build().eval()
+
+
+def own_weights(animal: Animal, module: nn.Module, inputs: tuple[Any, ...]) -> list[Tensor]:
+    """The weights that a module computes in a call of its own."""
+    keepers = [part for part in module.modules() if isinstance(vars(part).get("kept"), list)]
+    for part in keepers:
+        part.kept.clear()
+    with torch.no_grad():
+        module(*inputs)
+        kept = list(module.kept) or [module.weights(*inputs)]  # type: ignore[operator]
+    return animal.own(kept)
+
+
+@pytest.mark.parametrize(("batch", "n"), [(1, 5), (3, 5), (3, H), (1, H)])
+@pytest.mark.parametrize("name", READ)
+def test_patterns_are_the_modules_own_weights(name: str, batch: int, n: int) -> None:
+    animal = READ[name]
+    module, inputs = made(animal), animal.inputs(batch, n)
+    reading = xformer.read(module, inputs)
+    patterns = [reading[f"{one.path}.pattern"] for one in reading.attention]
+    tolerance = 2e-2 if name == "autocast" else 1e-6
+    for pattern, own in zip(patterns, own_weights(animal, module, inputs), strict=True):
+        assert pattern.shape == own.shape
+        assert torch.allclose(pattern, own, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", [name for name in READ if name not in (*ONE_TEXT, "learned queries")])
+def test_ablating_a_head_in_a_batch_equals_ablating_it_alone(name: str) -> None:
+    animal = READ[name]
+    module, inputs = made(animal), animal.inputs(3, 5)
+    axis = 1 if "positions first" in name else 0
+    path = xformer.read(module, inputs).attention[-1].path
+    head = xformer.read(module, inputs)[f"{path}.pattern"].shape[1] - 1
+    edits = [xformer.edits.ablate_head(path, head)]
+    together = xformer.read(module, inputs, edits=edits)
+    assert not together[f"{path}.z"][:, head].any()
+    assert not torch.allclose(together.logits, xformer.read(module, inputs).logits, atol=1e-4)
+    for row in range(3):
+        alone = tuple(one.narrow(axis, row, 1) for one in inputs)
+        wanted = xformer.read(made(animal), alone, edits=edits).logits[0]
+        assert torch.allclose(together.logits[row], wanted, atol=2e-2 if name == "autocast" else 1e-5)
+
+
+@pytest.mark.parametrize("n", [5, H])
+@pytest.mark.parametrize("name", [name for name, animal in ZOO.items() if animal.refused])
+def test_what_cannot_be_shown_as_a_matrix_is_refused_with_its_reason(name: str, n: int) -> None:
+    animal = ZOO[name]
+    with pytest.raises(InputError) as error:
+        xformer.read(made(animal), animal.inputs(3, n))
+    reasons = [animal.refused, "along one of several axes"] if name == "not split" else [animal.refused]
+    assert any(reason in str(error.value) for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    "name", ["heads last", "flat, heads first", "keys first, einsum", "one module per head", "sdpa, flat"]
+)
+def test_a_replaced_pattern_reaches_the_output_in_every_layout(name: str) -> None:
+    """Uniform weights give the mean of the values, whatever the layout."""
+    animal = READ[name]
+    module, inputs = made(animal), animal.inputs(2, 5)
+    reading = xformer.read(module, inputs)
+    path = reading.attention[-1].path
+    pattern = reading[f"{path}.pattern"]
+    uniform = torch.full_like(pattern, 1 / pattern.shape[-1])
+    edited = xformer.read(module, inputs, edits=[xformer.edits.replace_pattern(path, uniform)])
+    z = edited[f"{path}.z"]  # [batch, head, query, d_head]
+    assert torch.allclose(z, z[:, :, :1].expand_as(z), atol=1e-6)
+    assert torch.allclose(edited[f"{path}.pattern"], uniform)
+
+
+def test_masked_cells_get_no_weight_where_the_mask_follows_the_exponential() -> None:
+    module, inputs = made(ZOO["exp, mask and sum"]), ZOO["exp, mask and sum"].inputs(1, 5)
+    reading = xformer.read(module, inputs)
+    path = reading.attention[0].path
+    assert path == "decoder.0.attn"
+    assert torch.equal(reading[f"{path}.mask"][0, 0], torch.ones(5, 5, dtype=torch.bool).tril())
+    cut = xformer.read(module, inputs, edits=[xformer.edits.mask_edges(path, [(3, 1)])])[f"{path}.pattern"]
+    assert not cut[0, :, 3, 1].any()
+    assert torch.allclose(cut.sum(-1), torch.ones(1, H, 5), atol=1e-6)
+
+
+def test_two_inputs_of_one_attention_are_two_layers() -> None:
+    animal = ZOO["siamese"]
+    reading = xformer.read(made(animal), two_streams(2, 5))
+    assert [reading[f"{one.path}.pattern"].shape for one in reading.attention] == [(2, 1, 5, 5), (2, 1, 7, 7)]
+
+
+def compiled(module: nn.Module) -> Any:
+    return torch.compile(module, backend="eager")
+
+
+@pytest.mark.parametrize("wrap", [compiled, nn.DataParallel])
+def test_a_wrapped_module_is_read_as_the_one_inside(wrap: Callable[[nn.Module], Any]) -> None:
+    animal = ZOO["heads last"]
+    module, inputs = made(animal), animal.inputs(1, 5)
+    reading = xformer.read(wrap(module), inputs)
+    assert torch.equal(reading["encoder.0.attn.pattern"], xformer.read(module, inputs)["encoder.0.attn.pattern"])
