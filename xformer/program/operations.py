@@ -82,6 +82,12 @@ class Operations(Sequence[Operation]):
     """The operations of one forward pass, in order.
 
     `operation.result.tensor` is the tensor that an operation returned, if it was kept.
+
+    Example:
+        >>> import torch, xformer
+        >>> operations = xformer.operations(torch.nn.Linear(3, 5), torch.ones(2, 4, 3))
+        >>> operations[0].name, tuple(operations[0].result.shape), operations.table.loc[0, "inputs"]
+        ('linear', (2, 4, 5), ('0', 'weight', 'bias'))
     """
 
     program: Program
