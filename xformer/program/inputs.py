@@ -50,34 +50,51 @@ def call_plainly(module: nn.Module, inputs: Inputs) -> Any:
     return module(*args, **{name: value for name, value in inputs.items() if not name.isdigit()})
 
 
+SMALL = 5
+"""The largest number of texts or positions of inputs at other sizes, so that they cost little."""
+
+
 def larger(inputs: Inputs) -> Iterator[list[Inputs]]:
-    """For each of the first two axes, inputs in which it is longer: with the same axis of all others, or of some."""
+    """For each of the first two axes, small inputs in which it is longer, most likely ones first.
+
+    A module may refuse some: other inputs have the same axis, or not, and a model may take no shorter ones.
+    """
     tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor) and value.dim()}
     if not tensors:
         return
-    main = next(
-        (one for one in tensors.values() if one.dim() >= 2 and one.dtype != torch.bool), next(iter(tensors.values()))
-    )
-    sizes = main.shape[:2]
-    for axis, size in enumerate(sizes):
-        alike = [name for name, one in tensors.items() if one.dim() > axis and one.shape[axis] == size]
-        same = [name for name in alike if tensors[name].shape[:2] == sizes]
-        choices = dict.fromkeys((tuple(alike), tuple(same)))
-        yield [_lengthened(inputs, names, axis, size) for names in choices]
+    several = (one for one in tensors.values() if one.dim() >= 2 and one.dtype != torch.bool)
+    main = next(several, next(iter(tensors.values())))
+    choices: list[list[tuple[str, ...]]] = []
+    for axis, size in enumerate(main.shape[:2]):
+        alike = tuple(name for name, one in tensors.items() if one.dim() > axis and one.shape[axis] == size)
+        same = tuple(name for name in alike if tensors[name].shape[:2] == main.shape[:2])
+        choices.append(list(dict.fromkeys((alike, same))))
+    small = inputs
+    for axis, size in enumerate(main.shape[:2]):
+        small = _resized(small, choices[axis][0], axis, size, min(size, SMALL))
+    for axis, size in enumerate(main.shape[:2]):
+        less = min(size, SMALL)
+        attempts = [_resized(small, names, axis, less, less + 1) for names in choices[axis]]
+        if any(size > SMALL for size in main.shape[:2]):
+            attempts += [_resized(inputs, names, axis, size, size + 1) for names in choices[axis]]
+        yield attempts
 
 
-def _lengthened(inputs: Inputs, names: Sequence[str], axis: int, size: int) -> Inputs:
-    """Inputs of which some are longer along an axis, and square masks along both. Inputs that are one object stay so."""
-    longer: dict[int, Tensor] = {}
+def _resized(inputs: Inputs, names: Sequence[str], axis: int, size: int, n: int) -> Inputs:
+    """Inputs of which some have `n` entries along an axis, and square masks along both. Inputs that are one object stay so."""
+    if n == size:
+        return inputs
+    changed: dict[int, Tensor] = {}
     for name in names:
         value = inputs[name]
-        if id(value) not in longer:
+        if id(value) not in changed:
             is_square = value.shape == (size, size) and axis == 1 and len(names) > 1
-            one = _longer(value, axis)
-            longer[id(value)] = _longer(one, 0) if is_square else one
-    return {name: longer[id(value)] if name in names else value for name, value in inputs.items()}
+            one = _with_entries(value, axis, n)
+            changed[id(value)] = _with_entries(one, 0, n) if is_square else one
+    return {name: changed[id(value)] if name in names else value for name, value in inputs.items()}
 
 
-def _longer(value: Tensor, axis: int) -> Tensor:
-    """One more entry along an axis, a copy of the last."""
-    return torch.cat([value, value.narrow(axis, value.shape[axis] - 1, 1)], dim=axis)
+def _with_entries(value: Tensor, axis: int, n: int) -> Tensor:
+    """The first `n` entries along an axis, the last one repeated if there are fewer."""
+    at = torch.arange(n, device=value.device).clamp(max=value.shape[axis] - 1)
+    return value.index_select(axis, at)

@@ -193,7 +193,7 @@ def preserve_state(module: nn.Module) -> Iterator[None]:
             saved.n_holders += 1
         module.eval()
     try:
-        with uncompiled(), _fixed_seed(module) if cache_of(module).is_random else nullcontext():
+        with uncompiled(), fixed_seed(module) if cache_of(module).is_random else nullcontext():
             yield
     finally:
         with LOCK:
@@ -206,7 +206,7 @@ def preserve_state(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _fixed_seed(module: nn.Module) -> Iterator[None]:
+def fixed_seed(module: nn.Module) -> Iterator[None]:
     """Draw the same random numbers in every run, and restore the generators afterwards."""
     devices = {weight.device for weight in module.parameters() if weight.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(devices, key=str)):

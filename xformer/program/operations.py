@@ -25,7 +25,7 @@ from xformer.program.attention import AttentionFinder, FoundAttention, HeadLayou
 from xformer.program.axes import AxisTracker
 from xformer.program.axis_names import AxisNames
 from xformer.program.inputs import ModuleInputs, call_plainly, larger, named_inputs
-from xformer.program.module_state import detect_randomness, on_device, preserve_state, unwrapped
+from xformer.program.module_state import fixed_seed, on_device, preserve_state, unwrapped
 from xformer.program.plan import layers_of
 from xformer.program.record import Address, Operation, Program, Value, record
 
@@ -190,7 +190,7 @@ def operations(module: nn.Module, inputs: ModuleInputs, *, keep_bytes: int = KEP
     """
     module, named = unwrapped(module), named_inputs(inputs)
     here = on_device(named, module)
-    with preserve_state(module), torch.no_grad(), detect_randomness(module):
+    with preserve_state(module), torch.no_grad(), fixed_seed(module):
         program = record(module, lambda: call_plainly(module, here), here, keep_bytes=keep_bytes)
         tracker = AxisTracker(program)
         finder = AttentionFinder(program, tracker)

@@ -89,6 +89,8 @@ class Operation:
     kwargs: dict[str, Any]
     address: Address
     line: SourceLine | None
+    inputs: tuple[Value, ...]
+    """Its tensor arguments, in order."""
     is_in_place: bool = False
     results: tuple[Value, ...] = ()
 
@@ -96,11 +98,6 @@ class Operation:
     def name(self) -> str:
         """The function's name without underscores: "softmax", "matmul", "getitem", "add"."""
         return self.address.name
-
-    @property
-    def inputs(self) -> tuple[Value, ...]:
-        """Its tensor arguments, in order."""
-        return tuple(values_in((self.args, self.kwargs)))
 
     @property
     def result(self) -> Value:
@@ -117,33 +114,6 @@ class Program:
     """By argument name and place within it, as "0", "mask" or "0.1"."""
     output: Any = None
     """The return value, with a `Value` in place of each tensor."""
-
-
-def values_in(value: Any) -> Iterator[Value]:
-    """All values in nested arguments, in order."""
-    if isinstance(value, Value):
-        yield value
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from values_in(one)
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from values_in(one)
-    elif isinstance(value, slice):
-        yield from values_in((value.start, value.stop, value.step))
-
-
-def _replaced(value: Any, replace: Callable[[Tensor], Any]) -> Any:
-    """A copy of nested arguments in which each tensor is replaced."""
-    if isinstance(value, Tensor):
-        return replace(value)
-    if isinstance(value, slice):
-        return slice(*(_replaced(one, replace) for one in (value.start, value.stop, value.step)))
-    if isinstance(value, list | tuple) and type(value).__name__ != "Size":
-        return tuple(_replaced(one, replace) for one in value)
-    if isinstance(value, Mapping):
-        return {name: _replaced(one, replace) for name, one in value.items()}
-    return value
 
 
 def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -304,17 +274,20 @@ class Recorder(Watcher):
         super().leaves(args, output)
         unseen = [one for _, one in tensors_in(output) if not self._is_known(one)]
         if unseen:
-            given = _replaced(args, self.value_of)
-            self._append(Operation(0, _unseen, given, {}, Address(path, call, "unseen", 0), calling_line()), unseen)
+            used: list[Value] = []
+            given = self._replaced(args, used)
+            address = Address(path, call, "unseen", 0)
+            self._append(Operation(0, _unseen, given, {}, address, calling_line(), tuple(used)), unseen)
 
     def on_operation(self, address: Address, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """Call a function, and add it to the program."""
-        given, options = _replaced((args, kwargs), self.value_of)
+        used: list[Value] = []
+        given, options = self._replaced(args, used), self._replaced(kwargs, used)
         changed = args[0] if address.name == "setitem" or _ends_in_place(func) else kwargs.get("out")
         if isinstance(changed, Tensor):
             self._keep_copies(changed)
         returned = func(*args, **kwargs)
-        operation = Operation(0, func, given, options, address, calling_line())
+        operation = Operation(0, func, given, options, address, calling_line(), tuple(used))
         found = [one for _, one in tensors_in(returned)]
         if isinstance(changed, Tensor) and (not found or found[0] is changed):
             operation.is_in_place = True
@@ -333,6 +306,19 @@ class Recorder(Watcher):
                 self._written[_address(one)] = operation
         if operation.results:
             self.program.operations.append(operation)
+
+    def _replaced(self, given: Any, used: list[Value]) -> Any:
+        """A copy of nested arguments with a value in place of each tensor; the values are added to `used`."""
+        if isinstance(given, Tensor):
+            used.append(self.value_of(given))
+            return used[-1]
+        if isinstance(given, slice):
+            return slice(*(self._replaced(one, used) for one in (given.start, given.stop, given.step)))
+        if isinstance(given, list | tuple) and not isinstance(given, torch.Size):
+            return tuple(self._replaced(one, used) for one in given)
+        if isinstance(given, dict):
+            return {name: self._replaced(one, used) for name, one in given.items()}
+        return given
 
     def value_of(self, tensor: Tensor) -> Value:
         """The value that a tensor holds now."""
@@ -378,7 +364,7 @@ def record(module: nn.Module, call: Callable[[], Any], inputs: Mapping[str, Any]
     recorder = Recorder(module, inputs, keep_bytes=keep_bytes)
     with watched(module, recorder):
         returned = call()
-    recorder.program.output = _replaced(returned, recorder.value_of)
+    recorder.program.output = recorder._replaced(returned, [])
     return recorder.program
 
 
@@ -399,7 +385,7 @@ def _address(tensor: Tensor) -> int:
 def calling_line() -> SourceLine | None:
     """The innermost line of source outside PyTorch and this package that is running now."""
     for frame, number in traceback.walk_stack(None):
-        file = frame.f_code.co_filename
-        if not file.startswith((_TORCH, _HERE)):
-            return SourceLine(file, number, frame.f_code.co_name)
+        code = frame.f_code
+        if not code.co_filename.startswith((_TORCH, _HERE)):
+            return SourceLine(code.co_filename, number, code.co_name)
     return None
