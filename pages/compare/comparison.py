@@ -8,11 +8,11 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import combinations
-from typing import Any
+from typing import Any, TypeVar
 
 import streamlit as st
 
@@ -29,7 +29,7 @@ from xformer.adapters.own_models import TaskInput
 from xformer.analysis.generation import DecodedSteps, decode_steps, first_divergence
 from xformer.decoding import GREEDY, Sampling
 from xformer.edit_links import EditLink, changed_source, parse_edits
-from xformer.errors import InputError, XformerError
+from xformer.errors import EditError, InputError, XformerError
 from xformer.model_shape import ModelShape
 from xformer.reading import Reading
 from xformer.tasks import Task
@@ -45,6 +45,7 @@ ROUNDING = 1e-6
 """Divergences in nats below this are float32 rounding errors."""
 EARLIER_STEP = 200
 """A run is compared with its snapshot nearest to this step."""
+T = TypeVar("T")
 _NUMBERS = {"temperature": float, "top_k": int, "top_p": float, "seed": int}
 
 
@@ -252,6 +253,16 @@ class Comparison:
             (("decoded", variant.text, loaded.name, self.source, self.forced), loaded)
             for variant, loaded in zip(self.variants, self.loaded(), strict=True)
         ]
+
+
+def on_other_inputs(work: Iterator[T]) -> Iterator[T]:
+    """Pass on the results for sampled inputs. Raises `InputError` where a change does not fit a shorter one."""
+    try:
+        yield from work
+    except EditError:  # the changes fit the models and the input on screen
+        raise InputError(
+            "A change is at positions that shorter inputs do not have. Remove it to try other inputs."
+        ) from None
 
 
 def change_words(mask: str, changes: Sequence[EditLink], adapter: ModelAdapter) -> list[str]:

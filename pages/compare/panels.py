@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pages.compare.comparison import SMALLEST_SHARE, Comparison, letter_in
+from pages.compare.comparison import SMALLEST_SHARE, Comparison, letter_in, on_other_inputs
 from pages.compute import background_job
 from pages.compute.background_job import BackgroundJob, JobReport, follow, kept_job, progress, show_problem
 from pages.compute.call import PictureContext, heads_from_1, picture_call
@@ -205,7 +205,7 @@ def many_panel(comparison: Comparison) -> dict[str, str]:
     """Count correct answers over many new inputs of the task; return what the link keeps."""
     samples = choose("samples", SAMPLES, "Inputs", key="compare_samples", hide_label=True)
     loaded, about = comparison.loaded(), f"{comparison.about_variants}|{samples}"
-    job = _job("many", about, lambda: count_agreement(loaded, samples=samples, seed=DRAW), "inputs")
+    job = _job("many", about, lambda: on_other_inputs(count_agreement(loaded, samples=samples, seed=DRAW)), "inputs")
     if job.latest is not None and not job.is_running:
         _show_counts(comparison, job.latest)
     return {"samples": str(samples)}
@@ -249,7 +249,7 @@ def _accuracies(comparison: Comparison, counted: Agreement) -> str:
 def lengths_panel(comparison: Comparison) -> dict[str, str]:
     """Draw the accuracy by length of the input."""
     loaded = comparison.loaded()
-    job = _job("lengths", comparison.about_variants, lambda: iter_lengths_compared(loaded), "lengths")
+    job = _job("lengths", comparison.about_variants, lambda: on_other_inputs(iter_lengths_compared(loaded)), "lengths")
     if job.latest is None:
         return {}
     frame = job.latest.table

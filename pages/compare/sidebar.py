@@ -22,6 +22,7 @@ from pages.compare.comparison import (
     first_variant,
     incomparable_reason,
     incompatibility_reason,
+    on_other_inputs,
     read_variant,
     state,
     symbols_of,
@@ -325,7 +326,9 @@ def _type(text: str) -> None:
 
 def _find_difference(comparison: Comparison) -> None:
     """Try new inputs of the task until two models predict different tokens, and enter that input."""
-    work = search(comparison.loaded(), within=WITHIN, seed=random.getrandbits(31))  # another seed finds another input
+    work = on_other_inputs(
+        search(comparison.loaded(), within=WITHIN, seed=random.getrandbits(31))
+    )  # another seed finds another input
     outcome = f"All models predict the same tokens on {WITHIN:,} new inputs."
     with interruptible_progress("Trying inputs") as step:
         try:
@@ -334,6 +337,6 @@ def _find_difference(comparison: Comparison) -> None:
                 if report.found is not None:
                     state().found_input = comparison.input.text(report.found)
                     st.rerun()
-        except XformerError as error:  # a change does not fit a shorter input
+        except XformerError as error:
             outcome = escape_markdown(str(error))
     st.caption(f":material/search_off: {outcome}")

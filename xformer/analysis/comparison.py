@@ -140,6 +140,12 @@ def check_names(variants: Sequence[Variant]) -> None:
         raise InputError(f"Models in a comparison need different names, got {names}; for example ['first', 'second'].")
 
 
+def check_several(compared: Sequence[object]) -> None:
+    """Raise `InputError` unless there are two or more variants, or runs of them."""
+    if len(compared) < 2:
+        raise InputError(f"A comparison needs two models or more, got {len(compared)}; add another one.")
+
+
 def joint_labels(variants: Iterable[Variant]) -> tuple[str, ...]:
     """Return the labels of all vocabularies, each once, in order of first occurrence."""
     return tuple(dict.fromkeys(label for variant in variants for label in variant.adapter.token_labels))
@@ -297,8 +303,7 @@ def search(variants: Sequence[Variant], *, within: int = 5000, seed: int = 0) ->
     The last report has the first such input, or None. Raises `InputError` for fewer than two variants, or for variants with
     different tokens.
     """
-    if len(variants) < 2:
-        raise InputError(f"A comparison needs two models or more, got {len(variants)}; add another one.")
+    check_several(variants)
     for done, chunk in predictions(variants, within, seed=seed, chunk=CHUNK):
         width = min(one.predicted.shape[1] for one in chunk)
         tokens = torch.stack([one.predicted[:, :width] for one in chunk])  # [variant, input, place]

@@ -24,7 +24,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.comparison import Variant, check_names, clip_edges_to_length, joint_labels, to_joint
+from xformer.analysis.comparison import (
+    Variant,
+    check_names,
+    check_several,
+    clip_edges_to_length,
+    joint_labels,
+    to_joint,
+)
 from xformer.arguments import Count
 from xformer.decoding import Step, continue_text, decode
 from xformer.edits import Edit, SetEdges, steer
@@ -280,6 +287,9 @@ def divergence_by_step(runs: Sequence[DecodedSteps]) -> pd.DataFrame:
         other from one) in nats, total_variation (0 to 1), same_token (whether they chose the same token) and same_context
         (whether they read the same tokens before the step).
 
+    Raises:
+        InputError: If there are fewer than two runs.
+
     Example:
         >>> import xformer
         >>> variants = [
@@ -291,6 +301,7 @@ def divergence_by_step(runs: Sequence[DecodedSteps]) -> pd.DataFrame:
         >>> list(table.columns)
         ['step', 'one', 'other', 'pair', 'kl', 'kl_back', 'total_variation', 'same_token', 'same_context']
     """
+    check_several(runs)
     frames = []
     for (one, p), (other, q) in combinations(zip(runs, _joint_probabilities(runs), strict=True), 2):
         n = min(len(one), len(other))

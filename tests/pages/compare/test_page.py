@@ -250,6 +250,13 @@ def test_accuracy_is_counted_over_many_inputs_and_by_the_code(open_page: Open) -
     assert "have the same length" in text(app)
 
 
+def test_a_change_that_does_not_fit_shorter_inputs_is_refused_in_words(open_page: Open) -> None:
+    changed = "reverse-small~cut:encoder.0.attn.0.3-2"
+    app = open_page(COMPARE, a="reverse-small", b=changed, input="3 7 12 9", panel="lengths")
+    [refusal] = app.info
+    assert "A change is at positions that shorter inputs do not have" in refusal.value
+
+
 def test_a_deep_link_restores_step_panel_models_and_mode(open_page: Open) -> None:
     others = {"b": "reverse-seq2seq~ablate:decoder.0.cross_attn.0~temperature-0.5~seed-3", "c": "reverse-decoder"}
     link = {"a": "reverse-seq2seq", **others, "mode": "forced", "step": "4", "panel": "lens", "pair": "AC"}

@@ -86,9 +86,9 @@ def masks(case: Case) -> Iterator[Deviation]:
         window = config.mask_component.allowed(config, n_query, n_key, mask.device)
         if window is not None and not layer.is_cross:
             expected = expected & window
-        drawn = case.trace.mask
-        if drawn is not None and layer.path.startswith(case.stacks[-1].stack) and not layer.is_cross:
-            expected = expected & (drawn[None, None] if drawn.dim() == 2 else drawn[:, None])
+        custom_mask = case.trace.mask
+        if custom_mask is not None and layer.path.startswith(case.stacks[-1].stack) and not layer.is_cross:
+            expected = expected & (custom_mask[None, None] if custom_mask.dim() == 2 else custom_mask[:, None])
         is_token = layer.queries[:, None, :, None]
         if bool((mask & ~expected & is_token).any()):
             yield broken(layer.path, "The mask allows keys that the configuration or the padding forbids.")
