@@ -52,7 +52,7 @@ from xformer.trace import record
 def one_way(source: Reading, into: Reading, *, everywhere: bool = False) -> pd.DataFrame:
     """Patch out of `source` only."""
     frame = patching([source, into], everywhere=everywhere)
-    return frame[frame["source"] == source.adapter.name].reset_index(drop=True)
+    return frame.query(f"source == {source.adapter.name!r}").reset_index(drop=True)
 
 
 @cache

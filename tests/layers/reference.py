@@ -106,20 +106,20 @@ def under(prefix: str, names: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def named_attention(attention: Attention) -> dict[str, Tensor]:
     """Return our parameters under the names of `nn.MultiheadAttention`, for `torch.func.functional_call`."""
-    names = {"in_proj_weight": attention.weight_in, "out_proj.weight": attention.weight_out}
+    names: dict[str, Tensor] = {"in_proj_weight": attention.weight_in, "out_proj.weight": attention.weight_out}
     if attention.bias_in is not None and attention.bias_out is not None:
         names |= {"in_proj_bias": attention.bias_in, "out_proj.bias": attention.bias_out}
     return names
 
 
-def named_feed_forward(ffn: FeedForwardLayer, first: str, second: str) -> dict[str, Tensor]:
+def named_feed_forward(ffn: FeedForwardLayer, first: str, second: str) -> dict[str, Any]:
     """Return our feed-forward parameters as two `nn.Linear` layers of these names."""
     linears = {first: (ffn.weight_in, ffn.bias_in), second: (ffn.weight_out, ffn.bias_out)}
     named = (zip((f"{name}.weight", f"{name}.bias"), of, strict=True) for name, of in linears.items())
     return dict(chain.from_iterable(named))
 
 
-def named_norm(norm: NormLayer) -> dict[str, Tensor]:
+def named_norm(norm: NormLayer) -> dict[str, Any]:
     """Return our norm's parameters under the names of `nn.LayerNorm`."""
     return {"weight": norm.weight, "bias": norm.bias}
 

@@ -50,6 +50,7 @@ def right_answer(config: TaskConfig, symbols: list[int]) -> list[int]:
         case "brackets":
             text = "".join(" ()"[symbol] for symbol in symbols)
             return [depth_token(config, text[: i + 1]) for i in range(len(text))]
+    raise NotImplementedError(config.name)
 
 
 def depth_token(config: TaskConfig, text: str) -> int:

@@ -259,7 +259,7 @@ def test_generation_past_the_window_equals_a_loop_over_the_last_tokens() -> None
 
 def test_an_encoder_decoder_generates_window_by_window() -> None:
     task, model = random_characters("encoder-decoder", context=5)
-    start = task.vocabulary.special.start
+    start: Any = task.vocabulary.special.start
     tokens = [3, 1, 4, 1, 5, 9, 2]
     said_so_far: list[int] = []
     while len(said_so_far) < 13:
