@@ -211,7 +211,7 @@ def test_the_neuron_table_matches_runs_of_the_model() -> None:
 
 def test_the_encoder_of_an_encoder_decoder_promotes_no_tokens() -> None:
     model, trace = ran("encoder-decoder")
-    run = from_trace(model, trace, torch.tensor([1, 2, 3, 4, 5]))
+    run = from_trace(model, trace, [1, 2, 3, 4, 5])
     assert [writes_to_output_stream(run, layer) for layer in range(4)] == [False, False, True, True]
     table = neurons(run, layer=0, position=3, n=2, ablate=True)
     assert not {"promotes", "suppresses"} & set(table.columns)

@@ -18,7 +18,7 @@ from streamlit.components.v2.component_manager import BidiComponentManager
 from streamlit.testing.v1 import AppTest, local_script_runner
 from streamlit.util import calc_hash
 
-from pages.compute import cached_runs, models
+from pages.compute import background_job, cached_runs, models
 from pages.compute.byte_cache import shared
 from pages.controls.text import WORD_JOINER
 from pages.server import access, startup
@@ -40,6 +40,7 @@ def _once_for_all() -> Iterator[None]:
         patch.setattr(startup, "start_reconciler", lambda: None)
         patch.setattr(access, "visitor_id", lambda: "0" * 32)  # no server has set one
         patch.setattr(models, "try_in_subprocess", lambda path: None)  # starts a process; tested in test_load.py
+        patch.setattr(background_job, "AT_ONCE", 60.0)  # no progress bars, on a busy machine too
         rarely = SimpleNamespace(time=time.time, sleep=lambda seconds: time.sleep(10 * seconds))
         patch.setattr(local_script_runner, "time", rarely)  # AppTest polls every millisecond for the end of a run
         yield

@@ -40,10 +40,8 @@ PICTURES = [
 def test_code_of_each_picture_draws_it(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, screen: str, link: dict[str, str]
 ) -> None:
-    monkeypatch.setattr("pages.compute.background_job.AT_ONCE", 60.0)  # enough on a busy machine
-    app = assert_code_draws_what_is_shown(
-        open_page, monkeypatch, f"pages/{screen}/page.py", {"model": "reverse-small"} | link
-    )
+    page, link = f"pages/{screen}/page.py", {"model": "reverse-small"} | link
+    app = assert_code_draws_what_is_shown(open_page, monkeypatch, page, link)
     assert complaints(app) == []
     assert len(app.get("plotly_chart")) == ("axes" in link)  # no other picture needs Plotly's large script
 

@@ -24,7 +24,9 @@ from xformer.training.run_store import RunStore
 
 
 def test_number_of_runs_is_limited_per_owner_and_in_total(tmp_path: Path) -> None:
-    check = lambda owner, entries, **limits: Limits(**limits).check_queue(tiny_preset(), owner, entries, tmp_path)  # noqa: E731
+    def check(owner: str, entries: list[RunRecord], **limits: int) -> None:
+        Limits(**limits).check_queue(tiny_preset(), owner, entries, tmp_path)
+
     for state in ("queued", "running", "paused"):
         mine = [waiting(number, "ada", state=state, worker=None if state == "queued" else "w") for number in range(2)]
         with pytest.raises(RunStoreError, match="You have 2 runs waiting or in training, and 2 are allowed; stop one"):
@@ -150,31 +152,31 @@ PLENTY = 2_000_000
 
 
 @pytest.fixture
-def most(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Any:
+def allow_disk(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A function that sets the disk quota to the current usage plus a number of bytes."""
     texts = store.folder.parent / "texts"
     monkeypatch.setenv("XFORMER_DATA", str(texts))
     monkeypatch.setattr("xformer.disk_quota.LOOK_SHARE", 1e9)  # measure the usage at every check
 
-    def allow(more: int) -> None:
+    def allow_disk(more: int) -> None:
         monkeypatch.setenv("XFORMER_MAX_DISK", str(disk_used(store.folder, texts) + more))
 
-    return allow
+    return allow_disk
 
 
-def test_run_that_exceeds_the_disk_quota_fails_and_can_be_resumed(run: LocalRun, most: Any) -> None:
-    entry = run.train({8: lambda: most(ONE // 2)})
+def test_run_that_exceeds_the_disk_quota_fails_and_can_be_resumed(run: LocalRun, allow_disk: Any) -> None:
+    entry = run.train({8: lambda: allow_disk(ONE // 2)})
     assert (entry.state, entry.step, entry.worker) == ("failed", 10, None)
     assert entry.message.startswith("A snapshot of step 10 takes 0.1 MB. Runs and texts on this server already take")
     assert (run.snapshots, run.saved_step) == ([0], 10)  # no training is lost
-    most(PLENTY)
+    allow_disk(PLENTY)
     assert run.assert_goes_on().message == ""
 
 
-def test_finished_run_is_saved_even_if_the_disk_quota_is_used_up(new_run: NewRun, most: Any) -> None:
+def test_finished_run_is_saved_even_if_the_disk_quota_is_used_up(new_run: NewRun, allow_disk: Any) -> None:
     """The final files replace the state, which is larger."""
     run = new_run(tiny_preset(steps=20, log_every=20, snapshot_every=16))
-    assert run.train({18: lambda: most(0)}).state == "finished"
+    assert run.train({18: lambda: allow_disk(0)}).state == "finished"
 
 
 def test_only_the_last_snapshots_of_single_steps_are_kept(new_run: NewRun) -> None:
@@ -184,14 +186,14 @@ def test_only_the_last_snapshots_of_single_steps_are_kept(new_run: NewRun) -> No
     run.assert_undisturbed()
 
 
-def test_pause_or_stop_without_quota_for_a_snapshot_has_a_message(run: LocalRun, most: Any) -> None:
+def test_pause_or_stop_without_quota_for_a_snapshot_has_a_message(run: LocalRun, allow_disk: Any) -> None:
     def without_quota(command: str) -> None:
-        most(0)
+        allow_disk(0)
         run.happens(command)
 
     def resume() -> None:
         seen.append(run.entry)
-        most(PLENTY)
+        allow_disk(PLENTY)
         run.happens("resume")
 
     seen: list[RunRecord] = []
@@ -200,5 +202,5 @@ def test_pause_or_stop_without_quota_for_a_snapshot_has_a_message(run: LocalRun,
     assert seen[0].message.startswith("A snapshot of step 4 takes")
     assert (entry.state, entry.step, run.saved_step) == ("stopped", 9, 9)
     assert entry.message.startswith("No snapshot of this step was saved. A snapshot of step 9 takes")
-    most(PLENTY)
+    allow_disk(PLENTY)
     assert run.assert_goes_on().message == ""

@@ -20,8 +20,8 @@ from xformer.trace import record
 
 MODEL = random_model("encoder", positions="learned")
 TOKENS = torch.tensor([[3, 7, 1, 7, 2]])
-RUN = from_trace(MODEL, record(MODEL, TOKENS), torch.tensor([3, 1, 4, 1, 5]))
-CHANGED = from_trace(MODEL, record(MODEL, TOKENS, edits=[edits.zero_positions()]), torch.tensor([3, 1, 4, 1, 5]))
+RUN = from_trace(MODEL, record(MODEL, TOKENS), [3, 1, 4, 1, 5])
+CHANGED = from_trace(MODEL, record(MODEL, TOKENS, edits=[edits.zero_positions()]), [3, 1, 4, 1, 5])
 NUMBERS = xformer.read(random_model("encoder"), [3, 7])
 DIGIT = xformer.read("checkpoints/digits", "test 3")
 REVERSE, OTHER = (xformer.read("checkpoints/reverse-small", text) for text in ("3 7 12 9", "3 7 5 9"))

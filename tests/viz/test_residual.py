@@ -12,7 +12,7 @@ from tests.viz.drawn_file import all_rows, ends_of, spec_of
 from xformer import analysis, edits, viz
 from xformer.analysis.residual import stream, strongest
 from xformer.reading import from_trace
-from xformer.trace import record
+from xformer.trace import Trace, record
 from xformer.viz import theme
 
 MODEL = random_model("encoder")
@@ -20,12 +20,12 @@ LABELS = [str(token) for token in range(11)]
 ANSWER_ROW = "right answer"
 
 
-def traced(n: int = 7):
+def traced(n: int = 7) -> Trace:
     return record(MODEL, torch.arange(n)[None] % 5 + 1)
 
 
 def test_lens_shows_the_likeliest_token_of_every_cell() -> None:
-    trace, answers = traced(), torch.tensor([3, 1, 4, 1, 5, 9, 2])
+    trace, answers = traced(), [3, 1, 4, 1, 5, 9, 2]
     chart = viz.lens(from_trace(MODEL, trace, answers), title="x")
     assert ends_of(chart) == (0, 1)
     shown = {(row["point"], row["position"]): row for row in all_rows(chart)}
@@ -42,7 +42,7 @@ def test_lens_shows_the_likeliest_token_of_every_cell() -> None:
 
 
 def test_lens_frames_changed_cells_and_stores_their_original_token() -> None:
-    trace, answers = traced(), torch.tensor([3, 1, 4, 1, 5, 9, 2])
+    trace, answers = traced(), [3, 1, 4, 1, 5, 9, 2]
     changed = record(MODEL, trace.tokens, edits=[edits.zero_positions()])
     own, other = (from_trace(MODEL, run, answers) for run in (trace, changed))
     spec = viz.lens(other, before=own).to_dict(validate=False)
@@ -70,7 +70,7 @@ def test_attribution_merges_all_but_the_largest_parts() -> None:
 
 def test_lens_outlines_right_cells_and_marks_them_only_if_judged() -> None:
     trace = traced()
-    judged = from_trace(MODEL, trace, trace.logits[0].argmax(-1))
+    judged = from_trace(MODEL, trace, trace.logits[0].argmax(-1).tolist())
     spec = spec_of(viz.lens(judged))
     outline = next(layer for layer in spec["layer"] if layer["mark"].get("filled") is False)
     assert outline["mark"]["stroke"] == theme.RIGHT.colour

@@ -16,7 +16,6 @@ LINK = {"model": "reverse", "input": "3 7 12 9", "panel": "scores of all heads"}
 def test_one_click_ranks_all_heads_by_the_effect_of_ablation(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(PAGE, **LINK)
     assert "measured" not in app.dataframe[0].value
-    monkeypatch.setattr("pages.compute.background_job.AT_ONCE", 60.0)  # on a busy machine too
     shown = charts_shown(monkeypatch)
     app.segmented_control(key="without").set_value("loss").run()
     table = app.dataframe[0].value

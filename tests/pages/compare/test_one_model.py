@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
-import pytest
 
 from pages.compare.one_model import map_headline
 from tests.pages.code_and_picture import left_by
@@ -17,12 +16,6 @@ from xformer.reading import read
 PAGE = "pages/compare/page.py"
 LINK = {"model": "reverse", "compare": "pairs", "input": "3 7 12 9", "other": "3 7 13 9"}
 SIX = "3 7 12 9 4 11"
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for the exact map, on a busy machine too."""
-    monkeypatch.setattr("pages.compute.background_job.AT_ONCE", 60.0)
 
 
 def test_a_task_starts_with_a_proposed_pair(open_page: Open) -> None:
