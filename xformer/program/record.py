@@ -91,6 +91,8 @@ class Operation:
     line: SourceLine | None
     inputs: tuple[Value, ...]
     """Its tensor arguments, in order."""
+    running: tuple[tuple[str, int], ...] = ()
+    """The running modules, outermost first: the path of each, and the number of its earlier calls."""
     is_in_place: bool = False
     results: tuple[Value, ...] = ()
 
@@ -287,7 +289,8 @@ class Recorder(Watcher):
         if isinstance(changed, Tensor):
             self._keep_copies(changed)
         returned = func(*args, **kwargs)
-        operation = Operation(0, func, given, options, address, calling_line(), tuple(used))
+        running = tuple((path, call) for path, call, _ in self._modules)
+        operation = Operation(0, func, given, options, address, calling_line(), tuple(used), running)
         found = [one for _, one in tensors_in(returned)]
         if isinstance(changed, Tensor) and (not found or found[0] is changed):
             operation.is_in_place = True
