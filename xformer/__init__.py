@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from xformer.training.sweeps import sweep as sweep
     from xformer.widgets.attention_view import AttentionView as AttentionView
     from xformer.widgets.attention_view import attention_view as attention_view
+    from xformer.widgets.code_view import CodeView as CodeView
+    from xformer.widgets.code_view import code_view as code_view
     from xformer.widgets.page import save_html as save_html
 else:
     __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -86,7 +86,8 @@ class AxisNames:
         for axis in self._axes.of(found.z):
             for atom in axis:
                 if not self._named(atom) and atom.origin != "input":
-                    self._by_atom[id(atom)] = "d_head"
+                    same = atom.base if atom.base is not None and not atom.is_part else atom  # of the values themselves
+                    self._by_atom[id(atom)] = self._by_atom[id(same)] = "d_head"
 
     def _name_axes(self, value: Value, layout: HeadLayout) -> None:
         """Name queries and keys, and the positions and the batch of the inputs that they come from."""

@@ -33,12 +33,15 @@ KEPT_BYTES = 256 * 1024**2
 """The default limit of the tensors that are kept."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AttentionOperations:
     """One attention layer of a pass."""
 
     heads: tuple[FoundAttention, ...]
     """One entry, or one per head if the heads are computed alone."""
+
+    def __repr__(self) -> str:
+        return f"<attention {self.line}, operations {self.first} to {self.last}>"
 
     @property
     def line(self) -> str:
@@ -77,7 +80,7 @@ class AttentionOperations:
         return torch.cat(tensors, dim=1)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Operations(Sequence[Operation]):
     """The operations of one forward pass, in order.
 
@@ -97,6 +100,9 @@ class Operations(Sequence[Operation]):
     refused: tuple[Refusal, ...]
     """What looks like attention but cannot be read, with the reason."""
 
+    def __repr__(self) -> str:
+        return f"<{len(self)} operations, {len(self.attentions)} attention layers>"
+
     def __len__(self) -> int:
         return len(self.program.operations)
 
@@ -105,6 +111,11 @@ class Operations(Sequence[Operation]):
 
     def __iter__(self) -> Iterator[Operation]:
         return iter(self.program.operations)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The tensors that the module returned, in order."""
+        return self.program.outputs
 
     def axes(self, operation: Operation, result: int = 0) -> tuple[str, ...]:
         """The names of the axes of one result: batch, head, query, key, pos, d_head, d_model, d_ff, vocab, or a number.

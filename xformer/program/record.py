@@ -59,7 +59,7 @@ class Address:
     """The number of earlier operations of that name in that call."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Value:
     """One tensor of a program: an input, a weight, or the result of an operation."""
 
@@ -77,8 +77,11 @@ class Value:
     tensor: Tensor | None = None
     """The tensor itself, if the program keeps it."""
 
+    def __repr__(self) -> str:
+        return f"<{self.name or 'result'} {list(self.shape)}>"
 
-@dataclass(eq=False)
+
+@dataclass(eq=False, repr=False)
 class Operation:
     """One call of a PyTorch function."""
 
@@ -101,6 +104,9 @@ class Operation:
         """The function's name without underscores: "softmax", "matmul", "getitem", "add"."""
         return self.address.name
 
+    def __repr__(self) -> str:
+        return f"<{self.name} {self.line or ''} → {', '.join(str(list(value.shape)) for value in self.results)}>"
+
     @property
     def result(self) -> Value:
         """Its first result."""
@@ -114,8 +120,8 @@ class Program:
     operations: list[Operation] = field(default_factory=list)
     inputs: dict[str, Value] = field(default_factory=dict)
     """By argument name and place within it, as "0", "mask" or "0.1"."""
-    output: Any = None
-    """The return value, with a `Value` in place of each tensor."""
+    outputs: tuple[Value, ...] = ()
+    """The returned tensors, in order."""
 
 
 def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -367,7 +373,7 @@ def record(module: nn.Module, call: Callable[[], Any], inputs: Mapping[str, Any]
     recorder = Recorder(module, inputs, keep_bytes=keep_bytes)
     with watched(module, recorder):
         returned = call()
-    recorder.program.output = recorder._replaced(returned, [])
+    recorder.program.outputs = tuple(recorder.value_of(one) for _, one in tensors_in(returned))
     return recorder.program
 
 

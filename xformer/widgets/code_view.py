@@ -28,9 +28,11 @@ import torch
 from torch import Tensor, nn
 
 from xformer.files import write_atomically
+from xformer.model import Transformer
 from xformer.program.inputs import ModuleInputs, named_inputs
 from xformer.program.operations import Operations, operations
 from xformer.program.record import Operation, SourceLine, Value
+from xformer.tape import Tape
 from xformer.viz.theme import DIVERGING, SEQUENTIAL, in_both_themes
 from xformer.widgets.page import stand_alone_page
 
@@ -104,10 +106,8 @@ class Difference:
 
     line: str
     """The line of the first module, as "model.py:38"."""
-    changed_line: str
-    """That of the changed module."""
     operation: int
-    changed_operation: int
+    """The index of its operation there; of the next one, if only the changed module has the operation."""
     reason: str
     """What differs, as a sentence."""
 
@@ -115,50 +115,102 @@ class Difference:
 def first_difference(one: Operations, other: Operations) -> Difference | None:
     """The first operation that computes something else than its counterpart; None if all results agree.
 
-    Operations of the same name and module are counterparts, in order. An operation that only one module has counts, if a
-    result after it differs.
+    Operations of the same name and module are counterparts, in order. Where only one module has an operation, that is the
+    difference, unless it changes no number.
     """
     keys = [[(op.name, op.address.module) for op in ops] for ops in (one, other)]
-    blocks = SequenceMatcher(None, *keys, autojunk=False).get_matching_blocks()
-    pairs = [(block.a + at, block.b + at) for block in blocks for at in range(block.size)]
-    for place, (first, second) in enumerate(pairs):
-        reason = _differs(one[first], other[second])
-        if reason is None:
+    for kind, begin, end, start, stop in SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
+        if kind == "equal":
+            for first, second in zip(one[begin:end], other[start:stop], strict=True):
+                if (reason := _differs(first, second)) is not None:
+                    return Difference(str(first.line or ""), first.index, reason)
             continue
-        before = pairs[place - 1] if place else (-1, -1)
-        if second > before[1] + 1 and _uses(other[second], range(before[1] + 1, second)):
-            second = before[1] + 1  # an operation that only the changed module has
-            reason = f"Only the changed module calls {other[second].name} here."
-        elif first > before[0] + 1 and _uses(one[first], range(before[0] + 1, first)):
-            first = before[0] + 1
-            reason = f"Only the first module calls {one[first].name} here."
-        lines = [str(ops[at].line or "") for ops, at in ((one, first), (other, second))]
-        return Difference(lines[0], lines[1], first, second, reason)
+        mine = [op for op in one[begin:end] if not _changes_nothing(op)]
+        yours = [op for op in other[start:stop] if not _changes_nothing(op)]
+        if not (mine or yours) or (mine and yours and _differs(mine[-1], yours[-1]) is None):
+            continue
+        if mine and yours:
+            names = (" and ".join(dict.fromkeys(op.name for op in found)) for found in (mine, yours))
+            reason = "{} here, and {} in the changed module.".format(*names)
+        elif mine:
+            reason = f"The changed module has no {mine[0].name} here."
+        else:
+            reason = f"The changed module has {yours[0].name} here."
+        at = mine[0].index if mine else min(begin, len(one) - 1)
+        line = mine[0].line if mine else _counterpart(yours[0].line, one)
+        return Difference(str(line or one[at].line or ""), at, reason)
     return None
 
 
-def _uses(operation: Operation, unmatched: range) -> bool:
-    """Whether an operation reads the result of an operation that has no counterpart."""
-    return any(value.operation is not None and value.operation.index in unmatched for value in operation.inputs)
+def _changes_nothing(operation: Operation) -> bool:
+    """Whether a result is one of the inputs, as of dropout in eval mode."""
+    result = operation.result.tensor
+    if result is None:
+        return False
+    inputs = (value.tensor for value in operation.inputs if value.shape == operation.result.shape)
+    return any(tensor is not None and tensor.dtype == result.dtype and torch.equal(tensor, result) for tensor in inputs)
+
+
+def _counterpart(line: SourceLine | None, run: Operations) -> SourceLine | None:
+    """The line of a run's own source that stands where `line` stands in the same function of another source."""
+    if line is None:
+        return None
+    known: dict[str, list[Function]] = {}
+    theirs = function_at(line, known)
+    files = dict.fromkeys(one.line.file for one in run if one.line is not None)
+    for file in files:
+        for mine in functions_of(file):
+            if mine.name != theirs.name:
+                continue
+            place = line.number - theirs.first
+            for _, begin, end, start, stop in SequenceMatcher(None, mine.lines, theirs.lines).get_opcodes():
+                if start <= place < stop:
+                    at = min(begin + place - start, max(begin, end - 1))
+                    return SourceLine(file, mine.first + at, mine.name)
+    return None
 
 
 def _differs(one: Operation, other: Operation) -> str | None:
     """What differs between two operations: their constants, shapes or numbers; None if nothing does."""
-    first, second = one.result.tensor, other.result.tensor
-    if tuple(one.result.shape) != tuple(other.result.shape):
-        return f"{one.name} returns {list(one.result.shape)}, and {list(other.result.shape)} in the changed module."
-    if first is None or second is None or first.dtype != second.dtype or not first.numel():
-        return None
-    a, b = (
-        first.double().cpu() if not first.is_complex() else first.abs().double(),
-        second.double().cpu() if not second.is_complex() else second.abs().double(),
-    )
-    apart = (a - b).abs().nan_to_num(0.0)
-    if bool((a.isnan() == b.isnan()).all()) and bool((a.isinf() == b.isinf()).all()):
-        largest = float(a.abs().nan_to_num(0.0, 0.0, 0.0).max())
-        if float(apart.max()) <= CLOSE * max(largest, 1e-30):
+    mine, yours = (tuple(found.result.shape) for found in (one, other))
+    first, second = _numbers(one), _numbers(other)
+    largest_difference = math.inf
+    if mine == yours:
+        if first is None or second is None:
             return None
-    return f"{one.name} differs by up to {float(apart.max()):.3g}."
+        apart = (first - second).abs().nan_to_num(0.0)
+        is_alike = torch.equal(first.isnan(), second.isnan()) and torch.equal(first.isinf(), second.isinf())
+        largest, largest_difference = float(first.nan_to_num(0.0, 0.0, 0.0).abs().max()), float(apart.max())
+        if is_alike and largest_difference <= CLOSE * max(largest, 1e-30):
+            return None
+    constants = [[_constant(value) for value in (*found.args, *found.kwargs.values())] for found in (one, other)]
+    if constants[0] != constants[1]:
+        here, there = (", ".join(filter(None, found)) or "no constant" for found in constants)
+        return f"{one.name} with {here} here, and with {there} in the changed module."
+    if mine != yours:
+        return f"{one.name} returns {list(mine)} here, and {list(yours)} in the changed module."
+    return f"{one.name} differs by up to {largest_difference:.3g}."
+
+
+def _numbers(operation: Operation) -> Tensor | None:
+    tensor = operation.result.tensor
+    if tensor is None or not tensor.numel():
+        return None
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach().double().cpu()
+
+
+def _constant(value: Any) -> str:
+    """An argument that is no tensor, as text; "" for tensors."""
+    if isinstance(value, tuple | list):
+        inside = [_constant(one) for one in value]
+        return f"({', '.join(inside)})" if all(inside) else ""
+    return (
+        f"{value:.6g}"
+        if isinstance(value, float)
+        else str(value)
+        if isinstance(value, bool | int | str | slice)
+        else ""
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,8 +250,8 @@ def code_view(
         >>> "<iframe" in view._repr_html_()
         True
     """
-    run = operations(module, inputs)
-    other = None if changed is None else operations(changed, inputs)
+    run = operations(module, _with_tape(module, inputs))
+    other = None if changed is None else operations(changed, _with_tape(changed, inputs))
     difference = None if other is None else first_difference(run, other)
     caption = [f"{type(module).__name__}: {len(run)} operations"]
     if changed is not None:
@@ -208,6 +260,23 @@ def code_view(
     labels = list(tokens) if tokens is not None else _labels(inputs)
     data = {"data": code_data(run, module, labels, difference)}
     return CodeView(run, difference, stand_alone_page("code_view", "code", data, caption, title="Code and tensors"))
+
+
+def _with_tape(module: nn.Module, inputs: ModuleInputs) -> ModuleInputs:
+    """The inputs of our own model with a tape, so that it computes attention step by step instead of in a fused function."""
+    return named_inputs(inputs) | {"tape": Tape()} if isinstance(module, Transformer) else inputs
+
+
+def _used(run: Operations) -> set[int]:
+    """The operations that the output depends on."""
+    left = [value.operation for value in run.outputs if value.operation is not None]
+    found = {operation.index for operation in left}
+    while left:
+        for value in left.pop().inputs:
+            if value.operation is not None and value.operation.index not in found:
+                found.add(value.operation.index)
+                left.append(value.operation)
+    return found
 
 
 def _labels(inputs: ModuleInputs) -> list[str]:
@@ -230,8 +299,9 @@ def code_data(
     """
     known: dict[str, list[Function]] = {}
     blocks: dict[Function, dict[tuple[str, int], dict[int, list[int]]]] = {}
+    used = _used(run)
     for operation in run:
-        if operation.line is None:
+        if operation.line is None or operation.index not in used:
             continue
         calls = blocks.setdefault(function_at(operation.line, known), {})
         lines = calls.setdefault(owner_of(operation, module), {})
@@ -246,17 +316,18 @@ def code_data(
                 "lines": function.lines,
                 "calls": [{"path": path, "number": number, "lines": lines} for (path, number), lines in calls.items()],
             }
-            for function, calls in blocks.items()
+            for function, calls in sorted(blocks.items(), key=lambda one: not one[0].name.endswith("forward"))
         ],
         "operations": [packed.operation(operation) for operation in run],
         "operands": packed.operands,
         "labels": list(labels),
-        "difference": None if difference is None else {"operation": difference.operation, "reason": difference.reason},
+        "difference": difference
+        and {"operation": difference.operation, "reason": difference.reason, "line": difference.line},
         "colours": {"diverging": in_both_themes(DIVERGING), "sequential": in_both_themes(SEQUENTIAL)},
     }
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 4)
-    return struct.pack("<II", len(text), 0) + text + b"".join(packed.arrays)
+    return struct.pack("<II", 0, len(text)) + text + b"".join(packed.arrays)
 
 
 class _Numbers:
