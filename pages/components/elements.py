@@ -96,7 +96,8 @@ def drawn_on(key: str) -> str | None:
     return drawn if isinstance(drawn, str) and _PIXELS.fullmatch(drawn) else None
 
 
-embedding_sum, _matrices, _scene = map(_component, ("embedding_sum", "matrices", "scene"))
+embedding_sum, code_view = map(_component, ("embedding_sum", "code_view"))
+_matrices, _scene = map(_component, ("matrices", "scene"))
 _step_ruler, _training_player = map(_component, ("step_ruler", "training_player"))
 SCREENS = frozenset({"attention", "embeddings", "feed_forward", "positions", "residual"})
 """The screens that clicking a part of the scene can open."""

@@ -10,6 +10,7 @@ from pages.controls import embed
 from pages.controls.text import what_to_notice
 from pages.controls.widgets import choose_unlinked, seed
 from pages.first_principles import steps
+from pages.first_principles.code import code_panel
 from pages.state.link import share
 
 PANELS = {
@@ -20,10 +21,10 @@ PANELS = {
     "heads": steps.heads_panel,
     "position": steps.position_panel,
 }
-ALONE = {"model": steps.model_panel, "parts": steps.parts_panel}
+ALONE = {"model": steps.model_panel, "code": code_panel, "parts": steps.parts_panel}
 """Steps that do not use the sentence."""
 NAMES = [*PANELS, *ALONE]
-TITLES = ("Average", "q, k, v", "Scale", "Mask", "Heads", "Position", "Model", "Parts")
+TITLES = ("Average", "q, k, v", "Scale", "Mask", "Heads", "Position", "Model", "Code", "Parts")
 STEPS = {name: f"{number} {title}" for number, (name, title) in enumerate(zip(NAMES, TITLES, strict=True), 1)}
 
 

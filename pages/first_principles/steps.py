@@ -449,11 +449,11 @@ def model_panel() -> tuple[list[str], dict[str, str]]:
     checkpoint = models.checkpoint(MODEL)
     config, place = checkpoint.config, st.container()
     with toolbar():
-        source, problem = _ask_source(checkpoint)
+        source, problem = ask_source(checkpoint)
         every = [(1 + layer, 1 + head) for layer in range(config.n_layers) for head in range(config.n_heads)]
         heads = {f"{layer}.{head}": f"layer {layer} · head {head}" for layer, head in every}
         at = choose("head", heads, "Head", key="principle_head", widget=st.selectbox, width=165, hide_label=True)
-        screens.link("attention", "Open on Attention", "grid_view", model=MODEL, input=_written(source), head=at)
+        screens.link("attention", "Open on Attention", "grid_view", model=MODEL, input=written(source), head=at)
     run = cached_runs.run(MODEL, source)
     layer, head = (int(number) - 1 for number in at.split("."))
     mixed = head_of(run, layer=layer, head=head)
@@ -471,7 +471,7 @@ def model_panel() -> tuple[list[str], dict[str, str]]:
         Shown("Z", "Z = A V", mixed, "out", f"{drawn} of {width} columns", mix("A", "V"), drawn),
     ]
     footer(CONTEXT, "model", show_matrices(pictures, "model", row))
-    return [head_note(run, mixed, layer, head, row)], {"input": _written(source)}
+    return [head_note(run, mixed, layer, head, row)], {"input": written(source)}
 
 
 def _finding(mixed: Mixed, row: int) -> str:
@@ -484,7 +484,7 @@ def _finding(mixed: Mixed, row: int) -> str:
     return f"At “{names[row]}” this trained head puts {percent(weight, 0)} of its attention on “{names[best]}”."
 
 
-def _ask_source(checkpoint: Checkpoint) -> tuple[tuple[int, ...], str]:
+def ask_source(checkpoint: Checkpoint) -> tuple[tuple[int, ...], str]:
     """Return the typed numbers, or the last valid ones with an error message."""
     if (wanted := take_parameter("input")) is not None:
         st.session_state["principle_input"] = wanted[:60]
@@ -505,7 +505,7 @@ def _ask_source(checkpoint: Checkpoint) -> tuple[tuple[int, ...], str]:
     return tuple(source), ""
 
 
-def _written(source: tuple[int, ...]) -> str:
+def written(source: tuple[int, ...]) -> str:
     return " ".join(str(number) for number in source)
 
 

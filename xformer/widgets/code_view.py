@@ -215,7 +215,14 @@ def _constant(value: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class CodeView:
-    """The source of a module with its tensors. Shown in a notebook, or saved as a page that works without a network."""
+    """The source of a module with its tensors. Shown in a notebook, or saved as a page that works without a network.
+
+    Example:
+        >>> import torch, xformer
+        >>> view = xformer.code_view(torch.nn.Linear(3, 5), torch.ones(1, 4, 3))
+        >>> view.operations[0].name, view.difference
+        ('linear', None)
+    """
 
     operations: Operations
     difference: Difference | None
@@ -250,8 +257,8 @@ def code_view(
         >>> "<iframe" in view._repr_html_()
         True
     """
-    run = operations(module, _with_tape(module, inputs))
-    other = None if changed is None else operations(changed, _with_tape(changed, inputs))
+    run = operations_in_steps(module, inputs)
+    other = None if changed is None else operations_in_steps(changed, inputs)
     difference = None if other is None else first_difference(run, other)
     caption = [f"{type(module).__name__}: {len(run)} operations"]
     if changed is not None:
@@ -262,9 +269,10 @@ def code_view(
     return CodeView(run, difference, stand_alone_page("code_view", "code", data, caption, title="Code and tensors"))
 
 
-def _with_tape(module: nn.Module, inputs: ModuleInputs) -> ModuleInputs:
-    """The inputs of our own model with a tape, so that it computes attention step by step instead of in a fused function."""
-    return named_inputs(inputs) | {"tape": Tape()} if isinstance(module, Transformer) else inputs
+def operations_in_steps(module: nn.Module, inputs: ModuleInputs) -> Operations:
+    """The operations of a module; our own model computes attention step by step instead of in a fused function."""
+    own = {"tape": Tape()} if isinstance(module, Transformer) else {}
+    return operations(module, named_inputs(inputs) | own)
 
 
 def _used(run: Operations) -> set[int]:
@@ -307,6 +315,12 @@ def code_data(
         lines = calls.setdefault(owner_of(operation, module), {})
         lines.setdefault(operation.line.number, []).append(operation.index)
     packed = _Numbers(run)
+    attending = {owner_of(run[one.first], module) for one in run.attentions}
+
+    def place(function: Function) -> tuple[bool, bool]:
+        """Attention first, then the other forward passes, each in the order in which they ran."""
+        return not attending & blocks[function].keys(), not function.name.endswith("forward")
+
     header = {
         "functions": [
             {
@@ -314,9 +328,10 @@ def code_data(
                 "name": function.name,
                 "first": function.first,
                 "lines": function.lines,
+                "open": not place(function)[0],
                 "calls": [{"path": path, "number": number, "lines": lines} for (path, number), lines in calls.items()],
             }
-            for function, calls in sorted(blocks.items(), key=lambda one: not one[0].name.endswith("forward"))
+            for function, calls in sorted(blocks.items(), key=lambda one: place(one[0]))
         ],
         "operations": [packed.operation(operation) for operation in run],
         "operands": packed.operands,

@@ -17,7 +17,7 @@ from xformer.analysis.principles import Sentence, head_of, product_variances
 from xformer.formatting import percent
 
 PRINCIPLES = "pages/first_principles/page.py"
-STEPS = ("average", "qkv", "scale", "mask", "heads", "position", "model", "parts")
+STEPS = ("average", "qkv", "scale", "mask", "heads", "position", "model", "code", "parts")
 MATRICES = ("average", "qkv", "mask", "heads", "position", "model")
 """The steps that draw matrices."""
 

@@ -22,7 +22,7 @@ export class CodeView {
   /** @type {number | undefined} */ chosen; // an operation
   /** @type {number[]} */ lead = []; // the indices of all axes but the last two
   /** @type {[number, number] | undefined} */ cell;
-  /** @type {Map<SourceFunction, number>} */ calls = new Map();
+  /** @type {Map<SourceFunction, number>} */ callOf = new Map(); // the shown call of each function
   /** @type {Set<SourceFunction>} */ open = new Set();
   /** @type {any} */ look;
   /** @type {any} */ canvas; // the enlarged tensor, what is said of a cell, and its arithmetic
@@ -57,8 +57,8 @@ export class CodeView {
     }
     for (const one of header.functions) { // show the call in which the chosen operation ran
       const at = one.calls.findIndex((/** @type {Call} */ call) => Object.values(call.lines).some((found) => found.includes(this.chosen ?? -1)));
-      this.calls.set(one, Math.max(0, at));
-      if (at >= 0 || header.functions.length <= FEW) this.open.add(one);
+      this.callOf.set(one, Math.max(0, at));
+      if (one.open || at >= 0 || header.functions.length <= FEW) this.open.add(one);
     }
     this.draw();
   }
@@ -88,14 +88,14 @@ export class CodeView {
         const name = call.path || "the module itself";
         choice.append(new Option(call.number ? `${name} (call ${call.number + 1})` : name, String(at)));
       });
-      choice.value = String(this.calls.get(one));
-      choice.onchange = () => { this.calls.set(one, Number(choice.value)); this.draw(); };
+      choice.value = String(this.callOf.get(one));
+      choice.onchange = () => { this.callOf.set(one, Number(choice.value)); this.draw(); };
       head.append(choice);
     } else if (one.calls[0].path) {
       head.append(element("span", "file", one.calls[0].path));
     }
     const lines = element("div", "lines");
-    const call = one.calls[this.calls.get(one) ?? 0];
+    const call = one.calls[this.callOf.get(one) ?? 0];
     one.lines.forEach((text, at) => { lines.append(...this.line(one.file, one.first + at, text, call.lines[one.first + at] ?? [])); });
     part.append(head, lines);
     return part;
@@ -201,7 +201,7 @@ export class CodeView {
   steps(number) {
     const bar = element("div", "steps");
     for (const one of this.header.functions) {
-      const call = one.calls[this.calls.get(one) ?? 0];
+      const call = one.calls[this.callOf.get(one) ?? 0];
       const line = Object.values(call.lines).find((/** @type {any} */ found) => found.includes(number));
       if (!line || /** @type {number[]} */ (line).length < 2) continue;
       for (const step of /** @type {number[]} */ (line)) {
