@@ -39,7 +39,7 @@ class Terms:
     """A bias by relative position [batch or 1, head, query, key] (Raffel et al. 2020, §2.1)."""
     softcap: float | None = None
     sinks: Tensor | None = None
-    """One score per head that takes weight away from all keys [head]."""
+    """One score per head that takes weight away from all keys [head], or one per query [batch, head, query, 1]."""
     is_causal: bool = False
     """Whether the model itself hides later keys."""
     is_safe: bool = False
@@ -176,7 +176,8 @@ def for_each_head(x: Float[Tensor, "batch group key width"], n_heads: int) -> Fl
 def _softmax(scores: Float[Tensor, "batch head query key"], sinks: Tensor | None) -> Tensor:
     if sinks is None:
         return F.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
-    column = sinks.reshape(1, -1, 1, 1).expand(*scores.shape[:-1], 1).to(scores.dtype)
+    sinks = sinks if sinks.dim() == 4 else sinks.reshape(1, -1, 1, 1)
+    column = sinks.expand(*scores.shape[:-1], 1).to(scores.dtype)
     return F.softmax(torch.cat([scores, column], dim=-1), dim=-1)[..., :-1]
 
 

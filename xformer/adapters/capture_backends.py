@@ -74,6 +74,7 @@ def attention(
     softcap: float | None = None,
     position_bias: Tensor | None = None,
     s_aux: Tensor | None = None,
+    sinks: Tensor | None = None,
     is_causal: bool | None = None,
     like_sdpa: bool = False,
     **others: Any,
@@ -104,7 +105,7 @@ def attention(
         allowed=allowed,
         bias=_cut(position_bias, key),
         softcap=softcap,
-        sinks=s_aux if s_aux is not None else getattr(module, "sinks", None),
+        sinks=next((one for one in (s_aux, sinks) if one is not None), getattr(module, "sinks", None)),
         is_causal=causal and query.shape[-2] == key.shape[-2],
         is_safe=like_sdpa,
     )

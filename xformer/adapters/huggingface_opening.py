@@ -214,8 +214,8 @@ def _added(opened: OpenedModel, example: Inputs, run: dict[str, Tensor]) -> tupl
     n_out = run[opened.output_name].shape[1]
     if opened.output in ("next_token", "masked_token") and n_out != n + sum(added):
         raise InputError(
-            f"{type(opened.module).__name__} returns outputs at {n_out} positions for {n} tokens, and which of them belong to "
-            "the tokens cannot be told."
+            f"{type(opened.module).__name__} attends over {n + sum(added)} positions for {n} tokens, but returns outputs at "
+            f"{n_out}, and which of its positions they belong to cannot be told."
         )
     return added
 

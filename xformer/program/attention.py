@@ -210,6 +210,8 @@ class AttentionFinder:
         joined = [one for one in chain if one.name in ("cat", "concat") and _n_products(one, self.axes) > 1]
         if joined:
             raise _UnreadableError("its scores are joined from several products, as for keys of a memory")
+        if all(map(_has_inputs, product.contracted)):
+            raise _UnreadableError("it attends between channels, not between positions")
         roles = _Roles(product)
         sides = {roles.of(atom) for atom in values.contracted[side]}
         if sides not in ({"row"}, {"column"}):
@@ -255,11 +257,14 @@ class AttentionFinder:
         return HeadLayout(tuple(factors))
 
     def _kernel(self, operation: Operation) -> None:
-        """A fused function; the layout is that of its queries."""
-        query = operation.inputs[0]
+        """A fused function; the layout of its queries is that of its result."""
+        query = operation.result
         axes = self.axes.of(query)
         is_multi_head = operation.name == "multi_head_attention_forward"  # [pos, batch, d_model]
         rows, shared = (axes[0], axes[1:-1]) if is_multi_head else (axes[-2], axes[:-2])
+        keys = self.axes.of(operation.inputs[1])[0 if is_multi_head else -2]
+        if not (_has_inputs(rows) or _has_inputs(keys)) and any(_has_inputs(axis) for axis in shared[1:]):
+            return  # at each position over something else, as over the layers of a model
         try:
             roles = _Roles.of_kernel([atom for axis in shared for atom in axis if atom.origin == "input"], rows)
             layout = self._layout(query, roles, {id(atom): _shared_role(atom) for axis in shared for atom in axis})
@@ -380,7 +385,9 @@ def _has_positions(product: Product) -> bool:
 
 
 def _n_products(operation: Operation, axes: AxisTracker) -> int:
-    return sum(bool(_Backwards(axes).to_products(value)) for value in operation.inputs)
+    """The number of joined parts that come from products of queries and keys; a sink may come from a projection."""
+    back = _Backwards(axes)
+    return sum(any(_has_positions(one) for one, _ in back.to_products(value)) for value in operation.inputs)
 
 
 class _Backwards:
@@ -515,6 +522,8 @@ class _Backwards:
 
 
 def _is_transparent(operation: Operation) -> bool:
+    if operation.name in ("max", "min") and len(operation.inputs) == 2:
+        return True  # of two tensors, an elementwise function
     return operation.name not in _OPAQUE and operation.name not in _REDUCTIONS and operation.name not in KERNELS
 
 

@@ -579,7 +579,8 @@ def _summed_product(of: AxisTracker, operation: Operation, source: Value, gone: 
 @_rule("scaled_dot_product_attention")
 def _sdpa(of: AxisTracker, operation: Operation) -> Axes:
     query, _, value = operation.inputs[:3]
-    return (*of.of(query)[:-1], of.of(value)[-1])
+    shared = of.broadcast(operation.inputs[:3], operation.result.shape)[:-2]
+    return (*shared, of.of(query)[-2], of.of(value)[-1])
 
 
 @_rule("multi_head_attention_forward")
