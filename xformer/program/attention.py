@@ -19,11 +19,15 @@ from typing import Literal
 from jaxtyping import Shaped
 from torch import Tensor
 
+from xformer.errors import InputError
 from xformer.program.axes import Atom, AxisTracker, Product, argument
 from xformer.program.record import Operation, Program, Value
 
 Role = Literal["batch", "head", "query", "key", "width"]
 ROLES: tuple[Role, ...] = ("batch", "head", "query", "key", "width")
+PATTERN: tuple[Role, ...] = ROLES[:4]
+Z: tuple[Role, ...] = ("batch", "head", "query", "width")
+MIXED = "its scores or weights are mixed across heads between the queries and the values"
 KERNELS = ("scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention")
 
 
@@ -33,9 +37,11 @@ class HeadLayout:
 
     factors: tuple[tuple[tuple[Role, int | None], ...], ...]
     """For each axis its factors, outermost first, with their sizes; None for a size that depends on the inputs."""
+    result_roles: tuple[Role, ...] = PATTERN
+    """The axes of `to_heads`; those that the tensor lacks have size 1, as a single query."""
 
     def to_heads(self, tensor: Shaped[Tensor, "..."]) -> Shaped[Tensor, "batch head ..."]:
-        """The tensor as [batch, head, query, key], or the part of these axes that it has."""
+        """The tensor as [batch, head, query, key], or [batch, head, query, width] for z."""
         sizes = self._sizes(tensor)
         order = sorted(range(len(sizes)), key=lambda at: ROLES.index(self._roles[at]))
         apart = tensor.reshape(sizes).permute(order)
@@ -53,12 +59,8 @@ class HeadLayout:
 
     def loosened(self) -> HeadLayout:
         """The layout for tensors with another number of heads, as grouped keys."""
-        return HeadLayout(tuple(((axis[0][0], None),) if len(axis) == 1 else axis for axis in self.factors))
-
-    @property
-    def result_roles(self) -> tuple[Role, ...]:
-        """The axes of `to_heads`."""
-        return tuple(role for role in ROLES if role in ("batch", "head") or role in self._roles)
+        factors = tuple(((axis[0][0], None),) if len(axis) == 1 else axis for axis in self.factors)
+        return HeadLayout(factors, self.result_roles)
 
     @property
     def _roles(self) -> list[Role]:
@@ -69,6 +71,8 @@ class HeadLayout:
         for axis, size in zip(self.factors, tensor.shape, strict=True):
             known = math.prod(n for _, n in axis if n is not None)
             found += [size // known if n is None else n for _, n in axis]
+        if math.prod(found) != tensor.numel():
+            raise InputError("The axes of its attention change with the sizes of the input.")
         return found
 
 
@@ -214,7 +218,11 @@ class AttentionFinder:
             raise _UnreadableError("it attends between channels, not between positions")
         roles = _Roles(product)
         sides = {roles.of(atom) for atom in values.contracted[side]}
+        if not sides and not self.axes.of(scores)[at]:  # a single key
+            sides = {"row"} if product.columns else {"column"}
         if sides not in ({"row"}, {"column"}):
+            if "head" in sides:
+                raise _UnreadableError(MIXED)
             raise _UnreadableError("the product with the values sums over no axis of positions")
         roles.keys = "row" if "row" in sides else "column"
         normalised: set[Role] = {roles.role(atom) for atom in self.axes.of(scores)[at]}
@@ -254,7 +262,7 @@ class AttentionFinder:
             if sum(size is None for _, size in found) > 1:
                 raise _UnreadableError("one axis holds several sizes that depend on the input")
             factors.append(tuple(found))
-        return HeadLayout(tuple(factors))
+        return HeadLayout(tuple(factors), PATTERN if extra is None else Z)
 
     def _kernel(self, operation: Operation) -> None:
         """A fused function; the layout of its queries is that of its result."""
@@ -267,7 +275,8 @@ class AttentionFinder:
             return  # at each position over something else, as over the layers of a model
         try:
             roles = _Roles.of_kernel([atom for axis in shared for atom in axis if atom.origin == "input"], rows)
-            layout = self._layout(query, roles, {id(atom): _shared_role(atom) for axis in shared for atom in axis})
+            lead = self._layout(query, roles, {id(atom): _shared_role(atom) for axis in shared for atom in axis})
+            layout = HeadLayout((*lead.factors[:-2], (("query", None),), (("width", None),)), Z)
         except _UnreadableError as error:
             self.refused.append(Refusal(operation, str(error)))
             return
@@ -292,7 +301,7 @@ class AttentionFinder:
             mixing = next((one for one in chain if one in self.axes.products), None)
             used = next((one for one in chain if one.name in _SATURATING), None)
             if mixing is not None:
-                reason = "its scores or weights are mixed across heads between the queries and the values"
+                reason = MIXED
             else:
                 by = f"from {used.name}" if used else "straight from the product of queries and keys"
                 reason = f"its weights come {by}, not from a softmax"
@@ -376,8 +385,10 @@ def _listed(names: set[Role]) -> str:
 
 def _has_positions(product: Product) -> bool:
     """Whether a product may be that of queries and keys: both have positions, and it is no projection by a weight."""
-    if product.operation.name == "linear" or not (product.rows and product.columns):
+    if product.operation.name == "linear" or not (product.rows or product.columns):
         return False
+    if not (product.rows and product.columns) and not _has_inputs((*product.rows, *product.columns)):
+        return False  # one of them may be a single position
     for one in (product.left, product.right):
         if not one.is_from_inputs and (one.is_weight or len(one.shape) < 3):
             return False
