@@ -165,6 +165,16 @@ def sdpa_arguments(
     return query, key, value, 1 / math.sqrt(query.shape[-1]) if scale is None else scale, attn_mask
 
 
+def flex_arguments(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: tuple[Any, ...], scale: float, *others: Any
+) -> tuple[Tensor, Tensor, Tensor, float, Tensor | None]:
+    """q, k, v, the scale and the mask of the kernel of `flex_attention`, without a `score_mod`."""
+    from torch.nn.attention.flex_attention import create_mask
+
+    mask = create_mask(block_mask[-1], *query.shape[:-1], key.shape[-2], device=str(query.device))
+    return query, key, value, scale, mask
+
+
 def for_each_head(x: Float[Tensor, "batch group key width"], n_heads: int) -> Float[Tensor, "batch head key width"]:
     """Keys or values as each head reads them: head h uses group h · groups / heads. Shares storage."""
     groups = x.shape[1]

@@ -19,6 +19,7 @@ from xformer.adapters.attention import (
     MaskLimits,
     Terms,
     attend,
+    flex_arguments,
     fused,
     multi_head_arguments,
     multi_head_attention,
@@ -257,13 +258,16 @@ class PlannedAttention(Watcher):
             if given is None:
                 raise InputError("nn.MultiheadAttention with add_bias_kv or add_zero_attn is not supported.")
             return multi_head_attention(partial(stepwise, is_safe=not given["need_weights"]), given)
-        query, key, value, scale, mask = sdpa_arguments(*args, **kwargs)
-        layout = watched.layout.loosened() if kwargs.get("enable_gqa") else watched.layout
+        is_flex = self._plan.layers[layer][number].kernel == "flex_attention"
+        arguments = flex_arguments if is_flex else sdpa_arguments
+        query, key, value, scale, mask = arguments(*args, **kwargs)
+        layout = watched.layout.loosened() if key.shape[:-2] != query.shape[:-2] else watched.layout
         if mask is not None and mask.dim() > 2:
             mask = layout.to_heads(mask.expand(*query.shape[:-1], mask.shape[-1]))
         q, k, v = (layout.to_heads(one) for one in (query, key, value))
         z, _ = stepwise(q, k, v, scale, mask)
-        return layout.from_heads(z, query.new_empty((*query.shape[:-1], z.shape[-1]), device="meta"))
+        out = layout.from_heads(z, query.new_empty((*query.shape[:-1], z.shape[-1]), device="meta"))
+        return (out, *func(*args, **kwargs)[1:]) if is_flex else out
 
     def _tape(self, layer: int) -> AnyTape:
         paths = self._run.attention_paths

@@ -283,7 +283,8 @@ def open_module(
             continue
         try:
             opened = _located(replace(unknown, backend=backend), examples, ids_of(examples[0]), streams)
-            return opened, replace(_verify(opened, examples, stock), notes=tuple(notes))
+            hidden = opened.plan.notes if backend == "softmax" else ()
+            return opened, replace(_verify(opened, examples, stock), notes=(*notes, *hidden[:3]))
         except InputError as error:
             reasons.append(str(error))
     raise InputError(
@@ -366,9 +367,8 @@ def _check_readable(plan: AttentionPlan) -> None:
     if plan.refused:
         raise InputError(f"One of its attention layers cannot be read: {plan.refused[0]}.")
     if not plan.layers:
-        raise InputError(
-            "Nothing that it computes is attention: a softmax of a product of queries and keys that weights values."
-        )
+        text = "Nothing that it computes is attention: a softmax of a product of queries and keys that weights values."
+        raise InputError(" ".join([text, *plan.notes[:1]]))
 
 
 def _sizes(patterns: Mapping[LayerPath, Tensor]) -> list[tuple[int, int]]:

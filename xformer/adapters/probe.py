@@ -207,8 +207,9 @@ def probe(model: nn.Module, run_model: Callable[[ActiveRun], Any], n_batch: int 
 
     hooks = []
     for path, module in model.named_modules():
-        hooks.append(module.register_forward_pre_hook(entering(path), with_kwargs=True))
-        hooks.append(module.register_forward_hook(leaving))
+        if not isinstance(module, torch.jit.ScriptModule):  # it takes no hooks
+            hooks.append(module.register_forward_pre_hook(entering(path), with_kwargs=True))
+            hooks.append(module.register_forward_hook(leaving))
     try:
         seen.output = run_model(run)
     finally:

@@ -12,16 +12,18 @@ sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
 from xformer.errors import InputError
 from xformer.program.axes import Atom, AxisTracker, Product, argument
-from xformer.program.record import Operation, Program, Value
+from xformer.program.record import UNSEEN, Operation, Program, Value
 
 Role = Literal["batch", "head", "query", "key", "width"]
 ROLES: tuple[Role, ...] = ("batch", "head", "query", "key", "width")
@@ -132,8 +134,10 @@ class Refusal:
 
 _OPAQUE = {
     "linear", "embedding", "conv1d", "conv2d", "conv3d", "layer_norm", "rms_norm", "group_norm", "batch_norm", "softmax",
-    "cumsum", "cumprod", "fft", "ifft", "sort", "topk", "argsort", "gather", "scatter", "roll",
+    "cumsum", "cumprod", "fft", "einsum", "matmul", "bmm", "tensordot", "inner", "bilinear", "multi_dot", "chain_matmul", "ifft", "sort", "topk", "argsort", "gather", "scatter", "roll",
 }  # fmt: skip
+_UNFOLLOWED = ("einsum", "tensordot", "multi_dot", "chain_matmul", "bilinear", "inner")
+_BORDERS = ("layer_norm", "rms_norm", "group_norm", "batch_norm", "embedding", "conv1d", "conv2d", "conv3d")
 _SOFTMAX = ("softmax", "log_softmax")
 _REDUCTIONS = (
     "sum",
@@ -150,7 +154,7 @@ _REDUCTIONS = (
     "any",
     "prod",
 )
-_SATURATING = ("sigmoid", "relu", "tanh", "softplus", "elu", "silu", "gelu", "square", "pow")
+_SATURATING = ("gumbel_softmax", "exp", "sigmoid", "relu", "tanh", "softplus", "elu", "silu", "gelu", "square", "pow")
 
 
 class AttentionFinder:
@@ -160,15 +164,30 @@ class AttentionFinder:
         self.axes = axes
         self.found: list[FoundAttention] = []
         self.refused: list[Refusal] = []
+        self.notes: list[str] = []
+        """Where attention may be hidden."""
         self._seen: set[Value] = set()
         for operation in program.operations:
             if operation.name in KERNELS:
                 self._kernel(operation)
-            elif operation in axes.products:
+                continue
+            self._note_unseen(operation)
+            if operation in axes.products:
                 product = axes.products[operation]
                 for side, value in enumerate((product.left, product.right)):
                     if value.is_from_inputs and self._values_product(product, side):
                         break
+            elif operation.name in _UNFOLLOWED and _Backwards(axes).has_softmax(operation.inputs):
+                self.refused.append(Refusal(operation, f"{operation.name} of these operands is not followed"))
+
+    def _note_unseen(self, operation: Operation) -> None:
+        """Note what was computed from the inputs in scripted or compiled code."""
+        if operation.name == UNSEEN and operation.result.is_from_inputs:
+            self.notes.append(
+                f"The output of {operation.address.module or 'the module'} is computed in {_OUT_OF_SIGHT}{_NOT_SEEN}"
+            )
+        elif any(value.name == UNSEEN for value in operation.inputs):
+            self.notes.append(f"What {operation.line} reads is computed in {_OUT_OF_SIGHT}{_NOT_SEEN}")
 
     # From the product with the values back to the product of queries and keys
 
@@ -178,6 +197,11 @@ class AttentionFinder:
         normalised = back.to_normaliser(weights)
         if normalised is None:
             self._unnormalised(product, weights, side)
+            if self._is_square(product, side) and back.has_softmax([weights]):
+                reason = (
+                    "its weights are changed between the softmax and the values, so no matrix for each head shows it"
+                )
+                self._refuse(product.operation, reason)
             return False
         normaliser, scores, at = normalised
         if scores in self._seen:
@@ -185,6 +209,8 @@ class AttentionFinder:
         sources = [one for one in back.to_products(scores) if _has_positions(one[0])]
         if not sources:
             self._unnormalised(product, weights, side)
+            if self._is_square(product, side):
+                self._refuse(normaliser, _NO_PRODUCT)
             return False
         self._seen.add(scores)
         try:
@@ -192,6 +218,20 @@ class AttentionFinder:
         except _UnreadableError as error:
             self.refused.append(Refusal(normaliser, str(error)))
         return True
+
+    def _refuse(self, operation: Operation, reason: str) -> None:
+        """Refuse an attention, unless it was refused for a more precise reason."""
+        if not self.refused or self.refused[-1].operation.index < operation.index - _NEAR:
+            self.refused.append(Refusal(operation, reason))
+
+    def _is_square(self, product: Product, side: int) -> bool:
+        """Whether one operand weights positions of the other for each of several positions."""
+        own = product.rows if side == 0 else product.columns
+        values = product.right if side == 0 else product.left
+        sides = product.contracted[side], own
+        return values.is_from_inputs and all(
+            _has_inputs(one) or any(atom.origin == "unknown" for atom in one) for one in sides
+        )
 
     def _attention(
         self,
@@ -226,6 +266,8 @@ class AttentionFinder:
             raise _UnreadableError("the product with the values sums over no axis of positions")
         roles.keys = "row" if "row" in sides else "column"
         normalised: set[Role] = {roles.role(atom) for atom in self.axes.of(scores)[at]}
+        if normalised == {"query", "key"}:
+            raise _UnreadableError("it is normalised over queries and keys together")
         if not normalised <= {"query", "key"} or len(normalised) > 1:
             raise _UnreadableError(f"it is normalised over {_listed(normalised)}, which are no positions")
         z = values.operation.result
@@ -274,6 +316,8 @@ class AttentionFinder:
         if not (_has_inputs(rows) or _has_inputs(keys)) and any(_has_inputs(axis) for axis in shared[1:]):
             return  # at each position over something else, as over the layers of a model
         try:
+            if operation.name == "flex_attention" and not _is_identity(operation.args[3]):
+                raise _UnreadableError("a score_mod of flex_attention changes its scores inside the kernel")
             roles = _Roles.of_kernel([atom for axis in shared for atom in axis if atom.origin == "input"], rows)
             lead = self._layout(query, roles, {id(atom): _shared_role(atom) for axis in shared for atom in axis})
             layout = HeadLayout((*lead.factors[:-2], (("query", None),), (("width", None),)), Z)
@@ -291,6 +335,10 @@ class AttentionFinder:
         """Note attention whose weights come from another function than a softmax, or in a way that is not understood."""
         back = _Backwards(self.axes)
         values = product.right if side == 0 else product.left
+        if values.is_from_inputs and weights.is_from_inputs and back.is_unseen(weights):
+            reason = f"its scores or weights are computed in {_OUT_OF_SIGHT}"
+            self.refused.append(Refusal(product.operation, reason))
+            return
         for source, chain in back.to_products(weights, through_mixing=True):
             if not _has_positions(source) or source is product or not values.is_from_inputs:
                 continue
@@ -307,6 +355,13 @@ class AttentionFinder:
                 reason = f"its weights come {by}, not from a softmax"
             self.refused.append(Refusal(mixing or used or product.operation, reason))
             return
+
+
+_NO_PRODUCT = "its scores are not one product of queries and keys with operations on each score"
+_NEAR = 12
+"""The number of operations within which two reasons concern the same attention."""
+_OUT_OF_SIGHT = "code whose steps cannot be observed (scripted, compiled, vectorised or NumPy)"
+_NOT_SEEN = "; attention inside it is not in the reading."
 
 
 class _UnreadableError(Exception):
@@ -377,6 +432,14 @@ def _has_inputs(atoms: Sequence[Atom]) -> bool:
 
 def _shared_role(atom: Atom) -> Role:
     return "batch" if atom.origin == "input" else "head"
+
+
+def _is_identity(score_mod: Callable[..., Tensor]) -> bool:
+    """Whether a `score_mod` of `flex_attention` returns the scores themselves."""
+    score = torch.ones(())
+    with suppress(Exception):  # it may raise anything outside its kernel
+        return score_mod(score, *torch.zeros(4, dtype=torch.long)) is score
+    return False
 
 
 def _listed(names: set[Role]) -> str:
@@ -497,6 +560,31 @@ class _Backwards:
             ):
                 return inner.inputs[0]
         return source
+
+    def is_unseen(self, value: Value, depth: int = 0) -> bool:
+        """Whether a value comes from scripted or compiled code, through elementwise functions and softmaxes only."""
+        operation = value.operation
+        if operation is None or depth > 40:
+            return value.name == UNSEEN
+        if operation.name == UNSEEN:
+            return True
+        is_product = operation in self.axes.products
+        is_followed = operation.name in _SOFTMAX or (not is_product and _is_transparent(operation))
+        return is_followed and any(self.is_unseen(one, depth + 1) for one in _same_kind(operation))
+
+    def has_softmax(self, values: Sequence[Value], n: int = 40) -> bool:
+        """Whether any of these values comes from a softmax, through anything but products and projections."""
+        left, seen = [value.operation for value in values], set[Operation]()
+        while left and len(seen) < n:
+            operation = left.pop()
+            if operation is None or operation in seen:
+                continue
+            if operation.name in _SOFTMAX and operation.result.is_from_inputs:
+                return True
+            seen.add(operation)
+            if operation not in self.axes.products and operation.name not in (*KERNELS, *_UNFOLLOWED, *_BORDERS):
+                left += [one.operation for one in _same_kind(operation)]
+        return False
 
     def is_masked(self, weights: Value) -> bool:
         """Whether the weights, or the exponentials that they were computed from, were masked."""

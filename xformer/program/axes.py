@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import torch
 
-from xformer.program.record import Operation, Program, Value
+from xformer.program.record import UNSEEN, Operation, Program, Value
 
 Origin = Literal["input", "weight", "new", "unknown"]
 
@@ -53,7 +53,9 @@ class Atom:
     @property
     def rank(self) -> int:
         """Which of two broadcast axes describes the result: that of the inputs, else that of a weight."""
-        return {"input": 3, "weight": 2, "new": 1, "unknown": 0}[self.origin]
+        if self.origin == "unknown":
+            return 3 if self.name else 0  # unknown axes of the inputs are not those of a weight
+        return {"input": 4, "weight": 2, "new": 1}[self.origin]
 
 
 Axis = tuple[Atom, ...]
@@ -71,6 +73,11 @@ def new_axes(shape: Sequence[int], origin: Origin = "new", name: str = "") -> Ax
         (Atom(size, origin, f"{name}:{at}" if name else ""),) if size != 1 or origin == "input" else ()
         for at, size in enumerate(shape)
     )
+
+
+def unknown_axes(value: Value) -> Axes:
+    """Axes of unknown meaning."""
+    return new_axes(value.shape, "unknown", "inputs" if value.is_from_inputs else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,12 +109,14 @@ class AxisTracker:
             for value, axes in zip(operation.results, self._results(operation), strict=True):
                 sizes = tuple(map(size_of, axes))
                 known = sizes == tuple(value.shape)
-                self._axes[value] = axes if known else new_axes(value.shape, "unknown")
+                self._axes[value] = axes if known else unknown_axes(value)
 
     def of(self, value: Value) -> Axes:
         """The axes of a value."""
         if value.before is not None:
             return self.of(value.before)
+        if value.name == UNSEEN:
+            self._axes[value] = unknown_axes(value)
         if value not in self._axes:
             origin: Origin = "input" if value.is_from_inputs else "weight" if value.is_weight else "new"
             self._axes[value] = new_axes(value.shape, origin, value.name)
@@ -133,12 +142,18 @@ class AxisTracker:
             fitting = [axes[at - len(shape)] for axes in operands if len(axes) >= len(shape) - at]
             fitting = [axis for axis in fitting if size_of(axis) == size]
             best = max(fitting, key=_rank, default=None)
-            found.append(best if best is not None else (Atom(size, "unknown"),) if size != 1 else ())
+            name = "inputs" if any(one.is_from_inputs for one in values) else ""
+            found.append(best if best is not None else (Atom(size, "unknown", name),) if size != 1 else ())
         return tuple(found)
 
 
 def _rank(axis: Axis) -> int:
     return max((atom.rank for atom in axis), default=-1)
+
+
+def _is_divided(axis: Axis) -> bool:
+    """Whether an axis divides the output of a projection, as heads do."""
+    return bool(axis) and all(atom.origin == "weight" and atom.is_part for atom in axis)
 
 
 def as_keys(axis: Axis) -> Axis:
@@ -208,7 +223,7 @@ def _axis(value: Value, at: int) -> int:
 def _reshape(of: AxisTracker, operation: Operation) -> Axes:
     source, result = operation.inputs[0], operation.result
     found = regroup(of.of(source), result.shape)
-    return new_axes(result.shape, "unknown") if found is None else found
+    return unknown_axes(result) if found is None else found
 
 
 @_rule("permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "T", "mT", "H", "mH", "adjoint")
@@ -304,6 +319,8 @@ def _resized(of: AxisTracker, operation: Operation) -> list[Axes] | None:
     axes = of.of(operation.inputs[0])
     found = []
     for value in operation.results:
+        if operation.name == "unfold" and len(axes) == 4 and len(value.shape) == 3:  # an image as a row of patches
+            return [(axes[0], new_axes(value.shape, "weight", "patch")[1], part(axes[2], value.shape[2]))]
         if len(axes) != len(value.shape):
             return None
         found.append(tuple(part(axis, size) for axis, size in zip(axes, value.shape, strict=True)))
@@ -351,7 +368,7 @@ def _cat(of: AxisTracker, operation: Operation) -> Axes:
         return tuple(found)
     best = max(parts, key=lambda axis: (_rank(axis), size_of(axis)), default=())
     found[at] = part(best, shape[at]) if _rank(best) >= 0 else new_axes([shape[at]])[0]
-    if len({id(atom) for axis in parts for atom in axis}) > 1 and len(parts) > 1 and _rank(best) < 3:
+    if len({id(atom) for axis in parts for atom in axis}) > 1 and len(parts) > 1 and _rank(best) < 4:
         found[at] = (Atom(shape[at], best[0].origin if best else "new", "cat"),)
     return tuple(found)
 
@@ -468,6 +485,8 @@ def _product(
     for one, other in pairs:
         if one and other:
             axis, second = (one, other) if _rank(one) >= _rank(other) else (other, one)
+            if _is_divided(second) and left.is_from_inputs and right.is_from_inputs:
+                axis, second = second, axis  # heads, even if those of cached keys are an axis of an input
             shared += axis
             others += second
         elif one:
@@ -496,6 +515,14 @@ def _matmul(of: AxisTracker, operation: Operation) -> Axes:
     row = [(a[-2], None)] if len(a) > 1 else []
     column = [(None, b[-1])] if len(b) > 1 else []
     return _product(of, operation, left, right, [*lead, *row, *column], (a[-1], b[-2] if len(b) > 1 else b[-1]))
+
+
+@_rule("cdist")
+def _distances(of: AxisTracker, operation: Operation) -> Axes:
+    left, right = operation.inputs[:2]
+    a, b = of.of(left), of.of(right)
+    pairs: list[tuple[Axis | None, Axis | None]] = [*zip(a[:-2], b[:-2], strict=False), (a[-2], None), (None, b[-2])]
+    return _product(of, operation, left, right, pairs, (a[-1], b[-1]))
 
 
 @_rule("linear")
@@ -576,7 +603,7 @@ def _summed_product(of: AxisTracker, operation: Operation, source: Value, gone: 
 # Attention kernels and new tensors
 
 
-@_rule("scaled_dot_product_attention")
+@_rule("scaled_dot_product_attention", "flex_attention")
 def _sdpa(of: AxisTracker, operation: Operation) -> Axes:
     query, _, value = operation.inputs[:3]
     shared = of.broadcast(operation.inputs[:3], operation.result.shape)[:-2]

@@ -69,6 +69,8 @@ class AttentionPlan:
     """The input and the axis of it that is the batch; None if there is no batch."""
     refused: tuple[str, ...] = ()
     """What looks like attention and cannot be read, with the reason."""
+    notes: tuple[str, ...] = ()
+    """Where attention may be hidden."""
 
 
 NO_PLAN = AttentionPlan(())
@@ -95,7 +97,8 @@ def _planned(module: nn.Module, call: Call, inputs: Inputs) -> AttentionPlan:
         name, _, axis = roots[0].rpartition(":")
         batch = name, int(axis)
     reasons = tuple(dict.fromkeys(map(str, refused)))
-    return AttentionPlan(tuple(tuple(map(_piece, layer)) for layer in layers), batch, reasons)
+    notes = tuple(dict.fromkeys(finder.notes))
+    return AttentionPlan(tuple(tuple(map(_piece, layer)) for layer in layers), batch, reasons, notes)
 
 
 def layers_of(program: Program, finder: AttentionFinder) -> tuple[list[list[FoundAttention]], list[Refusal]]:

@@ -24,6 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+UNSEEN = "unseen"
+"""The name of what no PyTorch function shows: the operation of a scripted or compiled module, or a tensor computed out of sight."""
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
 
@@ -222,7 +224,7 @@ def watched(module: nn.Module, watcher: Watcher) -> Iterator[None]:
 
     handles = []
     for path, part in module.named_modules():
-        if path:
+        if path and not isinstance(part, torch.jit.ScriptModule):
             handles.append(part.register_forward_pre_hook(entering(path)))
             handles.append(part.register_forward_hook(leaving, always_call=True))
     try:
@@ -269,6 +271,8 @@ class Recorder(Watcher):
         self._known: dict[int, tuple[weakref.ref[Tensor], Value]] = {}
         self._written: dict[int, Operation] = {}
         """By the address of a storage, the last operation that changed it in place."""
+        self._constants: list[tuple[weakref.ref[Tensor], Value]] = []
+        """The tensors that no operation made."""
         for name, weight in (*module.named_parameters(), *module.named_buffers()):
             self._add(weight, Value(weight.shape, weight.dtype, name=name, is_weight=True))
         for name, tensor in tensors_in(inputs):
@@ -280,11 +284,13 @@ class Recorder(Watcher):
         """The innermost module's call ends. What it returns without a known operation was computed out of sight."""
         path, call, _ = self._modules[-1]
         super().leaves(args, output)
+        used: list[Value] = []
+        given = self._replaced(args, used)
+        self._see_output(Address(path, call, UNSEEN, 0), given, used, output)
+
+    def _see_output(self, address: Address, given: Any, used: Sequence[Value], output: Any) -> None:
         unseen = [one for _, one in tensors_in(output) if not self._is_known(one)]
         if unseen:
-            used: list[Value] = []
-            given = self._replaced(args, used)
-            address = Address(path, call, "unseen", 0)
             self._append(Operation(0, _unseen, given, {}, address, calling_line(), tuple(used)), unseen)
 
     def on_operation(self, address: Address, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
@@ -331,8 +337,10 @@ class Recorder(Watcher):
 
     def value_of(self, tensor: Tensor) -> Value:
         """The value that a tensor holds now."""
-        if not self._is_known(tensor):  # a constant that the module keeps outside its buffers
-            self._add(tensor, Value(tensor.shape, tensor.dtype, name="constant"))
+        if not self._is_known(tensor):  # a constant that the module keeps outside its buffers, or computed out of sight
+            value = Value(tensor.shape, tensor.dtype, name="constant")
+            self._add(tensor, value)
+            self._constants.append((self._known[id(tensor)][0], value))
         value = self._known[id(tensor)][1]
         written = self._written.get(_address(tensor))
         made = -1 if value.operation is None else value.operation.index
@@ -340,6 +348,20 @@ class Recorder(Watcher):
             is_from_inputs = value.is_from_inputs or written.result.is_from_inputs
             return Value(tensor.shape, tensor.dtype, written, value.name, is_from_inputs, before=value)
         return value
+
+    def finish(self, returned: Any) -> Program:
+        """Complete the program. A tensor that no operation made, and that nobody keeps, was computed out of sight."""
+        inputs = tuple(self.program.inputs.values())
+        self._see_output(Address("", 0, UNSEEN, 0), inputs, inputs, returned)
+        self.program.outputs = tuple(self.value_of(one) for _, one in tensors_in(returned))
+        unseen = [value for tensor, value in self._constants if tensor() is None]
+        for value in unseen:
+            value.name, value.is_from_inputs = UNSEEN, True
+        for operation in self.program.operations if unseen else ():
+            if any(value.is_from_inputs for value in operation.inputs):
+                for value in operation.results:
+                    value.is_from_inputs = True
+        return self.program
 
     def _is_known(self, tensor: Tensor) -> bool:
         known = self._known.get(id(tensor))
@@ -373,8 +395,7 @@ def record(module: nn.Module, call: Callable[[], Any], inputs: Mapping[str, Any]
     recorder = Recorder(module, inputs, keep_bytes=keep_bytes)
     with watched(module, recorder):
         returned = call()
-    recorder.program.outputs = tuple(recorder.value_of(one) for _, one in tensors_in(returned))
-    return recorder.program
+    return recorder.finish(returned)
 
 
 def _unseen() -> None:
@@ -388,7 +409,10 @@ def _ends_in_place(func: Callable[..., Any]) -> bool:
 
 def _address(tensor: Tensor) -> int:
     """The address of a tensor's memory, which its views share; 0 for tensors without memory of their own."""
-    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else 0
+    try:
+        return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else 0
+    except (NotImplementedError, RuntimeError):  # a tensor of torch.func.vmap
+        return 0
 
 
 def calling_line() -> SourceLine | None:
