@@ -7,7 +7,7 @@ BIN := .venv/bin
 SCRIPTS := $(if $(shell command -v npm),node_modules)
 NO_NODE := @echo "NODE IS NOT INSTALLED: the scripts in xformer/widgets are not checked." >&2
 
-.PHONY: families app models bundle test faults attack floors lint bench gpu checkpoints scores docs pages gallery animation notebooks clean
+.PHONY: families app models bundle test faults attack floors packages lint bench gpu checkpoints scores docs pages gallery animation notebooks clean
 
 app: .venv/app
 	$(BIN)/python -m xformer app --port $(PORT) $(if $(HOST),--host $(HOST)) $(if $(MODEL),--model "$(MODEL)")
@@ -37,6 +37,10 @@ attack: .venv/test
 # Run the fast tests with the lowest versions that pyproject.toml allows, in .venv-floors: three minutes.
 floors:
 	$(PYTHON) -m tests.floors
+
+# Read attention modules of x-transformers, vit-pytorch, timm and torchtune, in .venv-packages: two minutes.
+packages: .venv/app
+	$(BIN)/python -m tests.packages
 
 # Build the documentation site in build/site. No network is needed once .venv is complete.
 docs: .venv/docs
@@ -115,4 +119,4 @@ node_modules: package.json
 	touch $@
 
 clean:
-	rm -rf .venv .venv-floors node_modules
+	rm -rf .venv .venv-floors .venv-packages node_modules

@@ -10,13 +10,17 @@ import torch
 from torch import Tensor, nn
 
 import xformer
-from tests.program.zoo import ZOO, Animal, H, two_streams
+from tests.program.odd import ODD, PAST_KEYS, Odd, Scripted, scripted
+from tests.program.zoo import ZOO, Animal, H, two_streams, vectors
+from xformer.adapters.any_module import AnyModule
 from xformer.errors import InputError
 
-READ = {name: animal for name, animal in ZOO.items() if not animal.refused}
+EVERY = ZOO | ODD
+READ = {name: animal for name, animal in EVERY.items() if not animal.refused}
 ONE_TEXT = ("unbatched", "tensordot")
+FEWER_QUERIES = ("learned queries", "learned query", "learned query, sdpa", "class query")
 PADDED = "ignore:enable_nested_tensor is True"
-pytestmark = pytest.mark.filterwarnings(PADDED)
+pytestmark = pytest.mark.filterwarnings(PADDED, "ignore:flex_attention called without torch.compile")
 
 
 def made(animal: Animal) -> nn.Module:
@@ -48,7 +52,7 @@ def test_patterns_are_the_modules_own_weights(name: str, batch: int, n: int) -> 
         assert torch.allclose(pattern, own, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", [name for name in READ if name not in (*ONE_TEXT, "learned queries")])
+@pytest.mark.parametrize("name", [name for name in READ if name not in (*ONE_TEXT, *FEWER_QUERIES, "one key")])
 def test_ablating_a_head_in_a_batch_equals_ablating_it_alone(name: str) -> None:
     animal = READ[name]
     module, inputs = made(animal), animal.inputs(3, 5)
@@ -66,9 +70,9 @@ def test_ablating_a_head_in_a_batch_equals_ablating_it_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("n", [5, H])
-@pytest.mark.parametrize("name", [name for name, animal in ZOO.items() if animal.refused])
+@pytest.mark.parametrize("name", [name for name, animal in EVERY.items() if animal.refused])
 def test_what_cannot_be_shown_as_a_matrix_is_refused_with_its_reason(name: str, n: int) -> None:
-    animal = ZOO[name]
+    animal = EVERY[name]
     with pytest.raises(InputError) as error:
         xformer.read(made(animal), animal.inputs(3, n))
     reasons = [animal.refused, "along one of several axes"] if name == "not split" else [animal.refused]
@@ -101,6 +105,21 @@ def test_masked_cells_get_no_weight_where_the_mask_follows_the_exponential() -> 
     cut = xformer.read(module, inputs, edits=[xformer.edits.mask_edges(path, [(3, 1)])])[f"{path}.pattern"]
     assert not cut[0, :, 3, 1].any()
     assert torch.allclose(cut.sum(-1), torch.ones(1, H, 5), atol=1e-6)
+
+
+def test_heads_of_cached_keys_are_no_positions() -> None:
+    module, inputs = made(PAST_KEYS), PAST_KEYS.inputs(3, 5)
+    pattern = xformer.read(module, inputs)["encoder.0.attn.pattern"]
+    assert torch.allclose(pattern, own_weights(PAST_KEYS, module, inputs)[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("last", [Scripted(), scripted(nn.Linear(12, 12))])
+def test_a_step_that_cannot_be_observed_is_said_beside_the_attention_that_is_read(last: nn.Module) -> None:
+    module = nn.Sequential(Odd(), last).eval()
+    opened, plain = AnyModule.open(module, vectors(2, 5)), AnyModule.open(Odd().eval(), vectors(2, 5))
+    assert len(opened.shape.attention) == 1
+    assert "attention inside it is not in the reading" in str(opened.verification)
+    assert "not in the reading" not in str(plain.verification)
 
 
 def test_two_inputs_of_one_attention_are_two_layers() -> None:

@@ -171,7 +171,8 @@ def flex_arguments(
     """q, k, v, the scale and the mask of the kernel of `flex_attention`, without a `score_mod`."""
     from torch.nn.attention.flex_attention import create_mask
 
-    mask = create_mask(block_mask[-1], *query.shape[:-1], key.shape[-2], device=str(query.device))
+    n_batch, n_heads, n_query, _ = query.shape
+    mask = create_mask(block_mask[-1], n_batch, n_heads, n_query, key.shape[-2], device=str(query.device))
     return query, key, value, scale, mask
 
 

@@ -61,8 +61,10 @@ class HeadLayout:
 
     def loosened(self) -> HeadLayout:
         """The layout for tensors with another number of heads, as grouped keys."""
-        factors = tuple(((axis[0][0], None),) if len(axis) == 1 else axis for axis in self.factors)
-        return HeadLayout(factors, self.result_roles)
+        factors: list[tuple[tuple[Role, int | None], ...]] = [
+            ((axis[0][0], None),) if len(axis) == 1 else axis for axis in self.factors
+        ]
+        return HeadLayout(tuple(factors), self.result_roles)
 
     @property
     def _roles(self) -> list[Role]:
@@ -134,7 +136,8 @@ class Refusal:
 
 _OPAQUE = {
     "linear", "embedding", "conv1d", "conv2d", "conv3d", "layer_norm", "rms_norm", "group_norm", "batch_norm", "softmax",
-    "cumsum", "cumprod", "fft", "einsum", "matmul", "bmm", "tensordot", "inner", "bilinear", "multi_dot", "chain_matmul", "ifft", "sort", "topk", "argsort", "gather", "scatter", "roll",
+    "einsum", "matmul", "bmm", "tensordot", "inner", "bilinear", "multi_dot", "chain_matmul",
+    "cumsum", "cumprod", "fft", "ifft", "sort", "topk", "argsort", "gather", "scatter", "roll",
 }  # fmt: skip
 _UNFOLLOWED = ("einsum", "tensordot", "multi_dot", "chain_matmul", "bilinear", "inner")
 _BORDERS = ("layer_norm", "rms_norm", "group_norm", "batch_norm", "embedding", "conv1d", "conv2d", "conv3d")

@@ -22,7 +22,7 @@ from xformer.program.record import UNSEEN, Operation, Program, Value
 Origin = Literal["input", "weight", "new", "unknown"]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Atom:
     """An indivisible factor of an axis, until an operation divides it."""
 
@@ -35,10 +35,12 @@ class Atom:
     """The atom that it was made from: as keys, or by a slice or a concatenation."""
     is_part: bool = False
     """Whether it is a divisor or a slice of its base, rather than a longer or an equal axis."""
-    _divided: dict[int, tuple[Atom, Atom]] = field(default_factory=dict, repr=False)
+    _divided: dict[int, tuple[Atom, Atom]] | None = field(default=None, repr=False)
 
     def divide(self, outer: int) -> tuple[Atom, Atom]:
         """Divide it into an outer atom of this size and an inner one. The same division gives the same atoms."""
+        if self._divided is None:
+            self._divided = {}
         if outer not in self._divided:
             sizes = outer, self.size // outer
             pair = tuple(Atom(size, self.origin, self.name, self, is_part=True) for size in sizes)

@@ -75,15 +75,19 @@ def _ids(container: Any) -> list[int]:
     return [id(one) for one in ((*container, *container.values()) if isinstance(container, dict) else container)]
 
 
+_CONTAINERS = (list, dict, set)
+
+
 def _containers(values: list[Any], seen: set[int]) -> Iterator[tuple[Any, Any]]:
     """Every list, dictionary and set among `values`, nested ones included, with a copy of its contents."""
     for value in values:
-        if not isinstance(value, list | dict | set) or id(value) in seen:
+        if not isinstance(value, _CONTAINERS) or id(value) in seen:
             continue
         seen.add(id(value))
         before = set(value) if isinstance(value, set) else dict(value) if isinstance(value, dict) else list(value)
         yield value, before
-        yield from _containers(list(before.values() if isinstance(before, dict) else before), seen)
+        if before:
+            yield from _containers(list(before.values() if isinstance(before, dict) else before), seen)
 
 
 def on_device(inputs: Any, module: nn.Module) -> Any:

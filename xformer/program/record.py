@@ -9,29 +9,28 @@ it ran, and the line of source that called it: the first frame outside PyTorch.
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import os
 import threading
-import traceback
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 UNSEEN = "unseen"
-"""The name of what no PyTorch function shows: the operation of a scripted or compiled module, or a tensor computed out of sight."""
+"""The name of what no PyTorch function shows: the operation of a scripted module, or a tensor computed out of sight."""
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
 
 
-@dataclass(frozen=True)
-class SourceLine:
+class SourceLine(NamedTuple):
     """A line of source code."""
 
     file: str
@@ -47,8 +46,7 @@ class SourceLine:
         return f"{os.path.basename(self.file)}:{self.number}"
 
 
-@dataclass(frozen=True, order=True)
-class Address:
+class Address(NamedTuple):
     """The place of an operation in a forward pass."""
 
     module: str
@@ -61,7 +59,7 @@ class Address:
     """The number of earlier operations of that name in that call."""
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, slots=True)
 class Value:
     """One tensor of a program: an input, a weight, or the result of an operation."""
 
@@ -83,7 +81,7 @@ class Value:
         return f"<{self.name or 'result'} {list(self.shape)}>"
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, slots=True)
 class Operation:
     """One call of a PyTorch function."""
 
@@ -327,10 +325,12 @@ class Recorder(Watcher):
         if isinstance(given, Tensor):
             used.append(self.value_of(given))
             return used[-1]
+        if given is None or type(given) in (int, float, bool, str):
+            return given
         if isinstance(given, slice):
             return slice(*(self._replaced(one, used) for one in (given.start, given.stop, given.step)))
-        if isinstance(given, list | tuple) and not isinstance(given, torch.Size):
-            return tuple(self._replaced(one, used) for one in given)
+        if isinstance(given, (list, tuple)) and not isinstance(given, torch.Size):
+            return tuple([self._replaced(one, used) for one in given])
         if isinstance(given, dict):
             return {name: self._replaced(one, used) for name, one in given.items()}
         return given
@@ -342,7 +342,7 @@ class Recorder(Watcher):
             self._add(tensor, value)
             self._constants.append((self._known[id(tensor)][0], value))
         value = self._known[id(tensor)][1]
-        written = self._written.get(_address(tensor))
+        written = self._written.get(_address(tensor)) if self._written else None
         made = -1 if value.operation is None else value.operation.index
         if written is not None and written.index > made and value not in written.results:
             is_from_inputs = value.is_from_inputs or written.result.is_from_inputs
@@ -417,8 +417,10 @@ def _address(tensor: Tensor) -> int:
 
 def calling_line() -> SourceLine | None:
     """The innermost line of source outside PyTorch and this package that is running now."""
-    for frame, number in traceback.walk_stack(None):
+    frame = inspect.currentframe()
+    while frame is not None:
         code = frame.f_code
         if not code.co_filename.startswith((_TORCH, _HERE)):
-            return SourceLine(code.co_filename, number, code.co_name)
+            return SourceLine(code.co_filename, frame.f_lineno, code.co_name)
+        frame = frame.f_back
     return None

@@ -1,0 +1,315 @@
+"""More hand-written attentions: of one query, with cached keys, in scripted or vectorised code, by other products."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from tests.program.zoo import DH, Animal, Base, D, H, future, heads_second, vectors
+
+
+def scripted(code: Any) -> Any:
+    """A function or module in TorchScript, which old packages use."""
+    with warnings.catch_warnings(action="ignore"):
+        return torch.jit.script(code)
+
+
+@scripted
+def scripted_cap(scores: Tensor, cap: float) -> Tensor:
+    return (scores / cap).tanh() * cap
+
+
+@scripted
+def scripted_softmax(scores: Tensor) -> Tensor:
+    return scores.softmax(-1)
+
+
+@scripted
+def scripted_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.transpose(-2, -1) / 2.0).softmax(-1) @ v
+
+
+class Odd(Base):
+    """The usual projections; a subclass computes z [batch, head, query, d_head]."""
+
+    def forward(self, x: Tensor, *others: Tensor) -> Tensor:
+        q, k, v = heads_second(self.q(x)), heads_second(self.k(x)), heads_second(self.v(x))
+        return self.o(self.z(q, k, v, *others).transpose(1, 2).flatten(2))
+
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        return self.keep(self.pattern(q, k)) @ v
+
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        return (q @ k.mT / 2).softmax(-1)
+
+
+class BinaryMaximum(Odd):
+    """A floor by torch.max of two tensors."""
+
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = (q @ k.mT / 2).masked_fill(future(q.shape[2]), -math.inf)
+        return torch.max(scores, torch.full((), -1e4)).softmax(-1)
+
+
+class SinkPerQuery(Odd):
+    """A sink column from a projection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sink = nn.Linear(DH, 1)
+
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        return torch.cat([q @ k.mT / 2, self.sink(q)], dim=-1).softmax(-1)[..., :-1]
+
+
+class ClassQuery(Odd):
+    """Only the first position asks."""
+
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        return self.keep(self.pattern(q[:, :, :1], k)) @ v
+
+
+class OneKey(Odd):
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        return self.keep(self.pattern(q, k[:, :, :1])) @ v[:, :, :1] + v
+
+
+class LearnedQuery(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.randn(1, 1, D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            heads_second(self.q(self.query.expand(len(x), -1, -1))),
+            heads_second(self.k(x)),
+            heads_second(self.v(x)),
+        )
+        return self.o((self.keep((q @ k.mT / 2).softmax(-1)) @ v).transpose(1, 2).flatten(2))
+
+
+class LearnedQueryKernel(LearnedQuery):
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            heads_second(self.q(self.query.expand(len(x), -1, -1))),
+            heads_second(self.k(x)),
+            heads_second(self.v(x)),
+        )
+        self.keep((q @ k.mT / 2).softmax(-1))
+        return self.o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class PastKeys(Odd):
+    """Keys and values of earlier positions are arguments."""
+
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        return self.keep(self.pattern(q, torch.cat([others[0], k], dim=2))) @ torch.cat([others[1], v], dim=2)
+
+
+class PaddedKeys(Odd):
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        none = torch.zeros_like(k[:, :, :1])
+        return self.keep(self.pattern(q, torch.cat([none, k], dim=2))) @ torch.cat([none, v], dim=2)
+
+
+class IndexMask(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        scores, (rows, columns) = q @ k.mT / 2, torch.triu_indices(q.shape[2], q.shape[2], 1)
+        scores[:, :, rows, columns] = -1e9
+        return scores.softmax(-1)
+
+
+class Cosine(Odd):
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.full((H, 1, 1), 1.5))
+
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        cosines = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT
+        return (cosines * self.temperature.exp().clamp(max=10)).softmax(-1)
+
+
+class Distances(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        return (-torch.cdist(q, k)).softmax(-1)
+
+
+class Sublists(Base):
+    """Einsum with lists of axes in place of letters."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (f(x).unflatten(-1, (H, DH)) for f in (self.q, self.k, self.v))
+        w = self.keep(torch.einsum(q, [0, 1, 2, 3], k, [0, 4, 2, 3], [0, 2, 1, 4]).div(2).softmax(-1))
+        return self.o(torch.einsum(w, [0, 2, 1, 4], v, [0, 4, 2, 3], [0, 1, 2, 3]).flatten(2))
+
+
+class Convolved(Base):
+    """Projections by a convolution, and keys before queries in the last product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Conv1d(D, 3 * D, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x.transpose(1, 2)).unflatten(1, (3, H, DH)).unbind(1)  # [batch, head, d_head, pos]
+        return self.o((v @ self.keep((q.mT @ k / 2).softmax(-1)).mT).flatten(1, 2).transpose(1, 2))
+
+
+class Flex(Odd):
+    """The kernel of `flex_attention` with a mask."""
+
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        n = q.shape[2]
+        self.keep((q @ k.mT / 2).masked_fill(future(n), -math.inf).softmax(-1))
+        mask = create_block_mask(lambda b, h, query, key: query >= key, None, None, n, n, device="cpu")
+        return flex_attention(q, k, v, block_mask=mask)  # type: ignore[return-value]
+
+
+class FlexChanged(Odd):
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        return flex_attention(q, k, v, score_mod=lambda score, b, h, query, key: score + key)  # type: ignore[return-value]
+
+
+class OverDepth(Odd):
+    """At each position over two states of it, and then over the positions."""
+
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        states = torch.stack([k, v], dim=-2)  # [batch, head, pos, state, d_head]
+        query = torch.ones(DH).expand(*states.shape[:-2], 1, -1)
+        mixed = F.scaled_dot_product_attention(query, states, states).squeeze(-2)
+        return self.keep(self.pattern(q, k)) @ mixed
+
+
+class Channels(Odd):
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        return ((q.mT @ k).softmax(-1) @ v.mT).mT
+
+
+class Reattention(Odd):
+    """The weights are mixed across heads after the softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Parameter(torch.randn(H, H))
+
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        return torch.einsum("bhqk,hg->bgqk", super().pattern(q, k), self.mix)
+
+
+class Averaged(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        return super().pattern(q, k).mean(dim=1, keepdim=True)
+
+
+class Together(Odd):
+    """One softmax over all pairs of positions."""
+
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = q @ k.mT / 2
+        return scores.flatten(2).softmax(-1).view_as(scores)
+
+
+class Additive(Base):
+    """Bahdanau et al. 2015."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = nn.Linear(D, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.energy(torch.tanh(self.q(x)[:, :, None] + self.k(x)[:, None])).squeeze(-1)
+        return self.o(scores.softmax(-1) @ self.v(x))
+
+
+class Bilinear(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Bilinear(D, D, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.shape[1]
+        pairs = (x[:, :, None].expand(-1, -1, n, -1).contiguous(), x[:, None].expand(-1, n, -1, -1).contiguous())
+        return self.o(self.score(*pairs)[..., 0].softmax(-1) @ self.v(x))
+
+
+class Largest(Odd):
+    """Only the two largest scores of a query, scattered into a tensor of −∞."""
+
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = q @ k.mT / 2
+        values, at = scores.topk(2, dim=-1)
+        return torch.full_like(scores, -math.inf).scatter(-1, at, values).softmax(-1)
+
+
+class ThreeOperands(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (f(x).unflatten(-1, (H, DH)) for f in (self.q, self.k, self.v))
+        w = (torch.einsum("bqhd,bkhd->bhqk", q, k) / 2).softmax(-1)
+        return self.o(torch.einsum("bhqk,bkhd,hd->bqhd", w, v, torch.ones(H, DH)).flatten(2))
+
+
+class ScriptedScores(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        return scripted_cap(q @ k.mT / 2, 5.0).softmax(-1)
+
+
+class ScriptedWeights(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        return scripted_softmax(q @ k.mT / 2)
+
+
+class Scripted(Odd):
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        return scripted_attention(q, k, v)
+
+
+class Vectorised(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        return torch.func.vmap(lambda one, other: (one @ other.mT / 2).softmax(-1))(q, k)
+
+
+class ThroughNumpy(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        return torch.from_numpy((q @ k.mT / 2).detach().numpy()).softmax(-1)
+
+
+def past_keys(batch: int, n: int) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(n)
+    return (*vectors(batch, n), *(torch.randn(batch, H, 2, DH, generator=generator) for _ in range(2)))
+
+
+NOT_SEEN, NO_PRODUCT = "code whose steps cannot be observed", "not one product of queries and keys"
+_READ: dict[str, Callable[[], nn.Module]] = {
+    "binary maximum": BinaryMaximum, "sink per query": SinkPerQuery, "class query": ClassQuery, "one key": OneKey,
+    "learned query": LearnedQuery, "learned query, sdpa": LearnedQueryKernel, "padded keys": PaddedKeys,
+    "index mask": IndexMask, "cosine": Cosine, "distances": Distances, "einsum with lists": Sublists,
+    "convolved": Convolved, "flex_attention": Flex, "over depth": OverDepth,
+}  # fmt: skip
+_REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "flex_attention, changed scores": (FlexChanged, "a score_mod of flex_attention"),
+    "channels": (Channels, "between channels, not between positions"),
+    "re-attention": (Reattention, "mixed across heads"),
+    "averaged weights": (Averaged, "changed between the softmax and the values"),
+    "one softmax for all": (Together, "over queries and keys together"),
+    "additive": (Additive, NO_PRODUCT),
+    "bilinear": (Bilinear, NO_PRODUCT),
+    "largest scores": (Largest, NO_PRODUCT),
+    "three operands": (ThreeOperands, "einsum of these operands is not followed"),
+    "scripted scores": (ScriptedScores, NOT_SEEN),
+    "scripted weights": (ScriptedWeights, NOT_SEEN),
+    "scripted attention": (Scripted, NOT_SEEN),
+    "vectorised": (Vectorised, NOT_SEEN),
+    "through NumPy": (ThroughNumpy, NOT_SEEN),
+}
+ODD: dict[str, Animal] = {
+    **{name: Animal(build) for name, build in _READ.items()},
+    **{name: Animal(build, refused=reason) for name, (build, reason) in _REFUSED.items()},
+}
+PAST_KEYS = Animal(PastKeys, past_keys)
