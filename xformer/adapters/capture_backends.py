@@ -30,7 +30,7 @@ from xformer.adapters.on_demand import DeferredAttention, SpyTape, tensors_in
 from xformer.adapters.probe import ActiveRun, AttentionCall, active_run
 from xformer.errors import EditError, InputError
 from xformer.layer_path import Kind, LayerPath, Stack
-from xformer.program.plan import AttentionPlan, Watched
+from xformer.program.plan import AttentionPlan, WatchedTensor
 from xformer.program.record import Address, Watcher
 from xformer.program.record import tensors_in as named_tensors
 from xformer.tape import SILENT, AnyTape, Tape, TapeAt
@@ -154,11 +154,11 @@ class PlannedAttention(Watcher):
     def __init__(self, run: ActiveRun, plan: AttentionPlan) -> None:
         super().__init__()
         self._run, self._plan = run, plan
-        self._places: dict[Address, list[tuple[int, int, str, Watched]]] = defaultdict(list)
+        self._places: dict[Address, list[tuple[int, int, str, WatchedTensor]]] = defaultdict(list)
         for layer, pieces in enumerate(plan.layers):
             for number, piece in enumerate(pieces):
                 for name in ("z",) if piece.kernel else ("scores", "pattern", "z"):
-                    watched: Watched = getattr(piece, name)
+                    watched: WatchedTensor = getattr(piece, name)
                     self._places[watched.address].append((layer, number, name, watched))
         self._heads: dict[tuple[int, str], dict[int, Tensor]] = defaultdict(dict)
         """The values of the heads of a layer that are computed one by one."""
@@ -182,7 +182,7 @@ class PlannedAttention(Watcher):
         return returned
 
     def _replaced(
-        self, returned: Any, args: tuple[Any, ...], layer: int, number: int, name: str, watched: Watched
+        self, returned: Any, args: tuple[Any, ...], layer: int, number: int, name: str, watched: WatchedTensor
     ) -> Any:
         """A function's return value, with one tensor of it passed through the tape."""
         every = [one for _, one in named_tensors(returned)]
@@ -232,7 +232,13 @@ class PlannedAttention(Watcher):
         return changed
 
     def _kernel(
-        self, layer: int, number: int, watched: Watched, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
+        self,
+        layer: int,
+        number: int,
+        watched: WatchedTensor,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Any,
     ) -> Any:
         """A fused function, computed step by step."""
 

@@ -143,20 +143,8 @@ _UNFOLLOWED = ("einsum", "tensordot", "multi_dot", "chain_matmul", "bilinear", "
 _BORDERS = ("layer_norm", "rms_norm", "group_norm", "batch_norm", "embedding", "conv1d", "conv2d", "conv3d")
 _SOFTMAX = ("softmax", "log_softmax")
 _REDUCTIONS = (
-    "sum",
-    "mean",
-    "max",
-    "amax",
-    "min",
-    "amin",
-    "logsumexp",
-    "norm",
-    "argmax",
-    "argmin",
-    "all",
-    "any",
-    "prod",
-)
+    "sum", "mean", "max", "amax", "min", "amin", "logsumexp", "norm", "argmax", "argmin", "all", "any", "prod",
+)  # fmt: skip
 _SATURATING = ("gumbel_softmax", "exp", "sigmoid", "relu", "tanh", "softplus", "elu", "silu", "gelu", "square", "pow")
 
 

@@ -24,7 +24,7 @@ from xformer.program.record import Address, Operation, Program, Value, record
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedTensor:
     """One tensor of an attention."""
 
     address: Address
@@ -38,9 +38,9 @@ class Watched:
 class Piece:
     """An attention, or one head of it that is computed alone."""
 
-    scores: Watched
-    pattern: Watched
-    z: Watched
+    scores: WatchedTensor
+    pattern: WatchedTensor
+    z: WatchedTensor
     kernel: str = ""
     """The fused function that computes all of it; "" for attention in steps."""
     normalised: str = "key"
@@ -131,11 +131,11 @@ def _piece(found: FoundAttention) -> Piece:
     )
 
 
-def _watch(value: Value, layout: HeadLayout) -> Watched:
+def _watch(value: Value, layout: HeadLayout) -> WatchedTensor:
     operation = value.operation
     assert operation is not None
     result = operation.results.index(value) if value in operation.results else 0
-    return Watched(operation.address, result, layout)
+    return WatchedTensor(operation.address, result, layout)
 
 
 def _consumers(program: Program) -> dict[Value, list[Operation]]:
@@ -198,7 +198,7 @@ def _depends(found: FoundAttention, on: set[Operation]) -> bool:
     return False
 
 
-_JOINING = ("cat", "concat", "concatenate", "stack", "hstack", "add", "sum")
+_JOINING = ("cat", "concat", "concatenate", "stack", "hstack")
 
 
 def _joins(found: FoundAttention, consumers: Mapping[Value, list[Operation]]) -> set[Operation]:
@@ -210,7 +210,7 @@ def _joins(found: FoundAttention, consumers: Mapping[Value, list[Operation]]) ->
         if len(following) != 1:
             break
         operation = following[0]
-        if operation.name in ("cat", "concat", "concatenate", "stack", "hstack"):
+        if operation.name in _JOINING:
             return {operation}
         if operation.name == "add" and sum(one.is_from_inputs for one in operation.inputs) > 1:
             joins.add(operation)
