@@ -80,7 +80,7 @@ def main() -> None:
     given = options(__doc__, rounds=20)
     machine = Machine.start(given.threads)
     rows = [measure(name, n, given.rounds) for name in SIZES for n in LENGTHS]
-    notes = ["Recording includes two more passes with one more text and one more token, which name the axes."]
+    notes = ["Recording includes a second pass with two short texts, which names the axes."]
     show("Operations of one pass", machine, rows, notes, given)
 
 

@@ -54,8 +54,10 @@ SMALL = 5
 """The largest number of texts or positions of inputs at other sizes, so that they cost little."""
 
 
-def larger(inputs: Inputs) -> Iterator[list[Inputs]]:
+def larger(inputs: Inputs, *, single_only: bool = False) -> Iterator[list[Inputs]]:
     """For each of the first two axes, small inputs in which it is longer, most likely ones first.
+
+    `single_only`: leave out axes that have several entries.
 
     A module may refuse some: other inputs have the same axis, or not, and a model may take no shorter ones.
     """
@@ -73,6 +75,8 @@ def larger(inputs: Inputs) -> Iterator[list[Inputs]]:
     for axis, size in enumerate(main.shape[:2]):
         small = _resized(small, choices[axis][0], axis, size, min(size, SMALL))
     for axis, size in enumerate(main.shape[:2]):
+        if single_only and size > 1:
+            continue
         less = min(size, SMALL)
         attempts = [_resized(small, names, axis, less, less + 1) for names in choices[axis]]
         if any(size > SMALL for size in main.shape[:2]):

@@ -180,8 +180,8 @@ def _origin(value: Value) -> int | str:
 def operations(module: nn.Module, inputs: ModuleInputs, *, keep_bytes: int = KEPT_BYTES) -> Operations:
     """Record every tensor operation of a module's forward pass in eval mode. The module is left as it was found.
 
-    The axes are named from a second pass with one more text and one more position, where the module takes such inputs, so that
-    axes of size 1 are told apart.
+    Inputs of one text or one position are named from another pass with two, where the module takes them, so that axes of size 1
+    are told apart.
 
     Args:
         module: Any module.
@@ -206,7 +206,7 @@ def operations(module: nn.Module, inputs: ModuleInputs, *, keep_bytes: int = KEP
         tracker = AxisTracker(program)
         finder = AttentionFinder(program, tracker)
         names = AxisNames(program, tracker, finder.found).of_results()
-        for attempts in larger(here):
+        for attempts in larger(here, single_only=True):
             for other in attempts:
                 try:
                     again = record(module, lambda other=other: call_plainly(module, other), other)
