@@ -177,7 +177,7 @@ class AttentionFinder:
             self.notes.append(
                 f"The output of {operation.address.module or 'the module'} is computed in {_OUT_OF_SIGHT}{_NOT_SEEN}"
             )
-        elif any(value.name == UNSEEN for value in operation.inputs):
+        elif any(value.name == UNSEEN and value.shape.numel() > 1 for value in operation.inputs):  # no single number
             self.notes.append(f"What {operation.line} reads is computed in {_OUT_OF_SIGHT}{_NOT_SEEN}")
 
     # From the product with the values back to the product of queries and keys
@@ -561,7 +561,9 @@ class _Backwards:
             return True
         is_product = operation in self.axes.products
         is_followed = operation.name in _SOFTMAX or (not is_product and _is_transparent(operation))
-        return is_followed and any(self.is_unseen(one, depth + 1) for one in _same_kind(operation))
+        return is_followed and any(
+            self.is_unseen(one, depth + 1) for one in _same_kind(operation) if one.shape.numel() > 1
+        )
 
     def has_softmax(self, values: Sequence[Value], n: int = 40) -> bool:
         """Whether any of these values comes from a softmax, through anything but products and projections."""
