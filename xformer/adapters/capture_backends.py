@@ -32,7 +32,6 @@ from xformer.errors import EditError, InputError
 from xformer.layer_path import Kind, LayerPath, Stack
 from xformer.program.plan import AttentionPlan, WatchedTensor
 from xformer.program.record import Address, Watcher
-from xformer.program.record import tensors_in as named_tensors
 from xformer.tape import SILENT, AnyTape, Tape, TapeAt
 
 Backend = Literal["attention_function", "softmax", "returned_weights"]
@@ -164,7 +163,7 @@ class PlannedAttention(Watcher):
         """The values of the heads of a layer that are computed one by one."""
         self._attentions: dict[int, AttentionCall] = {}
         self._low: dict[tuple[int, int], Tensor] = {}
-        """The scores of a running attention, and whether each is too low for a weight."""
+        """Where the mask comes later: whether each score of a running attention is too low for a weight."""
 
     @property
     def is_paused(self) -> bool:
@@ -185,7 +184,7 @@ class PlannedAttention(Watcher):
         self, returned: Any, args: tuple[Any, ...], layer: int, number: int, name: str, watched: WatchedTensor
     ) -> Any:
         """A function's return value, with one tensor of it passed through the tape."""
-        every = [one for _, one in named_tensors(returned)]
+        every = tensors_in(returned)
         value = every[watched.result] if every else args[0]
         heads = watched.layout.to_heads(value)
         changed = getattr(self, f"_{name}")(layer, number, heads)
@@ -203,21 +202,21 @@ class PlannedAttention(Watcher):
         piece = self._plan.layers[layer][number]
         allowed = scores > FORBIDDEN  # the mask itself is gone; only its effect on the scores remains
         self._begin(layer, number, *scores.shape[-2:])
-        axis = -1 if piece.normalised == "key" else -2
-        self._low[layer, number] = scores < scores.amax(dim=axis, keepdim=True) - UNDERFLOW
-        if not piece.is_masked_later:
+        if piece.is_masked_later:
+            axis = -1 if piece.normalised == "key" else -2
+            self._low[layer, number] = scores < scores.amax(dim=axis, keepdim=True) - UNDERFLOW
+        else:
             wanted = self._passed(layer, number, "mask", allowed)
-            self._saw(layer, sees_later=sees_later(allowed))
+            self._saw(layer, allowed)
             if wanted is not allowed:
                 _check_only_masks(wanted, allowed)
                 scores = scores.masked_fill(~wanted, -math.inf)
         return self._passed(layer, number, "scores", scores)
 
     def _pattern(self, layer: int, number: int, pattern: Tensor) -> Tensor:
-        low = self._low.pop((layer, number))
         if self._plan.layers[layer][number].is_masked_later:
-            allowed = (pattern != 0) | low
-            self._saw(layer, sees_later=sees_later(allowed))
+            allowed = (pattern != 0) | self._low.pop((layer, number))
+            self._saw(layer, allowed)
             wanted = self._passed(layer, number, "mask", allowed)
             if wanted is not allowed:
                 _check_only_masks(wanted, allowed)
@@ -252,7 +251,7 @@ class PlannedAttention(Watcher):
                 terms = replace(terms, is_causal=not sees_later(mask if is_boolean else mask > FORBIDDEN))
             limits = MaskLimits.of(terms, n_query, n_key, query.device)
             self._begin(layer, number, n_query, n_key)
-            self._saw(layer, sees_later=sees_later(limits.allowed))
+            self._saw(layer, limits.allowed)
             is_alone = len(self._plan.layers[layer]) == 1
             tape = self._tape(layer) if is_alone else _PieceTape(self, layer, number)
             z, pattern = attend(query, key, value, terms, tape, limits)
@@ -288,9 +287,9 @@ class PlannedAttention(Watcher):
         elif observer is not None:
             observer.attention_goes_on(self._attentions[layer])
 
-    def _saw(self, layer: int, *, sees_later: bool) -> None:
+    def _saw(self, layer: int, allowed: Tensor) -> None:
         if self._run.observer is not None:
-            self._attentions[layer].sees_later |= sees_later
+            self._attentions[layer].sees_later |= sees_later(allowed)
 
     def _end(self, layer: int, number: int, z: Tensor) -> None:
         if self._run.observer is None:

@@ -45,8 +45,7 @@ class HeadLayout:
     def to_heads(self, tensor: Shaped[Tensor, "..."]) -> Shaped[Tensor, "batch head ..."]:
         """The tensor as [batch, head, query, key], or [batch, head, query, width] for z."""
         sizes = self._sizes(tensor)
-        order = sorted(range(len(sizes)), key=lambda at: ROLES.index(self._roles[at]))
-        apart = tensor.reshape(sizes).permute(order)
+        apart = tensor.reshape(sizes).permute(self._order)
         shape = dict.fromkeys(self.result_roles, 1)
         for at, role in enumerate(self._roles):
             shape[role] *= sizes[at]
@@ -54,8 +53,7 @@ class HeadLayout:
 
     def from_heads(self, heads: Shaped[Tensor, "batch head ..."], like: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
         """The inverse of `to_heads`; `like` has the shape of the result."""
-        sizes = self._sizes(like)
-        order = sorted(range(len(sizes)), key=lambda at: ROLES.index(self._roles[at]))
+        sizes, order = self._sizes(like), self._order
         inverse = [order.index(at) for at in range(len(order))]
         return heads.reshape([sizes[at] for at in order]).permute(inverse).reshape(like.shape)
 
@@ -67,8 +65,19 @@ class HeadLayout:
         return HeadLayout(tuple(factors), self.result_roles)
 
     @property
+    def n_heads(self) -> int:
+        """The number of heads."""
+        return math.prod(size or 1 for axis in self.factors for role, size in axis if role == "head")
+
+    @property
     def _roles(self) -> list[Role]:
         return [role for axis in self.factors for role, _ in axis]
+
+    @property
+    def _order(self) -> list[int]:
+        """The factors in the order of the result's axes."""
+        roles = self._roles
+        return sorted(range(len(roles)), key=lambda at: ROLES.index(roles[at]))
 
     def _sizes(self, tensor: Tensor) -> list[int]:
         found: list[int] = []
@@ -94,8 +103,6 @@ class FoundAttention:
     """That of the scores."""
     pattern_layout: HeadLayout
     z_layout: HeadLayout
-    chain: tuple[Operation, ...] = ()
-    """The operations from the product of queries and keys to the softmax."""
     product: Product | None = None
     values: Product | None = None
     """The product with the values."""
@@ -271,7 +278,6 @@ class AttentionFinder:
             self._layout(scores, roles),
             self._layout(weights, roles),
             self._layout(z, roles, extra),
-            chain,
             product,
             values,
             "query" if "query" in normalised else "key",

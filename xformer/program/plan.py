@@ -3,8 +3,8 @@
     plan = plan_attention(module, call, inputs)
     plan.layers[0][0].pattern.layout.to_heads(tensor)            [batch, head, query, key]
 
-The plan is made at a batch of two and, where the module allows it, again at other sizes; both must agree. Axes of size 1 would
-otherwise not be told apart.
+The plan is made with the inputs and, where the module allows it, again with one more text and one more position; all must
+agree. Axes of size 1 would otherwise not be told apart.
 """
 
 from __future__ import annotations
@@ -48,15 +48,6 @@ class Piece:
     """Whether the mask is applied to the exponentials or the weights instead of the scores."""
     line: str = ""
     """The line of source of the scores, as "model.py:38"."""
-
-    @property
-    def n_heads(self) -> int | None:
-        """The number of heads; None for a kernel that says it when it runs."""
-        found = 1
-        for axis in self.pattern.layout.factors:
-            for role, size in axis:
-                found *= (size or 1) if role == "head" else 1
-        return found
 
 
 @dataclass(frozen=True)
@@ -151,7 +142,9 @@ def _is_another_head(
 ) -> bool:
     """Whether an attention is one more head of a layer whose heads are computed one by one and then joined."""
     last, first = layer[-1].first, found.first
-    if (last.name, last.line) != (first.name, first.line) or _n_heads(layer[-1]) > 1 or _n_heads(found) > 1:
+    if (last.name, last.line) != (first.name, first.line):
+        return False
+    if layer[-1].pattern_layout.n_heads > 1 or found.pattern_layout.n_heads > 1:
         return False
     if last.address.module == first.address.module and last.address.call != first.address.call:
         return False  # the same module called again, on other inputs
@@ -172,14 +165,6 @@ def _is_same_loop(one: FoundAttention, other: FoundAttention) -> bool:
     one_call, other_call = ((address.module, address.call) for address in (first.address, second.address))
     is_alike = (first.line, one_call) == (second.line, other_call) and _sources(one) == _sources(other)
     return is_alike and not _depends(other, {one.last})
-
-
-def _n_heads(found: FoundAttention) -> int:
-    n = 1
-    for axis in found.pattern_layout.factors:
-        for role, size in axis:
-            n *= (size or 1) if role == "head" else 1
-    return n
 
 
 def _depends(found: FoundAttention, on: set[Operation]) -> bool:
@@ -230,7 +215,7 @@ def _merged(one: AttentionPlan, other: AttentionPlan) -> AttentionPlan:
     for first, second in zip(one.layers, other.layers, strict=True):
         if len(first) != len(second):
             return replace(one, refused=(f"its heads change with the sizes of the input ({first[0].line})",))
-        n, mine, yours = n_factors(second) - n_factors(first), _layouts(first), _layouts(second)
+        n, mine, yours = _n_factors(second) - _n_factors(first), _layouts(first), _layouts(second)
         if n == 0 and mine != yours:
             return replace(one, refused=(f"its axes change with the sizes of the input ({first[0].line})",))
         layers.append(tuple(map(_with_layouts, first, second)) if n > 0 else first)
@@ -248,6 +233,6 @@ def _with_layouts(piece: Piece, other: Piece) -> Piece:
     return replace(piece, **changed)
 
 
-def n_factors(layer: Sequence[Piece]) -> int:
+def _n_factors(layer: Sequence[Piece]) -> int:
     """The number of named factors of a layer's axes."""
     return sum(len(axis) for layout in _layouts(layer) for axis in layout.factors)
