@@ -41,6 +41,7 @@ class Playlist {
   opened = new WeakSet(); // the views whose notes are open
   busy = 0; // while the server draws a view: when to stop waiting, as of performance.now()
   asked = 0; // the id of the last request
+  /** @type {string | null} */ sent = null; // its link
   /** @type {string | null} */ wanted = null; // the link to follow next
   /** @type {Window | null} */ notes = null;
   /** @type {number | null} */ dragged = null;
@@ -161,11 +162,13 @@ class Playlist {
     this.draw();
     this.wanted = this.list.items[at].link;
     if (performance.now() > this.busy) this.follow();
+    else if (this.wanted === this.sent) this.wanted = null; // the server is drawing it already
   }
 
   follow() { // sends one link at a time: after quick steps only the last, once the server has drawn the previous one
     if (!this.wanted) return;
-    this.send("go", { id: (this.asked = crypto.getRandomValues(new Uint32Array(1))[0]), link: this.wanted });
+    this.sent = this.wanted;
+    this.send("go", { id: (this.asked = crypto.getRandomValues(new Uint32Array(1))[0]), link: this.sent });
     this.wanted = null;
     this.busy = performance.now() + PATIENCE;
     setTimeout(() => { if (performance.now() >= this.busy) this.follow(); }, PATIENCE + 1);
