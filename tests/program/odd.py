@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from tests.program.zoo import DH, Animal, Base, D, H, future, heads_second, vectors
+from tests.program.zoo import DH, Animal, Base, D, H, future, heads_second, ids, vectors
 
 
 def scripted(code: Any) -> Any:
@@ -280,6 +280,147 @@ class ThroughNumpy(Odd):
         return torch.from_numpy((q @ k.mT / 2).detach().numpy()).softmax(-1)
 
 
+class CachedKeys(nn.Module):
+    """The reference code of Llama: keys and values are written into tensors that are kept for later positions."""
+
+    def __init__(self, *, as_buffers: bool) -> None:
+        super().__init__()
+        self.embed, self.out, self.kept = nn.Embedding(23, D), nn.Linear(D, 23), []
+        self.q, self.k, self.v = (nn.Linear(D, D) for _ in range(3))
+        for name in ("past_k", "past_v"):
+            past = torch.full((4, 32, H, DH), 0.5)
+            self.register_buffer(name, past) if as_buffers else setattr(self, name, past)
+
+    @torch.inference_mode()
+    def forward(self, ids: Tensor, start: int = 0) -> Tensor:
+        batch, n = ids.shape
+        x = self.embed(ids)
+        q, k, v = (f(x).view(batch, n, H, DH) for f in (self.q, self.k, self.v))
+        self.past_k[:batch, start : start + n] = k
+        self.past_v[:batch, start : start + n] = v
+        k, v = self.past_k[:batch, : start + n].transpose(1, 2), self.past_v[:batch, : start + n].transpose(1, 2)
+        scores = torch.matmul(q.transpose(1, 2), k.transpose(2, 3)) / 2
+        scores = scores + torch.full((n, n), -math.inf).triu(start + 1)
+        w = F.softmax(scores.float(), dim=-1).type_as(q)
+        self.kept.append(w.clone())
+        return self.out(torch.matmul(w, v).transpose(1, 2).contiguous().view(batch, n, -1)).float()
+
+
+class TwoProducts(Odd):
+    """Scores of content plus scores of position; all heads share the keys of position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = nn.Linear(D, DH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = heads_second(self.q(x)), heads_second(self.k(x)), heads_second(self.v(x))
+        w = self.keep(((q @ k.mT + q @ self.shared(x)[:, None].mT) / 2).softmax(-1))
+        return self.o((w @ v).transpose(1, 2).flatten(2))
+
+
+class FilledQueries(TwoProducts):
+    """Queries and keys of two parts, written into empty tensors."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = heads_second(self.q(x)), heads_second(self.k(x)), heads_second(self.v(x))
+        query, key = x.new_empty(*q.shape[:3], 2 * DH), x.new_empty(*q.shape[:3], 2 * DH)
+        query[..., :DH], query[..., DH:] = q, q
+        key[..., :DH], key[..., DH:] = k, self.shared(x)[:, None]
+        return self.o((self.keep((query @ key.mT / 2).softmax(-1)) @ v).transpose(1, 2).flatten(2))
+
+
+class OneKeyForAll(TwoProducts):
+    """Keys without an axis of heads (Shazeer 2019), by einsum."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        k = self.shared(x)
+        w = self.keep(torch.einsum("bhqd,bkd->bhqk", heads_second(self.q(x)), k).div(2).softmax(-1))
+        return self.o(torch.einsum("bhqk,bkd->bhqd", w, k).transpose(1, 2).flatten(2))
+
+
+class HeadsAmongQueries(TwoProducts):
+    """The heads of a query as further queries: positions and heads in one axis."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        k = self.shared(x)
+        w = (self.q(x).view(len(x), -1, DH) @ k.mT / 2).softmax(-1)
+        self.keep(w.unflatten(1, (-1, H)).transpose(1, 2))
+        return self.o((w @ k).reshape(x.shape))
+
+
+class RelativeShift(Odd):
+    """Transformer-XL: a view that shifts each row by another number of places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(H, 1, DH))
+
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        n = q.shape[2]
+        places = torch.arange(n)[:, None] * torch.arange(1, DH + 1) / n
+        far = (
+            F.pad((q + self.bias) @ places.cos().mT, (1, 0))
+            .view(*q.shape[:2], n + 1, n)[:, :, 1:]
+            .view(*q.shape[:3], n)
+        )
+        return ((q @ k.mT + far) / 2).masked_fill(future(n), -1e30).softmax(-1)
+
+
+class Bare(Base):
+    """No projections before the products."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        w = (x @ x.mT).softmax(-1)
+        self.keep(w[:, None])
+        return self.o(w @ x)
+
+
+class Reciprocal(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        exponentials = (q @ k.mT / 2).exp()
+        return exponentials * (1 / exponentials.sum(-1, keepdim=True))
+
+
+class Differential(Odd):
+    """Ye et al. 2025."""
+
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        (q, q2), (k, k2) = q.chunk(2, -1), k.chunk(2, -1)
+        return super().pattern(q, k) - 0.4 * super().pattern(q2, k2)
+
+
+class DifferentialHeads(Odd):
+    """The same with one softmax over twice as many heads."""
+
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        q, k = (one.unflatten(-1, (2, -1)).transpose(2, 3).flatten(1, 2) for one in (q, k))
+        first, second = super().pattern(q, k).unflatten(1, (H, 2)).unbind(2)
+        return first - 0.4 * second
+
+
+class Flipped(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        return super().pattern(q, k).flip(-1)
+
+
+class OneQueryAtATime(Base):
+    """In a loop over the queries, for inputs of one length only: queries are no heads."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.shape[1] in (5, H)
+        k, v = self.k(x), self.v(x)
+        rows = [torch.einsum("bd,bkd->bk", q, k).softmax(-1) for q in self.q(x).unbind(1)]
+        return self.o(torch.stack([torch.einsum("bk,bkd->bd", w, v) for w in rows], dim=1))
+
+
+class OneQuerySliceAtATime(OneQueryAtATime):
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.shape[1] in (5, H)
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        return self.o(torch.cat([(q[:, at : at + 1] @ k.mT).softmax(-1) @ v for at in range(x.shape[1])], dim=1))
+
+
 def past_keys(batch: int, n: int) -> tuple[Tensor, ...]:
     generator = torch.Generator().manual_seed(n)
     return (*vectors(batch, n), *(torch.randn(batch, H, 2, DH, generator=generator) for _ in range(2)))
@@ -290,7 +431,9 @@ _READ: dict[str, Callable[[], nn.Module]] = {
     "binary maximum": BinaryMaximum, "sink per query": SinkPerQuery, "class query": ClassQuery, "one key": OneKey,
     "learned query": LearnedQuery, "learned query, sdpa": LearnedQueryKernel, "padded keys": PaddedKeys,
     "index mask": IndexMask, "cosine": Cosine, "distances": Distances, "einsum with lists": Sublists,
-    "convolved": Convolved, "flex_attention": Flex, "over depth": OverDepth,
+    "convolved": Convolved, "flex_attention": Flex, "over depth": OverDepth, "two products": TwoProducts,
+    "filled queries": FilledQueries, "one key for all": OneKeyForAll, "heads among queries": HeadsAmongQueries,
+    "relative shift": RelativeShift, "bare": Bare, "reciprocal": Reciprocal,
 }  # fmt: skip
 _REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "flex_attention, changed scores": (FlexChanged, "a score_mod of flex_attention"),
@@ -302,6 +445,11 @@ _REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "bilinear": (Bilinear, NO_PRODUCT),
     "largest scores": (Largest, NO_PRODUCT),
     "three operands": (ThreeOperands, "einsum of these operands is not followed"),
+    "differential": (Differential, "combine several softmaxes"),
+    "differential, by heads": (DifferentialHeads, "heads are combined"),
+    "flipped weights": (Flipped, "changed between the softmax and the values"),
+    "one query at a time": (OneQueryAtATime, "piece by piece"),
+    "one query at a time, sliced": (OneQuerySliceAtATime, "piece by piece"),
     "scripted scores": (ScriptedScores, NOT_SEEN),
     "scripted weights": (ScriptedWeights, NOT_SEEN),
     "scripted attention": (Scripted, NOT_SEEN),
@@ -309,6 +457,8 @@ _REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "through NumPy": (ThroughNumpy, NOT_SEEN),
 }
 ODD: dict[str, Animal] = {
+    "cached keys": Animal(lambda: CachedKeys(as_buffers=False), ids),
+    "cached keys in buffers": Animal(lambda: CachedKeys(as_buffers=True), ids),
     **{name: Animal(build) for name, build in _READ.items()},
     **{name: Animal(build, refused=reason) for name, (build, reason) in _REFUSED.items()},
 }

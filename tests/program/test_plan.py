@@ -107,6 +107,51 @@ def test_masked_cells_get_no_weight_where_the_mask_follows_the_exponential() -> 
     assert torch.allclose(cut.sum(-1), torch.ones(1, H, 5), atol=1e-6)
 
 
+class OneText(nn.Module):
+    """Token ids of one text, [pos]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.attention = nn.Embedding(23, 12), ZOO["unbatched"].build()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        assert ids.dim() == 1
+        return self.attention(self.embed(ids))
+
+
+class Column(OneText):
+    """Token ids [pos, batch]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = ZOO["positions first"].build()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        assert ids.dim() == 2
+        return self.attention(self.embed(ids))
+
+
+@pytest.mark.parametrize("ids", [[5, 6, 7, 8, 9], torch.tensor([5, 6, 7, 8, 9])])
+@pytest.mark.parametrize(("build", "given"), [(OneText, (5,)), (Column, (5, 1)), (ZOO["gpt"].build, (1, 5))])
+def test_the_ids_of_one_text_are_given_in_the_shape_that_the_module_takes(
+    build: Callable[[], nn.Module], given: tuple[int, ...], ids: Any
+) -> None:
+    module = build().eval()
+    pattern = xformer.read(module, ids)[f"{xformer.read(module, ids).attention[0].path}.pattern"]
+    keeper = next(part for part in module.modules() if isinstance(vars(part).get("kept"), list))
+    with torch.no_grad():
+        module(torch.arange(5, 10).reshape(given))
+    own = keeper.kept[-1] if keeper.kept[-1].dim() == 4 else keeper.kept[-1][None]
+    assert torch.allclose(pattern, own, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["cached keys", "cached keys in buffers"])
+def test_keys_that_a_module_keeps_are_left_as_they_were(name: str) -> None:
+    module = made(READ[name])
+    xformer.read(module, READ[name].inputs(3, 5))
+    assert torch.equal(module.past_k, torch.full((4, 32, H, 4), 0.5))  # type: ignore[arg-type]
+
+
 def test_heads_of_cached_keys_are_no_positions() -> None:
     module, inputs = made(PAST_KEYS), PAST_KEYS.inputs(3, 5)
     pattern = xformer.read(module, inputs)["encoder.0.attn.pattern"]

@@ -38,7 +38,7 @@ from xformer.decoding import Step
 from xformer.edits import Edit
 from xformer.errors import InputError, UnavailableError
 from xformer.model_shape import ModelShape
-from xformer.program.inputs import Call, ModuleInputs, call_module, named_inputs
+from xformer.program.inputs import Call, ModuleInputs, accepted, call_module, named_inputs, runs, text_without_batch
 from xformer.program.module_state import cached, copied, detect_randomness, on_device, preserve_state
 from xformer.program.plan import NO_PLAN, AttentionPlan
 from xformer.tasks.task import Example
@@ -78,7 +78,9 @@ class AnyModule(ExternalAdapter):
         called = tuple((name, value.dim() if isinstance(value, Tensor) else None) for name, value in named.items())
 
         order, parts, verification, shape = cached(module, called, lambda: _open(module, named))
-        return cls(OpenedModel(module, **parts), shape, verification, name, order.batch_first(named))
+        text = text_without_batch(named)
+        read = order.batch_first(named) if text is None else named | {text: named[text][None]}
+        return cls(OpenedModel(module, **parts), shape, verification, name, read)
 
     @property
     def token_labels(self) -> tuple[str, ...]:
@@ -156,6 +158,8 @@ class StreamOrder:
     @classmethod
     def of(cls, plan: AttentionPlan, inputs: Inputs) -> StreamOrder:
         """The order that a module's attention shows."""
+        if (text := text_without_batch(inputs)) is not None:
+            return cls(None, frozenset([text]))
         streams = {name: value for name, value in _streams(inputs).items() if "mask" not in name}
         main = next(iter(streams.values()), None)
         if main is None or not plan.layers or plan.refused:
@@ -203,16 +207,6 @@ def _n_batch(inputs: Inputs) -> int:
     return _tensors(inputs)[0].shape[0] if _tensors(inputs) else 1
 
 
-def _runs(module: nn.Module, call: Call, inputs: Inputs) -> bool:
-    """Whether the module can be called with these inputs."""
-    try:
-        with preserve_state(module), torch.no_grad(), detect_randomness(module):
-            call(module, inputs)
-    except Exception:  # a module may raise anything for inputs it cannot read
-        return False
-    return True
-
-
 def _probed(module: nn.Module, call: Call, inputs: Inputs) -> tuple[Inputs, int | None]:
     """Inputs that distinguish the module's parts, and the length of the second of two streams in them.
 
@@ -221,7 +215,7 @@ def _probed(module: nn.Module, call: Call, inputs: Inputs) -> tuple[Inputs, int 
     """
     if _tensors(inputs)[0].shape[1] < 3:
         longer = resized(inputs, dict.fromkeys(_streams(inputs), 3))
-        inputs = longer if _runs(module, call, longer) else inputs
+        inputs = longer if runs(module, call, longer) else inputs
     streams = _tensors(inputs)
     if len(streams) < 2:
         return inputs, None
@@ -230,7 +224,7 @@ def _probed(module: nn.Module, call: Call, inputs: Inputs) -> tuple[Inputs, int 
     for n in (1, -1):  # a table of positions may have no more rows
         for name in list(_streams(inputs))[:2]:
             other = inputs | resized({name: inputs[name]}, {name: n})
-            if _runs(module, call, other):
+            if runs(module, call, other):
                 return other, _tensors(other)[1].shape[1]
     return inputs, None
 
@@ -242,17 +236,21 @@ def _examples(module: nn.Module, call: Call, inputs: Inputs, n_target: int | Non
     for sign in (-1, 1):
         longer = {name: sign * n for name, n in changes.items()}
         other = resized(inputs, longer) if all(inputs[name].shape[1] + n > 0 for name, n in longer.items()) else inputs
-        if other is not inputs and _runs(module, call, other):
+        if other is not inputs and runs(module, call, other):
             moved: dict[Origin, int] = {"source": sign} if n_target is None else {"source": sign, "target": 2 * sign}
             return [inputs, other], Streams(n_target, moved=moved)
     return [inputs], Streams(n_target, are_several=len(names) > 1)
 
 
 def _open(module: nn.Module, inputs: Inputs) -> tuple[StreamOrder, dict[str, Any], Verification, ModelShape]:
-    if not _tensors(inputs):
+    text, inputs = text_without_batch(inputs), accepted(module, inputs)
+    if not _tensors(inputs) and text is None:
         raise InputError("A module needs an input tensor [batch, pos] or [batch, pos, features], got none.")
     plan = NO_PLAN if takes_a_function(module) else planned(module, call_module, inputs)
     order = StreamOrder.of(plan, inputs)
+    if text is not None and order.axis == 1:  # one text is a column of the ids
+        inputs = inputs | {text: inputs[text].mT}
+        plan = planned(module, call_module, inputs)
     call, inputs = order.call, order.batch_first(inputs)
     probed, n_target = _probed(module, call, inputs)
     here = on_device(probed, module)

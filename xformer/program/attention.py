@@ -12,7 +12,7 @@ sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
@@ -22,7 +22,8 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from xformer.errors import InputError
-from xformer.program.axes import Atom, AxisTracker, Product, argument
+from xformer.program.axes import Atom, Product, argument, bases
+from xformer.program.axis_tracker import AxisTracker
 from xformer.program.record import UNSEEN, Operation, Program, Value
 
 Role = Literal["batch", "head", "query", "key", "width"]
@@ -112,6 +113,8 @@ class FoundAttention:
     """The atom of the batch; None for an input without a batch."""
     is_masked_later: bool = False
     """Whether a mask is applied to the exponentials or the weights instead of the scores."""
+    is_whole: bool = True
+    """Whether it has all queries and keys, rather than a slice of an input's positions."""
     kernel: Operation | None = None
     """The fused function that computes all of it, as `scaled_dot_product_attention`."""
 
@@ -145,6 +148,7 @@ _OPAQUE = {
     "linear", "embedding", "conv1d", "conv2d", "conv3d", "layer_norm", "rms_norm", "group_norm", "batch_norm", "softmax",
     "einsum", "matmul", "bmm", "tensordot", "inner", "bilinear", "multi_dot", "chain_matmul",
     "cumsum", "cumprod", "fft", "ifft", "sort", "topk", "argsort", "gather", "scatter", "roll",
+    "flip", "fliplr", "flipud", "rot90",
 }  # fmt: skip
 _UNFOLLOWED = ("einsum", "tensordot", "multi_dot", "chain_matmul", "bilinear", "inner")
 _BORDERS = ("layer_norm", "rms_norm", "group_norm", "batch_norm", "embedding", "conv1d", "conv2d", "conv3d")
@@ -192,8 +196,17 @@ class AttentionFinder:
     def _values_product(self, product: Product, side: int) -> bool:
         weights = (product.left, product.right)[side]
         back = _Backwards(self.axes)
-        normalised = back.to_normaliser(weights)
-        if normalised is None:
+        every = back.to_normalisers(weights)
+        if len(every) > 1:
+            every = [
+                one for one in every if any(_has_positions(product) for product, _ in back.to_products(one[1]))
+            ] or every
+        if len(every) > 1:
+            self._refuse(
+                product.operation, "its weights combine several softmaxes, so no one matrix of scores gives them"
+            )
+            return True
+        if not every:
             self._unnormalised(product, weights, side)
             if self._is_square(product, side) and back.has_softmax([weights]):
                 reason = (
@@ -201,7 +214,7 @@ class AttentionFinder:
                 )
                 self._refuse(product.operation, reason)
             return False
-        normaliser, scores, at = normalised
+        normaliser, scores, at = every[0]
         if scores in self._seen:
             return True
         sources = [one for one in back.to_products(scores) if _has_positions(one[0])]
@@ -241,7 +254,7 @@ class AttentionFinder:
         at: int,
         sources: Sequence[tuple[Product, tuple[Operation, ...]]],
     ) -> FoundAttention:
-        atoms = {id(base) for axis in self.axes.of(scores) for atom in axis for base in _bases(atom)}
+        atoms = {id(base) for axis in self.axes.of(scores) for atom in axis for base in bases(atom)}
 
         def fits(source: tuple[Product, tuple[Operation, ...]]) -> tuple[bool, bool]:
             product = source[0]
@@ -252,7 +265,7 @@ class AttentionFinder:
         joined = [one for one in chain if one.name in ("cat", "concat") and _n_products(one, self.axes) > 1]
         if joined:
             raise _UnreadableError("its scores are joined from several products, as for keys of a memory")
-        if all(map(_has_inputs, product.contracted)):
+        if all(map(_has_inputs, product.contracted)) and not all(map(self.axes.is_features, product.contracted)):
             raise _UnreadableError("it attends between channels, not between positions")
         roles = _Roles(product)
         sides = {roles.of(atom) for atom in values.contracted[side]}
@@ -268,6 +281,9 @@ class AttentionFinder:
             raise _UnreadableError("it is normalised over queries and keys together")
         if not normalised <= {"query", "key"} or len(normalised) > 1:
             raise _UnreadableError(f"it is normalised over {_listed(normalised)}, which are no positions")
+        layout, pattern_layout = self._layout(scores, roles), self._layout(weights, roles)
+        if layout.n_heads != pattern_layout.n_heads:
+            raise _UnreadableError("its heads are combined between the softmax and the values")
         z = values.operation.result
         extra: dict[int, Role] = {id(atom): _shared_role(atom) for atom in values.shared}
         return FoundAttention(
@@ -275,14 +291,15 @@ class AttentionFinder:
             weights,
             z,
             normaliser,
-            self._layout(scores, roles),
-            self._layout(weights, roles),
+            layout,
+            pattern_layout,
             self._layout(z, roles, extra),
             product,
             values,
             "query" if "query" in normalised else "key",
             roles.batch,
             _Backwards(self.axes).is_masked(weights),
+            bool(roles.queries(product)) and not any(_is_slice(atom) for atom in (*product.rows, *product.columns)),
         )
 
     def _layout(self, value: Value, roles: _Roles, extra: dict[int, Role] | None = None) -> HeadLayout:
@@ -340,7 +357,7 @@ class AttentionFinder:
             if not _has_positions(source) or source is product or not values.is_from_inputs:
                 continue
             rows, columns = ({id(atom) for atom in atoms} for atoms in (source.rows, source.columns))
-            summed = {id(base) for atom in product.contracted[side] for base in _bases(atom)}
+            summed = {id(base) for atom in product.contracted[side] for base in bases(atom)}
             if not (_has_inputs(source.rows) and _has_inputs(source.columns) and summed & (rows | columns)):
                 continue
             mixing = next((one for one in chain if one in self.axes.products), None)
@@ -393,7 +410,7 @@ class _Roles:
 
     def of(self, atom: Atom) -> str | None:
         """ "row", "column", "batch" or "head"; None for an atom of something else."""
-        for base in _bases(atom):
+        for base in bases(atom):
             if id(base) in self._columns:
                 return "column"
             if id(base) in self._rows:
@@ -401,6 +418,10 @@ class _Roles:
             if id(base) in self._shared:
                 return "batch" if base.origin == "input" else "head"
         return None
+
+    def queries(self, product: Product) -> tuple[Atom, ...]:
+        """The atoms of the product's queries."""
+        return product.columns if self.keys == "row" else product.rows
 
     def find(self, atom: Atom) -> Role | None:
         of = self.of(atom)
@@ -415,16 +436,12 @@ class _Roles:
         return found
 
 
-def _bases(atom: Atom) -> Iterator[Atom]:
-    """An atom and what it was made from, nearest first."""
-    one: Atom | None = atom
-    while one is not None:
-        yield one
-        one = one.base
-
-
 def _has_inputs(atoms: Sequence[Atom]) -> bool:
     return any(atom.origin == "input" for atom in atoms)
+
+
+def _is_slice(atom: Atom) -> bool:
+    return any(one.origin == "input" and one.is_part and not one.is_divisor for one in bases(atom))
 
 
 def _shared_role(atom: Atom) -> Role:
@@ -467,19 +484,20 @@ class _Backwards:
     def __init__(self, axes: AxisTracker) -> None:
         self.axes = axes
 
-    def to_normaliser(self, value: Value, depth: int = 0) -> tuple[Operation, Value, int] | None:
-        """The operation that normalises a value's source, its input, and the axis of that input."""
-        operation = value.operation
-        if operation is None or depth > 40:
-            return None
-        if (found := self._normaliser(operation)) is not None:
-            return found
-        if not _is_transparent(operation) or operation in self.axes.products:
-            return None
-        for one in _same_kind(operation):
-            if (found := self.to_normaliser(one, depth + 1)) is not None:
-                return found
-        return None
+    def to_normalisers(self, value: Value) -> list[tuple[Operation, Value, int]]:
+        """The operations that normalise the sources of a value, each with its input and the axis of that input."""
+        found: list[tuple[Operation, Value, int]] = []
+        left, seen = [value.operation], set[Operation]()
+        while left:
+            operation = left.pop()
+            if operation is None or operation in seen:
+                continue
+            seen.add(operation)
+            if (one := self._normaliser(operation)) is not None:
+                found.append(one)
+            elif _is_transparent(operation) and operation not in self.axes.products:
+                left += [source.operation for source in _same_kind(operation)]
+        return found
 
     def _normaliser(self, operation: Operation) -> tuple[Operation, Value, int] | None:
         if operation.name == "softmax":
@@ -495,7 +513,7 @@ class _Backwards:
             return operation, source, int(argument(inner, 1, "dim")) % len(source.shape)
         if operation.name == "exp":
             return self._minus_logsumexp(operation)
-        if operation.name == "div" and len(operation.inputs) == 2:
+        if operation.name in ("div", "mul") and len(operation.inputs) == 2:
             return self._divided_by_sum(operation)
         if operation.name == "normalize" and argument(operation, 1, "p") == 1:
             numerator = operation.inputs[0]
@@ -515,8 +533,13 @@ class _Backwards:
         return operation, scores, int(argument(total.operation, 1, "dim")) % len(scores.shape)
 
     def _divided_by_sum(self, operation: Operation) -> tuple[Operation, Value, int] | None:
-        """exp(scores) / exp(scores).sum(dim)"""
+        """exp(scores) / exp(scores).sum(dim), also as a product with 1 / sum"""
         numerator, denominator = operation.inputs
+        if operation.name == "mul":
+            inverse = denominator.operation
+            if inverse is None or inverse.name not in ("reciprocal", "div") or len(inverse.inputs) != 1:
+                return None
+            denominator = inverse.inputs[0]
         total = denominator.operation
         while total is not None and total.name in (
             "add",

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from xformer.program.attention import FoundAttention, HeadLayout
-from xformer.program.axes import Atom, Axis, AxisTracker, size_of
+from xformer.program.axes import Atom, Axis, size_of
+from xformer.program.axis_tracker import AxisTracker
 from xformer.program.record import Address, Program, Value
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xformer.program.module_state import on_device
+from xformer.program.module_state import detect_randomness, on_device, preserve_state
 
 Inputs = dict[str, Any]
 """Arguments by name, or by position as a string."""
@@ -25,9 +25,33 @@ def named_inputs(inputs: ModuleInputs | Sequence[Any]) -> Inputs:
     if not isinstance(inputs, Tensor) and _is_ids(inputs):
         inputs = torch.tensor(inputs)
     if isinstance(inputs, Tensor):
-        is_one = inputs.dim() == 1 and not inputs.is_floating_point()
-        return {"0": inputs[None] if is_one else inputs}
+        return {"0": inputs}
     return {str(index): value for index, value in enumerate(inputs)}
+
+
+def text_without_batch(inputs: Inputs) -> str | None:
+    """The name of the argument if the only tensor is the ids of one text, [pos]; else None."""
+    tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
+    name, value = next(iter(tensors.items()), ("", torch.empty(())))
+    return name if len(tensors) == 1 and value.dim() == 1 and not value.is_floating_point() else None
+
+
+def accepted(module: nn.Module, inputs: Inputs) -> Inputs:
+    """The inputs as they are, or the ids of one text with a batch axis if the module takes no others."""
+    name = text_without_batch(inputs)
+    if name is None or runs(module, call_module, inputs):
+        return inputs
+    return inputs | {name: inputs[name][None]}
+
+
+def runs(module: nn.Module, call: Call, inputs: Inputs) -> bool:
+    """Whether the module can be called with these inputs."""
+    try:
+        with preserve_state(module), torch.no_grad(), detect_randomness(module):
+            call(module, inputs)
+    except Exception:  # a module may raise anything for inputs it cannot read
+        return False
+    return True
 
 
 def _is_ids(inputs: Any) -> bool:

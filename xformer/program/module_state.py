@@ -3,8 +3,8 @@
     with preserve_state(module):                   eval mode
     unwrapped(model)                               the model inside DDP, torch.compile and PEFT
 
-Mode, attributes, configurations, buffers, hooks and random state are restored afterwards. Threads may share a model; it is
-restored when the last of them is done. Results cached between calls (`cached`) do not keep the model alive.
+Mode, attributes, configurations, tensors other than parameters, hooks and random state are restored afterwards. Threads may
+share a model; it is restored when the last of them is done. Results cached between calls (`cached`) do not keep it alive.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ class _SavedState:
         self.owner, self.n_holders = owner, 0
         self.attributes = dict(vars(owner))
         self.contents = list(_containers(list(self.attributes.values()), set()))  # includes its hooks
-        buffers = owner.buffers(recurse=False) if isinstance(owner, nn.Module) else ()
-        self.buffers = [(one, one.clone()) for one in buffers]
+        held = [self.attributes, *(before for _, before in self.contents)]
+        every = [one for values in held for one in (values.values() if isinstance(values, dict) else values)]
+        tensors = {id(one): one for one in every if isinstance(one, Tensor) and not isinstance(one, nn.Parameter)}
         if isinstance(owner, nn.Embedding) and owner.max_norm is not None:  # a lookup rescales rows of its weight
-            self.buffers.append((owner.weight.data, owner.weight.detach().clone()))
+            tensors[id(owner)] = owner.weight.data
+        self.tensors = [(one, one.detach().clone()) for one in tensors.values()]
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -65,9 +67,10 @@ class _SavedState:
                 if list(container) != list(before):
                     container.clear()
                 container.update(before)
-        for buffer, before in self.buffers:
-            if not torch.equal(buffer, before):
-                buffer.copy_(before)
+        for tensor, before in self.tensors:
+            if not torch.equal(tensor, before):
+                with torch.inference_mode(tensor.is_inference()):
+                    tensor.copy_(before)
 
 
 def _ids(container: Any) -> list[int]:

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from xformer.errors import InputError
 from xformer.program.attention import AttentionFinder, FoundAttention, HeadLayout, Refusal
-from xformer.program.axes import AxisTracker
 from xformer.program.axis_names import AxisNames
-from xformer.program.inputs import ModuleInputs, call_plainly, larger, named_inputs
+from xformer.program.axis_tracker import AxisTracker
+from xformer.program.inputs import ModuleInputs, accepted, call_plainly, larger, named_inputs
 from xformer.program.module_state import fixed_seed, on_device, preserve_state, unwrapped
 from xformer.program.plan import layers_of
 from xformer.program.record import Address, Operation, Program, Value, record
@@ -199,7 +199,8 @@ def operations(module: nn.Module, inputs: ModuleInputs, *, keep_bytes: int = KEP
         >>> [operation.name for operation in operations]
         ['transpose', 'multi_head_attention_forward', 'transpose']
     """
-    module, named = unwrapped(module), named_inputs(inputs)
+    module = unwrapped(module)
+    named = accepted(module, named_inputs(inputs))
     here = on_device(named, module)
     with preserve_state(module), torch.no_grad(), fixed_seed(module):
         program = record(module, lambda: call_plainly(module, here), here, keep_bytes=keep_bytes)

@@ -18,7 +18,7 @@ from itertools import pairwise
 from torch import nn
 
 from xformer.program.attention import AttentionFinder, FoundAttention, HeadLayout, Refusal
-from xformer.program.axes import AxisTracker
+from xformer.program.axis_tracker import AxisTracker
 from xformer.program.inputs import Call, Inputs, larger
 from xformer.program.record import Address, Operation, Program, Value, record
 
@@ -146,8 +146,11 @@ def _is_another_head(
         return False
     if layer[-1].pattern_layout.n_heads > 1 or found.pattern_layout.n_heads > 1:
         return False
-    if last.address.module == first.address.module and last.address.call != first.address.call:
-        return False  # the same module called again, on other inputs
+    if last.address.module == first.address.module:
+        if last.address.call != first.address.call:
+            return False  # the same module called again, on other inputs
+        if not (layer[-1].is_whole and found.is_whole):
+            return False  # one query after the other
     if _sources(layer[-1]) != _sources(found) or _depends(found, {one.last for one in layer}):
         return False
     return bool(_joins(layer[-1], consumers) & _joins(found, consumers))
