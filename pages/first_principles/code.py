@@ -10,14 +10,15 @@ from pages.compute.byte_cache import cached
 from pages.compute.picture import toolbar
 from pages.controls.text import escape_markdown, headline
 from pages.first_principles.steps import MODEL, ask_source, written
-from xformer.widgets.code_view import code_data, operations_in_steps
+from xformer.widgets.code_lines import run_code
+from xformer.widgets.code_view import code_data
 
 
 @cached
 def _data(model: str, source: tuple[int, ...]) -> bytes:
     adapter, module = models.adapter(model), models.checkpoint(model).model
     tokens = adapter.to_example(source).input_ids
-    return code_data(operations_in_steps(module, tokens), module, adapter.token_names(tokens[0]))
+    return code_data(run_code(module, tokens), adapter.token_names(tokens[0]))
 
 
 def code_panel() -> tuple[list[str], dict[str, str]]:

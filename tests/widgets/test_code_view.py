@@ -15,7 +15,9 @@ import pytest
 import torch
 
 import xformer
-from xformer.program.operations import operations
+from xformer.errors import InputError
+from xformer.widgets.code_difference import compare
+from xformer.widgets.code_lines import run_code
 from xformer.widgets.code_view import ROOM, code_data, code_view
 
 SOURCE = Path(__file__).parents[2] / "docs" / "one_file_gpt.py"
@@ -42,14 +44,23 @@ def unpacked(data: bytes) -> tuple[dict[str, Any], np.ndarray]:
     return json.loads(data[8 : 8 + n]), np.frombuffer(data[8 + n :], "<f4")
 
 
+def function_in(header: dict[str, Any], name: str, side: int = 0) -> dict[str, Any]:
+    return next(one["sides"][side] for one in header["functions"] if (one["sides"][side] or {}).get("name") == name)
+
+
+def results_at(header: dict[str, Any], name: str, text: str, call: int = 0) -> list[tuple[dict[str, Any], str]]:
+    """The results of the line of a function that contains a text, with what the line called."""
+    function = function_in(header, name)
+    at = next(n for n, line in enumerate(function["lines"]) if text in line) + function["first"]
+    return [(header["operations"][index], callee) for index, callee in function["calls"][call]["lines"][str(at)]]
+
+
 def test_every_line_has_the_numbers_that_it_computed() -> None:
     module = gpt()
-    run = operations(module, TOKENS)
-    header, numbers = unpacked(code_data(run, module))
-    attention = next(one for one in header["functions"] if one["name"] == "Attention.forward")
-    assert [call["path"] for call in attention["calls"]] == ["blocks.0.attention", "blocks.1.attention"]
-    at = next(n for n, text in enumerate(attention["lines"]) if "softmax" in text) + attention["first"]
-    operation = header["operations"][attention["calls"][1]["lines"][str(at)][-1]]
+    header, numbers = unpacked(code_data(run_code(module, TOKENS)))
+    calls = function_in(header, "Attention.forward")["calls"]
+    assert [call["path"] for call in calls] == ["blocks.0.attention", "blocks.1.attention"]
+    operation, _ = results_at(header, "Attention.forward", "softmax", call=1)[-1]
     assert operation["axes"] == ["batch", "head", "query", "key"]
     wanted = xformer.read(module, TOKENS)["decoder.1.attn.pattern"]
     found = numbers[operation["offset"] :][: wanted.numel()].reshape(operation["kept"])
@@ -57,12 +68,94 @@ def test_every_line_has_the_numbers_that_it_computed() -> None:
     assert (operation["low"], operation["nan"]) == (0.0, 0)
 
 
+def test_a_line_that_calls_a_module_has_what_that_returned() -> None:
+    header, _ = unpacked(code_data(run_code(gpt(), TOKENS)))
+    layers = results_at(header, "GPT.forward", "block(x)")
+    assert [(callee, operation["name"], operation["axes"]) for operation, callee in layers] == [
+        (f"blocks.{layer}", "add", ["batch", "pos", "d_model"]) for layer in (0, 1)
+    ]
+    assert [callee for _, callee in results_at(header, "Block.forward", "x + self.attention(self.norm1")] == [
+        "",
+        "blocks.0.attention",
+        "",
+    ]
+
+
 def test_lines_are_those_of_the_source() -> None:
-    header, _ = unpacked(code_data(operations(gpt(), TOKENS), gpt()))
+    header, _ = unpacked(code_data(run_code(gpt(), TOKENS)))
     lines = SOURCE.read_text().splitlines()
-    for function in header["functions"]:
+    for function in (one["sides"][0] for one in header["functions"]):
         for at, text in enumerate(function["lines"]):
             assert lines[function["first"] - 1 + at].strip() == text.strip()
+
+
+def llama(n_layers: int = 2, width: int = 32) -> Any:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": n_layers}
+    config = transformers.LlamaConfig(vocab_size=97, num_attention_heads=4, num_key_value_heads=2, **sizes)
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def test_a_model_of_transformers_is_shown_in_its_modelling_file() -> None:
+    module = llama()
+    run = run_code(module, TOKENS)
+    header, _ = unpacked(code_data(run))
+    assert [one["sides"][0]["name"] for one in header["functions"] if one["open"]] == [
+        "LlamaAttention.forward",
+        "eager_attention_forward",
+    ]
+    assert {one["sides"][0]["file"] for one in header["functions"][:5]} == {"modeling_llama.py"}
+    axes = {
+        ("LlamaAttention.forward", "self.q_proj"): [["batch", "head", "pos", "d_head"]],
+        ("LlamaAttention.forward", "self.k_proj"): [["batch", "head", "pos", "d_head"]],
+        ("LlamaAttention.forward", "apply_rotary_pos_emb"): [["batch", "head", "pos", "d_head"]] * 2,
+        ("LlamaAttention.forward", "attention_interface("): [["batch", "pos", "head", "d_head"]],
+        ("eager_attention_forward", "softmax"): [["batch", "head", "query", "key"]],
+        ("LlamaDecoderLayer.forward", "self.self_attn("): [["batch", "pos", "d_model"]],
+    }
+    for (name, text), wanted in axes.items():
+        found = [operation["axes"] for operation, _ in results_at(header, name, text)]
+        assert found[-len(wanted) :] == wanted, text
+    assert header["operations"][header["start"]]["name"] == "softmax"
+    assert run.steps  # eager attention and no cache, in a copy
+    assert module.config.use_cache
+    assert module.config._attn_implementation == "sdpa"
+    torch.testing.assert_close(run.operations.outputs[0].tensor, module(TOKENS).logits)
+
+
+@pytest.mark.parametrize(
+    ("family", "first"), [("GPT2", "GPT2Attention.forward"), ("Bert", "BertSelfAttention.forward")]
+)
+def test_other_families_begin_with_their_attention(family: str, first: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 97}
+    config = getattr(transformers, f"{family}Config")(**sizes, bos_token_id=None, eos_token_id=None)
+    header, _ = unpacked(code_data(run_code(getattr(transformers, f"{family}Model")(config).eval(), TOKENS)))
+    assert [one["sides"][0]["name"] for one in header["functions"][:2]] == [first, "eager_attention_forward"]
+    assert results_at(header, "eager_attention_forward", "softmax")[0][0]["axes"] == ["batch", "head", "query", "key"]
+
+
+def test_of_a_large_model_the_layer_that_is_asked_for_has_numbers() -> None:
+    run = run_code(llama(n_layers=10, width=64), torch.arange(80)[None])
+    header, numbers = unpacked(code_data(run, at="model.layers.4.self_attn"))
+    softmax = {one["module"].split(".")[2]: one for one in header["operations"] if one["name"] == "softmax"}
+    kept = [layer for layer, one in softmax.items() if "kept" in one]
+    assert 1 < len(kept) < len(softmax) == 10
+    assert "4" in kept
+    assert all("low" in one for one in softmax.values())  # the others have a range
+    assert header["operations"][header["start"]]["module"] == "model.layers.4.self_attn"
+    assert numbers.nbytes <= ROOM
+
+
+def test_a_place_without_operations_is_refused_with_a_hint() -> None:
+    with pytest.raises(InputError, match=r"blocks\.1\.attention"):
+        code_view(gpt(), TOKENS, at="block.1.attention")
+
+
+def test_a_module_of_pytorch_alone_has_no_lines() -> None:
+    header, _ = unpacked(code_data(run_code(torch.nn.Linear(3, 5), torch.ones(1, 4, 3))))
+    assert header["functions"] == []
 
 
 def test_our_own_model_is_shown_step_by_step_in_its_own_file() -> None:
@@ -75,7 +168,7 @@ def test_our_own_model_is_shown_step_by_step_in_its_own_file() -> None:
 
 def test_large_tensors_are_cut_to_the_room() -> None:
     layer = torch.nn.TransformerEncoderLayer(96, 4, 384, batch_first=True).eval()
-    data = code_data(operations(layer, torch.randn(1, 300, 96)), layer)
+    data = code_data(run_code(layer, torch.randn(1, 2000, 96)))
     header, numbers = unpacked(data)
     assert numbers.nbytes <= ROOM
     first = header["operations"][0]
@@ -131,3 +224,33 @@ def test_a_planted_difference_is_found_at_its_line(right: str, wrong: str, tmp_p
 
 def test_equal_modules_have_no_difference() -> None:
     assert code_view(gpt(), TOKENS, changed=gpt()).difference is None
+
+
+def test_different_sources_stand_side_by_side(tmp_path: Path) -> None:
+    source = SOURCE.read_text()
+    changed = tmp_path / "broken.py"
+    changed.write_text(
+        source.replace(
+            "        pattern = scores.softmax(dim=-1)", "        # all keys\n        pattern = scores.sigmoid()"
+        )
+    )
+    one, other = run_code(gpt(), TOKENS), run_code(gpt(changed), TOKENS)
+    comparison = compare(one.operations, other.operations)
+    header, _ = unpacked(code_data(one, changed=other, comparison=comparison))
+    attention = next(one for one in header["functions"] if one["sides"][0]["name"] == "Attention.forward")
+    lines = [side["lines"] for side in attention["sides"]]
+    at = next(n for n, text in enumerate(lines[0]) if "softmax" in text)
+    assert [row for row in attention["rows"] if row[0] != row[1]][:2] == [[None, at + 1], [at + 1, at + 2]]
+    assert all(lines[0][row[0]] == lines[1][row[1]] for row in attention["rows"] if None not in row and row[0] != at)
+    assert all("rows" not in one for one in header["functions"] if one is not attention)
+    assert header["difference"]["line"] == f"one_file_gpt.py:{attention['sides'][0]['first'] + at}"
+    softmax = header["start"]
+    sigmoid = header["operations"][header["counterparts"][str(softmax)]]
+    assert (header["operations"][softmax]["name"], sigmoid["name"]) == ("softmax", "sigmoid")
+    assert softmax in header["differing"]
+
+
+def test_a_run_of_other_inputs_can_be_compared() -> None:
+    view = code_view(gpt(), TOKENS, changed=torch.tensor([[3, 1, 2, 0, 8, 4]]))
+    assert view.difference is not None
+    assert "embedding differs" in view.difference.reason

@@ -143,7 +143,7 @@ class TokenModel:
             InputError: The model reads no tokens, or cannot be run on these inputs.
         """
         model = unwrapped(model)
-        module = _with_shared_weights(model)
+        module = with_shared_weights(model)
         text, named = "", {}
         if isinstance(inputs, str):
             text, inputs = inputs, _encoded(inputs, tokenizer)
@@ -309,7 +309,7 @@ class TokenModel:
 
     def shared(self) -> TokenModel:
         """Return the same interface to a copy that shares the weights, whose configuration and hooks can be changed."""
-        return self.changed(_with_shared_weights(self.module))
+        return self.changed(with_shared_weights(self.module))
 
     # Properties of the model.
 
@@ -494,7 +494,7 @@ def _is_copyable(value: Any, memo: dict[int, Any]) -> bool:
     return True
 
 
-def _with_shared_weights(model: nn.Module) -> nn.Module:
+def with_shared_weights(model: nn.Module) -> nn.Module:
     """Copy the modules and buffers, in eval mode, sharing the parameters."""
     return _copy(model, model.parameters()).eval()
 

@@ -2,7 +2,7 @@
 
     xformer.code_view(module, inputs)                     in a notebook
     xformer.code_view(module, inputs).save_html("code.html")
-    xformer.code_view(module, inputs, changed=other)      marks the first line whose tensor differs
+    xformer.code_view(module, inputs, changed=other)      beside another module; marks the first line whose tensor differs
 
 Beside a line stand the shape of its result with the names of its axes, a thumbnail and the range. A line that ran in several
 modules has a chooser. A click enlarges the tensor; a click on a cell shows the arithmetic of that number.
@@ -10,16 +10,16 @@ modules has a chooser. A click enlarges the tensor; a click on a cell shows the 
 
 from __future__ import annotations
 
-import ast
 import json
-import linecache
 import math
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from html import escape
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -27,190 +27,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from xformer.errors import InputError
 from xformer.files import write_atomically
-from xformer.model import Transformer
+from xformer.formatting import similar_names
 from xformer.program.inputs import ModuleInputs, named_inputs
-from xformer.program.operations import Operations, operations
-from xformer.program.record import Operation, SourceLine, Value
-from xformer.tape import Tape
+from xformer.program.operations import Operations
+from xformer.program.record import Operation, Value
 from xformer.viz.theme import DIVERGING, SEQUENTIAL, in_both_themes
+from xformer.widgets.code_difference import Comparison, Difference, compare
+from xformer.widgets.code_lines import CodeRun, Function, Owner, function_at, run_code
 from xformer.widgets.page import stand_alone_page
 
 ROOM = 2_000_000
 """Largest size of all numbers in bytes; base64 adds a third."""
-CROPS = (256, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4)
-"""The largest numbers of entries of an axis that are embedded, tried in this order."""
-CLOSE = 1e-5
-"""Differences up to this fraction of the largest entry count as rounding."""
-
-
-@dataclass(frozen=True)
-class Function:
-    """A function of the source that called operations."""
-
-    file: str
-    name: str
-    """The qualified name, as "Attention.forward"."""
-    first: int
-    last: int
-
-    @property
-    def lines(self) -> list[str]:
-        """Its lines, without the indentation that all of them share."""
-        lines = [linecache.getline(self.file, number).rstrip("\n") for number in range(self.first, self.last + 1)]
-        indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
-        return [line[indent:] for line in lines]
-
-
-def functions_of(file: str) -> list[Function]:
-    """Every function of a source file, outer ones before inner ones; empty if the file cannot be read."""
-    source = "".join(linecache.getlines(file))
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return []
-    return list(_functions(tree, file, ""))
-
-
-def _functions(node: ast.AST, file: str, prefix: str) -> Iterator[Function]:
-    for child in ast.iter_child_nodes(node):
-        name = prefix
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            name = f"{prefix}.{child.name}" if prefix else child.name
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield Function(file, name, child.lineno, child.end_lineno or child.lineno)
-        yield from _functions(child, file, name)
-
-
-def function_at(line: SourceLine, known: dict[str, list[Function]]) -> Function:
-    """The innermost function that contains a line; the line alone, if its file cannot be read."""
-    if line.file not in known:
-        known[line.file] = functions_of(line.file)
-    inside = [one for one in known[line.file] if one.first <= line.number <= one.last]
-    return inside[-1] if inside else Function(line.file, line.function, line.number, line.number)
-
-
-def owner_of(operation: Operation, module: nn.Module) -> tuple[str, int]:
-    """The innermost running module that is not PyTorch's, with the number of its earlier calls: the one whose code it is."""
-    own = [one for one in operation.running if not _is_pytorchs(module, one[0])]
-    return own[-1] if own else ("", 0)
-
-
-def _is_pytorchs(module: nn.Module, path: str) -> bool:
-    return type(module.get_submodule(path)).__module__.startswith("torch.")
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The first operation whose result differs between two modules."""
-
-    line: str
-    """The line of the first module, as "model.py:38"."""
-    operation: int
-    """The index of its operation there; of the next one, if only the changed module has the operation."""
-    reason: str
-    """What differs, as a sentence."""
-
-
-def first_difference(one: Operations, other: Operations) -> Difference | None:
-    """The first operation that computes something else than its counterpart; None if all results agree.
-
-    Operations of the same name and module are counterparts, in order. Where only one module has an operation, that is the
-    difference, unless it changes no number.
-    """
-    keys = [[(op.name, op.address.module) for op in ops] for ops in (one, other)]
-    for kind, begin, end, start, stop in SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
-        if kind == "equal":
-            for first, second in zip(one[begin:end], other[start:stop], strict=True):
-                if (reason := _differs(first, second)) is not None:
-                    return Difference(str(first.line or ""), first.index, reason)
-            continue
-        mine = [op for op in one[begin:end] if not _changes_nothing(op)]
-        yours = [op for op in other[start:stop] if not _changes_nothing(op)]
-        if not (mine or yours) or (mine and yours and _differs(mine[-1], yours[-1]) is None):
-            continue
-        if mine and yours:
-            names = (" and ".join(dict.fromkeys(op.name for op in found)) for found in (mine, yours))
-            reason = "{} here, and {} in the changed module.".format(*names)
-        elif mine:
-            reason = f"The changed module has no {mine[0].name} here."
-        else:
-            reason = f"The changed module has {yours[0].name} here."
-        at = mine[0].index if mine else min(begin, len(one) - 1)
-        line = mine[0].line if mine else _counterpart(yours[0].line, one)
-        return Difference(str(line or one[at].line or ""), at, reason)
-    return None
-
-
-def _changes_nothing(operation: Operation) -> bool:
-    """Whether a result is one of the inputs, as of dropout in eval mode."""
-    result = operation.result.tensor
-    if result is None:
-        return False
-    inputs = (value.tensor for value in operation.inputs if value.shape == operation.result.shape)
-    return any(tensor is not None and tensor.dtype == result.dtype and torch.equal(tensor, result) for tensor in inputs)
-
-
-def _counterpart(line: SourceLine | None, run: Operations) -> SourceLine | None:
-    """The line of a run's own source that stands where `line` stands in the same function of another source."""
-    if line is None:
-        return None
-    known: dict[str, list[Function]] = {}
-    theirs = function_at(line, known)
-    files = dict.fromkeys(one.line.file for one in run if one.line is not None)
-    for file in files:
-        for mine in functions_of(file):
-            if mine.name != theirs.name:
-                continue
-            place = line.number - theirs.first
-            for _, begin, end, start, stop in SequenceMatcher(None, mine.lines, theirs.lines).get_opcodes():
-                if start <= place < stop:
-                    at = min(begin + place - start, max(begin, end - 1))
-                    return SourceLine(file, mine.first + at, mine.name)
-    return None
-
-
-def _differs(one: Operation, other: Operation) -> str | None:
-    """What differs between two operations: their constants, shapes or numbers; None if nothing does."""
-    mine, yours = (tuple(found.result.shape) for found in (one, other))
-    first, second = _numbers(one), _numbers(other)
-    largest_difference = math.inf
-    if mine == yours:
-        if first is None or second is None:
-            return None
-        apart = (first - second).abs().nan_to_num(0.0)
-        is_alike = torch.equal(first.isnan(), second.isnan()) and torch.equal(first.isinf(), second.isinf())
-        largest, largest_difference = float(first.nan_to_num(0.0, 0.0, 0.0).abs().max()), float(apart.max())
-        if is_alike and largest_difference <= CLOSE * max(largest, 1e-30):
-            return None
-    constants = [[_constant(value) for value in (*found.args, *found.kwargs.values())] for found in (one, other)]
-    if constants[0] != constants[1]:
-        here, there = (", ".join(filter(None, found)) or "no constant" for found in constants)
-        return f"{one.name} with {here} here, and with {there} in the changed module."
-    if mine != yours:
-        return f"{one.name} returns {list(mine)} here, and {list(yours)} in the changed module."
-    return f"{one.name} differs by up to {largest_difference:.3g}."
-
-
-def _numbers(operation: Operation) -> Tensor | None:
-    tensor = operation.result.tensor
-    if tensor is None or not tensor.numel():
-        return None
-    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach().double().cpu()
-
-
-def _constant(value: Any) -> str:
-    """An argument that is no tensor, as text; "" for tensors."""
-    if isinstance(value, tuple | list):
-        inside = [_constant(one) for one in value]
-        return f"({', '.join(inside)})" if all(inside) else ""
-    return (
-        f"{value:.6g}"
-        if isinstance(value, float)
-        else str(value)
-        if isinstance(value, bool | int | str | slice)
-        else ""
-    )
+CROPS = (256, 128, 96, 64, 48, 40, 32, 24, 20, 16, 12, 10, 8, 6, 4)
+"""The largest numbers of entries of an axis that are embedded, tried in this order. Axes of positions have four times more."""
+LEAST = 16
+"""The number of entries below which fewer layers are embedded rather than fewer entries."""
+HUGE = 1e30
+"""Numbers beyond it are counted apart from the range, such as the smallest number of a type, which masks add to scores."""
+POSITIONS = ("pos", "query", "key")
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,18 +74,31 @@ class CodeView:
 
 
 def code_view(
-    module: nn.Module, inputs: ModuleInputs, *, changed: nn.Module | None = None, tokens: Sequence[str] | None = None
+    module: nn.Module,
+    inputs: ModuleInputs,
+    *,
+    changed: nn.Module | ModuleInputs | None = None,
+    tokens: Sequence[str] | None = None,
+    at: str = "",
 ) -> CodeView:
     """Show a module's own source, and beside every line what it computed for these inputs.
+
+    Attention is computed step by step where a module has a way to do so: our own model, and models of Transformers (eager).
 
     Args:
         module: Any module; its source is that of the functions that its forward pass calls.
         inputs: One tensor, several positional arguments, or named arguments.
-        changed: A second module that is called with the same inputs; the first line whose tensor differs is marked.
+        changed: A second module that is called with the same inputs, or other inputs of the same module. Both are shown side by
+            side, and the first line whose tensor differs is marked.
         tokens: The labels of the positions; by default token ids, or numbers.
+        at: The path of a submodule to show first. Of a large model, the page has the numbers of some layers only, this one's
+            first, and the ranges of the others.
 
     Returns:
         The view: the output of a notebook's cell, or a file with `save_html`.
+
+    Raises:
+        InputError: No operation ran in `at`.
 
     Example:
         >>> import torch, xformer
@@ -257,22 +106,175 @@ def code_view(
         >>> "<iframe" in view._repr_html_()
         True
     """
-    run = operations_in_steps(module, inputs)
-    other = None if changed is None else operations_in_steps(changed, inputs)
-    difference = None if other is None else first_difference(run, other)
-    caption = [f"{type(module).__name__}: {len(run)} operations"]
-    if changed is not None:
-        where = f"{difference.line}: {difference.reason}" if difference else "No tensor differs."
-        caption.append(f"Compared with {type(changed).__name__}. {where}")
+    run, other = run_code(module, inputs), None
+    paths = dict.fromkeys(one.address.module for one in run.operations)
+    if at and not any(f"{path}.".startswith(f"{at}.") for path in paths):
+        raise InputError(f"No operation ran in {at!r}; {similar_names(at, list(paths))}")
+    caption = [f"{type(module).__name__}: {len(run.operations)} operations. {run.steps}"]
+    if isinstance(changed, nn.Module):
+        other = run_code(changed, inputs)
+    elif changed is not None:
+        other = run_code(module, changed)
+    comparison = None if other is None else compare(run.operations, other.operations)
+    first = None if comparison is None else comparison.first
+    if comparison is not None:
+        with_what = type(changed).__name__ if isinstance(changed, nn.Module) else "other inputs"
+        caption.append(
+            f"Compared with {with_what}. {f'{first.line}: {first.reason}' if first else 'No tensor differs.'}"
+        )
     labels = list(tokens) if tokens is not None else _labels(inputs)
-    data = {"data": code_data(run, module, labels, difference)}
-    return CodeView(run, difference, stand_alone_page("code_view", "code", data, caption, title="Code and tensors"))
+    data = {"data": code_data(run, labels, other, comparison, at=at)}
+    return CodeView(
+        run.operations, first, stand_alone_page("code_view", "code", data, caption, title="Code and tensors")
+    )
 
 
-def operations_in_steps(module: nn.Module, inputs: ModuleInputs) -> Operations:
-    """The operations of a module; our own model computes attention step by step instead of in a fused function."""
-    own = {"tape": Tape()} if isinstance(module, Transformer) else {}
-    return operations(module, named_inputs(inputs) | own)
+def _labels(inputs: ModuleInputs) -> list[str]:
+    ids = next((one for one in named_inputs(inputs).values() if isinstance(one, Tensor) and one.dim() >= 1), None)
+    if ids is None or ids.is_floating_point() or ids.dim() > 2:
+        return []
+    return [str(int(token)) for token in (ids if ids.dim() == 1 else ids[0])]
+
+
+def code_data(
+    run: CodeRun,
+    labels: Sequence[str] = (),
+    changed: CodeRun | None = None,
+    comparison: Comparison | None = None,
+    *,
+    at: str = "",
+) -> bytes:
+    """Pack the view: a JSON header with its length in front, then the numbers as 32-bit floats.
+
+    Args:
+        run: The recorded pass.
+        labels: The labels of the positions.
+        changed: Another pass to show beside it. Its operations are numbered after those of `run`.
+        comparison: The comparison of both.
+        at: The module to show first.
+    """
+    sources = [_Source(run, 0)] + ([] if changed is None else [_Source(changed, len(run.operations))])
+    pairs = () if comparison is None else comparison.pairs
+    n, first = len(run.operations), None if comparison is None else comparison.first
+    start = _start(run, at) if first is None else first.operation
+    packed = _Numbers(sources, at or run.operations[start].address.module)
+    header = {
+        "functions": [_function(pair, sources) for pair in _paired(sources, pairs)],
+        "operations": packed.operations,
+        "operands": packed.operands,
+        "labels": list(labels),
+        "changed": n if changed is not None else None,
+        "start": start,
+        "difference": first and {"operation": first.operation, "reason": first.reason, "line": first.line},
+        "counterparts": {str(mine): yours + n for mine, yours in pairs}
+        | {str(yours + n): mine for mine, yours in pairs},
+        "differing": sorted(comparison.differing) if comparison is not None else [],
+        "colours": {"diverging": in_both_themes(DIVERGING), "sequential": in_both_themes(SEQUENTIAL)},
+    }
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 4)
+    return struct.pack("<II", 0, len(text)) + text + b"".join(packed.arrays)
+
+
+def _start(run: CodeRun, at: str) -> int:
+    """The operation to show first: in `at`, the weights of the first attention, else the first result with two axes."""
+    inside = [one for one in run.operations if f"{one.address.module}.".startswith(f"{at}.") or not at]
+    numbers = {one.index for one in inside}
+    heads = (layer.heads[0] for layer in run.operations.attentions)
+    shown = ((one.normaliser if one.kernel is None else one.kernel).index for one in heads)
+    found = next((index for index in shown if index in numbers), None)
+    return next((one.index for one in inside if len(one.result.shape) > 1), 0) if found is None else found
+
+
+Step = tuple[int, str]
+"""An operation, and what the line called to compute it; "" for an operation that the line called itself."""
+
+
+class _Source:
+    """The functions that a pass ran, and the results of each line in each module.
+
+    A line has the results of its own operations. One that called a function or a module has the results of that which are used
+    elsewhere: what it returned.
+    """
+
+    def __init__(self, run: CodeRun, offset: int) -> None:
+        self.run, self.offset = run, offset
+        self.used = _used(run.operations)
+        self.blocks: dict[Function, dict[Owner, dict[int, list[Step]]]] = {}
+        self._known: dict[str, list[Function]] = {}
+        used = [(run.operations[index], run.frames[index]) for index in sorted(self.used) if run.frames[index]]
+        own = {self.function_of(index) for index in sorted(self.used)}
+        calls: dict[tuple[Function, Owner, int, str], set[int]] = {}
+        for operation, frames in used:
+            for frame in reversed(frames):
+                function = function_at(frame.line, self._known)
+                if frame.callee and function not in own and not function.name.endswith("forward"):
+                    continue  # a wrapper
+                lines = self.blocks.setdefault(function, {}).setdefault(frame.owner, {})
+                steps = lines.setdefault(frame.line.number, [])
+                if frame.callee:
+                    calls.setdefault((function, frame.owner, frame.line.number, frame.callee), set()).add(
+                        operation.index
+                    )
+                else:
+                    steps.append((operation.index, ""))
+        readers = self._readers()
+        for (function, owner, number, callee), inside in calls.items():
+            steps = self.blocks[function][owner][number]
+            known = {index for index, _ in steps}
+            returned = [index for index in sorted(inside - known) if readers.get(index, set()) - inside]
+            computed = [index for index in returned if not _returns_input(run.operations[index])]
+            steps += [(index, callee) for index in computed or returned]
+            steps.sort()
+        attending = {self.function_of(one.first) for one in run.operations.attentions}
+        owners = {run.frames[one.first][0].owner for one in run.operations.attentions if run.frames[one.first]}
+        self._order: dict[Function, tuple[int, int]] = {}
+        for at, function in enumerate(self.blocks):
+            is_forward, is_inside = function.name.endswith("forward"), bool(owners & self.blocks[function].keys())
+            rank = 0 if is_inside and is_forward else 1 if function in attending else 2 if is_inside else 4 - is_forward
+            self._order[function] = rank, at
+
+    def _readers(self) -> dict[int, set[int]]:
+        """The operations that read the results of each operation; −1 stands for the output."""
+        found: dict[int, set[int]] = {}
+        for reader, values in [(-1, self.run.operations.outputs)] + [
+            (index, self.run.operations[index].inputs) for index in self.used
+        ]:
+            for value in values:
+                if value.operation is not None:
+                    found.setdefault(value.operation.index, set()).add(reader)
+        return found
+
+    def function_of(self, index: int) -> Function | None:
+        """The function whose line called an operation."""
+        frames = self.run.frames[index]
+        return function_at(frames[0].line, self._known) if frames else None
+
+    def rank(self, function: Function) -> tuple[int, int]:
+        """The order of functions: attention first, then the other forward passes, each in the order in which they ran."""
+        return self._order[function]
+
+    def side(self, function: Function) -> dict[str, Any]:
+        """The lines of a function, and the results of each line in each call."""
+        calls = [
+            {
+                "path": path,
+                "number": number,
+                "lines": {
+                    line: [[index + self.offset, what] for index, what in steps]
+                    for line, steps in lines.items()
+                    if steps
+                },
+            }
+            for (path, number), lines in self.blocks[function].items()
+        ]
+        return {
+            "file": os.path.basename(function.file),
+            "name": function.name,
+            "first": function.first,
+            "lines": function.lines,
+            "calls": calls,
+        }
 
 
 def _used(run: Operations) -> set[int]:
@@ -287,123 +289,170 @@ def _used(run: Operations) -> set[int]:
     return found
 
 
-def _labels(inputs: ModuleInputs) -> list[str]:
-    ids = next((one for one in named_inputs(inputs).values() if isinstance(one, Tensor) and one.dim() >= 1), None)
-    if ids is None or ids.is_floating_point() or ids.dim() > 2:
-        return []
-    return [str(int(token)) for token in (ids if ids.dim() == 1 else ids[0])]
+def _returns_input(operation: Operation) -> bool:
+    """Whether a result is one of the inputs itself, as of dropout in eval mode."""
+    return operation.result.tensor is not None and _memory(operation.result) in map(_memory, operation.inputs)
 
 
-def code_data(
-    run: Operations, module: nn.Module, labels: Sequence[str] = (), difference: Difference | None = None
-) -> bytes:
-    """Pack the view: a JSON header with its length in front, then the numbers as 32-bit floats.
+Pair = tuple[Function | None, Function | None]
 
-    Args:
-        run: The operations, with their tensors.
-        module: The module.
-        labels: The labels of the positions.
-        difference: The first difference from another module.
-    """
-    known: dict[str, list[Function]] = {}
-    blocks: dict[Function, dict[tuple[str, int], dict[int, list[int]]]] = {}
-    used = _used(run)
-    for operation in run:
-        if operation.line is None or operation.index not in used:
-            continue
-        calls = blocks.setdefault(function_at(operation.line, known), {})
-        lines = calls.setdefault(owner_of(operation, module), {})
-        lines.setdefault(operation.line.number, []).append(operation.index)
-    packed = _Numbers(run)
-    attending = {owner_of(run[one.first], module) for one in run.attentions}
 
-    def place(function: Function) -> tuple[bool, bool]:
-        """Attention first, then the other forward passes, each in the order in which they ran."""
-        return not attending & blocks[function].keys(), not function.name.endswith("forward")
+def _paired(sources: Sequence[_Source], pairs: Iterable[tuple[int, int]]) -> list[Pair]:
+    """Each function with its counterpart: that of the same name, else the one with most counterparts of its operations."""
+    mine = sorted(sources[0].blocks, key=sources[0].rank)
+    if len(sources) == 1:
+        return [(function, None) for function in mine]
+    yours = sorted(sources[1].blocks, key=sources[1].rank)
+    votes = Counter((sources[0].function_of(one), sources[1].function_of(other)) for one, other in pairs)
+    ranked = sorted(
+        votes, key=lambda pair: (getattr(pair[0], "name", "") != getattr(pair[1], "name", ""), -votes[pair])
+    )
+    found: dict[Function, Function] = {}
+    for one, other in ranked:
+        if one in mine and other in yours and one not in found and other not in found.values():
+            found[one] = other
+    by_name = {function.name: function for function in yours}
+    for one in mine:
+        other = by_name.get(one.name)
+        if one not in found and other is not None and other not in found.values():
+            found[one] = other
+    alone = [(None, one) for one in yours if one not in found.values()]
+    return [*((one, found.get(one)) for one in mine), *alone]
 
-    header = {
-        "functions": [
-            {
-                "file": os.path.basename(function.file),
-                "name": function.name,
-                "first": function.first,
-                "lines": function.lines,
-                "open": not place(function)[0],
-                "calls": [{"path": path, "number": number, "lines": lines} for (path, number), lines in calls.items()],
-            }
-            for function, calls in sorted(blocks.items(), key=lambda one: place(one[0]))
-        ],
-        "operations": [packed.operation(operation) for operation in run],
-        "operands": packed.operands,
-        "labels": list(labels),
-        "difference": difference
-        and {"operation": difference.operation, "reason": difference.reason, "line": difference.line},
-        "colours": {"diverging": in_both_themes(DIVERGING), "sequential": in_both_themes(SEQUENTIAL)},
-    }
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 4)
-    return struct.pack("<II", 0, len(text)) + text + b"".join(packed.arrays)
+
+def _function(pair: Pair, sources: Sequence[_Source]) -> dict[str, Any]:
+    """Two functions side by side; `rows` are the places of the lines that stand beside each other, if the lines differ."""
+    sides = [None if one is None else source.side(one) for one, source in zip(pair, sources, strict=False)]
+    rank = min(source.rank(one)[0] for one, source in zip(pair, sources, strict=False) if one is not None)
+    found = {"sides": sides, "open": rank < 2}
+    lines = [side["lines"] for side in sides if side is not None]
+    if len(lines) == 2 and lines[0] != lines[1]:
+        found["rows"] = list(_rows(*lines))
+    return found
+
+
+def _rows(mine: Sequence[str], yours: Sequence[str]) -> Iterator[tuple[int | None, int | None]]:
+    for _, begin, end, start, stop in SequenceMatcher(None, mine, yours, autojunk=False).get_opcodes():
+        yield from zip_longest(range(begin, end), range(start, stop))
 
 
 class _Numbers:
-    """Crops the tensors of a run so that they fit in `ROOM`, and describes how each was computed."""
+    """Crops the tensors of a view so that they fit in `ROOM`, and describes how each was computed.
 
-    def __init__(self, run: Operations) -> None:
-        self._run = run
+    Of a large model, only some layers have numbers, that of `at` first; the others have ranges.
+    """
+
+    def __init__(self, sources: Sequence[_Source], at: str) -> None:
         self.arrays: list[bytes] = []
         self.operands: dict[str, dict[str, Any]] = {}
         """Inputs and weights that are operands of a shown arithmetic, by name."""
         self._offset = 0
-        shapes = [tuple(operation.result.shape) for operation in run]
-        shapes += [tuple(value.shape) for operation in run for value in operation.inputs if value.operation is None]
-        self._crop = next((crop for crop in CROPS if sum(_n_bytes(shape, crop) for shape in shapes) <= ROOM), CROPS[-1])
+        self._placed: dict[Any, dict[str, Any]] = {}
+        """By memory, shape and strides: results that are their input, as of dropout, are kept once."""
+        layers: dict[str, list[tuple[Value, Sequence[str]]]] = {"": [], layer_of(at): []}
+        for source in sources:
+            for index in sorted(source.used):
+                operation = source.run.operations[index]
+                values = layers.setdefault(layer_of(operation.address.module), [])
+                values.append((operation.result, source.run.operations.axes(operation)))
+                values += [(value, ()) for value in operation.inputs if value.operation is None]
+        for self._crop in CROPS:
+            self._layers = _fitting(layers, self._crop)
+            if len(self._layers) == len(layers) or (self._crop <= LEAST and len(self._layers) > 1):
+                break
+        self.operations = [
+            self._operation(source, operation) for source in sources for operation in source.run.operations
+        ]
 
-    def operation(self, operation: Operation) -> dict[str, Any]:
+    def _operation(self, source: _Source, operation: Operation) -> dict[str, Any]:
         """The description of an operation and of its result."""
+        axes = source.run.operations.axes(operation)
+        is_used = operation.index in source.used
+        is_kept = layer_of(operation.address.module) in self._layers
         return {
             "name": operation.name,
-            "axes": self._run.axes(operation),
+            "axes": axes,
             "module": operation.address.module,
-            **self._array(operation.result),
-            "inputs": [self._operand(value) for value in operation.inputs],
-            "how": _how(operation),
+            **(
+                self._array(operation.result, axes, is_kept=is_kept)
+                if is_used
+                else {"shape": list(operation.result.shape)}
+            ),
+            "inputs": [self._operand(source, value) for value in operation.inputs] if is_used and is_kept else [],
+            "how": _how(operation) if is_used and is_kept else None,
         }
 
-    def _operand(self, value: Value) -> int | str:
+    def _operand(self, source: _Source, value: Value) -> int | str:
         if value.operation is not None:
-            return value.operation.index
-        name = value.name or "constant"
+            return value.operation.index + source.offset
+        name = f"{source.offset}:{value.name or 'constant'}"
         if name not in self.operands:
-            self.operands[name] = self._array(value)
+            self.operands[name] = self._array(value, (), is_kept=True)
         return name
 
-    def _array(self, value: Value) -> dict[str, Any]:
+    def _array(self, value: Value, axes: Sequence[str], *, is_kept: bool) -> dict[str, Any]:
         """The shape and range of a tensor, and the place of its first entries among the arrays."""
         found: dict[str, Any] = {"shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch.")}
         tensor = value.tensor
         if tensor is None or not tensor.numel():
             return found
-        numbers = (tensor.abs() if tensor.is_complex() else tensor).detach().float().cpu()
-        finite = numbers[numbers.isfinite()]
-        found |= {"low": _rounded(finite, torch.amin), "high": _rounded(finite, torch.amax)}
-        found |= {"nan": int(numbers.isnan().sum()), "infinite": int(numbers.isinf().sum())}
-        kept = numbers[tuple(slice(self._crop) for _ in numbers.shape)].contiguous().numpy().astype("<f4")
-        found |= {"kept": list(kept.shape), "offset": self._offset}
-        self.arrays.append(kept.tobytes())
-        self._offset += kept.size
-        return found
+        if (key := (_memory(value), is_kept)) not in self._placed:
+            numbers = (tensor.abs() if tensor.is_complex() else tensor).detach()
+            size = _kept(value, axes, self._crop)
+            self._placed[key] = {} if value.is_weight else _range(numbers.float().cpu())
+            if is_kept and math.prod(size):
+                kept = numbers[tuple(slice(n) for n in size)].float().cpu().contiguous().numpy().astype("<f4")
+                self._placed[key] |= {"kept": list(kept.shape), "offset": self._offset}
+                self.arrays.append(kept.tobytes())
+                self._offset += kept.size
+        return found | self._placed[key]
 
 
-def _n_bytes(shape: Sequence[int], crop: int) -> int:
-    return 4 * math.prod(min(size, crop) for size in shape)
+def layer_of(path: str) -> str:
+    """The path of a module up to its first number: "model.layers.3" of "model.layers.3.mlp.act"; "" outside of layers."""
+    parts = path.split(".")
+    return next((".".join(parts[: at + 1]) for at, part in enumerate(parts) if part.isdigit()), "")
+
+
+def _fitting(layers: dict[str, list[tuple[Value, Sequence[str]]]], crop: int) -> set[str]:
+    """The layers whose numbers fit in `ROOM`, in their order."""
+    found, sizes, total = set[str](), dict[Any, int](), 0
+    for layer, values in layers.items():
+        new = {_memory(value): 4 * math.prod(_kept(value, axes, crop)) for value, axes in values}
+        total += sum(size for key, size in new.items() if key not in sizes)
+        if total > ROOM:
+            break
+        sizes |= new
+        found.add(layer)
+    return found
+
+
+def _memory(value: Value) -> Any:
+    tensor = value.tensor
+    if tensor is None or tensor.layout != torch.strided:
+        return id(value)
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+def _kept(value: Value, axes: Sequence[str], crop: int) -> tuple[int, ...]:
+    """The numbers of entries of each axis that are embedded. A weight is embedded whole or not at all: sums need all of it."""
+    if value.tensor is None or (value.is_weight and max(value.shape, default=0) > crop):
+        return (0,)
+    limits = [crop * (4 if axis in POSITIONS else 1) for axis in axes] or [crop] * len(value.shape)
+    return tuple(map(min, value.shape, limits))
+
+
+def _range(numbers: Tensor) -> dict[str, Any]:
+    finite, n_infinite = numbers[numbers.abs() <= HUGE], int(numbers.isinf().sum())
+    found: dict[str, Any] = {"low": _rounded(finite, torch.amin), "high": _rounded(finite, torch.amax)}
+    n_nan = int(numbers.isnan().sum())
+    return found | {"nan": n_nan, "infinite": n_infinite, "huge": numbers.numel() - finite.numel() - n_infinite - n_nan}
 
 
 def _rounded(numbers: Tensor, of: Callable[[Tensor], Tensor]) -> float | None:
-    return (
-        float(np.format_float_positional(float(of(numbers)), precision=5, fractional=False))
-        if numbers.numel()
-        else None
-    )
+    if not numbers.numel():
+        return None
+    return float(np.format_float_positional(float(of(numbers)), precision=5, fractional=False))
 
 
 _BINARY = {"add": "+", "sub": "−", "mul": "×", "div": "÷", "pow": "^"}

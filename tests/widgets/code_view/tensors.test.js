@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { shown, Tensors } from "../../../xformer/widgets/code_view/tensors.js";
+import { folded, layerOf, pixels, scaleOf, shown, Tensors } from "../../../xformer/widgets/code_view/tensors.js";
 
 /** @param {Record<string, any>[]} operations @param {number[][]} arrays */
 function tensorsOf(operations, arrays) {
@@ -94,4 +94,61 @@ test("numbers are short", () => {
     "NaN",
     "−∞",
   ]);
+});
+
+test("lines without tensors are folded, but not those next to one with tensors", () => {
+  const busy = Array.from({ length: 14 }, (_, at) => at === 6);
+  assert.deepEqual(folded(busy), [
+    [0, 1],
+    [1, 5],
+    [5, 6],
+    [6, 7],
+    [7, 8],
+    [8, 14],
+  ]);
+  const blank = busy.map((_, at) => at === 7);
+  assert.deepEqual(folded(busy, blank).slice(-2), [
+    [6, 7],
+    [7, 14],
+  ]);
+  assert.deepEqual(folded([true, false, false, true]), [
+    [0, 1],
+    [1, 2],
+    [2, 3],
+    [3, 4],
+  ]);
+});
+
+test("a layer is a path up to its first number, as in Python", () => {
+  assert.deepEqual(["model.layers.3.mlp.0", "h.11", "model.norm", "conv1d.weight", ""].map(layerOf), [
+    "model.layers.3",
+    "h.11",
+    "",
+    "",
+    "",
+  ]);
+});
+
+test("two modules share their colours, and what a mask adds does not spoil them", () => {
+  const header = {
+    operations: [
+      { low: -1, high: 2 },
+      { low: 0, high: 8 },
+    ],
+    counterparts: { 0: 1, 1: 0 },
+  };
+  assert.deepEqual(
+    [0, 1].map((number) => scaleOf(header, number)),
+    [
+      [-1, 8],
+      [-1, 8],
+    ],
+  );
+  const words = Uint32Array.from({ length: 256 }, (_, at) => at),
+    look = { diverging: { words }, sequential: { words } };
+  const numbers = [0, 4, 8, -3e38, Number.NaN];
+  const drawn = new Uint32Array(
+    pixels({ rows: 1, columns: 5, index: () => [], at: (_, j) => numbers[j] }, [0, 8], look).buffer,
+  );
+  assert.deepEqual([...drawn], [0, 127, 253, 0xffd0d0d0, 254]);
 });

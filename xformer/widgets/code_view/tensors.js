@@ -9,11 +9,13 @@
  */
 /**
  * @typedef {Kept & { name: string, axes: string[], inputs: (number | string)[], how: any, low?: number, high?: number, nan?: number,
- *   infinite?: number, module: string }} Operation
+ *   infinite?: number, huge?: number, module: string }} Operation
  */
 
+/** @typedef {{ rows: number, columns: number, index: (i: number, j: number) => number[], at: (i: number, j: number) => number }} Matrix */
+
 export class Tensors {
-  /** @param {{ operations: Operation[], operands: Record<string, Kept> }} header @param {Float32Array} numbers */
+  /** @param {{ operations: Operation[], operands: Record<string, Kept>, changed?: number }} header @param {Float32Array} numbers */
   constructor(header, numbers) {
     this.header = header;
     this.numbers = numbers;
@@ -29,6 +31,21 @@ export class Tensors {
     const { kept, offset } = this.of(source);
     if (!kept || offset === undefined || index.some((i, axis) => i >= kept[axis])) return undefined;
     return this.numbers[offset + index.reduce((at, i, axis) => at * kept[axis] + i, 0)];
+  }
+
+  /** The last two axes of a result at some indices of the others. @param {number} number @param {number[]} lead @returns {Matrix | undefined} */
+  matrix(number, lead) {
+    const { kept } = this.of(number);
+    if (!kept?.length) return undefined;
+    const [rows, columns] = kept.length > 1 ? kept.slice(-2) : [1, kept[0]];
+    const first = kept.slice(0, -2).map((n, axis) => Math.min(lead[axis] ?? 0, n - 1));
+    const index = (/** @type {number} */ i, /** @type {number} */ j) => (kept.length > 1 ? [...first, i, j] : [j]);
+    return { rows, columns, index, at: (/** @type {number} */ i, /** @type {number} */ j) => this.at(number, index(i, j)) ?? Number.NaN };
+  }
+
+  /** Whether an operation is one of the changed module. @param {number} number */
+  isChanged(number) {
+    return number >= (this.header.changed ?? Number.POSITIVE_INFINITY);
   }
 
   /** The same place in a tensor that was broadcast. @param {number | string} source @param {number[]} index */
@@ -48,6 +65,60 @@ export class Tensors {
     if (!how || result === undefined) return [];
     return KINDS[how.kind](this, operation, index, result, inputs) ?? [];
   }
+}
+
+/** @param {Operation} operation */
+export function shapeOf({ axes, shape }) {
+  return shape.length ? axes.map((axis, at) => (/^\d+$|^\?$/.test(axis) ? String(shape[at]) : `${axis} ${shape[at]}`)).join(" · ") : "a number";
+}
+
+/** @param {Operation} operation */
+export const rangeOf = ({ low, high }) => (low === undefined || low === null || high === undefined ? "" : low === high ? shown(low) : `${shown(low)} … ${shown(high)}`);
+
+/** The range of the colours of a result: of both modules, where there are two. @param {any} header @param {number} number @returns {[number, number]} */
+export function scaleOf({ operations, counterparts }, number) {
+  const both = [operations[number], operations[counterparts[number]]].filter(Boolean);
+  return [Math.min(...both.map(({ low }) => low ?? 0)), Math.max(...both.map(({ high }) => high ?? 0))];
+}
+
+const HUGE = 1e30; // as in Python: what masks add, as the smallest number of a type
+
+/** The colours of a matrix. @param {Matrix} matrix @param {[number, number]} range @param {any} look @returns {Uint8ClampedArray<ArrayBuffer>} */
+export function pixels({ rows, columns, at }, [low, high], { diverging, sequential, dark }) {
+  const words = new Uint32Array(rows * columns), limit = Math.max(Math.abs(low), Math.abs(high)) || 1;
+  const { words: colours } = low < 0 ? diverging : sequential;
+  for (let i = 0; i < rows; i++) {
+    for (let j = 0; j < columns; j++) {
+      const value = at(i, j), share = low < 0 ? (value / limit + 1) / 2 : value / limit;
+      const code = Number.isNaN(value) ? 254 : Math.round(253 * Math.min(1, Math.max(0, share)));
+      words[i * columns + j] = Math.abs(value) > HUGE ? (dark ? 0xff3a3a3a : 0xffd0d0d0) : colours[code];
+    }
+  }
+  return new Uint8ClampedArray(words.buffer);
+}
+
+/** The path of a module up to its first number, as in `layer_of` of Python: "model.layers.3" of "model.layers.3.mlp". @param {string} path */
+export const layerOf = (path) => /^(?:[^.]*\.)*?\d+(?=\.|$)/.exec(path)?.[0] ?? "";
+
+const NEAR = 1; // lines around a line with tensors that stay
+const SHORT = 4; // lines that are not worth folding
+
+/**
+ * The parts of a function, as first line and last line + 1: what is shown, and runs of lines without tensors, which are folded.
+ * The first line and those next to one with tensors are shown.
+ * @param {boolean[]} busy whether each line has tensors
+ * @param {boolean[]} blank whether each line is empty
+ * @returns {[number, number][]}
+ */
+export function folded(busy, blank = []) {
+  const stays = busy.map((isBusy, at) => at === 0 || isBusy || (!blank[at] && busy.slice(Math.max(0, at - NEAR), at + NEAR + 1).some(Boolean)));
+  /** @type {[number, number][]} */
+  const parts = [];
+  for (let begin = 0, end; begin < busy.length; begin = end) {
+    for (end = begin + 1; end < busy.length && stays[end] === stays[begin]; end++);
+    parts.push([begin, end]);
+  }
+  return parts.flatMap(([begin, end]) => (stays[begin] || end - begin < SHORT ? Array.from({ length: end - begin }, (_, at) => /** @type {[number, number]} */ ([begin + at, begin + at + 1])) : [/** @type {[number, number]} */ ([begin, end])]));
 }
 
 /** @param {number} value */

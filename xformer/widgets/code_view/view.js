@@ -1,76 +1,136 @@
-// The source of a module, and beside each line what it computed.
+// The source of a module, and beside each line what it computed; of two modules, side by side.
 //
 //   const view = new CodeView(element);
 //   view.update(bytes);               // of `xformer.widgets.code_view.code_data`
 
-import { canvasTheme, element, headerOf, labelled, palette, pen, theme } from "../shared.js";
-import { shown, Tensors } from "./tensors.js";
+import { canvasTheme, element, headerOf, palette, pen, theme } from "../shared.js";
+import { Detail } from "./detail.js";
+import { folded, layerOf, pixels, rangeOf, scaleOf, shapeOf, Tensors } from "./tensors.js";
 
 /** @typedef {import("./tensors.js").Operation} Operation */
-/** @typedef {{ path: string, number: number, lines: Record<string, number[]> }} Call */
-/** @typedef {{ file: string, name: string, first: number, lines: string[], calls: Call[] }} SourceFunction */
+/** @typedef {[number, string]} Step  an operation, and what the line called to compute it */
+/** @typedef {{ path: string, number: number, lines: Record<string, Step[]> }} Call */
+/** @typedef {{ file: string, name: string, first: number, lines: string[], calls: Call[] }} Side  a function of one module */
+/** @typedef {{ sides: (Side | null)[], open: boolean, rows?: [number | null, number | null][] }} SourceFunction */
 
 const THUMB = { width: 72, height: 26 };
-const LARGEST = 460; // px: the enlarged tensor
-const GAP = 60; // px: room for the labels of the rows
 const NARROW = 860; // px
 const FEW = 3; // functions that are all open at first
+const SIDES = ["original", "changed"];
 
 export class CodeView {
   /** @type {Tensors} */ tensors;
   /** @type {any} */ header;
-  /** @type {number | undefined} */ chosen; // an operation
-  /** @type {number[]} */ lead = []; // the indices of all axes but the last two
-  /** @type {[number, number] | undefined} */ cell;
+  /** @type {number} */ chosen = -1; // an operation
   /** @type {Map<SourceFunction, number>} */ callOf = new Map(); // the shown call of each function
   /** @type {Set<SourceFunction>} */ open = new Set();
+  /** @type {Map<number, HTMLElement>} */ lines = new Map(); // the line of each operation that is shown
+  /** @type {Map<number, string>} */ callees = new Map(); // what its line called to compute it
   /** @type {any} */ look;
-  /** @type {any} */ canvas; // the enlarged tensor, what is said of a cell, and its arithmetic
-  /** @type {any} */ readout;
-  /** @type {any} */ terms;
+  pointer = [-1, -1];
 
   /** @param {HTMLElement} parent */
   constructor(parent) {
     this.root = element("div", "code-view");
     this.source = element("div", "source");
-    this.detail = element("aside", "detail");
-    this.detail.setAttribute("aria-live", "polite");
-    this.root.append(this.source, this.detail);
+    this.detail = new Detail(this);
+    this.root.append(this.source, this.detail.root);
     parent.append(this.root);
+    this.source.onmousemove = ({ target, screenX, screenY }) => { // also sent when the page scrolls below the pointer
+      if (screenX !== this.pointer[0] || screenY !== this.pointer[1]) this.preview(target);
+      this.pointer = [screenX, screenY];
+    };
+    this.source.onmouseleave = () => this.detail.show(operationAt(this.source.querySelector(":focus-visible")) ?? this.chosen);
+    this.source.addEventListener("focusin", (event) => this.preview(event.target));
+    this.source.addEventListener("focusout", () => this.detail.show(this.chosen));
+    this.source.onclick = ({ target }) => {
+      const number = operationAt(target);
+      if (number !== undefined && !getSelection()?.toString()) this.choose(number);
+    };
+    this.resized = new ResizeObserver(() => { if (this.fit() && this.header) this.place(); });
+    this.resized.observe(this.root);
+  }
+
+  /** Choose the narrow or the wide layout; return whether it changed. */
+  fit() {
+    const { classList, clientWidth } = this.root, wasNarrow = classList.contains("narrow");
+    return clientWidth > 0 && classList.toggle("narrow", clientWidth < NARROW) !== wasNarrow;
   }
 
   destroy() {
+    this.resized.disconnect();
     this.root.remove();
   }
 
   /** @param {Uint8Array<ArrayBuffer>} bytes */
   update(bytes) {
+    if (this.bytes && same(this.bytes, bytes)) return;
+    this.bytes = bytes;
     const [header, rest] = headerOf(bytes);
     const whole = rest.slice(0, rest.byteLength - (rest.byteLength % 4));
     this.header = header;
     this.tensors = new Tensors(header, new Float32Array(whole.buffer));
-    const { difference } = header;
-    this.chosen = difference?.operation;
-    if (this.chosen === undefined) { // the pattern of the first attention, else the first result with two axes
-      const found = header.operations.findIndex((/** @type {Operation} */ one) => one.name === "softmax" && one.kept);
-      this.chosen = found < 0 ? header.operations.findIndex((/** @type {Operation} */ one) => one.kept && one.shape.length > 1) : found;
-    }
+    this.chosen = header.start;
+    this.callOf.clear();
+    this.open.clear();
     for (const one of header.functions) { // show the call in which the chosen operation ran
-      const at = one.calls.findIndex((/** @type {Call} */ call) => Object.values(call.lines).some((found) => found.includes(this.chosen ?? -1)));
+      const at = callsOf(one).findIndex((call) => Object.values(call.lines).some((steps) => steps.some(([number]) => number === this.chosen)));
       this.callOf.set(one, Math.max(0, at));
       if (one.open || at >= 0 || header.functions.length <= FEW) this.open.add(one);
     }
+    this.follow(header.operations[this.chosen]?.module ?? "");
     this.draw();
+    if (header.difference) this.scrollTo(this.source.querySelector(".differs"));
+  }
+
+  /** Show the calls of the same layer in all functions. @param {string} path */
+  follow(path) {
+    const layer = layerOf(path);
+    for (const one of this.header.functions) {
+      const calls = callsOf(one), exact = calls.findIndex((call) => call.path === path);
+      const at = exact >= 0 || !layer ? exact : calls.findIndex((call) => layerOf(call.path) === layer);
+      const isThere = exact < 0 && layerOf(calls[this.callOf.get(one) ?? 0].path) === layer;
+      if (at >= 0 && !isThere) this.callOf.set(one, at);
+    }
   }
 
   draw() {
     const { isDark } = theme(this.root), { diverging, sequential } = this.header.colours;
     this.look = { ...canvasTheme(this.root), diverging: palette(diverging[isDark]), sequential: palette(sequential[isDark]) };
-    this.source.replaceChildren(...this.header.functions.map((one) => this.functionOf(one)));
-    const line = this.source.querySelector(".result:has(.chosen)");
-    if (line && this.root.clientWidth < NARROW) line.after(this.detail); // below its line, where a reader of a phone is
-    else this.root.append(this.detail);
-    this.drawDetail();
+    this.fit();
+    this.lines.clear();
+    const functions = this.header.functions.map((/** @type {SourceFunction} */ one) => this.functionOf(one));
+    this.source.replaceChildren(...functions);
+    if (!functions.length) this.source.append(element("p", "", "Only PyTorch's own code ran, so there are no lines to show."));
+    this.place();
+  }
+
+  /** Mark the chosen line, and show its tensor: beside the source, or below the line where the view is narrow. */
+  place() {
+    for (const marked of this.source.querySelectorAll(".chosen")) marked.classList.remove("chosen");
+    const line = this.lines.get(this.chosen);
+    line?.classList.add("chosen");
+    if (line && this.root.classList.contains("narrow")) line.after(this.detail.root);
+    else this.root.append(this.detail.root);
+    this.detail.show(this.chosen);
+  }
+
+  /** @param {number} number an operation */
+  choose(number) {
+    this.chosen = number;
+    this.place();
+  }
+
+  /** Show the tensor of a line while the pointer or the focus is on it. @param {EventTarget | null} target */
+  preview(target) {
+    const number = operationAt(target);
+    if (number !== undefined && number !== this.detail.number && !this.root.classList.contains("narrow")) this.detail.show(number);
+  }
+
+  /** Scroll this document only, not one that contains it. @param {Element | null} line */
+  scrollTo(line) {
+    const view = line?.ownerDocument.defaultView;
+    if (line && view) view.scrollTo({ top: view.scrollY + line.getBoundingClientRect().top - view.innerHeight / 3 });
   }
 
   // ── the source ──
@@ -80,234 +140,139 @@ export class CodeView {
     const part = element("details", "function"), head = element("summary", "head");
     part.open = this.open.has(one);
     part.ontoggle = () => { this.open[part.open ? "add" : "delete"](one); };
-    head.append(element("h3", "", one.name), element("span", "file", `${one.file}:${one.first}`));
-    if (one.calls.length > 1) {
+    const sides = one.sides.filter((side) => side !== null), calls = callsOf(one);
+    const names = [...new Set(sides.map((side) => side.name))], places = [...new Set(sides.map((side) => `${side.file}:${side.first}`))];
+    head.append(element("h3", "", names.join(" | ")), element("span", "file", places.join(" | ")));
+    if (sides.length < one.sides.length) head.append(element("span", "file", `only ${SIDES[one.sides.findIndex((side) => side !== null)]}`));
+    if (calls.length > 1) {
       const choice = element("select");
-      choice.setAttribute("aria-label", `Call of ${one.name}`);
-      one.calls.forEach((call, at) => {
+      choice.setAttribute("aria-label", `Call of ${names[0]}`);
+      calls.forEach((call, at) => {
         const name = call.path || "the module itself";
         choice.append(new Option(call.number ? `${name} (call ${call.number + 1})` : name, String(at)));
       });
       choice.value = String(this.callOf.get(one));
-      choice.onchange = () => { this.callOf.set(one, Number(choice.value)); this.draw(); };
+      choice.onchange = () => { this.chooseCall(one, Number(choice.value)); };
       head.append(choice);
-    } else if (one.calls[0].path) {
-      head.append(element("span", "file", one.calls[0].path));
+    } else if (calls[0].path) {
+      head.append(element("span", "file", calls[0].path));
     }
-    const lines = element("div", "lines");
-    const call = one.calls[this.callOf.get(one) ?? 0];
-    one.lines.forEach((text, at) => { lines.append(...this.line(one.file, one.first + at, text, call.lines[one.first + at] ?? [])); });
-    part.append(head, lines);
+    part.append(head, this.linesOf(one));
     return part;
   }
 
-  /** @param {string} file @param {number} number @param {string} text @param {number[]} operations */
-  line(file, number, text, operations) {
-    const code = element("code", "", text || " ");
-    const isChosen = this.chosen !== undefined && operations.includes(this.chosen);
-    const { difference } = this.header;
-    if (difference?.line === `${file}:${number}`) code.classList.add("differs");
-    if (isChosen) code.classList.add("chosen");
-    const result = element("div", "result");
-    if (operations.length) {
-      const last = operations[operations.length - 1], operation = this.header.operations[last];
-      const open = element("button", isChosen ? "chosen" : "");
-      open.type = "button";
-      open.setAttribute("aria-label", `Line ${number}: ${operation.name}, ${this.shapeOf(operation)}`);
-      open.onclick = () => this.choose(last);
-      open.append(this.thumbnail(operation, last), element("span", "shape", this.shapeOf(operation)), element("span", "range", rangeOf(operation)));
-      result.append(open);
-      if (operation.nan) result.append(element("span", "warning", `${operation.nan} NaN`));
+  /** Show another call, of this function and of those that ran in the same layer. @param {SourceFunction} one @param {number} at */
+  chooseCall(one, at) {
+    const places = callsOf(one).map((call) => call.lines), before = places[this.callOf.get(one) ?? 0];
+    for (const [line, steps] of Object.entries(before)) { // the same step of the same line stays chosen
+      const step = steps.findIndex(([number]) => number === this.chosen);
+      if (step >= 0) this.chosen = (places[at][line]?.[step] ?? [this.chosen])[0];
     }
-    return [element("span", "number", String(number)), code, result];
+    this.callOf.set(one, at);
+    this.follow(callsOf(one)[at].path);
+    const place = this.header.functions.indexOf(one);
+    this.draw();
+    this.source.children[place].querySelector("select")?.focus();
   }
 
-  /** @param {Operation} operation */
-  shapeOf({ axes, shape }) {
-    return shape.length ? axes.map((axis, at) => (/^\d+$|^\?$/.test(axis) ? String(shape[at]) : `${axis} ${shape[at]}`)).join(" · ") : "a number";
+  /** @param {SourceFunction} one */
+  linesOf(one) {
+    const isTwo = !!one.rows, lines = element("div", isTwo ? "lines two" : one.sides.length > 1 ? "lines both" : "lines");
+    if (one.sides.length > 1) lines.append(...SIDES.map((side) => element("span", "side file", side)));
+    const calls = one.sides.map((side) => side && this.callIn(one, side));
+    const rows = one.rows ?? (one.sides[0] ?? one.sides[1])?.lines.map((_, at) => one.sides.map((side) => (side ? at : null))) ?? [];
+    const cells = rows.map((row) => one.sides.map((side, at) => {
+      const place = row[at] ?? null;
+      return side && place !== null ? { side, number: side.first + place, text: side.lines[place], steps: calls[at]?.lines[side.first + place] ?? [] } : null;
+    }));
+    const isBusy = cells.map((row) => row.some((cell) => cell?.steps.length) || (isTwo && row[0]?.text !== row[1]?.text));
+    for (const [begin, end] of folded(isBusy, cells.map((row) => row.every((cell) => !cell?.text.trim())))) {
+      const drawn = () => cells.slice(begin, end).map((row) => this.line(row, isTwo));
+      if (end - begin < 2) lines.append(...drawn());
+      else {
+        const fold = element("button", "fold", `⋯ ${end - begin} lines without tensors`);
+        fold.type = "button";
+        fold.onclick = () => fold.replaceWith(...drawn());
+        lines.append(fold);
+      }
+    }
+    return lines;
   }
 
-  /** @param {Operation} operation @param {number} number */
-  thumbnail(operation, number) {
-    const canvas = element("canvas"), matrix = this.matrix(number, []);
-    canvas.setAttribute("aria-hidden", "true");
-    if (!matrix) return element("span", "none");
-    canvas.width = matrix.columns;
-    canvas.height = matrix.rows;
-    const stretched = Math.min(THUMB.width / matrix.columns, THUMB.height / matrix.rows, 8);
-    canvas.style.width = `${Math.max(4, matrix.columns * stretched)}px`;
-    canvas.style.height = `${Math.max(4, matrix.rows * stretched)}px`;
-    const image = new ImageData(matrix.columns, matrix.rows);
-    const words = new Uint32Array(image.data.buffer);
-    for (let i = 0; i < matrix.rows; i++) for (let j = 0; j < matrix.columns; j++) words[i * matrix.columns + j] = this.word(operation, matrix.at(i, j));
-    pen(canvas).putImageData(image, 0, 0);
-    return canvas;
+  /** The shown call of a function in one module: the same module's as in the first. @param {SourceFunction} one @param {Side} side */
+  callIn(one, side) {
+    const at = this.callOf.get(one) ?? 0, { path, number } = callsOf(one)[at];
+    return side.calls.find((call) => call.path === path && call.number === number) ?? side.calls[Math.min(at, side.calls.length - 1)];
   }
 
-  /** The last two axes of a result at some indices of the others. @param {number} number @param {number[]} lead */
-  matrix(number, lead) {
-    const { kept } = this.tensors.of(number);
-    if (!kept?.length) return undefined;
-    const [rows, columns] = kept.length > 1 ? kept.slice(-2) : [1, kept[0]];
-    const first = kept.slice(0, -2).map((_, axis) => lead[axis] ?? 0);
-    const index = (/** @type {number} */ i, /** @type {number} */ j) => (kept.length > 1 ? [...first, i, j] : [j]);
-    return { rows, columns, index, at: (/** @type {number} */ i, /** @type {number} */ j) => this.tensors.at(number, index(i, j)) ?? Number.NaN };
+  /** @param {({ side: Side, number: number, text: string, steps: Step[] } | null)[]} cells @param {boolean} isTwo */
+  line(cells, isTwo) {
+    const line = element("div", "line"), { difference, differing } = this.header;
+    cells.forEach((cell, at) => {
+      const isApart = isTwo && cells[0]?.text !== cells[1]?.text, sign = isApart ? "−+"[at] : "";
+      const shownCell = isTwo ? cell : (cells[0] ?? cells[1]); // the same source: its text once, with both results
+      if (isTwo || !line.childElementCount) line.append(element("span", "number", shownCell ? `${sign}${shownCell.number}` : ""), this.codeOf(shownCell?.text));
+      const result = element("div", "result");
+      if (cells.length > 1) result.dataset.side = SIDES[at];
+      if (cell?.steps.length) {
+        const number = cell.steps[cell.steps.length - 1][0];
+        result.append(this.resultOf(number, cell.number, cells.length > 1 ? SIDES[at] : ""));
+        line.dataset.operation ??= String(number);
+        for (const [step, callee] of cell.steps) {
+          this.lines.set(step, line);
+          this.callees.set(step, callee);
+        }
+        if (cell.steps.some(([step]) => differing.includes(step))) line.classList.add("apart");
+      }
+      if (difference && cell && !at && difference.line === `${cell.side.file}:${cell.number}`) line.classList.add("differs");
+      if (isTwo && at && cells[0]?.text === cell?.text) line.classList.add("same");
+      line.append(result);
+    });
+    return line;
   }
 
-  /** The colour of a number among those of its tensor. @param {Operation} operation @param {number} value */
-  word({ low = 0, high = 0 }, value) {
-    const { diverging, sequential, dark } = this.look;
-    if (Number.isNaN(value)) return diverging.words[254];
-    if (!Number.isFinite(value)) return dark ? 0xff3a3a3a : 0xffd0d0d0;
-    const limit = Math.max(Math.abs(low), Math.abs(high)) || 1;
-    const share = low < 0 ? (value / limit + 1) / 2 : value / limit;
-    return (low < 0 ? diverging : sequential).words[Math.round(253 * Math.min(1, Math.max(0, share)))];
+  codeOf(text = "") {
+    const code = element("code", "", text || " "), indent = text.length - text.trimStart().length + 4;
+    code.style.setProperty("--indent", `${indent}ch`); // of what is wrapped
+    return code;
+  }
+
+  /** @param {number} number @param {number} line @param {string} side */
+  resultOf(number, line, side) {
+    const operation = this.header.operations[number], open = element("button");
+    open.type = "button";
+    open.dataset.operation = String(number);
+    open.setAttribute("aria-label", `Line ${line}${side && `, ${side}`}: ${operation.name}, ${shapeOf(operation)}`);
+    open.append(this.thumbnail(number), element("span", "shape", shapeOf(operation)));
+    const range = element("span", "range", rangeOf(operation));
+    if (operation.nan) range.append(element("strong", "warning", ` ${operation.nan} NaN`));
+    open.append(range);
+    return open;
   }
 
   /** @param {number} number */
-  choose(number) {
-    this.chosen = number;
-    this.cell = undefined;
-    this.lead = [];
-    this.draw();
-  }
-
-  // ── the enlarged tensor ──
-
-  drawDetail() {
-    const number = this.chosen;
-    if (number === undefined || number < 0) return this.detail.replaceChildren();
-    const operation = this.header.operations[number];
-    const title = element("h3", "", operation.name);
-    const parts = [title, element("p", "shape", `${this.shapeOf(operation)}${operation.dtype === "float32" ? "" : ` ${operation.dtype}`}`)];
-    const { difference } = this.header;
-    if (difference?.operation === number) parts.push(element("p", "warning", difference.reason));
-    parts.push(this.steps(number), this.choices(operation));
-    const matrix = this.matrix(number, this.lead);
-    if (!matrix) return this.detail.replaceChildren(...parts, element("p", "", "Its numbers were not kept."));
-    this.canvas = element("canvas");
-    this.readout = element("p", "readout", "");
-    this.terms = element("div", "terms");
-    this.paint(number, operation, matrix);
-    const { kept = [], shape } = operation;
-    const isCut = kept.some((/** @type {number} */ n, /** @type {number} */ axis) => n < shape[axis]);
-    const cut = isCut ? [element("p", "file", `Shown are the first ${kept.join(" × ")} of ${shape.join(" × ")}.`)] : [];
-    const range = element("p", "file", `${rangeOf(operation)}${operation.infinite ? ` · ${operation.infinite} infinite` : ""}${operation.nan ? ` · ${operation.nan} NaN` : ""}`);
-    this.detail.replaceChildren(...parts, this.canvas, range, ...cut, this.readout, this.terms);
-    this.say(number, matrix);
-  }
-
-  /** The other operations of the line. @param {number} number */
-  steps(number) {
-    const bar = element("div", "steps");
-    for (const one of this.header.functions) {
-      const call = one.calls[this.callOf.get(one) ?? 0];
-      const line = Object.values(call.lines).find((/** @type {any} */ found) => found.includes(number));
-      if (!line || /** @type {number[]} */ (line).length < 2) continue;
-      for (const step of /** @type {number[]} */ (line)) {
-        const name = this.header.operations[step].name;
-        const choice = labelled(name, `Show the result of ${name}`, () => this.choose(step), step === number ? "chosen" : "");
-        choice.setAttribute("aria-pressed", String(step === number));
-        bar.append(choice);
-      }
-    }
-    return bar;
-  }
-
-  /** Choosers of all axes but the last two. @param {Operation} operation */
-  choices({ kept = [], axes }) {
-    const bar = element("div", "axes");
-    kept.slice(0, -2).forEach((n, axis) => {
-      if (n < 2) return;
-      const choice = element("select"), label = element("label", "", `${axes[axis]} `);
-      for (let at = 0; at < n; at++) choice.append(new Option(String(at), String(at)));
-      choice.value = String(this.lead[axis] ?? 0);
-      choice.onchange = () => { this.lead[axis] = Number(choice.value); this.drawDetail(); };
-      label.append(choice);
-      bar.append(label);
-    });
-    return bar;
-  }
-
-  /** @param {number} number @param {Operation} operation @param {NonNullable<ReturnType<CodeView["matrix"]>>} matrix */
-  paint(number, operation, matrix) {
-    const { rows, columns } = matrix, { dpr, font, text, mark } = this.look;
-    const width = Math.min(LARGEST, this.detail.clientWidth || LARGEST);
-    const size = Math.max(2, Math.min(40, (width - GAP) / columns, LARGEST / rows));
-    const labels = [this.labels(operation, -2, rows), this.labels(operation, -1, columns)];
-    const top = 26, height = top + size * rows + 4;
-    this.canvas.width = Math.round((GAP + size * columns) * dpr);
-    this.canvas.height = Math.round(height * dpr);
-    Object.assign(this.canvas.style, { width: `${GAP + size * columns}px`, height: `${height}px` });
-    this.canvas.tabIndex = 0;
-    this.canvas.setAttribute("role", "img");
-    this.canvas.setAttribute("aria-label", `${operation.name}: ${rows} rows, ${columns} columns. Arrow keys move the cell.`);
-    const at = pen(this.canvas);
-    at.scale(dpr, dpr);
-    at.font = `11px ${font}`;
-    at.textBaseline = "middle";
-    for (let i = 0; i < rows; i++) {
-      for (let j = 0; j < columns; j++) {
-        const word = this.word(operation, matrix.at(i, j));
-        at.fillStyle = `rgb(${word & 255} ${(word >> 8) & 255} ${(word >> 16) & 255})`;
-        at.fillRect(GAP + j * size, top + i * size, size - (size > 6 ? 1 : 0), size - (size > 6 ? 1 : 0));
-      }
-    }
-    at.fillStyle = text;
-    at.textAlign = "right";
-    if (size >= 10) labels[0].forEach((label, i) => at.fillText(short(label), GAP - 6, top + (i + 0.5) * size));
-    at.textAlign = "center";
-    if (size >= 18) labels[1].forEach((label, j) => at.fillText(short(label), GAP + (j + 0.5) * size, top - 10));
-    if (this.cell) {
-      at.strokeStyle = mark;
-      at.lineWidth = 2;
-      at.strokeRect(GAP + this.cell[1] * size, top + this.cell[0] * size, size - 1, size - 1);
-    }
-    const cellOf = (/** @type {MouseEvent} */ event) => {
-      const box = this.canvas.getBoundingClientRect();
-      const i = Math.floor((event.clientY - box.top - top) / size), j = Math.floor((event.clientX - box.left - GAP) / size);
-      return i >= 0 && j >= 0 && i < rows && j < columns ? /** @type {[number, number]} */ ([i, j]) : undefined;
-    };
-    this.canvas.onmousemove = (event) => this.say(number, matrix, cellOf(event));
-    this.canvas.onmouseleave = () => this.say(number, matrix);
-    const move = (/** @type {[number, number] | undefined} */ cell) => {
-      this.cell = cell;
-      this.paint(number, operation, matrix);
-      this.say(number, matrix);
-    };
-    this.canvas.onclick = (event) => move(cellOf(event));
-    this.canvas.onkeydown = (event) => {
-      const step = /** @type {Record<string, [number, number]>} */ ({ ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] })[event.key];
-      if (!step) return;
-      event.preventDefault();
-      const [i, j] = this.cell ?? [0, 0];
-      move(this.cell ? [Math.min(rows - 1, Math.max(0, i + step[0])), Math.min(columns - 1, Math.max(0, j + step[1]))] : [0, 0]);
-    };
-  }
-
-  /** Tokens on axes of positions, numbers on others. @param {Operation} operation @param {number} axis @param {number} n */
-  labels({ axes, shape }, axis, n) {
-    const name = axes.at(axis) ?? "", { labels } = this.header;
-    const isTokens = ["pos", "query", "key"].includes(name) && labels.length === shape.at(axis);
-    return Array.from({ length: n }, (_, at) => (isTokens ? `${at} · ${labels[at]}` : String(at)));
-  }
-
-  /** Say the number of a cell and its arithmetic; the locked cell if the pointer is on none. */
-  /** @param {number} number @param {NonNullable<ReturnType<CodeView["matrix"]>>} matrix @param {[number, number]} [cell] */
-  say(number, matrix, cell = this.cell) {
-    if (!cell) {
-      this.readout.textContent = "Point at a cell to read it; click to keep it.";
-      return this.terms.replaceChildren();
-    }
-    const operation = this.header.operations[number], index = matrix.index(...cell);
-    const names = index.map((i, axis) => `${/^\d+$|^\?$/.test(operation.axes[axis]) ? `axis ${axis}` : operation.axes[axis]} ${i}`);
-    this.readout.textContent = `${names.join(", ")}: ${shown(matrix.at(...cell))}`;
-    this.terms.replaceChildren(...this.tensors.arithmetic(number, index).map((line) => element("p", "", line)));
+  thumbnail(number) {
+    const matrix = this.tensors.matrix(number, []);
+    if (!matrix) return element("span", "none");
+    const canvas = element("canvas");
+    canvas.setAttribute("aria-hidden", "true");
+    const stretched = Math.min(THUMB.width / matrix.columns, THUMB.height / matrix.rows, 8);
+    Object.assign(canvas.style, { width: `${Math.max(4, matrix.columns * stretched)}px`, height: `${Math.max(4, matrix.rows * stretched)}px` });
+    canvas.width = matrix.columns;
+    canvas.height = matrix.rows;
+    pen(canvas).putImageData(new ImageData(pixels(matrix, scaleOf(this.header, number), this.look), matrix.columns), 0, 0);
+    return canvas;
   }
 }
 
-/** @param {string} label */
-const short = (label) => (label.length > 8 ? `${label.slice(0, 7)}…` : label);
+/** @param {SourceFunction} one @returns {Call[]} */
+const callsOf = (one) => (one.sides[0] ?? one.sides[1])?.calls ?? [];
 
-/** @param {Operation} operation */
-const rangeOf = ({ low, high }) => (low === undefined || low === null || high === undefined ? "" : low === high ? shown(low) : `${shown(low)} … ${shown(high)}`);
+/** The operation of the result or line that an element belongs to. @param {EventTarget | null} target */
+function operationAt(target) {
+  const place = target instanceof Element ? target.closest("[data-operation]") : null;
+  return place instanceof HTMLElement ? Number(place.dataset.operation) : undefined;
+}
+
+/** @param {Uint8Array} one @param {Uint8Array} other */
+const same = (one, other) => one === other || (one.length === other.length && one.every((value, at) => value === other[at]));
