@@ -404,6 +404,13 @@ class Flipped(Odd):
         return super().pattern(q, k).flip(-1)
 
 
+class StackedPositions(Odd):
+    """Two vectors for each step, one after the other, as states and actions of a game."""
+
+    def forward(self, x: Tensor, *others: Tensor) -> Tensor:
+        return super().forward(torch.stack([x, x.flip(-1)], dim=1).permute(0, 2, 1, 3).reshape(len(x), -1, D))
+
+
 class OneQueryAtATime(Base):
     """In a loop over the queries, for inputs of one length only: queries are no heads."""
 
@@ -433,7 +440,8 @@ _READ: dict[str, Callable[[], nn.Module]] = {
     "index mask": IndexMask, "cosine": Cosine, "distances": Distances, "einsum with lists": Sublists,
     "convolved": Convolved, "flex_attention": Flex, "over depth": OverDepth, "two products": TwoProducts,
     "filled queries": FilledQueries, "one key for all": OneKeyForAll, "heads among queries": HeadsAmongQueries,
-    "relative shift": RelativeShift, "bare": Bare, "reciprocal": Reciprocal,
+    "relative shift": RelativeShift, "bare": Bare, "stacked positions": StackedPositions,
+    "reciprocal": Reciprocal,
 }  # fmt: skip
 _REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "flex_attention, changed scores": (FlexChanged, "a score_mod of flex_attention"),

@@ -120,15 +120,14 @@ class OneText(nn.Module):
 
 
 class Column(OneText):
-    """Token ids [pos, batch]."""
+    """Token ids [pos, batch]; one text without a batch is broadcast into a square of texts."""
 
     def __init__(self) -> None:
         super().__init__()
         self.attention = ZOO["positions first"].build()
 
     def forward(self, ids: Tensor) -> Tensor:
-        assert ids.dim() == 2
-        return self.attention(self.embed(ids))
+        return self.attention(self.embed(ids) + torch.arange(len(ids)).sin()[:, None, None])
 
 
 @pytest.mark.parametrize("ids", [[5, 6, 7, 8, 9], torch.tensor([5, 6, 7, 8, 9])])

@@ -38,7 +38,7 @@ from xformer.decoding import Step
 from xformer.edits import Edit
 from xformer.errors import InputError, UnavailableError
 from xformer.model_shape import ModelShape
-from xformer.program.inputs import Call, ModuleInputs, accepted, call_module, named_inputs, runs, text_without_batch
+from xformer.program.inputs import Call, ModuleInputs, batched, call_module, named_inputs, runs, text_without_batch
 from xformer.program.module_state import cached, copied, detect_randomness, on_device, preserve_state
 from xformer.program.plan import NO_PLAN, AttentionPlan
 from xformer.tasks.task import Example
@@ -159,7 +159,7 @@ class StreamOrder:
     def of(cls, plan: AttentionPlan, inputs: Inputs) -> StreamOrder:
         """The order that a module's attention shows."""
         if (text := text_without_batch(inputs)) is not None:
-            return cls(None, frozenset([text]))
+            return cls(None if plan.batch is None else 0, frozenset([text]))
         streams = {name: value for name, value in _streams(inputs).items() if "mask" not in name}
         main = next(iter(streams.values()), None)
         if main is None or not plan.layers or plan.refused:
@@ -242,15 +242,32 @@ def _examples(module: nn.Module, call: Call, inputs: Inputs, n_target: int | Non
     return [inputs], Streams(n_target, are_several=len(names) > 1)
 
 
+def _ordered(module: nn.Module, inputs: Inputs) -> tuple[Inputs, AttentionPlan, StreamOrder]:
+    """The inputs in the shape that the module takes, its attention, and the place of the batch."""
+
+    def planning(given: Inputs) -> tuple[Inputs, AttentionPlan, StreamOrder]:
+        plan = NO_PLAN if takes_a_function(module) else planned(module, call_module, given)
+        return given, plan, StreamOrder.of(plan, given)
+
+    text = text_without_batch(inputs)
+    if text is None:
+        return planning(inputs)
+    for given in batched(inputs):
+        if runs(module, call_module, given):
+            found = planning(given)
+            order = found[2]
+            if order.axis is None or given[text].shape[order.axis] == 1:
+                return found
+    return planning(inputs)
+
+
 def _open(module: nn.Module, inputs: Inputs) -> tuple[StreamOrder, dict[str, Any], Verification, ModelShape]:
-    text, inputs = text_without_batch(inputs), accepted(module, inputs)
-    if not _tensors(inputs) and text is None:
-        raise InputError("A module needs an input tensor [batch, pos] or [batch, pos, features], got none.")
-    plan = NO_PLAN if takes_a_function(module) else planned(module, call_module, inputs)
-    order = StreamOrder.of(plan, inputs)
-    if text is not None and order.axis == 1:  # one text is a column of the ids
-        inputs = inputs | {text: inputs[text].mT}
-        plan = planned(module, call_module, inputs)
+    if not _tensors(inputs) and text_without_batch(inputs) is None:
+        got = ", ".join(type(value).__name__ for value in inputs.values()) or "none"
+        raise InputError(
+            f"A module's input is a tensor [batch, pos] or [batch, pos, features] in an argument of its own, got {got}."
+        )
+    inputs, plan, order = _ordered(module, inputs)
     call, inputs = order.call, order.batch_first(inputs)
     probed, n_target = _probed(module, call, inputs)
     here = on_device(probed, module)

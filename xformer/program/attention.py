@@ -388,7 +388,8 @@ class _Roles:
     def __init__(self, product: Product) -> None:
         self.keys = "column"
         rows, columns = product.rows, product.columns
-        heads = [atom for side in (rows, columns) if _has_inputs(side) for atom in side if atom.origin != "input"]
+        grouped = [side for side in (rows, columns) if _has_inputs(side)]
+        heads = [atom for side in grouped for atom in side if atom.origin not in ("input", "new")]
         self._rows = {id(atom) for atom in rows if atom not in heads}  # heads of one group share their keys
         self._columns = {id(atom) for atom in columns if atom not in heads}
         self._shared = {id(atom): atom for atom in (*product.shared, *heads)}

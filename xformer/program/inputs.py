@@ -36,12 +36,12 @@ def text_without_batch(inputs: Inputs) -> str | None:
     return name if len(tensors) == 1 and value.dim() == 1 and not value.is_floating_point() else None
 
 
-def accepted(module: nn.Module, inputs: Inputs) -> Inputs:
-    """The inputs as they are, or the ids of one text with a batch axis if the module takes no others."""
-    name = text_without_batch(inputs)
-    if name is None or runs(module, call_module, inputs):
-        return inputs
-    return inputs | {name: inputs[name][None]}
+def batched(inputs: Inputs) -> Iterator[Inputs]:
+    """The ids of one text as they are, in a row and in a column; all other inputs as they are."""
+    yield inputs
+    if (name := text_without_batch(inputs)) is not None:
+        yield inputs | {name: inputs[name][None]}
+        yield inputs | {name: inputs[name][:, None]}
 
 
 def runs(module: nn.Module, call: Call, inputs: Inputs) -> bool:
