@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from xformer.program.attention import HeadLayout
 from xformer.tape import SILENT, AnyTape
 
 FORBIDDEN = -1e4
@@ -174,6 +175,18 @@ def flex_arguments(
     n_batch, n_heads, n_query, _ = query.shape
     mask = create_mask(block_mask[-1], n_batch, n_heads, n_query, key.shape[-2], device=str(query.device))
     return query, key, value, scale, mask
+
+
+def kernel_arguments(
+    layout: HeadLayout, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_flex: bool
+) -> tuple[Tensor, Tensor, Tensor, float, Tensor | None]:
+    """q, k, v [batch, head, pos, d_head], the scale and the mask of a call of a kernel, whose queries have this layout."""
+    arguments = flex_arguments if is_flex else sdpa_arguments
+    query, key, value, scale, mask = arguments(*args, **kwargs)
+    layout = layout.loosened() if key.shape[:-2] != query.shape[:-2] else layout
+    if mask is not None and mask.dim() > 2:
+        mask = layout.to_heads(mask.expand(*query.shape[:-1], mask.shape[-1]))
+    return layout.to_heads(query), layout.to_heads(key), layout.to_heads(value), scale, mask
 
 
 def for_each_head(x: Float[Tensor, "batch group key width"], n_heads: int) -> Float[Tensor, "batch head key width"]:

@@ -19,19 +19,18 @@ from xformer.adapters.attention import (
     MaskLimits,
     Terms,
     attend,
-    flex_arguments,
     fused,
+    kernel_arguments,
     multi_head_arguments,
     multi_head_attention,
-    sdpa_arguments,
 )
 from xformer.adapters.module_map import ModuleMap
-from xformer.adapters.on_demand import DeferredAttention, SpyTape, tensors_in
+from xformer.adapters.on_demand import DeferredAttention, SpyTape
 from xformer.adapters.probe import ActiveRun, AttentionCall, active_run
 from xformer.errors import EditError, InputError
 from xformer.layer_path import Kind, LayerPath, Stack
 from xformer.program.plan import AttentionPlan, WatchedTensor
-from xformer.program.record import Address, Watcher
+from xformer.program.record import Address, Watcher, tensors_in
 from xformer.tape import SILENT, AnyTape, Tape, TapeAt
 
 Backend = Literal["attention_function", "softmax", "returned_weights"]
@@ -264,14 +263,10 @@ class PlannedAttention(Watcher):
                 raise InputError("nn.MultiheadAttention with add_bias_kv or add_zero_attn is not supported.")
             return multi_head_attention(partial(stepwise, is_safe=not given["need_weights"]), given)
         is_flex = self._plan.layers[layer][number].kernel == "flex_attention"
-        arguments = flex_arguments if is_flex else sdpa_arguments
-        query, key, value, scale, mask = arguments(*args, **kwargs)
-        layout = watched.layout.loosened() if key.shape[:-2] != query.shape[:-2] else watched.layout
-        if mask is not None and mask.dim() > 2:
-            mask = layout.to_heads(mask.expand(*query.shape[:-1], mask.shape[-1]))
-        q, k, v = (layout.to_heads(one) for one in (query, key, value))
+        q, k, v, scale, mask = kernel_arguments(watched.layout, args, kwargs, is_flex=is_flex)
         z, _ = stepwise(q, k, v, scale, mask)
-        out = layout.from_heads(z, query.new_empty((*query.shape[:-1], z.shape[-1]), device="meta"))
+        query = args[0] if args else kwargs["query"]
+        out = watched.layout.from_heads(z, query.new_empty((*query.shape[:-1], z.shape[-1]), device="meta"))
         return (out, *func(*args, **kwargs)[1:]) if is_flex else out
 
     def _tape(self, layer: int) -> AnyTape:

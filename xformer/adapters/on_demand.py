@@ -28,6 +28,7 @@ from xformer.adapters.attention import MaskLimits, Terms, attend
 from xformer.edits import Edit
 from xformer.memory import BYTES_PER_FLOAT
 from xformer.model_shape import ModelShape
+from xformer.program.record import tensors_in
 from xformer.tape import AnyTape, Tape, TapeAt
 from xformer.tasks.task import Example
 
@@ -167,15 +168,6 @@ class OnDemand(dict[str, Tensor]):
     def reduced(self, path: str) -> Any:
         """The reduced pattern of a layer, or None."""
         return self.later[path].reduced if path in self.later else None
-
-
-def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors in tuples, lists and dictionaries."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        return [tensor for one in value for tensor in tensors_in(one)]
-    return [value] if isinstance(value, Tensor) else []
 
 
 def _group(what: str) -> str:

@@ -21,7 +21,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xformer.adapters.huggingface import HuggingFaceModel
-from xformer.adapters.on_demand import tensors_in
 from xformer.doctor.token_model import declared_causal
 from xformer.errors import InputError, XformerError
 from xformer.formatting import error_message
@@ -29,6 +28,7 @@ from xformer.integrations.health_alarms import Measurement
 from xformer.layer_path import LayerPath
 from xformer.model import Transformer
 from xformer.program.module_state import preserve_state
+from xformer.program.record import tensors_in
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example

@@ -12,17 +12,17 @@ sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
 from xformer.errors import InputError
-from xformer.program.axes import Atom, Product, argument, bases
+from xformer.program.axes import Atom, Product, argument, bases, size_of
 from xformer.program.axis_tracker import AxisTracker
 from xformer.program.record import UNSEEN, Operation, Program, Value
 
@@ -32,6 +32,11 @@ PATTERN: tuple[Role, ...] = ROLES[:4]
 Z: tuple[Role, ...] = ("batch", "head", "query", "width")
 MIXED = "its scores or weights are mixed across heads between the queries and the values"
 KERNELS = ("scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention")
+PARTS = {
+    *KERNELS, "matmul", "bmm", "mm", "baddbmm", "addbmm", "einsum", "tensordot", "cdist", "mul", "multiply", "sub", "div",
+    "softmax", "log_softmax", "exp", "exp2", "normalize",
+}  # fmt: skip
+"""The functions whose arguments and results are the tensors of an attention."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,14 @@ class HeadLayout:
         return found
 
 
+class Operand(NamedTuple):
+    """Queries, keys or values in a product."""
+
+    value: Value
+    layout: HeadLayout
+    """[batch, head, pos, width]; grouped keys and values have fewer heads."""
+
+
 @dataclass(frozen=True, eq=False)
 class FoundAttention:
     """One attention of a program."""
@@ -117,6 +130,10 @@ class FoundAttention:
     """Whether it has all queries and keys, rather than a slice of an input's positions."""
     kernel: Operation | None = None
     """The fused function that computes all of it, as `scaled_dot_product_attention`."""
+    operands: Mapping[str, Operand] = field(default_factory=dict)
+    """Queries, keys and values by name (q, k, v), except those whose heads are in another order than the scores'."""
+    chain: tuple[Operation, ...] = ()
+    """The operations between the product of queries and keys and the scores, in order."""
 
     @property
     def first(self) -> Operation:
@@ -160,10 +177,16 @@ _SATURATING = ("gumbel_softmax", "exp", "sigmoid", "relu", "tanh", "softplus", "
 
 
 class AttentionFinder:
-    """Finds every attention of a program, and what cannot be read as one."""
+    """Finds every attention of a program, and what cannot be read as one.
 
-    def __init__(self, program: Program, axes: AxisTracker) -> None:
-        self.axes = axes
+    Args:
+        program: The program.
+        axes: Its axes.
+        over: The axes over which weights may be normalised.
+    """
+
+    def __init__(self, program: Program, axes: AxisTracker, over: Collection[Role] = ("query", "key")) -> None:
+        self.axes, self._over = axes, over
         self.found: list[FoundAttention] = []
         self.refused: list[Refusal] = []
         self.notes: list[str] = []
@@ -279,13 +302,19 @@ class AttentionFinder:
         normalised: set[Role] = {roles.role(atom) for atom in self.axes.of(scores)[at]}
         if normalised == {"query", "key"}:
             raise _UnreadableError("it is normalised over queries and keys together")
-        if not normalised <= {"query", "key"} or len(normalised) > 1:
+        if not normalised <= {*self._over} or len(normalised) > 1:
             raise _UnreadableError(f"it is normalised over {_listed(normalised)}, which are no positions")
         layout, pattern_layout = self._layout(scores, roles), self._layout(weights, roles)
         if layout.n_heads != pattern_layout.n_heads:
             raise _UnreadableError("its heads are combined between the softmax and the values")
         z = values.operation.result
         extra: dict[int, Role] = {id(atom): _shared_role(atom) for atom in values.shared}
+        q_side = 0 if roles.keys == "column" else 1
+        operands = {
+            "q": self._operand(product, q_side, "query", scores, roles),
+            "k": self._operand(product, 1 - q_side, "key", scores, roles),
+            "v": self._operand(values, 1 - side, "width", scores, roles),
+        }
         return FoundAttention(
             scores,
             weights,
@@ -296,10 +325,52 @@ class AttentionFinder:
             self._layout(z, roles, extra),
             product,
             values,
-            "query" if "query" in normalised else "key",
+            normalised.pop() if normalised else "key",
             roles.batch,
             _Backwards(self.axes).is_masked(weights),
             bool(roles.queries(product)) and not any(_is_slice(atom) for atom in (*product.rows, *product.columns)),
+            operands={name: one for name, one in operands.items() if one is not None},
+            chain=chain,
+        )
+
+    def _operand(self, product: Product, side: int, own: Role, scores: Value, roles: _Roles) -> Operand | None:
+        """One operand of a product. Its axes that the other lacks have the role `own`, unless they are heads."""
+        value, summed = (product.left, product.right)[side], {id(atom) for atom in product.contracted[side]}
+        sides: dict[int, list[Atom]] = {}
+        for one, other in _aligned(product.shared, product.others):
+            known = one if all(map(roles.find, one)) else other
+            sides |= {id(atom): known for atom in (*one, *other)}
+        alone = {id(of): [atom] for atom in (product.rows, product.columns)[side] for of in (atom, atom.base or atom)}
+        sides |= alone
+        factors, heads = [], list[Atom]()
+        for axis in self.axes.of(value):
+            found: list[tuple[Role, int | None]] = []
+            for atom in axis:
+                known = sides.get(id(atom), [])
+                role = roles.find(known[0]) if known else None
+                if atom.size == 1 and not known:
+                    continue
+                if id(atom) in summed:
+                    role = "key" if own == "width" else "width"
+                elif id(atom) in alone and role != "head":
+                    role = own
+                elif role not in ("batch", "head") or len({*map(roles.find, known)}) > 1:
+                    return None
+                elif role == "head":
+                    heads += known
+                if found and found[-1][0] == role and role in ("query", "key", "width"):
+                    continue
+                is_free = atom.origin == "input" or role in ("query", "key", "width")
+                found.append((role, None if is_free else atom.size))
+            if sum(size is None for _, size in found) > 1:
+                return None
+            factors.append(tuple(found))
+        order = [id(base) for axis in self.axes.of(scores) for atom in axis for base in bases(atom)]
+        at = [order.index(id(one)) if id(one) in order else -1 for one in heads]
+        if at != sorted(at) or -1 in at:
+            return None
+        return Operand(
+            value, HeadLayout(tuple(factors), ("batch", "head", "query" if own == "query" else "key", "width"))
         )
 
     def _layout(self, value: Value, roles: _Roles, extra: dict[int, Role] | None = None) -> HeadLayout:
@@ -307,6 +378,8 @@ class AttentionFinder:
         for axis in self.axes.of(value):
             found = []
             for atom in axis:
+                if atom.size == 1 and roles.find(atom) is None:
+                    continue  # it may be any axis, as the single text of a mask
                 role = roles.role(atom) if extra is None else roles.find(atom) or extra.get(id(atom)) or "width"
                 if atom.origin == "unknown":
                     name = value.operation.name if value.operation else "an unknown operation"
@@ -435,6 +508,19 @@ class _Roles:
         if found is None:
             raise _UnreadableError(f"an axis of {atom.size} is neither batch, head, query nor key")
         return found
+
+
+def _aligned(one: Sequence[Atom], other: Sequence[Atom]) -> Iterator[tuple[list[Atom], list[Atom]]]:
+    """The atoms of two descriptions of the same axes, in groups of equal size; atoms of size 1 are left out."""
+    left, right = ([atom for atom in side if atom.size != 1] for side in (one, other))
+    while left and right:
+        pair = [left.pop(0)], [right.pop(0)]
+        while (sizes := (size_of(tuple(pair[0])), size_of(tuple(pair[1]))))[0] != sizes[1]:
+            rest = left if sizes[0] < sizes[1] else right
+            if not rest:
+                return
+            pair[0 if rest is left else 1].append(rest.pop(0))
+        yield pair
 
 
 def _has_inputs(atoms: Sequence[Atom]) -> bool:

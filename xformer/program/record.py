@@ -15,7 +15,7 @@ import os
 import threading
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -124,16 +124,21 @@ class Program:
     """The returned tensors, in order."""
 
 
-def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors in nested tuples, lists and dictionaries, in order."""
+    return [one for _, one in named_tensors(value)]
+
+
+def named_tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
     """All tensors in nested arguments, with their places ("0.1", "mask")."""
     if isinstance(value, Tensor):
         yield path, value
     elif isinstance(value, Mapping):
         for name, one in value.items():
-            yield from tensors_in(one, f"{path}.{name}" if path else str(name))
+            yield from named_tensors(one, f"{path}.{name}" if path else str(name))
     elif isinstance(value, list | tuple):
         for index, one in enumerate(value):
-            yield from tensors_in(one, f"{path}.{index}" if path else str(index))
+            yield from named_tensors(one, f"{path}.{index}" if path else str(index))
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -180,8 +185,8 @@ class Watcher(TorchFunctionMode):
         """Whether what runs now is not the module's."""
         return False
 
-    def enters(self, path: str) -> None:
-        """A module's call begins."""
+    def enters(self, path: str, given: Any) -> None:
+        """A module's call begins, with these arguments."""
         self._modules.append((path, self._calls[path], Counter()))
         self._calls[path] += 1
 
@@ -210,9 +215,9 @@ def watched(module: nn.Module, watcher: Watcher) -> Iterator[None]:
     """Let a watcher see the calls of a module's submodules and every function inside; the hooks are removed afterwards."""
 
     def entering(path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if watcher.is_mine:
-                watcher.enters(path)
+                watcher.enters(path, (args, kwargs))
 
         return hook
 
@@ -223,7 +228,7 @@ def watched(module: nn.Module, watcher: Watcher) -> Iterator[None]:
     handles = []
     for path, part in module.named_modules():
         if path and not isinstance(part, torch.jit.ScriptModule):
-            handles.append(part.register_forward_pre_hook(entering(path)))
+            handles.append(part.register_forward_pre_hook(entering(path), with_kwargs=True))
             handles.append(part.register_forward_hook(leaving, always_call=True))
     try:
         with watcher:
@@ -258,11 +263,13 @@ class Recorder(Watcher):
         module: The module that is called; its weights are known by name.
         inputs: Its inputs, by name.
         keep_bytes: The limit of the tensors that the program keeps.
+        keep_of: The functions whose arguments and results it keeps in any case.
     """
 
-    def __init__(self, module: nn.Module, inputs: Mapping[str, Any], *, keep_bytes: int = 0) -> None:
+    def __init__(self, module: nn.Module, inputs: Any, *, keep_bytes: int = 0, keep_of: Collection[str] = ()) -> None:
         super().__init__()
         self.program = Program()
+        self._keep_of = keep_of
         self._left = keep_bytes
         self._kept: dict[int, list[Value]] = defaultdict(list)
         """By the address of a storage, the values whose tensors are kept."""
@@ -273,7 +280,7 @@ class Recorder(Watcher):
         """The tensors that no operation made."""
         for name, weight in (*module.named_parameters(), *module.named_buffers()):
             self._add(weight, Value(weight.shape, weight.dtype, name=name, is_weight=True))
-        for name, tensor in tensors_in(inputs):
+        for name, tensor in named_tensors(inputs):
             value = Value(tensor.shape, tensor.dtype, name=name, is_from_inputs=True)
             self.program.inputs[name] = value
             self._add(tensor, value)
@@ -287,7 +294,7 @@ class Recorder(Watcher):
         self._see_output(Address(path, call, UNSEEN, 0), given, used, output)
 
     def _see_output(self, address: Address, given: Any, used: Sequence[Value], output: Any) -> None:
-        unseen = [one for _, one in tensors_in(output) if not self._is_known(one)]
+        unseen = [one for one in tensors_in(output) if not self._is_known(one)]
         if unseen:
             self._append(Operation(0, _unseen, given, {}, address, calling_line(), tuple(used)), unseen)
 
@@ -295,17 +302,22 @@ class Recorder(Watcher):
         """Call a function, and add it to the program."""
         used: list[Value] = []
         given, options = self._replaced(args, used), self._replaced(kwargs, used)
-        changed = args[0] if address.name == "setitem" or _ends_in_place(func) else kwargs.get("out")
+        is_in_place = address.name == "setitem" or _ends_in_place(func) or kwargs.get("inplace") is True
+        changed = args[0] if is_in_place else kwargs.get("out")
+        if address.name in self._keep_of:
+            self.keep(used, tensors_in((args, kwargs)))
         if isinstance(changed, Tensor):
             self._keep_copies(changed)
         returned = func(*args, **kwargs)
         running = tuple((path, call) for path, call, _ in self._modules)
         operation = Operation(0, func, given, options, address, calling_line(), tuple(used), running)
-        found = [one for _, one in tensors_in(returned)]
+        found = tensors_in(returned)
         if isinstance(changed, Tensor) and (not found or found[0] is changed):
             operation.is_in_place = True
             found = found or [changed]
         self._append(operation, found)
+        if address.name in self._keep_of:
+            self.keep(operation.results, found)
         return returned
 
     def _append(self, operation: Operation, found: Sequence[Tensor]) -> None:
@@ -353,7 +365,7 @@ class Recorder(Watcher):
         """Complete the program. A tensor that no operation made, and that nobody keeps, was computed out of sight."""
         inputs = tuple(self.program.inputs.values())
         self._see_output(Address("", 0, UNSEEN, 0), inputs, inputs, returned)
-        self.program.outputs = tuple(self.value_of(one) for _, one in tensors_in(returned))
+        self.program.outputs = tuple(self.value_of(one) for one in tensors_in(returned))
         unseen = [value for tensor, value in self._constants if tensor() is None]
         for value in unseen:
             value.name, value.is_from_inputs = UNSEEN, True
@@ -371,10 +383,15 @@ class Recorder(Watcher):
         self._known[id(tensor)] = weakref.ref(tensor), value
         n = tensor.numel() * tensor.element_size()
         if n <= self._left:
-            address = _address(tensor)
-            self._left -= n if address not in self._kept else 0
-            self._kept[address].append(value)
-            value.tensor = tensor.detach()
+            self._left -= n if _address(tensor) not in self._kept else 0
+            self.keep([value], [tensor])
+
+    def keep(self, values: Sequence[Value], tensors: Sequence[Tensor]) -> None:
+        """Keep what these tensors hold now, each in its value."""
+        for value, tensor in zip(values, tensors, strict=True):
+            if value.tensor is None:
+                self._kept[_address(tensor)].append(value)
+                value.tensor = tensor.detach()
 
     def _keep_copies(self, tensor: Tensor) -> None:
         """Keep copies of what a tensor and its views hold now, before they are changed in place."""
