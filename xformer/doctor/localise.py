@@ -139,7 +139,7 @@ class _Aligned:
 
     def attention_place(self, one: Watched, other: Watched) -> FaultLocation | None:
         """Return the location if an attention differs, or if a query attends to a key that must not affect it."""
-        (n_query, n_key), (n_query_second, n_key_second) = (seen.key_scores.shape[-2:] for seen in (one, other))
+        (n_query, n_key), (n_query_second, n_key_second) = (seen.pattern.shape[-2:] for seen in (one, other))
         queries = next((stream for stream in self._streams() if stream.n == (n_query, n_query_second)), None)
         keys = next(
             (stream for stream in (self.keys, self.source) if stream and stream.n == (n_key, n_key_second)), None
@@ -188,9 +188,9 @@ class _At:
         return None
 
     def _cut(self, name: str) -> tuple[Tensor, Tensor] | None:
-        """Return q, k, v, scores, softmax or weights of both runs at the compared positions, [head, …]; None if unknown."""
+        """Return q, k, v, scores, softmax or pattern of both runs at the compared positions, [head, …]; None if unknown."""
         values = [getattr(seen, name) for seen in (self.one, self.other)]
-        if any(value is None or value.dim() != 4 for value in values):
+        if any(value is None for value in values):
             return None
         cut = []
         for index, value in enumerate((values[0][0], self._row(values[1]))):
@@ -207,11 +207,11 @@ class _At:
 
     def difference(self) -> FaultLocation | None:
         """Return the first of q, k, v, scores and weights that differs."""
-        for name in ("q", "k", "v", "key_scores", "softmax", "weights"):
+        for name in ("q", "k", "v", "scores", "softmax", "pattern"):
             cut = self._cut(name)
             if cut is None or _apart(*cut) <= self.aligned.limit or (name in ("q", "k") and self._is_scale(cut)):
                 continue
-            cause = {"key_scores": "scores", "softmax": "pattern", "weights": "pattern"}.get(name, name)
+            cause = "pattern" if name == "softmax" else name
             if name in ("q", "k") and self._is_turned(name):
                 cause = "positions"
             return self._at_largest(cause, cut)

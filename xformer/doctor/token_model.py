@@ -233,21 +233,22 @@ class TokenModel:
     def logits(self, run: ModelCall) -> Float[Tensor, "batch out vocab"]:
         """Return the outputs at every position of `run.read`, on the CPU."""
         if not run.n_cached:
-            return self.last_call(run)().cpu()
+            return self.last_call(run)[0]().cpu()
         self.tick()
         before, rest = self._halves(run.each(self._here))
         return torch.cat([before, self._rest(run, rest)], dim=1).cpu()
 
-    def last_call(self, run: ModelCall) -> Callable[[], Float[Tensor, "batch out vocab"]]:
-        """Return the last call of a run, which with a cache reads the tokens that are not cached; they are read here."""
+    def last_call(self, run: ModelCall) -> tuple[Callable[[], Float[Tensor, "batch out vocab"]], Any]:
+        """Return the last call of a run, and its inputs. With a cache it reads the rest; the cached tokens are read here."""
         self.tick()
         run = run.each(self._here)
         if run.n_cached:
             rest = self._halves(run)[1]
-            return lambda: self._rest(run, rest)
+            return (lambda: self._rest(run, rest)), rest
+        inputs = {name: getattr(run, name) for name in TENSORS} | {**self.extra}
         if isinstance(self.module, Transformer):
-            return lambda: self._own(run)
-        return lambda: self.output_of(self.call(self.arguments(run), run.seed), run)
+            return (lambda: self._own(run)), inputs
+        return (lambda: self.output_of(self.call(self.arguments(run), run.seed), run)), inputs
 
     def _own(self, run: ModelCall) -> Tensor:
         tape = Tape((), ()) if run.recorded else None

@@ -1,53 +1,59 @@
 """Capture the queries, keys, scores, softmax and weights of attention from a model's own code.
 
     for seen in watch(model, run):
-        seen.layer, seen.q, seen.k, seen.scores, seen.weights
+        seen.layer, seen.q, seen.k, seen.scores, seen.pattern
 
-`TokenModel.record` replaces the attention of Transformers models by xformer's. Here the model's own attention runs, and the
-PyTorch functions that it calls are intercepted: the product of q and k, the softmax, the product with v, or an SDPA kernel.
+`TokenModel.record` replaces the attention of Transformers models by xformer's. Here the model's own attention runs, and is
+found by data flow in the program of the run (`xformer.program`). What cannot be read there is left out.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Sequence
+import os
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-from xformer.adapters import attention as written_out
-from xformer.adapters.attention import FORBIDDEN, for_each_head
+from xformer.adapters.attention import (
+    FORBIDDEN,
+    for_each_head,
+    kernel_arguments,
+    multi_head_arguments,
+    multi_head_attention,
+)
 from xformer.adapters.module_map import Chain, Layers
-from xformer.adapters.on_demand import tensors_in
 from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.model import Transformer
+from xformer.program.attention import PARTS, PATTERN, AttentionFinder, FoundAttention, Role
+from xformer.program.axes import AxisTracker
+from xformer.program.plan import layers_of
+from xformer.program.record import Recorder, Value, tensors_in, watched
 
-PRODUCTS = (torch.matmul, torch.bmm, torch.baddbmm, Tensor.matmul, Tensor.bmm, Tensor.baddbmm, Tensor.__matmul__)
 
-
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Watched:
-    """One attention operation of a run.
+    """One attention layer of a run.
 
     Attributes:
-        path: The module that computes it.
+        path: The module that computes it, or that holds the modules of its heads.
         layer: Its layer in its stack, from 0; None if it could not be determined.
-        entered: The input of the innermost module with a stream as input, [batch, pos, features]; None if there is none.
-        q: The queries in the product with the keys; None if they could not be identified.
-        k: The keys, per query head or per group; None if they could not be identified.
-        v: The values, per query head or per group; None if they could not be identified.
-        scores: The input of the softmax, masked.
-        axis: The axis of the softmax; −1 is the key axis.
-        softmax: The output of the softmax.
-        weights: The weights that are multiplied with the values; None if the product was not seen.
+        entered: The input of the innermost module with a stream as input; None if there is none.
+        q: The queries in the product with the keys; None if they are not known.
+        k: The keys, per query head or per group; None if they are not known.
+        v: The values, per query head or per group; None if they are not known.
+        scores: The input of the softmax, without the score of a sink.
+        softmax: The output of the softmax, likewise.
+        over: The axis of the softmax.
+        pattern: The weights that are multiplied with the values.
+        allowed: True where the mask lets a query attend to a key.
         has_sink: Whether the softmax includes one extra score that belongs to no key (an attention sink).
-        is_kernel: Whether an SDPA kernel computed the attention; softmax and weights are then computed from q and k.
+        is_kernel: Whether a fused kernel computed the attention; scores and softmax are then computed from q and k.
     """
 
     path: str
@@ -55,33 +61,19 @@ class Watched:
     entered: Float[Tensor, "batch pos features"] | None
     q: Float[Tensor, "batch head query d_head"] | None
     k: Float[Tensor, "batch kv_head key d_head"] | None
+    v: Float[Tensor, "batch kv_head key d_value"] | None
     scores: Float[Tensor, "batch head query key"]
-    axis: int
     softmax: Float[Tensor, "batch head query key"]
-    weights: Float[Tensor, "batch head query key"] | None = None
-    v: Float[Tensor, "batch kv_head key d_value"] | None = None
+    over: Role
+    pattern: Float[Tensor, "batch head query key"]
+    allowed: Bool[Tensor, "batch head query key"]
     has_sink: bool = False
     is_kernel: bool = False
 
     @property
-    def pattern(self) -> Float[Tensor, "batch head query key"]:
-        """The weights that are multiplied with the values, or the softmax if the product was not seen."""
-        return self.softmax if self.weights is None else self.weights
-
-    @property
     def is_square(self) -> bool:
         """Whether there are as many keys as queries."""
-        return self.key_scores.shape[-1] == self.key_scores.shape[-2]
-
-    @property
-    def key_scores(self) -> Float[Tensor, "batch head query key"]:
-        """The scores without the sink's."""
-        return self.scores[..., :-1] if self.has_sink else self.scores
-
-    @property
-    def allowed(self) -> Tensor:
-        """True where the mask lets a query attend to a key."""
-        return self.key_scores > FORBIDDEN
+        return self.pattern.shape[-1] == self.pattern.shape[-2]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +92,7 @@ class Event:
     @property
     def path(self) -> str:
         """The path of the innermost module."""
-        return self.chain[-1][0]
+        return self.chain[-1][0] if self.attention is None else self.attention.path
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -108,159 +100,210 @@ class Event:
         return self.kind, self.path, self.number
 
 
-class AttentionWatcher(TorchFunctionMode):
-    """Collect the attention operations of one run of a module, in forward order; with `keep`, all inputs and outputs too."""
+class _Note(NamedTuple):
+    """The inputs or outputs of one call of a module."""
 
-    def __init__(self, module: nn.Module, n_batch: int, *, keep: bool = False) -> None:
-        super().__init__()
-        self.seen: list[Watched] = []
-        self.events: list[Event] = []
-        self._n_batch, self._keep, self._products = n_batch, keep, []
-        self._open: Watched | None = None
-        self._module = module
-        self._stack: list[tuple[str, int, Tensor | None]] = []
-        self._counts: Counter[tuple[str, str]] = Counter()
-        self._hooks = [hook for path, one in module.named_modules() for hook in self._follow(path, one)]
+    kind: Literal["input", "output"]
+    chain: Chain
+    at: int
+    """The number of operations before it."""
+    values: tuple[Value, ...]
 
-    def __exit__(self, *error: Any) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        super().__exit__(*error)
+
+class _EventRecorder(Recorder):
+    """Records a program with the tensors of its attention, and the inputs and outputs of all modules."""
+
+    def __init__(self, module: nn.Module, inputs: Any) -> None:
+        super().__init__(module, inputs, keep_of=PARTS)
+        self.notes: list[_Note] = []
+        self._is_noting = False
 
     @property
-    def path(self) -> str:
-        """The path of the innermost running module."""
-        return self._stack[-1][0] if self._stack else ""
+    def is_paused(self) -> bool:
+        """Whether what runs now is not the module's."""
+        return self._is_noting
 
-    def _follow(self, path: str, module: nn.Module) -> Sequence[Any]:
-        def enter(_: nn.Module, args: Any, options: Any) -> None:
-            given = [one for one in (*args, *options.values()) if isinstance(one, Tensor)]
-            stream = next((one for one in given if one.dim() == 3 and one.is_floating_point()), None)
-            number = self._counts["calls", path]
-            self._counts["calls", path] += 1
-            self._stack.append((path, number, stream))
-            self._happens("input", module, given)
+    def enters(self, path: str, given: Any) -> None:
+        super().enters(path, given)
+        args, kwargs = given
+        self._note("input", self._chain, [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)])
 
-        def leave(_: nn.Module, __: Any, output: Any) -> None:
-            self._happens("output", module, tensors_in(output))
-            self._stack.pop()
+    def leaves(self, args: tuple[Any, ...], output: Any) -> None:
+        chain = self._chain
+        super().leaves(args, output)
+        self._note("output", chain, tensors_in(output))
 
-        return (
-            module.register_forward_pre_hook(enter, with_kwargs=True),
-            module.register_forward_hook(leave, always_call=True),
+    @property
+    def _chain(self) -> Chain:
+        return tuple((path, call) for path, call, _ in self._modules)
+
+    def _note(self, kind: Literal["input", "output"], chain: Chain, tensors: Sequence[Tensor]) -> None:
+        self._is_noting = True
+        tensors = [one for one in tensors if one.is_floating_point()]
+        values = tuple(map(self.value_of, tensors))
+        self.keep(values, tensors)
+        self.notes.append(_Note(kind, chain, len(self.program.operations), values))
+        self._is_noting = False
+
+
+class _Run:
+    """A recorded run, and the attention in it."""
+
+    def __init__(self, module: nn.Module, recorder: _EventRecorder, outputs: Tensor) -> None:
+        self.outputs, self._notes, self._module = outputs, recorder.notes, module
+        program = recorder.finish(outputs)
+        self._axes = AxisTracker(program)
+        finder = AttentionFinder(program, self._axes, over=PATTERN)
+        read = [(heads, one) for heads in layers_of(program, finder)[0] if (one := self._read(heads)) is not None]
+        paths = [one.path for _, one in read] or [one.operation.address.module for one in finder.refused]
+        self.layers = Layers(module, paths)
+        self._found = [(heads, replace(one, layer=self.layers.of(heads[0].first.running))) for heads, one in read]
+        self.seen = [one for _, one in self._found]
+
+    @property
+    def events(self) -> list[Event]:
+        """Everything that the modules read and computed, in forward order."""
+        modules, counts = dict(self._module.named_modules()), Counter[tuple[str, str]]()
+        found: list[tuple[float, Event]] = [
+            (note.at, Event(note.kind, note.chain, 0, modules[note.chain[-1][0]], _tensors(note.values)))
+            for note in self._notes
+        ]
+        for heads, one in self._found:
+            chain = heads[0].first.running
+            event = Event("attention", chain, 0, modules[chain[-1][0]], attention=one)
+            found.append((heads[0].normaliser.index + 0.5, event))
+        events = []
+        for _, event in sorted(found, key=lambda one: one[0]):
+            events.append(replace(event, number=counts[event.key[:2]]))
+            counts[event.key[:2]] += 1
+        return [*events, Event("output", (("output", 0),), 0, self._module, (self.outputs.cpu(),))]
+
+    def _read(self, heads: Sequence[FoundAttention]) -> Watched | None:
+        """One layer, whose heads may be computed alone; None if its tensors cannot be read."""
+        pieces = [self._kernel(one) if one.kernel else self._steps(one) for one in heads]
+        read = [piece for piece in pieces if piece is not None]
+        if len(read) < len(pieces):
+            return None
+        joined = {name: _joined([piece[name] for piece in read]) for name in read[0]}
+        paths = [f"/{one.first.address.module.replace('.', '/')}" for one in heads]
+        path = os.path.commonpath(paths)[1:].replace("/", ".")
+        n_extra = heads[0].scores.shape.numel() - heads[0].pattern.shape.numel()
+        return Watched(
+            path,
+            None,
+            self._entered(heads[0]),
+            over=heads[0].normalised,
+            has_sink=n_extra > 0,
+            is_kernel=heads[0].kernel is not None,
+            **joined,  # pyright: ignore[reportArgumentType]
         )
 
-    def _happens(
-        self,
-        kind: Literal["input", "output", "attention"],
-        module: nn.Module,
-        values: Sequence[Tensor] = (),
-        attention: Watched | None = None,
-    ) -> None:
-        if attention is None and (not self._keep or len(self._stack) == 1):  # the model's own are not a module's
-            return
-        chain = tuple((path, number) for path, number, _ in self._stack)
-        key = (kind, self.path)
-        # copied, because a later operation may modify them in place
-        kept = tuple(one.detach().to("cpu", copy=True) for one in values if one.is_floating_point())
-        self.events.append(Event(kind, chain, self._counts[key], module, kept, attention))
-        self._counts[key] += 1
+    def _steps(self, found: FoundAttention) -> dict[str, Tensor | None] | None:
+        """The tensors of an attention in steps."""
+        scores, softmax, pattern = found.scores.tensor, found.normaliser.result.tensor, found.pattern.tensor
+        if scores is None or softmax is None or pattern is None or softmax.shape != scores.shape:
+            return None
+        scores, softmax = found.layout.to_heads(scores), found.layout.to_heads(softmax)
+        pattern = found.pattern_layout.to_heads(pattern)
+        keys = _columns_of_keys(found, pattern.shape[-1], scores.shape[-1])
+        if keys is None:
+            return None
+        scores, softmax = scores[..., keys], softmax[..., keys]
+        allowed = scores > FORBIDDEN
+        if found.is_masked_later:
+            allowed = allowed & (pattern != 0)
+        read: dict[str, Tensor | None] = dict.fromkeys("qkv")
+        for name, (value, layout) in found.operands.items():
+            read[name] = None if value.tensor is None else layout.to_heads(value.tensor)
+        return read | {"scores": scores, "softmax": softmax, "pattern": pattern, "allowed": allowed}
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        options = kwargs or {}
-        if func is F.scaled_dot_product_attention:
-            output = func(*args, **options)
-            self._kernel(*written_out.sdpa_arguments(*args, **options))
-            return output
-        given = written_out.multi_head_arguments(args, options) if func is F.multi_head_attention_forward else None
-        if given is not None:
-            return written_out.multi_head_attention(self._written_out, given)
-        is_product = func is torch.einsum or func in PRODUCTS
-        factors = [one for one in (*args, *options.values()) if isinstance(one, Tensor)][-2:] if is_product else []
-        is_mixing = self._open is not None and self._weights(factors, has_layout=func in PRODUCTS)
-        output = func(*args, **options)
-        if is_product and not is_mixing:
-            self._products.append((output.shape, factors if func in PRODUCTS else ()))
-        elif func in (F.softmax, torch.softmax, Tensor.softmax):
-            self._softmax(args, options, output)
-        return output
+    def _kernel(self, found: FoundAttention) -> dict[str, Tensor | None] | None:
+        """The same of a kernel, computed from its arguments."""
+        operation = found.kernel
+        assert operation is not None
+        args, kwargs = _with_tensors(operation.args), _with_tensors(operation.kwargs)
+        read: dict[str, Tensor | None] = {}
 
-    def _heads(self, value: Tensor) -> Tensor:
-        """Convert any layout of heads to [batch, head, …]."""
-        if value.dim() == 5:
-            return value.flatten(1, 2)
-        return value.unflatten(0, (self._n_batch, -1)) if value.dim() == 3 else value
+        def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+            scores = q @ for_each_head(k, q.shape[1]).transpose(-2, -1) * scale
+            if mask is not None:
+                scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+            pattern = scores.softmax(dim=-1)
+            read.update(q=q, k=k, v=v, scores=scores, softmax=pattern, pattern=pattern, allowed=scores > FORBIDDEN)
+            return pattern @ for_each_head(v, q.shape[1]), pattern
 
-    def _softmax(self, args: tuple[Any, ...], options: dict[str, Any], output: Tensor) -> None:
-        scores = args[0] if args else options["input"]
-        axis = options.get("dim", args[1] if len(args) > 1 else None)
-        if scores.dim() not in (3, 4, 5) or axis is None or scores.shape[0] % self._n_batch:
-            return
-        n_query, n_key = scores.shape[-2:]
-        fitting = [
-            (shape[-1], factors)
-            for shape, factors in self._products
-            if shape.numel() in (scores.numel(), scores.numel() // n_key * (n_key - 1))
-            and tuple(shape[-2:]) in ((n_query, n_key), (n_query, n_key - 1))
-        ]
-        if not fitting:  # the softmax of a router or of the output
-            return
-        self._products = []
-        n_product, factors = fitting[0]
-        q, k = (self._heads(one) for one in factors) if factors else (None, None)
-        if k is not None and k.dim() == 4 and q is not None:
-            k = k.transpose(-2, -1)
-        axis = axis - scores.dim() if axis >= 0 else axis
-        self._add(q, k, self._heads(scores), axis, self._heads(output.clone()))  # the model may modify it in place
-        self._open = self.seen[-1]
-        self._open.has_sink = n_product < n_key
+        if operation.name == "multi_head_attention_forward":
+            given = multi_head_arguments(args, kwargs)
+            if given is not None:
+                multi_head_attention(attend, given)
+        else:
+            is_flex = operation.name == "flex_attention"
+            attend(*kernel_arguments(found.layout, args, kwargs, is_flex=is_flex))
+        return read or None
 
-    def _weights(self, factors: Sequence[Tensor], *, has_layout: bool) -> bool:
-        """Return whether this product is weights · values of the open attention; if so, store both."""
-        assert self._open is not None
-        scores = self._open.key_scores
-        for one in factors:
-            if one.dim() in (3, 4, 5) and one.shape[-2:] == scores.shape[-2:] and one.numel() == scores.numel():
-                self._open.weights = self._heads(one)
-                self._open.v = self._heads(factors[-1]) if has_layout else None
-                self._open = None
-                return True
-        return False
+    def _entered(self, found: FoundAttention) -> Tensor | None:
+        """The input [batch, pos, features] of the innermost module that reads one with the queries' positions."""
+        product, kernel = found.product, found.kernel
+        if product is not None:
+            own = (*product.rows, *product.columns)
+        else:
+            assert kernel is not None
+            own = self._axes.of(kernel.inputs[0])[0 if kernel.name == "multi_head_attention_forward" else -2]
+        positions = {id(atom.root) for atom in own if atom.origin == "input" and atom.size > 1}
+        batch = None if found.batch is None else id(found.batch.root)
+        inputs: dict[tuple[str, int], list[Value]] = defaultdict(list)
+        for note in self._notes:
+            if note.kind == "input":
+                inputs[note.chain[-1]] += note.values
+        for call in reversed(found.first.running):
+            for value in inputs[call]:
+                roots = [{id(atom.root) for atom in axis} for axis in self._axes.of(value)]
+                at = [
+                    1 if one & positions else 0 if size == 1 or batch in one else 2
+                    for one, size in zip(roots, value.shape, strict=True)
+                ]
+                if sorted(at) == [0, 1, 2]:
+                    assert value.tensor is not None
+                    return value.tensor.permute([at.index(role) for role in range(3)])
+        return None
 
-    def _add(self, q: Tensor | None, k: Tensor | None, scores: Tensor, axis: int, softmax: Tensor) -> None:
-        entered = next((stream for *_, stream in reversed(self._stack) if stream is not None), None)
-        one = Watched(self.path, None, entered, q, k, scores, axis, softmax)
-        self.seen.append(one)
-        self._happens("attention", self._module.get_submodule(self.path), attention=one)
 
-    def _kernel(self, query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None) -> None:
-        q, k = self._heads(query), self._heads(key)
-        scores = q @ for_each_head(k, q.shape[1]).transpose(-2, -1) * scale
-        if mask is not None:
-            mask = self._heads(mask) if mask.dim() != 2 else mask
-            scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-        self._computed(q, k, self._heads(value), scores)
+def _tensors(values: Sequence[Value]) -> tuple[Tensor, ...]:
+    return tuple(value.tensor.cpu() for value in values if value.tensor is not None)
 
-    def _computed(self, q: Tensor, k: Tensor, v: Tensor, scores: Tensor) -> Tensor:
-        pattern = scores.softmax(dim=-1)
-        self._products = []
-        self._add(q, k, scores, -1, pattern)
-        one = self.seen[-1]
-        one.weights, one.v, one.is_kernel = pattern, v, True
-        return pattern
 
-    def _written_out(
-        self, q: Tensor, k: Tensor, v: Tensor, scale: float, added: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        scores = q @ k.transpose(-2, -1) * scale
-        pattern = self._computed(q, k, v, scores if added is None else scores + added)
-        return pattern @ v, pattern
+def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """The heads of a layer side by side."""
+    known = [one for one in parts if one is not None]
+    if len(known) < len(parts):
+        return None
+    return known[0] if len(known) == 1 else torch.cat(known, dim=1)
+
+
+def _columns_of_keys(found: FoundAttention, n_key: int, n_scores: int) -> slice | None:
+    """The scores of keys, beside those of a sink that is joined to them; None if that is not known."""
+    if n_key == n_scores:
+        return slice(None)
+    assert found.product is not None
+    value = found.product.operation.result
+    for operation in found.chain:
+        if operation.name in ("cat", "concat"):
+            return slice(n_key) if operation.inputs[0] is value else slice(n_scores - n_key, None)
+        value = operation.result
+    return None
+
+
+def _with_tensors(given: Any) -> Any:
+    """Nested arguments with their tensors in place of values."""
+    if isinstance(given, Value):
+        return given.tensor
+    if isinstance(given, Mapping):
+        return {name: _with_tensors(one) for name, one in given.items()}
+    return tuple(map(_with_tensors, given)) if type(given) is tuple else given
 
 
 def watch(model: TokenModel, run: ModelCall, *, by_steps: bool = False) -> list[Watched]:
-    """Return the attention operations of a run, in forward order; empty if none was seen.
+    """Return the attention layers of a run, in forward order; empty if none was found.
 
     Args:
         model: The model.
@@ -268,34 +311,29 @@ def watch(model: TokenModel, run: ModelCall, *, by_steps: bool = False) -> list[
         by_steps: Whether to take the path that computes the softmax explicitly, if the model has one.
     """
     if by_steps and isinstance(model.module, Transformer):
-        return watch_outputs(model, replace(run, recorded=True))[0]
-    return watch_outputs(stepwise(model) if by_steps else model, run)[0]
+        return _recorded(model, replace(run, recorded=True)).seen
+    return _recorded(stepwise(model) if by_steps else model, run).seen
 
 
 def watch_outputs(model: TokenModel, run: ModelCall) -> tuple[list[Watched], Float[Tensor, "batch out vocab"]]:
-    """Return the attention operations of a run, as `watch` does, and the outputs of the run."""
-    watching, outputs = _watched(model, run)
-    return watching.seen, outputs
+    """Return the attention layers of a run, as `watch` does, and the outputs of the run."""
+    recorded = _recorded(model, run)
+    return recorded.seen, recorded.outputs
 
 
 def watch_events(model: TokenModel, run: ModelCall) -> tuple[list[Event], Layers]:
     """Return everything that the modules of a run read and computed, in forward order, and the layers of the model."""
-    watching, outputs = _watched(model, run, keep=True)
-    events = [*watching.events, Event("output", (("output", 0),), 0, model.module, (outputs.cpu(),))]
-    return events, Layers(model.module, [one.path for one in watching.seen])
+    recorded = _recorded(model, run)
+    return recorded.events, recorded.layers
 
 
 @torch.no_grad()
-def _watched(model: TokenModel, run: ModelCall, *, keep: bool = False) -> tuple[AttentionWatcher, Tensor]:
-    model = model.shared()
-    last_call = model.last_call(run)
-    with AttentionWatcher(model.module, len(run.tokens), keep=keep) as watching:
-        outputs = last_call()
-    layers = Layers(model.module, [one.path for one in watching.seen])
-    for event in watching.events:
-        if event.attention is not None:
-            event.attention.layer = layers.of(event.chain)
-    return watching, outputs
+def _recorded(model: TokenModel, run: ModelCall) -> _Run:
+    call, inputs = model.last_call(run)
+    recorder = _EventRecorder(model.module, inputs)
+    with watched(model.module, recorder):
+        outputs = call()
+    return _Run(model.module, recorder, outputs)
 
 
 def stepwise(model: TokenModel) -> TokenModel:

@@ -9,10 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from xformer.adapters.attention import FORBIDDEN
-from xformer.adapters.on_demand import tensors_in
 from xformer.doctor.check import CheckContext, Finding, assume, broken, check
 from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.doctor.watch import Watched, stepwise, watch
+from xformer.program.record import tensors_in
 
 LOOSE = 1e4
 """Largest distance from 1, in machine epsilons, of the sum of a row of weights."""
@@ -49,17 +49,15 @@ def attention_rows(context: CheckContext) -> Finding:
         if (found := _wrong_rows(one, loose(model))) is not None:
             return found
     returned = _returned(model, run)
-    used = [one for one in seen if one.weights is not None]
-    if len(returned) == len(used):
-        for one, weights in zip(used, returned, strict=True):
-            assert one.weights is not None
-            apart = (weights - one.weights).abs() if weights.shape == one.weights.shape else None
+    if len(returned) == len(seen):
+        for one, weights in zip(seen, returned, strict=True):
+            apart = (weights - one.pattern).abs() if weights.shape == one.pattern.shape else None
             if apart is not None and float(apart.max()) > loose(model):
                 sentence = f"The returned weights differ by {float(apart.max()):.2g} from those that multiply values."
                 remedy = "Return the weights that are actually multiplied with the values, after mask and softmax."
                 return finding_at(one, worst_cell(apart), sentence, remedy, float(apart.max()))
     assume(seen, "A fused kernel computes the attention, and the model has no other path that exposes the weights.")
-    rest = " The returned weights agree." if returned and len(returned) == len(used) else ""
+    rest = " The returned weights agree." if returned and len(returned) == len(seen) else ""
     sentence = f"Each row of weights equals softmax(scores) and sums to 1, in {len(seen)} attentions.{rest}"
     return Finding("holds", sentence)
 
@@ -75,19 +73,16 @@ def finding_at(
 def _wrong_rows(one: Watched, limit: float) -> Finding | None:
     """Return a finding if the weights of one attention are not softmax(scores), else None."""
     remedy = "Take the softmax over the keys (dim=-1) of the masked scores, and use the result unchanged in eval mode."
-    if one.axis != -1:
-        axis = {-2: "the queries", -3: "the heads"}.get(one.axis, "the batch")
+    if one.over != "key":
+        axis = {"query": "the queries", "head": "the heads"}.get(one.over, "the batch")
         apart = (one.softmax.sum(dim=-1, keepdim=True) - 1).abs().expand_as(one.softmax)
         sentence = f"The softmax is over {axis}, not over the keys."
         return finding_at(one, worst_cell(apart), sentence, remedy, float(apart.max()))
-    if one.weights is None:
-        return None
-    softmax = one.softmax[..., : one.weights.shape[-1]]
     empty = ~one.allowed.any(dim=-1, keepdim=True)  # a fully masked row may be zeros or uniform
-    apart = (one.weights.double() - softmax.double()).abs().masked_fill(empty, 0.0).nan_to_num(1.0)
+    apart = (one.pattern.double() - one.softmax.double()).abs().masked_fill(empty, 0.0).nan_to_num(1.0)
     if float(apart.max()) <= limit:
         return None
-    total = one.weights.double().sum(dim=-1, keepdim=True).masked_fill(empty, 1.0)
+    total = one.pattern.double().sum(dim=-1, keepdim=True).masked_fill(empty, 1.0)
     worst = float(total.flatten()[(total - 1).abs().argmax()])
     sentence = (
         f"The weights that multiply the values are not softmax(scores): a row sums to {worst:.3g}."
@@ -138,7 +133,7 @@ def mask_constant(context: CheckContext) -> Finding:
 def _cells(one: Watched, run: ModelCall, causal: bool) -> tuple[Tensor, Tensor] | None:
     """Return which cells must be masked and which need not be, both [query, key]; None for attention to another stream."""
     n = run.read.shape[1]
-    if not one.is_square or one.scores.shape[-2] != n or (run.target is not None and "encoder" in one.path.split(".")):
+    if not one.is_square or one.pattern.shape[-2] != n or (run.target is not None and "encoder" in one.path.split(".")):
         return None
     masked = torch.ones(n, n, dtype=torch.bool).triu(1) if causal else torch.zeros(n, n, dtype=torch.bool)
     tokens = torch.ones(n, dtype=torch.bool) if run.valid is None else run.valid[0].cpu()
@@ -151,7 +146,7 @@ def _constants(one: Watched, masked: Tensor, seen: Tensor) -> Iterator[tuple[int
 
     Heads whose masked scores lie among the others are skipped: they have no mask, which other checks report.
     """
-    for head, score in enumerate(one.key_scores[0].double()):
+    for head, score in enumerate(one.scores[0].double()):
         hidden, others = score[masked], score[seen]
         constant, itself = float(hidden.max()), score.diagonal()[seen.diagonal()]
         is_filled = len(hidden) > 2 and bool((hidden == hidden[0]).all())
@@ -164,10 +159,10 @@ def _constants(one: Watched, masked: Tensor, seen: Tensor) -> Iterator[tuple[int
 
 
 def _weak(one: Watched, head: int, constant: float, masked: Tensor) -> Finding:
-    cells = one.softmax[..., : masked.shape[-1]].double() * masked
+    cells = one.softmax.double() * masked
     largest = float(cells[0, head].max())
     if largest == 0.0:
-        cells = one.key_scores.double().masked_fill(~masked, -float("inf"))
+        cells = one.scores.double().masked_fill(~masked, -float("inf"))
     cell = worst_cell(cells[:, head : head + 1]) | {"head": head}
     already = f" (already up to {largest:.2g})" if largest > 0 else ""
     sentence = f"Masked scores are only {constant:.3g}: when scores are large, masked keys get weight{already}."

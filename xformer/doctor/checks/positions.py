@@ -82,7 +82,7 @@ def position_shift(context: CheckContext) -> Finding:
     sentence = f"Shifting all positions by {shifts[worst - 1]} changes the outputs {by(size)}."
     remedy = "Rotate queries and keys by the same positions, and values not at all; compute biases from distances only."
     for one, after in zip(seen, [*seen[1:], None], strict=True):
-        scores = one.key_scores.masked_fill(~one.allowed, 0.0).double()
+        scores = one.scores.masked_fill(~one.allowed, 0.0).double()
         apart = (scores[0] - scores[worst]).abs() / scores[0].abs().max().clamp(min=1e-30)
         if float(apart.max()) > 10 * limit:
             return finding_at(one, worst_cell(apart[None]), sentence, remedy, size, "positions")
@@ -122,7 +122,7 @@ def _turning(one: Watched, limit: float) -> tuple[Tensor, Tensor] | None:
 
     The first positions are left out, because a short convolution over queries and keys is padded there.
     """
-    if one.q is None or one.k is None or one.entered is None or one.q.dim() != 4 or one.k.dim() != 4:
+    if one.q is None or one.k is None or one.entered is None:
         return None
     is_one_stream = one.q.shape[-2] == one.k.shape[-2] == one.entered.shape[1] and one.q.shape[-1] == one.k.shape[-1]
     if not is_one_stream or _spread(one.entered) > limit:
@@ -326,7 +326,7 @@ def _is_worse_before(one: Watched, other: Watched, places: Places) -> bool:
 
 def _seen_scores(one: Watched, row: int, queries: slice) -> Tensor:
     """Return the scores of some queries, 0 where masked."""
-    return one.key_scores.masked_fill(~one.allowed, 0.0)[row, :, queries]
+    return one.scores.masked_fill(~one.allowed, 0.0)[row, :, queries]
 
 
 def _error(one: Tensor, other: Tensor) -> float:

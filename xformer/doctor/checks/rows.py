@@ -335,7 +335,7 @@ def _with_cache(context: CheckContext) -> CheckContext:
 def _blocks(context: CheckContext, packed: ModelCall, n_before: int) -> bool:
     """Return whether some layer masks the first document for the second."""
     n = packed.read.shape[1]
-    seen = [one for one in watch(context.model, packed) if one.key_scores.shape[-2:] == (n, n)]
+    seen = [one for one in watch(context.model, packed) if one.scores.shape[-2:] == (n, n)]
     return any(float(one.pattern[:, :, n_before:, :n_before].abs().max()) == 0 for one in seen)
 
 
