@@ -31,7 +31,7 @@ from xformer.adapters.module_map import Chain, Layers
 from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.model import Transformer
 from xformer.program.attention import PARTS, PATTERN, AttentionFinder, FoundAttention, Role
-from xformer.program.axes import AxisTracker
+from xformer.program.axis_tracker import AxisTracker
 from xformer.program.plan import layers_of
 from xformer.program.record import Recorder, Value, tensors_in, watched
 
