@@ -704,29 +704,28 @@ class _Backwards:
             operation = next((one.operation for one in _same_kind(operation)), None)
         return False
 
-    def to_products(
-        self, value: Value, chain: tuple[Operation, ...] = (), *, through_mixing: bool = False
-    ) -> list[tuple[Product, tuple[Operation, ...]]]:
+    def to_products(self, value: Value, *, through_mixing: bool = False) -> list[tuple[Product, tuple[Operation, ...]]]:
         """The products that a value was computed from, each with the operations after it, in order.
 
         `through_mixing`: also follow softmaxes and products with weights, as between heads.
         """
-        operation = value.operation
-        if operation is None or len(chain) > 40:
-            return []
-        product = self.axes.products.get(operation)
-        is_mixing = through_mixing and (
-            operation.name in _SOFTMAX or (product is not None and not _has_positions(product))
-        )
-        if product is not None and not is_mixing:
-            return [(product, chain)]
-        if not is_mixing and not _is_transparent(operation):
-            return []
-        return [
-            one
-            for source in _same_kind(operation)
-            for one in self.to_products(source, (operation, *chain), through_mixing=through_mixing)
-        ]
+        found: list[tuple[Product, tuple[Operation, ...]]] = []
+        left, seen = [(value, tuple[Operation, ...]())], set[Operation]()
+        while left:
+            one, chain = left.pop()
+            operation = one.operation
+            if operation is None or operation in seen or len(chain) > 40:
+                continue
+            seen.add(operation)
+            product = self.axes.products.get(operation)
+            is_mixing = through_mixing and (
+                operation.name in _SOFTMAX or (product is not None and not _has_positions(product))
+            )
+            if product is not None and not is_mixing:
+                found.append((product, chain))
+            elif is_mixing or _is_transparent(operation):
+                left += [(source, (operation, *chain)) for source in reversed(_same_kind(operation))]
+        return found
 
 
 def _is_transparent(operation: Operation) -> bool:
