@@ -18,9 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without to
 STYLES = {
     name: animal
     for name, animal in (ZOO | ODD).items()
-    if animal.inputs in (vectors, positions_first)
-    and not animal.refused
-    and name not in ("class token", "learned queries")
+    if animal.inputs in (vectors, positions_first) and not animal.refused
 }
 
 
@@ -42,7 +40,9 @@ class Reader(nn.Module):
         x = x + self.layers[0](x)
         made: Any = self.layers[1](x.transpose(0, 1) if self.are_positions_first else x)
         made = made[0] if isinstance(made, tuple) else made
-        return self.out(x + (made.transpose(0, 1) if self.are_positions_first else made))
+        made = made.transpose(0, 1) if self.are_positions_first else made
+        n = min(x.shape[1], made.shape[1])  # some return more or fewer vectors
+        return self.out(torch.cat([x[:, :n] + made[:, :n], x[:, n:]], dim=1))
 
 
 def own_weights(model: Reader, animal: Animal, tokens: Tensor) -> Tensor:
