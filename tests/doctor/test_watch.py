@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,9 +11,13 @@ import torch
 from torch import Tensor, nn
 
 import xformer
-from tests.doctor.checking import broken_place
+from tests.doctor.checking import broken_place, decoder
+from tests.doctor.llama import llama
+from tests.doctor.styles import CachedGPT
 from tests.program.odd import ODD
 from tests.program.zoo import DH, ZOO, Animal, Base, D, H, Usual, future, heads_second, positions_first, vectors
+from xformer.doctor.diagnose import token_model_of
+from xformer.doctor.watch import watch
 
 TOKENS = torch.tensor([[5, 14, 12, 1, 7, 10, 3]])
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -120,6 +126,17 @@ def test_a_token_seen_too_far_is_located_in_its_head(scores: str, over: int) -> 
 )
 def test_a_softmax_over_the_wrong_axis_is_found_in_any_layout(scores: str, over: int, fragment: str) -> None:
     assert broken_place("attention_rows", Reader(OneCell(scores, over=over)).eval(), f"over {fragment}").layer == 1
+
+
+@pytest.mark.parametrize("build", [decoder, llama, CachedGPT])
+def test_attention_to_cached_keys_is_that_of_the_whole_run(build: Callable[[], nn.Module]) -> None:
+    model = token_model_of(build(), TOKENS)
+    whole, rest = watch(model, model.base), watch(model, replace(model.base, n_cached=3))
+    assert len(whole) == len(rest) > 1
+    for one, other in zip(whole, rest, strict=True):
+        torch.testing.assert_close(other.pattern, one.pattern[:, :, 3:])
+        assert one.k is not None
+        torch.testing.assert_close(other.k, one.k)
 
 
 def test_heads_in_modules_of_their_own_are_heads_of_one_layer() -> None:

@@ -35,7 +35,7 @@ from xformer.errors import InputError, UnavailableError, XformerError
 from xformer.formatting import error_message
 from xformer.layers.attention import Cache
 from xformer.model import Transformer
-from xformer.program.module_state import unwrapped
+from xformer.program.module_state import held_by, unwrapped
 from xformer.tape import Tape
 
 ARGUMENTS = {
@@ -244,7 +244,7 @@ class TokenModel:
         run = run.each(self._here)
         if run.n_cached:
             rest = self._halves(run)[1]
-            return (lambda: self._rest(run, rest)), rest
+            return (lambda: self._rest(run, rest)), [one for one in held_by(rest, set()) if isinstance(one, Tensor)]
         inputs = {name: getattr(run, name) for name in TENSORS} | {**self.extra}
         if isinstance(self.module, Transformer):
             return (lambda: self._own(run)), inputs

@@ -336,7 +336,7 @@ class AttentionFinder:
     def _operand(self, product: Product, side: int, own: Role, scores: Value, roles: _Roles) -> Operand | None:
         """One operand of a product. Its axes that the other lacks have the role `own`, unless they are heads."""
         value, summed = (product.left, product.right)[side], {id(atom) for atom in product.contracted[side]}
-        sides: dict[int, list[Atom]] = {}
+        sides = {id(atom): [atom] for atom in product.shared if roles.find(atom)}
         for one, other in _aligned(product.shared, product.others):
             known = one if all(map(roles.find, one)) else other
             sides |= {id(atom): known for atom in (*one, *other)}

@@ -23,7 +23,7 @@ from xformer.program.axes import (
     size_of,
     unknown_axes,
 )
-from xformer.program.product_rules import summed_product
+from xformer.program.product_rules import is_divided, summed_product
 from xformer.program.record import Operation, Value
 
 RULES = RuleTable()
@@ -319,7 +319,12 @@ def _convolve(of: Tracker, operation: Operation) -> Axes:
 def _sdpa(of: Tracker, operation: Operation) -> Axes:
     query, _, value = operation.inputs[:3]
     shared = of.broadcast(operation.inputs[:3], operation.result.shape)[:-2]
-    return (*shared, of.of(query)[-2], of.of(value)[-1])
+    own = of.of(query)
+    if (
+        len(own) == len(shared) + 2
+    ):  # the heads are those of the queries, even if those of cached keys are an axis of an input
+        shared = [one if is_divided(one) else other for one, other in zip(own, shared, strict=False)]
+    return (*shared, own[-2], of.of(value)[-1])
 
 
 @RULES.add("multi_head_attention_forward")

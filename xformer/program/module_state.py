@@ -104,27 +104,26 @@ def copied(inputs: Any, device: torch.device | None = None) -> Any:
     A model may change its inputs in place, but they belong to the caller. Raises `InputError` for an input that has no copy.
     """
     memo: dict[int, Any] = {}
-    _copy_tensors(inputs, device, memo, set())
+    for one in held_by(inputs, set()):  # `copy.deepcopy` refuses tensors with a graph; a module is no part of an input
+        memo[id(one)] = one.to(one.device if device is None else device, copy=True) if isinstance(one, Tensor) else one
     try:
         return copy.deepcopy(inputs, memo)
     except Exception as error:  # such as a generator or a lock
         raise InputError(f"A model may change its inputs, and one of these cannot be copied: {error}.") from error
 
 
-def _copy_tensors(value: Any, device: torch.device | None, memo: dict[int, Any], seen: set[int]) -> None:
-    """Add a copy of each tensor within a value to the memo of `copy.deepcopy`, which refuses tensors with a graph."""
+def held_by(value: Any, seen: set[int]) -> Iterator[Tensor | nn.Module]:
+    """The tensors and modules in containers and in the attributes of any object, such as a cache."""
     if id(value) in seen or isinstance(value, str | int | float | type(None)):
         return
     seen.add(id(value))
-    if isinstance(value, Tensor):
-        memo[id(value)] = value.to(value.device if device is None else device, copy=True)  # no tensor of inference mode
-    elif isinstance(value, nn.Module):
-        memo[id(value)] = value  # part of a model, not of an input
-    else:
-        within = list(value.values()) if isinstance(value, Mapping) else []
-        within += list(value) if isinstance(value, list | tuple | set) else []
-        for one in (*within, *getattr(value, "__dict__", {}).values()):
-            _copy_tensors(one, device, memo, seen)
+    if isinstance(value, Tensor | nn.Module):
+        yield value
+        return
+    within = list(value.values()) if isinstance(value, Mapping) else []
+    within += list(value) if isinstance(value, list | tuple | set) else []
+    for one in (*within, *getattr(value, "__dict__", {}).values()):
+        yield from held_by(one, seen)
 
 
 EXPORTED = (

@@ -22,7 +22,7 @@ from xformer.program.record import Operation, Value
 RULES = RuleTable()
 
 
-def _is_divided(axis: Axis) -> bool:
+def is_divided(axis: Axis) -> bool:
     """Whether an axis divides the output of a projection, as heads do."""
     return bool(axis) and all(atom.origin == "weight" and any(one.is_divisor for one in bases(atom)) for atom in axis)
 
@@ -54,7 +54,7 @@ def _product(
         is_single = one is not None and other is not None and size_of(one) == size_of(other) == 1
         if one is not None and other is not None and ((one and other) or is_single):
             axis, second = (one, other) if rank_of(one) >= rank_of(other) else (other, one)
-            if _is_divided(second) and left.is_from_inputs and right.is_from_inputs:
+            if is_divided(second) and left.is_from_inputs and right.is_from_inputs:
                 axis, second = second, axis  # heads, even if those of cached keys are an axis of an input
             shared += axis
             others += second
