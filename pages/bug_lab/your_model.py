@@ -12,6 +12,7 @@ import pandas as pd
 import streamlit as st
 import torch
 
+from pages.bug_lab.code import code_panel
 from pages.components.elements import Lane, prediction_strip
 from pages.compute import cached_runs, models
 from pages.compute.background_job import TICK, Stoppable, progress
@@ -145,6 +146,7 @@ def _follow(job: DiagnosisJob, ticks: bool) -> None:
         headline(_headline(job, diagnosis, model))
     if job.problem:
         st.info(f"This model cannot be checked. {escape_markdown(job.problem)}", icon=":material/info:")
+        code_panel(job.model, job.source, None, None)
         return
     with bar:
         if not job.is_done:
@@ -157,6 +159,9 @@ def _follow(job: DiagnosisJob, ticks: bool) -> None:
             st.info(f"The input has only {few}. Many checks need ten or more.", icon=":material/short_text:")
     _findings(job, diagnosis.broken, model)
     _all_checks(diagnosis, model)
+    if not ticks:  # else each rerun would send it again
+        place = next((one.place for one in diagnosis.broken if one.place is not None), None)
+        code_panel(job.model, job.source, place, None if place is None or place.layer is None else _site(place, model))
 
 
 def _headline(job: DiagnosisJob, diagnosis: Diagnosis, model: ModelAdapter) -> str:

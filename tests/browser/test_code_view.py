@@ -10,6 +10,7 @@ import torch
 from playwright.sync_api import Browser, Page, expect
 
 import xformer
+from tests.browser.conftest import Visiting
 from tests.widgets.test_code_view import SOURCE, TOKENS, gpt
 
 pytestmark = pytest.mark.browser
@@ -75,3 +76,12 @@ def test_choosing_a_layer_changes_all_functions_of_it(page: Page, tmp_path: Path
     page.get_by_label("Call of Attention.forward").select_option("blocks.1.attention")
     expect(page.get_by_label("Call of Block.forward")).to_have_value("1")
     expect(page.locator(".detail h3")).to_have_text("softmax")  # the same line of the other layer
+
+
+def test_the_bug_lab_shows_the_code_of_the_open_model(app: str, visit: Visiting) -> None:
+    page = visit(app, "/bug_lab?tab=yours&model=reverse-small&input=3+7+2+5").page
+    page.locator(".st-key-doctor_code summary").click()
+    expect(page.locator(".code-view .line.chosen")).to_contain_text("softmax")
+    page.locator(".code-view .line", has_text="@ k.transpose").first.hover()
+    expect(page.locator(".code-view .detail h3")).to_have_text("matmul")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

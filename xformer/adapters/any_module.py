@@ -70,6 +70,8 @@ class AnyModule(ExternalAdapter):
     """A module with its located parts and the inputs it is called with. Read-only."""
 
     inputs: Inputs = field(default_factory=dict)
+    given: Inputs = field(default_factory=dict)
+    """The same inputs as the module itself takes them, where its batch is not first."""
 
     @classmethod
     def open(cls, module: nn.Module, inputs: ModuleInputs, name: str = "module") -> AnyModule:
@@ -80,7 +82,7 @@ class AnyModule(ExternalAdapter):
         order, parts, verification, shape = cached(module, called, lambda: _open(module, named))
         text = text_without_batch(named)
         read = order.batch_first(named) if text is None else named | {text: named[text][None]}
-        return cls(OpenedModel(module, **parts), shape, verification, name, read)
+        return cls(OpenedModel(module, **parts), shape, verification, name, read, named)
 
     @property
     def token_labels(self) -> tuple[str, ...]:

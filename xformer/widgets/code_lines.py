@@ -12,7 +12,7 @@ import inspect
 import linecache
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -102,11 +102,23 @@ class CodeRun:
     steps: str = ""
     """How the pass differs from the module's own, as a sentence; empty if it does not."""
 
+    def only(self, may_show: Callable[[str], bool]) -> CodeRun:
+        """The same pass without the lines of the files that may not be shown."""
+        files = {frame.line.file for frames in self.frames for frame in frames}
+        shown = {file for file in files if may_show(file)}
+        kept = (tuple(frame for frame in frames if frame.line.file in shown) for frames in self.frames)
+        return replace(self, frames=tuple(kept))
 
-def run_code(module: nn.Module, inputs: ModuleInputs) -> CodeRun:
+
+def run_code(module: nn.Module, inputs: ModuleInputs, *, keep_bytes: int = KEPT_BYTES) -> CodeRun:
     """Record a pass in which attention is computed step by step, where the module has a way to do so.
 
     Our own model gets a tape. A copy of a Transformers model with the same weights gets eager attention and no cache.
+
+    Args:
+        module: Any module.
+        inputs: One tensor, several positional arguments, or named arguments.
+        keep_bytes: The limit of the results that are kept; later ones have shapes only.
     """
     module, named, steps = unwrapped(module), named_inputs(inputs), ""
     if isinstance(module, Transformer):
@@ -115,7 +127,7 @@ def run_code(module: nn.Module, inputs: ModuleInputs) -> CodeRun:
         module, steps = _in_steps(module)
     n_weights = sum(weight.nbytes for weight in (*module.parameters(), *module.buffers()))
     with _Stacks() as stacks:
-        found = operations(module, named, keep_bytes=KEPT_BYTES + n_weights)
+        found = operations(module, named, keep_bytes=keep_bytes + n_weights)
     return CodeRun(found, tuple(_frames(found, stacks.seen, module)), steps)
 
 

@@ -143,6 +143,7 @@ def code_data(
     comparison: Comparison | None = None,
     *,
     at: str = "",
+    mark: Difference | None = None,
 ) -> bytes:
     """Pack the view: a JSON header with its length in front, then the numbers as 32-bit floats.
 
@@ -152,10 +153,11 @@ def code_data(
         changed: Another pass to show beside it. Its operations are numbered after those of `run`.
         comparison: The comparison of both.
         at: The module to show first.
+        mark: An operation to mark with its line, if there is no comparison.
     """
     sources = [_Source(run, 0)] + ([] if changed is None else [_Source(changed, len(run.operations))])
     pairs = () if comparison is None else comparison.pairs
-    n, first = len(run.operations), None if comparison is None else comparison.first
+    n, first = len(run.operations), mark if comparison is None else comparison.first
     start = _start(run, at) if first is None else first.operation
     packed = _Numbers(sources, at or run.operations[start].address.module)
     header = {

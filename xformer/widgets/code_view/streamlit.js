@@ -1,4 +1,12 @@
 import { mounted } from "../streamlit.js";
 import { CodeView } from "./view.js";
 
-export default mounted(CodeView, "act");
+class AppCodeView extends CodeView {
+  /** @param {HTMLElement} parent */
+  constructor(parent) {
+    super(parent);
+    this.root.classList.add("app"); // whose navigation covers the top of the window
+  }
+}
+
+export default mounted(AppCodeView, "act");

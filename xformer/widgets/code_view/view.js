@@ -14,7 +14,7 @@ import { folded, layerOf, pixels, rangeOf, scaleOf, shapeOf, Tensors } from "./t
 /** @typedef {{ sides: (Side | null)[], open: boolean, rows?: [number | null, number | null][] }} SourceFunction */
 
 const THUMB = { width: 72, height: 26 };
-const NARROW = 860; // px
+const NARROW = 720, TIGHT = 1000; // px: the enlarged tensor is below its line; the results are below their lines
 const FEW = 3; // functions that are all open at first
 const SIDES = ["original", "changed"];
 
@@ -54,6 +54,7 @@ export class CodeView {
   /** Choose the narrow or the wide layout; return whether it changed. */
   fit() {
     const { classList, clientWidth } = this.root, wasNarrow = classList.contains("narrow");
+    if (clientWidth > 0) classList.toggle("tight", clientWidth < TIGHT);
     return clientWidth > 0 && classList.toggle("narrow", clientWidth < NARROW) !== wasNarrow;
   }
 
@@ -80,7 +81,7 @@ export class CodeView {
     }
     this.follow(header.operations[this.chosen]?.module ?? "");
     this.draw();
-    if (header.difference) this.scrollTo(this.source.querySelector(".differs"));
+    if (header.difference && header.changed !== null) this.scrollTo(this.source.querySelector(".differs"));
   }
 
   /** Show the calls of the same layer in all functions. @param {string} path */
