@@ -177,11 +177,18 @@ def flex_arguments(
     return query, key, value, scale, mask
 
 
+KernelArguments = tuple[Tensor, Tensor, Tensor, float, Tensor | None]
+"""q, k, v [batch, head, pos, d_head], the scale and the mask."""
+
+
 def kernel_arguments(
-    layout: HeadLayout, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_flex: bool
-) -> tuple[Tensor, Tensor, Tensor, float, Tensor | None]:
-    """q, k, v [batch, head, pos, d_head], the scale and the mask of a call of a kernel, whose queries have this layout."""
-    arguments = flex_arguments if is_flex else sdpa_arguments
+    name: str, layout: HeadLayout, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> KernelArguments | None:
+    """The arguments of a call of a fused function whose queries have this layout; None if they cannot be written so."""
+    if name == "multi_head_attention_forward":
+        given = multi_head_arguments(args, kwargs)
+        return None if given is None else _projected(given)
+    arguments = flex_arguments if name == "flex_attention" else sdpa_arguments
     query, key, value, scale, mask = arguments(*args, **kwargs)
     layout = layout.loosened() if key.shape[:-2] != query.shape[:-2] else layout
     if mask is not None and mask.dim() > 2:
@@ -209,7 +216,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, float, Tensor | None], tuple[Tensor, 
 """Computes z and the pattern from q, k and v [batch, head, pos, d_head], the scale and the additive mask."""
 
 
-def multi_head_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+def multi_head_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
     """The arguments of `F.multi_head_attention_forward` by name; None for calls with bias or static keys or `add_zero_attn`."""
     bound = inspect.signature(F.multi_head_attention_forward).bind(*args, **kwargs)
     bound.apply_defaults()
@@ -220,22 +227,26 @@ def multi_head_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[
 
 def multi_head_attention(attend: Attend, given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
     """Compute `F.multi_head_attention_forward` for these arguments with `attend`, without dropout."""
-    query, key, value = given["query"], given["key"], given["value"]  # [pos, batch, d_model]
-    is_batched = query.dim() == 3
-    if not is_batched:
-        query, key, value = (x[:, None] for x in (query, key, value))
-    n_heads, d_model = given["num_heads"], query.shape[-1]
-    q, k, v = (
-        F.linear(x, weight, bias).unflatten(-1, (n_heads, -1)).permute(1, 2, 0, 3)  # [batch, head, pos, d_head]
-        for x, weight, bias in zip((query, key, value), *_projections(given, d_model), strict=True)
-    )
-    z, pattern = attend(q, k, v, 1 / math.sqrt(q.shape[-1]), _mask(given, n_heads, q))
+    is_batched = given["query"].dim() == 3
+    z, pattern = attend(*_projected(given))
     out = F.linear(z.permute(2, 0, 1, 3).flatten(2), given["out_proj_weight"], given["out_proj_bias"])
     shown = None
     if given["need_weights"]:
         shown = pattern.mean(dim=1) if given["average_attn_weights"] else pattern
         shown = shown if is_batched else shown[0]
     return (out if is_batched else out[:, 0]), shown  # [pos, batch, d_model]
+
+
+def _projected(given: dict[str, Any]) -> KernelArguments:
+    """The arguments of the kernel inside `F.multi_head_attention_forward`."""
+    every = [given[name] for name in ("query", "key", "value")]  # [pos, batch, d_model]
+    query, key, value = every if every[0].dim() == 3 else [x[:, None] for x in every]
+    n_heads, d_model = given["num_heads"], query.shape[-1]
+    q, k, v = (
+        F.linear(x, weight, bias).unflatten(-1, (n_heads, -1)).permute(1, 2, 0, 3)  # [batch, head, pos, d_head]
+        for x, weight, bias in zip((query, key, value), *_projections(given, d_model), strict=True)
+    )
+    return q, k, v, 1 / math.sqrt(q.shape[-1]), _mask(given, n_heads, q)
 
 
 def _projections(given: dict[str, Any], d_model: int) -> tuple[list[Tensor], list[Tensor | None]]:

@@ -262,12 +262,13 @@ class PlannedAttention(Watcher):
             if given is None:
                 raise InputError("nn.MultiheadAttention with add_bias_kv or add_zero_attn is not supported.")
             return multi_head_attention(partial(stepwise, is_safe=not given["need_weights"]), given)
-        is_flex = self._plan.layers[layer][number].kernel == "flex_attention"
-        q, k, v, scale, mask = kernel_arguments(watched.layout, args, kwargs, is_flex=is_flex)
-        z, _ = stepwise(q, k, v, scale, mask)
+        name = self._plan.layers[layer][number].kernel
+        arguments = kernel_arguments(name, watched.layout, args, kwargs)
+        assert arguments is not None
+        z, _ = stepwise(*arguments)
         query = args[0] if args else kwargs["query"]
         out = watched.layout.from_heads(z, query.new_empty((*query.shape[:-1], z.shape[-1]), device="meta"))
-        return (out, *func(*args, **kwargs)[1:]) if is_flex else out
+        return (out, *func(*args, **kwargs)[1:]) if name == "flex_attention" else out
 
     def _tape(self, layer: int) -> AnyTape:
         paths = self._run.attention_paths

@@ -259,7 +259,8 @@ def _apart(one: Tensor, other: Tensor) -> float:
     """Return the largest difference, relative to the size; −∞ in both, as at masked cells, counts as equal."""
     if one.shape != other.shape:
         return float("inf")
-    one, other = (value.double().masked_fill(value.double() < MASKED, float("-inf")) for value in (one, other))
+    one, other = (value.cpu().double() for value in (one, other))
+    one, other = (value.masked_fill(value < MASKED, float("-inf")) for value in (one, other))
     both = one.isfinite() & other.isfinite()
     if bool((one.isfinite() != other.isfinite()).any()):
         return float("inf")

@@ -11,27 +11,22 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from xformer.adapters.attention import (
-    FORBIDDEN,
-    for_each_head,
-    kernel_arguments,
-    multi_head_arguments,
-    multi_head_attention,
-)
+from xformer.adapters.attention import FORBIDDEN, for_each_head, kernel_arguments
 from xformer.adapters.module_map import Chain, Layers
 from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.model import Transformer
 from xformer.program.attention import PARTS, PATTERN, AttentionFinder, FoundAttention, Role
 from xformer.program.axis_tracker import AxisTracker
+from xformer.program.operations import AttentionOperations
 from xformer.program.plan import layers_of
 from xformer.program.record import Recorder, Value, tensors_in, watched
 
@@ -52,7 +47,6 @@ class Watched:
         over: The axis of the softmax.
         pattern: The weights that are multiplied with the values.
         allowed: True where the mask lets a query attend to a key.
-        has_sink: Whether the softmax includes one extra score that belongs to no key (an attention sink).
         is_kernel: Whether a fused kernel computed the attention; scores and softmax are then computed from q and k.
     """
 
@@ -67,7 +61,6 @@ class Watched:
     over: Role
     pattern: Float[Tensor, "batch head query key"]
     allowed: Bool[Tensor, "batch head query key"]
-    has_sink: bool = False
     is_kernel: bool = False
 
     @property
@@ -85,6 +78,8 @@ class Event:
     number: int
     """The number of earlier events of this kind in this module."""
     module: nn.Module
+    at: float
+    """The number of operations before it."""
     values: tuple[Tensor, ...] = ()
     """The floating-point tensors of an input or output."""
     attention: Watched | None = None
@@ -100,22 +95,15 @@ class Event:
         return self.kind, self.path, self.number
 
 
-class _Note(NamedTuple):
-    """The inputs or outputs of one call of a module."""
-
-    kind: Literal["input", "output"]
-    chain: Chain
-    at: int
-    """The number of operations before it."""
-    values: tuple[Value, ...]
-
-
 class _EventRecorder(Recorder):
     """Records a program with the tensors of its attention, and the inputs and outputs of all modules."""
 
     def __init__(self, module: nn.Module, inputs: Any) -> None:
         super().__init__(module, inputs, keep_of=PARTS)
-        self.notes: list[_Note] = []
+        self.notes: list[tuple[Event, tuple[Value, ...]]] = []
+        """The inputs and outputs of each call of a module."""
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._parts = dict(module.named_modules())
         self._is_noting = False
 
     @property
@@ -138,146 +126,62 @@ class _EventRecorder(Recorder):
         return tuple((path, call) for path, call, _ in self._modules)
 
     def _note(self, kind: Literal["input", "output"], chain: Chain, tensors: Sequence[Tensor]) -> None:
-        self._is_noting = True
+        self._is_noting, path = True, chain[-1][0]
         tensors = [one for one in tensors if one.is_floating_point()]
         values = tuple(map(self.value_of, tensors))
         self.keep(values, tensors)
-        self.notes.append(_Note(kind, chain, len(self.program.operations), values))
+        event = Event(kind, chain, self._counts[kind, path], self._parts[path], len(self.program.operations))
+        self.notes.append((event, values))
+        self._counts[kind, path] += 1
         self._is_noting = False
 
 
-class _Run:
-    """A recorded run, and the attention in it."""
-
-    def __init__(self, module: nn.Module, recorder: _EventRecorder, outputs: Tensor) -> None:
-        self.outputs, self._notes, self._module = outputs, recorder.notes, module
-        program = recorder.finish(outputs)
-        self._axes = AxisTracker(program)
-        finder = AttentionFinder(program, self._axes, over=PATTERN)
-        read = [(heads, one) for heads in layers_of(program, finder)[0] if (one := self._read(heads)) is not None]
-        paths = [one.path for _, one in read] or [one.operation.address.module for one in finder.refused]
-        self.layers = Layers(module, paths)
-        self._found = [(heads, replace(one, layer=self.layers.of(heads[0].first.running))) for heads, one in read]
-        self.seen = [one for _, one in self._found]
-
-    @property
-    def events(self) -> list[Event]:
-        """Everything that the modules read and computed, in forward order."""
-        modules, counts = dict(self._module.named_modules()), Counter[tuple[str, str]]()
-        found: list[tuple[float, Event]] = [
-            (note.at, Event(note.kind, note.chain, 0, modules[note.chain[-1][0]], _tensors(note.values)))
-            for note in self._notes
-        ]
-        for heads, one in self._found:
-            chain = heads[0].first.running
-            event = Event("attention", chain, 0, modules[chain[-1][0]], attention=one)
-            found.append((heads[0].normaliser.index + 0.5, event))
-        events = []
-        for _, event in sorted(found, key=lambda one: one[0]):
-            events.append(replace(event, number=counts[event.key[:2]]))
-            counts[event.key[:2]] += 1
-        return [*events, Event("output", (("output", 0),), 0, self._module, (self.outputs.cpu(),))]
-
-    def _read(self, heads: Sequence[FoundAttention]) -> Watched | None:
-        """One layer, whose heads may be computed alone; None if its tensors cannot be read."""
-        pieces = [self._kernel(one) if one.kernel else self._steps(one) for one in heads]
-        read = [piece for piece in pieces if piece is not None]
-        if len(read) < len(pieces):
+def _read(heads: Sequence[FoundAttention]) -> Watched | None:
+    """An attention layer, whose heads may be computed alone; None if its tensors cannot be read."""
+    one, first = AttentionOperations(tuple(heads)), heads[0]
+    scores, softmax, pattern, q, k, v = one.scores, one.softmax, one.pattern, one.q, one.k, one.v
+    if first.kernel is not None:
+        computed = [part for part in map(_kernel, heads) if part is not None]
+        if len(computed) < len(heads):
             return None
-        joined = {name: _joined([piece[name] for piece in read]) for name in read[0]}
-        paths = [f"/{one.first.address.module.replace('.', '/')}" for one in heads]
-        path = os.path.commonpath(paths)[1:].replace("/", ".")
-        n_extra = heads[0].scores.shape.numel() - heads[0].pattern.shape.numel()
-        return Watched(
-            path,
-            None,
-            self._entered(heads[0]),
-            over=heads[0].normalised,
-            has_sink=n_extra > 0,
-            is_kernel=heads[0].kernel is not None,
-            **joined,  # pyright: ignore[reportArgumentType]
+        q, k, v, scores = (
+            parts[0] if len(parts) == 1 else torch.cat(parts, dim=1) for parts in zip(*computed, strict=True)
         )
-
-    def _steps(self, found: FoundAttention) -> dict[str, Tensor | None] | None:
-        """The tensors of an attention in steps."""
-        scores, softmax, pattern = found.scores.tensor, found.normaliser.result.tensor, found.pattern.tensor
-        if scores is None or softmax is None or pattern is None or softmax.shape != scores.shape:
-            return None
-        scores, softmax = found.layout.to_heads(scores), found.layout.to_heads(softmax)
-        pattern = found.pattern_layout.to_heads(pattern)
-        keys = _columns_of_keys(found, pattern.shape[-1], scores.shape[-1])
-        if keys is None:
-            return None
-        scores, softmax = scores[..., keys], softmax[..., keys]
-        allowed = scores > FORBIDDEN
-        if found.is_masked_later:
-            allowed = allowed & (pattern != 0)
-        read: dict[str, Tensor | None] = dict.fromkeys("qkv")
-        for name, (value, layout) in found.operands.items():
-            read[name] = None if value.tensor is None else layout.to_heads(value.tensor)
-        return read | {"scores": scores, "softmax": softmax, "pattern": pattern, "allowed": allowed}
-
-    def _kernel(self, found: FoundAttention) -> dict[str, Tensor | None] | None:
-        """The same of a kernel, computed from its arguments."""
-        operation = found.kernel
-        assert operation is not None
-        args, kwargs = _with_tensors(operation.args), _with_tensors(operation.kwargs)
-        read: dict[str, Tensor | None] = {}
-
-        def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-            scores = q @ for_each_head(k, q.shape[1]).transpose(-2, -1) * scale
-            if mask is not None:
-                scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-            pattern = scores.softmax(dim=-1)
-            read.update(q=q, k=k, v=v, scores=scores, softmax=pattern, pattern=pattern, allowed=scores > FORBIDDEN)
-            return pattern @ for_each_head(v, q.shape[1]), pattern
-
-        if operation.name == "multi_head_attention_forward":
-            given = multi_head_arguments(args, kwargs)
-            if given is not None:
-                multi_head_attention(attend, given)
-        else:
-            is_flex = operation.name == "flex_attention"
-            attend(*kernel_arguments(found.layout, args, kwargs, is_flex=is_flex))
-        return read or None
-
-    def _entered(self, found: FoundAttention) -> Tensor | None:
-        """The input [batch, pos, features] of the innermost module that reads one with the queries' positions."""
-        product, kernel = found.product, found.kernel
-        if product is not None:
-            own = (*product.rows, *product.columns)
-        else:
-            assert kernel is not None
-            own = self._axes.of(kernel.inputs[0])[0 if kernel.name == "multi_head_attention_forward" else -2]
-        positions = {id(atom.root) for atom in own if atom.origin == "input" and atom.size > 1}
-        batch = None if found.batch is None else id(found.batch.root)
-        inputs: dict[tuple[str, int], list[Value]] = defaultdict(list)
-        for note in self._notes:
-            if note.kind == "input":
-                inputs[note.chain[-1]] += note.values
-        for call in reversed(found.first.running):
-            for value in inputs[call]:
-                roots = [{id(atom.root) for atom in axis} for axis in self._axes.of(value)]
-                at = [
-                    1 if one & positions else 0 if size == 1 or batch in one else 2
-                    for one, size in zip(roots, value.shape, strict=True)
-                ]
-                if sorted(at) == [0, 1, 2]:
-                    assert value.tensor is not None
-                    return value.tensor.permute([at.index(role) for role in range(3)])
+        softmax = pattern = scores.softmax(dim=-1)
+    if scores is None or softmax is None or pattern is None:
         return None
-
-
-def _tensors(values: Sequence[Value]) -> tuple[Tensor, ...]:
-    return tuple(value.tensor.cpu() for value in values if value.tensor is not None)
-
-
-def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
-    """The heads of a layer side by side."""
-    known = [one for one in parts if one is not None]
-    if len(known) < len(parts):
+    keys = _columns_of_keys(first, pattern.shape[-1], scores.shape[-1])
+    if keys is None:
         return None
-    return known[0] if len(known) == 1 else torch.cat(known, dim=1)
+    scores, softmax = scores[..., keys], softmax[..., keys]
+    allowed = (scores > FORBIDDEN) & (pattern != 0) if first.is_masked_later else scores > FORBIDDEN
+    paths = [f"/{found.first.address.module.replace('.', '/')}" for found in heads]
+    path, is_kernel = os.path.commonpath(paths)[1:].replace("/", "."), first.kernel is not None
+    return Watched(path, None, None, q, k, v, scores, softmax, first.normalised, pattern, allowed, is_kernel)
+
+
+def _kernel(found: FoundAttention) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    """q, k, v, and the scores that a kernel does not return."""
+    kernel = found.kernel
+    assert kernel is not None
+    args, kwargs = _with_tensors(kernel.args), _with_tensors(kernel.kwargs)
+    arguments = kernel_arguments(kernel.name, found.layout, args, kwargs)
+    if arguments is None:
+        return None
+    q, k, v, scale, mask = arguments
+    scores = q @ for_each_head(k, q.shape[1]).transpose(-2, -1) * scale
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    return q, k, v, scores
+
+
+def _with_tensors(given: Any) -> Any:
+    """Nested arguments with their tensors in place of values."""
+    if isinstance(given, Value):
+        return given.tensor
+    if isinstance(given, Mapping):
+        return {name: _with_tensors(one) for name, one in given.items()}
+    return tuple(map(_with_tensors, given)) if type(given) is tuple else given
 
 
 def _columns_of_keys(found: FoundAttention, n_key: int, n_scores: int) -> slice | None:
@@ -293,13 +197,23 @@ def _columns_of_keys(found: FoundAttention, n_key: int, n_scores: int) -> slice 
     return None
 
 
-def _with_tensors(given: Any) -> Any:
-    """Nested arguments with their tensors in place of values."""
-    if isinstance(given, Value):
-        return given.tensor
-    if isinstance(given, Mapping):
-        return {name: _with_tensors(one) for name, one in given.items()}
-    return tuple(map(_with_tensors, given)) if type(given) is tuple else given
+def _entered(
+    found: FoundAttention, inputs: Mapping[tuple[str, int], Sequence[Value]], axes: AxisTracker
+) -> Tensor | None:
+    """The input [batch, pos, features] of the innermost running module that reads one with the queries' positions."""
+    if found.product is not None:
+        own = (*found.product.rows, *found.product.columns)
+    else:
+        own = axes.of(found.first.inputs[0])[0 if found.first.name == "multi_head_attention_forward" else -2]
+    positions = {id(atom.root) for atom in own if atom.origin == "input" and atom.size > 1}
+    batch = None if found.batch is None else id(found.batch.root)
+    for value in (value for call in reversed(found.first.running) for value in inputs.get(call, ())):
+        roots = [{id(atom.root) for atom in axis} for axis in axes.of(value)]
+        of = ["pos" if root & positions else "batch" if batch in root else "width" for root in roots]
+        of = ["batch" if size == 1 and one == "width" else one for one, size in zip(of, value.shape, strict=True)]
+        if sorted(of) == ["batch", "pos", "width"] and value.tensor is not None:
+            return value.tensor.permute([of.index(axis) for axis in ("batch", "pos", "width")])
+    return None
 
 
 def watch(model: TokenModel, run: ModelCall, *, by_steps: bool = False) -> list[Watched]:
@@ -311,29 +225,52 @@ def watch(model: TokenModel, run: ModelCall, *, by_steps: bool = False) -> list[
         by_steps: Whether to take the path that computes the softmax explicitly, if the model has one.
     """
     if by_steps and isinstance(model.module, Transformer):
-        return _recorded(model, replace(run, recorded=True)).seen
-    return _recorded(stepwise(model) if by_steps else model, run).seen
+        run = replace(run, recorded=True)
+    return watch_outputs(stepwise(model) if by_steps else model, run)[0]
 
 
 def watch_outputs(model: TokenModel, run: ModelCall) -> tuple[list[Watched], Float[Tensor, "batch out vocab"]]:
     """Return the attention layers of a run, as `watch` does, and the outputs of the run."""
-    recorded = _recorded(model, run)
-    return recorded.seen, recorded.outputs
-
-
-def watch_events(model: TokenModel, run: ModelCall) -> tuple[list[Event], Layers]:
-    """Return everything that the modules of a run read and computed, in forward order, and the layers of the model."""
-    recorded = _recorded(model, run)
-    return recorded.events, recorded.layers
+    events, _ = watch_events(model, run)
+    return [event.attention for event in events if event.attention is not None], events[-1].values[0]
 
 
 @torch.no_grad()
-def _recorded(model: TokenModel, run: ModelCall) -> _Run:
+def watch_events(model: TokenModel, run: ModelCall) -> tuple[list[Event], Layers]:
+    """Return everything that the modules of a run read and computed, in forward order, and the layers of the model.
+
+    The last event is the output of the model.
+    """
     call, inputs = model.last_call(run)
     recorder = _EventRecorder(model.module, inputs)
     with watched(model.module, recorder):
         outputs = call()
-    return _Run(model.module, recorder, outputs)
+    program = recorder.finish(outputs)
+    axes = AxisTracker(program)
+    finder = AttentionFinder(program, axes, over=PATTERN)
+    read = [(heads[0], one) for heads in layers_of(program, finder)[0] if (one := _read(heads)) is not None]
+    refused = [one.operation.address.module for one in finder.refused]
+    layers = Layers(model.module, [one.path for _, one in read] or refused)
+    streams = {event.chain[-1]: values for event, values in recorder.notes if event.kind == "input"}
+    counts: Counter[str] = Counter()
+    events = [replace(event, values=tuple(map(_tensor, values))) for event, values in recorder.notes]
+    for found, one in read:
+        chain = found.first.running
+        seen = replace(one, layer=layers.of(chain), entered=_entered(found, streams, axes))
+        module = model.module.get_submodule(chain[-1][0])
+        at = found.normaliser.index + 0.5
+        events.append(Event("attention", chain, counts[one.path], module, at, attention=seen))
+        counts[one.path] += 1
+    for operation in program.operations:  # its cycles would keep the tensors alive
+        for value in (*operation.inputs, *operation.results):
+            value.tensor = None
+    last = Event("output", (("output", 0),), 0, model.module, len(program.operations), (outputs,))
+    return [*sorted(events, key=lambda event: event.at), last], layers
+
+
+def _tensor(value: Value) -> Tensor:
+    assert value.tensor is not None
+    return value.tensor
 
 
 def stepwise(model: TokenModel) -> TokenModel:

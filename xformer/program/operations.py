@@ -69,15 +69,35 @@ class AttentionOperations:
         return self._joined([(one.pattern, one.pattern_layout) for one in self.heads])
 
     @property
+    def softmax(self) -> Float[Tensor, "batch head query key"] | None:
+        """The output of the softmax, of the shape of the scores; None as `scores`."""
+        return self._joined([(one.normaliser.result, one.layout) for one in self.heads])
+
+    @property
+    def q(self) -> Float[Tensor, "batch head query d_head"] | None:
+        """The queries in the product with the keys; None as `scores`, or in an order of heads that is not the scores'."""
+        return self._joined([one.operands["q"] for one in self.heads if "q" in one.operands])
+
+    @property
+    def k(self) -> Float[Tensor, "batch kv_head key d_head"] | None:
+        """The keys, per query head or per group; None as `q`."""
+        return self._joined([one.operands["k"] for one in self.heads if "k" in one.operands])
+
+    @property
+    def v(self) -> Float[Tensor, "batch kv_head key d_value"] | None:
+        """The values, per query head or per group; None as `q`."""
+        return self._joined([one.operands["v"] for one in self.heads if "v" in one.operands])
+
+    @property
     def z(self) -> Float[Tensor, "batch head query d_head"] | None:
         """The output of the heads; None as `scores`."""
         return self._joined([(one.z, one.z_layout) for one in self.heads])
 
     def _joined(self, pieces: Sequence[tuple[Value, HeadLayout]]) -> Tensor | None:
         tensors = [layout.to_heads(value.tensor) for value, layout in pieces if value.tensor is not None]
-        if self.heads[0].kernel is not None or len(tensors) < len(pieces):
+        if self.heads[0].kernel is not None or len(tensors) < len(self.heads):
             return None
-        return torch.cat(tensors, dim=1)
+        return tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim=1)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -84,9 +84,10 @@ def _wrong_rows(one: Watched, limit: float) -> Finding | None:
         return None
     total = one.pattern.double().sum(dim=-1, keepdim=True).masked_fill(empty, 1.0)
     worst = float(total.flatten()[(total - 1).abs().argmax()])
+    has_sink = bool((one.softmax.double().sum(dim=-1, keepdim=True) - 1).masked_fill(empty, 0.0).abs().max() > limit)
     sentence = (
         f"The weights that multiply the values are not softmax(scores): a row sums to {worst:.3g}."
-        if abs(worst - 1) > limit and not one.has_sink
+        if abs(worst - 1) > limit and not has_sink
         else f"The weights that multiply the values differ from softmax(scores) by {float(apart.max()):.2g}."
     )
     return finding_at(one, worst_cell(apart), sentence, remedy, float(apart.max()))
