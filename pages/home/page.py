@@ -11,6 +11,7 @@ from pages.compute.models import card_of_model
 from pages.compute.picture import footer, panel, shown, toolbar
 from pages.controls import embed
 from pages.controls.widgets import choose
+from pages.home.language_model import model_switch, next_token_panel, recorded_scene
 from pages.home.panels import (
     answer_panel,
     class_panel,
@@ -36,9 +37,10 @@ LEARNED = 0.5
 
 
 def page() -> None:
-    view = open_sidebar("See a transformer think", "Where does my input go?").view()
+    view = open_sidebar("See a transformer think", "Where does my input go?", recorded_scene).view()
     with toolbar():
-        st.markdown(f"**{view.input.instruction}**{_has_it_learned(view)}")
+        model_switch(view.model)
+        st.markdown(f"**{view.input.instruction}**{_has_it_learned(view)}", width="content")
     with embed.picture():
         panel(scene_panel, view)
     answer = st.container()
@@ -56,7 +58,7 @@ def page() -> None:
 def _answer(view: View) -> Callable[[View], None]:
     """Return the panel for the predictions of a model whose input kind is not in `ANSWERS`."""
     if view.input.is_open_ended:
-        return continuation_panel
+        return continuation_panel if view.task is not None else next_token_panel
     return filled_panel if view.original().output in ("masked_token", "pair_next_token") else prediction_panel
 
 

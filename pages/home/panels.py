@@ -93,15 +93,17 @@ def continuation_panel(view: View) -> None:
     prediction_strip([_typed_lane(view), *lanes], key="prediction")
     unit = view.input.unit
     caption(f"Greedy decoding: the likeliest {unit} each time; a bar is its probability. There is no right answer.")
-    st.fragment(_sample)(view)
+    st.fragment(sample_panel)(view)
 
 
-def _sample(view: View) -> None:
+def sample_panel(view: View, temperature: float | None = None) -> None:
+    """Draw a sampled continuation of a text, and the choice of its length and, if none is given, of the temperature."""
     units = view.input.units
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         st.markdown("**A sampled continuation**", width="content")
-        help = "Temperature 0, 0.5, 0.8 or 1.2: the higher, the more often a less likely token is sampled."
-        temperature = choose_unlinked("Temperature", TEMPERATURES, "story_temperature", default=0.8, help=help)
+        if temperature is None:
+            help = "Temperature 0, 0.5, 0.8 or 1.2: the higher, the more often a less likely token is sampled."
+            temperature = choose_unlinked("Temperature", TEMPERATURES, "story_temperature", default=0.8, help=help)
         lengths = {n: str(n) for n in LENGTHS} | {LENGTHS[-1]: f"{LENGTHS[-1]} {units}"}
         n = choose_unlinked(units.capitalize(), lengths, "story_length", default=LENGTHS[0])
         wanted = (view.model, view.source)

@@ -37,10 +37,15 @@ def publish() -> None:
     """Called when the part below the heading has been drawn; `app.py` replaces it with the publication to a class."""
 
 
-def open_sidebar(title: str, question: str) -> Opened:
+def open_sidebar(title: str, question: str, while_opening: WhileOpening | None = None) -> Opened:
     """Draw the heading and the sidebar; stop the page with a message if there is no model.
 
     `Opened` draws the mask and the active changes, so that a screen can rerun only a part when they change.
+
+    Args:
+        title: The heading.
+        question: The question that the screen answers.
+        while_opening: Draws something while a large model is being opened.
     """
     st.title(f"{title} :small[:gray[{question}]]", anchor=False)
     if not (models.shipped() or models.external_titles() or visible_runs.trained()):
@@ -49,7 +54,9 @@ def open_sidebar(title: str, question: str) -> Opened:
     apply_link()
     with st.sidebar:
         model = ask_model()
-    if problem := wait_until_open(model):  # the sidebar is already drawn, so that another model can be chosen
+    if problem := wait_until_open(
+        model, while_opening
+    ):  # the sidebar is already drawn, so that another model can be chosen
         st.error(escape_markdown(problem))
         st.stop()
     with st.sidebar:
@@ -297,10 +304,15 @@ def _begin(name: str) -> None:
         st.session_state[_WAITED] = name
 
 
-def wait_until_open(name: str) -> str:
-    """Show a progress bar while a model is being opened; return why it cannot be opened, else "".
+WhileOpening = Callable[[str], DeltaGenerator | None]
+"""Draws something in place of the model of that name; returns where to write the progress, or None if it draws nothing."""
 
-    The job runs in the background; other visitors who open the model wait for the same job.
+
+def wait_until_open(name: str, instead: WhileOpening | None = None) -> str:
+    """Show the progress while a model is being opened; return why it cannot be opened, else "".
+
+    The job runs in the background; other visitors who open the model wait for the same job. What `instead` has drawn is
+    replaced in a rerun, in which the elements of the screen keep their places.
     """
     if not models.is_external(name):
         return ""
@@ -308,9 +320,16 @@ def wait_until_open(name: str) -> str:
         job = models.external_store.start(name)
     except ModelFileError as error:
         return str(error)
-    place = st.empty()
+    place, words = st.empty(), None
     while not job.ended(OFTEN / 2):
-        place.progress(_share(job), escape_markdown(f"{job.title}: {job.progress.what}"))
+        if words is None and instead is not None:
+            words, instead = instead(name), None
+        if words is None:
+            place.progress(_share(job), escape_markdown(f"{job.title}: {job.progress.what}"))
+        else:
+            words.markdown(f"**Recorded run.** {escape_markdown(f'{job.title}: {job.progress.what}')}")
+    if words is not None and job.error is None:
+        st.rerun()
     place.empty()
     return "" if job.error is None else f"The model {models.title_of(name)} cannot be opened. {job.error}"
 

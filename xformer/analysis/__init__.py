@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from xformer.analysis.generation import decode_steps as decode_steps
     from xformer.analysis.generation import divergence_by_step as divergence_by_step
     from xformer.analysis.generation import likeliest_tokens as likeliest_tokens
+    from xformer.analysis.generation import next_tokens as next_tokens
     from xformer.analysis.generation import predictions_by_step as predictions_by_step
     from xformer.analysis.generation import steered as steered
     from xformer.analysis.generation import steering_by_scale as steering_by_scale

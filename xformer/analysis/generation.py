@@ -387,6 +387,51 @@ def _normalised(p: Tensor) -> Float[Tensor, "*step vocab"]:
     return p / p.sum(dim=-1, keepdim=True)
 
 
+def next_tokens(reading: Reading, *, temperature: float = 1.0, k: Count = 10) -> pd.DataFrame:
+    """Return the likeliest tokens after a text, with their probabilities at a temperature.
+
+        p = softmax(logits / T)            T = 0: all on the likeliest token
+
+    Args:
+        reading: The run on a text to continue.
+        temperature: T; above 1, the probabilities are more even.
+        k: The number of tokens.
+
+    Returns:
+        A row per token, the likeliest first: rank, token, id, logit and probability.
+
+    Raises:
+        InputError: The temperature is negative.
+        UnavailableError: The model does not continue its input.
+
+    Example:
+        >>> import xformer
+        >>> story = xformer.read("checkpoints/characters", "To be")
+        >>> table = xformer.analysis.next_tokens(story, k=3)
+        >>> list(table.columns)
+        ['rank', 'token', 'id', 'logit', 'probability']
+    """
+    if not temperature >= 0:
+        raise InputError(f"A temperature is 0 or larger, got {temperature:g}; for example 1.")
+    if reading.open_output is None:
+        raise UnavailableError(f"{reading.adapter.name} does not continue its input, so there is no next token.")
+    logits = reading.logits[0, reading.open_output].detach().double().cpu()  # [vocab]
+    if temperature:
+        p = (logits / temperature).softmax(dim=-1)
+    else:
+        p = torch.zeros_like(logits).scatter(0, logits.argmax(dim=0, keepdim=True), 1.0)
+    found = logits.topk(min(k, len(logits)))
+    return pd.DataFrame(
+        {
+            "rank": range(1, len(found.indices) + 1),
+            "token": [reading.adapter.token_labels[token] for token in found.indices.tolist()],
+            "id": found.indices.tolist(),
+            "logit": found.values.tolist(),
+            "probability": p[found.indices].tolist(),
+        }
+    )
+
+
 def direction(towards: Reading, away: Reading, *, layer: int) -> Float[Tensor, " d_model"]:
     """Return the difference of the residual streams of two texts at their last tokens, after layer `layer` (from 0).
 

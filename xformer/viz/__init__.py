@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from xformer.viz.feed_forward import promotion as promotion
     from xformer.viz.generation import divergence_by_step as divergence_by_step
     from xformer.viz.generation import likeliest_tokens as likeliest_tokens
+    from xformer.viz.generation import next_tokens as next_tokens
     from xformer.viz.generation import predictions_by_step as predictions_by_step
     from xformer.viz.generation import steering_by_scale as steering_by_scale
     from xformer.viz.generation import step_lanes as step_lanes

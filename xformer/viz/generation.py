@@ -17,11 +17,12 @@ from xformer.analysis.comparison import joint_labels
 from xformer.analysis.generation import DecodedSteps, first_divergence
 from xformer.analysis.generation import divergence_by_step as divergence_table
 from xformer.analysis.generation import likeliest_tokens as tokens_table
+from xformer.analysis.generation import next_tokens as next_table
 from xformer.analysis.generation import predictions_by_step as predictions_table
 from xformer.analysis.generation import steering_by_scale as steering_table
 from xformer.arguments import Count
 from xformer.errors import InputError
-from xformer.formatting import check_option
+from xformer.formatting import check_option, percent
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import ROWS, Chart, category_colours, layered, token_lanes, tooltips
@@ -93,6 +94,54 @@ def likeliest_tokens(runs: Sequence[DecodedSteps], step: int, k: Count = 5, *, d
     bars = base.mark_bar().encode(model_hues(models))
     text = base.mark_text(align="left", dx=4, fontSize=12, color=theme.TEXT).encode(text="shown:N")
     return layered(bars, text, height=(10 + 17 * len(models)) * len(order), autosize=ROWS)
+
+
+def next_tokens(reading: Reading, *, temperature: float = 1.0, k: Count = 10, before: Reading | None = None) -> Chart:
+    """Draw the likeliest tokens after a text as bars from 0 to 1, those of the run `before` as outlines.
+
+    Further arguments are those of `analysis.next_tokens`.
+
+    Args:
+        before: The original run, to compare with.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
+    Example:
+        >>> import xformer
+        >>> story = xformer.read("checkpoints/characters", "To be")
+        >>> chart = xformer.viz.next_tokens(story)
+    """
+    table = next_table(reading, temperature=temperature, k=k)
+    data = table.assign(
+        place=[f"{rank}  {visible(token)}" for rank, token in zip(table["rank"], table["token"], strict=True)]
+    )
+    data["shown"] = [percent(p, 1) for p in data["probability"]]
+    if before is not None:
+        known = next_table(before, temperature=temperature, k=before.logits.shape[-1]).set_index("id")["probability"]
+        data["before"] = known.loc[data["id"]].to_numpy()
+    base = alt.Chart(data).encode(
+        alt.X(
+            "probability:Q",
+            title="probability",
+            scale=alt.Scale(domain=[0, 1.1]),
+            axis=alt.Axis(values=[0, 0.5, 1], format=".0%"),
+        ),
+        alt.Y("place:N", sort=None, title=None, axis=alt.Axis(labelFontSize=14, labelLimit=260)),
+        tooltip=tooltips(
+            "token:N",
+            ("probability:Q", "", ".6f"),
+            ("logit:Q", "", ".3f"),
+            *[("before:Q", "original", ".6f")][: before is not None],
+        ),
+    )
+    layers = [
+        base.mark_bar(color=theme.PRIMARY),
+        base.mark_text(align="left", dx=4, fontSize=12, color=theme.TEXT).encode(text="shown:N"),
+    ]
+    if before is not None:
+        layers.append(base.mark_bar(filled=False, stroke=theme.TEXT, strokeWidth=1.5).encode(alt.X("before:Q")))
+    return layered(*layers, height=22 * len(data), autosize=ROWS)
 
 
 def verdicts(right: Sequence[bool | None]) -> list[str]:

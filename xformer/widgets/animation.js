@@ -64,6 +64,8 @@ export class Animation {
   /** Draw a frame. @returns {Region[]} */
   paint() { return []; }
   title() { return ""; }
+  /** Whether the animation goes on where it is, although the data are new. @param {any} _before */
+  goesOn(_before) { return false; }
   says() { return ""; }
   /** @param {Region} _region */
   click(_region) {}
@@ -103,8 +105,13 @@ export class Animation {
   update(bytes) {
     const isSame = this.bytes?.length === bytes.length && this.bytes.every((byte, at) => byte === bytes[at]);
     if (!isSame) {
+      const before = this.data;
       this.bytes = bytes.slice();
       this.data = this.read(bytes);
+      if (before && this.goesOn(before)) {
+        this.fit();
+        return;
+      }
       this.clock = new Clock(this.partsOf(this.data));
       this.canvas.setAttribute("aria-label", this.title());
     }

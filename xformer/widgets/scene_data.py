@@ -32,12 +32,13 @@ COLOURS = in_both_themes(
 )
 
 
-def scene_data(reading: Reading, edit: tuple[Sequence[str], int] | None = None) -> bytes:
+def scene_data(reading: Reading, edit: tuple[Sequence[str], int] | None = None, *, is_recorded: bool = False) -> bytes:
     """Pack the data of the scene for the first input of a reading.
 
     Args:
         reading: The run.
         edit: The texts of the editable tokens, with "" at the end for a new one, and the position of the first of them.
+        is_recorded: Whether the same run of the opened model will follow; the animation then goes on where it is.
 
     Returns:
         `XSC1`, the length of the header (4 bytes, little endian), the header as JSON, and the arrays, referenced by offset
@@ -49,6 +50,7 @@ def scene_data(reading: Reading, edit: tuple[Sequence[str], int] | None = None) 
         "stacks": stacks,
         "answers": _answers(reading, stacks[-1]),
         "continues": reading.open_output is not None,
+        "isRecorded": is_recorded,
         "edit": None if edit is None else {"texts": list(edit[0]), "first": edit[1]},
         "colours": COLOURS,
     }

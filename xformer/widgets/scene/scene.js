@@ -10,10 +10,9 @@ import { Animation } from "../animation.js";
 import { element, headerOf, palette, pen, theme } from "../shared.js";
 
 const SECONDS = { tokens: 0.6, embed: 0.9, position: 0.9, attention: 1.1, feed: 0.7, answer: 0.9 };
-const FASTEST = 0.16; // shortest duration of a part, in seconds
-const WHOLE = 16; // longest duration of a run, in seconds
+const WHOLE = 5; // longest duration of a run, in seconds
 const NARROW = 640; // px
-const GHOST = 0.13; // opacity of parts that the run has not reached
+const AHEAD = 0.7; // opacity of parts that the run has not reached
 
 function read(bytes) {
   const [header, packed] = headerOf(bytes);
@@ -52,7 +51,7 @@ function partsOf(scene) {
   let at = 0;
   for (const part of parts) {
     part.from = at;
-    part.takes = Math.max(FASTEST, SECONDS[part.kind] * faster);
+    part.takes = SECONDS[part.kind] * faster;
     at += part.takes;
   }
   return parts;
@@ -152,7 +151,7 @@ function paint(context, scene, place, clock, look, pointed) {
     const at = place.stacks[s];
     const read = doneOf("tokens", s);
     stack.tokens.forEach((token, r) => {
-      const alpha = Math.max(GHOST, ease(Math.min(1, Math.max(0, read * stack.tokens.length - r))));
+      const alpha = Math.max(AHEAD, ease(Math.min(1, Math.max(0, read * stack.tokens.length - r))));
       const edit = s === 0 ? editOf(scene, stack.first + r) : null;
       context.globalAlpha = alpha;
       context.fillStyle = look.chip;
@@ -194,7 +193,7 @@ function paint(context, scene, place, clock, look, pointed) {
       if (!spot.width) return;
       const isOwn = c === 0;
       const shown = isOwn ? embedded : c === 1 ? Math.min(1, placed * 2) : Math.max(0, placed * 2 - 1);
-      const alpha = Math.max(GHOST, shown);
+      const alpha = Math.max(AHEAD, shown);
       const title_ = column.name === "token" ? "vector" : column.name === "position" ? "+ position" : "= sum";
       title(stack.columns.length > 1 || !isOwn ? title_ : "vector", spot.x, spot.width, Math.max(0.5, alpha));
       const slide = !shown ? 0 : isOwn ? (1 - ease(embedded)) * -26 : c === 2 ? (1 - ease(shown)) * -40 : 0;
@@ -209,13 +208,13 @@ function paint(context, scene, place, clock, look, pointed) {
       layer.attention.forEach((part, a) => {
         const done = doneOf("attention", s, l, a);
         arcs(context, place, part, spot, done, look, pointed, a / layer.attention.length);
-        if (part.added) dots(context, place, part.added, spot.x + spot.width * 0.62, Math.max(0.35, done), look.attention, false, done ? 0.9 : GHOST);
+        if (part.added) dots(context, place, part.added, spot.x + spot.width * 0.62, Math.max(0.35, done), look.attention, false, done ? 0.9 : AHEAD);
         const [rows, keys] = part.shape;
         for (let head = 0; head < part.drawn; head += 1, n += 1) {
           const x = spot.x + 2 + (n % place.thumbColumns) * (place.thumb + 3);
           const y = place.headsTop + Math.floor(n / place.thumbColumns) * (place.thumb + 3);
           const lit = ease(Math.min(1, Math.max(0, done * 1.6 - (0.6 * head) / part.drawn)));
-          context.globalAlpha = 0.22 + 0.78 * lit;
+          context.globalAlpha = AHEAD + (1 - AHEAD) * lit;
           context.imageSmoothingEnabled = false;
           context.drawImage(look.picture(part, head), x, y, place.thumb, place.thumb);
           const isPointed = pointed?.part === part && pointed.head === head;
@@ -236,11 +235,11 @@ function paint(context, scene, place, clock, look, pointed) {
       });
       if (layer.fed) {
         const x = spot.x + spot.width * 0.86;
-        dots(context, place, layer.fed, x, Math.max(0.35, fed), look.feed, true, fed ? 0.9 : GHOST);
+        dots(context, place, layer.fed, x, Math.max(0.35, fed), look.feed, true, fed ? 0.9 : AHEAD);
         regions.push({ x: x - 8, y: top, width: 16, height: place.bottom - top, target: { screen: "feed_forward" }, says: `Layer ${l + 1} · feed-forward. Click to see its neurons.` });
       }
       if (layer.after && spot.stripWidth > 12) {
-        stack.tokens.forEach((token, r) => cells(layer.after, spot.stripAt, spot.stripWidth, r, Math.max(GHOST, fed), { target: { screen: "residual" }, token, layer: l + 1 }));
+        stack.tokens.forEach((token, r) => cells(layer.after, spot.stripAt, spot.stripWidth, r, Math.max(AHEAD, fed), { target: { screen: "residual" }, token, layer: l + 1 }));
       }
       if (l % place.every === 0) title(place.isDeep ? `${l + 1}` : `layer ${l + 1}`, spot.x, spot.width, 1);
     });
@@ -440,6 +439,11 @@ export class Scene extends Animation {
 
   title() {
     return `The run of the model, from its tokens to its answers. ${summary(this.data)}.`;
+  }
+
+  goesOn(before) { // from the recorded run of a model to that of the model itself
+    const tokens = (scene) => JSON.stringify(scene.stacks.map((stack) => [stack.tokens, stack.layers.length]));
+    return before.isRecorded && tokens(before) === tokens(this.data);
   }
 
   says() {
