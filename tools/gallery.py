@@ -88,7 +88,9 @@ modular = xformer.read("checkpoints/modular", "7 12")
         ),
     ),
     "Residual and Home": (
-        "",
+        """
+story = xformer.read("checkpoints/characters", "The list of ")
+""",
         (
             "viz.model_diagram(reading)",
             "viz.lens(reading)",
@@ -96,6 +98,7 @@ modular = xformer.read("checkpoints/modular", "7 12")
             "viz.norms(reading)",
             "viz.attribution(reading, position=0)",
             "viz.classes(digit)",
+            "viz.next_tokens(story)",
             'viz.similarity("checkpoints/characters", ["import os", "import sys", "return None"])',
         ),
     ),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
+from random import SystemRandom
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -48,7 +48,7 @@ def recorded_scene(model: str) -> DeltaGenerator | None:
 def model_switch(model: str) -> None:
     """Draw the choice between the language model and the default model of a task, if both are here."""
     language = f"{PREFIX}{LANGUAGE_MODEL}"
-    options = {language: "A language model", next(iter(models.shipped()), ""): "A model that reverses numbers"}
+    options = {language: "A language model", next(iter(models.shipped()), ""): "Reversing numbers"}
     if language not in models.external_titles() or model not in options:
         return
 
@@ -75,8 +75,8 @@ def _next_token(view: View) -> None:
 
         def add() -> None:
             table = next_tokens(run, temperature=temperature, k=run.logits.shape[-1])
-            at = secrets.SystemRandom().choices(range(len(table)), table["probability"])[0]
-            st.session_state["input"] = view.input.decode([*run.ids(), int(table["id"].iloc[at])])
+            [token] = SystemRandom().choices(table["id"].tolist(), table["probability"].tolist())
+            st.session_state["input"] = view.input.decode([*run.ids(), token])
 
         if st.button(
             "Add a token", icon=":material/casino:", key="next_add", on_click=add, help="Draws one of these tokens."

@@ -101,9 +101,9 @@ def sample_panel(view: View, temperature: float | None = None) -> None:
     units = view.input.units
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         st.markdown("**A sampled continuation**", width="content")
-        if temperature is None:
-            help = "Temperature 0, 0.5, 0.8 or 1.2: the higher, the more often a less likely token is sampled."
-            temperature = choose_unlinked("Temperature", TEMPERATURES, "story_temperature", default=0.8, help=help)
+        help = "Temperature 0, 0.5, 0.8 or 1.2: the higher, the more often a less likely token is sampled."
+        ask = partial(choose_unlinked, "Temperature", TEMPERATURES, "story_temperature", default=0.8, help=help)
+        drawn_at: float = ask() if temperature is None else temperature
         lengths = {n: str(n) for n in LENGTHS} | {LENGTHS[-1]: f"{LENGTHS[-1]} {units}"}
         n = choose_unlinked(units.capitalize(), lengths, "story_length", default=LENGTHS[0])
         wanted = (view.model, view.source)
@@ -120,7 +120,7 @@ def sample_panel(view: View, temperature: float | None = None) -> None:
 
     with interruptible_progress("Generating") as step:
         seed = st.session_state.get("story_seed", 0)
-        show(cached_runs.continuation(view.model, view.source, n, temperature, seed, step=step, show=show))
+        show(cached_runs.continuation(view.model, view.source, n, drawn_at, seed, step=step, show=show))
     st.caption(_window(view))
 
 

@@ -26,11 +26,12 @@ from xformer.analysis.generation import (
     first_divergence,
     kl,
     likeliest_tokens,
+    next_tokens,
     predictions_by_step,
     total_variation,
 )
 from xformer.decoding import Sampling
-from xformer.errors import EditError, InputError
+from xformer.errors import EditError, InputError, UnavailableError
 from xformer.reading import Reading, rerun
 from xformer.trace import record
 from xformer.viz.generation import pack_steps
@@ -232,6 +233,21 @@ def test_likeliest_tokens_include_those_of_every_run_and_the_right_one() -> None
         assert predicted == {one.name: one.labels[one.predicted[step]] for one in runs}
     with pytest.raises(InputError, match="have steps 0 to 5, got 6"):
         likeliest_tokens(runs, 6, 2)
+
+
+def test_next_tokens_are_a_softmax_at_a_temperature() -> None:
+    story = xformer.read("checkpoints/characters", "The list of ")
+    logits = story.logits[0, -1].double()
+    for temperature in (0.5, 1.0, 2.0):
+        found = next_tokens(story, temperature=temperature, k=3)
+        p = torch.exp(logits / temperature) / torch.exp(logits / temperature).sum()
+        assert found["probability"].tolist() == pytest.approx(p.sort(descending=True).values[:3].tolist(), rel=1e-9)
+        assert found["token"].tolist() == [story.adapter.token_labels[token] for token in p.topk(3).indices.tolist()]
+    assert next_tokens(story, temperature=0, k=2)["probability"].tolist() == [1.0, 0.0]
+    with pytest.raises(InputError, match="0 or larger, got -1"):
+        next_tokens(story, temperature=-1)
+    with pytest.raises(UnavailableError, match="no next token"):
+        next_tokens(xformer.read("checkpoints/reverse", "3 7 12 9"))
 
 
 @pytest.fixture(scope="module")

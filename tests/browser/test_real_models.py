@@ -21,9 +21,24 @@ ONCE = " sausage louder bombing incorrect Elections Oswald tourist velvet harbou
 @pytest.fixture(scope="module")
 def served(browser: Browser) -> Iterator[str]:
     folder: Path = real_model(NAME)
-    server, address = launch(XFORMER_MODELS=str(folder.parent))
+    server, address = launch(XFORMER_MODELS=str(folder.parent), XFORMER_MODEL=str(folder))
     yield address
     stop(server)
+
+
+def test_home_shows_the_recorded_run_until_the_model_is_open(served: str, visit: Visiting) -> None:
+    visitor = visit(served, "/")
+    page = visitor.page
+    see(page, "Recorded run.")
+    says = page.locator(".st-key-scene .says")
+    expect(says).to_contain_text("Likeliest next token: ·Mary")
+    see(page, "the model continues it token by token")
+    assert "Likeliest next token: ·Mary" in says.inner_text()  # the animation has not started again
+    page.get_by_role("button", name="Add a token").click()
+    expect(page.locator(".st-key-input input")).to_have_value(re.compile(r"^When Mary and John .* drink to \w+"))
+    page.get_by_text("Reversing numbers").click()
+    see(page, "All tokens right")
+    assert visitor.problems == []
 
 
 def test_ablating_the_induction_head_raises_the_loss_on_a_repeat(served: str, visit: Visiting) -> None:

@@ -46,7 +46,8 @@ def test_folder_cache_and_packages_are_searched(cache: Path, tmp_path: Path, mon
     installed = folder_of(tmp_path / "site", {file: gguf()}) / file
     monkeypatch.setattr(models_here, "installed_model", lambda: installed)
     found = of(cache)
-    assert found.first is None
+    assert found.first is found.entries["hf:SmolLM2-135M-Instruct"]
+    assert of(cache, XFORMER_MODEL="").first is None
     names = ("alone", "sizes/Q4", "sizes/Q8", "tiny", "SmolLM2-135M-Instruct", "org/name", "plain")
     assert list(found.entries) == [f"hf:{name}" for name in names]
     assert found.entry("hf:SmolLM2-135M-Instruct").path == installed

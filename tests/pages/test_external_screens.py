@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,14 +15,17 @@ from PIL import Image
 
 import xformer
 from pages.compute import models
+from pages.home import language_model
 from pages.residual.page import similarity_notes
+from pages.state import session
 from tests.adapters.test_huggingface import folder_of
 from tests.adapters.zoo import ZOO
-from tests.pages.conftest import Open, complaints, everything, n_charts, plain, strip_lanes
+from tests.pages.conftest import Open, complaints, components, everything, n_charts, plain, strip_lanes
 from xformer.adapters import ModelAdapter, opening
 from xformer.adapters.inputs import keep_upload
 from xformer.adapters.load import open_model
 from xformer.errors import ModelFileError
+from xformer.model_files.store import LoadProgress
 
 MEMBERS = {member.name: member for member in ZOO}
 FAMILIES = ["Llama", "GPT-2", "Mixtral", "BERT", "T5"]
@@ -105,13 +109,44 @@ def test_a_screen_shows_its_picture_or_the_reason_for_having_none(
 
 def test_a_long_continuation_is_generated_on_a_click(open_page: Open) -> None:
     app = open_page("pages/home/page.py", model="Llama", input="the cat sat")
-    assert "Greedy decoding" in everything(app)
     assert not [block for block in app.code if block.value.startswith("the cat sat")]
     app.button(key="story_write").click().run()
     [story] = [block.value for block in app.code if block.value.startswith("the cat sat")]
     assert len(story) > len("the cat sat")
     app.button(key="story_again").click().run()
     assert story not in [block.value for block in app.code]
+
+
+def test_a_token_is_drawn_at_the_chosen_temperature_and_added_to_the_text(open_page: Open) -> None:
+    app = open_page("pages/home/page.py", model="Llama", input="the cat sat")
+    assert n_charts(app) >= 1
+    reading = xformer.read(OPENED["Llama"], "the cat sat")
+    app.slider(key="next_temperature").set_value(0.0).run()
+    app.button(key="next_add").click().run()
+    likeliest = int(reading.logits[0, -1].argmax())
+    assert app.session_state["input"] == reading.adapter.input.decode([*reading.ids(), likeliest])
+    assert complaints(app) == []
+
+
+def test_the_recorded_run_stands_until_the_model_is_open(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    job = SimpleNamespace(title="Opening Llama", progress=LoadProgress(1, 2, "reading weights"), error=None)
+    waits = iter([False, False])
+    job.ended = lambda seconds: next(waits, True)
+    monkeypatch.setattr(language_model, "scene", lambda data, **_: drawn.append(len(data)))
+    monkeypatch.setattr(language_model, "LANGUAGE_MODEL", "Llama")
+    monkeypatch.setattr(language_model, "PREFIX", "")
+    store = SimpleNamespace(start=lambda name: job, open_ids=lambda: ["Llama"])
+    opening_slowly = vars(models) | {"is_external": lambda name: True, "external_store": store}
+    monkeypatch.setattr(session, "models", SimpleNamespace(**opening_slowly))
+    app = open_page("pages/home/page.py", model="Llama")
+    assert drawn == [language_model.RECORDED.stat().st_size]
+    assert complaints(app) == []
+    assert "Recorded run" not in everything(app)
+    assert components(app, "scene")
+    waits = iter([False])
+    open_page("pages/home/page.py", model="Llama", input="the cat sat")
+    assert len(drawn) == 1  # another input has no recording
 
 
 def test_a_read_only_model_offers_no_changes_of_the_run(open_page: Open) -> None:

@@ -24,6 +24,7 @@ RUN = from_trace(MODEL, record(MODEL, TOKENS), [3, 1, 4, 1, 5])
 CHANGED = from_trace(MODEL, record(MODEL, TOKENS, edits=[edits.zero_positions()]), [3, 1, 4, 1, 5])
 NUMBERS = xformer.read(random_model("encoder"), [3, 7])
 DIGIT = xformer.read("checkpoints/digits", "test 3")
+STORY = xformer.read("checkpoints/characters", "The list of ")
 REVERSE, OTHER = (xformer.read("checkpoints/reverse-small", text) for text in ("3 7 12 9", "3 7 5 9"))
 VARIANTS, RUNS = test_generation.VARIANTS[:2], test_generation.RUNS[:2]
 READINGS = [run[1] for run in RUNS]
@@ -86,6 +87,7 @@ CASES = {
     "decision_lens": of("decision_lens", "depth", "token", "probability", run=(READINGS,), ends=(0, 1)),
     "decision_rows": only(of("decision_rows", "weight", run=(READINGS,), ends=(0, 1)), model=VARIANTS[0].name),
     "predictions_by_step": of("predictions_by_step", "model", "step", "entropy", "probability", run=(RUNS,), ends=(0, 1)),
+    "next_tokens": of("next_tokens", "token", "probability", run=STORY, temperature=0.5, k=4),
     "divergence_by_step": of("divergence_by_step", "pair", "step", "kl_back", "kl", run=(RUNS,)),
     "confusion": only(
         Case(lambda: viz.confusion(COUNTED, "seed 3"), lambda: analysis.confusion(COUNTED), ("count", "share"), (0, 1)),

@@ -61,7 +61,8 @@ function partsOf(scene) {
 function layOut(scene, width) {
   const isNarrow = width < NARROW;
   const rows = Math.max(...scene.stacks.map((stack) => stack.tokens.length), 1);
-  const row = Math.max(13, Math.min(38, 270 / rows));
+  const tall = isNarrow ? 1 : Math.max(1, Math.min(1.8, innerHeight / 720)); // of a projector
+  const row = Math.max(13, Math.min(38 * tall, (270 * tall) / rows));
   const top = 26;
   const place = { width, row, top, bottom: top + rows * row, stacks: /** @type {object[]} */ ([]), isNarrow };
   const longest = Math.max(...scene.stacks.flatMap((stack) => stack.tokens.map((token) => token.length)), 2);
@@ -96,7 +97,7 @@ function layOut(scene, width) {
   const heads = Math.max(...scene.stacks.flatMap((stack) => stack.layers.map((layer) => sum(layer.attention, (part) => part.drawn))), 1);
   const room = each - 6;
   let columns = 1;
-  const sizeIn = (n) => Math.min(56, room / n - 3, 170 / Math.ceil(heads / n) - 3);
+  const sizeIn = (n) => Math.min(56 * tall, room / n - 3, (170 * tall) / Math.ceil(heads / n) - 3);
   while (columns < heads && sizeIn(columns + 1) >= sizeIn(columns)) columns += 1;
   const lines = Math.ceil(heads / columns);
   place.thumb = Math.max(3, sizeIn(columns));
