@@ -222,8 +222,17 @@ def test_a_planted_difference_is_found_at_its_line(right: str, wrong: str, tmp_p
     assert view.difference.line == f"broken.py:{number}"
 
 
-def test_equal_modules_have_no_difference() -> None:
-    assert code_view(gpt(), TOKENS, changed=gpt()).difference is None
+SAME = {
+    "scores.masked_fill(future": ["scores.masked_fill(future", "scores.masked_fill(future | torch.zeros_like(future)"],
+    "scores.softmax(dim=-1)": ["(scores * 2 / 2).softmax(dim=-1)", "scores.log_softmax(dim=-1).exp()"],
+}
+
+
+@pytest.mark.parametrize(("one", "same"), [(one, same) for one, others in SAME.items() for same in others])
+def test_operations_that_change_no_number_are_no_difference(one: str, same: str, tmp_path: Path) -> None:
+    changed = tmp_path / "same.py"
+    changed.write_text(SOURCE.read_text().replace(one, same))
+    assert code_view(gpt(), TOKENS, changed=gpt(changed)).difference is None
 
 
 def test_different_sources_stand_side_by_side(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ comparison.first.line, comparison.first.reason      ("model.py:38", "softmax dif
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
@@ -50,24 +51,45 @@ def compare(one: Operations, other: Operations) -> Comparison:
     """Pair the operations of two modules, and find the first that computes something else than its counterpart.
 
     Operations of the same name and module are counterparts, in order. Where only one module has an operation, that is the
-    difference, unless it changes no number.
+    difference if what reads it differs.
     """
     keys = [[(op.name, op.address.module) for op in ops] for ops in (one, other)]
-    pairs, differing, first = list[tuple[int, int]](), set[int](), None
-    for kind, begin, end, start, stop in SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
+    blocks = SequenceMatcher(None, *keys, autojunk=False).get_opcodes()
+    pairs = [pair for kind, *block in blocks for pair in _pairs(*block, is_equal=kind == "equal")]
+    reasons = {mine: _differs(one[mine], other[yours]) for mine, yours in pairs}
+    yours = {after: reasons[before] for before, after in pairs}
+    first = None
+    for kind, begin, end, start, stop in blocks:
         if kind == "equal":
-            for mine, yours in zip(one[begin:end], other[start:stop], strict=True):
-                pairs.append((mine.index, yours.index))
-                if (reason := _differs(mine, yours)) is not None:
-                    differing.add(mine.index)
-                    first = first or Difference(str(mine.line or ""), mine.index, reason)
-            continue
-        if end > begin and stop > start:  # what replaces an operation has its result
-            pairs.append((end - 1, stop - 1))
-            if _differs(one[end - 1], other[stop - 1]) is not None:
-                differing.add(end - 1)
-        first = first or _missing(one, other, slice(begin, end), slice(start, stop))
-    return Comparison(first, tuple(pairs), frozenset(differing))
+            found = next((one[at] for at in range(begin, end) if reasons[at] is not None), None)
+            first = None if found is None else Difference(str(found.line or ""), found.index, str(reasons[found.index]))
+        elif _matters(one, range(begin, end), reasons) or _matters(other, range(start, stop), yours):
+            first = _missing(one, other, slice(begin, end), slice(start, stop))
+        if first is not None:
+            break
+    return Comparison(first, tuple(pairs), frozenset(at for at, reason in reasons.items() if reason is not None))
+
+
+def _pairs(begin: int, end: int, start: int, stop: int, *, is_equal: bool) -> Iterator[tuple[int, int]]:
+    """The counterparts of two blocks of operations: all of equal ones, else the last ones, as one result replaces the other."""
+    if is_equal:
+        yield from zip(range(begin, end), range(start, stop), strict=True)
+    elif end > begin and stop > start:
+        yield end - 1, stop - 1
+
+
+def _matters(run: Operations, block: range, reasons: Mapping[int, str | None]) -> bool:
+    """Whether a block of operations ends in another result, or something that reads it differs or is the output."""
+    if any(reasons.get(at) is not None for at in block):
+        return True
+    reached = {at for at in block if at not in reasons}
+    for operation in run[block.stop :] if reached else ():
+        if any(value.operation is not None and value.operation.index in reached for value in operation.inputs):
+            if operation.index not in reasons:
+                reached.add(operation.index)
+            elif reasons[operation.index] is not None:
+                return True
+    return any(value.operation is not None and value.operation.index in reached for value in run.outputs)
 
 
 def _missing(one: Operations, other: Operations, here: slice, there: slice) -> Difference | None:
