@@ -230,10 +230,18 @@ class _Source:
             steps.sort()
         attending = {self.function_of(one.first) for one in run.operations.attentions}
         owners = {run.frames[one.first][0].owner for one in run.operations.attentions if run.frames[one.first]}
+        inside = [function for function in self.blocks if owners & self.blocks[function].keys()]
+        classes = {one.name.removesuffix("forward") for one in inside if one.name.endswith(".forward")}
         self._order: dict[Function, tuple[int, int]] = {}
         for at, function in enumerate(self.blocks):
-            is_forward, is_inside = function.name.endswith("forward"), bool(owners & self.blocks[function].keys())
-            rank = 0 if is_inside and is_forward else 1 if function in attending else 2 if is_inside else 4 - is_forward
+            is_forward, is_method = function.name.endswith("forward"), function.name.startswith(tuple(classes))
+            rank = (
+                4 - is_forward
+                if function not in inside
+                else 0
+                if is_forward
+                else 2 - (is_method or function in attending)
+            )
             self._order[function] = rank, at
 
     def _readers(self) -> dict[int, set[int]]:
