@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from playwright.sync_api import Browser, Page, expect
 
 import xformer
 from tests.browser.conftest import Visiting
-from tests.widgets.test_code_view import SOURCE, TOKENS, gpt
+from tests.widgets.test_code_view import SOURCE, TOKENS, gpt, llama
 
 pytestmark = pytest.mark.browser
 
@@ -68,14 +67,16 @@ def test_sources_stand_side_by_side_or_below_each_other(page: Page, tmp_path: Pa
 
 
 def test_choosing_a_layer_changes_all_functions_of_it(page: Page, tmp_path: Path) -> None:
-    module = gpt()
-    with torch.no_grad():
-        module.blocks[1].down.weight.mul_(2)
-    xformer.code_view(module, TOKENS).save_html(tmp_path / "code.html")
+    xformer.code_view(llama(), TOKENS).save_html(tmp_path / "code.html")
     page.goto((tmp_path / "code.html").as_uri())
-    page.get_by_label("Call of Attention.forward").select_option("blocks.1.attention")
-    expect(page.get_by_label("Call of Block.forward")).to_have_value("1")
-    expect(page.locator(".detail h3")).to_have_text("softmax")  # the same line of the other layer
+    page.get_by_label("Call of LlamaAttention.forward").select_option("model.layers.1.self_attn")
+    expect(page.get_by_label("Call of LlamaMLP.forward")).to_have_value("1")
+    line = page.locator(".line.chosen")
+    expect(line).to_contain_text("softmax")  # the same line of the other layer
+    expect(page.locator(".detail .steps .chosen")).to_have_text("softmax")
+    page.locator("summary", has_text="LlamaModel.forward").click()
+    page.locator(".line", has_text="decoder_layer(").last.locator("button").click()
+    expect(page.locator(".detail .steps button")).to_have_text(["model.layers.0", "model.layers.1"])
 
 
 def test_the_bug_lab_shows_the_code_of_the_open_model(app: str, visit: Visiting) -> None:

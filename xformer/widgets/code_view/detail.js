@@ -14,6 +14,7 @@ export class Detail {
   /** @type {number[]} */ lead = []; // the indices of all axes but the last two
   /** @type {[number, number] | undefined} */ cell;
   number = -1;
+  /** @type {Element | null | undefined} */ line; // of which it is a result
 
   /** @param {import("./view.js").CodeView} view */
   constructor(view) {
@@ -24,8 +25,9 @@ export class Detail {
     this.terms = element("div", "terms");
   }
 
-  /** @param {number} number an operation */
-  show(number) {
+  /** @param {number} number an operation @param {Element | null | undefined} line */
+  show(number, line) {
+    this.line = line;
     if (number !== this.number) {
       this.lead = [];
       this.cell = undefined;
@@ -73,13 +75,13 @@ export class Detail {
 
   /** The other operations of the line. */
   steps() {
-    const bar = element("div", "steps"), { header, lines } = this.view, line = lines.get(this.number);
-    const shown = [...lines].filter(([, other]) => line && other === line).map(([number]) => number);
-    const mine = shown.filter((number) => this.view.tensors.isChanged(number) === this.view.tensors.isChanged(this.number));
+    const bar = element("div", "steps"), { header, lines } = this.view, line = this.line;
+    const steps = (line && lines.get(line)) ?? new Map();
+    const mine = [...steps.keys()].filter((number) => this.view.tensors.isChanged(number) === this.view.tensors.isChanged(this.number));
     if (mine.length < 2) return bar;
     for (const number of mine) {
-      const name = this.view.callees.get(number) || header.operations[number].name;
-      const choice = labelled(name, `Show the result of ${name}`, () => this.view.choose(number), number === this.number ? "chosen" : "");
+      const name = steps.get(number) || header.operations[number].name;
+      const choice = labelled(name, `Show the result of ${name}`, () => this.view.choose(number, line), number === this.number ? "chosen" : "");
       choice.setAttribute("aria-pressed", String(number === this.number));
       bar.append(choice);
     }

@@ -24,8 +24,8 @@ export class CodeView {
   /** @type {number} */ chosen = -1; // an operation
   /** @type {Map<SourceFunction, number>} */ callOf = new Map(); // the shown call of each function
   /** @type {Set<SourceFunction>} */ open = new Set();
-  /** @type {Map<number, HTMLElement>} */ lines = new Map(); // the line of each operation that is shown
-  /** @type {Map<number, string>} */ callees = new Map(); // what its line called to compute it
+  /** @type {Map<Element, Map<number, string>>} */ lines = new Map(); // the operations of each line that is shown, with what it called
+  /** @type {Element | null | undefined} */ line; // the chosen one
   /** @type {any} */ look;
   pointer = [-1, -1];
 
@@ -40,12 +40,16 @@ export class CodeView {
       if (screenX !== this.pointer[0] || screenY !== this.pointer[1]) this.preview(target);
       this.pointer = [screenX, screenY];
     };
-    this.source.onmouseleave = () => this.detail.show(operationAt(this.source.querySelector(":focus-visible")) ?? this.chosen);
+    this.source.onmouseleave = () => {
+      const focused = this.source.querySelector(":focus-visible"), number = operationAt(focused);
+      if (number === undefined) this.detail.show(this.chosen, this.line);
+      else this.preview(focused);
+    };
     this.source.addEventListener("focusin", (event) => this.preview(event.target));
-    this.source.addEventListener("focusout", () => this.detail.show(this.chosen));
+    this.source.addEventListener("focusout", () => this.detail.show(this.chosen, this.line));
     this.source.onclick = ({ target }) => {
       const number = operationAt(target);
-      if (number !== undefined && !getSelection()?.toString()) this.choose(number);
+      if (number !== undefined && !getSelection()?.toString()) this.choose(number, lineAt(target));
     };
     this.resized = new ResizeObserver(() => { if (this.fit() && this.header) this.place(); });
     this.resized.observe(this.root);
@@ -109,23 +113,31 @@ export class CodeView {
   /** Mark the chosen line, and show its tensor: beside the source, or below the line where the view is narrow. */
   place() {
     for (const marked of this.source.querySelectorAll(".chosen")) marked.classList.remove("chosen");
-    const line = this.lines.get(this.chosen);
+    const line = (this.line = this.lineOf(this.chosen));
     line?.classList.add("chosen");
     if (line && this.root.classList.contains("narrow")) line.after(this.detail.root);
     else this.root.append(this.detail.root);
-    this.detail.show(this.chosen);
+    this.detail.show(this.chosen, line);
   }
 
-  /** @param {number} number an operation */
-  choose(number) {
+  /** A line that has an operation: the chosen one, if it does. @param {number} number */
+  lineOf(number) {
+    const isThere = (/** @type {Element | null | undefined} */ line) => !!line && this.lines.get(line)?.has(number);
+    return isThere(this.line) ? this.line : [...this.lines.keys()].find(isThere);
+  }
+
+  /** @param {number} number an operation @param {Element | null | undefined} line */
+  choose(number, line) {
     this.chosen = number;
+    this.line = line;
     this.place();
   }
 
   /** Show the tensor of a line while the pointer or the focus is on it. @param {EventTarget | null} target */
   preview(target) {
     const number = operationAt(target);
-    if (number !== undefined && number !== this.detail.number && !this.root.classList.contains("narrow")) this.detail.show(number);
+    const line = lineAt(target), isShown = number === this.detail.number && line === this.detail.line;
+    if (number !== undefined && !isShown && !this.root.classList.contains("narrow")) this.detail.show(number, line);
   }
 
   /** Scroll this document only, not one that contains it. @param {Element | null} line */
@@ -164,13 +176,16 @@ export class CodeView {
 
   /** Show another call, of this function and of those that ran in the same layer. @param {SourceFunction} one @param {number} at */
   chooseCall(one, at) {
-    const places = callsOf(one).map((call) => call.lines), before = places[this.callOf.get(one) ?? 0];
-    for (const [line, steps] of Object.entries(before)) { // the same step of the same line stays chosen
-      const step = steps.findIndex(([number]) => number === this.chosen);
-      if (step >= 0) this.chosen = (places[at][line]?.[step] ?? [this.chosen])[0];
-    }
+    const before = new Map(this.callOf), chosen = this.chosen;
     this.callOf.set(one, at);
     this.follow(callsOf(one)[at].path);
+    for (const each of this.header.functions) { // the same step of the same line stays chosen
+      const [old, now] = [before, this.callOf].map((calls) => callsOf(each)[calls.get(each) ?? 0].lines);
+      for (const [line, steps] of Object.entries(old)) {
+        const step = steps.findIndex(([number]) => number === chosen);
+        if (step >= 0) this.chosen = (now[line]?.[step] ?? [chosen])[0];
+      }
+    }
     const place = this.header.functions.indexOf(one);
     this.draw();
     this.source.children[place].querySelector("select")?.focus();
@@ -188,7 +203,7 @@ export class CodeView {
     }));
     const isBusy = cells.map((row) => row.some((cell) => cell?.steps.length) || (isTwo && row[0]?.text !== row[1]?.text));
     for (const [begin, end] of folded(isBusy, cells.map((row) => row.every((cell) => !cell?.text.trim())))) {
-      const drawn = () => cells.slice(begin, end).map((row) => this.line(row, isTwo));
+      const drawn = () => cells.slice(begin, end).map((row) => this.drawLine(row, isTwo));
       if (end - begin < 2) lines.append(...drawn());
       else {
         const fold = element("button", "fold", `⋯ ${end - begin} lines without tensors`);
@@ -207,7 +222,7 @@ export class CodeView {
   }
 
   /** @param {({ side: Side, number: number, text: string, steps: Step[] } | null)[]} cells @param {boolean} isTwo */
-  line(cells, isTwo) {
+  drawLine(cells, isTwo) {
     const line = element("div", "line"), { difference, differing } = this.header;
     cells.forEach((cell, at) => {
       const isApart = isTwo && cells[0]?.text !== cells[1]?.text, sign = isApart ? "−+"[at] : "";
@@ -219,10 +234,7 @@ export class CodeView {
         const number = cell.steps[cell.steps.length - 1][0];
         result.append(this.resultOf(number, cell.number, cells.length > 1 ? SIDES[at] : ""));
         line.dataset.operation ??= String(number);
-        for (const [step, callee] of cell.steps) {
-          this.lines.set(step, line);
-          this.callees.set(step, callee);
-        }
+        this.lines.set(line, new Map([...(this.lines.get(line) ?? []), ...cell.steps]));
         if (cell.steps.some(([step]) => differing.includes(step))) line.classList.add("apart");
       }
       if (difference && cell && !at && difference.line === `${cell.side.file}:${cell.number}`) line.classList.add("differs");
@@ -268,6 +280,9 @@ export class CodeView {
 
 /** @param {SourceFunction} one @returns {Call[]} */
 const callsOf = (one) => (one.sides[0] ?? one.sides[1])?.calls ?? [];
+
+/** @param {EventTarget | null} target */
+const lineAt = (target) => (target instanceof Element ? target.closest(".line") : null);
 
 /** The operation of the result or line that an element belongs to. @param {EventTarget | null} target */
 function operationAt(target) {
