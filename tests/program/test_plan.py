@@ -52,6 +52,45 @@ def test_patterns_are_the_modules_own_weights(name: str, batch: int, n: int) -> 
         assert torch.allclose(pattern, own, atol=tolerance)
 
 
+SPREAD = ("relative bias", "relative keys", "alibi", "softcap", "two products", "relative shift")
+"""The scores have further terms than q·k."""
+
+
+@pytest.mark.parametrize(("batch", "n"), [(1, 5), (3, H)])
+@pytest.mark.parametrize("name", READ)
+def test_queries_keys_and_values_give_the_scores_and_the_output_of_each_head(name: str, batch: int, n: int) -> None:
+    animal = READ[name]
+    reading = xformer.read(made(animal), animal.inputs(batch, n))
+    tolerance = 2e-2 if name == "autocast" else 1e-5
+    for path in [one.path for one in reading.attention]:
+        if f"{path}.q" not in reading:
+            assert name in ("sink", "sink per query", "broadcast", "distances")
+            continue
+        q, k, v, scores = (reading[f"{path}.{what}"].float() for what in ("q", "k", "v", "scores"))
+        z = reading[f"{path}.pattern"].float() @ v
+        assert torch.allclose(z, reading[f"{path}.z"].float(), atol=tolerance)
+        products, scores = (q @ k.mT)[scores > -1e4], scores[scores > -1e4]
+        if name not in SPREAD:  # one factor for all, as 1/√d_head or a temperature
+            factor = (scores @ products) / (products @ products)
+            assert torch.allclose(factor * products, scores, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "name", ["usual", "heads last", "flat", "grouped", "keys first, einsum", "one module per head"]
+)
+def test_replaced_values_reach_the_output_in_every_layout(name: str) -> None:
+    """Values of one text for those of another: the weights stay, and the heads mix the new values."""
+    animal = READ[name]
+    module, inputs = made(animal), animal.inputs(2, 5)
+    other = xformer.read(module, tuple(one.flip(0, 1) for one in inputs))
+    path = other.attention[-1].path
+    reading = xformer.read(module, inputs, edits=[xformer.edits.patch_from(other, f"{path}.v")])
+    plain = xformer.read(module, inputs)
+    assert torch.equal(reading[f"{path}.pattern"], plain[f"{path}.pattern"])
+    assert torch.allclose(reading[f"{path}.z"], plain[f"{path}.pattern"] @ other[f"{path}.v"], atol=1e-6)
+    assert not torch.allclose(reading.logits, plain.logits, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", [name for name in READ if name not in (*ONE_TEXT, *FEWER_QUERIES, "one key")])
 def test_ablating_a_head_in_a_batch_equals_ablating_it_alone(name: str) -> None:
     animal = READ[name]

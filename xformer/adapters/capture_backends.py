@@ -19,6 +19,7 @@ from xformer.adapters.attention import (
     MaskLimits,
     Terms,
     attend,
+    for_each_head,
     fused,
     kernel_arguments,
     multi_head_arguments,
@@ -29,7 +30,7 @@ from xformer.adapters.on_demand import DeferredAttention, SpyTape
 from xformer.adapters.probe import ActiveRun, AttentionCall, active_run
 from xformer.errors import EditError, InputError
 from xformer.layer_path import Kind, LayerPath, Stack
-from xformer.program.plan import AttentionPlan, WatchedTensor
+from xformer.program.plan import AttentionPlan, WatchedOperand, WatchedTensor
 from xformer.program.record import Address, Watcher, tensors_in
 from xformer.tape import SILENT, AnyTape, Tape, TapeAt
 
@@ -153,11 +154,14 @@ class PlannedAttention(Watcher):
         super().__init__()
         self._run, self._plan = run, plan
         self._places: dict[Address, list[tuple[int, int, str, WatchedTensor]]] = defaultdict(list)
+        self._operands: dict[Address, list[tuple[int, int, WatchedOperand]]] = defaultdict(list)
         for layer, pieces in enumerate(plan.layers):
             for number, piece in enumerate(pieces):
                 for name in ("z",) if piece.kernel else ("scores", "pattern", "z"):
                     watched: WatchedTensor = getattr(piece, name)
                     self._places[watched.address].append((layer, number, name, watched))
+                for operand in piece.operands:
+                    self._operands[operand.address].append((layer, number, operand))
         self._heads: dict[tuple[int, str], dict[int, Tensor]] = defaultdict(dict)
         """The values of the heads of a layer that are computed one by one."""
         self._attentions: dict[int, AttentionCall] = {}
@@ -174,10 +178,22 @@ class PlannedAttention(Watcher):
         places = self._places.get(address, [])
         if places and self._plan.layers[places[0][0]][places[0][1]].kernel:
             return self._kernel(*places[0][:2], places[0][3], func, args, kwargs)
+        for layer, number, operand in self._operands.get(address, []):
+            args = self._with_operand(args, layer, number, operand)
         returned = func(*args, **kwargs)
         for layer, number, name, watched in places:
             returned = self._replaced(returned, args, layer, number, name, watched)
         return returned
+
+    def _with_operand(self, args: tuple[Any, ...], layer: int, number: int, operand: WatchedOperand) -> tuple[Any, ...]:
+        """The arguments of a product, with its queries, keys or values passed through the tape, one for each head."""
+        own = operand.layout.to_heads(args[operand.argument]).clone()  # a cache of keys changes in later runs
+        heads = for_each_head(own, self._plan.layers[layer][number].pattern.layout.n_heads)
+        changed = self._passed(layer, number, operand.name, heads)
+        if changed is heads:
+            return args
+        new = operand.layout.from_heads(changed[:, :: heads.shape[1] // own.shape[1]], args[operand.argument])
+        return (*args[: operand.argument], new, *args[operand.argument + 1 :])
 
     def _replaced(
         self, returned: Any, args: tuple[Any, ...], layer: int, number: int, name: str, watched: WatchedTensor

@@ -360,8 +360,7 @@ class AttentionFinder:
                     heads += known
                 if found and found[-1][0] == role and role in ("query", "key", "width"):
                     continue
-                is_free = atom.origin == "input" or role in ("query", "key", "width")
-                found.append((role, None if is_free else atom.size))
+                found.append((role, atom.size if role == "head" else None))
             if sum(size is None for _, size in found) > 1:
                 return None
             factors.append(tuple(found))

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import torch
 from torch import nn
 
 from xformer.program.attention import AttentionFinder, FoundAttention, HeadLayout, Refusal
@@ -35,12 +36,27 @@ class WatchedTensor:
 
 
 @dataclass(frozen=True)
+class WatchedOperand:
+    """Queries, keys or values, as an argument of a product."""
+
+    name: str
+    """q, k or v."""
+    address: Address
+    """The product."""
+    argument: int
+    """The place among its arguments."""
+    layout: HeadLayout
+
+
+@dataclass(frozen=True)
 class Piece:
     """An attention, or one head of it that is computed alone."""
 
     scores: WatchedTensor
     pattern: WatchedTensor
     z: WatchedTensor
+    operands: tuple[WatchedOperand, ...] = ()
+    """Queries, keys and values; empty if one of them has no layout of heads, or in a fused function."""
     kernel: str = ""
     """The fused function that computes all of it; "" for attention in steps."""
     normalised: str = "key"
@@ -115,6 +131,7 @@ def _piece(found: FoundAttention) -> Piece:
         _watch(found.scores, found.layout),
         _watch(found.pattern, found.pattern_layout),
         _watch(found.z, found.z_layout),
+        _operands(found),
         "" if found.kernel is None else found.kernel.name,
         found.normalised,
         found.is_masked_later,
@@ -127,6 +144,24 @@ def _watch(value: Value, layout: HeadLayout) -> WatchedTensor:
     assert operation is not None
     result = operation.results.index(value) if value in operation.results else 0
     return WatchedTensor(operation.address, result, layout)
+
+
+def _operands(found: FoundAttention) -> tuple[WatchedOperand, ...]:
+    """The operands of an attention whose scores are those of its keys alone, without a sink's."""
+    pairs = (found.scores, found.layout), (found.pattern, found.pattern_layout)
+    scores, pattern = (layout.to_heads(torch.empty(value.shape, device="meta")).shape for value, layout in pairs)
+    if found.product is None or found.product.operation.name == "cdist" or scores != pattern:
+        return ()
+    watched = []
+    for name, operand in found.operands.items():
+        product = found.values if name == "v" else found.product
+        assert product is not None
+        args = product.operation.args
+        places = [at for at, value in enumerate(args) if isinstance(value, Value)][-2:]
+        place = next((at for at in places if args[at] is operand.value), None)
+        if place is not None:
+            watched.append(WatchedOperand(name, product.operation.address, place, operand.layout))
+    return tuple(watched) if len(watched) == 3 else ()
 
 
 def _consumers(program: Program) -> dict[Value, list[Operation]]:
@@ -221,7 +256,9 @@ def _merged(one: AttentionPlan, other: AttentionPlan) -> AttentionPlan:
         n, mine, yours = _n_factors(second) - _n_factors(first), _layouts(first), _layouts(second)
         if n == 0 and mine != yours:
             return replace(one, refused=(f"its axes change with the sizes of the input ({first[0].line})",))
-        layers.append(tuple(map(_with_layouts, first, second)) if n > 0 else first)
+        merged = map(_with_layouts, first, second) if n > 0 else first
+        pairs = zip(merged, first, second, strict=True)
+        layers.append(tuple(replace(piece, operands=_merged_operands(*both)) for piece, *both in pairs))
     return replace(one, layers=tuple(layers), batch=one.batch or other.batch)
 
 
@@ -234,6 +271,14 @@ def _with_layouts(piece: Piece, other: Piece) -> Piece:
     names = ("scores", "pattern", "z")
     changed = {name: replace(getattr(piece, name), layout=getattr(other, name).layout) for name in names}
     return replace(piece, **changed)
+
+
+def _merged_operands(piece: Piece, other: Piece) -> tuple[WatchedOperand, ...]:
+    """The operands that two passes agree on: those in which fewer axes are of size 1."""
+    n, n_other = (sum(len(axis) for one in of.operands for axis in one.layout.factors) for of in (piece, other))
+    if not (n and n_other) or (n == n_other and piece.operands != other.operands):
+        return ()
+    return piece.operands if n >= n_other else other.operands
 
 
 def _n_factors(layer: Sequence[Piece]) -> int:
