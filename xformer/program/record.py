@@ -307,7 +307,7 @@ class Recorder(Watcher):
         if address.name in self._keep_of:
             self.keep(used, tensors_in((args, kwargs)))
         if isinstance(changed, Tensor):
-            self._keep_copies(changed)
+            self._keep_copies(_address(changed))
         returned = func(*args, **kwargs)
         running = tuple((path, call) for path, call, _ in self._modules)
         operation = Operation(0, func, given, options, address, calling_line(), tuple(used), running)
@@ -366,6 +366,10 @@ class Recorder(Watcher):
         inputs = tuple(self.program.inputs.values())
         self._see_output(Address("", 0, UNSEEN, 0), inputs, inputs, returned)
         self.program.outputs = tuple(self.value_of(one) for one in tensors_in(returned))
+        for (
+            address
+        ) in self._written:  # the module may hold the tensor, as a cache, and change it again in its next call
+            self._keep_copies(address)
         unseen = [value for tensor, value in self._constants if tensor() is None]
         for value in unseen:
             value.name, value.is_from_inputs = UNSEEN, True
@@ -393,9 +397,9 @@ class Recorder(Watcher):
                 self._kept[_address(tensor)].append(value)
                 value.tensor = tensor.detach()
 
-    def _keep_copies(self, tensor: Tensor) -> None:
-        """Keep copies of what a tensor and its views hold now, before they are changed in place."""
-        for value in self._kept.pop(_address(tensor), []):
+    def _keep_copies(self, address: int) -> None:
+        """Keep copies of what the tensors in a storage hold now, before they are changed in place."""
+        for value in self._kept.pop(address, []):
             if value.tensor is not None:
                 value.tensor = value.tensor.clone()
 
