@@ -421,12 +421,14 @@ class AttentionFinder:
         """Note attention whose weights come from another function than a softmax, or in a way that is not understood."""
         back = _Backwards(self.axes)
         values = product.right if side == 0 else product.left
-        if values.is_from_inputs and weights.is_from_inputs and back.is_unseen(weights):
+        if not values.is_from_inputs:
+            return
+        if weights.is_from_inputs and back.is_unseen(weights):
             reason = f"its scores or weights are computed in {_OUT_OF_SIGHT}"
             self.refused.append(Refusal(product.operation, reason))
             return
         for source, chain in back.to_products(weights, through_mixing=True):
-            if not _has_positions(source) or source is product or not values.is_from_inputs:
+            if not _has_positions(source) or source is product:
                 continue
             rows, columns = ({id(atom) for atom in atoms} for atoms in (source.rows, source.columns))
             summed = {id(base) for atom in product.contracted[side] for base in bases(atom)}
