@@ -187,7 +187,10 @@ class PlannedAttention(Watcher):
 
     def _with_operand(self, args: tuple[Any, ...], layer: int, number: int, operand: WatchedOperand) -> tuple[Any, ...]:
         """The arguments of a product, with its queries, keys or values passed through the tape, one for each head."""
-        own = operand.layout.to_heads(args[operand.argument]).clone()  # a cache of keys changes in later runs
+        try:
+            own = operand.layout.to_heads(args[operand.argument]).clone()  # a cache of keys changes in later runs
+        except InputError:  # with one text and one position, axes of size 1 are not told apart
+            return args
         heads = for_each_head(own, self._plan.layers[layer][number].pattern.layout.n_heads)
         changed = self._passed(layer, number, operand.name, heads)
         if changed is heads:
