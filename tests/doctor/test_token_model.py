@@ -134,3 +134,21 @@ def test_a_module_that_refuses_to_be_copied_is_refused_by_name() -> None:
     model, _ = trained(Uncopyable)
     with pytest.raises(InputError, match="Uncopyable cannot be copied, and the checks need a copy: one of a kind"):
         xformer.diagnose(model, IDS)
+
+
+def test_a_module_that_reads_positions_first_is_refused() -> None:
+    """Its positions would be taken for texts, and every check of a batch would fail."""
+
+    class PositionsFirst(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.layer = nn.Embedding(13, 12), nn.TransformerEncoderLayer(12, 3, 20)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.layer(self.embed(ids))
+
+    module = PositionsFirst().eval()
+    with pytest.raises(InputError, match=r"this one reads them \[pos, batch\]"):
+        TokenModel.of(module, [3, 1, 4, 1, 5])
+    module.layer.self_attn.batch_first = True
+    assert TokenModel.of(module, [3, 1, 4, 1, 5]).base.tokens.shape == (1, 5)

@@ -13,7 +13,7 @@ import copy
 import inspect
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from xformer.adapters.any_module import StreamOrder
 from xformer.adapters.huggingface_opening import (
     example_inputs,
     is_causal_class,
@@ -31,10 +32,12 @@ from xformer.adapters.huggingface_opening import (
     n_tokens_of,
     text_config,
 )
+from xformer.adapters.opening import planned
 from xformer.errors import InputError, UnavailableError, XformerError
 from xformer.formatting import error_message
 from xformer.layers.attention import Cache
 from xformer.model import Transformer
+from xformer.program.inputs import call_module
 from xformer.program.module_state import held_by, unwrapped
 from xformer.tape import Tape
 
@@ -175,7 +178,21 @@ class TokenModel:
         except Exception as error:  # a module may raise anything for inputs it cannot read
             what = f"{type(model).__name__} could not be run on tokens {list(base.tokens.shape)}"
             raise InputError(f"{what}: {error_message(error, 200)}") from error
+        if made.reads_positions_first:
+            raise InputError(
+                "The checks need a model that reads token ids [batch, pos], and this one reads them [pos, batch]."
+            )
         return replace(made, causal=made.looks_causal if causal is None else causal)
+
+    @property
+    def reads_positions_first(self) -> bool:
+        """Whether a module of unknown origin has the batch as the second axis of its token ids."""
+        if isinstance(self.module, Transformer) or self.is_transformers:
+            return False
+        inputs = self.arguments(self.base)
+        with suppress(Exception):  # what has no plan cannot be told
+            return StreamOrder.of(planned(self.module, call_module, inputs), inputs).axis == 1
+        return False
 
     # How to call the model.
 
