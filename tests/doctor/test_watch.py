@@ -144,7 +144,7 @@ class SinkFirst(Odd):
 
     def pattern(self, q: Tensor, k: Tensor) -> Tensor:
         scores = (q @ k.mT).masked_fill(future(q.shape[2]), -1e9)
-        return torch.cat([torch.ones(*scores.shape[:-1], 1), scores], dim=-1).softmax(-1)[..., 1:]
+        return torch.cat([torch.ones_like(scores[..., :1]), scores], dim=-1).softmax(-1)[..., 1:]
 
 
 def test_the_score_of_a_sink_is_left_out_on_its_side() -> None:

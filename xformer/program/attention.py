@@ -166,6 +166,7 @@ _OPAQUE = {
     "einsum", "matmul", "bmm", "tensordot", "inner", "bilinear", "multi_dot", "chain_matmul",
     "cumsum", "cumprod", "fft", "ifft", "sort", "topk", "argsort", "gather", "scatter", "roll",
     "flip", "fliplr", "flipud", "rot90",
+    "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty",
 }  # fmt: skip
 _UNFOLLOWED = ("einsum", "tensordot", "multi_dot", "chain_matmul", "bilinear", "inner")
 _BORDERS = ("layer_norm", "rms_norm", "group_norm", "batch_norm", "embedding", "conv1d", "conv2d", "conv3d")
