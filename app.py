@@ -17,10 +17,8 @@ def main() -> None:
     icon = str(ROOT / "pages/controls/icon.png")
     st.set_page_config(page_icon=icon, layout="wide", initial_sidebar_state=300)
     st.html(ROOT / "pages/controls/page.css")
-    st.html(
-        f"<script>{(ROOT / 'pages/state/history.js').read_text(encoding='utf-8')}</script>",
-        unsafe_allow_javascript=True,
-    )
+    scripts = [(ROOT / name).read_text("utf-8") for name in ("pages/state/history.js", "pages/controls/stage_view.js")]
+    st.html(f"<script>{''.join(scripts)}</script>", unsafe_allow_javascript=True)
     startup.wait_until_loaded()
 
     from pages.classroom import follow, present, stage

@@ -19,7 +19,7 @@ setup(
             ".streamlit/config.toml",
             "checkpoints/*/card.json",
             "checkpoints/*/model.safetensors",
-            *(f"pages/**/*.{suffix}" for suffix in ("py", "css", "js", "png", "toml")),
+            *(f"pages/**/*.{suffix}" for suffix in ("py", "css", "js", "png", "toml", "scene")),
         ],
     },
 )

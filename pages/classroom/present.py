@@ -40,6 +40,7 @@ def menu() -> None:
 
 
 def _offer() -> None:
+    _stage_view()
     st.markdown("**Present this to a class**")
     st.caption(
         "Students join with a phone or a laptop, without an account. Their pages run the model and follow what you show. "
@@ -63,6 +64,13 @@ def _begin() -> None:
         follow.use_room(opened.id)
     except ClassroomError as error:
         st.toast(escape_markdown(str(error)))
+
+
+def _stage_view() -> None:
+    """Draw the switch of the stage view, which `stage_view.js` handles."""
+    st.html(
+        '<button type="button" class="stage-view-switch">Stage view</button> (key F): the picture alone, with large type'
+    )
 
 
 def _open_room(room: Room) -> None:
@@ -94,6 +102,7 @@ def _open_room(room: Room) -> None:
               help="Students who have joined before can come back.")  # fmt: skip
     st.button("Remove all students", icon=":material/group_off:", on_click=_clear, args=(room.id,), type="tertiary",
               key="clear_room", help="Deletes their votes and results. They can join again if the room is open.")  # fmt: skip
+    _stage_view()
     st.button("End the room", icon=":material/logout:", on_click=_end, args=(room.id,), type="tertiary", key="end_room",
               help="Deletes the room with all its votes and results.")  # fmt: skip
 

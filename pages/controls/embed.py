@@ -23,6 +23,7 @@ ALONE = "picture"
 """The value of `panel` in the link of a frame that shows no panel below the picture."""
 _MESSAGES = "frame_messages_here"
 _STYLE = Path(__file__).parent / "embed.css"
+_STAGE_VIEW = Path(__file__).parent / "stage_view.css"
 
 
 def is_framed() -> bool:
@@ -40,6 +41,8 @@ def begin(screen: Screen) -> DeltaGenerator:
         if is_framed():
             st.html(_STYLE)
         else:
+            css = _STAGE_VIEW.read_text("utf-8").replace("EMBED", _STYLE.read_text("utf-8"))
+            st.html(f"<style>{css}</style>")
             with st.popover("Share", icon=":material/share:", type="tertiary"):
                 usual = {"panel": screen.usual_panel} if screen.usual_panel else {}
                 copy_address(key="copy_address", data={"title": screen.title, "usual": usual})

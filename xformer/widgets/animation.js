@@ -2,7 +2,7 @@
 //
 //   class Scene extends Animation { … }   // defines what this class declares but does not do
 
-import { element, pen } from "./shared.js";
+import { density, element, pen } from "./shared.js";
 
 /** @typedef {{ from: number, takes: number } & Record<string, any>} Part  in seconds */
 /** @typedef {{ x: number, y: number, width: number, height: number } & Record<string, any>} Region  in CSS pixels of the canvas */
@@ -130,15 +130,15 @@ export class Animation {
     if (!this.data || !width) return;
     this.place = this.layOut(this.data, width);
     this.canvas.style.height = `${this.place.height}px`;
-    this.canvas.width = Math.round(width * devicePixelRatio);
-    this.canvas.height = Math.round(this.place.height * devicePixelRatio);
+    this.canvas.width = Math.round(width * density());
+    this.canvas.height = Math.round(this.place.height * density());
     this.look = this.lookOf(this.root, this.data);
     this.draw();
   }
 
   draw() {
     if (!this.place) return;
-    this.context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
+    this.context.setTransform(density(), 0, 0, density(), 0, 0);
     this.regions = this.paint();
     const { clock, labels } = this, says = this.says();
     this.find(".play").textContent = clock.isPlaying ? "Pause" : clock.isOver ? labels.again : labels.play;

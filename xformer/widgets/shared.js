@@ -61,6 +61,8 @@ const gamma = (c) => (c <= 0.0031308 ? c * 12.92 : 1.055 * c ** (1 / 2.4) - 0.05
 /** @typedef {{ rgb: RGB[], words: Uint32Array }} Palette */
 
 /** @param {HTMLCanvasElement} canvas */
+/** Canvas pixels of one CSS pixel. The stage view (pages/controls/stage_view.js) enlarges the whole page. @returns {number} */
+export const density = () => (window.devicePixelRatio || 1) * (/** @type {any} */ (window).xformerScale ?? 1);
 export const pen = (canvas, options = {}) => /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d", options));
 
 /** @type {CanvasRenderingContext2D} */
@@ -114,7 +116,7 @@ export function theme(root) {
 
 /** The colours, the font and the density of the host, for a canvas. @param {Element} root */
 export function canvasTheme(root) {
-  const { variable } = theme(root), dpr = window.devicePixelRatio || 1;
+  const { variable } = theme(root), dpr = density();
   const ground = parse(variable("--st-background-color", "#ffffff")), letters = parse(variable("--st-text-color", "#1a1c24"));
   const accent = parse(variable("--st-primary-color", "#2557d6")), mark = contrast(accent, ground) >= 4.5 ? accent : letters; // also the background of text
   const dark = luminance(ground) < 0.25;

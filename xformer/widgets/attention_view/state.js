@@ -1,6 +1,6 @@
 // The state of an attention view: what is selected and how it is drawn. Everything that is drawn is a function of it.
 
-import { canvasTheme, palette, theme } from "../shared.js";
+import { canvasTheme, density, palette, theme } from "../shared.js";
 
 /** @typedef {"query" | "key"} Side */
 /**
@@ -72,7 +72,7 @@ export class State {
 /** What a theme depends on, as text. @param {Element} root */
 export function themeKey(root) {
   const style = getComputedStyle(root);
-  return [...VARIABLES.map((name) => style.getPropertyValue(`--st-${name}`)), window.devicePixelRatio].join("|");
+  return [...VARIABLES.map((name) => style.getPropertyValue(`--st-${name}`)), density()].join("|");
 }
 
 /** @param {Element} root @param {{ sequential: string[][], diverging: string[][] }} colours */

@@ -11,7 +11,7 @@ import { element, headerOf, palette, pen, theme } from "../shared.js";
 
 const SECONDS = { tokens: 0.6, embed: 0.9, position: 0.9, attention: 1.1, feed: 0.7, answer: 0.9 };
 const WHOLE = 5; // longest duration of a run, in seconds
-const NARROW = 640; // px
+const NARROW = 640, CONTROLS = 90; // px
 const AHEAD = 0.7; // opacity of parts that the run has not reached
 
 function read(bytes) {
@@ -59,9 +59,14 @@ function partsOf(scene) {
 
 // The layout, in CSS pixels of the canvas.
 function layOut(scene, width) {
+  const usual = placed(scene, width, width < NARROW ? 1 : Math.max(1, Math.min(1.8, innerHeight / 720))); // of a projector
+  if (!document.documentElement.hasAttribute("data-stage-view")) return usual;
+  return placed(scene, width, Math.max(1, (innerHeight - CONTROLS) / placed(scene, width, 1).height));
+}
+
+function placed(scene, width, tall) { // `tall`: how much higher than usual
   const isNarrow = width < NARROW;
   const rows = Math.max(...scene.stacks.map((stack) => stack.tokens.length), 1);
-  const tall = isNarrow ? 1 : Math.max(1, Math.min(1.8, innerHeight / 720)); // of a projector
   const row = Math.max(13, Math.min(38 * tall, (270 * tall) / rows));
   const top = 26;
   const place = { width, row, top, bottom: top + rows * row, stacks: /** @type {object[]} */ ([]), isNarrow };

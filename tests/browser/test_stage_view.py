@@ -1,0 +1,61 @@
+"""The stage view in Chromium: the picture alone, enlarged to the window of a projector, and still in use."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Visiting, quiet, see
+
+pytestmark = pytest.mark.browser
+LINK = "/attention?model=reverse&input=4+9+2+11&mask=as+trained&head=3.2"
+NAME = "xformer_stage_view"
+LEAST = 24.0
+"""The smallest type for an audience, in pixels of a window 1920 wide."""
+
+
+def test_key_f_shows_the_picture_alone_with_large_type(app: str, visit: Visiting) -> None:
+    visitor = visit(app, LINK)
+    page = visitor.page
+    page.set_viewport_size({"width": 1920, "height": 1080})
+    see(page, "layer 3 · head 2")
+    quiet(page)
+    page.locator(".st-key-input input").press("f")  # typing an f is no command
+    assert page.frame(NAME) is None
+    page.locator(".st-key-input input").fill("4 9 2 11")
+    page.locator("h1").click()
+    page.keyboard.press("f")
+    page.wait_for_selector(f"iframe[name={NAME}]")
+    frame = page.frame_locator(f"iframe[name={NAME}]")
+    name = frame.locator(".st-key-attention .head .name")
+    expect(name).to_have_text("layer 3 · head 2")
+    for hidden in ("[data-testid=stSidebar]", "[data-testid=stHeader]", "h1"):
+        expect(frame.locator(hidden).first).to_be_hidden()
+    box = page.locator(f"iframe[name={NAME}]").bounding_box()
+    assert box == {"x": 0, "y": 0, "width": 1920, "height": 1080}
+    size = frame.locator(".st-key-attention .readout").first.evaluate(
+        "node => parseFloat(getComputedStyle(node).fontSize)"
+    )
+    assert size * 1920 / frame.locator("html").evaluate("() => innerWidth") >= LEAST
+    frame.locator(".st-key-attention .grid canvas").first.press("ArrowRight")
+    expect(name).to_have_text("layer 3 · head 3")
+    page.keyboard.press("Escape")
+    expect(page.locator(f"iframe[name={NAME}]")).to_have_count(0)
+    expect(page.locator(".st-key-attention .head .name")).to_have_text("layer 3 · head 3")  # what was shown last
+    assert visitor.problems == []
+    page.set_viewport_size({"width": 1280, "height": 720})
+
+
+def test_the_present_menu_opens_the_stage_view_which_survives_a_reload(app: str, visit: Visiting) -> None:
+    visitor = visit(app, LINK)
+    page = visitor.page
+    quiet(page)
+    page.get_by_role("button", name="Present").click()
+    page.get_by_role("button", name="Stage view").click()
+    expect(page.locator(f"iframe[name={NAME}]")).to_be_visible()
+    page.reload()
+    frame = page.frame_locator(f"iframe[name={NAME}]")
+    expect(frame.locator(".st-key-attention .head .name")).to_have_text("layer 3 · head 2")
+    frame.locator("body").press("f")
+    expect(page.locator(f"iframe[name={NAME}]")).to_have_count(0)
+    assert visitor.problems == []
