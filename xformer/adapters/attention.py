@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from xformer.program.attention import HeadLayout
+from xformer.program.heads import HeadLayout
 from xformer.tape import SILENT, AnyTape
 
 FORBIDDEN = -1e4

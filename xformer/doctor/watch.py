@@ -24,8 +24,9 @@ from xformer.adapters.attention import FORBIDDEN, for_each_head, kernel_argument
 from xformer.adapters.module_map import Chain, Layers
 from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.model import Transformer
-from xformer.program.attention import PARTS, PATTERN, AttentionFinder, FoundAttention, Role
+from xformer.program.attention import PARTS, AttentionFinder, FoundAttention
 from xformer.program.axis_tracker import AxisTracker
+from xformer.program.heads import PATTERN, Role
 from xformer.program.operations import AttentionOperations
 from xformer.program.plan import layers_of
 from xformer.program.record import Recorder, Value, tensors_in, watched

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from xformer.program.attention import FoundAttention, HeadLayout
+from xformer.program.attention import FoundAttention
 from xformer.program.axes import Atom, Axis, size_of
 from xformer.program.axis_tracker import AxisTracker
+from xformer.program.heads import HeadLayout
 from xformer.program.record import Address, Program, Value
 
 

@@ -21,9 +21,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer.errors import InputError
-from xformer.program.attention import AttentionFinder, FoundAttention, HeadLayout, Refusal
+from xformer.program.attention import AttentionFinder, FoundAttention, Refusal
 from xformer.program.axis_names import AxisNames
 from xformer.program.axis_tracker import AxisTracker
+from xformer.program.heads import HeadLayout
 from xformer.program.inputs import ModuleInputs, batched, call_module, call_plainly, larger, named_inputs, runs
 from xformer.program.module_state import fixed_seed, on_device, preserve_state, unwrapped
 from xformer.program.plan import layers_of

@@ -18,8 +18,9 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from xformer.program.attention import AttentionFinder, FoundAttention, HeadLayout, Refusal
+from xformer.program.attention import AttentionFinder, FoundAttention, Refusal
 from xformer.program.axis_tracker import AxisTracker
+from xformer.program.heads import HeadLayout
 from xformer.program.inputs import Call, Inputs, larger
 from xformer.program.record import Address, Operation, Program, Value, record
 

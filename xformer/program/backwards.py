@@ -1,0 +1,215 @@
+"""Follow the weights and scores of an attention back through elementwise operations and views.
+
+Backwards(axes).to_normalisers(weights)     their softmaxes, in any spelling
+Backwards(axes).to_products(scores)         their products of queries and keys
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xformer.program.axes import Product, argument
+from xformer.program.axis_tracker import AxisTracker
+from xformer.program.heads import has_inputs
+from xformer.program.record import UNSEEN, Operation, Value
+
+KERNELS = ("scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention")
+_OPAQUE = {
+    "linear", "embedding", "conv1d", "conv2d", "conv3d", "layer_norm", "rms_norm", "group_norm", "batch_norm", "softmax",
+    "einsum", "matmul", "bmm", "tensordot", "inner", "bilinear", "multi_dot", "chain_matmul",
+    "cumsum", "cumprod", "fft", "ifft", "sort", "topk", "argsort", "gather", "scatter", "roll",
+    "flip", "fliplr", "flipud", "rot90",
+    "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty",
+}  # fmt: skip
+UNFOLLOWED = ("einsum", "tensordot", "multi_dot", "chain_matmul", "bilinear", "inner")
+_BORDERS = ("layer_norm", "rms_norm", "group_norm", "batch_norm", "embedding", "conv1d", "conv2d", "conv3d")
+_SOFTMAX = ("softmax", "log_softmax")
+_REDUCTIONS = (
+    "sum", "mean", "max", "amax", "min", "amin", "logsumexp", "norm", "argmax", "argmin", "all", "any", "prod",
+)  # fmt: skip
+
+
+class Backwards:
+    """Follows values back through elementwise operations and views."""
+
+    def __init__(self, axes: AxisTracker) -> None:
+        self.axes = axes
+
+    def to_normalisers(self, value: Value) -> list[tuple[Operation, Value, int]]:
+        """The operations that normalise the sources of a value, each with its input and the axis of that input."""
+        found: list[tuple[Operation, Value, int]] = []
+        left, seen = [value.operation], set[Operation]()
+        while left:
+            operation = left.pop()
+            if operation is None or operation in seen:
+                continue
+            seen.add(operation)
+            if (one := self._normaliser(operation)) is not None:
+                found.append(one)
+            elif _is_transparent(operation) and operation not in self.axes.products:
+                left += [source.operation for source in _same_kind(operation)]
+        return found
+
+    def _normaliser(self, operation: Operation) -> tuple[Operation, Value, int] | None:
+        if operation.name == "softmax":
+            source = operation.inputs[0]
+            dim = argument(operation, 1, "dim")
+            return None if dim is None else (operation, source, int(dim) % max(1, len(source.shape)))
+        if (
+            operation.name == "exp"
+            and (inner := operation.inputs[0].operation) is not None
+            and inner.name == "log_softmax"
+        ):
+            source = inner.inputs[0]
+            return operation, source, int(argument(inner, 1, "dim")) % len(source.shape)
+        if operation.name == "exp":
+            return self._minus_logsumexp(operation)
+        if operation.name in ("div", "mul") and len(operation.inputs) == 2:
+            return self._divided_by_sum(operation)
+        if operation.name == "normalize" and argument(operation, 1, "p") == 1:
+            numerator = operation.inputs[0]
+            exponent = self._exponent(numerator)
+            dim = int(argument(operation, 2, "dim", 1)) % len(numerator.shape)
+            return None if exponent is None else (operation, exponent, dim)
+        return None
+
+    def _minus_logsumexp(self, operation: Operation) -> tuple[Operation, Value, int] | None:
+        """exp(scores − logsumexp(scores))"""
+        inner = operation.inputs[0].operation
+        if inner is None or inner.name != "sub" or len(inner.inputs) != 2:
+            return None
+        scores, total = inner.inputs
+        if total.operation is None or total.operation.name != "logsumexp" or total.operation.inputs[0] is not scores:
+            return None
+        return operation, scores, int(argument(total.operation, 1, "dim")) % len(scores.shape)
+
+    def _divided_by_sum(self, operation: Operation) -> tuple[Operation, Value, int] | None:
+        """exp(scores) / exp(scores).sum(dim), also as a product with 1 / sum"""
+        numerator, denominator = operation.inputs
+        if operation.name == "mul":
+            inverse = denominator.operation
+            if inverse is None or inverse.name not in ("reciprocal", "div") or len(inverse.inputs) != 1:
+                return None
+            denominator = inverse.inputs[0]
+        total = denominator.operation
+        while total is not None and total.name in (
+            "add",
+            "clamp",
+            "clamp_min",
+            "unsqueeze",
+            "expand",
+            "expand_as",
+            "maximum",
+        ):
+            total = total.inputs[0].operation
+        if total is None or total.name != "sum" or total.inputs[0] is not numerator:
+            return None
+        exponent = self._exponent(numerator)
+        dim = argument(total, 1, "dim", total.kwargs.get("axis"))
+        dim = dim[0] if isinstance(dim, tuple | list) else dim
+        if exponent is None or dim is None:
+            return None
+        return operation, exponent, int(dim) % len(numerator.shape)
+
+    def _exponent(self, value: Value) -> Value | None:
+        """The scores of which a value is the exponential, without a subtracted maximum."""
+        operation = value.operation
+        while operation is not None and operation.name in ("masked_fill", "mul", "where"):
+            operation = next((one.operation for one in operation.inputs if one.dtype.is_floating_point), None)
+        if operation is None or operation.name not in ("exp", "exp2"):
+            return None
+        source = operation.inputs[0]
+        inner = source.operation
+        if inner is not None and inner.name == "sub" and len(inner.inputs) == 2:
+            subtracted = inner.inputs[1].operation
+            while subtracted is not None and subtracted.name in ("detach", "unsqueeze", "getitem", "clamp"):
+                subtracted = subtracted.inputs[0].operation
+            if (
+                subtracted is not None
+                and subtracted.name in ("max", "amax")
+                and subtracted.inputs[0] is inner.inputs[0]
+            ):
+                return inner.inputs[0]
+        return source
+
+    def is_unseen(self, value: Value, depth: int = 0) -> bool:
+        """Whether a value comes from scripted or compiled code, through elementwise functions and softmaxes only."""
+        operation = value.operation
+        if operation is None or depth > 40:
+            return value.name == UNSEEN
+        if operation.name == UNSEEN:
+            return True
+        is_product = operation in self.axes.products
+        is_followed = operation.name in _SOFTMAX or (not is_product and _is_transparent(operation))
+        return is_followed and any(
+            self.is_unseen(one, depth + 1) for one in _same_kind(operation) if one.shape.numel() > 1
+        )
+
+    def has_softmax(self, values: Sequence[Value], n: int = 40) -> bool:
+        """Whether any of these values comes from a softmax, through anything but products and projections."""
+        left, seen = [value.operation for value in values], set[Operation]()
+        while left and len(seen) < n:
+            operation = left.pop()
+            if operation is None or operation in seen:
+                continue
+            if operation.name in _SOFTMAX and operation.result.is_from_inputs:
+                return True
+            seen.add(operation)
+            if operation not in self.axes.products and operation.name not in (*KERNELS, *UNFOLLOWED, *_BORDERS):
+                left += [one.operation for one in _same_kind(operation)]
+        return False
+
+    def is_masked(self, weights: Value) -> bool:
+        """Whether the weights, or the exponentials that they were computed from, were masked."""
+        operation = weights.operation
+        while operation is not None and operation.name not in ("exp", "exp2", *_SOFTMAX):
+            if operation.name in ("masked_fill", "where", "mul", "tril", "triu", "setitem"):
+                return True
+            operation = next((one.operation for one in _same_kind(operation)), None)
+        return False
+
+    def to_products(self, value: Value, *, through_mixing: bool = False) -> list[tuple[Product, tuple[Operation, ...]]]:
+        """The products that a value was computed from, each with the operations after it, in order.
+
+        `through_mixing`: also follow softmaxes and products with weights, as between heads.
+        """
+        found: list[tuple[Product, tuple[Operation, ...]]] = []
+        left, seen = [(value, tuple[Operation, ...]())], set[Operation]()
+        while left:
+            one, chain = left.pop()
+            operation = one.operation
+            if operation is None or operation in seen or len(chain) > 40:
+                continue
+            seen.add(operation)
+            product = self.axes.products.get(operation)
+            is_mixing = through_mixing and (
+                operation.name in _SOFTMAX or (product is not None and not has_positions(product))
+            )
+            if product is not None and not is_mixing:
+                found.append((product, chain))
+            elif is_mixing or _is_transparent(operation):
+                left += [(source, (operation, *chain)) for source in reversed(_same_kind(operation))]
+        return found
+
+
+def has_positions(product: Product) -> bool:
+    """Whether a product may be that of queries and keys: both have positions, and it is no projection by a weight."""
+    if product.operation.name == "linear" or not (product.rows or product.columns):
+        return False
+    if not (product.rows and product.columns) and not has_inputs((*product.rows, *product.columns)):
+        return False  # one of them may be a single position
+    for one in (product.left, product.right):
+        if not one.is_from_inputs and (one.is_weight or len(one.shape) < 3):
+            return False
+    return product.left.is_from_inputs or product.right.is_from_inputs
+
+
+def _is_transparent(operation: Operation) -> bool:
+    if operation.name in ("max", "min") and len(operation.inputs) == 2:
+        return True  # of two tensors, an elementwise function
+    return operation.name not in _OPAQUE and operation.name not in _REDUCTIONS and operation.name not in KERNELS
+
+
+def _same_kind(operation: Operation) -> list[Value]:
+    """The arguments that an operation may have passed on: those of floating point, which depend on the inputs."""
+    return [one for one in operation.inputs if one.dtype.is_floating_point and one.is_from_inputs]
