@@ -1,4 +1,4 @@
-"""What a wheel carries: the library, and in xformer/_app the app with its screens, settings and shipped models."""
+"""What a wheel carries: the library, and in xformer/_app the app with its screens, settings, lessons and shipped models."""
 
 from setuptools import find_packages, setup
 
@@ -19,6 +19,7 @@ setup(
             ".streamlit/config.toml",
             "checkpoints/*/card.json",
             "checkpoints/*/model.safetensors",
+            "docs/lessons/*.md",
             *(f"pages/**/*.{suffix}" for suffix in ("py", "css", "js", "png", "toml", "scene")),
         ],
     },

@@ -57,6 +57,7 @@ def test_the_wheel_contains_exactly_the_files_of_the_library_and_the_app(wheel: 
     wanted = {f"xformer/{file}" for file in files_of(ROOT / "xformer")}
     wanted |= {f"xformer/_app/pages/{file}" for file in files_of(ROOT / "pages")}
     wanted |= {f"xformer/_app/checkpoints/{file}" for file in models}
+    wanted |= {f"xformer/_app/docs/lessons/{file}" for file in files_of(ROOT / "docs" / "lessons")}
     wanted |= {"xformer/_app/app.py", "xformer/_app/.streamlit/config.toml"}
     assert len(models) > 20
     assert wanted == {file for file in there if ".dist-info/" not in file}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 MODELS = sorted(path.parent.name for path in ROOT.glob("checkpoints/*/model.safetensors"))
-LESSONS = sorted(path.stem for path in ROOT.glob("docs/lessons/*.md"))
 
 
 def pages() -> Iterator[tuple[str, Callable[[], str]]]:
@@ -25,16 +23,10 @@ def pages() -> Iterator[tuple[str, Callable[[], str]]]:
     from xformer.live import lesson
     from xformer.live.export import live_page
 
-    def built(name: str) -> str:
-        with tempfile.TemporaryDirectory() as folder:
-            out = Path(folder) / "lesson.html"
-            lesson.build(ROOT / "docs" / "lessons" / f"{name}.md", out)
-            return out.read_text("utf-8")
-
     for name in MODELS:
         yield f"live/{name}.html", lambda name=name: live_page(ROOT / "checkpoints" / name)
-    for name in LESSONS:
-        yield f"lessons/{name}.html", lambda name=name: built(name)
+    for name in lesson.ORDER:
+        yield f"lessons/{name}.html", lambda name=name: lesson.page(lesson.FOLDER / f"{name}.md")
 
 
 def linked(markdown: str) -> str:

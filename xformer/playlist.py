@@ -19,6 +19,7 @@ from pydantic import AfterValidator, field_validator
 from xformer.config import Config, setting
 from xformer.errors import ConfigError, InputError
 from xformer.files import read_text
+from xformer.live.lesson import ORDER
 
 if TYPE_CHECKING:
     from xformer.live.lesson import Lesson
@@ -173,7 +174,7 @@ def load(path: str | Path) -> Playlist:
 
 
 def shipped() -> dict[str, Playlist]:
-    """Return the playlists of the shipped lessons, by name.
+    """Return the playlists of the shipped lessons, by name, in the order of the lessons.
 
     Example:
         >>> from xformer.playlist import shipped
@@ -181,8 +182,7 @@ def shipped() -> dict[str, Playlist]:
         'Masks'
     """
     folder = files("xformer").joinpath("playlists")
-    found = sorted((one for one in folder.iterdir() if one.name.endswith(".json")), key=lambda one: one.name)
-    return {one.name.removesuffix(".json"): parse(one.read_text(encoding="utf-8")) for one in found}
+    return {name: parse(folder.joinpath(f"{name}.json").read_text(encoding="utf-8")) for name in ORDER}
 
 
 _SCREENS = {"scene": "", "decode": "", "feed_forward": "feed_forward", "lens": "residual"}

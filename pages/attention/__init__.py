@@ -2,4 +2,4 @@
 
 from pages.state.screens import Screen
 
-SCREEN = Screen("Attention", place=3, shows_a_model=True, usual_panel="scores")
+SCREEN = Screen("Attention", place=4, shows_a_model=True, usual_panel="scores")

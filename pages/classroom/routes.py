@@ -349,23 +349,17 @@ def _packed(name: str) -> bytes:
     return shared.get(("packed", name), make)
 
 
-@cache
 def lessons() -> dict[str, Any]:
-    """Return the shipped lessons whose model is also shipped, by file name without extension."""
-    from xformer.installed import APP
-    from xformer.live import lesson
+    """Return the shipped lessons whose model is also shipped, by name."""
+    from xformer.live.lesson import shipped
 
-    found = {file.stem: lesson.load(file) for file in sorted((APP / "docs" / "lessons").glob("*.md"))}
-    return {name: shipped for name, shipped in found.items() if shipped.checkpoint}
+    return {name: lesson for name, lesson in shipped().items() if lesson.checkpoint}
 
 
 def exercises(name: str) -> tuple[int, ...]:
     """Return the steps of a shipped lesson that have an exercise, counted from 0; none if there is no such lesson."""
-    from xformer.live.lesson import Exercise
-
-    if (lesson := lessons().get(name)) is None:
-        return ()
-    return tuple(at for at, step in enumerate(lesson.steps) if any(isinstance(part, Exercise) for part in step.parts))
+    lesson = lessons().get(name)
+    return () if lesson is None else lesson.exercise_steps
 
 
 async def _lesson(request: Request, room: Room) -> Response:

@@ -28,7 +28,7 @@ def _component(name: str) -> Any:
 
 copy_address = _component("copy_address")
 """Two buttons that copy the address as a link or as an iframe with only the picture. The iframe omits the values in `usual`."""
-playlist = _component("playlist")
+playlist, lesson_cards = map(_component, ("playlist", "lesson_cards"))
 _prediction_strip = _component("prediction_strip")
 digit_pad = _component("digit_pad")
 """An image of 8 × 8 pixels to draw on with the mouse, a finger or the keyboard; `drawn_on` returns the drawing."""

@@ -2,4 +2,4 @@
 
 from pages.state.screens import Screen
 
-SCREEN = Screen("Embeddings", place=1, shows_a_model=True)
+SCREEN = Screen("Embeddings", place=2, shows_a_model=True)

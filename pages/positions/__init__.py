@@ -2,4 +2,4 @@
 
 from pages.state.screens import Screen
 
-SCREEN = Screen("Positions", place=2, shows_a_model=True)
+SCREEN = Screen("Positions", place=3, shows_a_model=True)

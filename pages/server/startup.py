@@ -15,10 +15,12 @@ from types import ModuleType
 
 import streamlit as st
 from starlette.middleware import Middleware
+from starlette.routing import BaseRoute
 
 import __main__
-from pages.classroom.routes import rooms, routes
+from pages.classroom import routes as classroom
 from pages.controls.streamlit_compat import freeze_objects, ignore_pages_folder, restore_main_module
+from pages.learn import routes as lessons
 from pages.server.access import BasePathGuard, HostGuard, MessageGuard, SecretGuard, SecurityHeaders, VisitorCookie
 from pages.server.limits import Attendance, ConnectionGuard, UploadGuard
 from xformer.errors import XformerError
@@ -29,6 +31,11 @@ EMPTY_BIN_SECONDS = 60.0
 _loaded = threading.Event()
 _lock = threading.Lock()
 _guest_of: ModuleType | None = None
+
+
+def routes() -> list[BaseRoute]:
+    """The routes of the app besides its screens: those of the rooms and of the lessons."""
+    return [*classroom.routes(), *lessons.routes()]
 
 
 def guest_app(secret: str) -> st.App:
@@ -110,7 +117,7 @@ def _reconcile_for_ever() -> None:
         if is_time := time.monotonic() - emptied > EMPTY_BIN_SECONDS:
             emptied = time.monotonic()
             with suppress(XformerError):  # rooms may be off
-                rooms().delete_expired()
+                classroom.rooms().delete_expired()
         with suppress(XformerError, OSError):  # such as a full disk: it may be temporary, and the screens report it
             visible_runs.reconcile(empties_bin=is_time)
         time.sleep(RECONCILE_SECONDS)

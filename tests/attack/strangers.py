@@ -27,7 +27,7 @@ from xformer.training.run_store import RunStore
 
 SCREENS = (
     "", "embeddings", "positions", "attention", "feed_forward", "residual", "train", "runs", "compare", "first_principles",
-    "bug_lab",
+    "bug_lab", "learn",
 )  # fmt: skip
 NAMES = (
     "model", "input", "mask", "edits", "layer", "head", "query", "key", "panel", "step", "pair", "a", "b", "c", "d", "mode",

@@ -1,4 +1,4 @@
-"""First principles in Chromium: clicking a number shows its computation, and words and vectors are edited in place."""
+"""Learn and First principles in Chromium: a lesson from its card to its end, and numbers that show their computation."""
 
 from __future__ import annotations
 
@@ -6,9 +6,36 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import Visiting, see
+from tests.browser.live.test_lessons import take
 from xformer.analysis.principles import Sentence
 
 pytestmark = pytest.mark.browser
+
+
+def test_a_visitor_takes_the_first_lesson_from_learn_to_its_end(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/learn")
+    page, card = visitor.page, visitor.page.locator(".lessons .card").first
+    expect(card).to_contain_text("Not started")
+    expect(card.locator(".go")).to_have_text("Start →")
+    card.click()
+    page.wait_for_function("window.xformerLive")
+    page.locator(".lesson-next").click()
+    page.get_by_role("link", name="← Learn").click()
+    expect(card).to_contain_text("Step 2 of 8")
+    card.click()
+    expect(page.locator(".lesson-progress")).to_have_text("2 / 8")
+    page.get_by_role("button", name="Start again").click()
+    take(page, "attention")
+    on = page.locator(".lesson-on a")
+    expect(on).to_contain_text(["Next lesson: Why a head looks there", "Go on in the app: Home", "Back to Learn"])
+    assert [link.get_attribute("href") for link in on.all()] == [
+        "/lesson/scores", "/?model=reverse-mirror&input=3+7+12+9&mask=as+trained", "/learn",
+    ]  # fmt: skip
+    on.last.click()
+    expect(card).to_contain_text("✓ Done3 of 3 solved")
+    expect(page.locator(".lessons .next")).to_have_attribute("data-lesson", "scores")
+    expect(page.locator(".lessons .about").first).to_contain_text("1 of 8 lessons done.")
+    assert visitor.problems == []
 
 
 def cell(page: Page, name: str, row: int, column: int) -> Locator:

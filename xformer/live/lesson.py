@@ -1,7 +1,7 @@
 """Lessons: Markdown files whose steps show a model, ask for a prediction, and check exercises by running the model.
 
 A lesson begins with TOML between `+++` lines. Each step begins with `## `; fenced blocks named `show`, `predict` and `exercise`
-contain TOML. docs/lessons.md describes the format; the lessons are in docs/lessons/.
+contain TOML. docs/lessons.md describes the format; the lessons are in docs/lessons/, in the order of `ORDER`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,18 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from xformer import installed
 from xformer.errors import InputError
 from xformer.files import read_text, write_atomically
 from xformer.layer_path import PATH
 
+ORDER = ("attention", "scores", "heads", "masks", "positions", "cross-attention", "induction", "training")
+"""The names of the shipped lessons. Each builds on those before it, and every list of lessons is in this order."""
+FOLDER = installed.APP / "docs" / "lessons"
 Table = Mapping[str, Any]
 MAX_BYTES = 1_000_000
 """Largest size of a lesson in bytes."""
@@ -208,6 +213,12 @@ class Lesson:
         """All predictions, in order."""
         return [part for step in self.steps for part in step.parts if isinstance(part, Predict)]
 
+    @property
+    def exercise_steps(self) -> tuple[int, ...]:
+        """The steps that have an exercise, counted from 0."""
+        steps = enumerate(self.steps)
+        return tuple(at for at, step in steps if any(isinstance(part, Exercise) for part in step.parts))
+
     def to_json(self) -> dict[str, Any]:
         """Return the lesson in the form that the page reads."""
 
@@ -291,10 +302,55 @@ def load(path: str | Path) -> Lesson:
     return parse(read_text(path, MAX_BYTES), Path(path).name)
 
 
-def build(path: str | Path, out: str | Path) -> None:
-    """Build the HTML file of a lesson, which runs its model offline.
+@cache
+def shipped() -> Mapping[str, Lesson]:
+    """Return the shipped lessons by name, in their order.
 
-    If the lesson names a preset, it is trained first, and the page contains its snapshots.
+    Example:
+        >>> from xformer.live import lesson
+        >>> next(iter(lesson.shipped().values())).title
+        'What attention is'
+    """
+    return {name: load(FOLDER / f"{name}.md") for name in ORDER}
+
+
+def page(path: str | Path, app: Table | None = None) -> str:
+    """Return the HTML page of a lesson, which runs its model offline.
+
+    If the lesson names a preset, it is trained first, and the page contains its snapshots. The browser stores the learner's
+    progress under the name of the file.
+
+    Args:
+        path: The Markdown file.
+        app: Where the app continues after the lesson: the `title` of a screen and its `link`. The page shows the link only at
+            its address in the app, not in a saved file.
+
+    Returns:
+        The HTML.
+
+    Raises:
+        InputError: The lesson breaks a rule, or names a layer, head or input that is invalid for its model.
+
+    Example:
+        >>> from xformer.live import lesson
+        >>> lesson.page("docs/lessons/masks.md").startswith("<!doctype html>")
+        True
+    """
+    from xformer.live.export import live_page  # imported here because it imports torch
+
+    path, lesson = Path(path), load(path)
+    values = lesson.to_json() | {"name": path.stem, "app": app, "next": None}
+    if path.stem in ORDER[:-1]:
+        following = ORDER[ORDER.index(path.stem) + 1]
+        values["next"] = {"name": following, "title": shipped()[following].title}
+    with tempfile.TemporaryDirectory() as folder:
+        model = model_of(lesson, path.parent, Path(folder))
+        check(lesson, model, path.name)
+        return live_page(model, lesson.input, lesson=values)
+
+
+def build(path: str | Path, out: str | Path) -> None:
+    """Write the page of a lesson to an HTML file.
 
     Args:
         path: The Markdown file.
@@ -310,17 +366,10 @@ def build(path: str | Path, out: str | Path) -> None:
         >>> from xformer.live import lesson
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     lesson.build("docs/lessons/masks.md", f"{folder}/masks.html")
-        ...     Path(f"{folder}/masks.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+        ...     Path(f"{folder}/masks.html").exists()
         True
     """
-    from xformer.live.export import live_page  # imported here because it imports torch
-
-    lesson = load(path)
-    with tempfile.TemporaryDirectory() as folder:
-        model = model_of(lesson, Path(path).parent, Path(folder))
-        check(lesson, model, Path(path).name)
-        page = live_page(model, lesson.input, lesson=lesson.to_json())
-    write_atomically(out, page.encode())
+    write_atomically(out, page(path).encode())
 
 
 def model_of(lesson: Lesson, folder: Path, out: Path) -> Path:
@@ -333,9 +382,7 @@ def model_of(lesson: Lesson, folder: Path, out: Path) -> Path:
         out = out / lesson.preset  # the page uses the folder as the model's name
         train(replace(chosen, train=chosen.train.replace(**lesson.train)), out=out, device="cpu")
         return out
-    from xformer.installed import shipped
-
-    named = shipped(Path("checkpoints") / lesson.checkpoint)
+    named = installed.shipped(Path("checkpoints") / lesson.checkpoint)
     return named if named.exists() else folder / lesson.checkpoint
 
 

@@ -87,9 +87,11 @@ def pages_from_disk(browser: Browser) -> Iterator[Callable[..., Page]]:
             problems.append(f"request of {route.request.url}")
             route.abort()
 
-    def open_file(file: Path, state: str = "", *, width: int = 1280, touch: bool = False, theme: Any = "light") -> Page:
+    def open_file(
+        file: Path, state: str = "", *, width: int = 1280, height: int = 844, touch: bool = False, theme: Any = "light"
+    ) -> Page:
         look: dict[str, Any] = {"has_touch": touch, "is_mobile": touch, "color_scheme": theme}
-        context = browser.new_context(viewport={"width": width, "height": 844}, **look)
+        context = browser.new_context(viewport={"width": width, "height": height}, **look)
         contexts.append(context)
         page = context.new_page()
         page.route("**/*", refuse)

@@ -2,6 +2,8 @@
 
 import { pen } from "../shared.js";
 
+const NARROW = 480; // below this width, matrices are below each other
+
 /** @typedef {import("./state.js").State} State */
 /** @typedef {{ layer: number, head: number, x: number, y: number, w: number, h: number }} Thumb */
 /** @typedef {ReturnType<typeof gridOf>} Grid */
@@ -59,6 +61,7 @@ export function layOut(state, parts) {
   const width = grid.beside ? state.width - grid.width - 28 - (grid.deep ? 14 : 0) : state.width;
   const isSame = state.changed && !state.moved, flow = isSame && state.flows.length > 0;
   const matrices = state.show === "arcs" && !flow ? 0 : state.moved ? 3 : 1;
+  const stacked = matrices > 1 && width < NARROW, across = stacked ? 1 : matrices; // on a phone, the changed run comes first
   let arcs = state.show === "matrix" || flow ? 0 : 1;
 
   const at = pen(parts.grid.base);
@@ -69,8 +72,8 @@ export function layOut(state, parts) {
   const left = 20 + queryLabel + 8, close = 6;
 
   const arcsRoom = 2 * 26 + queryLabel + keyLabel + 150, wide = longest("key") + 6;
-  const fixed = left + (matrices - 1) * (close + gap) + 2 * matrices; // everything but the plots
-  const arcsWidth = Math.max(arcsRoom, Math.min(460, width * 0.36)), beside = (width - fixed - arcsWidth - gap) / Math.max(1, matrices);
+  const fixed = left + (across - 1) * (close + gap) + 2 * across; // everything but the plots
+  const arcsWidth = Math.max(arcsRoom, Math.min(460, width * 0.36)), beside = (width - fixed - arcsWidth - gap) / Math.max(1, across);
   const wrap = Boolean(matrices && arcs && beside < Math.min(220, layer.keys * 72));
   if (wrap && state.show === "both" && state.room && (state.framed ? state.room < 540 : grid.beside)) arcs = 0; // no room for them
   const fitsWindow = state.room && (state.framed || grid.beside);
@@ -81,7 +84,7 @@ export function layOut(state, parts) {
   stream.node.hidden = !flow;
   arcPanes.forEach((pane) => { pane.node.hidden = !arcs || (arcs === 1 && pane.run !== state.patterns.runs - 1); });
   const fit = (spill, top) => {
-    const room = Math.max(90, (arcs && !wrap ? beside : (width - fixed) / Math.max(1, matrices)) - spill);
+    const room = Math.max(90, (arcs && !wrap ? beside : (width - fixed) / Math.max(1, across)) - spill);
     const cell = Math.min(state.room ? 110 : 72, room / layer.keys, tallestBelow(top) / layer.queries);
     return [Math.round(Math.max(Math.min(room, 48), cell * layer.keys)), Math.round(Math.max(48, cell * layer.queries))];
   };
@@ -95,11 +98,13 @@ export function layOut(state, parts) {
   const common = { flat, tilt: flat ? 0 : -Math.PI / 3, queryLabel, keyLabel, first: false, pitch: 0 };
 
   panes.forEach((pane, i) => {
-    pane.plot = { ...common, x: i ? close : left, y: top, w: plotWidth, h: plotHeight, first: !i };
+    const first = !i || stacked;
+    pane.plot = { ...common, x: first ? left : close, y: top, w: plotWidth, h: plotHeight, first };
+    pane.node.style.order = stacked && pane.role === "changed" ? "-1" : "";
     pane.size = [pane.plot.x + plotWidth + right, top + plotHeight + 3];
     pane.name.textContent = isSame ? "attention, unchanged" : state.changed ? { original: "original", changed: "changed", difference: "changed − original" }[pane.role] : "matrix";
   });
-  const used = fixed + matrices * (plotWidth + right);
+  const used = fixed + across * (plotWidth + right);
   arcPanes.forEach((pane) => {
     let w = matrices && !wrap ? width - used - gap - 2 : arcs === 2 ? (width - gap) / 2 - 2 : width;
     w = Math.floor(Math.max(Math.min(arcsRoom, width), Math.min(w, 620)));

@@ -1,10 +1,14 @@
 // The lesson panel: steps, predictions whose outcome is revealed after an answer, and exercises checked by running the model.
 //
-//   new Lesson(parent, lesson, page, step)   `page` has live, state, show, onChange, onCell and hide
+//   new Lesson(parent, lesson, page, step)   `page` has live, state, show, onChange, onCell, hide and lend
+//
+// A learner alone (`isAlone`) has an end card after the last step, and progress that the browser stores; in a classroom, the
+// lecturer moves the steps.
 
 import { button, element } from "../shared.js";
 import { START } from "./state.js";
 import { judged, outcome, ran, verdict, whole } from "./exercises.js";
+import { isBegun, linksOf, notBegun, readProgress, shapeOf, writeProgress } from "./progress.js";
 
 const VIEW = ["layer", "head", "query", "key", "tab"]; // parts of a state that do not change the result
 
@@ -16,17 +20,21 @@ export class Lesson {
   back = button("← Back", () => this.go(this.step - 1), "lesson-back");
   progress = element("span", "lesson-progress");
   next = button("Next →", () => this.go(this.step + 1), "lesson-next");
+  again = button("Start again", () => this.startAgain(), "lesson-restart");
   /** @type {HTMLElement} */ verdictLine; // of the exercise of this step
   /** @type {((step: number, solved: boolean) => void) | null} */ onCheck = null; // in a classroom, reported to the lecturer
 
-  constructor(parent, lesson, page, step = null) {
+  constructor(parent, lesson, page, step = null, isAlone = false) {
     this.parent = parent;
     this.lesson = lesson;
     this.page = page;
-    this.answers = new Map();
-    this.solved = new Set();
+    this.isAlone = isAlone;
     const { live } = page;
-    this.step = Math.min(Math.max(0, step ?? 0), lesson.steps.length - 1);
+    this.shape = shapeOf(lesson, ({ ask, choices }) => (ask === "choice" ? choices.length : ask === "token" ? live.model.labels.length : live.model.config.max_len));
+    this.links = isAlone ? linksOf(location, lesson) : {};
+    this.begun = isAlone ? readProgress(lesson.name, this.shape) : notBegun();
+    this.last = isAlone ? lesson.steps.length : lesson.steps.length - 1; // the end card follows the last step
+    this.begun.step = Math.min(step ?? this.begun.step, this.last);
     this.titles = live.model.sites.map((site) => site.title);
     this.build();
     page.onChange((state) => this.changed(state));
@@ -47,7 +55,10 @@ export class Lesson {
     const steps = element("nav", "lesson-steps");
     steps.setAttribute("aria-label", "Steps of the lesson");
     steps.append(this.back, this.progress, this.next);
-    parent.replaceChildren(element("h1", "lesson-title", lesson.title), this.about, this.bar, this.body, this.says, steps);
+    const top = element("div", "lesson-top");
+    if (this.links.learn) top.append(link("← Learn", this.links.learn, "lesson-learn"));
+    top.append(element("h1", "lesson-title", lesson.title), this.again);
+    parent.replaceChildren(top, this.about, this.bar, this.body, this.says, steps);
     addEventListener("keydown", (event) => {
       const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key], at = document.activeElement;
       const isElsewhere = at && at !== document.body && !parent.contains(at);
@@ -60,28 +71,48 @@ export class Lesson {
 
   // ── steps ──
 
+  get step() { return this.begun.step; }
+  get answers() { return this.begun.answers; }
+  get solved() { return this.begun.solved; }
   get current() { return this.lesson.steps[this.step]; }
-  part(kind) { return this.current.parts.find((one) => one.kind === kind); }
+  part(kind) { return this.current?.parts.find((one) => one.kind === kind); }
 
   go(step) {
-    if (step < 0 || step >= this.lesson.steps.length) return;
-    this.step = step;
+    if (step < 0 || step > this.last) return;
+    this.begun.step = step;
     this.draw();
     this.body.focus({ preventScroll: true });
     this.parent.scrollTop = 0;
+    if (this.isAlone) scrollTo({ top: 0 });
+  }
+
+  startAgain() {
+    this.begun = notBegun();
+    this.go(0);
+  }
+
+  save() {
+    this.begun.done ||= this.step === this.shape.steps;
+    this.again.hidden = !this.isAlone || !isBegun(this.begun);
+    if (this.isAlone) writeProgress(this.lesson.name, this.shape, this.begun);
   }
 
   draw({ keepsState = false } = {}) {
     const { lesson, step } = this, total = lesson.steps.length;
     this.about.hidden = step > 0;
-    this.progress.textContent = `${step + 1} / ${total}`;
+    this.progress.textContent = step === total ? "End" : `${step + 1} / ${total}`;
     this.back.disabled = step === 0;
-    this.next.disabled = step === total - 1;
+    this.next.disabled = step === this.last;
+    this.next.classList.toggle("gone", step === total);
+    this.next.textContent = step === total - 1 && this.isAlone ? "Finish →" : "Next →";
+    this.save();
     this.bar.replaceChildren(...lesson.steps.map((one, at) => {
       const isAsked = one.parts.some(({ kind }) => kind === "predict" || kind === "exercise");
       return element("span", [at === step ? "here" : "", this.isDone(at) ? "done" : "", isAsked ? "asked" : ""].join(" ").trim());
     }));
     this.says.replaceChildren();
+    this.page.lend([]);
+    if (step === total) return this.drawEnd();
     this.body.replaceChildren(element("h2", "", this.current.title));
     this.body.setAttribute("aria-label", `Step ${step + 1} of ${total}: ${this.current.title}`);
     for (const part of this.current.parts) this[`draw_${part.kind}`](part);
@@ -125,6 +156,29 @@ export class Lesson {
     };
     const states = asked.best ? asked.choices.map((one) => one.state) : [asked.state];
     return states.every((state) => bare(state) !== bare(shown));
+  }
+
+  drawEnd() { // what was solved, and where it goes on
+    const { lesson, shape, links, solved, answers } = this, open = shape.exercises.filter((at) => !solved.has(at));
+    const right = [...answers].filter(([at, given]) => {
+      const asked = lesson.steps[at].parts.find((one) => one.kind === "predict");
+      return judged({ ...asked, input: lesson.input }, given, this.page.live).right;
+    }).length;
+    const lines = [countOf(solved.size, shape.exercises.length, "exercise", "solved"), countOf(right, Object.keys(shape.predictions).length, "prediction", "right")];
+    const on = element("div", "lesson-on");
+    if (links.next) on.append(link(`Next lesson: ${lesson.next.title} →`, links.next, "lesson-go"));
+    if (links.app) on.append(link(`Go on in the app: ${lesson.app.title}, with the last step's model and input`, links.app));
+    if (links.learn) on.append(link("Back to Learn", links.learn));
+    const left = element("ul", "lesson-left");
+    left.append(...open.map((at) => {
+      const item = element("li");
+      item.append(button(`Step ${at + 1}: ${lesson.steps[at].title}`, () => this.go(at)));
+      return item;
+    }));
+    this.body.replaceChildren(element("h2", "", `You have reached the end of “${lesson.title}”`), ...lines.filter(Boolean).map((words) => element("p", "lesson-count", words)),
+      ...(open.length ? [element("p", "", "Not solved yet:"), left] : []), on);
+    this.body.setAttribute("aria-label", "End of the lesson");
+    this.page.hide(false);
   }
 
   // ── parts ──
@@ -215,18 +269,19 @@ export class Lesson {
     const hint = element("details", "lesson-hint");
     hint.append(element("summary", "", "Hint"), element("p", "", exercise.hint));
     const acts = element("div", "lesson-acts");
-    acts.append(button("Check", () => this.check(exercise, this.page.state)), button("Start over", () => this.show(exercise.start)));
-    box.append(element("p", "lesson-question", exercise.task), this.verdictLine, acts, hint);
+    acts.append(...this.page.lend(exercise.allow), button("Start over", () => this.show(exercise.start)), hint);
+    box.append(element("p", "lesson-question", exercise.task), this.verdictLine, acts);
     this.body.append(box);
   }
 
   check(exercise, state) {
     const { solved, sentence } = verdict({ ...exercise, input: this.lesson.input }, state, this.page.live);
-    this.verdictLine.textContent = `${solved ? "Solved. " : "Not yet. "}${sentence}`;
+    this.verdictLine.textContent = `${solved ? "Solved. " : this.solved.has(this.step) ? "Solved before. " : "Not yet. "}${sentence}`;
     this.verdictLine.classList.toggle("solved", solved);
     this.onCheck?.(this.step, solved);
     if (!solved || this.solved.has(this.step)) return;
     this.solved.add(this.step);
+    this.save();
     this.bar.children[this.step].classList.add("done");
   }
 
@@ -235,3 +290,11 @@ export class Lesson {
     if (exercise) this.check(exercise, state);
   }
 }
+
+function link(words, href, className = "") {
+  const node = element("a", className, words);
+  node.href = href;
+  return node;
+}
+
+const countOf = (n, of, what, done) => (of ? `${n} of ${of} ${what}${of === 1 ? "" : "s"} ${done}.` : "");

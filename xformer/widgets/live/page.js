@@ -8,6 +8,6 @@ const json = (name) => (place(name) ? JSON.parse(new TextDecoder().decode(embedd
 const live = await makeLive(embedded("model")), lesson = json("lesson");
 const page = new LivePage(place("live"), live, {
   colours: json("colours"), state: json("state") ?? {},
-  lesson: lesson && ((parent, shown, step) => new Lesson(parent, lesson, shown, step)),
+  lesson: lesson && ((parent, shown, step) => new Lesson(parent, lesson, shown, step, true)),
 });
 Object.assign(window, { xformerLive: Object.assign(live, { page }) });

@@ -95,8 +95,8 @@ export function attentionBytes(runs, { sites }, labels, colours, chosen) {
   for (const run of runs) for (const site of sites) for (const value of run.trace.get(`${site.path}.pattern`).data) content = (content * 31 + Math.round(value * 1e6)) % 4294967291;
   const header = { view: "view", layers, labels: names.map((row) => row.map(visible)), thumbnail: 64, power: 2, firstHead: 1, firstPosition: 0,
     hues: colours.heads, sequential: colours.sequential, diverging: colours.diverging, content };
-  const { query, key, layer, head, order } = chosen;
-  const rider = Uint32Array.from([0, query === null ? 0 : query + 1, key === null ? 0 : key + 1, order, 0, 0, layer, head]);
+  const { query, key, layer, head, order, height = 0 } = chosen;
+  const rider = Uint32Array.from([height, query === null ? 0 : query + 1, key === null ? 0 : key + 1, order, 0, 0, layer, head]);
   const packed = joined("XATT", header, [...blocks, rider]);
   const exact = (l, h) => {
     const [, , queries, keys] = runs[0].trace.get(`${sites[l].path}.pattern`).shape;

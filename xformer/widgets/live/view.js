@@ -15,7 +15,12 @@ import { START, bare, fragmentOf, isChanged, requestOf, stateOf, unchanged } fro
 
 const TABS = { attention: "Attention", scene: "Whole run", arithmetic: "One head, step by step", feed_forward: "Feed-forward", lens: "Layer by layer", decode: "Word by word" };
 const MASKS = { trained: "as trained", causal: "causal", full: "full", drawn: "drawn" };
+const TASK_HEIGHT = 260; // height of a matrix above the task of a lesson on a phone, in pixels
 const MOST_CELLS = 24; // largest side of a mask that is drawn by hand
+
+class FittedView extends AttentionView { // next to a lesson, the picture fits the window
+  get scrolled() { return this.parts.root.closest(".live")?.querySelector(".lesson:not(:empty)") ? scrollY : null; }
+}
 
 export class LivePage {
   changes = []; // called with the state and the result after every change
@@ -51,6 +56,7 @@ export class LivePage {
   ablate = button("Ablate this head", () => this.toggle("ablate", this.headName));
   cut = button("Cut a connection", () => this.toggle("cut", this.cellName));
   reset = button("Undo all changes", () => this.show(unchanged(this.state)));
+  timeline = element("div", "timeline");
   play = button("Play the training", () => this.playTraining());
   stepSays = element("output");
 
@@ -143,12 +149,20 @@ export class LivePage {
     this.controls.append(mask, positions, this.ablate, this.cut, this.reset);
     positions.hidden = !model.canDropPositions;
     if (!model.steps.length) return;
-    const line = element("div", "timeline"), { range } = this;
+    const { range } = this;
     Object.assign(range, { type: "range", min: 0, max: model.steps.length - 1, step: 1 });
     range.setAttribute("aria-label", "Step of the training");
     range.oninput = () => this.stepTo(Number(range.value));
-    line.append(this.play, range, this.stepSays);
-    this.controls.append(line);
+    this.timeline.append(this.play, range, this.stepSays);
+    this.controls.append(this.timeline);
+  }
+
+  // Return the controls of these kinds of changes, for the task of a lesson; all others go back to their places.
+  lend(kinds) {
+    const controls = { ablate: this.ablate, cut: this.cut, step: this.timeline };
+    this.controls.append(this.ablate, this.cut, this.reset, ...(this.live.model.steps.length ? [this.timeline] : []));
+    this.root.dataset.task = kinds.join(" ");
+    return kinds.flatMap((kind) => controls[kind] ?? []);
   }
 
   // ---- the state
@@ -349,7 +363,7 @@ export class LivePage {
   draw_attention(panel) {
     if (this.isHidden) return this.drawBlank(panel);
     if (!this.view) {
-      const view = (this.view = new AttentionView(panel));
+      const view = (this.view = new FittedView(panel));
       view.send = (choice) => {
         const { layer, head, query, key } = choice;
         const cell = { layer, head, query, key: key ?? null };
@@ -362,8 +376,8 @@ export class LivePage {
       };
     }
     const { layer, head, query, key } = this.state;
-    const labels = (site, side) => this.labels(site, side);
-    const { packed, exact } = attentionBytes(this.runs, this.live.model, labels, this.colours, { layer, head, query, key, order: this.order });
+    const labels = (site, side) => this.labels(site, side), height = this.hasLesson && innerWidth <= 900 ? TASK_HEIGHT : 0;
+    const { packed, exact } = attentionBytes(this.runs, this.live.model, labels, this.colours, { layer, head, query, key, order: this.order, height });
     this.exact = exact;
     this.view.updateHead(exact(layer, head)); // before the planes, so that the head is drawn once
     this.view.update(packed);
