@@ -36,7 +36,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class OperationPairs:
     """The operations of two modules, paired."""
 
     first: Difference | None
@@ -47,7 +47,7 @@ class Comparison:
     """The operations of the first module whose results differ from those of their counterparts."""
 
 
-def compare(one: Operations, other: Operations) -> Comparison:
+def compare(one: Operations, other: Operations) -> OperationPairs:
     """Pair the operations of two modules, and find the first that computes something else than its counterpart.
 
     Operations of the same name and module are counterparts, in order. Where only one module has an operation, that is the
@@ -67,7 +67,7 @@ def compare(one: Operations, other: Operations) -> Comparison:
             first = _missing(one, other, slice(begin, end), slice(start, stop))
         if first is not None:
             break
-    return Comparison(first, tuple(pairs), frozenset(at for at, reason in reasons.items() if reason is not None))
+    return OperationPairs(first, tuple(pairs), frozenset(at for at, reason in reasons.items() if reason is not None))
 
 
 def _pairs(begin: int, end: int, start: int, stop: int, *, is_equal: bool) -> Iterator[tuple[int, int]]:

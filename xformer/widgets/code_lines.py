@@ -82,7 +82,7 @@ def function_at(line: SourceLine, known: dict[str, list[Function]]) -> Function:
     return inside[-1] if inside else Function(line.file, line.function, line.number, line.number)
 
 
-class Frame(NamedTuple):
+class CallFrame(NamedTuple):
     """A line that was running in an operation."""
 
     line: SourceLine
@@ -97,7 +97,7 @@ class CodeRun:
     """A recorded pass."""
 
     operations: Operations
-    frames: tuple[tuple[Frame, ...], ...]
+    frames: tuple[tuple[CallFrame, ...], ...]
     """For each operation the lines that were running, innermost first. PyTorch's own code is left out."""
     steps: str = ""
     """How the pass differs from the module's own, as a sentence; empty if it does not."""
@@ -175,7 +175,7 @@ def _running_lines() -> list[tuple[SourceLine, int]]:
 
 def _frames(
     run: Operations, seen: Sequence[tuple[Callable[..., Any], list[tuple[SourceLine, int]]]], module: nn.Module
-) -> Iterator[tuple[Frame, ...]]:
+) -> Iterator[tuple[CallFrame, ...]]:
     """The frames of each operation: those of the next seen function that is the same one, called at the same line."""
     at = 0
     for operation in run:
@@ -191,16 +191,16 @@ def _frames(
         elif operation.line is None or operation.line.file.startswith(_HERE):  # PyTorch's code alone
             yield ()
         else:
-            yield (Frame(operation.line, owner_of(operation.running, module)),)
+            yield (CallFrame(operation.line, owner_of(operation.running, module)),)
 
 
-def _owned(operation: Operation, lines: Sequence[tuple[SourceLine, int]], module: nn.Module) -> Iterator[Frame]:
+def _owned(operation: Operation, lines: Sequence[tuple[SourceLine, int]], module: nn.Module) -> Iterator[CallFrame]:
     callee, entered = "", 0
     for line, n_modules in lines:
         n = len(operation.running) - n_modules
         if callee and n_modules > entered:  # it called a module, whose code called the function below
             callee = operation.running[n][0]
-        yield Frame(line, owner_of(operation.running[:n], module), callee)
+        yield CallFrame(line, owner_of(operation.running[:n], module), callee)
         callee, entered = line.function, n_modules
 
 
