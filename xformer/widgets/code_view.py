@@ -34,7 +34,7 @@ from xformer.program.inputs import ModuleInputs, named_inputs
 from xformer.program.operations import Operations
 from xformer.program.record import Operation, Value
 from xformer.viz.theme import DIVERGING, SEQUENTIAL, in_both_themes
-from xformer.widgets.code_difference import OperationPairs, Difference, compare
+from xformer.widgets.code_difference import Difference, OperationPairs, compare
 from xformer.widgets.code_lines import CodeRun, Function, Owner, function_at, run_code
 from xformer.widgets.page import stand_alone_page
 
