@@ -133,7 +133,7 @@ def _mark(run: CodeRun, adapter: ModelAdapter, place: Place) -> tuple[Difference
         operation = next((value.operation for value in inside[0].inputs if value.operation is not None), None)
     elif head is not None and head.kernel is None and cause in ("mask", "scores", "pattern", "z"):
         if len(found[layer or 0].heads) == 1 and not (cause == "mask" and head.is_masked_later):
-            operation = {"pattern": head.normaliser, "z": head.last}.get(cause, head.scores.operation)
+            operation = {"pattern": head.normaliser.operation, "z": head.last}.get(cause, head.scores.operation)
     elif all(one.address.module == name for one in inside):  # a module without parts: what differs first is its result
         operation = next(reversed(inside), None)
     at = head.first.address.module if head is not None else ""

@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import xformer
 from tests.adapters.families import FAMILIES
 from tests.doctor.checking import TOKENS, broken_place, decoder, found
 from tests.doctor.plain_gpt import LAYER, PlainGPT
+from tests.doctor.test_watch import Reader
+from tests.program.odd import Odd
+from tests.program.zoo import future
 from xformer.doctor.diagnose import token_model_of
 from xformer.doctor.faults import BUGS
 from xformer.doctor.watch import watch
@@ -39,6 +43,68 @@ def test_rows_that_are_not_a_softmax_over_the_keys_are_found() -> None:
         place = broken_place("attention_rows", BUGS[bug].broken(own()), fragment)
         assert place.layer == 0
         assert place.pattern is not None
+
+
+class Rest(Odd):
+    """Rows that sum to less than 1, by one of several denominators."""
+
+    def __init__(self, kind: str, factor: float = 1.0) -> None:
+        super().__init__()
+        self.kind, self.factor = kind, factor
+
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = (q @ k.mT / 8).masked_fill(future(q.shape[2]), -1e9)
+        highest = scores.amax(-1, keepdim=True)
+        exponentials, shifted, powers = scores.exp(), (scores - highest).exp(), scores.exp2()
+        weights = {
+            "sink first": lambda: torch.cat([torch.ones_like(scores[..., :1]), scores], dim=-1).softmax(-1)[..., 1:],
+            "padded first": lambda: F.pad(scores, (1, 0)).softmax(-1)[..., 1:],
+            "padded last": lambda: F.pad(scores, (0, 1)).softmax(-1)[..., :-1],
+            "off by one": lambda: exponentials / (1 + exponentials.sum(-1, keepdim=True)),
+            "off by one, shifted": lambda: shifted / (shifted.sum(-1, keepdim=True) + (-highest).exp()),
+            "constant after the shift": lambda: shifted / (1 + shifted.sum(-1, keepdim=True)),
+            "base 2": lambda: powers / powers.sum(-1, keepdim=True),
+            "rounding": lambda: exponentials / (exponentials.sum(-1, keepdim=True) + 1e-9),
+        }[self.kind]()
+        return weights * self.factor
+
+
+SUMS_TO_LESS = ("sink first", "padded first", "padded last", "off by one", "off by one, shifted")
+
+
+@pytest.mark.parametrize("kind", SUMS_TO_LESS)
+def test_a_sink_and_an_added_constant_make_rows_sum_to_less_than_1(kind: str) -> None:
+    model = Reader(Rest(kind)).eval()
+    opened = token_model_of(model, TOKENS)
+    finding, one = found("attention_rows", model), watch(opened, opened.base)[1]
+    assert finding.verdict == "holds"
+    assert "softmax(scores) and sums to 1, in 1 attentions. " in finding.sentence
+    assert (
+        f"sink or an added term, and sums to between {one.pattern.sum(-1).min():.3g} and 1, in 1 att"
+        in finding.sentence
+    )
+    assert torch.equal(one.pattern, one.softmax)
+    assert torch.equal(one.allowed[0, 0], ~future(one.pattern.shape[-1]))
+
+
+@pytest.mark.parametrize("kind", ["base 2", "rounding"])
+def test_rows_of_another_spelling_sum_to_1(kind: str) -> None:
+    assert (
+        "softmax(scores) and sums to 1, in 2 attentions." in found("attention_rows", Reader(Rest(kind)).eval()).sentence
+    )
+
+
+@pytest.mark.parametrize(("factor", "fragment"), [(0.9, "differ from softmax(scores) by"), (3.0, "a row sums to ")])
+@pytest.mark.parametrize("kind", ["sink first", "padded last"])
+def test_weights_beside_a_sink_that_are_changed_are_found(kind: str, factor: float, fragment: str) -> None:
+    assert broken_place("attention_rows", Reader(Rest(kind, factor)).eval(), fragment).layer == 1
+
+
+def test_rows_beside_an_added_constant_sum_to_at_most_1() -> None:
+    assert broken_place("attention_rows", Reader(Rest("off by one", 3.0)).eval(), "a row sums to ").layer == 1
+    fragment = "exp(scores) / (sum + constant): the constant would be"
+    assert broken_place("attention_rows", Reader(Rest("constant after the shift")).eval(), fragment).layer == 1
+    assert broken_place("attention_rows", Reader(Rest("base 2", 0.99)).eval(), "a row sums to 0.99").layer == 1
 
 
 def test_returned_weights_that_differ_from_the_used_ones_are_found() -> None:

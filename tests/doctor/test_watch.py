@@ -14,7 +14,7 @@ import xformer
 from tests.doctor.checking import broken_place, decoder
 from tests.doctor.llama import llama
 from tests.doctor.styles import CachedGPT
-from tests.program.odd import ODD, Odd
+from tests.program.odd import ODD
 from tests.program.zoo import DH, ZOO, Animal, Base, D, H, Usual, future, heads_second, positions_first, vectors
 from xformer.doctor.diagnose import token_model_of
 from xformer.doctor.watch import watch
@@ -137,21 +137,6 @@ def test_attention_to_cached_keys_is_that_of_the_whole_run(build: Callable[[], n
         torch.testing.assert_close(other.pattern, one.pattern[:, :, 3:])
         assert one.k is not None
         torch.testing.assert_close(other.k, one.k)
-
-
-class SinkFirst(Odd):
-    """A column of scores without values, before those of the keys."""
-
-    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
-        scores = (q @ k.mT).masked_fill(future(q.shape[2]), -1e9)
-        return torch.cat([torch.ones_like(scores[..., :1]), scores], dim=-1).softmax(-1)[..., 1:]
-
-
-def test_the_score_of_a_sink_is_left_out_on_its_side() -> None:
-    model = token_model_of(Reader(SinkFirst()), TOKENS)
-    one = watch(model, model.base)[1]
-    assert torch.equal(one.pattern, one.softmax)
-    assert torch.equal(one.allowed[0, 0], ~future(TOKENS.shape[1]))
 
 
 def test_heads_in_modules_of_their_own_are_heads_of_one_layer() -> None:

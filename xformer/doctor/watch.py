@@ -25,6 +25,7 @@ from xformer.adapters.module_map import Chain, Layers
 from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.model import Transformer
 from xformer.program.attention import PARTS, AttentionFinder, FoundAttention
+from xformer.program.axes import argument
 from xformer.program.axis_tracker import AxisTracker
 from xformer.program.heads import PATTERN, Role
 from xformer.program.operations import AttentionOperations
@@ -43,8 +44,11 @@ class Watched:
         q: The queries in the product with the keys; None if they are not known.
         k: The keys, per query head or per group; None if they are not known.
         v: The values, per query head or per group; None if they are not known.
-        scores: The input of the softmax, without the score of a sink.
-        softmax: The output of the softmax, likewise.
+        scores: The input of the softmax, without the scores of a sink; the natural logarithms of what it normalises.
+        sinks: The scores of sinks, which have no values.
+        added: What is added to the sum of the exponentials, as in exp / (1 + sum): a number or weight, or what depends on the
+            input; "" for nothing.
+        softmax: The output of the softmax, without the sinks.
         over: The axis of the softmax.
         pattern: The weights that are multiplied with the values.
         allowed: True where the mask lets a query attend to a key.
@@ -58,6 +62,8 @@ class Watched:
     k: Float[Tensor, "batch kv_head key d_head"] | None
     v: Float[Tensor, "batch kv_head key d_value"] | None
     scores: Float[Tensor, "batch head query key"]
+    sinks: Float[Tensor, "batch head query sink"]
+    added: Literal["", "constant", "variable"]
     softmax: Float[Tensor, "batch head query key"]
     over: Role
     pattern: Float[Tensor, "batch head query key"]
@@ -154,11 +160,15 @@ def _read(heads: Sequence[FoundAttention]) -> Watched | None:
     keys = _columns_of_keys(first, pattern.shape[-1], scores.shape[-1])
     if keys is None:
         return None
-    scores, softmax = scores[..., keys], softmax[..., keys]
+    scores = scores * math.log(first.normaliser.base)
+    is_key = torch.zeros(scores.shape[-1], dtype=torch.bool, device=scores.device)
+    is_key[keys] = True
+    scores, sinks, softmax = scores[..., is_key], scores[..., ~is_key], softmax[..., is_key]
     allowed = (scores > FORBIDDEN) & (pattern != 0) if first.is_masked_later else scores > FORBIDDEN
     paths = [f"/{found.first.address.module.replace('.', '/')}" for found in heads]
     path, is_kernel = os.path.commonpath(paths)[1:].replace("/", "."), first.kernel is not None
-    return Watched(path, None, None, q, k, v, scores, softmax, first.normalised, pattern, allowed, is_kernel)
+    added, over = first.normaliser.added, first.normalised
+    return Watched(path, None, None, q, k, v, scores, sinks, added, softmax, over, pattern, allowed, is_kernel)
 
 
 def _kernel(found: FoundAttention) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
@@ -194,6 +204,11 @@ def _columns_of_keys(found: FoundAttention, n_key: int, n_scores: int) -> slice 
     for operation in found.chain:
         if operation.name in ("cat", "concat"):
             return slice(n_key) if operation.inputs[0] is value else slice(n_scores - n_key, None)
+        if operation.name == "pad":  # the last axis first, each with the numbers before and after it
+            pads = [int(one) for one in argument(operation, 1, "pad")]
+            before, after = sum(pads[::2]), sum(pads[1::2])
+            if n_scores - n_key in (before, after) and 0 in (before, after):
+                return slice(n_key) if after else slice(before, None)
         value = operation.result
     return None
 
@@ -259,7 +274,7 @@ def watch_events(model: TokenModel, run: ModelCall) -> tuple[list[Event], Layers
         chain = found.first.running
         seen = replace(one, layer=layers.of(chain), entered=_entered(found, streams, axes))
         module = model.module.get_submodule(chain[-1][0])
-        at = found.normaliser.index + 0.5
+        at = found.normaliser.operation.index + 0.5
         events.append(Event("attention", chain, counts[one.path], module, at, attention=seen))
         counts[one.path] += 1
     for operation in program.operations:  # its cycles would keep the tensors alive

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from xformer.program.axes import Atom, Product, bases
 from xformer.program.axis_tracker import AxisTracker
-from xformer.program.backwards import KERNELS, UNFOLLOWED, Backwards, has_positions
+from xformer.program.backwards import KERNELS, UNFOLLOWED, Backwards, Normaliser, has_positions
 from xformer.program.heads import HeadLayout, Operand, Role, Roles, UnreadableError, Z, has_inputs
 from xformer.program.record import UNSEEN, Operation, Program, Value
 
@@ -33,12 +33,10 @@ PARTS = {
 class FoundAttention:
     """One attention of a program."""
 
-    scores: Value
-    """The input of the softmax."""
+    normaliser: Normaliser
     pattern: Value
     """The weights that multiply the values."""
     z: Value
-    normaliser: Operation
     layout: HeadLayout
     """That of the scores."""
     pattern_layout: HeadLayout
@@ -60,6 +58,11 @@ class FoundAttention:
     """Queries, keys and values by name (q, k, v), except those whose heads are in another order than the scores'."""
     chain: tuple[Operation, ...] = ()
     """The operations between the product of queries and keys and the scores, in order."""
+
+    @property
+    def scores(self) -> Value:
+        """The input of the softmax."""
+        return self.normaliser.scores
 
     @property
     def first(self) -> Operation:
@@ -136,7 +139,7 @@ class AttentionFinder:
         every = back.to_normalisers(weights)
         if len(every) > 1:
             every = [
-                one for one in every if any(has_positions(product) for product, _ in back.to_products(one[1]))
+                one for one in every if any(has_positions(product) for product, _ in back.to_products(one.scores))
             ] or every
         if len(every) > 1:
             self._refuse(
@@ -151,20 +154,20 @@ class AttentionFinder:
                 )
                 self._refuse(product.operation, reason)
             return False
-        normaliser, scores, at = every[0]
+        normaliser, scores = every[0], every[0].scores
         if scores in self._seen:
             return True
         sources = [one for one in back.to_products(scores) if has_positions(one[0])]
         if not sources:
             self._unnormalised(product, weights, side)
             if self._is_square(product, side):
-                self._refuse(normaliser, _NO_PRODUCT)
+                self._refuse(normaliser.operation, _NO_PRODUCT)
             return False
         self._seen.add(scores)
         try:
-            self.found.append(self._attention(product, side, weights, normaliser, scores, at, sources))
+            self.found.append(self._attention(product, side, weights, normaliser, sources))
         except UnreadableError as error:
-            self.refused.append(Refusal(normaliser, str(error)))
+            self.refused.append(Refusal(normaliser.operation, str(error)))
         return True
 
     def _refuse(self, operation: Operation, reason: str) -> None:
@@ -186,11 +189,10 @@ class AttentionFinder:
         values: Product,
         side: int,
         weights: Value,
-        normaliser: Operation,
-        scores: Value,
-        at: int,
+        normaliser: Normaliser,
         sources: Sequence[tuple[Product, tuple[Operation, ...]]],
     ) -> FoundAttention:
+        scores, at = normaliser.scores, normaliser.axis
         atoms = {id(base) for axis in self.axes.of(scores) for atom in axis for base in bases(atom)}
 
         def fits(source: tuple[Product, tuple[Operation, ...]]) -> tuple[bool, bool]:
@@ -230,10 +232,9 @@ class AttentionFinder:
             "v": roles.operand(values, 1 - side, "width", scores),
         }
         return FoundAttention(
-            scores,
+            normaliser,
             weights,
             z,
-            normaliser,
             layout,
             pattern_layout,
             roles.layout(z, extra),
@@ -270,7 +271,14 @@ class AttentionFinder:
         result = operation.result
         self.found.append(
             FoundAttention(
-                result, result, result, operation, layout, layout, layout, kernel=operation, batch=roles.batch
+                Normaliser(operation, result, -1),
+                result,
+                result,
+                layout,
+                layout,
+                layout,
+                kernel=operation,
+                batch=roles.batch,
             )
         )
 

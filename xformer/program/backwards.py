@@ -6,7 +6,10 @@ Backwards(axes).to_products(scores)         their products of queries and keys
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from xformer.program.axes import Product, argument
 from xformer.program.axis_tracker import AxisTracker
@@ -29,15 +32,31 @@ _REDUCTIONS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, eq=False)
+class Normaliser:
+    """A softmax, in any spelling."""
+
+    operation: Operation
+    """The operation that computes the weights."""
+    scores: Value
+    """The input of the softmax."""
+    axis: int
+    """The axis of the scores that it normalises."""
+    base: float = math.e
+    """What is raised to the power of the scores: 2 for `exp2`."""
+    added: Literal["", "constant", "variable"] = ""
+    """What is added to the sum of the exponentials, as exp / (1 + sum): a number or weight, or what depends on the inputs."""
+
+
 class Backwards:
     """Follows values back through elementwise operations and views."""
 
     def __init__(self, axes: AxisTracker) -> None:
         self.axes = axes
 
-    def to_normalisers(self, value: Value) -> list[tuple[Operation, Value, int]]:
-        """The operations that normalise the sources of a value, each with its input and the axis of that input."""
-        found: list[tuple[Operation, Value, int]] = []
+    def to_normalisers(self, value: Value) -> list[Normaliser]:
+        """The softmaxes of the sources of a value."""
+        found: list[Normaliser] = []
         left, seen = [value.operation], set[Operation]()
         while left:
             operation = left.pop()
@@ -50,18 +69,18 @@ class Backwards:
                 left += [source.operation for source in _same_kind(operation)]
         return found
 
-    def _normaliser(self, operation: Operation) -> tuple[Operation, Value, int] | None:
+    def _normaliser(self, operation: Operation) -> Normaliser | None:
         if operation.name == "softmax":
             source = operation.inputs[0]
             dim = argument(operation, 1, "dim")
-            return None if dim is None else (operation, source, int(dim) % max(1, len(source.shape)))
+            return None if dim is None else Normaliser(operation, source, int(dim) % max(1, len(source.shape)))
         if (
             operation.name == "exp"
             and (inner := operation.inputs[0].operation) is not None
             and inner.name == "log_softmax"
         ):
             source = inner.inputs[0]
-            return operation, source, int(argument(inner, 1, "dim")) % len(source.shape)
+            return Normaliser(operation, source, int(argument(inner, 1, "dim")) % len(source.shape))
         if operation.name == "exp":
             return self._minus_logsumexp(operation)
         if operation.name in ("div", "mul") and len(operation.inputs) == 2:
@@ -70,10 +89,10 @@ class Backwards:
             numerator = operation.inputs[0]
             exponent = self._exponent(numerator)
             dim = int(argument(operation, 2, "dim", 1)) % len(numerator.shape)
-            return None if exponent is None else (operation, exponent, dim)
+            return None if exponent is None else Normaliser(operation, exponent[0], dim, exponent[1])
         return None
 
-    def _minus_logsumexp(self, operation: Operation) -> tuple[Operation, Value, int] | None:
+    def _minus_logsumexp(self, operation: Operation) -> Normaliser | None:
         """exp(scores − logsumexp(scores))"""
         inner = operation.inputs[0].operation
         if inner is None or inner.name != "sub" or len(inner.inputs) != 2:
@@ -81,9 +100,9 @@ class Backwards:
         scores, total = inner.inputs
         if total.operation is None or total.operation.name != "logsumexp" or total.operation.inputs[0] is not scores:
             return None
-        return operation, scores, int(argument(total.operation, 1, "dim")) % len(scores.shape)
+        return Normaliser(operation, scores, int(argument(total.operation, 1, "dim")) % len(scores.shape))
 
-    def _divided_by_sum(self, operation: Operation) -> tuple[Operation, Value, int] | None:
+    def _divided_by_sum(self, operation: Operation) -> Normaliser | None:
         """exp(scores) / exp(scores).sum(dim), also as a product with 1 / sum"""
         numerator, denominator = operation.inputs
         if operation.name == "mul":
@@ -91,7 +110,7 @@ class Backwards:
             if inverse is None or inverse.name not in ("reciprocal", "div") or len(inverse.inputs) != 1:
                 return None
             denominator = inverse.inputs[0]
-        total = denominator.operation
+        total, added = denominator.operation, ""
         while total is not None and total.name in (
             "add",
             "clamp",
@@ -101,6 +120,9 @@ class Backwards:
             "expand_as",
             "maximum",
         ):
+            if total.name == "add":
+                is_variable = any(value.is_from_inputs for value in total.inputs[1:])
+                added = "variable" if is_variable or added == "variable" else "constant"
             total = total.inputs[0].operation
         if total is None or total.name != "sum" or total.inputs[0] is not numerator:
             return None
@@ -109,16 +131,16 @@ class Backwards:
         dim = dim[0] if isinstance(dim, tuple | list) else dim
         if exponent is None or dim is None:
             return None
-        return operation, exponent, int(dim) % len(numerator.shape)
+        return Normaliser(operation, exponent[0], int(dim) % len(numerator.shape), exponent[1], added)
 
-    def _exponent(self, value: Value) -> Value | None:
-        """The scores of which a value is the exponential, without a subtracted maximum."""
+    def _exponent(self, value: Value) -> tuple[Value, float] | None:
+        """The scores of which a value is the exponential, without a subtracted maximum, and the base of the exponential."""
         operation = value.operation
         while operation is not None and operation.name in ("masked_fill", "mul", "where"):
             operation = next((one.operation for one in operation.inputs if one.dtype.is_floating_point), None)
         if operation is None or operation.name not in ("exp", "exp2"):
             return None
-        source = operation.inputs[0]
+        source, base = operation.inputs[0], 2.0 if operation.name == "exp2" else math.e
         inner = source.operation
         if inner is not None and inner.name == "sub" and len(inner.inputs) == 2:
             subtracted = inner.inputs[1].operation
@@ -129,8 +151,8 @@ class Backwards:
                 and subtracted.name in ("max", "amax")
                 and subtracted.inputs[0] is inner.inputs[0]
             ):
-                return inner.inputs[0]
-        return source
+                return inner.inputs[0], base
+        return source, base
 
     def is_unseen(self, value: Value, depth: int = 0) -> bool:
         """Whether a value comes from scripted or compiled code, through elementwise functions and softmaxes only."""

@@ -183,7 +183,7 @@ def _start(run: CodeRun, at: str) -> int:
     inside = [one for one in run.operations if f"{one.address.module}.".startswith(f"{at}.") or not at]
     numbers = {one.index for one in inside}
     heads = (layer.heads[0] for layer in run.operations.attentions)
-    shown = ((one.normaliser if one.kernel is None else one.kernel).index for one in heads)
+    shown = ((one.normaliser.operation if one.kernel is None else one.kernel).index for one in heads)
     found = next((index for index in shown if index in numbers), None)
     return next((one.index for one in inside if len(one.result.shape) > 1), 0) if found is None else found
 

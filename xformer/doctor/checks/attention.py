@@ -39,12 +39,13 @@ def shortened(model: TokenModel, n: int) -> ModelCall:
     return ModelCall(run.tokens[:, -n:], target=None if run.target is None else run.target[:, -n:])
 
 
-@check("attention_rows", "attention weights are softmax(scores): not negative, and each row sums to 1")
+@check("attention_rows", "attention weights are softmax(scores), and each row sums to 1, or to less if there is a sink")
 def attention_rows(context: CheckContext) -> Finding:
-    """Compare the weights that multiply the values, and the returned weights, with the softmax of the scores."""
+    """Compare the weights that multiply the values, and the returned weights, with the softmax of the scores and sinks."""
     model = context.model
     run = shortened(model, 16)
-    seen = [one for one in watch(model, run, by_steps=True) if not one.is_kernel]
+    every = watch(model, run, by_steps=True)
+    seen = [one for one in every if not one.is_kernel]
     for one in seen:
         if (found := _wrong_rows(one, loose(model))) is not None:
             return found
@@ -56,10 +57,19 @@ def attention_rows(context: CheckContext) -> Finding:
                 sentence = f"The returned weights differ by {float(apart.max()):.2g} from those that multiply values."
                 remedy = "Return the weights that are actually multiplied with the values, after mask and softmax."
                 return finding_at(one, worst_cell(apart), sentence, remedy, float(apart.max()))
+    assume(every, "No attention was found whose weights can be read.")
     assume(seen, "A fused kernel computes the attention, and the model has no other path that exposes the weights.")
-    rest = " The returned weights agree." if returned and len(returned) == len(seen) else ""
-    sentence = f"Each row of weights equals softmax(scores) and sums to 1, in {len(seen)} attentions.{rest}"
-    return Finding("holds", sentence)
+    least = [lowest for one in seen if (lowest := float(_sums(one).min())) < 1 - loose(model)]
+    sentences = []
+    if len(seen) > len(least):
+        n = len(seen) - len(least)
+        sentences.append(f"Each row of weights equals softmax(scores) and sums to 1, in {n} attentions.")
+    if least:
+        rule = "Each row equals exp(scores) / (sum + rest), where the rest is a sink or an added term"
+        sentences.append(f"{rule}, and sums to between {min(least):.3g} and 1, in {len(least)} attentions.")
+    if returned and len(returned) == len(seen):
+        sentences.append("The returned weights agree.")
+    return Finding("holds", " ".join(sentences))
 
 
 def finding_at(
@@ -79,18 +89,40 @@ def _wrong_rows(one: Watched, limit: float) -> Finding | None:
         sentence = f"The softmax is over {axis}, not over the keys."
         return finding_at(one, worst_cell(apart), sentence, remedy, float(apart.max()))
     empty = ~one.allowed.any(dim=-1, keepdim=True)  # a fully masked row may be zeros or uniform
-    apart = (one.pattern.double() - one.softmax.double()).abs().masked_fill(empty, 0.0).nan_to_num(1.0)
-    if float(apart.max()) <= limit:
+    pattern, total = one.pattern.double(), _sums(one)
+    exponents = torch.cat([one.scores.masked_fill(~one.allowed, -torch.inf), one.sinks], dim=-1).double()
+    expected = exponents.softmax(dim=-1)[..., : pattern.shape[-1]]
+    if one.added:
+        expected = expected * total.clamp(max=1)
+    apart = (pattern - expected).abs().masked_fill(empty, 0.0).nan_to_num(1.0)
+    off = (total - 1 if not (one.added or one.sinks.numel()) else (total - 1).clamp(min=0)).abs().nan_to_num(0.0)
+    if max(float(apart.max()), float(off.max())) > limit:
+        sentence = (
+            f"The weights that multiply the values are not softmax(scores): a row sums to {total.flatten()[off.argmax()]:.3g}."
+            if float(off.max()) > limit
+            else f"The weights that multiply the values differ from softmax(scores) by {float(apart.max()):.2g}."
+        )
+        return finding_at(one, worst_cell(apart), sentence, remedy, float(apart.max()))
+    if one.added != "constant":
         return None
-    total = one.pattern.double().sum(dim=-1, keepdim=True).masked_fill(empty, 1.0)
-    worst = float(total.flatten()[(total - 1).abs().argmax()])
-    has_sink = bool((one.softmax.double().sum(dim=-1, keepdim=True) - 1).masked_fill(empty, 0.0).abs().max() > limit)
-    sentence = (
-        f"The weights that multiply the values are not softmax(scores): a row sums to {worst:.3g}."
-        if abs(worst - 1) > limit and not has_sink
-        else f"The weights that multiply the values differ from softmax(scores) by {float(apart.max()):.2g}."
-    )
-    return finding_at(one, worst_cell(apart), sentence, remedy, float(apart.max()))
+    rest = (exponents.logsumexp(dim=-1, keepdim=True) + (1 / total - 1).clamp(min=0).log()).exp()
+    rest = rest.masked_fill((total > 1 - limit) | (total < 1e-30), torch.nan)  # not to be told from the weights
+    for head, of in enumerate(rest.unbind(1)):
+        known = of[~of.isnan()]
+        if known.numel() and float(known.max()) > (1 + 10 * limit) * float(known.min()):
+            low, high = float(known.min()), float(known.max())
+            sentence = f"Weights are not exp(scores) / (sum + constant): the constant would be {low:.3g} to {high:.3g}."
+            place = worst_cell((of - known.min()).nan_to_num(0.0)[:, None]) | {"head": head}
+            return finding_at(one, place, sentence, _ADDED, high - low)
+    return None
+
+
+_ADDED = "Where the maximum is subtracted from the scores first, add exp(−maximum) times the constant to the sum."
+
+
+def _sums(one: Watched) -> Float[Tensor, "batch head query 1"]:
+    """Return the sums of the rows of weights; 1 for rows without allowed keys."""
+    return one.pattern.double().sum(dim=-1, keepdim=True).masked_fill(~one.allowed.any(dim=-1, keepdim=True), 1.0)
 
 
 def _returned(model: TokenModel, run: ModelCall) -> list[Tensor]:
