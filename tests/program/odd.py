@@ -399,6 +399,58 @@ class DifferentialHeads(Odd):
         return first - 0.4 * second
 
 
+class Gated(Odd):
+    """ConViT (d'Ascoli et al. 2021): weights of the content and of the positions, mixed for each head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.places = nn.Parameter(torch.randn(H, 1, 1)), nn.Parameter(torch.randn(H, 16, 16))
+
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        gate, n = self.gate.sigmoid(), q.shape[2]
+        weights = (1 - gate) * super().pattern(q, k) + gate * self.places[:, :n, :n].softmax(-1)
+        return weights / weights.sum(-1, keepdim=True)
+
+
+class WrittenWeights(Odd):
+    """The weights of each head are written into a tensor."""
+
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        weights = q.new_zeros(*q.shape[:3], k.shape[2])
+        for head in range(H):
+            weights[:, head] = (q[:, head] @ k[:, head].mT / 2).softmax(-1)
+        return weights
+
+
+class KeptWeights(Odd):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weights", torch.zeros(3, H, 16, 16))
+
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        self.weights[: len(q), :, : q.shape[2], : k.shape[2]] = super().pattern(q, k)
+        return self.weights[: len(q), :, : q.shape[2], : k.shape[2]]
+
+
+class WrittenScores(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = q.new_zeros(*q.shape[:3], k.shape[2])
+        for head in range(H):
+            scores[:, head] = q[:, head] @ k[:, head].mT / 2
+        return scores.softmax(-1)
+
+
+def quantised() -> nn.Module:
+    with warnings.catch_warnings(action="ignore"):
+        return torch.ao.quantization.quantize_dynamic(Odd(), {nn.Linear}, dtype=torch.qint8)
+
+
+class WindowAtATime(Odd):
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        windows = zip(*(one.split(2, dim=2) for one in (q, k, v)), strict=True)
+        return torch.cat([self.pattern(q, k) @ v for q, k, v in windows], dim=2)
+
+
 class Flipped(Odd):
     def pattern(self, q: Tensor, k: Tensor) -> Tensor:
         return super().pattern(q, k).flip(-1)
@@ -456,8 +508,17 @@ _REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "differential": (Differential, "combine several softmaxes"),
     "differential, by heads": (DifferentialHeads, "heads are combined"),
     "flipped weights": (Flipped, "changed between the softmax and the values"),
-    "one query at a time": (OneQueryAtATime, "piece by piece"),
-    "one query at a time, sliced": (OneQuerySliceAtATime, "piece by piece"),
+    "gated": (Gated, "combine several softmaxes"),
+    "written weights": (
+        WrittenWeights,
+        f"its weights are written into a tensor that was made before them, in {H} pieces",
+    ),
+    "kept weights": (KeptWeights, "its weights are written into a tensor that was made before them ("),
+    "written scores": (WrittenScores, f"its scores are written into a tensor that was made before them, in {H} pieces"),
+    "quantised": (quantised, "after the quantised projection linear_dynamic (odd.py:"),
+    "one window at a time": (WindowAtATime, "piece by piece in a loop over windows of positions"),
+    "one query at a time": (OneQueryAtATime, "piece by piece in a loop over its queries"),
+    "one query at a time, sliced": (OneQuerySliceAtATime, "piece by piece in a loop over its queries"),
     "scripted scores": (ScriptedScores, NOT_SEEN),
     "scripted weights": (ScriptedWeights, NOT_SEEN),
     "scripted attention": (Scripted, NOT_SEEN),

@@ -19,7 +19,7 @@ from torch import Tensor
 from xformer.program.axes import Atom, Product, bases
 from xformer.program.axis_tracker import AxisTracker
 from xformer.program.backwards import KERNELS, UNFOLLOWED, Backwards, Normaliser, has_positions
-from xformer.program.heads import HeadLayout, Operand, Role, Roles, UnreadableError, Z, has_inputs
+from xformer.program.heads import HeadLayout, Operand, OtherAxisError, Role, Roles, UnreadableError, Z, has_inputs
 from xformer.program.record import UNSEEN, Operation, Program, Value
 
 PARTS = {
@@ -50,8 +50,10 @@ class FoundAttention:
     """The atom of the batch; None for an input without a batch."""
     is_masked_later: bool = False
     """Whether a mask is applied to the exponentials or the weights instead of the scores."""
-    is_whole: bool = True
-    """Whether it has all queries and keys, rather than a slice of an input's positions."""
+    has_queries: bool = True
+    """Whether it has an axis of queries."""
+    sliced: tuple[Role, ...] = ()
+    """Which of query and key are a slice of an input's positions."""
     kernel: Operation | None = None
     """The fused function that computes all of it, as `scaled_dot_product_attention`."""
     operands: Mapping[str, Operand] = field(default_factory=dict)
@@ -142,9 +144,10 @@ class AttentionFinder:
                 one for one in every if any(has_positions(product) for product, _ in back.to_products(one.scores))
             ] or every
         if len(every) > 1:
-            self._refuse(
-                product.operation, "its weights combine several softmaxes, so no one matrix of scores gives them"
-            )
+            if len(writes := back.writes(weights)) > 1:
+                self._refuse(writes[0], _written("weights", writes))
+            else:
+                self._refuse(product.operation, _SEVERAL)
             return True
         if not every:
             self._unnormalised(product, weights, side)
@@ -166,9 +169,21 @@ class AttentionFinder:
         self._seen.add(scores)
         try:
             self.found.append(self._attention(product, side, weights, normaliser, sources))
+        except OtherAxisError as error:
+            self.refused.append(self._explained(error, weights, normaliser))
         except UnreadableError as error:
             self.refused.append(Refusal(normaliser.operation, str(error)))
         return True
+
+    def _explained(self, error: OtherAxisError, weights: Value, normaliser: Normaliser) -> Refusal:
+        """What the module does to its scores or weights so that they have an axis of something else, where that is known."""
+        back = Backwards(self.axes)
+        for what, value in ("scores", normaliser.scores), ("weights", weights):
+            if writes := back.writes(value):
+                return Refusal(writes[0], _written(what, writes))
+        if len(back.softmaxes(weights)) > 1:
+            return Refusal(weights.operation or normaliser.operation, _SEVERAL)
+        return Refusal(normaliser.operation, str(error))
 
     def _refuse(self, operation: Operation, reason: str) -> None:
         """Refuse an attention, unless it was refused for a more precise reason."""
@@ -243,7 +258,8 @@ class AttentionFinder:
             normalised.pop() if normalised else "key",
             roles.batch,
             Backwards(self.axes).is_masked(weights),
-            bool(roles.queries(product)) and not any(_is_slice(atom) for atom in (*product.rows, *product.columns)),
+            bool(roles.queries(product)),
+            roles.sliced(product),
             operands={name: one for name, one in operands.items() if one is not None},
             chain=chain,
         )
@@ -311,6 +327,7 @@ class AttentionFinder:
 
 
 _MIXED = "its scores or weights are mixed across heads between the queries and the values"
+_SEVERAL = "its weights combine several softmaxes, so no one matrix of scores gives them"
 _NO_PRODUCT = "its scores are not one product of queries and keys with operations on each score"
 _NEAR = 12
 """The number of operations within which two reasons concern the same attention."""
@@ -318,8 +335,9 @@ _OUT_OF_SIGHT = "code whose steps cannot be observed (scripted, compiled, vector
 _NOT_SEEN = "; attention inside it is not in the reading."
 
 
-def _is_slice(atom: Atom) -> bool:
-    return any(one.origin == "input" and one.is_part and not one.is_divisor for one in bases(atom))
+def _written(what: str, writes: Sequence[Operation]) -> str:
+    pieces = f", in {len(writes)} pieces" if len(writes) > 1 else ""
+    return f"its {what} are written into a tensor that was made before them{pieces}"
 
 
 def _shared_role(atom: Atom) -> Role:

@@ -25,7 +25,7 @@ class Atom:
     origin: Origin
     """Where it comes from: an input's axis, a weight's axis, a new tensor, or an operation without a rule."""
     name: str = ""
-    """The input or weight and its axis, as "0:1" for axis 1 of input 0."""
+    """The input or weight and its axis, as "0:1" for axis 1 of input 0; the operation and line after which it is unknown."""
     base: Atom | None = None
     """The atom that it was made from: as keys, or by a slice or a concatenation."""
     is_part: bool = False
@@ -75,7 +75,16 @@ def new_axes(shape: Sequence[int], origin: Origin = "new", name: str = "") -> Ax
 
 def unknown_axes(value: Value) -> Axes:
     """Axes of unknown meaning."""
-    return new_axes(value.shape, "unknown", "inputs" if value.is_from_inputs else "")
+    name = unknown_name(value)
+    return tuple((Atom(size, "unknown", name),) if size != 1 else () for size in value.shape)
+
+
+def unknown_name(value: Value) -> str:
+    """The operation and the line that computed a value from the inputs; "" for other values."""
+    operation = value.operation
+    if operation is None or not value.is_from_inputs:
+        return "inputs" if value.is_from_inputs else ""
+    return operation.name if operation.line is None else f"{operation.name} ({operation.line})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +166,7 @@ class Tracker(Protocol):
 
     def of(self, value: Value) -> Axes: ...
 
-    def broadcast(self, values: Sequence[Value], shape: Sequence[int]) -> Axes: ...
+    def broadcast(self, values: Sequence[Value], shape: Sequence[int], unknown: str = "inputs") -> Axes: ...
 
 
 Rule = Callable[[Any, Operation], "Axes | list[Axes] | None"]

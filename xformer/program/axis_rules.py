@@ -22,6 +22,7 @@ from xformer.program.axes import (
     regroup,
     size_of,
     unknown_axes,
+    unknown_name,
 )
 from xformer.program.product_rules import is_divided, summed_product
 from xformer.program.record import Operation, Value
@@ -288,6 +289,13 @@ def _reduce(of: Tracker, operation: Operation) -> Axes | None:
     if len(result.shape) == len(axes):
         return tuple(() if at in gone else axis for at, axis in enumerate(axes))
     return tuple(axis for at, axis in enumerate(axes) if at not in gone)
+
+
+@RULES.add("linear_dynamic", "linear_dynamic_fp16", "linear_relu_dynamic")
+def _quantised(of: Tracker, operation: Operation) -> Axes:
+    """The weights of `torch.ao.quantization` are no tensors, so the axis of its output has no origin."""
+    name = f"the quantised projection {unknown_name(operation.result)}"
+    return (*of.of(operation.inputs[0])[:-1], (Atom(operation.result.shape[-1], "unknown", name),))
 
 
 @RULES.add("embedding")

@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xformer.program import axis_rules, product_rules
-from xformer.program.axes import Atom, Axes, Axis, Origin, Product, new_axes, rank_of, size_of, unknown_axes
+from xformer.program.axes import (
+    Atom,
+    Axes,
+    Axis,
+    Origin,
+    Product,
+    new_axes,
+    rank_of,
+    size_of,
+    unknown_axes,
+    unknown_name,
+)
 from xformer.program.record import UNSEEN, Operation, Program, Value
 
 _RULES = axis_rules.RULES | product_rules.RULES
@@ -55,16 +66,19 @@ class AxisTracker:
 
     def _elementwise(self, operation: Operation, value: Value) -> Axes:
         """The axes of the arguments, broadcast; unknown where no argument has an axis of that size."""
-        return self.broadcast(operation.inputs, value.shape)
+        return self.broadcast(operation.inputs, value.shape, unknown_name(value))
 
-    def broadcast(self, values: Sequence[Value], shape: Sequence[int]) -> Axes:
-        """The axes of a result of broadcasting, which come from the inputs where any argument's do."""
+    def broadcast(self, values: Sequence[Value], shape: Sequence[int], unknown: str = "inputs") -> Axes:
+        """The axes of a result of broadcasting, which come from the inputs where any argument's do.
+
+        `unknown` names what makes an axis that no argument has.
+        """
         found: list[Axis] = []
         operands = [self.of(one) for one in values if len(one.shape) <= len(shape)]
         for at, size in enumerate(shape):
             fitting = [axes[at - len(shape)] for axes in operands if len(axes) >= len(shape) - at]
             fitting = [axis for axis in fitting if size_of(axis) == size]
             best = max(fitting, key=rank_of, default=None)
-            name = "inputs" if any(one.is_from_inputs for one in values) else ""
+            name = unknown if any(one.is_from_inputs for one in values) else ""
             found.append(best if best is not None else (Atom(size, "unknown", name),) if size != 1 else ())
         return tuple(found)

@@ -69,6 +69,36 @@ class Backwards:
                 left += [source.operation for source in _same_kind(operation)]
         return found
 
+    def softmaxes(self, value: Value) -> list[Operation]:
+        """The softmaxes that a value combines, also those of weights that do not depend on the inputs."""
+        return [one for one in self._passed(value, is_any=True) if one.name in _SOFTMAX]
+
+    def writes(self, value: Value) -> list[Operation]:
+        """The operations that write what depends on the inputs into a part of the tensor that a value is made from."""
+        return [
+            one
+            for one in self._passed(value)
+            if one.name in ("setitem", "copy", "index_put", "index_copy")
+            and one.inputs[-1].is_from_inputs
+            and one.inputs[-1].shape.numel() > 1
+            and len(one.inputs) > 1
+        ]
+
+    def _passed(self, value: Value, *, is_any: bool = False) -> list[Operation]:
+        """The operations from a value back to its softmaxes and products, the first one first.
+
+        `is_any`: also those that do not depend on the inputs.
+        """
+        left, seen = [value.operation], set[Operation]()
+        while left:
+            operation = left.pop()
+            if operation is None or operation in seen:
+                continue
+            seen.add(operation)
+            if _is_transparent(operation) and operation not in self.axes.products and not self._normaliser(operation):
+                left += [one.operation for one in (operation.inputs if is_any else _same_kind(operation))]
+        return sorted(seen, key=lambda one: one.index)
+
     def _normaliser(self, operation: Operation) -> Normaliser | None:
         if operation.name == "softmax":
             source = operation.inputs[0]

@@ -93,6 +93,10 @@ class UnreadableError(Exception):
     """The true reason for which an attention cannot be read."""
 
 
+class OtherAxisError(UnreadableError):
+    """An axis of the scores or weights comes from another tensor than the queries and keys."""
+
+
 class Roles:
     """The roles of the atoms of one attention."""
 
@@ -136,6 +140,11 @@ class Roles:
         """The atoms of the product's queries."""
         return product.columns if self.keys == "row" else product.rows
 
+    def sliced(self, product: Product) -> tuple[Role, ...]:
+        """Which of query and key are a slice of an input's positions."""
+        parts = [atom for atom in (*product.rows, *product.columns) if any(map(_is_slice, bases(atom)))]
+        return tuple(dict.fromkeys(role for atom in parts if (role := self.find(atom)) is not None))
+
     def find(self, atom: Atom) -> Role | None:
         of = self.of(atom)
         if of in ("row", "column"):
@@ -145,7 +154,9 @@ class Roles:
     def role(self, atom: Atom) -> Role:
         found = self.find(atom)
         if found is None:
-            raise UnreadableError(f"an axis of {atom.size} is neither batch, head, query nor key")
+            name = atom.root.name.rpartition(":")[0] if atom.root.origin == "weight" else ""
+            source = name or "a new tensor"
+            raise OtherAxisError(f"an axis of its scores or weights is that of {source}, not of queries, keys or heads")
         return found
 
     def layout(self, value: Value, extra: Mapping[int, Role] | None = None) -> HeadLayout:
@@ -158,8 +169,7 @@ class Roles:
                     continue  # it may be any axis, as the single text of a mask
                 role = self.role(atom) if extra is None else self.find(atom) or extra.get(id(atom)) or "width"
                 if atom.origin == "unknown":
-                    name = value.operation.name if value.operation else "an unknown operation"
-                    raise UnreadableError(f"what the axes mean after {name} is not known")
+                    raise UnreadableError(f"what the axes mean after {atom.name or 'an index'} is not known")
                 if found and found[-1][0] == role and role in ("query", "key", "width"):
                     continue  # rows and columns of an image are one axis of positions
                 is_free = atom.origin == "input" or role in ("query", "key", "width")
@@ -220,6 +230,10 @@ def _aligned(one: Sequence[Atom], other: Sequence[Atom]) -> Iterator[tuple[list[
                 return
             pair[0 if rest is left else 1].append(rest.pop(0))
         yield pair
+
+
+def _is_slice(atom: Atom) -> bool:
+    return atom.origin == "input" and atom.is_part and not atom.is_divisor
 
 
 def has_inputs(atoms: Sequence[Atom]) -> bool:

@@ -121,9 +121,17 @@ def layers_of(program: Program, finder: AttentionFinder) -> tuple[list[list[Foun
             layers.append([found])
     for one, other in pairwise(layers):
         if _is_same_loop(one[-1], other[0]):
-            refused.append(Refusal(other[0].first, "it is computed piece by piece in a loop over its input"))
+            refused.append(Refusal(other[0].first, f"it is computed piece by piece in a loop over {_loop(one[-1])}"))
             break
     return layers, refused
+
+
+def _loop(found: FoundAttention) -> str:
+    """What the turns of a loop are over."""
+    if not found.has_queries:
+        return "its queries"
+    sides = {"query": "its queries", "key": "its keys"}
+    return "windows of positions" if len(found.sliced) > 1 else sides.get("".join(found.sliced), "its input")
 
 
 def _piece(found: FoundAttention) -> Piece:
@@ -185,7 +193,7 @@ def _is_another_head(
     if last.address.module == first.address.module:
         if last.address.call != first.address.call:
             return False  # the same module called again, on other inputs
-        if not (layer[-1].is_whole and found.is_whole):
+        if any(one.sliced or not one.has_queries for one in (layer[-1], found)):
             return False  # one query after the other
     if _sources(layer[-1]) != _sources(found) or _depends(found, {one.last for one in layer}):
         return False
