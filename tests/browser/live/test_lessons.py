@@ -334,9 +334,10 @@ CELL = """([query, key]) => {
     const pane = shown.find(({ role }) => role === "changed" && shown.length > 1) ?? shown[0], { plot } = pane;
     const box = pane.layered.base.getBoundingClientRect(), { queries, keys } = state.layer;
     const at = [box.left + plot.x + (key + 0.5) * plot.w / keys, box.top + plot.y + (query + 0.5) * plot.h / queries];
-    return { at, isFree: pane.layered.node.contains(document.elementFromPoint(...at)), scrolled: scrollY };
+    const isCut = pane.source.codes[query * keys + key] === 255;
+    return { at, isCut, isFree: pane.layered.node.contains(document.elementFromPoint(...at)), scrolled: scrollY };
 }"""
-"""Where a cell of the enlarged head is, and whether it can be clicked there, or something else covers it."""
+"""Where a cell of the enlarged head is, whether it is drawn as cut, and whether it can be clicked, or something covers it."""
 MOVE = """() => {
     const range = document.querySelector(".lesson input[type=range]"), verdict = document.querySelector(".lesson-verdict");
     for (range.value = 0; !verdict.classList.contains("solved"); range.value++) range.dispatchEvent(new Event("input"));
@@ -357,9 +358,10 @@ def solve(page: Page, exercise: Exercise, solution: State) -> None:
             page.evaluate(select, [page.evaluate(site, f"{path}attn"), head])
             if cell:
                 there = page.evaluate(CELL, cell)
-                assert (there["isFree"], there["scrolled"]) == (True, 0), (change, there)
+                assert (there["isFree"], there["isCut"], there["scrolled"]) == (True, False, 0), (change, there)
                 press(*there["at"])
             page.locator(".lesson-acts").get_by_role("button", name="Cut query" if cell else "Ablate").click()
+            assert not cell or page.evaluate(CELL, cell)["isCut"], change
     for at, token in solution.get("replace", {}).items():
         page.get_by_label(f"Token {at}: ").fill(token)
         page.get_by_label(f"Token {at}: ").press("Enter")

@@ -81,6 +81,7 @@ export function layOut(state, parts) {
     || (fitsWindow ? Math.max(110, state.framed && wrap && arcs ? (state.room - 330) / 2 : state.room - top - 116) : 520);
   if (arcs && state.changed && (wrap || !matrices)) arcs = 2; // on a line of their own, both runs fit
   panes.forEach((pane, i) => { pane.node.hidden = i >= matrices; });
+  panes[0].run = isSame ? 1 : 0; // equal weights, and the cells that are cut are hatched
   stream.node.hidden = !flow;
   arcPanes.forEach((pane) => { pane.node.hidden = !arcs || (arcs === 1 && pane.run !== state.patterns.runs - 1); });
   const fit = (spill, top) => {

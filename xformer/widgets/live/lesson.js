@@ -108,7 +108,7 @@ export class Lesson {
     this.save();
     this.bar.replaceChildren(...lesson.steps.map((one, at) => {
       const isAsked = one.parts.some(({ kind }) => kind === "predict" || kind === "exercise");
-      return element("span", [at === step ? "here" : "", this.isDone(at) ? "done" : "", isAsked ? "asked" : ""].join(" ").trim());
+      return element("span", [at === step ? "here" : "", this.isDone(at) ? "done" : "", isAsked ? "asked" : at < step ? "read" : ""].join(" ").trim());
     }));
     this.says.replaceChildren();
     this.page.lend([]);
