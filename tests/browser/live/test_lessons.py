@@ -329,10 +329,11 @@ def test_a_lesson_asks_before_it_shows_and_checks_each_change(opened: Callable[.
     expect(page.locator(".lesson-bar .done")).to_have_count(2)  # the guess was right too
 
 
-CELL = """([query, key]) => {
+CELL = """([q, k]) => {
     const { parts, state } = xformerLive.page.view, shown = parts.matrices.filter((one) => !one.node.hidden);
     const pane = shown.find(({ role }) => role === "changed" && shown.length > 1) ?? shown[0], { plot } = pane;
     const box = pane.layered.base.getBoundingClientRect(), { queries, keys } = state.layer;
+    const query = (q + queries) % queries, key = (k + keys) % keys;
     const at = [box.left + plot.x + (key + 0.5) * plot.w / keys, box.top + plot.y + (query + 0.5) * plot.h / queries];
     const isCut = pane.source.codes[query * keys + key] === 255;
     return { at, isCut, isFree: pane.layered.node.contains(document.elementFromPoint(...at)), scrolled: scrollY };
@@ -357,6 +358,7 @@ def solve(page: Page, exercise: Exercise, solution: State) -> None:
             )
             page.evaluate(select, [page.evaluate(site, f"{path}attn"), head])
             if cell:
+                assert page.evaluate(CELL, [-1, -1])["isFree"]
                 there = page.evaluate(CELL, cell)
                 assert (there["isFree"], there["isCut"], there["scrolled"]) == (True, False, 0), (change, there)
                 press(*there["at"])
