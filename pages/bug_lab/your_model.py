@@ -25,8 +25,8 @@ from xformer.adapters.any_module import AnyModule
 from xformer.adapters.own_models import own_model
 from xformer.doctor.check import CHECKS, FaultLocation, Finding, Pair
 from xformer.doctor.diagnose import UNSEEN, Diagnosis, cell_picture, iter_findings, token_model_of
-from xformer.doctor.token_model import ModelCall, TokenModel
-from xformer.errors import XformerError
+from xformer.doctor.token_model import POSITIONS_FIRST, ModelCall, TokenModel
+from xformer.errors import InputError, XformerError
 from xformer.layer_path import LayerPath, layer_title
 
 STATE = "doctor"
@@ -104,6 +104,8 @@ def _token_model(name: str, source: tuple[int, ...]) -> TokenModel:
         tokens["decoder_input_ids"] = example.target
     if model.opened is None:
         return token_model_of(own_model(model), tokens)
+    if isinstance(model, AnyModule) and model.is_positions_first:
+        raise InputError(POSITIONS_FIRST)
     inputs = model.inputs if isinstance(model, AnyModule) else tokens
     text = "" if model.tokenizer is None else model.input.text(source)
     return replace(token_model_of(model.opened.module, inputs, model.tokenizer), text=text)

@@ -148,7 +148,12 @@ def test_a_module_that_reads_positions_first_is_refused() -> None:
             return self.layer(self.embed(ids))
 
     module = PositionsFirst().eval()
+    column = torch.tensor([3, 1, 4, 1, 5])[:, None]
     with pytest.raises(InputError, match=r"this one reads them \[pos, batch\]"):
-        TokenModel.of(module, [3, 1, 4, 1, 5])
+        TokenModel.of(module, column)
+    assert TokenModel.of(module, column.mT).base.tokens.shape == (
+        1,
+        5,
+    )  # as a row: the batch is attended over by mistake
     module.layer.self_attn.batch_first = True
-    assert TokenModel.of(module, [3, 1, 4, 1, 5]).base.tokens.shape == (1, 5)
+    assert TokenModel.of(module, column).base.tokens.shape == (1, 1)

@@ -451,6 +451,29 @@ class WindowAtATime(Odd):
         return torch.cat([self.pattern(q, k) @ v for q, k, v in windows], dim=2)
 
 
+class Sorted(Odd):
+    """Positions in the order of a hash of each head, as in the Reformer (Kitaev et al. 2020)."""
+
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        order = q[..., 0].argsort(-1)
+        at = order[..., None].expand_as(q)
+        mixed = self.pattern(q.gather(2, at), k.gather(2, at)) @ v.gather(2, at)
+        return mixed.gather(2, order.argsort(-1)[..., None].expand_as(q))
+
+
+class Rolled(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        return super().pattern(q, k.roll(1, dims=2))
+
+
+class Backwards(Odd):
+    """Keys from the last to the first, by an index."""
+
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        order = torch.arange(k.shape[2] - 1, -1, -1)
+        return self.pattern(q, k[:, :, order]) @ v[:, :, order]
+
+
 class Flipped(Odd):
     def pattern(self, q: Tensor, k: Tensor) -> Tensor:
         return super().pattern(q, k).flip(-1)
@@ -507,6 +530,9 @@ _REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "three operands": (ThreeOperands, "einsum of these operands is not followed"),
     "differential": (Differential, "combine several softmaxes"),
     "differential, by heads": (DifferentialHeads, "heads are combined"),
+    "sorted": (Sorted, "gather"),
+    "rolled": (Rolled, "roll"),
+    "backwards": (Backwards, "getitem"),
     "flipped weights": (Flipped, "changed between the softmax and the values"),
     "gated": (Gated, "combine several softmaxes"),
     "written weights": (

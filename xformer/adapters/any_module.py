@@ -85,6 +85,12 @@ class AnyModule(ExternalAdapter):
         return cls(OpenedModel(module, **parts), shape, verification, name, read, named)
 
     @property
+    def is_positions_first(self) -> bool:
+        """Whether the module reads its streams with the batch second, as they were given."""
+        streams = [(self.given[name], value) for name, value in _streams(self.inputs).items() if name in self.given]
+        return any(one.dim() == value.dim() and not torch.equal(one, value) for one, value in streams)
+
+    @property
     def token_labels(self) -> tuple[str, ...]:
         """Token ids."""
         return numbered(self.shape.vocab_size)

@@ -98,6 +98,9 @@ TENSORS = ("tokens", "valid", "positions", "segments", "target")
 """The fields of `ModelCall` with one row per input."""
 
 
+POSITIONS_FIRST = "The checks need a model that reads token ids [batch, pos], and this one reads them [pos, batch]."
+
+
 @dataclass(frozen=True, eq=False)
 class TokenModel:
     """A model and how to call it. `module` is a copy that shares the model's weights."""
@@ -178,10 +181,8 @@ class TokenModel:
         except Exception as error:  # a module may raise anything for inputs it cannot read
             what = f"{type(model).__name__} could not be run on tokens {list(base.tokens.shape)}"
             raise InputError(f"{what}: {error_message(error, 200)}") from error
-        if made.reads_positions_first:
-            raise InputError(
-                "The checks need a model that reads token ids [batch, pos], and this one reads them [pos, batch]."
-            )
+        if tokens.shape[1] == 1 < len(tokens) and made.reads_positions_first:  # one text, as a column
+            raise InputError(POSITIONS_FIRST)
         return replace(made, causal=made.looks_causal if causal is None else causal)
 
     @property

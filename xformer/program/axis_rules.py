@@ -132,8 +132,9 @@ def _getitem(of: Tracker, operation: Operation) -> Axes | None:
                     axes.pop(0)
                 found.append((Atom(shape[len(found)], "unknown"),))
             else:
-                axes.pop(0)
-                found += of.of(one)
+                is_of_input, name = any(atom.origin == "input" for atom in axes.pop(0)), unknown_name(operation.result)
+                unknown = [(Atom(size, "unknown", name),) if size != 1 else () for size in one.shape]
+                found += unknown if is_of_input else of.of(one)
         else:
             axes.pop(0)
     return tuple(found)
@@ -167,9 +168,7 @@ def _select(of: Tracker, operation: Operation) -> Axes:
     return tuple(axes)
 
 
-@RULES.add(
-    "narrow", "index_select", "topk", "sort", "roll", "flip", "unfold", "pad", "argsort", "take_along_dim", "gather"
-)
+@RULES.add("narrow", "unfold", "pad")
 def _resized(of: Tracker, operation: Operation) -> list[Axes] | None:
     axes = of.of(operation.inputs[0])
     found = []
@@ -180,6 +179,38 @@ def _resized(of: Tracker, operation: Operation) -> list[Axes] | None:
             return None
         found.append(tuple(part(axis, size) for axis, size in zip(axes, value.shape, strict=True)))
     return found
+
+
+_SHUFFLED_AXIS: dict[str, tuple[int, str, Any]] = {
+    "roll": (2, "dims", ()), "flip": (1, "dims", ()), "sort": (1, "dim", -1), "argsort": (1, "dim", -1), "topk": (2, "dim", -1),
+    "gather": (1, "dim", -1), "take_along_dim": (2, "dim", ()), "index_select": (1, "dim", 0),
+}  # fmt: skip
+"""Where the axes are named along which an operation puts entries in another order."""
+
+
+@RULES.add(*_SHUFFLED_AXIS)
+def _shuffled(of: Tracker, operation: Operation) -> list[Axes] | None:
+    """Positions in another order are no longer those of the input, so that nothing may be said of them."""
+    source = operation.inputs[0]
+    at, name, default = _SHUFFLED_AXIS[operation.name]
+    dims = argument(operation, at, name, default)
+    dims = operation.args[1:] if operation.name == "flip" and isinstance(dims, int) else dims
+    dims = range(len(source.shape)) if dims is None or dims == () else dims
+    shuffled = {axis_at(source, one) for one in (dims if isinstance(dims, tuple | list | range) else [dims])}
+    axes, name = of.of(source), unknown_name(operation.result)
+    found = []
+    for value in operation.results:
+        if len(axes) != len(value.shape):
+            return None
+        sized = enumerate(zip(axes, value.shape, strict=True))
+        found.append(tuple(_unordered(axis, n, name) if at in shuffled else part(axis, n) for at, (axis, n) in sized))
+    return found
+
+
+def _unordered(axis: Axis, size: int, name: str) -> Axis:
+    """An axis with its entries in another order, or some of them: positions of an input are then unknown."""
+    is_known = not any(atom.origin == "input" for atom in axis)
+    return part(axis, size) if is_known or size == 1 else (Atom(size, "unknown", name),)
 
 
 @RULES.add("split", "chunk", "tensor_split", "split_with_sizes")
