@@ -21,6 +21,7 @@ from xformer.errors import InputError
 def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notebook_app, "_served", lambda: "http://127.0.0.1:1")
     monkeypatch.setattr(load, "_in_memory", {})
+    monkeypatch.setattr(load, "_n_kept", 0)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+
 from pages.home.language_model import RECORDED
 from xformer import read
 from xformer.adapters.load import open_model
@@ -11,6 +13,7 @@ from xformer.widgets.scene_data import scene_data
 
 def main() -> None:
     """Write the scene of the model's default input."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     model = open_model(catalogue().entry(f"{PREFIX}{LANGUAGE_MODEL}").path)
     reading = read(model, model.input.default)
     RECORDED.write_bytes(scene_data(reading, is_recorded=True))
