@@ -19,12 +19,19 @@ from pages.compute import cached_runs, models
 from pages.compute.byte_cache import shared
 from tests.pages.conftest import Open
 from tests.widgets.test_code_view import SOURCE, TOKENS, gpt, llama
+from xformer.adapters import load
 from xformer.adapters.any_module import AnyModule
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.adapters.load import keep_in_memory
 from xformer.errors import InputError, UnavailableError
 
 BUG_LAB = "pages/bug_lab/page.py"
+
+
+@pytest.fixture(autouse=True)
+def _no_models_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "_in_memory", {})
+    monkeypatch.setattr(load, "_n_kept", 0)
 
 
 def header_of(data: bytes) -> dict[str, Any]:
