@@ -474,6 +474,17 @@ class Backwards(Odd):
         return self.pattern(q, k[:, :, order]) @ v[:, :, order]
 
 
+class WindowBySubmodule(Base):
+    """One module is called for each window of two positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Odd()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.inner(x[:, at : at + 2]) for at in range(0, x.shape[1], 2)], dim=1)
+
+
 class Flipped(Odd):
     def pattern(self, q: Tensor, k: Tensor) -> Tensor:
         return super().pattern(q, k).flip(-1)
@@ -533,6 +544,7 @@ _REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "sorted": (Sorted, "gather"),
     "rolled": (Rolled, "roll"),
     "backwards": (Backwards, "getitem"),
+    "window by submodule": (WindowBySubmodule, "in a loop over windows"),
     "flipped weights": (Flipped, "changed between the softmax and the values"),
     "gated": (Gated, "combine several softmaxes"),
     "written weights": (

@@ -210,7 +210,8 @@ def _is_same_loop(one: FoundAttention, other: FoundAttention) -> bool:
     """Whether two attentions of several heads are turns of one loop, neither of which depends on the other."""
     first, second = one.first, other.first
     one_call, other_call = ((address.module, address.call) for address in (first.address, second.address))
-    is_alike = (first.line, one_call) == (second.line, other_call) and _sources(one) == _sources(other)
+    is_same_call = one_call == other_call or (one_call[0] == other_call[0] and bool(one.sliced or other.sliced))
+    is_alike = first.line == second.line and is_same_call and _sources(one) == _sources(other)
     return is_alike and not _depends(other, {one.last})
 
 
