@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from random import SystemRandom
 
 import streamlit as st
+import torch
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.components.elements import scene
@@ -18,7 +18,7 @@ from pages.home.panels import sample_panel
 from pages.state.session import choose_model
 from pages.state.view import View
 from xformer import viz
-from xformer.analysis import next_tokens
+from xformer.decoding import Sampling
 from xformer.model_files.models_here import LANGUAGE_MODEL, PREFIX
 
 RECORDED = Path(__file__).with_name("recorded.scene")
@@ -74,9 +74,10 @@ def _next_token(view: View) -> None:
         temperature = st.slider("Temperature", 0.0, HOTTEST, 1.0, 0.1, key="next_temperature", help=help, width=260)
 
         def add() -> None:
-            table = next_tokens(run, temperature=temperature, k=run.logits.shape[-1])
-            [token] = SystemRandom().choices(table["id"].tolist(), table["probability"].tolist())
-            st.session_state["input"] = view.input.decode([*run.ids(), token])
+            sampling, generator = Sampling(temperature=temperature), torch.Generator()
+            generator.seed()  # another token at each click
+            q = sampling.distribution(run.logits[0, run.open_output].detach().double().cpu())  # [vocab]
+            st.session_state["input"] = view.input.decode([*run.ids(), sampling.choose(q, generator)])
 
         if st.button(
             "Add a token", icon=":material/casino:", key="next_add", on_click=add, help="Draws one of these tokens."

@@ -38,7 +38,7 @@ from xformer.decoding import Step
 from xformer.edits import Edit
 from xformer.errors import InputError, UnavailableError
 from xformer.model_shape import ModelShape
-from xformer.program.inputs import Call, ModuleInputs, batched, call_module, named_inputs, runs, text_without_batch
+from xformer.program.inputs import Call, ModuleInputs, accepted, call_module, named_inputs, runs, text_without_batch
 from xformer.program.module_state import cached, copied, detect_randomness, on_device, preserve_state
 from xformer.program.plan import NO_PLAN, AttentionPlan
 from xformer.tasks.task import Example
@@ -258,14 +258,11 @@ def _ordered(module: nn.Module, inputs: Inputs) -> tuple[Inputs, AttentionPlan, 
         return given, plan, StreamOrder.of(plan, given)
 
     text = text_without_batch(inputs)
-    if text is None:
-        return planning(inputs)
-    for given in batched(inputs):
-        if runs(module, call_module, given):
-            found = planning(given)
-            order = found[2]
-            if order.axis is None or given[text].shape[order.axis] == 1:
-                return found
+    for given in accepted(module, inputs):
+        found = planning(given)
+        order = found[2]
+        if text is None or order.axis is None or given[text].shape[order.axis] == 1:
+            return found
     return planning(inputs)
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from xformer.program.axes import Atom, Product, bases
+from xformer.program.axes import Atom, Product, bases, has_inputs
 from xformer.program.axis_tracker import AxisTracker
 from xformer.program.backwards import KERNELS, UNFOLLOWED, Backwards, Normaliser, has_positions
-from xformer.program.heads import HeadLayout, Operand, OtherAxisError, Role, Roles, UnreadableError, Z, has_inputs
+from xformer.program.heads import HeadLayout, Operand, OtherAxisError, Role, Roles, UnreadableError, Z
 from xformer.program.record import UNSEEN, Operation, Program, Value
 
 PARTS = {

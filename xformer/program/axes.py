@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from xformer.program.record import Operation, Value
 
@@ -118,6 +118,10 @@ def bases(atom: Atom) -> Iterator[Atom]:
         one = one.base
 
 
+def has_inputs(atoms: Sequence[Atom]) -> bool:
+    return any(atom.origin == "input" for atom in atoms)
+
+
 def as_keys(axis: Axis) -> Axis:
     """The same axis, told apart from an equal one of the queries."""
     return tuple(Atom(atom.size, atom.origin, atom.name, atom) for atom in axis)
@@ -171,15 +175,16 @@ class Tracker(Protocol):
 
 Rule = Callable[[Any, Operation], "Axes | list[Axes] | None"]
 """Computes the axes of an operation's results; None if it does not know them."""
+R = TypeVar("R", bound=Rule)
 
 
 class RuleTable(dict[str, Rule]):
     """The rules by the names of the operations."""
 
-    def add(self, *names: str) -> Callable[[Rule], Rule]:
+    def add(self, *names: str) -> Callable[[R], R]:
         """A decorator that adds a rule for these operations."""
 
-        def adding(rule: Rule) -> Rule:
+        def adding(rule: R) -> R:
             self.update(dict.fromkeys(names, rule))
             return rule
 

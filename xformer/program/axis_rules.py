@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from xformer.program.axes import (
     argument,
     as_keys,
     axis_at,
+    has_inputs,
     new_axes,
     part,
     rank_of,
@@ -132,7 +133,7 @@ def _getitem(of: Tracker, operation: Operation) -> Axes | None:
                     axes.pop(0)
                 found.append((Atom(shape[len(found)], "unknown"),))
             else:
-                is_of_input, name = any(atom.origin == "input" for atom in axes.pop(0)), unknown_name(operation.result)
+                is_of_input, name = has_inputs(axes.pop(0)), unknown_name(operation.result)
                 unknown = [(Atom(size, "unknown", name),) if size != 1 else () for size in one.shape]
                 found += unknown if is_of_input else of.of(one)
         else:
@@ -169,15 +170,16 @@ def _select(of: Tracker, operation: Operation) -> Axes:
 
 
 @RULES.add("narrow", "unfold", "pad")
-def _resized(of: Tracker, operation: Operation) -> list[Axes] | None:
-    axes = of.of(operation.inputs[0])
+def _resized(of: Tracker, operation: Operation, shuffled: Collection[int] = ()) -> list[Axes] | None:
+    axes, name = of.of(operation.inputs[0]), unknown_name(operation.result)
     found = []
     for value in operation.results:
         if operation.name == "unfold" and len(axes) == 4 and len(value.shape) == 3:  # an image as a row of patches
             return [(axes[0], new_axes(value.shape, "weight", "patch")[1], part(axes[2], value.shape[2]))]
         if len(axes) != len(value.shape):
             return None
-        found.append(tuple(part(axis, size) for axis, size in zip(axes, value.shape, strict=True)))
+        sized = enumerate(zip(axes, value.shape, strict=True))
+        found.append(tuple(_unordered(axis, n, name) if at in shuffled else part(axis, n) for at, (axis, n) in sized))
     return found
 
 
@@ -197,20 +199,12 @@ def _shuffled(of: Tracker, operation: Operation) -> list[Axes] | None:
     dims = operation.args[1:] if operation.name == "flip" and isinstance(dims, int) else dims
     dims = range(len(source.shape)) if dims is None or dims == () else dims
     shuffled = {axis_at(source, one) for one in (dims if isinstance(dims, tuple | list | range) else [dims])}
-    axes, name = of.of(source), unknown_name(operation.result)
-    found = []
-    for value in operation.results:
-        if len(axes) != len(value.shape):
-            return None
-        sized = enumerate(zip(axes, value.shape, strict=True))
-        found.append(tuple(_unordered(axis, n, name) if at in shuffled else part(axis, n) for at, (axis, n) in sized))
-    return found
+    return _resized(of, operation, shuffled)
 
 
 def _unordered(axis: Axis, size: int, name: str) -> Axis:
     """An axis with its entries in another order, or some of them: positions of an input are then unknown."""
-    is_known = not any(atom.origin == "input" for atom in axis)
-    return part(axis, size) if is_known or size == 1 else (Atom(size, "unknown", name),)
+    return part(axis, size) if not has_inputs(axis) or size == 1 else (Atom(size, "unknown", name),)
 
 
 @RULES.add("split", "chunk", "tensor_split", "split_with_sizes")

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from xformer.program.axes import Product, argument
+from xformer.program.axes import Product, argument, has_inputs
 from xformer.program.axis_tracker import AxisTracker
-from xformer.program.heads import has_inputs
 from xformer.program.record import UNSEEN, Operation, Value
 
 KERNELS = ("scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention")
@@ -56,18 +55,7 @@ class Backwards:
 
     def to_normalisers(self, value: Value) -> list[Normaliser]:
         """The softmaxes of the sources of a value."""
-        found: list[Normaliser] = []
-        left, seen = [value.operation], set[Operation]()
-        while left:
-            operation = left.pop()
-            if operation is None or operation in seen:
-                continue
-            seen.add(operation)
-            if (one := self._normaliser(operation)) is not None:
-                found.append(one)
-            elif _is_transparent(operation) and operation not in self.axes.products:
-                left += [source.operation for source in _same_kind(operation)]
-        return found
+        return [one for operation in self._passed(value) if (one := self._normaliser(operation)) is not None]
 
     def softmaxes(self, value: Value) -> list[Operation]:
         """The softmaxes that a value combines, also those of weights that do not depend on the inputs."""

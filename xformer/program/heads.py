@@ -15,7 +15,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from xformer.errors import InputError
-from xformer.program.axes import Atom, Product, bases, size_of
+from xformer.program.axes import Atom, Product, bases, has_inputs, size_of
 from xformer.program.axis_tracker import AxisTracker
 from xformer.program.record import Value
 
@@ -234,7 +234,3 @@ def _aligned(one: Sequence[Atom], other: Sequence[Atom]) -> Iterator[tuple[list[
 
 def _is_slice(atom: Atom) -> bool:
     return atom.origin == "input" and atom.is_part and not atom.is_divisor
-
-
-def has_inputs(atoms: Sequence[Atom]) -> bool:
-    return any(atom.origin == "input" for atom in atoms)

@@ -36,12 +36,15 @@ def text_without_batch(inputs: Inputs) -> str | None:
     return name if len(tensors) == 1 and value.dim() == 1 and not value.is_floating_point() else None
 
 
-def batched(inputs: Inputs) -> Iterator[Inputs]:
-    """The ids of one text as they are, in a row and in a column; all other inputs as they are."""
-    yield inputs
-    if (name := text_without_batch(inputs)) is not None:
-        yield inputs | {name: inputs[name][None]}
-        yield inputs | {name: inputs[name][:, None]}
+def accepted(module: nn.Module, inputs: Inputs) -> Iterator[Inputs]:
+    """The ids of one text as they are, in a row and in a column, where the module takes that; all other inputs as they are."""
+    name = text_without_batch(inputs)
+    if name is None:
+        yield inputs
+        return
+    for ids in (inputs[name], inputs[name][None], inputs[name][:, None]):
+        if runs(module, call_module, inputs | {name: ids}):
+            yield inputs | {name: ids}
 
 
 def runs(module: nn.Module, call: Call, inputs: Inputs) -> bool:

@@ -25,16 +25,7 @@ from xformer.program.attention import AttentionFinder, FoundAttention, Refusal
 from xformer.program.axis_names import AxisNames
 from xformer.program.axis_tracker import AxisTracker
 from xformer.program.heads import HeadLayout
-from xformer.program.inputs import (
-    ModuleInputs,
-    batched,
-    call_module,
-    call_plainly,
-    larger,
-    named_inputs,
-    runs,
-    text_without_batch,
-)
+from xformer.program.inputs import ModuleInputs, accepted, call_plainly, larger, named_inputs
 from xformer.program.module_state import fixed_seed, on_device, preserve_state, unwrapped
 from xformer.program.plan import layers_of
 from xformer.program.record import Address, Operation, Program, Value, record
@@ -231,8 +222,7 @@ def operations(module: nn.Module, inputs: ModuleInputs, *, keep_bytes: int = KEP
     """
     module = unwrapped(module)
     given = named_inputs(inputs)
-    choices = () if text_without_batch(given) is None else batched(given)
-    named = next((one for one in choices if runs(module, call_module, one)), given)
+    named = next(accepted(module, given), given)
     here = on_device(named, module)
     with preserve_state(module), torch.no_grad(), fixed_seed(module):
         program = record(module, lambda: call_plainly(module, here), here, keep_bytes=keep_bytes)
