@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Visiting, quiet, see
+from tests.browser.conftest import Visiting, quiet, see, until
 
 pytestmark = pytest.mark.browser
 LINK = "/attention?model=reverse&input=4+9+2+11&mask=as+trained&head=3.2"
@@ -39,6 +39,7 @@ def test_key_f_shows_the_picture_alone_with_large_type(app: str, visit: Visiting
     assert size * 1920 / frame.locator("html").evaluate("() => innerWidth") >= LEAST
     frame.locator(".st-key-attention .grid canvas").first.press("ArrowRight")
     expect(name).to_have_text("layer 3 · head 3")
+    until(lambda: "head=3.3" in page.frame(NAME).url, page)  # type: ignore[union-attr]
     page.keyboard.press("Escape")
     expect(page.locator(f"iframe[name={NAME}]")).to_have_count(0)
     expect(page.locator(".st-key-attention .head .name")).to_have_text("layer 3 · head 3")  # what was shown last
