@@ -89,6 +89,11 @@ def after(site: LayerPath) -> str:
     return f"{site.stack}.{site.layer}.{_AFTER[site.kind]}"
 
 
+def before_attention(site: LayerPath) -> str:
+    """Return the name of the residual stream before an attention layer."""
+    return f"{site.stack}.{site.layer}.{'resid_mid' if site.is_cross else 'resid_pre'}"
+
+
 _KINDS = {"self_attn": " · self", "cross_attn": " · cross"}
 
 

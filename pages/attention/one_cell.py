@@ -1,4 +1,4 @@
-"""The panels on one cell: the attribution of its score, and the arithmetic from q and k to the output of its head."""
+"""The panel on one cell that attributes its score to its sources."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import streamlit as st
 
 from pages.attention.heads import KEY
 from pages.components.attention_view import Selection, choose_attention
-from pages.components.elements import matrices
 from pages.compute.byte_cache import shared
 from pages.compute.call import picture_call
 from pages.compute.picture import footer, shown
@@ -20,7 +19,6 @@ from pages.controls.text import caption, escape_markdown, signed
 from pages.state.link import take_parameter
 from pages.state.view import View
 from xformer import viz
-from xformer.analysis.principles import attention_cell, softmax_of_cell
 from xformer.analysis.score_decomposition import (
     Contribution,
     check,
@@ -35,9 +33,6 @@ from xformer.analysis.score_decomposition import (
 from xformer.formatting import percent
 from xformer.layer_path import head_title, layer_title
 from xformer.reading import Reading
-from xformer.viz.packing import AnyLayer
-from xformer.viz.principles import STEPS
-from xformer.widgets.matrices_data import is_followed, row_data
 
 _KEY = "why_trail"
 
@@ -270,33 +265,3 @@ def _check(found: Attribution) -> None:
     st.dataframe(found.check, hide_index=True, width="content", key="why_check")
     moved = {None: "This model makes no predictions.", True: "A prediction changes.", False: "No prediction changes."}
     st.caption(f"Advantage, score and loss are in nats. {moved[found.is_moved]}")
-
-
-def steps_panel(view: View, run: Reading, layer: AnyLayer, chosen: Selection) -> None:
-    """Draw the steps of one query as an animation, or as charts where the cell cannot be animated."""
-    head, (query, key) = chosen.head, cell_of(chosen, layer)
-    at = {"layer": chosen.layer, "head": head, "query": query, "key": key}
-    calls = {step: picture_call(viz.attention_steps, run, **at, step=step) for step in STEPS}
-    cell = attention_cell(run, **at)
-    name_q, name_k = (escape_markdown(text) for text in (layer.query_labels[query], layer.key_labels[key]))
-    heads = cell.shared_by  # grouped-query attention, Ainslie et al. 2023
-    sharing = f"; heads {heads[0] + 1} to {heads[-1] + 1} share these keys and values" if len(heads) > 1 else ""
-    st.caption(
-        f"Query {query} · {name_q} and key {key} · {name_k} in {layer.title} · head {head + 1}{sharing}. "
-        "Click a cell of the matrix above for its numbers."
-    )
-    if is_followed(cell):
-        data = row_data(cell, query=f"{query} · {layer.query_labels[query]}", key=key, step=str(at))
-        matrices(data, key="steps", changed=lambda sent: None)
-        calls = {step: calls[step] for step in ("product", "out")}
-    for step, call in calls.items():
-        shown(view, call, f"step_{step}")
-    footer(view, "steps", list(calls.values()), softmax_of_cell(cell))
-
-
-def cell_of(chosen: Selection, layer: AnyLayer) -> tuple[int, int]:
-    """Return the locked cell, else the largest weight of the locked row, else of the first query."""
-    query = 0 if chosen.query is None else chosen.query
-    if chosen.key is not None:
-        return query, chosen.key
-    return query, int(layer.pattern[chosen.head, query].argmax())

@@ -25,9 +25,10 @@ from pages.attention.heads import (
     standalone,
     zoom,
 )
-from pages.attention.one_cell import score_attribution_panel, steps_panel
+from pages.attention.one_cell import score_attribution_panel
 from pages.components.attention_view import SHOWN, Look, Selection, attention_choice, attention_view, choose_attention
 from pages.compute.call import picture_call, tables
+from pages.compute.cell_steps import steps_panel
 from pages.compute.picture import footer, live_menu, panel, toolbar
 from pages.controls import embed
 from pages.controls.text import headline
@@ -94,7 +95,7 @@ def _panel_below(view: View, run: Reading, layer: AnyLayer, chosen: Selection) -
     in_link: dict[str, str] = {}
     draw: dict[str, Callable[[], None]] = {
         "scores": lambda: scores_panel(view, run, chosen),
-        "steps": lambda: steps_panel(view, run, layer, chosen),
+        "steps": lambda: steps_panel(view, run, layer, chosen, "Click a cell of the matrix above for its numbers."),
         "change": lambda: change_panel(view, layer, chosen),
         "score_attribution": lambda: in_link.update(score_attribution_panel(view, run, chosen)),
         "rollout": lambda: rollout_panel(view, run),

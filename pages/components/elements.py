@@ -111,17 +111,27 @@ class ClickedScreen:
     head: str = ""
 
 
-def scene(data: bytes, *, key: str, editing: Editing | None = None) -> ClickedScreen | None:
+def scene(
+    data: bytes,
+    *,
+    key: str,
+    editing: Editing | None = None,
+    enlarge: Callable[[ClickedScreen], object] = lambda clicked: None,
+) -> ClickedScreen | None:
     """Draw the scene and return the screen that the visitor has just clicked, if any.
 
     Args:
         data: The result of `scene_data`.
         key: The key of the widget.
         editing: Handles tokens edited in the scene.
+        enlarge: Called in a callback with a clicked head.
     """
 
     def on_act() -> None:
-        edit = edit_sent(event_data(key, "act").get("edit"), len(editing.texts)) if editing else None
+        clicked = opened(act := event_data(key, "act"))
+        if clicked is not None and clicked.head:
+            enlarge(clicked)
+        edit = edit_sent(act.get("edit"), len(editing.texts)) if editing else None
         if editing and edit and (problem := editing.take(*edit)):
             st.toast(escape_markdown(problem))
 

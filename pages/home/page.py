@@ -8,8 +8,7 @@ import streamlit as st
 
 from pages.compute.call import picture_call
 from pages.compute.models import card_of_model
-from pages.compute.picture import footer, panel, shown, toolbar
-from pages.controls import embed
+from pages.compute.picture import footer, panel, shown
 from pages.controls.widgets import choose
 from pages.home.language_model import model_switch, next_token_panel, recorded_scene
 from pages.home.panels import (
@@ -20,10 +19,10 @@ from pages.home.panels import (
     how_long_panel,
     mistakes_panel,
     published_panel,
-    scene_panel,
     show_parts,
     training_panel,
 )
+from pages.home.zoom import zoom_panel
 from pages.state.session import View, open_sidebar
 from pages.state.view import prediction_panel
 from xformer import viz
@@ -38,11 +37,12 @@ LEARNED = 0.5
 
 def page() -> None:
     view = open_sidebar("See a transformer think", "Where does my input go?", recorded_scene).view()
-    with toolbar():
+
+    def title() -> None:
         model_switch(view.model)
         st.markdown(f"**{view.input.instruction}**{_has_it_learned(view)}", width="content")
-    with embed.picture():
-        panel(scene_panel, view)
+
+    panel(zoom_panel, view, title)
     answer = st.container()
     left_out = {"wrong"} if not view.shape.image else set()
     left_out |= {"training", "numbers"} if view.task is None else set()

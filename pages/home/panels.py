@@ -13,19 +13,17 @@ import streamlit as st
 import torch
 
 from pages.components.attention_view import attention_choice, attention_view
-from pages.components.elements import Lane, prediction_strip, scene
+from pages.components.elements import Lane, prediction_strip
 from pages.compute import cached_runs
 from pages.compute.background_job import BackgroundJob, follow, interruptible_progress, kept_job, progress
-from pages.compute.byte_cache import cached, shared
+from pages.compute.byte_cache import cached
 from pages.compute.cached_runs import Predictions
 from pages.compute.call import is_dark, picture_call
 from pages.compute.models import card_of_model
-from pages.compute.picture import footer, heading, html, live_menu, menu, shown
+from pages.compute.picture import footer, heading, shown
 from pages.controls.text import caption, escape_markdown
 from pages.controls.widgets import SHARE, choose, choose_unlinked
-from pages.state import screens
 from pages.state.inputs import lane_of, right_places, show_image, test_predictions
-from pages.state.link import address
 from pages.state.view import View, editing
 from xformer import ModelConfig, Transformer, analysis, record, viz
 from xformer.analysis.images import misclassified
@@ -42,9 +40,7 @@ from xformer.tasks.rules.digits import Digits
 from xformer.trace import Trace
 from xformer.viz.images import picture
 from xformer.viz.packing import AnyLayer, pack, pattern_layers
-from xformer.widgets.page import scene_page
 from xformer.widgets.scene_data import MAX_TOKENS as SCENE_TOKENS
-from xformer.widgets.scene_data import scene_data
 
 LENGTHS = (100, 200, 400, 800)
 TEMPERATURES = {0.0: "greedy", 0.5: "careful", 0.8: "usual", 1.2: "daring"}
@@ -204,20 +200,6 @@ def mistakes_panel(view: View) -> None:
             st.caption(f"is **{row['digit']}**, predicted **{row['predicted']}** with {percent(row['probability'], 0)}")
             st.button("Show", key=f"wrong_{image}", on_click=show_image, args=(image,), width="stretch")
     footer(view, "wrong", [picture_call(analysis.mistakes, view.original())], wrong)
-
-
-def scene_panel(view: View) -> None:
-    """Draw the run of the model as a scene, the changed run if any; its tokens can be edited in place."""
-    reading, edit = view.changed() or view.original(), editing(view)
-    call = picture_call(scene_data, reading, edit=edit and (edit.texts, edit.first))
-    clicked = scene(shared.get(("scene", *call.key(view)), call.make), key="scene", editing=edit)
-    link = address()
-    with menu("scene"):
-        html(lambda: scene_page(scene_data(reading), [str(reading.code), *link()]), "scene", view.model)
-        live_menu(view, "scene", {"tab": "scene"})
-    if clicked is not None:
-        head = {"head": clicked.head} if clicked.head else {}
-        st.switch_page(screens.file_of(clicked.screen), query_params=head)  # the sidebar keeps its model and input
 
 
 FIRST_WORK = 0.3

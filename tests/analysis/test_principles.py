@@ -30,9 +30,10 @@ from xformer.analysis.principles import (
     softmax_jacobian,
     softmax_of_cell,
     softmax_saturation,
+    stream_update,
 )
 from xformer.config import ModelConfig
-from xformer.errors import EditError, InputError
+from xformer.errors import EditError, InputError, UnavailableError
 from xformer.layers.attention import Attention
 from xformer.reading import from_trace
 
@@ -131,6 +132,30 @@ def test_each_stage_of_a_cell_follows_from_the_previous_one(positions: Any) -> N
     torch.testing.assert_close(cell.pattern @ cell.values, cell.z, rtol=1e-12, atol=1e-14)
     heads = [head_output(reading, layer=1, head=head, query=7) for head in range(3)]
     torch.testing.assert_close(sum(heads), trace["decoder.1.attn.out"][0, 7], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post", "none"])
+def test_stream_before_a_head_and_the_others_sum_to_the_stream_after_the_attention(norm: str) -> None:
+    model = random_model("encoder-decoder", norm=norm).double()
+    reading = xformer.read(model, "3 7 1 7 > 2 5 4")
+    for layer, site in enumerate(reading.attention):
+        then = {"attn": "resid_mid", "self_attn": "resid_mid", "cross_attn": "resid_cross"}[site.kind]
+        block = model.get_submodule(f"{site.stack}.blocks.{site.layer}")
+        parts = [stream_update(reading, layer=layer, head=head, query=1) for head in range(3)]
+        total = parts[0].total
+        for part in parts:
+            torch.testing.assert_close(part.total, total, rtol=1e-12, atol=1e-14)
+        assert {part.is_normed for part in parts} == {norm == "post"}
+        expected = total if norm != "post" else getattr(block, f"{site.kind}_residual").norm(total)
+        torch.testing.assert_close(expected, reading[f"{site.stack}.{site.layer}.{then}"][0, 1], rtol=1e-12, atol=1e-14)
+
+
+def test_stream_that_was_edited_after_the_attention_is_not_called_a_sum() -> None:
+    edit = xformer.edits.steer("decoder.1.resid_mid", torch.ones(13))
+    reading = xformer.read(random_model("decoder", norm="pre"), [3, 7, 1, 7], edits=[edit])
+    with pytest.raises(UnavailableError, match="not the sum"):
+        stream_update(reading, layer=1, head=0, query=2)
+    stream_update(reading, layer=0, head=0, query=2)
 
 
 def test_a_cell_outside_the_trace_is_an_error() -> None:

@@ -76,7 +76,7 @@ def test_hovering_sends_nothing_and_a_toggle_reruns_neither_title_nor_model_sele
 SCREENS = ("embeddings", "positions", "attention", "feed_forward", "residual")
 
 
-def test_tokens_of_the_scene_can_be_edited_and_its_heads_open_attention(app: str, visit: Visiting) -> None:
+def test_tokens_of_the_scene_can_be_edited_and_its_heads_and_their_cells_enlarged(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/?mask=as+trained&model=reverse&input=4+9+2+11")
     page = visitor.page
     scene = page.locator(".st-key-scene")
@@ -91,7 +91,23 @@ def test_tokens_of_the_scene_can_be_edited_and_its_heads_open_attention(app: str
     page.wait_for_function("() => new URL(location).searchParams.get('input') === '19 9 2 11'")
     expect(page.locator(".st-key-input input")).to_have_value("19 9 2 11")
     click_in_scene(scene, "head 1. Click")
-    page.wait_for_url(re.compile(r"/attention\?.*head=\d\.1"))
+    expect(page.locator(".st-key-zoom .head .name")).to_have_text(re.compile(r"layer \d · head 1"))
+    page.wait_for_url(re.compile(r"zoom=\d\.1&"))
+    matrix = page.locator(".st-key-zoom .pane.matrix .base").first
+    matrix.click(position={"x": 150, "y": 150})
+    expect(page.locator(".st-key-steps .says")).to_have_text(re.compile(r"^S\["))
+    page.wait_for_url(re.compile(r"zoom=\d\.1\.\d-\d&"))
+    quiet(page)
+    page.keyboard.press("Escape")
+    expect(page.locator(".st-key-zoom .head .name")).to_be_visible()
+    quiet(page)
+    page.keyboard.press("Escape")
+    expect(scene.locator(".play")).to_be_visible()
+    quiet(page)
+    scene.locator("canvas").press("ArrowDown")
+    scene.locator("canvas").press("Enter")  # the keyboard does what the mouse does
+    expect(page.locator(".st-key-zoom .head .name")).to_have_text("layer 1 · head 1")
+    expect(page.locator("body > canvas")).to_have_count(0)  # what grew has landed
     assert visitor.problems == []
 
 

@@ -30,7 +30,7 @@ SAFE = {"escape_markdown", "len", "int", "float", "duration", "percent", "megaby
 OURS = {
     "attention/head_scores.py": {"name"},
     "attention/heads.py": {"words"},
-    "attention/one_cell.py": {"found.removed.writer.name", "layer.title", "one.title", "title_of(run, cell)"},
+    "attention/one_cell.py": {"found.removed.writer.name", "one.title", "title_of(run, cell)"},
     "bug_lab/browse.py": {"curves.title", "title", "why", "words"},  # escaped where it is created
     "classroom/present.py": {"label"},  # a code of letters
     "classroom/stage.py": {"words"},  # of buttons, or escaped where it is created
@@ -43,6 +43,7 @@ OURS = {
     "runs/chosen.py": {"title", "words"},
     "runs/page.py": {"PRESETS[SHIPPED].title", "words"},
     "controls/text.py": {"text"},  # passed by callers, which are checked here too
+    "compute/cell_steps.py": {"layer.title"},
     "compute/picture.py": {"text"},
     "state/session.py": {"run_commands.why_not()", "title", "words"},  # a constant; of screens
     "state/view.py": {"label"},  # of buttons that change the run, escaped where it is created

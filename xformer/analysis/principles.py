@@ -26,6 +26,7 @@ from xformer.arguments import Count, Seed
 from xformer.components import FEED_FORWARDS, KEY_VALUE_HEADS, MASKS, NORMS
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.formatting import check_option
+from xformer.layer_path import after, before_attention
 from xformer.layers.masks import causal_mask
 from xformer.positions import POSITION_KINDS
 from xformer.positions.sinusoidal import sinusoidal
@@ -269,14 +270,63 @@ def attention_cell(reading: Reading, *, layer: int, head: int, query: int, key: 
     )
 
 
+@dataclass(frozen=True, eq=False)
+class StreamUpdate:
+    """What an attention adds to the residual stream at one position: before + z W_O + others."""
+
+    z: Float[Tensor, " d_value"]
+    w_o: Float[Tensor, "d_value d_model"]
+    """The rows of W_O that belong to the head."""
+    before: Float[Tensor, " d_model"]
+    others: Float[Tensor, " d_model"]
+    """What the other heads and the output bias add."""
+    is_normed: bool
+    """Whether the sum is normalised (post-norm) before it goes on."""
+
+    @property
+    def head(self) -> Float[Tensor, " d_model"]:
+        """What the head adds: z W_O."""
+        return self.z @ self.w_o
+
+    @property
+    def total(self) -> Float[Tensor, " d_model"]:
+        """The sum of all three."""
+        return self.before + self.head + self.others
+
+
 def head_output(reading: Reading, *, layer: int, head: int, query: int) -> Float[Tensor, " d_model"]:
     """Return what a head adds to the residual stream at a position: z W_O (the output bias belongs to no head)."""
+    z, w_o = _to_stream(reading, layer, head, query)
+    return z @ w_o
+
+
+def stream_update(reading: Reading, *, layer: int, head: int, query: int) -> StreamUpdate:
+    """Split what an attention layer makes of the residual stream at one position: before + this head + the others.
+
+    Raises `UnavailableError` if the recorded stream after the layer is not this sum.
+    """
+    z, w_o = _to_stream(reading, layer, head, query)
+    site, is_normed = reading.attention_path(layer), reading.adapter.shape.norm == "post"
+    names = (before_attention(site), f"{site.path}.out", after(site))
+    if any(name not in reading for name in names):
+        raise UnavailableError("The residual stream around this layer is not recorded.")
+    before, out, then = (reading[name][0, query].detach().double() for name in names)
+    if not is_normed and not (before + out).allclose(then, atol=1e-4 * float(then.abs().max()) + 1e-6):
+        raise UnavailableError("The stream after this layer is not the sum of the stream before it and its output.")
+    z, w_o = z.detach().double(), w_o.double()
+    return StreamUpdate(z=z, w_o=w_o, before=before, others=out - z @ w_o, is_normed=is_normed)
+
+
+def _to_stream(
+    reading: Reading, layer: int, head: int, query: int
+) -> tuple[Float[Tensor, " d_value"], Float[Tensor, "d_value d_model"]]:
+    """Return z of a head at a position, and the rows of W_O that belong to the head."""
     path = reading.attention_path(layer).path
     z, to_stream = reading[f"{path}.z"][0, head, query], reading.adapter.weights.projection(path)
     if to_stream.norm is not None:
         raise UnavailableError("A norm follows the heads of this layer, so no head by itself adds to the stream.")
-    rows = to_stream.weight[head * len(z) : (head + 1) * len(z)]  # [d_value, d_model]
-    return to_stream.factor * (z @ rows.detach().to(z.dtype))
+    rows = to_stream.weight[head * len(z) : (head + 1) * len(z)]
+    return z, to_stream.factor * rows.detach().to(z.dtype)
 
 
 def attention_steps(reading: Reading, *, layer: int, head: int, query: int, key: int) -> pd.DataFrame:

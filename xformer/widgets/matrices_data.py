@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.principles import AFTER, BEFORE, MAX_WORDS, AttentionCell, Mixed, matrix, numbered
+from xformer.analysis.principles import AFTER, BEFORE, MAX_WORDS, AttentionCell, Mixed, StreamUpdate, matrix, numbered
 from xformer.viz.theme import DIVERGING, HEAD_HUES, MASKED, SEQUENTIAL, in_both_themes, signed_limit
 
 _OPERANDS = {"left": HEAD_HUES[1], "right": HEAD_HUES[0]}
 COLOURS = in_both_themes({"sequential": SEQUENTIAL, "diverging": DIVERGING, "masked": MASKED, **_OPERANDS})
 
-MAX_KEYS = 12
-"""Largest number of keys for which the row of a head is drawn."""
+MAX_KEYS = 16
+"""Largest number of columns of the row of a head; more keys share the last column."""
 COLUMNS_OF_Z = 4
-"""Number of components of z that are drawn."""
+"""Number of components of z and of the residual stream that are drawn."""
 
 
 def product(
@@ -43,6 +44,11 @@ def softmax(of: str) -> dict[str, Any]:
 def mix(left: str, right: str) -> dict[str, Any]:
     """Describe a matrix whose rows are sums of the rows of `right`, weighted by the rows of `left`."""
     return {"op": "mix", "left": left, "right": right}
+
+
+def add(**of: str) -> dict[str, Any]:
+    """Describe a matrix that is the sum of others, given with their names in words."""
+    return {"op": "add", "of": [[name, words] for name, words in of.items()]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,20 +139,54 @@ def _data(drawn: list[dict[str, Any]], step: str) -> dict[str, Any]:
 
 
 def is_followed(cell: AttentionCell) -> bool:
-    """Return whether the row of a cell is short enough, and its weights are exactly the softmax of its scores."""
-    return len(cell.tokens) <= MAX_KEYS and cell.scores.softmax(dim=-1).allclose(cell.pattern, atol=1e-3)
+    """Return whether the weights of the cell's row are exactly the softmax of its scores."""
+    return cell.scores.softmax(dim=-1).allclose(cell.pattern, atol=1e-3)
 
 
-def row_data(cell: AttentionCell, *, query: str, key: int, step: str) -> dict[str, Any]:
-    """Return the data of one query of a head with its actual numbers: q·k / √d, mask, softmax, and the weighted sum of values.
+def _folded(cell: AttentionCell, key: int) -> tuple[AttentionCell, list[str], int]:
+    """Let the keys with the smallest weights share a last column, if there are more than `MAX_KEYS`.
+
+    The score of n keys together is log Σ eˢ, and their value the mean of their values by weight, so that the softmax over the
+    columns, and the weighted sum of the values, stay what they are.
+
+    Returns:
+        The cell with these columns, their labels, and the column of `key`.
+    """
+    names = numbered(cell.tokens)
+    if len(names) <= MAX_KEYS:
+        return cell, names, key
+    largest = [at for at in cell.pattern.argsort(descending=True).tolist() if at != key][: MAX_KEYS - 2]
+    kept = sorted([key, *largest])
+    rest = [at for at in range(len(names)) if at not in kept]
+    weight, values = cell.pattern[rest].sum(), cell.pattern[rest] @ cell.values[rest]
+    together = {
+        "scores": cell.scores[rest].logsumexp(dim=0),
+        "pattern": weight,
+        "keys": torch.zeros_like(cell.k),
+        "values": values / weight if weight > 0 else values,
+        "allowed": cell.allowed[rest].any(),
+    }
+    columns = {name: torch.cat([getattr(cell, name)[kept], one[None]]) for name, one in together.items()}
+    return replace(cell, **columns), [*(names[at] for at in kept), f"{len(rest)} others"], kept.index(key)
+
+
+def row_data(
+    cell: AttentionCell, *, query: str, key: int, step: str, stream: StreamUpdate | None = None
+) -> dict[str, Any]:
+    """Return the data of one query of a head with its actual numbers.
+
+    They are q·k / √d, mask, softmax, the weighted sum of values, and what it adds to the residual stream.
 
     Args:
         cell: One cell of the query.
+        stream: What its head adds to the residual stream; without it, the data end with z.
         query: The label of the query.
         key: The key whose product is shown first, from 0.
         step: The name of the cell; the animation plays when it changes.
     """
-    keys = numbered(cell.tokens)
+    masked = f"{int((~cell.allowed).sum())} masked: −∞" if not cell.allowed.all() else "no key is masked"
+    n_keys = len(cell.scores)
+    cell, keys, key = _folded(cell, key)
     z = (cell.pattern @ cell.values)[:COLUMNS_OF_Z]
 
     def row(name: str, values: list[float], title: str, about: str, **more: Any) -> dict[str, Any]:
@@ -156,7 +196,8 @@ def row_data(cell: AttentionCell, *, query: str, key: int, step: str) -> dict[st
     is_ablated = z.any() and not cell.z.any()
     about = "ablated: set to 0" if is_ablated else f"{len(z)} of {len(cell.z)} numbers"
     scores = product("q", "K", divide=math.sqrt(cell.d_head), moved="including other terms of this model")
-    masked = f"{int((~cell.allowed).sum())} masked: −∞" if not cell.allowed.all() else "no key is masked"
+    if n_keys > len(keys):
+        scores["together"] = n_keys - len(keys) + 1
     drawn = [
         operand("q", cell.q[None], [query]),
         operand("K", cell.keys, keys),
@@ -165,4 +206,29 @@ def row_data(cell: AttentionCell, *, query: str, key: int, step: str) -> dict[st
         row("A", cell.pattern.tolist(), "A = softmax(S)", "sums to 1", columns=keys, made=softmax("S"), share=True),
         row("Z", z.tolist(), "z = A V", about, columns=[f"z{at + 1}" for at in range(len(z))], made=mix("A", "V")),
     ]
+    if stream is not None:
+        drawn += _stream_rows(stream, query)
     return _data(drawn, step) | {"at": ["S", key]}
+
+
+def _stream_rows(stream: StreamUpdate, query: str) -> list[dict[str, Any]]:
+    """Return what the head adds to the residual stream and the stream after it, at the numbers that it changes most."""
+    largest = stream.head.abs().topk(min(COLUMNS_OF_Z, len(stream.head))).indices.sort().values  # [column]
+    columns = [f"x{at + 1}" for at in largest.tolist()]
+
+    def row(name: str, vector: Float[Tensor, " d_model"], **more: Any) -> dict[str, Any]:
+        return _matrix(name, [vector[largest].tolist()]) | {"rows": [query], "columns": columns, **more}
+
+    changed = f"the {len(columns)} of {len(stream.head)} numbers that change most"
+    o = {"title": "o = z Wₒ", "about": changed, "made": product("z", "Wₒ", by="columns"), "breaks": True}
+    total = add(x="the stream", O="this head", others="other heads, bias")
+    about = "normalised, then the stream goes on" if stream.is_normed else "the stream goes on"
+    after = {"title": "x + o + others", "about": about, "made": total}
+    return [
+        operand("z", stream.z[None], [query]),
+        operand("Wₒ", stream.w_o[:, largest]),
+        row("x", stream.before, drawn=False),
+        row("others", stream.others, drawn=False),
+        row("O", stream.head, drawn=True, **o),
+        row("X", stream.total, drawn=True, **after),
+    ]

@@ -22,11 +22,11 @@ function linesOf(matrices, width) {
 }
 
 export function layOut(matrices, width) {
-  const lines = linesOf(matrices.filter((matrix) => matrix.drawn), width);
+  const lines = linesOf(matrices.filter((matrix) => matrix.drawn), width), isLow = lines.flat().every((matrix) => matrix.rows.length === 1);
   const fits = (cell) => lines.every((line) => lineWidth(line, cell) <= width);
-  let cell = lines.length > 1 ? 46 : WIDEST;
+  let cell = lines.length > 1 && !isLow ? 46 : WIDEST;
   while (cell > NARROWEST && !fits(cell)) cell -= 1;
-  const row = lines.length > 1 ? 26 : Math.min(42, Math.max(28, Math.round(cell * 0.58)));
+  const row = lines.length > 1 && !isLow ? 26 : Math.min(42, Math.max(28, Math.round(cell * 0.58)));
   const places = new Map();
   let top = 0;
   for (const line of lines) {
@@ -39,7 +39,7 @@ export function layOut(matrices, width) {
     });
     top += HEAD + row * Math.max(...line.map((matrix) => matrix.rows.length)) + BETWEEN;
   }
-  return { cell, row, places, height: top - BETWEEN + 4 };
+  return { cell, row, places, width: Math.max(...lines.map((line) => lineWidth(line, cell))), height: top - BETWEEN + 4 };
 }
 
 // The factors of a product, and their sum.

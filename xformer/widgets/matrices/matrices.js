@@ -112,6 +112,8 @@ export class Matrices {
     this.look = lookOf(this.root, colours);
     this.svg.replaceChildren();
     this.svg.style.height = `${place.height}px`;
+    this.svg.style.minWidth = place.width > this.width ? `${place.width}px` : "";
+    this.find(".stage").classList.toggle("scrolls", place.width > this.width);
     this.cells = new Map();
     for (const matrix of matrices.filter((one) => one.drawn)) {
       const { x, y, top, named, sumsAt } = place.places.get(matrix.name);
@@ -200,6 +202,7 @@ export class Matrices {
     const { matrix, r, c } = act, { op, of, left, right, by } = matrix.made;
     const size = (name) => [this.matrix(name).rows.length, this.matrix(name).columns.length];
     if (op === "softmax") frame(of, r, 0, 1, size(of)[1], this.look.left);
+    else if (op === "add") for (const [name] of of) frame(name, r, 0, 1, size(name)[1], this.look.left);
     else {
       frame(left, r, 0, 1, size(left)[1], this.look.left);
       if (op === "mix") frame(right, 0, 0, ...size(right), this.look.right);
@@ -212,7 +215,7 @@ export class Matrices {
 
   drawSum(act, part) {
     const says = this.find(".says"), place = this.find(".sum");
-    const [text, nodes] = act ? { product: product, softmax: softmax, mix: mix }[act.matrix.made.op](this, act, part) : [this.readOut(), []];
+    const [text, nodes] = act ? { product, softmax, mix, add }[act.matrix.made.op](this, act, part) : [this.readOut(), []];
     if (says.textContent !== text) says.textContent = text;
     place.replaceChildren(...nodes);
     place.setAttribute("aria-hidden", "true"); // the sentence describes it
@@ -375,7 +378,11 @@ const MOST_TERMS = 8; // largest number of products that are written out
 // A cell of a product: the products of its factors, one by one, then their sum.
 function product(view, { matrix, r, c }, part) {
   const { terms, sum, divide } = termsOf(view.matrix, matrix, r, c);
-  const { left, right, by } = matrix.made, [a, b] = [view.matrix(left), view.matrix(right)];
+  const { left, right, by, together } = matrix.made, [a, b] = [view.matrix(left), view.matrix(right)];
+  if (together && c === matrix.columns.length - 1) {
+    const value = element("b", "result", formatted(matrix.values[r][c]));
+    return [`${matrix.columns[c]}: the keys with the smallest weights, together`, [inRow(`log of the sum of eˢ over ${together} keys = `, value)]];
+  }
   const bySize = [...terms].sort(([x, y], [v, w]) => Math.abs(v * w) - Math.abs(x * y));
   const some = terms.length > MOST_TERMS ? bySize.slice(0, MOST_TERMS) : terms;
   const nodes = some.map(([x, y], k) => {
@@ -420,6 +427,19 @@ function softmax(view, { matrix, r }, part) {
   const total = matrix.values[r].reduce((a, b) => a + (b ?? 0), 0);
   add(inRow("Σ = ", element("b", "result", formatted(total))), part >= 0.97);
   return [`${matrix.name}, row ${quoted(matrix.rows[r])}: e to the power of each score, divided by their sum`, [table]];
+}
+
+// A row of a sum: the rows that are added, below each other, and their sum.
+function add(view, { matrix, r }, part) {
+  const { of } = matrix.made, table = element("div", "table");
+  table.style.gridTemplateColumns = `auto repeat(${matrix.columns.length}, minmax(3rem, auto))`;
+  const row = (name, kind, values, isOn) => {
+    table.append(on(element("span", "name", name), isOn));
+    for (const value of values) table.append(on(kind ? chip(view, view.matrix(kind), value, "left") : chip(view, matrix, value, "target"), isOn));
+  };
+  of.forEach(([name, words], k) => row(`${k ? "+ " : ""}${words}`, name, view.matrix(name).values[r], part >= (0.75 * k) / of.length));
+  row("= ", "", matrix.values[r], part >= 0.85);
+  return [`${matrix.title}, row ${quoted(matrix.rows[r])}: ${of.map(([, words]) => words).join(" + ")}`, [table]];
 }
 
 // A row of a weighted sum: each vector times its weight, one by one, then their sum.

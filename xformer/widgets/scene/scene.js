@@ -431,6 +431,7 @@ export class Scene extends Animation {
       this.clock.now = (this.clock.end * event.target.value) / 1000;
       this.draw();
     };
+    this.canvas.addEventListener("keydown", (event) => this.key(event));
     const field = this.find(".edit");
     field.onkeydown = (event) => {
       if (event.key === "Escape") this.editing = null;
@@ -444,7 +445,7 @@ export class Scene extends Animation {
   }
 
   title() {
-    return `The run of the model, from its tokens to its answers. ${summary(this.data)}.`;
+    return `The run of the model, from its tokens to its answers. ${summary(this.data)}. Left and right step through it, up and down choose a head, Enter enlarges it.`;
   }
 
   goesOn(before) { // from the recorded run of a model to that of the model itself
@@ -465,6 +466,19 @@ export class Scene extends Animation {
   click(region) {
     if (region.edit) this.edit(region);
     else if (region.target) this.send({ open: region.target });
+  }
+
+  key(event) { // ↑ and ↓ go from head to head, Enter enlarges one
+    const heads = this.regions.filter((region) => region.part), by = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    const at = heads.findIndex(({ part, head }) => part === this.pointed?.part && head === this.pointed?.head);
+    if (event.key === "Enter" && at >= 0) this.click(heads[at]);
+    if (!by || !heads.length) return;
+    event.preventDefault();
+    const region = heads[at < 0 ? (by > 0 ? 0 : heads.length - 1) : (at + by + heads.length) % heads.length];
+    this.pointed = { part: region.part, head: region.head };
+    this.pause();
+    this.tell({ ...region, at: [region.x, region.y] }, region.says);
+    this.find(".says").textContent = region.says;
   }
 
   edit(region) { // edit a token in place
