@@ -1,7 +1,7 @@
 // The layout of the matrices, and the computation of their numbers: plain values in, plain values out.
 
 const GAP = 26, HEAD = 56, BETWEEN = 16, SUMS = 58;
-const LEAST = 36, NARROWEST = 30, WIDEST = 88; // widths of a cell
+const LEAST = 36, LARGE = 72, NARROWEST = 30, WIDEST = 88; // widths of a cell
 
 const labelWidth = (matrix) => Math.min(100, 14 + 7 * Math.max(...matrix.rows.map((name) => name.length)));
 const isNamed = (line, at) => !at || String(line[at].rows) !== String(line[at - 1].rows);
@@ -10,23 +10,24 @@ const aside = (line, at) => (at ? GAP : 0) + (isNamed(line, at) ? labelWidth(lin
 const slot = (matrix, cell) => Math.max(matrix.columns.length * cell, 7.4 * matrix.title.length, 6.2 * matrix.about.length);
 const lineWidth = (line, cell) => line.reduce((sum, matrix, at) => sum + aside(line, at) + slot(matrix, cell), 0);
 
-function linesOf(matrices, width) {
-  if (lineWidth(matrices, LEAST) <= width) return [matrices];
+function linesOf(matrices, width, least) {
+  if (lineWidth(matrices, least) <= width) return [matrices];
   const lines = [];
   for (const matrix of matrices) {
     const line = lines.at(-1);
-    if (!line || matrix.breaks || lineWidth([...line, matrix], LEAST) > width) lines.push([matrix]);
+    if (!line || matrix.breaks || lineWidth([...line, matrix], least) > width) lines.push([matrix]);
     else line.push(matrix);
   }
   return lines;
 }
 
-export function layOut(matrices, width) {
-  const lines = linesOf(matrices.filter((matrix) => matrix.drawn), width), isLow = lines.flat().every((matrix) => matrix.rows.length === 1);
+export function layOut(matrices, width, isTall = false) {
+  const drawn = matrices.filter((matrix) => matrix.drawn), isLow = drawn.every((matrix) => matrix.rows.length === 1);
+  const lines = linesOf(drawn, width, isLow && isTall ? LARGE : LEAST);
   const fits = (cell) => lines.every((line) => lineWidth(line, cell) <= width);
   let cell = lines.length > 1 && !isLow ? 46 : WIDEST;
   while (cell > NARROWEST && !fits(cell)) cell -= 1;
-  const row = lines.length > 1 && !isLow ? 26 : Math.min(42, Math.max(28, Math.round(cell * 0.58)));
+  const row = lines.length > 1 && !isLow ? 26 : Math.min(isLow && isTall ? 54 : 42, Math.max(28, Math.round(cell * 0.58)));
   const places = new Map();
   let top = 0;
   for (const line of lines) {

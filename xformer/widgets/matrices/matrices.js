@@ -21,6 +21,11 @@ const FRAME = `
 
 const ink = (rgb) => (contrast(rgb, [0, 0, 0]) > contrast(rgb, [255, 255, 255]) ? "#000000" : "#ffffff");
 
+function shortened(name, room) { // without the position of a token, if it is too long with it
+  const short = name.length > room ? name.replace(/^\d+ · /, "") : name;
+  return short.length > room ? `${short.slice(0, room - 1)}…` : short;
+}
+
 function drawn(parent, tag, attributes, text) {
   const node = svg(tag, attributes, "", text);
   parent.append(node);
@@ -108,7 +113,7 @@ export class Matrices {
     if (!this.data) return;
     this.width = this.root.clientWidth;
     const { matrices, colours, words, most } = this.data;
-    const place = (this.place = layOut(matrices, Math.max(280, this.width)));
+    const place = (this.place = layOut(matrices, Math.max(280, this.width), innerHeight > 900));
     this.look = lookOf(this.root, colours);
     this.svg.replaceChildren();
     this.svg.style.height = `${place.height}px`;
@@ -121,8 +126,7 @@ export class Matrices {
       drawn(this.svg, "text", { class: "about", x, y: top + 31 }, matrix.about);
       const room = Math.floor((place.cell - 4) / 6);
       matrix.columns.forEach((name, c) => {
-        const short = name.length > room ? `${name.slice(0, room - 1)}…` : name;
-        drawn(this.svg, "text", { class: "column", x: x + (c + 0.5) * place.cell, y: y - 6 }, short);
+        drawn(this.svg, "text", { class: "column", x: x + (c + 0.5) * place.cell, y: y - 6 }, shortened(name, room));
       });
       const canEdit = named && words && matrix.rows_editable;
       matrix.rows.forEach((name, r) => {
@@ -155,7 +159,7 @@ export class Matrices {
     drawn(node, "title", {}, `${matrix.rows[r]}, ${matrix.columns[c]}: ${value === null ? (matrix.share ? "0, masked" : "−∞") : value.toFixed(5)}`);
     drawn(node, "rect", { x: x + c * cell + 0.5, y: y + r * row + 0.5, width: cell - 1, height: row - 1, rx: 3, fill: `rgb(${rgb.join(" ")})` });
     const text = value === null && matrix.share ? "0" : formatted(value, cell < 34 && matrix.share === false ? 1 : 2);
-    const size = text.length * 7 > cell - 4 ? 10.5 : Math.max(12.5, Math.min(16, cell * 0.21));
+    const size = text.length * 7 > cell - 4 ? 10.5 : Math.max(12.5, Math.min(18, cell * 0.21));
     drawn(node, "text", { class: "number", x: x + (c + 0.5) * cell, y: y + (r + 0.5) * row, style: `fill: ${ink(rgb)}; font-size: ${size}px` }, text);
     return node;
   }
@@ -406,15 +410,15 @@ function product(view, { matrix, r, c }, part) {
 
 // A row of a softmax: the exponentials of the scores, their sum, and the quotients.
 function softmax(view, { matrix, r }, part) {
-  const of = view.matrix(matrix.made.of), scores = of.values[r];
+  const of = view.matrix(matrix.made.of), scores = of.values[r], areMany = scores.length > 8;
   const raised = scores.map((score) => (score === null ? 0 : Math.exp(score)));
   const sum = raised.reduce((a, b) => a + b, 0);
-  const table = element("div", "table");
-  table.style.gridTemplateColumns = `auto repeat(${scores.length}, minmax(3.1rem, auto)) auto`;
+  const table = element("div", areMany ? "table many" : "table");
+  table.style.gridTemplateColumns = `auto repeat(${scores.length}, minmax(${areMany ? 2.5 : 3.1}rem, auto)) auto`;
   const add = (node, isOn = true) => table.append(on(node, isOn));
   const n = scores.length, chosen = view.at.name === matrix.name ? view.at.c : -1;
   add(element("span", "", ""));
-  of.columns.forEach((name, c) => add(element("span", c === chosen ? "head chosen" : "head", name)));
+  of.columns.forEach((name, c) => add(element("span", c === chosen ? "head chosen" : "head", areMany ? shortened(name, 7) : name)));
   add(element("span", "", ""));
   add(element("span", "name", "score s"));
   scores.forEach((score) => add(chip(view, of, score, "left")));
@@ -450,14 +454,22 @@ function mix(view, { matrix, r }, part) {
   const width = matrix.columns.length; // the columns that are drawn
   const wide = width <= 5 && view.width > 640;
   table.style.gridTemplateColumns = `auto auto auto repeat(${width * (wide ? 2 : 1)}, minmax(3rem, auto))`;
-  weights.forEach((weight, j) => {
-    const isOn = part >= (0.75 * j) / n;
+  const largest = [...weights.keys()].sort((i, j) => weights[j] - weights[i]).slice(0, n > MOST_TERMS ? MOST_TERMS : n);
+  const rest = matrix.values[r].slice(0, width);
+  largest.sort((i, j) => i - j).forEach((j, at) => {
+    const isOn = part >= (0.75 * at) / largest.length, weight = weights[j];
     const vector = b.values[j].slice(0, width);
+    vector.forEach((value, c) => (rest[c] -= (weight ?? 0) * value));
     table.append(on(chip(view, a, weight, "left"), isOn), on(element("span", "", "×"), isOn), on(element("span", "name", b.rows[j]), isOn));
     if (wide) vector.forEach((value) => table.append(on(chip(view, b, value, "right"), isOn)));
     vector.forEach((value, c) => table.append(on(element("b", c || !wide ? "result" : "result first", formatted((weight ?? 0) * value)), isOn)));
   });
   const isSummed = part >= 0.85;
+  if (largest.length < n) {
+    const name = [element("span"), element("span", "", "+"), element("span", "name", `${n - largest.length} smaller`)];
+    const blanks = wide ? rest.map(() => element("span")) : [], sums = rest.map((value) => element("b", "result", formatted(value)));
+    table.append(...[...name, ...blanks, ...sums].map((node) => on(node, part >= 0.78)));
+  }
   table.append(on(element("span", "name", "sum"), isSummed), element("span"), on(element("span", "name", matrix.rows[r]), isSummed));
   if (wide) matrix.columns.forEach(() => table.append(element("span")));
   matrix.values[r].slice(0, width).forEach((value) => table.append(on(chip(view, matrix, value, "target"), isSummed)));

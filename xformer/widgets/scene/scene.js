@@ -235,7 +235,7 @@ function paint(context, scene, place, clock, look, pointed) {
           regions.push({
             x, y, width: place.thumb + 3, height: place.thumb + 3, part, head, rows, keys,
             target: { screen: "attention", head: `${part.site + 1}.${head + 1}` },
-            says: `Layer ${l + 1} · ${part.kind === "cross_attn" ? "cross-attention · " : ""}${name}. Click to enlarge it.`,
+            says: `Layer ${l + 1} · ${part.kind === "cross_attn" ? "cross-attention · " : ""}${name}.${scene.isRecorded ? "" : " Click to enlarge it."}`,
           });
         }
       });
