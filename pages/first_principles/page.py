@@ -11,6 +11,7 @@ from pages.controls.text import what_to_notice
 from pages.controls.widgets import choose_unlinked, seed
 from pages.first_principles import steps
 from pages.first_principles.code import code_panel
+from pages.first_principles.sentence import STEP, ask_more, ask_predict, ask_sentence, link_of
 from pages.state.link import share
 
 PANELS = {
@@ -23,6 +24,7 @@ PANELS = {
 }
 ALONE = {"model": steps.model_panel, "code": code_panel, "parts": steps.parts_panel}
 """Steps that do not use the sentence."""
+WITHOUT_MATRICES = ("scale", "code", "parts")
 NAMES = [*PANELS, *ALONE]
 TITLES = ("Average", "q, k, v", "Scale", "Mask", "Heads", "Position", "Model", "Code", "Parts")
 STEPS = {name: f"{number} {title}" for number, (name, title) in enumerate(zip(NAMES, TITLES, strict=True), 1)}
@@ -30,23 +32,25 @@ STEPS = {name: f"{number} {title}" for number, (name, title) in enumerate(zip(NA
 
 def page() -> None:
     st.title("First principles :small[:gray[How attention works, step by step]]", anchor=False)
-    seed("step", NAMES, NAMES[0], key="principle_step")
-    step = st.session_state["principle_step"]
-    sentence = steps.ask_sentence() if step in PANELS else None
+    seed("step", NAMES, NAMES[0], key=STEP)
+    step = st.session_state[STEP]
+    sentence = ask_sentence() if step in PANELS else None
     with embed.picture("steps"), st.container(horizontal=True, gap="xsmall", vertical_alignment="center"):
-        choose_unlinked("Step", STEPS, "principle_step")
+        choose_unlinked("Step", STEPS, STEP)
         following = NAMES[(NAMES.index(step) + 1) % len(NAMES)]
         button = partial(st.button, "Next", icon=":material/arrow_forward:", help="The next step", type="primary")
-        go = partial(st.session_state.__setitem__, "principle_step", following)
+        go = partial(st.session_state.__setitem__, STEP, following)
         button(key="principle_next", on_click=go, disabled=step == NAMES[-1], shortcut="N")
         if sentence is not None:
             with st.popover("More", type="tertiary"):
-                steps.ask_more(sentence)
+                ask_more(sentence)
+        if step not in WITHOUT_MATRICES:
+            ask_predict()
     with embed.picture(), st.container(gap="xsmall"):
         if sentence is None:
             notes, link = ALONE[step]()
         else:
-            notes, link = PANELS[step](sentence), steps.link_of(sentence)
+            notes, link = PANELS[step](sentence), link_of(sentence)
     what_to_notice(notes)
     share({"step": step} | link)
 

@@ -6,8 +6,7 @@ All but the last two use a sentence, which the visitor edits in its matrices.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,9 +19,10 @@ from pages.compute import cached_runs, models
 from pages.compute.call import PictureCall, PictureContext, picture_call
 from pages.compute.picture import footer, shown, table, toolbar
 from pages.controls.text import escape_markdown, headline
-from pages.controls.widgets import choose, seed, validate_text, warn_unknown
+from pages.controls.widgets import choose, validate_text
+from pages.first_principles.sentence import PREDICT, change, followed_row, tell
 from pages.state import screens
-from pages.state.link import keep_widget_value, set_parameter, take_parameter
+from pages.state.link import keep_widget_value, take_parameter
 from xformer import Checkpoint, analysis, viz
 from xformer.analysis.principles import (
     AFTER,
@@ -48,107 +48,13 @@ from xformer.formatting import percent
 from xformer.reading import Reading
 from xformer.widgets.matrices_data import Shown, matrices_data, mix, operand, product, softmax
 
-USUAL = "the cat saw the dog"
-MAX_TYPED = 120
-D_OF_WORDS = (2, 4, 8)
-SEEDS = range(1, 100)
-LARGEST = 4.0
-"""Largest absolute value of a number set by hand."""
-TEXT, OWN, ROW, WIDTH, SEED = (f"principle_{name}" for name in ("text", "own", "row", "d", "seed"))
-PROBLEM = "principle_problem"
-"""The session key for the reason why the last change was rejected."""
-
-
-def ask_sentence() -> Sentence:
-    """Return the sentence of the link or of the last change. A rejected change leaves it as it was and shows an error."""
-    st.session_state.setdefault(TEXT, USUAL)
-    st.session_state.setdefault(OWN, None)
-    seed("d", D_OF_WORDS, 4, key=WIDTH)
-    seed("seed", SEEDS, 3, key=SEED)
-    if (wanted := take_parameter("text")) is not None:
-        _set_text(wanted[:MAX_TYPED])
-    if (wanted := take_parameter("vector")) is not None:
-        word, _, numbers = wanted.rpartition(":")
-        try:
-            st.session_state[OWN] = (word, tuple(float(number) for number in numbers.split(",")))
-        except ValueError:
-            st.session_state[OWN] = None
-        if _current().own is None:
-            warn_unknown("vector")
-    if problem := st.session_state.pop(PROBLEM, ""):
-        st.error(escape_markdown(problem), icon=":material/edit:")
-    return _current()
-
-
-def _current() -> Sentence:
-    """Return the sentence of the session, with the vector set by hand where it fits the words and the width."""
-    sentence = Sentence(st.session_state[TEXT], st.session_state[WIDTH], st.session_state[SEED])
-    own = st.session_state[OWN]
-    if own is None or own[0] not in sentence.words or len(own[1]) != sentence.d:
-        return sentence
-    return replace(sentence, own=own) if all(abs(value) <= LARGEST for value in own[1]) else sentence
-
-
-def ask_more(sentence: Sentence) -> None:
-    """Draw widgets for the width and the seed, and for resetting a vector set by hand."""
-    st.caption("Click a word or a number of X to change it.")
-    st.segmented_control("Numbers per word", D_OF_WORDS, required=True, key=WIDTH, persist_state="session")
-    st.button("New vectors", icon=":material/casino:", on_click=_draw_again, key="principle_redraw", shortcut="V")
-    if sentence.own is not None:
-        st.button("Reset vector", on_click=st.session_state.__setitem__, args=(OWN, None), key="principle_own_undo")
-
-
-def link_of(sentence: Sentence) -> dict[str, str]:
-    """Return what the link keeps of a sentence."""
-    own = {}
-    if sentence.own is not None:
-        word, values = sentence.own
-        own = {"vector": f"{word}:{','.join(f'{value:g}' for value in values)}"}
-    return {"text": sentence.text, "d": str(sentence.d), "seed": str(sentence.seed)} | own
-
-
-def followed_row(names: Sequence[str], usual: int = 1) -> int:
-    """Return the row that the headline and the animation follow."""
-    seed("row", range(len(names)), min(usual, len(names) - 1), key=ROW)
-    set_parameter("row", str(st.session_state[ROW]))
-    return st.session_state[ROW]
-
-
-def _draw_again() -> None:
-    """Select the next seed. A callback."""
-    st.session_state[SEED] = st.session_state[SEED] % SEEDS[-1] + 1
-
-
-def change(sent: Mapping[str, Any]) -> None:
-    """Apply a change that the browser sent: of the followed row, of a word, or of a number in a vector."""
-    sentence = _current()
-    words = sentence.words
-    match sent:
-        case {"row": int(row)}:
-            st.session_state[ROW] = row  # `followed_row` checks it
-        case {"word": [int(row), str(text)]} if 0 <= row <= len(words):
-            _set_text(" ".join([*words[:row], text, *words[row + 1 :]]))
-        case {"number": [int(row), int(at), int() | float() as value]} if (
-            0 <= row < len(words) and 0 <= at < sentence.d
-        ):
-            values = [round(number, 4) for number in sentence.x[row].tolist()]
-            values[at] = min(max(round(float(value), 4), -LARGEST), LARGEST)
-            st.session_state[OWN] = (words[row], tuple(values))
-
-
-def _set_text(text: str) -> None:
-    try:
-        st.session_state[TEXT] = " ".join(Sentence(validate_text(text, MAX_TYPED)).words)
-    except InputError as error:
-        st.session_state[PROBLEM] = str(error)
-
-
 CONTEXT = PictureContext("first-principles")
 
 
 def show_matrices(shown: Sequence[Shown], step: str, row: int, **more: Any) -> list[PictureCall]:
     """Draw matrices that follow the numbers of `row`; return the calls that draw them as figures."""
-    matrices(matrices_data(shown, step=step, row=row, **more), key=f"matrices_{step}", changed=change)
+    data = matrices_data(shown, step=step, row=row, predict=st.session_state[PREDICT], **more)
+    matrices(data, key=f"matrices_{step}", changed=change)
     return [
         picture_call(viz.matrix, matrix.mixed, what=matrix.which, n_columns=matrix.n_columns, row=row)
         for matrix in shown
@@ -170,7 +76,7 @@ def average_panel(sentence: Sentence) -> list[str]:
     """Draw attention as an average with dot products as weights; return what to notice."""
     mixed = sentence.average()
     row = followed_row(mixed.names)
-    headline(strongest_weight(mixed, row))
+    tell(strongest_weight(mixed, row))
     pictures = [
         Shown("X", "X", mixed, "x", "one word per row", editable=True),
         Shown("S", "S = X Xᵀ", mixed, "scores", "similarity of two words", product("X", "X")),
@@ -205,7 +111,7 @@ def qkv_panel(sentence: Sentence) -> list[str]:
     asymmetry = (mixed.scores - mixed.scores.T).abs()
     i, j = divmod(int(asymmetry.argmax()), len(names))
     if asymmetry[i, j] >= 0.1:
-        headline(
+        tell(
             f"“{names[i]}” scores “{names[j]}” {mixed.scores[i, j].item():.2f}, and “{names[j]}” scores “{names[i]}” "
             f"{mixed.scores[j, i].item():.2f}: S is no longer symmetric."
         )
@@ -298,7 +204,7 @@ def mask_panel(sentence: Sentence) -> list[str]:
     mixed = sentence.attention(mask=way)
     row = followed_row(mixed.names)
     with place:
-        headline(_mask_finding(sentence, mixed, row))
+        tell(_mask_finding(sentence, mixed, row))
     pictures = [*_roles(mixed), *_attention(mixed, sentence.d, _HIDDEN[way])]
     footer(CONTEXT, "mask", show_matrices(pictures, "mask", row, words=sentence.words))
     return [
@@ -349,7 +255,7 @@ def heads_panel(sentence: Sentence) -> list[str]:
         if distance[query] >= 0.1:
             name, share = row_words(heads[0].names)[query], percent(distance[query].item(), 0)
             with place:
-                headline(f"For “{name}”, heads 1 and 2 put {share} of the weight on different words.")
+                tell(f"For “{name}”, heads 1 and 2 put {share} of the weight on different words.")
     n = len(sentence.words)
     costs = attention_costs(n_tokens=n, d_model=d, n_heads=h)
     one, split, wide = (sum(costs["count"][costs["heads"] == name]) for name in dict.fromkeys(costs["heads"]))
@@ -395,7 +301,7 @@ def position_panel(sentence: Sentence) -> list[str]:
     if adds:
         finding = f"In another order, outputs change by up to {error:.2g}: the order matters."
     with place:
-        headline(finding)
+        tell(finding)
     pictures = []
     for mixed, mark in ((before, ""), (after, "′")):
         x, a, v = (f"{name}{mark}" for name in "XAV")
@@ -461,7 +367,7 @@ def model_panel() -> tuple[list[str], dict[str, str]]:
     if problem:
         st.error(escape_markdown(problem), icon=":material/edit:")
     with place:
-        headline(_finding(mixed, row))
+        tell(_finding(mixed, row))
     width, d = mixed.v.shape[1], config.d_head
     drawn = min(COLUMNS_OF_Z, width)
     pictures = [

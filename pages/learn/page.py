@@ -14,14 +14,18 @@ from xformer.live.lesson import shipped
 ALSO = {
     "first_principles": (
         "calculate",
-        "Attention built up from a plain average, on a sentence that you edit. Every number shows how it is computed.",
+        "Attention built up from a plain average, on a sentence that you edit. Predict a number of each matrix, then see it "
+        "computed.",
+        {"predict": "1"},
     ),
     "bug_lab": (
         "bug_report",
-        "A model with one mistake that people really make, next to the correct one. Find it, and name it.",
+        "A model with one mistake that people really make, next to the correct one. Find it, and name it: eight rounds, each "
+        "harder than the one before.",
+        {"tab": "find"},
     ),
 }
-"""The screens that belong to Learn, with a symbol and a sentence."""
+"""The screens that belong to Learn, with a symbol, a sentence, and the parameters of the link."""
 
 
 def page() -> None:
@@ -29,9 +33,9 @@ def page() -> None:
     with embed.picture():
         lesson_cards(key="lesson_cards", data={"base": base_path(), "lessons": lessons()})
     with st.container(horizontal=True, gap="small", key="also"):
-        for name, (icon, sentence) in ALSO.items():
+        for name, (icon, sentence, link) in ALSO.items():
             with st.container(border=True, gap="xxsmall"):
-                screens.link(name, f"**{screens.screens()[name].title}**", icon)
+                screens.link(name, f"**{screens.screens()[name].title}**", icon, **link)
                 st.caption(sentence)
     share({})
 

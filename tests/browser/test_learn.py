@@ -1,4 +1,4 @@
-"""Learn and First principles in Chromium: a lesson from its card to its end, and numbers that show their computation."""
+"""Learn, First principles and the Bug lab in Chromium: a lesson to its end, numbers that are predicted and computed, a game."""
 
 from __future__ import annotations
 
@@ -77,4 +77,37 @@ def test_a_click_shows_a_computation_and_words_and_vectors_are_edited_in_place(a
     see(page, "S is no longer symmetric")
     cell(page, "Q", 1, 2).click()
     expect(says).to_contain_text("row “1 · be” of X · column 3 of W_Q")
+    assert visitor.problems == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_number_of_each_matrix_is_predicted_and_then_computed(app: str, visit: Visiting, width: int) -> None:
+    visitor = visit(app, "/first_principles?text=to+be+or+not&predict=1", width=width)
+    page, mixed = visitor.page, Sentence("to be or not").average()
+    page.emulate_media(reduced_motion="reduce")
+    verdict = page.locator(".matrices .verdict")
+    scores, weights = mixed.scores[1], mixed.weights[1]
+    other = max((0, 2, 3), key=lambda at: scores[at].item())  # a word and itself are no question
+    expect(page.locator(".matrices .says")).to_contain_text(f"Predict S[1 · be, {mixed.names[other]}] = row")
+    expect(page.locator(".matrices .blank")).to_have_count(3 * 16)  # S, A and Y of four words
+    expect(page.locator(".st-key-headline")).to_have_count(0)  # it tells a weight
+    page.locator(f".matrices .choice[aria-label='{written(scores[other].item())}']").click()
+    expect(verdict).to_have_text(f"✓ Right: S[1 · be, {mixed.names[other]}] = {written(scores[other].item())}.")
+    expect(page.locator(".matrices .sum .result").last).to_have_text(written(scores[other].item()))
+    expect(page.locator(".matrices .blank")).to_have_count(2 * 16)
+    page.keyboard.press("Enter")
+    best = int(weights.argmax())
+    expect(page.locator(".matrices .says")).to_contain_text(f"Predict A[1 · be, {mixed.names[best]}]")
+    page.keyboard.press("1")  # the smallest
+    expect(verdict).to_contain_text(f"✗ Not 0.25: A[1 · be, {mixed.names[best]}] = {written(weights[best].item())}.")
+    expect(verdict).to_contain_text("That is 1 ÷ 4, the same weight for all.")
+    expect(page.locator(".matrices .sum .target")).to_have_text([written(one) for one in weights.tolist()])
+    expect(page.locator(".matrices .count")).to_have_text("Predicted 1 of 2")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.keyboard.press("Enter")
+    page.locator(".matrices .skip").click()
+    expect(page.locator(".matrices .blank")).to_have_count(0)
+    see(page, "of its new vector from")  # the headline
+    page.reload()
+    expect(page.locator(".matrices .count")).to_have_text("Predicted 1 of 2")
     assert visitor.problems == []

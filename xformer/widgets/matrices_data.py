@@ -120,6 +120,7 @@ def matrices_data(
     row: int = 0,
     operands: Sequence[dict[str, Any]] = (),
     words: Sequence[str] | None = None,
+    predict: bool = False,
 ) -> dict[str, Any]:
     """Return the data of the widget as plain values.
 
@@ -129,9 +130,10 @@ def matrices_data(
         row: The row whose computation is shown, from 0.
         operands: Matrices that others are computed from and that are not drawn.
         words: The words of the rows, if they can be edited.
+        predict: Whether the visitor is asked for a number of each matrix before it is shown.
     """
     drawn = [*operands, *(one.data() for one in shown)]
-    return _data(drawn, step) | {"row": row, "words": None if words is None else list(words)}
+    return _data(drawn, step) | {"row": row, "words": None if words is None else list(words), "predict": predict}
 
 
 def _data(drawn: list[dict[str, Any]], step: str) -> dict[str, Any]:

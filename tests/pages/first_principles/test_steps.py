@@ -108,6 +108,25 @@ def test_edits_are_in_the_link_and_forged_ones_are_ignored(open_page: Open, monk
         assert app.query_params[name].startswith(value)
 
 
+def test_findings_are_hidden_until_their_numbers_are_predicted(
+    open_page: Open, drawn: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = open_page(PRINCIPLES)
+    assert not drawn[-1]["predict"]
+    assert "predict" not in app.query_params
+    assert "of its new vector" in text(app)
+    app.toggle(key="principle_predict").set_value(True).run()
+    assert drawn[-1]["predict"]
+    assert app.query_params["predict"] == "1"
+    app = send(app, monkeypatch, {"predicted": "heads"}, {"predicted": 3})  # not this step
+    assert "of its new vector" not in text(app)
+    app = send(app, monkeypatch, {"predicted": "average"})
+    assert "of its new vector" in text(app)
+    app = open_page(PRINCIPLES, predict="yes", step="model")
+    assert len(app.warning) == 1
+    assert not drawn[-1]["predict"]
+
+
 def send(app: Any, monkeypatch: pytest.MonkeyPatch, *sent: dict[str, Any]) -> Any:
     """Run the app as if the browser had sent these changes."""
     with monkeypatch.context() as patch:

@@ -1,9 +1,9 @@
 import { element, pen } from "../shared.js";
 import { mounted } from "../streamlit.js";
 import { close, land } from "../zoom.js";
-import { Matrices } from "./matrices.js";
+import { PredictedMatrices } from "./predictions.js";
 
-class ZoomedCell extends Matrices { // a cell of an attention matrix lands here, and goes back
+class ZoomedCell extends PredictedMatrices { // a cell of an attention matrix lands here, and goes back
   /** @type {DOMRect | null} */ shown = null;
 
   fit() {
