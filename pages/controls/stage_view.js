@@ -15,7 +15,11 @@ if (!window.xformerStageView) {
     Object.assign(frame, { name: NAME, title: "Stage view", className: NAME, src: location.href });
     document.body.append(frame);
     fit(frame);
-    frame.onload = () => { fit(frame); frame.contentWindow.focus(); };
+    frame.onload = () => { // also of a lesson, whose page has no script of the app
+      fit(frame);
+      frame.contentWindow.addEventListener("keydown", press);
+      frame.contentWindow.focus();
+    };
     sessionStorage.setItem(NAME, "on");
   };
   const close = (frame) => {
@@ -29,13 +33,14 @@ if (!window.xformerStageView) {
     if (frame) outside.dispatchEvent(new Event(NAME));
     else open();
   };
-  addEventListener(NAME, () => close(document.querySelector(`iframe.${NAME}`)));
-  addEventListener("resize", () => { const frame = document.querySelector(`iframe.${NAME}`); if (frame) fit(frame); });
-  addEventListener("keydown", (event) => {
+  const press = (event) => {
     if (event.defaultPrevented || event.ctrlKey || event.altKey || event.metaKey) return;
     if (event.composedPath()[0].matches?.(TYPED)) return;
-    if (event.key === "f" || event.key === "F" || (event.key === "Escape" && isInside)) toggle();
-  });
+    if (event.key === "f" || event.key === "F" || (event.key === "Escape" && document.querySelector(`iframe.${NAME}`))) toggle();
+  };
+  addEventListener(NAME, () => close(document.querySelector(`iframe.${NAME}`)));
+  addEventListener("resize", () => { const frame = document.querySelector(`iframe.${NAME}`); if (frame) fit(frame); });
+  if (!isInside) addEventListener("keydown", press); // the page outside hears the keys of its frame
   addEventListener("click", (event) => { if (event.target.closest?.(".stage-view-switch")) toggle(); });
   document.documentElement.toggleAttribute("data-stage-view", isInside);
   if (!isInside && sessionStorage.getItem(NAME)) open();

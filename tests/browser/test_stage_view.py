@@ -60,3 +60,18 @@ def test_the_present_menu_opens_the_stage_view_which_survives_a_reload(app: str,
     frame.locator("body").press("f")
     expect(page.locator(f"iframe[name={NAME}]")).to_have_count(0)
     assert visitor.problems == []
+
+
+def test_a_lesson_opened_in_the_stage_view_has_its_keys(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/learn")
+    page, frame = visitor.page, visitor.page.frame_locator(f"iframe[name={NAME}]")
+    expect(page.locator(".lessons .card")).to_have_count(8)
+    quiet(page)
+    page.keyboard.press("f")
+    frame.locator(".lessons .card").first.click()
+    frame.locator(".live label.field input").press("f")  # typing an f is no command
+    frame.locator(".lesson-title").click()
+    page.keyboard.press("f")
+    page.wait_for_url("**/lesson/attention#*")  # what was shown last
+    expect(page.locator(f"iframe[name={NAME}]")).to_have_count(0)
+    assert visitor.problems == []

@@ -24,8 +24,9 @@ export function questionsOf(find, matrices, row) {
   const questions = [];
   for (const matrix of matrices) {
     const { made } = matrix;
-    if (!made || !matrix.drawn || row >= matrix.rows.length || (made.op === "product" && made.by !== "rows")) continue;
-    const { c, words, wrong } = { product: ofScores, softmax: ofWeights, mix: ofMixed }[made.op](find, matrix, row);
+    const of = made && { product: made.by === "rows" && ofScores, softmax: ofWeights, mix: ofMixed }[made.op];
+    if (!of || !matrix.drawn || row >= matrix.rows.length) continue;
+    const { c, words, wrong } = of(find, matrix, row);
     const choices = [{ value: matrix.values[row][c], why: "" }];
     if (choices[0].value === null) continue; // a row in which every key is masked
     for (const one of wrong) {
