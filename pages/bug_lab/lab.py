@@ -64,10 +64,11 @@ Decoded = list[tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Guess:
-    """The visitor's answers in a round of the game: which run is broken, 0 or 1, and the bug."""
+    """The visitor's answers in a round of the game: which run is broken, 0 or 1, and the bugs picked so far."""
 
     broken: int
-    bug: str = ""
+    bugs: tuple[str, ...] = ()
+    has_given_up: bool = False
 
 
 @dataclass

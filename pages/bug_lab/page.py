@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.bug_lab.browse import browse
-from pages.bug_lab.game import game_panel, score
+from pages.bug_lab.game import game_panel, rounds_panel
 from pages.bug_lab.lab import TAB
 from pages.bug_lab.your_model import your_model
 from pages.compute.picture import panel
@@ -42,8 +42,8 @@ def page() -> None:
 def _ask_tab() -> None:
     with st.container(horizontal=True, gap="medium", vertical_alignment="center"):
         choose_unlinked("Tab", TABS, TAB)
-        if st.session_state[TAB] == "find" and (score_text := score()):
-            st.markdown(score_text)
+        if st.session_state[TAB] == "find":
+            rounds_panel()
 
 
 page()

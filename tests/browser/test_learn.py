@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from pages.bug_lab.game import round_of
 from tests.browser.conftest import Visiting, see
 from tests.browser.live.test_lessons import take
 from xformer.analysis.principles import Sentence
+from xformer.doctor.faults import BUGS
 
 pytestmark = pytest.mark.browser
 
@@ -110,4 +112,23 @@ def test_a_number_of_each_matrix_is_predicted_and_then_computed(app: str, visit:
     see(page, "of its new vector from")  # the headline
     page.reload()
     expect(page.locator(".matrices .count")).to_have_text("Predicted 1 of 2")
+    assert visitor.problems == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_round_of_the_bug_lab_costs_points_for_wrong_answers(app: str, visit: Visiting, width: int) -> None:
+    visitor, now = visit(app, "/bug_lab?round=2", width=width), round_of(2)
+    page, rounds = visitor.page, visitor.page.locator(".bug-rounds li")
+    wrong = next(name for name in now.choices if name != now.bug)
+    expect(rounds).to_have_text(["1", "2", "3", "4", "5", "6", "7"])
+    page.locator(f".st-key-bug_side_{'AB'[now.broken]} button").click()
+    page.locator(".st-key-bug_choices").get_by_role("button", name=BUGS[wrong].title, exact=True).click()
+    see(page, f"Not “{BUGS[wrong].title}”, whose sign is: {BUGS[wrong].look_for}")
+    page.locator(".st-key-bug_choices").get_by_role("button", name=BUGS[now.bug].title, exact=True).click()
+    see(page, "4 of 6 points.")
+    expect(rounds).to_have_text(["1", "+4", "3", "4", "5", "6", "7"])
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.locator(".st-key-bug_next button").click()
+    expect(page.locator(".bug-rounds [aria-current]")).to_have_text("3")
+    see(page, "4 of 6 points")
     assert visitor.problems == []

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
 import pytest
 
 from pages.bug_lab import browse
-from pages.bug_lab.game import PLAYED, round_of
-from pages.bug_lab.lab import example_of, fitting_model, has_effect, readings
+from pages.bug_lab.game import ATTEMPTS, CHANGES, LEVELS, MOST_POINTS, N_EACH, Round, round_of
+from pages.bug_lab.lab import Guess, example_of, fitting_model, has_effect, moved, readings
 from pages.controls.text import escape_markdown
 from tests.pages.code_and_picture import assert_code_draws, charts_shown, left_by
 from tests.pages.conftest import Open, complaints, text
@@ -22,7 +23,7 @@ BUG_LAB = "pages/bug_lab/page.py"
 
 def test_a_round_reveals_its_bug_only_when_it_is_over(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = charts_shown(monkeypatch)
-    number = next(number for number in range(1, len(PLAYED) + 1) if round_of(number).broken == 0)
+    number = next(number for number in range(1, len(CHANGES) + 1) if round_of(number).broken == 0)
     now = round_of(number)
     app = open_page(BUG_LAB, round=str(number))
     assert complaints(app) == []
@@ -43,26 +44,82 @@ def test_a_round_reveals_its_bug_only_when_it_is_over(open_page: Open, monkeypat
     assert_code_draws(app, shown)
 
 
-def test_rounds_cover_each_bug() -> None:
-    rounds = [round_of(number) for number in range(1, len(PLAYED) + 1)]
-    assert sorted(one.bug for one in rounds) == sorted(PLAYED)
+def test_rounds_cover_each_bug_and_become_harder() -> None:
+    rounds = [round_of(number) for number in range(1, len(CHANGES) + 1)]
+    assert sorted(one.bug for one in rounds) == sorted(CHANGES) == sorted(
+        bug.name for bug in BUGS.values() if bug.shows != "in training"
+    )  # fmt: skip
     assert {one.broken for one in rounds} == {0, 1}
     assert all(one.bug in one.choices and len(set(one.choices)) == 4 for one in rounds)
     assert len({one.choices.index(one.bug) for one in rounds}) == 4
-    for bug in PLAYED:
-        assert has_effect(readings(example_of(fitting_model(bug)), BUGS[bug]), BUGS[bug]), bug
+    for game in range(N_EACH):
+        of_game = rounds[game * LEVELS : (game + 1) * LEVELS]
+        assert [one.level for one in of_game] == list(range(1, LEVELS + 1))
+        changes = [CHANGES[one.bug] for one in of_game]
+        assert changes == sorted(changes, reverse=True)
+    again = [round_of(number).bug for number in range(len(CHANGES) + 1, 2 * len(CHANGES) + 1)]
+    assert sorted(again) == sorted(CHANGES)
+    assert again != [one.bug for one in rounds]
 
 
-def test_the_score_counts_identified_bugs_across_rounds(open_page: Open) -> None:
-    app = open_page(BUG_LAB)
-    for number, is_right, score in ((1, True, "1 of 1 identified"), (2, False, "1 of 2 identified")):
-        now = round_of(number)
-        app.button(key="bug_side_B").click().run()
-        index = next(i for i, name in enumerate(now.choices) if (name == now.bug) == is_right)
-        app.button(key=f"bug_{index}").click().run()
-        assert score in text(app)
-        app.button(key="bug_next").click().run()
-        assert app.query_params["round"] == str(number + 1)
+def test_the_difficulty_of_each_bug_is_measured() -> None:
+    assert list(CHANGES.values()) == sorted(CHANGES.values(), reverse=True)
+    for bug, change in CHANGES.items():
+        both = readings(example_of(fitting_model(bug)), BUGS[bug])
+        assert has_effect(both, BUGS[bug]), bug
+        is_nan = any(pattern.isnan().any() for pattern in both[1].trace.patterns().values())
+        assert is_nan == math.isinf(change), bug
+        assert is_nan or max(moved(both).values()) == pytest.approx(change, abs=6e-4), bug
+
+
+def test_each_wrong_answer_costs_an_attempt() -> None:
+    now = Round(4, "a", 1, ("a", "b", "c", "d"))
+    for guess, points, is_over in (
+        (Guess(1), 12, False),
+        (Guess(0), 8, False),
+        (Guess(1, ("a",)), 12, True),
+        (Guess(0, ("a",)), 8, True),
+        (Guess(1, ("b", "a")), 8, True),
+        (Guess(0, ("b",)), 4, False),
+        (Guess(0, ("b", "c")), 0, True),
+        (Guess(1, ("b", "c", "d")), 0, True),
+        (Guess(1, (), has_given_up=True), 0, True),
+    ):
+        assert (now.points(guess), now.is_over(guess)) == (points, is_over), guess
+    assert not now.is_over(None)
+
+
+def test_a_game_has_a_score_and_an_end(open_page: Open) -> None:
+    app = open_page(BUG_LAB, round="1")
+    assert f"**Level 1 of {LEVELS}**" in text(app)
+    now = round_of(1)
+    app.button(key=f"bug_side_{'AB'[1 - now.broken]}").click().run()  # wrong
+    assert f"No, {'AB'[now.broken]} is broken." in text(app)
+    other = next(name for name in now.choices if name != now.bug)
+    app.button(key=f"bug_{now.choices.index(other)}").click().run()  # wrong
+    assert escape_markdown(BUGS[other].look_for) in text(app)
+    assert app.button(key=f"bug_{now.choices.index(other)}").disabled
+    assert "1 point left" in text(app)
+    app.button(key=f"bug_{now.choices.index(now.bug)}").click().run()
+    assert f"{now.level} of {ATTEMPTS * now.level} points." in text(app)
+    app.button(key="bug_next").click().run()
+    app.button(key="bug_give_up").click().run()
+    assert "The answer: " in text(app)
+    assert "**1** of 9 points" in text(app)
+    assert not [one for one in app.button if one.key == "bug_yours"]
+    app.session_state["bug_round"] = LEVELS
+    app.run()
+    last = round_of(LEVELS)
+    app.button(key=f"bug_side_{'AB'[last.broken]}").click().run()
+    app.button(key=f"bug_{last.choices.index(last.bug)}").click().run()
+    assert complaints(app) == []
+    assert [one.value for one in app.subheader] == [f"{1 + ATTEMPTS * LEVELS} of {MOST_POINTS} points"]
+    assert f"2 of {LEVELS} bugs identified, 1 of them at the first attempt. {LEVELS - 3} rounds" in text(app)
+    missed = round_of(2).bug
+    assert [one.key for one in app.button if one.key and one.key.startswith("bug_again_")] == [f"bug_again_{missed}"]
+    app.button(key="bug_next").click().run()
+    assert app.query_params["round"] == str(LEVELS + 1)
+    assert f"**Level 1 of {LEVELS}**" in [one.value for one in app.markdown]  # without points of the last game
 
 
 def test_links_to_a_model_or_an_unknown_bug_open_the_list_of_bugs(open_page: Open) -> None:
