@@ -172,7 +172,7 @@ def _heatmap(
     has_numbers: bool = True,
 ) -> alt.Chart | Chart:
     queries, keys = list(dict.fromkeys(frame["query"])), list(dict.fromkeys(frame["key"]))
-    x, y, limit, legend = "key: position attended to", "query: attending position", 180, alt.Legend()
+    x, y, limit, legend = "key: position attended to →", "← query: attending position", 180, alt.Legend()
     size: dict[str, Any] = dict(squares(len(queries), len(keys), 30, 420))
     if height is not None:
         x, y, limit, legend = "key", "query", 50, alt.Legend(gradientLength=105, values=[0, 0.5, 1])
@@ -181,7 +181,9 @@ def _heatmap(
     look = {"title": what, "legend": legend if has_legend else None, "condition": hidden}
     colour = alt.Color("weight:Q", scale=alt.Scale(**scale), **look)
     axis = alt.Axis(labelOverlap=True, labelLimit=limit)
-    across, down = alt.X("key:N", sort=keys, title=x, axis=axis), alt.Y("query:N", sort=queries, title=y, axis=axis)
+    is_flat = LABEL_WIDTH * max(map(len, keys)) < size["width"] / len(keys)
+    above = alt.Axis(labelOverlap=True, labelLimit=limit, orient="top", labelAngle=0 if is_flat else -60)
+    across, down = alt.X("key:N", sort=keys, title=x, axis=above), alt.Y("query:N", sort=queries, title=y, axis=axis)
     tip = tooltips("query:N", "key:N", "allowed:N", ("weight:Q", what, ".6f"))
     if not has_numbers or size["width"] < NUMBER_WIDTH * len(keys):
         cells = alt.Chart(frame, title=title, **size).mark_rect(invalid=None)
@@ -195,8 +197,8 @@ def _heatmap(
     return layered(cells, *numbers(base, "shown:N", size=10), title=title, **size)
 
 
-NUMBER_WIDTH = 28
-"""Pixels that a number in a cell needs."""
+NUMBER_WIDTH, LABEL_WIDTH = 28, 7
+"""Pixels that a number in a cell needs, and a character of a label."""
 
 
 def _number(weight: float, is_allowed: bool, *, signed: bool) -> str:

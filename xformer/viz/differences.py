@@ -74,7 +74,7 @@ def pattern_difference(
     data = frame[["one", "other", "difference"]].assign(row=queries, key=keys, allowed=allowed)
     hover = tooltips(("row:N", "query"), "key:N", ("one:Q", "first", ".6f"), ("other:Q", "second", ".6f"))
     hover += tooltips(("difference:Q", "second − first", "+.6f"), ("allowed:N", "allowed by the mask"))
-    x, y = "key: position attended to", f"query ({DECIDES} decides)" if len(set(queries)) > 6 else "query"
+    x, y = "key: position attended to →", f"query ({DECIDES} decides)" if len(set(queries)) > 6 else "query"
     return _heatmap(data, "difference" if is_signed else show, (x, y), hover, is_signed)
 
 
@@ -127,7 +127,7 @@ def decision_rows(
     if data["key"].nunique() != frame["key"].nunique():
         raise InputError("These layers attend to different tokens; draw self-attention and cross-attention one by one.")
     hover = tooltips("row:N", "key:N", ("weight:Q", "", ".6f"))
-    return _heatmap(data, "weight", ("key: position attended to", "layer · head"), hover, False)
+    return _heatmap(data, "weight", ("key: position attended to →", "layer · head"), hover, False)
 
 
 def decision_lens(readings: Sequence[Reading], *, pair: tuple[int, int] | None = None) -> Chart:

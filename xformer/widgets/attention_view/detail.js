@@ -269,54 +269,53 @@ export const focusAt = (state, pane, event) => FOCUS[pane.kind](state, pane, eve
  * @param {State} state @param {Pen} at @param {Plot} plot @param {Side} kind @param {number} i @param {boolean} strong
  */
 function drawLabel(state, at, plot, kind, i, strong) {
-  const { theme } = state, text = state.labels(kind)[i], number = String(state.position(i));
-  const count = kind === "query" ? state.layer.queries : state.layer.keys;
+  const { theme } = state, count = kind === "query" ? state.layer.queries : state.layer.keys;
+  const draw = (align, most) => drawName(state, at, state.position(i), fitted(at, state.labels(kind)[i], most), align, strong);
   at.save();
-  at.textBaseline = "middle";
+  at.font = state.font(12.5, strong ? 700 : 400);
+  at.fillStyle = theme.background;
   if (kind === "query") {
-    const y = plot.y + ((i + 0.5) * plot.h) / count;
-    at.font = state.font(12.5, strong ? 700 : 400);
-    const shown = fitted(at, text, 96), wide = at.measureText(shown).width;
-    if (strong) { at.fillStyle = theme.background; at.fillRect(plot.x - plot.queryLabel - 8, y - 9, plot.queryLabel + 7, 18); }
-    at.textAlign = "right";
-    at.fillStyle = theme.text; at.fillText(shown, plot.x - 6, y);
-    at.font = state.font(10.5, strong ? 700 : 400);
-    at.fillStyle = strong ? theme.text : theme.muted; at.fillText(number, plot.x - 11 - wide, y);
+    at.translate(plot.x - 6, plot.y + ((i + 0.5) * plot.h) / count);
+    if (strong) at.fillRect(-plot.queryLabel - 2, -9, plot.queryLabel + 1, 18);
+    draw("right", 96);
   } else {
-    const x = plot.x + ((i + 0.5) * plot.w) / count, y = plot.y - 6;
-    at.translate(x, y);
-    at.font = state.font(12.5, strong ? 700 : 400);
-    const shown = fitted(at, text, plot.flat ? plot.w / count : 96), wide = at.measureText(shown).width;
+    at.translate(plot.x + ((i + 0.5) * plot.w) / count, plot.y - 6);
     if (plot.flat) {
-      if (strong) { at.fillStyle = theme.background; at.fillRect(-Math.max(wide, 14) / 2 - 3, -30, Math.max(wide, 14) + 6, 32); }
-      at.textAlign = "center";
-      at.fillStyle = theme.text; at.fillText(shown, 0, -7);
-      at.font = state.font(10.5, strong ? 700 : 400);
-      at.fillStyle = strong ? theme.text : theme.muted; at.fillText(number, 0, -22);
+      if (strong) at.fillRect(-plot.keyLabel / 2 - 3, -16, plot.keyLabel + 6, 18);
+      at.translate(0, -7);
+      draw("center", 96);
     } else {
       at.rotate(plot.tilt);
-      if (strong) { at.fillStyle = theme.background; at.fillRect(0, -9, plot.keyLabel + 8, 18); }
-      at.textAlign = "left";
-      at.fillStyle = theme.text; at.fillText(shown, 2, 0);
-      at.font = state.font(10.5, strong ? 700 : 400);
-      at.fillStyle = strong ? theme.text : theme.muted; at.fillText(number, wide + 7, 0);
+      if (strong) at.fillRect(0, -9, plot.keyLabel + 8, 18);
+      at.translate(2, 0);
+      draw("left", 96);
     }
   }
   at.restore();
+}
+
+/**
+ * Write a position and its token, "0 · the", aligned at the origin.
+ * @param {State} state @param {Pen} at @param {number} position @param {string} text @param {"left" | "center" | "right"} align @param {boolean} strong
+ */
+function drawName(state, at, position, text, align, strong) {
+  const { theme } = state, number = `${position} · `, [before, wide] = [number, text].map((one) => at.measureText(one).width);
+  const x = align === "left" ? 0 : -(before + wide) / (align === "center" ? 2 : 1);
+  at.textAlign = "left"; at.textBaseline = "middle";
+  at.fillStyle = strong ? theme.text : theme.muted; at.fillText(number, x, 0);
+  at.fillStyle = theme.text; at.fillText(text, x + before, 0);
 }
 
 /** @param {State} state @param {Pen} at @param {Plot} plot @param {Side} kind @param {number} i @param {boolean} strong */
 function arcLabel(state, at, plot, kind, i, strong) {
   const { theme } = state, count = kind === "query" ? state.layer.queries : state.layer.keys, side = kind === "query" ? -1 : 1;
   const y = plot.y + ((i + 0.5) * plot.h) / count, x = side < 0 ? plot.x - 6 : plot.x + plot.w + 6;
-  at.textBaseline = "middle"; at.textAlign = side < 0 ? "right" : "left";
+  at.save();
   at.font = state.font(12.5, strong ? 700 : 400);
-  const shown = fitted(at, state.labels(kind)[i], 96), wide = at.measureText(shown).width;
-  if (strong) {
-    const w = (side < 0 ? plot.queryLabel : plot.keyLabel) + 8;
-    at.fillStyle = theme.background; at.fillRect(side < 0 ? x - w + 3 : x - 3, y - 9, w, 18);
-  }
-  at.fillStyle = theme.text; at.fillText(shown, x, y);
-  at.font = state.font(10.5, strong ? 700 : 400);
-  at.fillStyle = strong ? theme.text : theme.muted; at.fillText(String(state.position(i)), x + side * (wide + 5), y);
+  at.fillStyle = theme.background;
+  at.translate(x, y);
+  const w = (side < 0 ? plot.queryLabel : plot.keyLabel) + 8;
+  if (strong) at.fillRect(side < 0 ? 3 - w : -3, -9, w, 18);
+  drawName(state, at, state.position(i), fitted(at, state.labels(kind)[i], 96), side < 0 ? "right" : "left", strong);
+  at.restore();
 }

@@ -67,11 +67,11 @@ export function layOut(state, parts) {
   const at = pen(parts.grid.base);
   at.font = state.font(12.5);
   const longest = (/** @type {import("./state.js").Side} */ kind) => Math.ceil(Math.min(96, Math.max(...state.labels(kind).slice(0, 600).map((text) => at.measureText(text).width))));
-  const digits = at.measureText(String(state.position(Math.max(layer.queries, layer.keys) - 1))).width * 0.82 + 6;
+  const digits = at.measureText(`${state.position(Math.max(layer.queries, layer.keys) - 1)} · `).width;
   const queryLabel = longest("query") + digits, keyLabel = longest("key") + digits;
   const left = 20 + queryLabel + 8, close = 6;
 
-  const arcsRoom = 2 * 26 + queryLabel + keyLabel + 150, wide = longest("key") + 6;
+  const arcsRoom = 2 * 26 + queryLabel + keyLabel + 150, wide = keyLabel + 6;
   const fixed = left + (across - 1) * (close + gap) + 2 * across; // everything but the plots
   const arcsWidth = Math.max(arcsRoom, Math.min(460, width * 0.36)), beside = (width - fixed - arcsWidth - gap) / Math.max(1, across);
   const wrap = Boolean(matrices && arcs && beside < Math.min(220, layer.keys * 72));
@@ -89,7 +89,7 @@ export function layOut(state, parts) {
     const cell = Math.min(state.room ? 110 : 72, room / layer.keys, tallestBelow(top) / layer.queries);
     return [Math.round(Math.max(Math.min(room, 48), cell * layer.keys)), Math.round(Math.max(48, cell * layer.queries))];
   };
-  let right = 2, top = 52, [plotWidth, plotHeight] = fit(right, top);
+  let right = 2, top = 38, [plotWidth, plotHeight] = fit(right, top);
   const flat = plotWidth / layer.keys >= Math.max(18, wide); // key labels are horizontal if they fit, else tilted
   if (!flat) {
     right = Math.max(2, Math.ceil(keyLabel / 2 + 8 - Math.min(10, plotWidth / layer.keys / 2)));

@@ -191,7 +191,7 @@ function drawLarge(state, parts, layer, head, size) {
   });
   at.fillStyle = theme.muted; at.font = state.font(11);
   at.textAlign = "left"; at.fillText("key: position attended to →", left, top - 41);
-  at.save(); at.translate(8, top + h); at.rotate(-Math.PI / 2); at.fillText("query: attending position →", 0, 0); at.restore();
+  at.save(); at.translate(8, top + h); at.rotate(-Math.PI / 2); at.fillText("← query: attending position", 0, 0); at.restore();
   parts.large.setAttribute("aria-label",
     `Attention of ${timeline.headName(layer, head)} at step ${state.frame.step}: ${q.length} queries by ${k.length} keys.`);
 }
