@@ -155,7 +155,7 @@ def game_panel() -> None:
             st.markdown(f"{left} point{'s' * (left > 1)} left", width="content")
     has_loss = guess is not None or bool(st.session_state.get(f"bug_losses_{number}"))
     with embed.picture():
-        *columns, last = st.columns([1, 1.2, 1.05], gap="medium")
+        *columns, last = st.columns([1, 1.18, 1], gap="medium")
         calls = _patterns(view, runs, columns, number, guess, has_loss=has_loss)
         with last:
             remark = " Both models are untrained." if bug.shows == "when fresh" else ""

@@ -41,7 +41,8 @@ MOST_MOVED = "most"
 GUESS, GUESS_MAP = "positions_guess", "positions_guess_map"
 MIN_MOVED = 0.01
 """A smaller share of moved attention is not reported."""
-HEIGHT = 224
+HEIGHT, HEIGHT_OF_TWO = 224, 264
+"""Pixels of the patterns: three pictures fit side by side beside the sidebar at 1280 px, and two."""
 
 
 def positions_off_panel(view: View, headline_at: DeltaGenerator, controls: DeltaGenerator) -> None:
@@ -53,7 +54,8 @@ def positions_off_panel(view: View, headline_at: DeltaGenerator, controls: Delta
     moved = table(view, analysis.attention_moved, off, before=on)
     with controls:
         layer, head = _ask_head(view, moved)
-    at, about = {"layer": layer, "head": head, "height": HEIGHT}, (view.model, view.source, layer, head)
+    height = HEIGHT if OFF in view.on else HEIGHT_OF_TWO
+    at, about = {"layer": layer, "head": head, "height": height}, (view.model, view.source, layer, head)
     calls = [picture_call(viz.attention, on, **at, title="With positions", legend=False)]
     with st.container(horizontal=True, gap="medium"):
         shown(view, calls[0], "pattern_0")
@@ -61,9 +63,9 @@ def positions_off_panel(view: View, headline_at: DeltaGenerator, controls: Delta
             finding = _verdict(about, off) or moved_sentence(on, off, moved, layer, head)
             calls.append(picture_call(viz.attention, off, **at, title="Without positions"))
             shown(view, calls[1], "pattern_1")
-            title = "Attention moved (click)"
+            title = "Moved (click)"
             calls.append(picture_call(viz.attention_moved, off, before=on, chosen=(layer, head), title=title))
-            with st.container(width=190):
+            with st.container(width=190, key="moved_heads"):
                 shown(view, calls[2], "moved", on_click=_watch, selection="head")
         else:
             query, name = question(on, off, layer, head)

@@ -192,7 +192,7 @@ def _words(cell: dict[Any, Any], column: str) -> str:
     return f"{cell['steps_to_solve']:,.0f}" if np.isfinite(cell["steps_to_solve"]) else "—"
 
 
-THUMBNAIL, THUMBNAIL_WIDE, SHADES = 158, 354, 24
+THUMBNAIL, THUMBNAIL_WIDE, SHADES = 158, 338, 24
 """The side of the pattern and the whole width of a thumbnail, in CSS pixels, and its number of colours."""
 
 
@@ -216,13 +216,14 @@ def thumbnail(codes: UInt8[np.ndarray, "row col"], loss: Sequence[tuple[float, f
         paths[ink] = paths.get(ink, "") + f"M{col * wide:.1f} {row * tall:.1f}h{wide:.1f}v{tall:.1f}h-{wide:.1f}z"
     drawn = "".join(f'<path fill="{ink}" d="{path}"/>' for ink, path in paths.items())
     rule, hue, edge = theme.pick(theme.MASKED, dark), theme.pick(theme.HEAD_HUES[1], dark), THUMBNAIL - 1
-    drawn += f'<rect x="0.5" y="0.5" width="{edge}" height="{edge}" fill="none" stroke="{rule}"/>'
+    fine = 'vector-effect="non-scaling-stroke"'  # an enlarged thumbnail keeps thin lines
+    drawn += f'<rect x="0.5" y="0.5" width="{edge}" height="{edge}" fill="none" stroke="{rule}" {fine}/>'
     left, top, room = THUMBNAIL + 16, 4, THUMBNAIL_WIDE - THUMBNAIL - 18
     if finite := [point for point in loss if np.isfinite(point).all()]:
         far, high = (max(max(values), 1e-9) for values in zip(*finite, strict=True))
         points = (f"{left + room * x / far:.1f},{edge - (edge - top) * y / high:.1f}" for x, y in finite)
-        drawn += f'<path d="M{left} {top}V{edge + 0.5}h{room}" fill="none" stroke="{rule}"/>'
-        drawn += f'<polyline points="{" ".join(points)}" fill="none" stroke="{hue}" stroke-width="2.5"/>'
+        drawn += f'<path d="M{left} {top}V{edge + 0.5}h{room}" fill="none" stroke="{rule}" {fine}/>'
+        drawn += f'<polyline points="{" ".join(points)}" fill="none" stroke="{hue}" stroke-width="2.5" {fine}/>'
     size = f'width="{THUMBNAIL_WIDE}" height="{THUMBNAIL}" viewBox="0 0 {THUMBNAIL_WIDE} {THUMBNAIL}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{drawn}</svg>'
 

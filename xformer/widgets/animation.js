@@ -49,6 +49,7 @@ export class Animation {
   /** @type {Uint8Array<ArrayBuffer>} */ bytes;
   /** @type {any} */ data;
   frame = 0; // the requested animation frame
+  density = 1; // canvas pixels of one CSS pixel
   /** @type {Region[]} */ regions = [];
   /** @type {any} */ place;
   /** @type {(event: any) => void} */ send = () => {};
@@ -130,15 +131,16 @@ export class Animation {
     if (!this.data || !width) return;
     this.place = this.layOut(this.data, width);
     this.canvas.style.height = `${this.place.height}px`;
-    this.canvas.width = Math.round(width * density());
-    this.canvas.height = Math.round(this.place.height * density());
+    this.density = density(this.root);
+    this.canvas.width = Math.round(width * this.density);
+    this.canvas.height = Math.round(this.place.height * this.density);
     this.look = this.lookOf(this.root, this.data);
     this.draw();
   }
 
   draw() {
     if (!this.place) return;
-    this.context.setTransform(density(), 0, 0, density(), 0, 0);
+    this.context.setTransform(this.density, 0, 0, this.density, 0, 0);
     this.regions = this.paint();
     const { clock, labels } = this, says = this.says();
     this.find(".play").textContent = clock.isPlaying ? "Pause" : clock.isOver ? labels.again : labels.play;
@@ -174,7 +176,7 @@ export class Animation {
 
   regionAt(event) {
     const box = this.canvas.getBoundingClientRect();
-    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const scale = this.place.width / box.width, [x, y] = [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
     const found = this.regions.findLast((one) => x >= one.x && x < one.x + one.width && y >= one.y && y < one.y + one.height);
     return found && { ...found, at: [x, y] };
   }

@@ -60,8 +60,11 @@ const gamma = (c) => (c <= 0.0031308 ? c * 12.92 : 1.055 * c ** (1 / 2.4) - 0.05
 /** @typedef {[number, number, number]} RGB  each 0 to 255 */
 /** @typedef {{ rgb: RGB[], words: Uint32Array }} Palette */
 
-/** Canvas pixels of one CSS pixel. The stage view (pages/controls/stage_view.js) enlarges the whole page. @returns {number} */
-export const density = () => (window.devicePixelRatio || 1) * (/** @type {any} */ (window).xformerScale ?? 1);
+/**
+ * Canvas pixels of one CSS pixel. The stage view (pages/controls/stage_view.js) enlarges the whole page, `zoom` an element.
+ * @param {Element} [node] @returns {number}
+ */
+export const density = (node) => (window.devicePixelRatio || 1) * (/** @type {any} */ (window).xformerScale ?? 1) * (/** @type {any} */ (node)?.currentCSSZoom ?? 1);
 /** @param {HTMLCanvasElement} canvas */
 export const pen = (canvas, options = {}) => /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d", options));
 

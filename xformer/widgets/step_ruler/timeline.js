@@ -22,6 +22,7 @@ export class Timeline {
 
   cell = MIN_CELL; // width of a step, in pixels
   steps = 0;
+  columns = 1;
   y = 0; // where the next lane begins
   back = svg("g", {});
   picture = svg("svg", { "aria-hidden": "true" }); // the slider describes it in words
@@ -37,7 +38,10 @@ export class Timeline {
     this.scroller.append(this.sheet);
     this.root.append(this.names, this.scroller);
     let dragging = false;
-    const stepAt = (event) => Math.floor((event.clientX - this.sheet.getBoundingClientRect().left) / this.cell);
+    const stepAt = (event) => {
+      const { left, width } = this.sheet.getBoundingClientRect(); // may be enlarged
+      return Math.floor(((event.clientX - left) / width) * this.columns);
+    };
     this.sheet.addEventListener("pointerdown", (event) => {
       if (event.button !== 0) return;
       dragging = event.target === this.slider;
@@ -59,7 +63,7 @@ export class Timeline {
     this.names.style.width = `${name}px`;
     this.cell = Math.max(MIN_CELL, Math.min(MAX_CELL, Math.floor((this.root.clientWidth - name) / columns)));
     this.isNarrow = ruler.width < NARROW;
-    this.steps = steps;
+    Object.assign(this, { steps, columns });
     const width = columns * this.cell;
     this.sheet.style.width = `${width}px`;
     this.names.replaceChildren();
