@@ -62,7 +62,6 @@ def test_the_present_menu_opens_the_stage_view_which_survives_a_reload(app: str,
     assert visitor.problems == []
 
 
-<<<<<<< HEAD
 def test_a_lesson_opened_in_the_stage_view_has_its_keys(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/learn")
     page, frame = visitor.page, visitor.page.frame_locator(f"iframe[name={NAME}]")
@@ -76,7 +75,8 @@ def test_a_lesson_opened_in_the_stage_view_has_its_keys(app: str, visit: Visitin
     page.wait_for_url("**/lesson/attention#*")  # what was shown last
     expect(page.locator(f"iframe[name={NAME}]")).to_have_count(0)
     assert visitor.problems == []
-=======
+
+
 def test_a_large_window_enlarges_pictures_which_stay_in_use(app: str, visit: Visiting) -> None:
     page = visit(app, "/compare?a=reverse&b=reverse~ablate:encoder.2.attn.1").page
     page.set_viewport_size({"width": 1920, "height": 1080})
@@ -93,4 +93,3 @@ def test_a_large_window_enlarges_pictures_which_stay_in_use(app: str, visit: Vis
     assert chart is not None
     assert chart["height"] > 0.5 * 1080
     page.set_viewport_size({"width": 1280, "height": 720})
->>>>>>> 5205487b (pages: pictures and their type grow with the window)
