@@ -104,12 +104,11 @@ def _own_question(room: Room) -> None:
     text = st.text_input("Question", key="ask_own_text", placeholder="Why does the last head look at the first token?")
     written = st.text_area("Answers, one per line", "yes\nno", key="ask_own_answers", height=120)
     options = [line.strip() for line in written.splitlines() if line.strip()]
-    right = st.selectbox("Right answer", [None, *range(len(options))], key="ask_own_right",
-                         format_func=lambda at: "none: an opinion" if at is None else options[at])  # fmt: skip
+    st.caption("You are asked for the right answer when you reveal the votes, because students see this screen.")
     if st.button("Ask", type="primary", icon=":material/how_to_vote:", key="ask_now"):
         content = {"kind": "choice", "text": text, "options": tuple(options)}
         keep_the_link()
-        _send(room, content, () if right is None else (str(right),), "", {})
+        _send(room, content, (), "", {})
 
 
 def _heads(layers: Sequence[AnyLayer]) -> dict[tuple[int, int], str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 import segno
@@ -14,16 +14,30 @@ from pages.classroom.routes import lessons, rooms
 from pages.controls.text import escape_markdown
 from pages.server.access import LOOPBACK, base_path, is_local_only, visitor_id
 from pages.server.limits import check_rooms, count_room, readmit_students, visitor_address
+from pages.state import link
 from xformer.classroom.rooms import Room
 from xformer.errors import ClassroomError
 from xformer.widgets.scripts import script, style
 
+LARGE_CODE = "code"
+"""The parameter of a link that shows the code of the visitor's room instead of the screen."""
 _host_view = component("xformer_classroom", css=style("classroom"), js=script("classroom", "streamlit"))
 
 
-def host_view(room: Room, view: str, *, key: str, more: Mapping[str, object] | None = None) -> None:
-    """Draw the live state of a room for the lecturer, see `xformer/widgets/classroom/host.js`."""
-    _host_view(key=key, data={"code": room.code, "base": base_path(), "view": view, **(more or {})})
+def host_view(
+    room: Room,
+    view: str,
+    *,
+    key: str,
+    more: Mapping[str, object] | None = None,
+    moved: Callable[[], None] = lambda: None,
+) -> None:
+    """Draw the live state of a room for the lecturer, see `xformer/widgets/classroom/host.js`.
+
+    `moved` is called, in a callback, when the lecturer has moved the lesson in its own page.
+    """
+    data = {"code": room.code, "base": base_path(), "view": view, **(more or {})}
+    _host_view(key=key, data=data, on_room_change=moved)
 
 
 def menu() -> None:
@@ -76,7 +90,7 @@ def _stage_view() -> None:
 def _open_room(room: Room) -> None:
     address = address_of(room)
     with st.container(horizontal=True, gap="medium", key="join"):
-        st.image(code_image(address), width=190)
+        st.image(code_uri(address), width=190)
         with st.container(gap="xsmall"):
             st.caption("Join at")
             st.markdown(f"**{escape_markdown(short_address())}**")
@@ -88,9 +102,9 @@ def _open_room(room: Room) -> None:
     with st.container(horizontal=True, gap="small"):
         if st.button("Ask a question", icon=":material/how_to_vote:", type="primary", key="ask_question"):
             ask.dialog(room)
-        if st.button("Show the code large", icon=":material/qr_code_2:", key="show_code"):
-            _show_large_code(address, room.code)
-    names = {"": "none: students follow the screen"} | {name: lesson.title for name, lesson in lessons().items()}
+        st.button("Show the code large", icon=":material/qr_code_2:", key="show_code", on_click=show_large_code)
+    names = {"": "none: students follow the screen"}
+    names |= {name: f"{number}. {lesson.title}" for number, (name, lesson) in enumerate(lessons().items(), 1)}
     st.session_state["room_lesson"] = "" if room.lesson is None else room.lesson["name"]
     teach = {"key": "room_lesson", "on_change": _teach, "args": (room.id,)}
     st.selectbox("Lesson with exercises", list(names), format_func=names.__getitem__, **teach)
@@ -107,12 +121,15 @@ def _open_room(room: Room) -> None:
               help="Deletes the room with all its votes and results.")  # fmt: skip
 
 
-@st.dialog("Join", width="large")
-def _show_large_code(address: str, code: str) -> None:
-    with st.container(horizontal=True, gap="large", vertical_alignment="center"):
-        st.image(code_image(address), width=380)
-        st.markdown(f"### {escape_markdown(short_address())}")
-        st.markdown(f"# {spaced(code)}")
+def show_large_code(is_large: bool = True) -> None:
+    """Show the code of the room instead of the screen, or the screen again. A callback.
+
+    The link has it, so that a reload and the stage view show it, too.
+    """
+    values = link.written()[1] | {LARGE_CODE: "1"}
+    if not is_large:
+        del values[LARGE_CODE]
+    link.reopen(values)
 
 
 def _teach(room: str) -> None:
@@ -163,6 +180,6 @@ def address_of(room: Room) -> str:
     return f"{urlsplit(_here()).scheme or 'http'}://{short_address()}/{room.code}"
 
 
-def code_image(address: str) -> str:
-    """Return a QR code as SVG, black on white in both themes."""
-    return segno.make(address, micro=False).svg_inline(scale=4, border=2, light="#ffffff", dark="#000000")
+def code_uri(address: str) -> str:
+    """Return a QR code as the address of an SVG image of any size, black on white in both themes."""
+    return segno.make(address, micro=False).svg_data_uri(border=2, light="#ffffff", dark="#000000", omitsize=True)

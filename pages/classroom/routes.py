@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Set
@@ -19,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
 from html import escape
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -33,6 +35,7 @@ from xformer.classroom.messages import MAX_CHARACTERS, Forget, Nickname, Offer, 
 from xformer.classroom.rooms import Room, RoomEndedError, Rooms, normalised
 from xformer.disk_quota import rooms_folder
 from xformer.errors import ClassroomError, XformerError
+from xformer.live.lesson import FOLDER, Lesson, model_of, shipped
 
 MESSAGES_A_SECOND = 20
 TABS_EACH = 4
@@ -324,9 +327,8 @@ spellcheck="false"></label><button type="submit">Join</button>{warning}</form></
 async def _model(request: Request, room: Room) -> Response:
     name = request.query_params.get("name", "")
     shown = room.shown if room.asked is None else room.asked.question.shown
-    if room.lesson is not None and name == f"lesson:{room.lesson['name']}":
-        name = (await asyncio.to_thread(lessons))[room.lesson["name"]].checkpoint
-    elif not name or name not in (room.shown.get("model"), shown.get("model")):
+    is_of_lesson = room.lesson is not None and name == f"lesson:{room.lesson['name']}"
+    if not is_of_lesson and (not name or name not in (room.shown.get("model"), shown.get("model"))):
         return PlainTextResponse("This room does not show that model.", 404)
     try:
         packed = await asyncio.to_thread(_packed, name)
@@ -343,17 +345,20 @@ def _packed(name: str) -> bytes:
     from xformer.live.export import opened, pack_model
 
     def make() -> bytes:
-        title, checkpoint, _ = opened(path_of(name))
-        return pack_model(checkpoint, name=title if "@" in name else name)
+        of_lesson = lessons().get(name.removeprefix("lesson:")) if name.startswith("lesson:") else None
+        if of_lesson is None:
+            title, checkpoint, _ = opened(path_of(name))
+            return pack_model(checkpoint, name=title if "@" in name else name)
+        with tempfile.TemporaryDirectory() as folder:
+            title, checkpoint, snapshots = opened(model_of(of_lesson, FOLDER, Path(folder)))
+            return pack_model(checkpoint, snapshots, of_lesson.input, name=title)
 
     return shared.get(("packed", name), make)
 
 
-def lessons() -> dict[str, Any]:
-    """Return the shipped lessons whose model is also shipped, by name."""
-    from xformer.live.lesson import shipped
-
-    return {name: lesson for name, lesson in shipped().items() if lesson.checkpoint}
+def lessons() -> Mapping[str, Lesson]:
+    """Return the shipped lessons by name, in the order of Learn."""
+    return shipped()
 
 
 def exercises(name: str) -> tuple[int, ...]:

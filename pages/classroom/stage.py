@@ -1,8 +1,9 @@
-"""The lecturer's screen while the students answer a question or work on exercises. It replaces the screen's own content."""
+"""The lecturer's screen while the students join, answer a question or take a lesson. It replaces the screen's own content."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -10,9 +11,9 @@ import streamlit as st
 
 from pages.classroom import follow
 from pages.classroom.ask import keep_the_link
-from pages.classroom.present import host_view, short_address, spaced
+from pages.classroom.present import LARGE_CODE, address_of, code_uri, host_view, short_address, show_large_code, spaced
 from pages.classroom.routes import exercises, lessons, rooms
-from pages.components import parse_index
+from pages.components import event_data, parse_index
 from pages.controls.text import escape_markdown
 from pages.controls.widgets import download
 from pages.server.access import visitor_id
@@ -27,25 +28,41 @@ _STUDENT = "classroom_student"
 
 
 def stage() -> bool:
-    """Draw the question or the exercises of the visitor's room; return whether the screen below must stay hidden."""
+    """Draw the question, the code or the lesson of the visitor's room; return whether the screen below must stay hidden."""
     if st.context.is_embedded or not visitor_id() or (room := follow.room()) is None:
         return False
-    if room.asked is None and (room.lesson is None or _is_showing_a_student()):
+    is_joining = link.pending_parameter(LARGE_CODE) == "1"
+    if room.asked is None and not is_joining and (room.lesson is None or _is_showing_a_student()):
         return False
+    is_hidden = True
     with st.container(key="stage", gap="small"):
         if room.asked is not None:
             _question(room, room.asked)
             is_hidden = not room.asked.is_revealed
+        elif is_joining:
+            _large_code(room)
         else:
-            _exercises(room, room.lesson or {})
-            is_hidden = True
+            _lesson(room, room.lesson or {})
     if is_hidden:
         link.wait()  # the screen applies its link when it is drawn again
     return is_hidden
 
 
 def _join_line(room: Room) -> None:
-    st.caption(f"Join at **{escape_markdown(short_address())}** with **{spaced(room.code)}**")
+    with st.container(key="join_line"):
+        st.markdown(f"Join at **{escape_markdown(short_address())}** with **{spaced(room.code)}**")
+
+
+def _large_code(room: Room) -> None:
+    """Draw the code of the room, its address and the number of students, for the whole window."""
+    with st.container(horizontal=True, gap="large", vertical_alignment="center", key="large_code"):
+        st.html(f'<img alt="QR code of the address" src="{code_uri(address_of(room))}">')
+        with st.container(gap="small"):
+            st.markdown(f"Join at **{escape_markdown(short_address())}** with the code")
+            st.title(spaced(room.code), anchor=False)
+            host_view(room, "count", key="room_large_count")
+    close = partial(show_large_code, is_large=False)
+    st.button("Back to the lecture", icon=":material/arrow_back:", on_click=close, key="close_code", type="primary")
 
 
 def _question(room: Room, asked: Asked) -> None:
@@ -58,29 +75,46 @@ def _question(room: Room, asked: Asked) -> None:
         if st.button(words, icon=f":material/{icon}:", key=key, **look) and follow.act(room.id, act, asked.id):
             st.rerun()
 
-    with st.container(horizontal=True, gap="small"):
+    with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         if asked.is_revealed:
             button("Back to the lecture", store.finish, "arrow_back", "finish_question", type="primary")
             return
-        button("Reveal", store.reveal, "visibility", "reveal", type="primary")
+        right = None if asked.truth or asked.question.kind != "choice" else _ask_right_answer(asked)
+        button("Reveal", partial(store.reveal, right=right), "visibility", "reveal", type="primary")
         if asked.round == 1:
             button("Discuss, then vote again", store.ask_again, "forum", "ask_again")
         button("Cancel", store.finish, "close", "finish_question", type="tertiary")
 
 
-def _exercises(room: Room, lesson: Mapping[str, Any]) -> None:
-    given, step = lessons()[lesson["name"]], int(lesson["step"])
-    columns = [{"step": at + 1, "title": given.steps[at].title} for at in exercises(lesson["name"])]
+def _ask_right_answer(asked: Asked) -> str | None:
+    """Ask for the right answer to the lecturer's own question, only now, because the students see this screen."""
+    options = asked.question.options
+    right = st.selectbox("Right answer", [None, *range(len(options))], key=f"right_answer_{asked.id}", width=320,
+                         format_func=lambda at: "none: an opinion" if at is None else options[at])  # fmt: skip
+    at = parse_index(right, len(options))
+    return None if at is None else str(at)
+
+
+def _lesson(room: Room, lesson: Mapping[str, Any]) -> None:
+    name, step = lesson["name"], int(lesson["step"])
+    given = lessons()[name]
+    columns = [{"step": at + 1, "title": given.steps[at].title} for at in exercises(name)]
     _join_line(room)
-    host_view(room, "work", key="room_work", more={"exercises": columns, "title": given.title})
-    with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
+    title = f"{list(lessons()).index(name) + 1}. {given.title}"
+
+    def moved() -> None:
+        _go_to(room, name, event_data("room_work", "room").get("step"))
+
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         titles = [f"{at + 1}. {lesson_step.title}" for at, lesson_step in enumerate(given.steps)]
         st.session_state["room_step"] = step
-        st.selectbox("The students’ current step", range(len(titles)), format_func=titles.__getitem__,
-                     key="room_step", on_change=_go_to_lesson, args=(room, lesson["name"]))  # fmt: skip
+        st.selectbox("The students’ current step", range(len(titles)), format_func=titles.__getitem__, width=420,
+                     key="room_step", on_change=_go_to_lesson, args=(room, name), label_visibility="collapsed")  # fmt: skip
         download("Results as CSV", lambda: results_csv(room.id), "xformer-exercises.csv", key="room_results")
         st.button("End the lesson", on_click=_end_lesson, args=(room.id,), key="end_lesson")
-    _students_who_allow_it(room, given.checkpoint)
+    host_view(room, "work", key="room_work", more={"exercises": columns, "title": title}, moved=moved)
+    if given.checkpoint:  # Attention has no model that was trained for a lesson
+        _students_who_allow_it(room, given.checkpoint)
 
 
 def _end_lesson(room: str) -> None:
@@ -88,7 +122,11 @@ def _end_lesson(room: str) -> None:
 
 
 def _go_to_lesson(room: Room, lesson: str) -> None:
-    step = parse_index(st.session_state["room_step"], len(lessons()[lesson].steps))
+    _go_to(room, lesson, st.session_state["room_step"])
+
+
+def _go_to(room: Room, lesson: str, wanted: object) -> None:
+    step = parse_index(wanted, len(lessons()[lesson].steps))
     if step is not None:  # a forged value is no step
         follow.act(room.id, rooms().teach, room.id, lesson, step)
 

@@ -87,6 +87,11 @@ def take_parameter(name: str) -> str | None:
     return _link().pending.pop(name, None)
 
 
+def pending_parameter(name: str) -> str | None:
+    """Return a link parameter that no screen has applied yet, and leave it for the next run; None if it is missing."""
+    return _link().pending.get(name)
+
+
 def share(link: Mapping[str, str]) -> None:
     """Put these parameters, and those of the widgets, into the address bar."""
     ours = _link()

@@ -171,6 +171,7 @@ def test_an_own_question_has_answers_to_choose_from(room: Room) -> None:
     see(student.page, "<b>Ready?</b>")
     student.page.locator(".card").get_by_text("yes").click()
     see(page, "1 of 2 answered")
+    expect(page.locator("[class*=st-key-right_answer_] input")).to_have_value("none: an opinion")
     page.get_by_role("button", name="Reveal").click()
     see(student.page, "100% · 1")
     expect(student.page.get_by_text("right (")).to_have_count(0)  # a question of opinion has no right answer
@@ -189,16 +190,25 @@ def test_lecturer_sees_which_students_have_solved_an_exercise(room: Room) -> Non
     page.keyboard.press("Escape")
     work = page.locator(".st-key-room_work")
     expect(work.get_by_text("Mia *bold*")).to_be_visible()
+    expect(work.locator("h2")).to_have_text("4. Masks")
+    lesson = page.frame_locator(".lesson-frame")
+    expect(lesson.locator(".grid canvas").first).to_be_visible()  # the lecturer sees the model
+    lesson.locator(".lesson-next").click()
+    expect(student.page.locator(".lesson-progress")).to_have_text("2 / 7")
+    expect(page.locator(".st-key-room_step input")).to_have_value("2. Take the future away")
     page.locator(".st-key-room_step input").click()
     page.get_by_role("option", name="6. How many connections are needed?").click()
     expect(student.page.locator(".lesson h2").first).to_have_text("How many connections are needed?")
     expect(work.locator(".trying").first).to_be_visible()
+    expect(lesson.locator(".lesson-progress")).to_have_text("6 / 7")
+    expect(work.locator(".counted")).to_have_text(re.compile(r"^0 of \d solved step 6$"))
 
     cut = {"0.attn.0": "0.0 1.0 2.0", "1.attn.0": "0.0 0.1 0.2 1.0 1.1 2.0 2.2"}
     cells = [f"encoder.{head}.{cell}" for head, all_of in cut.items() for cell in all_of.split()]
     student.page.evaluate("cut => xformerRoom.page.show({ cut })", cells)
     expect(student.page.locator(".lesson-verdict.solved")).to_be_visible()
     expect(work.locator(".solved")).to_be_visible()
+    expect(work.locator(".counted strong")).to_have_text("1")
     with page.expect_download() as download:
         page.get_by_role("button", name="Results as CSV").click()
     header, *lines = download.value.path().read_text("utf-8").splitlines()

@@ -110,6 +110,21 @@ def test_vote_from_another_room_or_invalid_or_after_the_reveal_is_rejected(rooms
     assert (asked.round, asked.is_revealed) == (1, True), "a revealed question stays revealed"
 
 
+def test_right_answer_to_an_own_question_is_set_at_the_reveal(rooms: Rooms, room: Room) -> None:
+    question = rooms.ask(room.id, RoomQuestion("choice", "Which?", options=("a", "b")), ())
+    with pytest.raises(ClassroomError, match="must be one of the answers"):
+        rooms.reveal(question, "2")
+    asked = rooms.room(room.id).asked
+    assert asked is not None
+    assert not asked.is_revealed
+    rooms.reveal(question, "1")
+    asked = rooms.room(room.id).asked
+    assert asked is not None
+    assert (asked.truth, asked.is_revealed) == (("1",), True)
+    with pytest.raises(ClassroomError, match="must be one of the answers"):
+        rooms.reveal(question, "0")  # it has one
+
+
 def test_cell_must_be_on_the_map_and_in_the_row_of_the_question() -> None:
     answers = ("1.2", "0.0", "2.0", "0.3", "1", "1.2.0", None, "٣.1")
     assert [answer for answer in answers if CELL.accepts(answer)] == ["1.2", "0.0"]

@@ -454,8 +454,13 @@ class Rooms:
         """Start the second round of a vote, after the discussion."""
         self._move(question, "round = 2", "phase = 'voting'")
 
-    def reveal(self, question: int) -> None:
-        """End the vote and reveal the right answer."""
+    def reveal(self, question: int, right: str | None = None) -> None:
+        """End the vote and reveal the right answer; `right` sets it for a question that was asked without one."""
+        if right is not None:
+            row = next(iter(self._read("SELECT * FROM questions WHERE id = ?", question)), None)
+            if row is None or _asked(row).truth or not _asked(row).question.accepts(right):
+                raise ClassroomError(f"The right answer must be one of the answers, got {right!r}; for example '0'.")
+            self._write("UPDATE questions SET truth = ? WHERE id = ?", json.dumps([right]), question)
         self._move(question, "phase = 'revealed'", "phase = 'voting'")
 
     def finish(self, question: int) -> None:

@@ -67,6 +67,54 @@ def test_nothing_is_published_while_a_question_is_asked(open_page: Open, rooms: 
     assert room_of(rooms).shown["state"]["mask"] == "causal", "the screen reopens at its link"
 
 
+def test_the_code_is_shown_instead_of_the_screen_until_the_lecture_goes_on(open_page: Open, room: Room) -> None:
+    app = open_page(ATTENTION, **REVERSE, code="1")
+    assert [title.value for title in app.title] == [present.spaced(room.code)]
+    assert not app.run().exception
+    assert app.query_params["code"] == "1"  # a reload, and the stage view, show it again
+    app.button(key="close_code").click().run()
+    assert "Attention" in app.title[0].value
+    assert (app.query_params["mask"], "code" in app.query_params) == ("causal", False)
+    app.button(key="show_code").click().run()
+    assert app.title[0].value == present.spaced(room.code)
+
+
+def test_without_a_room_the_screen_is_shown(open_page: Open, rooms: Rooms) -> None:
+    app = open_page(ATTENTION, **REVERSE, code="1")
+    assert "Attention" in app.title[0].value
+
+
+def test_a_question_has_no_right_answer_on_screen_before_the_reveal(open_page: Open, rooms: Rooms, room: Room) -> None:
+    own = RoomQuestion("choice", "Which?", options=("a", "b"))
+    for truth, is_asked in (((), True), (("0",), False)):
+        rooms.ask(room.id, own, truth)
+        app = open_page(ATTENTION, **REVERSE)
+        [*asked] = [box for box in app.selectbox if (box.key or "").startswith("right_answer_")]
+        assert bool(asked) == is_asked
+        for box in asked:
+            assert box.value is None
+            box.set_value(1).run()
+        app.button(key="reveal").click().run()
+        now = room_of(rooms).asked
+        assert now is not None
+        assert now.truth == (("1",) if is_asked else ("0",))
+
+
+def test_a_lesson_is_numbered_as_on_learn_and_moved_from_its_page(
+    open_page: Open, rooms: Rooms, room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = open_page(ATTENTION, **REVERSE)
+    names = app.selectbox(key="room_lesson").options[1:]
+    assert names == [f"{at}. {lesson.title}" for at, lesson in enumerate(routes.lessons().values(), 1)]
+    rooms.teach(room.id, "masks")
+    draw = stage.host_view
+    monkeypatch.setattr(stage, "host_view", lambda *at, moved, **more: (moved(), draw(*at, moved=moved, **more)))
+    for sent in ({"step": 3}, {"step": 99}, {"step": "2"}, {}):  # all but the first are forged
+        monkeypatch.setattr(stage, "event_data", lambda key, event, sent=sent: sent)
+        assert not open_page(ATTENTION, **REVERSE).exception
+        assert room_of(rooms).lesson == {"name": "masks", "step": 3}
+
+
 @pytest.fixture
 def known(open_page: Open) -> None:
     """Register the screens by running the app once."""

@@ -8,6 +8,8 @@ import secrets
 import sqlite3
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from pages.classroom import routes
 from pages.classroom.routes import ENDED, REFUSED, REMOVED, TABS_EACH, GuessLimiter, hub
+from pages.compute.byte_cache import shared
 from pages.server import limits
 from pages.server.access import COOKIE, HostGuard, MessageGuard, SecurityHeaders, VisitorCookie
 from pages.server.limits import ConnectionGuard
@@ -27,6 +30,7 @@ from xformer.classroom import rooms as module
 from xformer.classroom.messages import MAX_CHARACTERS, PageState
 from xformer.classroom.rooms import Room, RoomQuestion, Rooms
 from xformer.errors import ClassroomError
+from xformer.live.lesson import ORDER, model_of
 
 LECTURER = "1" * 32
 SECRET = "the result"
@@ -131,6 +135,21 @@ def test_only_the_shown_model_and_lesson_are_served(client: TestClient, rooms: R
     rooms.teach(room.id, "masks")
     assert client.get(lesson).json()["title"] == "Masks"
     assert client.get(model).content[:4] == b"XLIV"
+
+
+def test_every_lesson_of_learn_runs_in_a_room_one_with_snapshots(
+    client: TestClient, rooms: Rooms, room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tuple(routes.lessons()) == ORDER
+    short = partial(replace, train={"seed": 0, "steps": 2, "snapshot_every": 1})
+    monkeypatch.setattr(routes, "model_of", lambda lesson, *where: model_of(short(lesson), *where))
+    shared.forget(lambda key: key == ("packed", "lesson:training"))
+    rooms.teach(room.id, "training")
+    packed = client.get(f"/room/{room.code}/model?name=lesson:training").content
+    shared.forget(lambda key: key == ("packed", "lesson:training"))
+    assert packed[:4] == b"XLIV"
+    header = json.loads(packed[8 : 8 + int.from_bytes(packed[4:8], "little")])
+    assert [one["step"] for one in header["snapshots"]] == [0, 1, 2]
 
 
 def test_no_result_is_sent_before_the_reveal(client: TestClient, rooms: Rooms, room: Room) -> None:

@@ -23,6 +23,7 @@ export class Lesson {
   again = button("Start again", () => this.startAgain(), "lesson-restart");
   /** @type {HTMLElement} */ verdictLine; // of the exercise of this step
   /** @type {((step: number, solved: boolean) => void) | null} */ onCheck = null; // in a classroom, reported to the lecturer
+  /** @type {((step: number) => void) | null} */ onStep = null; // in the lecturer's frame, the step of all students
 
   constructor(parent, lesson, page, step = null, isAlone = false) {
     this.parent = parent;
@@ -81,6 +82,7 @@ export class Lesson {
     if (step < 0 || step > this.last) return;
     this.begun.step = step;
     this.draw();
+    this.onStep?.(step);
     this.body.focus({ preventScroll: true });
     this.parent.scrollTop = 0;
     if (this.isAlone) scrollTo({ top: 0 });

@@ -454,7 +454,7 @@ function mix(view, { matrix, r }, part) {
   const width = matrix.columns.length; // the columns that are drawn
   const wide = width <= 5 && view.width > 640;
   table.style.gridTemplateColumns = `auto auto auto repeat(${width * (wide ? 2 : 1)}, minmax(3rem, auto))`;
-  const largest = [...weights.keys()].sort((i, j) => weights[j] - weights[i]).slice(0, n > MOST_TERMS ? MOST_TERMS : n);
+  const largest = [...weights.keys()].sort((i, j) => weights[j] - weights[i]).slice(0, MOST_TERMS);
   const rest = matrix.values[r].slice(0, width);
   largest.sort((i, j) => i - j).forEach((j, at) => {
     const isOn = part >= (0.75 * at) / largest.length, weight = weights[j];
