@@ -13,6 +13,7 @@ import xformer
 from xformer.__main__ import main
 from xformer.doctor.check import CHECKS
 from xformer.doctor.faults import BUGS
+from xformer.doctor.formulas import Formula
 from xformer.testing import assert_batch_invariant
 from xformer.trace import save_trace
 
@@ -34,6 +35,17 @@ def test_a_sound_model_prints_what_was_and_was_not_checked(capsys: pytest.Captur
     assert "holds   left_padding: Padding on the left changes no output (35 lengths)." in lines
     assert "No problems found." in lines
     assert "  cache: The model is not causal, so it has no cache." in lines[lines.index("Not checked:") :]
+
+
+def test_unusual_formula_is_a_problem_only_against_a_specification(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unusual = [Formula(0, "a", "scale", "q·kᵀ / √32", "scale_by_d_model", "model.py:38", "", "q·kᵀ / √8")]
+    monkeypatch.setattr("xformer.doctor.checks.formula.formulas", lambda model, run: unusual)
+    assert main(["doctor", str(MIRROR)]) == 0
+    assert "unusual formula: In layer 0, the scores are divided by √d_model" in capsys.readouterr().out
+    assert main(["doctor", str(MIRROR), "--spec", "bert"]) == 1
+    assert main(["doctor", str(MIRROR), "--spec", "elephant"]) == 2
 
 
 def test_a_bug_in_a_saved_model_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

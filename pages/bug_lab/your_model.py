@@ -168,7 +168,7 @@ def _follow(job: DiagnosisJob, ticks: bool) -> None:
 
 def _headline(job: DiagnosisJob, diagnosis: Diagnosis, model: ModelAdapter) -> str:
     """Summarise the findings so far; "" while there are none and checks are left."""
-    broken, n = diagnosis.broken, sum(one.verdict in ("holds", "broken") for one in diagnosis.findings)
+    broken, n = diagnosis.broken, sum(one.verdict in ("holds", "broken", "unusual") for one in diagnosis.findings)
     if broken:
         fails = f"**{len(broken)} of {n} checks {'fails' if len(broken) == 1 else 'fail'}.**"
         if diagnosis.could_not_run:
@@ -186,7 +186,9 @@ def _headline(job: DiagnosisJob, diagnosis: Diagnosis, model: ModelAdapter) -> s
         return f"{unknown}, so errors may be missed; the other {n} that apply to this model pass."
     if not n:
         return "**No check applies** to this model with this input; the reasons are below."
-    return f"**No errors found**: all {n} checks that apply to this model pass."
+    unusual = "".join(f" **Unusual:** {escape_markdown(one.sentence)}" for one in diagnosis.unusual)
+    passed = f"{n - len(diagnosis.unusual)} of" if unusual else "all"
+    return f"**No errors found**: {passed} {n} checks that apply to this model pass.{unusual}"
 
 
 def _findings(job: DiagnosisJob, broken: Sequence[Finding], model: ModelAdapter) -> None:
@@ -336,7 +338,7 @@ def _tokens(run: ModelCall, row: int, model: ModelAdapter) -> list[str]:
 
 def _all_checks(diagnosis: Diagnosis, model: ModelAdapter) -> None:
     """Draw a table of all completed checks, and list what was not checked."""
-    verdicts = {"holds": "✓ passes", "broken": "✗ fails", "could not run": "? could not run"}
+    verdicts = {"holds": "✓ passes", "broken": "✗ fails", "unusual": "≈ unusual", "could not run": "? could not run"}
     done = [one for one in diagnosis.findings if one.verdict in verdicts]
     if done:
         sizes = ["" if one.size is None else f"{one.size:.0e}" for one in done]

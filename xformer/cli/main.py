@@ -117,6 +117,7 @@ def parser() -> _Parser:
     doctor = commands.add_parser("doctor", help="find errors in a model or in a trace")
     doctor.add_argument("path", help="a checkpoint folder, a .safetensors file, an external model, or a trace")
     doctor.add_argument("--text", help="the input to check a model on; by default an example")
+    doctor.add_argument("--spec", default="", help="what it is meant to be: vaswani, gpt, bert or llama")
     doctor.add_argument("--json", action="store_true", help="print all checks as a JSON list")
 
     runs = commands.add_parser("runs", help="list, show, delete, stop, pause or resume training runs")

@@ -143,7 +143,7 @@ def _doctor_of_model(options: Namespace) -> int:
     from xformer.doctor.diagnose import Diagnosis, iter_findings, token_model_of
 
     found = []
-    for finding in iter_findings(token_model_of(options.path, options.text)):
+    for finding in iter_findings(token_model_of(options.path, options.text), spec=options.spec):
         found.append(finding)
         if not options.json and finding.verdict != "not applicable":
             shown = {"could not run": "not run"}.get(finding.verdict, finding.verdict)

@@ -20,10 +20,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from xformer.doctor.formulas import Formula
 from xformer.doctor.token_model import TENSORS, ModelCall, TokenModel
 from xformer.errors import UnavailableError
 
-Verdict = Literal["holds", "broken", "not applicable", "could not run"]
+Verdict = Literal["holds", "broken", "unusual", "not applicable", "could not run"]
 
 LIMIT = 20.0
 """Largest difference, in rounding floors, between runs that count as equal."""
@@ -131,13 +132,17 @@ class Finding:
     """The result of one check.
 
     Attributes:
-        verdict: "holds", "broken", "not applicable" or "could not run".
+        verdict: "holds", "broken", "unusual" (legal, but not what most models of its kind do), "not applicable" or "could not
+            run".
         sentence: The result, or why the check was not done, in one sentence, which leaves the layer and head to `place`.
         remedy: What to look for in the code, if the verdict is "broken".
         size: The largest difference, relative to the spread of the outputs.
         floor: The difference that rounding alone causes, relative to the spread of the outputs.
         pair: The two runs with the largest difference.
         place: The location of the fault; None if nothing is broken or it could not be located.
+        cause: What is wrong or unusual, a key of `CAUSES_OF_FORMULAS` or `CAUSES_OF_CHECKS`; "" if it has no name.
+        line: The line of code where it is, as "model.py:38"; "" if it is not known.
+        formulas: What the attentions compute, for the check `formula`.
         check: The name of the check.
     """
 
@@ -148,6 +153,9 @@ class Finding:
     floor: float | None = None
     pair: Pair | None = None
     place: FaultLocation | None = None
+    cause: str = ""
+    line: str = ""
+    formulas: tuple[Formula, ...] = ()
     check: str = ""
 
     @property
@@ -168,7 +176,15 @@ class Finding:
 
 
 CELL = ("layer", "head", "query", "key")
-COLUMNS = ("check", "verdict", "size", "floor", *CELL, "sentence", "remedy")
+COLUMNS = ("check", "verdict", "cause", "line", "size", "floor", *CELL, "sentence", "remedy")
+CAUSES_OF_CHECKS = {
+    "softmax_over_queries": "the softmax is over the queries, not over the keys",
+    "softmax_over_heads": "the softmax is over the heads, not over the keys",
+    "attention_over_batch": "the softmax is over the batch, not over the keys",
+    "mask_too_small": "the number at masked scores is too small to give them no weight",
+    "key_value_head_order": "a query head reads the key/value head of another group",
+}
+"""What a check found, by identifier."""
 
 
 def broken(
@@ -177,6 +193,10 @@ def broken(
     """Return a finding of a broken rule; `at` gives the layer, head, query, key and pattern of its location."""
     place = FaultLocation("", cause, **at) if cause or at.get("layer") is not None else None
     return Finding("broken", sentence, remedy, size, floor, place=place)
+
+
+SPECS = ("vaswani", "gpt", "bert", "llama")
+"""Architectures whose attention is softmax(q·kᵀ / √d_head)·v, with projections of their own and concatenated heads."""
 
 
 class NotApplicableError(Exception):
@@ -194,6 +214,8 @@ class CheckContext:
     """A model being checked, with the results that its checks share."""
 
     model: TokenModel
+    spec: str = ""
+    """What the model is meant to be, one of `SPECS`; "" if that is not known."""
 
     @cached_property
     def floor(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,18 @@ import torch
 from torch import nn
 
 from xformer.doctor import checks as _registered  # noqa: F401  registers the checks
-from xformer.doctor.check import CELL, CHECKS, COLUMNS, Check, CheckContext, FaultLocation, Finding, NotApplicableError
+from xformer.doctor.check import (
+    CELL,
+    CHECKS,
+    COLUMNS,
+    SPECS,
+    Check,
+    CheckContext,
+    FaultLocation,
+    Finding,
+    NotApplicableError,
+)
+from xformer.doctor.formulas import Formula
 from xformer.doctor.localise import localise
 from xformer.doctor.token_model import TokenModel
 from xformer.errors import InputError, XformerError
@@ -69,11 +80,28 @@ class Diagnosis:
     def table(self) -> pd.DataFrame:
         """One row per check; layers, heads and positions count from 0.
 
-        Columns: `check`, `verdict` ("holds", "broken", "not applicable", "could not run"), `size` and `floor` (relative to the
-        spread of the outputs), `layer`, `head`, `query`, `key`, `sentence`, `remedy`.
+        Columns: `check`, `verdict` ("holds", "broken", "unusual", "not applicable", "could not run"), `cause` (an identifier),
+        `line` (as "model.py:38"), `size` and `floor` (relative to the spread of the outputs), `layer`, `head`, `query`, `key`,
+        `sentence`, `remedy`.
         """
         frame = pd.DataFrame([one.row() for one in self.findings], columns=list(COLUMNS))
         return frame.astype({"size": "float64", "floor": "float64", **dict.fromkeys(CELL, "Int64")})
+
+    @property
+    def unusual(self) -> tuple[Finding, ...]:
+        """The findings with the verdict "unusual": legal, but not what most models of its kind do."""
+        return tuple(one for one in self.findings if one.verdict == "unusual")
+
+    @property
+    def formulas(self) -> pd.DataFrame:
+        """What each attention computes, as read from its code: one row for each part that could be read.
+
+        Columns: `layer` (from 0), `path`, `part` ("scale", "projections", "heads"), `formula`, `cause` ("" for what is usual),
+        `line` (as "model.py:38"), `text` (of that line) and `usual` (the usual formula).
+        """
+        rows = [vars(part) for one in self.findings for part in one.formulas]
+        frame = pd.DataFrame(rows, columns=[one.name for one in fields(Formula)])
+        return frame.astype({"layer": "Int64"})
 
     @property
     def not_checked(self) -> list[str]:
@@ -82,11 +110,12 @@ class Diagnosis:
         return [f"{finding.check}: {finding.sentence}" for finding in skipped] + list(UNSEEN)
 
     def __repr__(self) -> str:
-        n_checked = sum(one.verdict in ("holds", "broken") for one in self.findings)
+        n_checked = sum(one.verdict in ("holds", "broken", "unusual") for one in self.findings)
         n_failed = len(self.could_not_run)
         rest = f", {n_failed} could not run" if n_failed else ""
         lines = [f"{len(self.broken)} of {n_checked} checks are broken{rest}"]
         lines += [f"  {one.check}: {one.whole_sentence}" for one in (*self.broken, *self.could_not_run)]
+        lines += [f"  unusual: {one.sentence}" for one in self.unusual]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -159,6 +188,7 @@ def diagnose(
     *,
     causal: bool | None = None,
     original: nn.Module | None = None,
+    spec: str = "",
 ) -> Diagnosis:
     """Check the invariants that a model of its kind must satisfy, and locate violations by layer, head and cell.
 
@@ -171,12 +201,13 @@ def diagnose(
         checks: The names of the checks to run; None runs all.
         causal: Whether outputs may depend only on earlier tokens; None: detect automatically.
         original: The model from which this one was converted, for the check `conversion`.
+        spec: What the model is meant to be: "vaswani", "gpt", "bert" or "llama". A formula that is unusual is then broken.
 
     Returns:
-        The diagnosis; see `.ok`, `.table` and `.not_checked`.
+        The diagnosis; see `.ok`, `.table`, `.formulas` and `.not_checked`.
 
     Raises:
-        InputError: The model reads no tokens, or a check is unknown.
+        InputError: The model reads no tokens, or a check or the specification is unknown.
 
     Example:
         >>> import xformer
@@ -186,8 +217,8 @@ def diagnose(
     """
     wanted = _wanted(checks)
     token_model = token_model_of(model, inputs, tokenizer, causal=causal, original=original)
-    found = tuple(iter_findings(token_model, wanted))
-    order = {"could not run": 0, "holds": 1, "not applicable": 2}
+    found = tuple(iter_findings(token_model, wanted, spec))
+    order = {"could not run": 0, "unusual": 1, "holds": 2, "not applicable": 3}
     name = Path(model).name if isinstance(model, str | Path) else type(model).__name__
     broken = Diagnosis(found).broken
     rest = sorted((one for one in found if one.verdict != "broken"), key=lambda one: order[one.verdict])
@@ -228,9 +259,11 @@ def _wanted(names: Sequence[str] | None) -> list[Check]:
     return [one for one in CHECKS.values() if names is None or one.name in names]
 
 
-def iter_findings(model: TokenModel, checks: Sequence[Check] | None = None) -> Iterator[Finding]:
-    """ModelCall the checks one by one; closing the iterator cancels the rest."""
-    context = CheckContext(model)
+def iter_findings(model: TokenModel, checks: Sequence[Check] | None = None, spec: str = "") -> Iterator[Finding]:
+    """Run the checks one by one, against a specification if there is one; closing the iterator cancels the rest."""
+    if spec not in ("", *SPECS):
+        raise InputError(f"A specification must be one of {', '.join(SPECS)}; got {spec!r:.60}.")
+    context = CheckContext(model, spec)
     for one in CHECKS.values() if checks is None else checks:
         yield run_check(context, one)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -86,8 +87,11 @@ def _wrong_rows(one: Watched, limit: float) -> Finding | None:
     if one.over != "key":
         axis = {"query": "the queries", "head": "the heads"}.get(one.over, "the batch")
         apart = (one.softmax.sum(dim=-1, keepdim=True) - 1).abs().expand_as(one.softmax)
-        sentence = f"The softmax is over {axis}, not over the keys."
-        return finding_at(one, worst_cell(apart), sentence, remedy, float(apart.max()))
+        cause = {"query": "softmax_over_queries", "head": "softmax_over_heads"}.get(one.over, "attention_over_batch")
+        found = finding_at(
+            one, worst_cell(apart), f"The softmax is over {axis}, not over the keys.", remedy, float(apart.max())
+        )
+        return replace(found, cause=cause)
     empty = ~one.allowed.any(dim=-1, keepdim=True)  # a fully masked row may be zeros or uniform
     pattern, total = one.pattern.double(), _sums(one)
     exponents = torch.cat([one.scores.masked_fill(~one.allowed, -torch.inf), one.sinks], dim=-1).double()
@@ -199,9 +203,8 @@ def _weak(one: Watched, head: int, constant: float, masked: Tensor) -> Finding:
     cell = worst_cell(cells[:, head : head + 1]) | {"head": head}
     already = f" (already up to {largest:.2g})" if largest > 0 else ""
     sentence = f"Masked scores are only {constant:.3g}: when scores are large, masked keys get weight{already}."
-    return finding_at(
-        one, cell, sentence, "Mask with −∞, or with torch.finfo(scores.dtype).min.", abs(constant), "mask"
-    )
+    remedy = "Mask with −∞, or with torch.finfo(scores.dtype).min."
+    return replace(finding_at(one, cell, sentence, remedy, abs(constant), "mask"), cause="mask_too_small")
 
 
 GROUPING = (
@@ -230,7 +233,8 @@ def key_value_groups(context: CheckContext) -> Finding:
                 group = head * len(owners) // n_heads
                 if owner != owners[group]:
                     sentence = "A query head reads the key/value head of another group."
-                    return broken(sentence, GROUPING, layer=one.layer, head=head, cause="v")
+                    found = broken(sentence, GROUPING, layer=one.layer, head=head, cause="v")
+                    return replace(found, cause="key_value_head_order")
     rest = f" ({', '.join(sorted(kinds))})" if kinds else ""
     return Finding("holds", f"Every query head uses the key/value head of its group{rest}.")
 

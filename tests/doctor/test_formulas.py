@@ -1,0 +1,251 @@
+"""The formulas that are read from the operations of attention written in several styles, right and with planted changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import xformer
+from tests.adapters.families import FAMILIES
+from tests.doctor.checking import TOKENS, decoder
+from xformer.doctor.formulas import CAUSES_OF_FORMULAS, formulas
+from xformer.doctor.token_model import TokenModel
+from xformer.errors import InputError
+
+D, H, D_HEAD = 24, 3, 8
+
+
+def future(n: int) -> Tensor:
+    return torch.ones(n, n, dtype=torch.bool).triu(1)
+
+
+class Reader(nn.Module):
+    """A decoder of two layers with any attention."""
+
+    def __init__(self, attention: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tokens, self.positions, self.out = nn.Embedding(64, D), nn.Embedding(64, D), nn.Linear(D, 64)
+        self.attentions = nn.ModuleList(attention() for _ in range(2))
+        self.norms = nn.ModuleList(nn.LayerNorm(D) for _ in range(2))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
+        for attention, norm in zip(self.attentions, self.norms, strict=True):
+            x = x + attention(norm(x))
+        return self.out(x)
+
+
+class Separate(nn.Module):
+    """Three projections; heads first."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(D, D) for _ in range(4))
+        self.scaled = how.get("scaled", lambda scores: scores / math.sqrt(D_HEAD))
+        self.before = how.get("before", lambda x: x)  # queries and keys, before the product
+        self.projected = how.get("projected", lambda x: (self.q(x), self.k(x), self.v(x)))
+        self.merged = how.get("merged", lambda z: z.transpose(1, 2).flatten(2))
+        self.added = how.get("added", 0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.shape[1]
+        q, k, v = (y.view(*y.shape[:2], H, D_HEAD).transpose(1, 2) for y in self.projected(x))
+        scores = self.scaled(self.before(q) @ self.before(k).transpose(-2, -1)) + self.added
+        pattern = scores.masked_fill(future(n), -math.inf).softmax(dim=-1)
+        return self.o(self.merged(pattern @ v))
+
+
+class Shared(Separate):
+    """Projections that are used twice."""
+
+    def __init__(self, which: str) -> None:
+        super().__init__()
+        parts = {one: getattr(self, one) for one in "qkv"}
+        self.projected = lambda x: tuple(parts[one](x) for one in which)
+
+
+class Fused(nn.Module):
+    """One projection that is split, and einsum over heads in the middle."""
+
+    def __init__(self, factor: float = D_HEAD**-0.5) -> None:
+        super().__init__()
+        self.qkv, self.o, self.factor = nn.Linear(D, 3 * D), nn.Linear(D, D), factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part.unflatten(2, (H, D_HEAD)) for part in self.qkv(x).split(D, dim=-1))
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * self.factor
+        scores = scores + torch.full((x.shape[1], x.shape[1]), -1e9).triu(1)
+        return self.o(torch.einsum("bhqk,bkhd->bqhd", F.softmax(scores, dim=-1), v).flatten(2))
+
+
+class Kernel(Fused):
+    """A fused function."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, H, D_HEAD).permute(2, 0, 3, 1, 4).unbind(0)
+        z = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.factor)
+        return self.o(z.transpose(1, 2).flatten(2))
+
+
+class OneHead(nn.Module):
+    """A head as a module of its own."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.key, self.query, self.value = (nn.Linear(D, D_HEAD, bias=False) for _ in range(3))
+        self.width = width
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.query(x) @ self.key(x).transpose(-2, -1) * self.width**-0.5
+        weights = weights.masked_fill(future(x.shape[1]), float("-inf"))
+        return F.softmax(weights, dim=-1) @ self.value(x)
+
+
+class ByHead(nn.Module):
+    def __init__(self, width: int = D_HEAD) -> None:
+        super().__init__()
+        self.heads, self.o = nn.ModuleList(OneHead(width) for _ in range(H)), nn.Linear(D, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.o(torch.cat([head(x) for head in self.heads], dim=-1))
+
+
+class Multi(nn.Module):
+    """The module of PyTorch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(D, H, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x, attn_mask=future(x.shape[1]), need_weights=False)[0]
+
+
+def rotated(x: Tensor) -> Tensor:
+    angle = torch.arange(x.shape[-2])[:, None] * 1e4 ** (-torch.arange(0, D_HEAD, 2) / D_HEAD)
+    cos, sin = angle.cos().repeat(1, 2), angle.sin().repeat(1, 2)
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-second, first], dim=-1) * sin
+
+
+def rotated_as_complex(x: Tensor) -> Tensor:
+    angle = torch.arange(x.shape[-2])[:, None] * 1e4 ** (-torch.arange(0, D_HEAD, 2) / D_HEAD)
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
+
+
+LINEAR_BIAS = (
+    -(torch.arange(16)[:, None] - torch.arange(16)).clamp(min=0) * torch.tensor([0.5, 0.25, 0.1])[:, None, None]
+)
+
+
+class Biased(Separate):
+    """Linear biases (ALiBi) beside the scores."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.added = LINEAR_BIAS[:, : x.shape[1], : x.shape[1]]
+        return super().forward(x)
+
+
+def same(x: Tensor) -> Tensor:
+    return x
+
+
+USUAL: dict[str, Callable[[], nn.Module]] = {
+    "separate": Separate,
+    "fused": Fused,
+    "kernel": Kernel,
+    "by head": ByHead,
+    "multi": Multi,
+    "biased": Biased,
+    "in place": lambda: Separate(scaled=lambda scores: scores.div_(D_HEAD**0.5)),
+    "a tensor": lambda: Separate(scaled=lambda scores: scores / torch.sqrt(torch.tensor(8.0))),
+    "rotary, before": lambda: Separate(scaled=same, before=lambda x: rotated(x / D_HEAD**0.25)),
+    "rotary, after": lambda: Separate(before=rotated),
+    "complex rotary": lambda: Separate(before=rotated_as_complex),
+    "softcap": lambda: Separate(scaled=lambda scores: torch.tanh(scores / D_HEAD**0.5 / 30) * 30),
+    "learned": lambda: Separate(scaled=same, before=lambda x: F.normalize(x, dim=-1)),
+}
+CHANGED: dict[str, tuple[str, Callable[[], nn.Module]]] = {
+    "none": ("scale_missing", lambda: Separate(scaled=same)),
+    "none, rotary": ("scale_missing", lambda: Separate(scaled=same, before=rotated_as_complex)),
+    "none, biased": ("scale_missing", lambda: Biased(scaled=same)),
+    "none, kernel": ("scale_missing", lambda: Kernel(1.0)),
+    "d_model": ("scale_by_d_model", lambda: Separate(scaled=lambda scores: scores / math.sqrt(D))),
+    "d_model, fused": ("scale_by_d_model", lambda: Fused(D**-0.5)),
+    "d_model, by head": ("scale_by_d_model", lambda: ByHead(D)),
+    "d_model, a tensor": ("scale_by_d_model", lambda: Separate(scaled=lambda s: s / torch.sqrt(torch.tensor(24.0)))),
+    "d_model, before": ("scale_by_d_model", lambda: Separate(scaled=same, before=lambda x: rotated(x * D**-0.25))),
+    "heads": ("scale_by_n_heads", lambda: Separate(scaled=lambda scores: scores / H**0.5)),
+    "inverted": ("scale_inverted", lambda: Separate(scaled=lambda scores: scores * D_HEAD**0.5)),
+    "inverted, kernel": ("scale_inverted", lambda: Kernel(D_HEAD**0.5)),
+    "d_head": ("scale_by_d_head", lambda: Separate(scaled=lambda scores: scores / D_HEAD)),
+    "both sides": ("scale_by_d_head", lambda: Separate(scaled=same, before=lambda x: x / D_HEAD**0.5)),
+    "0.3": ("scale_other", lambda: Fused(0.3)),
+    "q and k": ("shared_projection", lambda: Shared("qqv")),
+    "k and v": ("shared_projection", lambda: Shared("qkk")),
+    "all": ("shared_projection", lambda: Shared("qqq")),
+    "mean": ("heads_averaged", lambda: Separate(merged=lambda z: z.mean(dim=1).repeat(1, 1, H))),
+    "sum": ("heads_averaged", lambda: Separate(merged=lambda z: z.sum(1).repeat(1, 1, H))),
+}
+
+
+def read(model: nn.Module) -> list[xformer.doctor.formulas.Formula]:
+    opened = TokenModel.of(model.eval(), TOKENS)
+    return formulas(opened, opened.base)
+
+
+@pytest.mark.parametrize("style", USUAL)
+def test_usual_attention_has_no_cause(style: str) -> None:
+    found = read(Reader(USUAL[style]))
+    assert {one.cause for one in found} == {""}, found
+    scales = [(one.layer, one.formula) for one in found if one.part == "scale"]
+    if style != "learned":  # after a norm, 1 / √d_head is not what the code says
+        assert scales == [(0, "q·kᵀ / √8"), (1, "q·kᵀ / √8")]
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_change_is_named_at_its_line(change: str) -> None:
+    cause, make = CHANGED[change]
+    found = [one for one in read(Reader(make)) if one.cause]
+    assert [(one.layer, one.cause) for one in found] == [(0, cause), (1, cause)], found
+    assert all(one.line.startswith("test_formulas.py:") for one in found)
+    assert cause in CAUSES_OF_FORMULAS
+    word = {"shared_projection": "parts[one](x)", "heads_averaged": change, "scale_missing": ""}.get(cause, "")
+    assert word in found[0].text
+
+
+def test_unusual_formula_is_broken_only_against_a_specification() -> None:
+    model = Reader(CHANGED["d_model"][1]).eval()
+    diagnosis = xformer.diagnose(model, TOKENS)
+    [row] = diagnosis.table[diagnosis.table["verdict"] == "unusual"].to_dict("records")
+    assert (row["check"], row["cause"]) == ("formula", "scale_by_d_model")
+    assert row["line"].startswith("test_formulas.py:")
+    assert diagnosis.ok
+    assert "unusual: In layers 0, 1, the scores are divided by √d_model" in repr(diagnosis)
+    assert list(diagnosis.formulas["part"]) == ["scale", "projections", "heads"] * 2
+
+    strict = xformer.diagnose(model, TOKENS, checks=["formula"], spec="gpt")
+    assert [one.cause for one in strict.broken] == ["scale_by_d_model"]
+    assert "the scores should be q·kᵀ / √8 in `" in strict.broken[0].remedy
+    assert xformer.diagnose(Reader(Separate).eval(), TOKENS, checks=["formula"], spec="gpt").ok
+
+
+def test_unknown_specification_is_an_error() -> None:
+    with pytest.raises(InputError, match="one of vaswani, gpt, bert, llama; got 'gpt5'"):
+        xformer.diagnose(Reader(Separate).eval(), TOKENS, spec="gpt5")
+
+
+def test_own_models_and_released_families_are_read_as_what_they_are() -> None:
+    assert {one.cause for one in read(decoder())} == {""}
+    for family, causes in {"GPT-2": {""}, "Llama": {""}, "BERT": {""}, "T5": {"scale_missing", ""}}.items():
+        found = read(FAMILIES[family].make())
+        assert found, family
+        assert {one.cause for one in found} == causes, family

@@ -1,0 +1,431 @@
+"""The formula of each attention of a model, read from the operations of its own code, with the line of each part.
+
+    for one in formulas(token_model, token_model.base):
+        one.part, one.formula, one.line                # "scale", "q·kᵀ / √16", "model.py:38"
+
+A part is stated only if the recorded numbers agree with it. A part that is unusual has a `cause`, one of `CAUSES_OF_FORMULAS`.
+Legal models may mean it, so it is a fault only against a specification.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from xformer.adapters.attention import FORBIDDEN, for_each_head
+from xformer.adapters.module_map import Layers
+from xformer.doctor.token_model import ModelCall, TokenModel
+from xformer.program.attention import PARTS, AttentionFinder, FoundAttention
+from xformer.program.axes import Atom, argument
+from xformer.program.axis_tracker import AxisTracker
+from xformer.program.heads import PATTERN
+from xformer.program.operations import AttentionOperations
+from xformer.program.plan import layers_of
+from xformer.program.record import Operation, Program, Recorder, SourceLine, Value, watched
+
+CAUSES_OF_FORMULAS = {
+    "scale_missing": "the scores are not divided by √d_head",
+    "scale_by_d_model": "the scores are divided by √d_model, not by √d_head",
+    "scale_by_n_heads": "the scores are divided by the root of the number of heads, not by √d_head",
+    "scale_by_d_head": "the scores are divided by d_head, not by its root",
+    "scale_inverted": "the scores are multiplied by √d_head, not divided by it",
+    "scale_other": "the scores have another scale than 1 / √d_head",
+    "shared_projection": "one projection makes two of queries, keys and values",
+    "heads_averaged": "the heads are averaged or added up, not concatenated",
+}
+"""What is unusual in a formula, by identifier."""
+CLOSE = 1e-3
+"""Largest relative difference between a factor and its name, and between the scores and their formula."""
+
+
+@dataclass(frozen=True)
+class Formula:
+    """One part of what an attention computes.
+
+    Attributes:
+        layer: The layer in its stack, from 0; None if it is not known.
+        path: The module that computes the attention.
+        part: "scale", "projections" or "heads".
+        formula: The part as a formula or a few words.
+        cause: A key of `CAUSES_OF_FORMULAS`; "" for what transformers usually compute.
+        line: Where the code computes it, as "model.py:38"; "" if it is not known.
+        text: That line.
+        usual: The usual formula.
+    """
+
+    layer: int | None
+    path: str
+    part: str
+    formula: str
+    cause: str
+    line: str
+    text: str
+    usual: str
+
+
+@torch.no_grad()
+def formulas(model: TokenModel, run: ModelCall) -> list[Formula]:
+    """Return the formulas of all attentions of a run, in forward order; parts that cannot be read are left out."""
+    call, inputs = model.last_call(run)
+    recorder = Recorder(model.module, inputs, keep_of=PARTS)
+    with watched(model.module, recorder):
+        outputs = call()
+    program = recorder.finish(outputs)
+    axes = AxisTracker(program)
+    every = layers_of(program, AttentionFinder(program, axes, over=PATTERN))[0]
+    layers = Layers(model.module, [heads[0].first.address.module for heads in every])
+    read = _Reader(program, axes)
+    return [
+        Formula(layers.of(heads[0].first.running), _path(heads), *part) for heads in every for part in read.parts(heads)
+    ]
+
+
+def _path(heads: Sequence[FoundAttention]) -> str:
+    """The module that computes the heads, or that holds the modules of each."""
+    paths = ["/" + one.first.address.module.replace(".", "/") for one in heads]
+    return os.path.commonpath(paths)[1:].replace("/", ".")
+
+
+class _Part(NamedTuple):
+    part: str
+    formula: str
+    cause: str
+    line: str
+    text: str
+    usual: str
+
+
+def _part(part: str, formula: str, cause: str, operation: Operation | None, usual: str) -> _Part:
+    line: SourceLine | None = None if operation is None else operation.line
+    return _Part(part, formula, cause, "" if line is None else str(line), "" if line is None else line.text, usual)
+
+
+@dataclass(frozen=True, eq=False)
+class _Scaled:
+    """A value as a multiple of what a projection returned."""
+
+    source: Operation
+    factor: float = 1.0
+    by: tuple[Operation, ...] = ()
+    """The operations that multiply or divide by a number."""
+    is_learned: bool = False
+    """Whether a weight is one of the numbers."""
+    is_slice: bool = False
+    """Whether it is a part of what the projection returned."""
+
+
+_PROJECTIONS = {"linear", "addmm", "conv1d", "conv2d", "embedding", "layer_norm", "rms_norm", "bilinear"}
+_NORMS = {"layer_norm", "rms_norm"}
+_ADDS = {
+    "add", "sub", "masked_fill", "where", "view", "reshape", "unsqueeze", "squeeze", "expand", "flatten", "unflatten",
+    "transpose", "permute", "contiguous", "clone", "to", "float", "type_as", "getitem",
+}  # fmt: skip
+_SLICES = {
+    "getitem",
+    "chunk",
+    "split",
+    "unbind",
+    "narrow",
+    "select",
+    "tensor_split",
+    "split_with_sizes",
+    "index_select",
+}
+_TIMES, _OVER = {"mul", "multiply"}, {"div", "divide", "true_divide"}
+_OPAQUE = {
+    "sum",
+    "mean",
+    "rsqrt",
+    "norm",
+    "var",
+    "std",
+    "max",
+    "amax",
+    "softmax",
+    "exp",
+    "tanh",
+    "normalize",
+    "sigmoid",
+    "gather",
+    "pow",
+}
+
+
+class _Reader:
+    """Reads the formulas of the attentions of one program."""
+
+    def __init__(self, program: Program, axes: AxisTracker) -> None:
+        self._axes = axes
+        self._consumers: dict[Value, list[Operation]] = defaultdict(list)
+        for operation in program.operations:
+            for value in operation.inputs:
+                self._consumers[value].append(operation)
+
+    def parts(self, heads: Sequence[FoundAttention]) -> Iterator[_Part]:
+        """The parts of one layer."""
+        found = heads[0]
+        if found.kernel is not None and found.kernel.name == "multi_head_attention_forward":
+            d_head = found.first.inputs[0].shape[-1] // int(argument(found.kernel, 4, "num_heads"))
+            yield _part("scale", f"q·kᵀ / √{d_head}", "", found.kernel, f"q·kᵀ / √{d_head}")
+            return
+        sides = {name: self._traced(value) for name, value in _operands(found).items()}
+        for part in (self._scale(heads, sides), self._projections(found, sides), self._merge(found)):
+            if part is not None:
+                yield part
+
+    # The scale of the scores
+
+    def _scale(self, heads: Sequence[FoundAttention], sides: Mapping[str, _Scaled | None]) -> _Part | None:
+        found, q, k = heads[0], sides.get("q"), sides.get("k")
+        if q is None or k is None or q.is_learned or k.is_learned:
+            return None
+        after = self._after_product(found)
+        if after is None:
+            return None
+        factor, by = after
+        widths = _widths(heads, q.source)
+        if widths is None or not (found.kernel is not None or _agrees(heads, factor)):
+            return None
+        d_head, d_model, n_heads = widths
+        if q.source.name in _NORMS and factor * q.factor * k.factor == 1.0:
+            return None  # normalised queries need no scale
+        whole, by = factor * q.factor * k.factor, (*by, *q.by, *k.by)
+        formula, cause = _named(whole, d_head, d_model, n_heads)
+        return _part("scale", formula, cause, by[0] if by else found.first, f"q·kᵀ / √{d_head}")
+
+    def _after_product(self, found: FoundAttention) -> tuple[float, tuple[Operation, ...]] | None:
+        """The factor between the product of queries and keys and the scores; None if it is no number."""
+        kernel = found.kernel
+        if kernel is not None:
+            scale = kernel.kwargs.get("scale")
+            return (kernel.inputs[0].shape[-1] ** -0.5 if scale is None else float(scale)), (kernel,)
+        assert found.product is not None
+        if (
+            found.product.operation.name in ("baddbmm", "addbmm")
+            and found.product.operation.kwargs.get("alpha", 1) != 1
+        ):
+            return float(found.product.operation.kwargs["alpha"]), (found.product.operation,)
+        factor, by = math.log(found.normaliser.base), tuple[Operation, ...]()
+        for operation in found.chain:
+            if operation.name in _TIMES | _OVER:
+                number = _number(operation)
+                if number is None or number.is_learned:
+                    return None
+                factor, by = factor * number.value, (*by, operation)
+        return factor, by
+
+    def _traced(self, value: Value, depth: int = 0) -> _Scaled | None:
+        """Follow queries, keys or values back to their projection; None if they are no multiple of one."""
+        operation = value.operation
+        if operation is None or depth > 60 or operation.name in _OPAQUE:
+            return None
+        if operation.name in _PROJECTIONS or self._is_projection(operation):
+            return _Scaled(operation)
+        if operation in self._axes.products:
+            return None
+        if operation.name in _TIMES | _OVER and (number := _number(operation)) is not None:
+            inner = self._traced(number.other, depth + 1)
+            if inner is None:
+                return None
+            learned = inner.is_learned or number.is_learned
+            factor = inner.factor * (1.0 if number.is_learned else number.value)
+            return _Scaled(inner.source, factor, (operation, *inner.by), learned, inner.is_slice)
+        sources = [
+            one for one in operation.inputs if one.is_from_inputs and one.dtype.is_floating_point | one.dtype.is_complex
+        ]
+        every = [one for one in (self._traced(source, depth + 1) for source in sources) if one is not None]
+        if not every or any(one.source is not every[0].source for one in every):
+            return None
+        if any(not math.isclose(abs(one.factor), abs(every[0].factor), rel_tol=1e-6) for one in every):
+            return None
+        first = every[0]
+        is_slice = operation.name in _SLICES or any(one.is_slice for one in every)
+        return _Scaled(first.source, abs(first.factor), first.by, any(one.is_learned for one in every), is_slice)
+
+    def _is_projection(self, operation: Operation) -> bool:
+        """Whether an operation multiplies by a weight."""
+        product = self._axes.products.get(operation)
+        return product is not None and not (product.left.is_from_inputs and product.right.is_from_inputs)
+
+    # Projections and heads
+
+    def _projections(self, found: FoundAttention, sides: Mapping[str, _Scaled | None]) -> _Part | None:
+        known = {name: side for name, side in sides.items() if side is not None}
+        if len(known) < 3:
+            return None
+        values = _operands(found)
+        shared = [
+            f"{one} = {other}"
+            for one, other in (("q", "k"), ("k", "v"), ("q", "v"))
+            if _is_same(known[one].source, known[other].source)
+            and (not (known[one].is_slice or known[other].is_slice) or _is_equal(values[one], values[other]))
+        ]
+        usual = "q, k and v have projections of their own"
+        if not shared:
+            return _part("projections", usual, "", None, usual)
+        one = known[shared[0][0]].source
+        return _part("projections", f"{', '.join(shared)}: one projection", "shared_projection", one, usual)
+
+    def _merge(self, found: FoundAttention) -> _Part | None:
+        """How the heads are merged: followed from z to the next projection."""
+        heads = [axis for axis in self._axes.of(found.z) if _is_of_heads(axis, found)]
+        if found.layout.n_heads < 2 or not heads:
+            return None
+        atoms = {id(atom.root) for axis in heads for atom in axis}
+        value = found.z
+        for _ in range(12):
+            after = [one for one in self._consumers[value] if one.name not in ("size", "dim", "shape")]
+            if len(after) != 1:
+                return None
+            operation = after[0]
+            usual = "the heads are concatenated"
+            if operation.name in ("mean", "sum"):
+                dims = argument(operation, 1, "dim")
+                dims = [] if dims is None else list(dims) if isinstance(dims, list | tuple) else [dims]
+                over = {id(atom.root) for dim in dims for atom in self._axes.of(value)[dim]}
+                if over and over <= atoms:
+                    words = "averaged" if operation.name == "mean" else "added up"
+                    return _part("heads", f"the heads are {words}", "heads_averaged", operation, usual)
+                return None
+            if operation.name in _PROJECTIONS or self._is_projection(operation):
+                joined = {id(atom.root) for atom in self._axes.of(value)[-1]}
+                return _part("heads", usual, "", operation, usual) if atoms <= joined else None
+            if operation in self._axes.products or not operation.results:
+                return None
+            value = operation.result
+        return None
+
+
+class _Number(NamedTuple):
+    value: float
+    """What the other argument is multiplied with."""
+    other: Value
+    is_learned: bool
+
+
+def _number(operation: Operation) -> _Number | None:
+    """The number by which an operation multiplies its other argument; None if it is none."""
+    if len(operation.args) < 2:
+        return None
+    left, right = operation.args[:2]
+    for given, other, is_second in ((right, left, True), (left, right, False)):
+        if not isinstance(other, Value) or not other.is_from_inputs:
+            continue
+        value, is_learned = _constant(given)
+        if value is None or (operation.name in _OVER and not is_second):
+            continue
+        return _Number(1 / value if operation.name in _OVER else value, other, is_learned)
+    return None
+
+
+def _constant(given: object) -> tuple[float | None, bool]:
+    """The value of a number or a tensor with one element, and whether it is learned; None for anything else, and for 0."""
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        return (float(given) or None), False
+    if isinstance(given, Value) and not given.is_from_inputs and given.shape.numel() == 1 and given.tensor is not None:
+        return (float(given.tensor) or None), _is_from_weights(given)
+    return None, False
+
+
+def _is_from_weights(value: Value, depth: int = 0) -> bool:
+    if value.operation is None or depth > 8:
+        return value.is_weight
+    return any(_is_from_weights(one, depth + 1) for one in value.operation.inputs)
+
+
+def _operands(found: FoundAttention) -> dict[str, Value]:
+    """Queries, keys and values by name, as the products or the fused function receive them."""
+    if found.kernel is not None:
+        return dict(zip(("q", "k", "v"), found.kernel.inputs[:3], strict=False))
+    return {name: operand.value for name, operand in found.operands.items()}
+
+
+def _widths(heads: Sequence[FoundAttention], source: Operation) -> tuple[int, int, int] | None:
+    """d_head, d_model and the number of heads."""
+    found = heads[0]
+    if found.kernel is not None:
+        d_head = found.kernel.inputs[0].shape[-1]
+    elif (q := AttentionOperations(tuple(heads)).q) is not None:
+        d_head = q.shape[-1]
+    else:
+        return None
+    if not source.inputs or source.name == "embedding":
+        return None
+    return d_head, source.inputs[0].shape[-1], found.layout.n_heads * len(heads)
+
+
+def _named(factor: float, d_head: int, d_model: int, n_heads: int) -> tuple[str, str]:
+    """The formula of the scores with this factor, and the identifier of what is unusual in it."""
+    known = (
+        (d_head**-0.5, f"q·kᵀ / √{d_head}", ""),
+        (1.0, "q·kᵀ", "scale_missing"),
+        (d_model**-0.5, f"q·kᵀ / √{d_model}", "scale_by_d_model"),
+        (d_head**0.5, f"q·kᵀ · √{d_head}", "scale_inverted"),
+        (n_heads**-0.5, f"q·kᵀ / √{n_heads}", "scale_by_n_heads"),
+        (1 / d_head, f"q·kᵀ / {d_head}", "scale_by_d_head"),
+    )
+    for value, formula, cause in known:
+        if math.isclose(factor, value, rel_tol=CLOSE):
+            return formula, cause
+    return f"{factor:.4g} · q·kᵀ", "scale_other"
+
+
+def _agrees(heads: Sequence[FoundAttention], factor: float) -> bool:
+    """Whether the recorded scores are the product of the recorded queries and keys times the factor, but for added terms."""
+    one = AttentionOperations(tuple(heads))
+    q, k, scores = one.q, one.k, one.scores
+    if q is None or k is None or scores is None:
+        return False
+    if _is_multiple(heads[0], factor):
+        return True
+    product = q.double() @ for_each_head(k, q.shape[1]).double().transpose(-2, -1)
+    if product.shape != scores.shape:
+        return False
+    scores = scores.double() * math.log(heads[0].normaliser.base)
+    allowed = (scores > FORBIDDEN) & scores.isfinite()
+    x, y = product[allowed] * factor, scores[allowed]
+    if x.numel() < 2 or float(x.std()) == 0:
+        return False
+    if float((x - y).abs().max()) <= CLOSE * float(y.abs().max()):
+        return True
+    slope = float(((x - x.mean()) * (y - y.mean())).mean() / x.var(correction=0))  # with positions or a softcap added
+    return abs(slope - 1) < 0.05
+
+
+def _is_multiple(found: FoundAttention, factor: float) -> bool:
+    """Whether the scores, before anything is added to them, are the product of queries and keys times the factor."""
+    scaled = [one for one in found.chain if one.name in _TIMES | _OVER]
+    assert found.product is not None
+    if not scaled:
+        return all(one.name in _ADDS for one in found.chain)
+    first, last = found.product.operation.result.tensor, scaled[-1].result.tensor
+    if first is None or last is None or first.shape != last.shape:
+        return False
+    expected = first.double() * factor / math.log(found.normaliser.base)
+    return float((expected - last.double()).abs().max()) <= CLOSE * float(expected.abs().max())
+
+
+def _is_same(one: Operation, other: Operation) -> bool:
+    """Whether two projections multiply the same input by the same weight."""
+    return one is other or (one.name == other.name and one.inputs == other.inputs)
+
+
+def _is_equal(one: Value, other: Value) -> bool:
+    a, b = one.tensor, other.tensor
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+        return False
+    if a.dim() == b.dim() == 4 and a.shape != b.shape:
+        b = b.transpose(-2, -1)
+    return a.shape == b.shape and torch.equal(a, b)
+
+
+def _is_of_heads(axis: Sequence[Atom], found: FoundAttention) -> bool:
+    """Whether an axis of z is that of its heads."""
+    return len(axis) == 1 and axis[0].size == found.z_layout.n_heads and axis[0].origin not in ("input", "new")
