@@ -106,6 +106,13 @@ def test_a_word_unknown_to_the_tokenizer_is_an_input_error(folder: Path) -> None
         xformer.read(folder, "an unknown token")
 
 
+def test_a_tokenizer_whose_unknown_token_is_unknown_is_rejected(folder: Path) -> None:
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"unk_token": ""}))
+    with pytest.raises(CheckpointError, match="token for unknown words is not in its vocabulary"):
+        open_model(folder)
+
+
 def test_a_tokenizer_rule_that_inflates_a_text_is_rejected(folder: Path) -> None:
     double = {"type": "Replace", "pattern": {"String": "a"}, "content": "a a a a a "}
     change(folder / "tokenizer.json", normalizer={"type": "Sequence", "normalizers": [double] * 3})

@@ -215,7 +215,12 @@ def tokenizer_of(transformers: Any, contents: Contents) -> Any:
     if not contents.has_tokenizer:
         return None
     options = _LOCAL if (contents.folder / "tokenizer.json").exists() else _options(contents)
-    return transformers.AutoTokenizer.from_pretrained(contents.folder, **options)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(contents.folder, **options)
+    try:
+        _ = tokenizer.all_special_ids
+    except RecursionError:  # Transformers replaces it by itself
+        raise CheckpointError("The tokenizer’s token for unknown words is not in its vocabulary.") from None
+    return tokenizer
 
 
 def _image_processor(transformers: Any, contents: Contents, model: nn.Module) -> Any:
