@@ -22,4 +22,5 @@ def test_learn_is_the_second_screen_and_lists_every_lesson_in_order(open_page: O
         "name": "masks", "title": masks.title, "summary": masks.summary, "minutes": masks.minutes,
         "steps": len(masks.steps), "exercises": [3, 5, 6],
     }  # fmt: skip
-    assert [link.proto.page for link in app.get("page_link")] == ["first_principles", "bug_lab"]
+    links = [(link.proto.page, link.proto.query_string) for link in app.get("page_link")]
+    assert links == [("first_principles", "predict=1"), ("bug_lab", "tab=find")]

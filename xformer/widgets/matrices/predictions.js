@@ -150,6 +150,7 @@ export class PredictedMatrices extends Matrices {
     this.run();
     this.drawBox();
     /** @type {HTMLElement} */ (this.box.querySelector(".onward")).focus({ preventScroll: true });
+    if ((this.width ?? 0) > NARROW) this.find(".sum").scrollIntoView({ block: "nearest" });
   }
 
   finish() {
@@ -206,7 +207,7 @@ export class PredictedMatrices extends Matrices {
   }
 
   drawFrames(act) {
-    super.drawFrames(act);
+    super.drawFrames(this.isAsking ? this.acts[this.acts.length - 1] : act); // the last act computes the asked cell
     if (!this.isAsking) return;
     const { name, r, c } = this.question, { cell, row, places } = this.place, { x, y } = places.get(name);
     this.frames.append(svg("text", { x: x + (c + 0.5) * cell, y: y + (r + 0.5) * row }, "asked", "?"));
