@@ -27,7 +27,7 @@ from pages.state.session import open_sidebar
 from pages.state.view import View, prediction_panel, switch
 from xformer import analysis, viz
 from xformer.adapters import TaskModel
-from xformer.analysis.feed_forward import Survey, activity, fitting
+from xformer.analysis.feed_forward import CANDIDATES, CLEARER, MAX_TOKENS, SHUFFLES, Survey, activity, fitting
 from xformer.components import FEED_FORWARDS
 from xformer.formatting import percent
 from xformer.layer_path import LayerPath
@@ -60,7 +60,9 @@ def ask_choice(view: View) -> tuple[str, NeuronChoice]:
     titles = {site.path.removesuffix(".ffn"): view.layer_title(site.path) for site in run.feed_forward}
     picture = choose("picture", PICTURES, "Picture", key=_PICTURE, hide_label=True)
     ask = partial(choose, key="ff_layer", widget=st.selectbox, width=130, hide_label=True)
-    name = ask("layer", titles, "Layer", default=list(titles)[-1])
+    # In deep language models, neurons a few layers before the last write the clearest tokens.
+    usual = -1 - len(titles) // 7 if len(view.adapter.token_labels) > MAX_TOKENS else -1
+    name = ask("layer", titles, "Layer", default=list(titles)[usual])
     layer, title = list(titles).index(name), titles[name]
     site, more = run.feed_forward[layer], st.popover("More")
     with more:
@@ -122,6 +124,24 @@ def layer_headline(known: pd.DataFrame, active: Sequence[float], title: str) -> 
     return f"{layer}: **{few} of {len(shares):,}** neurons {hold} half of the activity on this input."
 
 
+CHANCE = f", only where a cosine is {CLEARER:g} times the largest of {SHUFFLES} shuffled vectors"
+
+
+def story_headline(neurons: Sequence[dict[str, Any]], title: str) -> str:
+    """Describe the first neuron that writes clear tokens, and how many do, from rows of `analysis.neurons`."""
+    if not neurons or "promotes" not in neurons[0]:
+        return ""
+    layer, clear = title.capitalize(), [row for row in neurons if row["promotes"]]
+    if not clear:
+        return f"{layer}: none of the {len(neurons)} most active neurons writes tokens more clearly than chance."
+    best = next((row for row in clear if row["trigger"] != "none"), clear[0])
+    fires = "" if best["trigger"] == "none" else f" {escape_markdown(trigger_words(best['trigger'], best['on']))} and"
+    return (
+        f"{layer}: **#{best['neuron']}**{fires} writes **{escape_markdown(best['promotes'])}**. {len(clear)} of the "
+        f"{len(neurons)} most active neurons write clear tokens."
+    )
+
+
 def ranked_panel(view: View, choice: NeuronChoice, headline_at: DeltaGenerator) -> None:
     """Draw the most active neurons by what they fire on. Clicking a neuron opens it."""
     run, found = view.changed() or view.original(), surveyed(view)
@@ -132,18 +152,23 @@ def ranked_panel(view: View, choice: NeuronChoice, headline_at: DeltaGenerator) 
         window = ask_window(positions, "ff_from")
     part = window if len(window) < len(positions) else None
     known = table(view, analysis.triggers, found or run, layer=choice.layer)
-    with headline_at:
-        headline(layer_headline(known, activity(run, layer=choice.layer).mean(dim=0).tolist(), choice.title))
-    distinct, layer = order == "distinct", choice.layer
+    distinct, layer, is_large = order == "distinct", choice.layer, len(view.adapter.token_labels) > MAX_TOKENS
     call = picture_call(viz.neurons, run, layer=layer, distinct=distinct, survey=found, positions=part)
     with st.container(key="wide_neurons"):
         shown(view, call, MAP, on_click=_open)
+    with headline_at:
+        if is_large:
+            stories = table(view, analysis.neurons, run, layer=layer, n=CANDIDATES)
+            headline(story_headline(stories.to_dict("records"), choice.title))
+        else:
+            headline(layer_headline(known, activity(run, layer=layer).mean(dim=0).tolist(), choice.title))
     footer(view, "neurons", [call])
     source = f"{found.n_inputs:,} sampled inputs" if found else "this input alone"
     with st.expander("How to read this"):
         st.markdown(
             "A cell is one neuron’s activation at one position; each row has its own colour scale. → lists the tokens whose "
-            f"logits the neuron raises most on the direct path. Names come from {source}: at most three tokens or positions "
+            f"logits the neuron raises most on the direct path{CHANCE * is_large}. Names come from {source}: at most three "
+            "tokens or positions "
             f"hold half of the activation. {len(known[known['trigger'] == 'none']):,} of {len(known):,} neurons have no clear "
             f"trigger.{window_caption(positions, window)}"
         )

@@ -28,7 +28,7 @@ from xformer.analysis.text_similarity import TextPooling, default_pooling, strea
 from xformer.errors import InputError, UnavailableError
 from xformer.formatting import percent
 from xformer.tasks.batch import IGNORED
-from xformer.viz.residual import MAX_POINTS, answer_kind
+from xformer.viz.residual import answer_kind, thinned
 
 WIDE = 8
 """Maximum number of positions for which two charts have about the same width."""
@@ -234,7 +234,8 @@ def norms_panel(view: View, controls: DeltaGenerator, headline_at: DeltaGenerato
 def _thinning_note(frame: pd.DataFrame) -> str:
     """Return a sentence for the caption where not all steps are drawn, else ""."""
     n_points = len(set(frame["depth"]))
-    return f" {MAX_POINTS} of {n_points} steps are drawn." if n_points > MAX_POINTS else ""
+    n_drawn = len(set(thinned(frame)["depth"]))
+    return f" {n_drawn} of {n_points} steps are drawn: early layers share a row." if n_drawn < n_points else ""
 
 
 def norm_notes(frame: pd.DataFrame, what: str, norm: str) -> list[str]:

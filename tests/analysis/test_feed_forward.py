@@ -209,6 +209,21 @@ def test_the_neuron_table_matches_runs_of_the_model() -> None:
     assert table["flips"].any()
 
 
+def test_of_a_large_vocabulary_only_tokens_beyond_chance_are_promoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_forward, "MAX_TOKENS", 4)
+    model, trace = ran("decoder")
+    run = from_trace(model, trace, torch.tensor([-100, -100, 3, 1, 4, 1, 5]))
+    silent = neurons(run, layer=1, n=17)
+    assert set(silent["promotes"]) | set(silent["suppresses"]) == {""}  # of a model with random weights
+    matrix = run.adapter.weights.unembedding().matrix
+    neuron = int(silent["neuron"][16])
+    with torch.no_grad():
+        model.get_parameter("decoder.blocks.1.ffn.weight_out")[:, neuron] = matrix[6] - matrix.mean(dim=0)
+    monkeypatch.setattr(feed_forward, "CLEARER", 1.0)
+    told = neurons(run, layer=1, n=17, distinct=True).set_index("neuron").loc[neuron]
+    assert told["promotes" if told["activation"] >= 0 else "suppresses"].startswith("6 ")
+
+
 def test_the_encoder_of_an_encoder_decoder_promotes_no_tokens() -> None:
     model, trace = ran("encoder-decoder")
     run = from_trace(model, trace, [1, 2, 3, 4, 5])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from xformer.analysis.residual import stream, strongest
 from xformer.reading import from_trace
 from xformer.trace import Trace, record
 from xformer.viz import theme
+from xformer.viz.residual import thinned
 
 MODEL = random_model("encoder")
 LABELS = [str(token) for token in range(11)]
@@ -80,3 +82,17 @@ def test_lens_outlines_right_cells_and_marks_them_only_if_judged() -> None:
     open_ended = viz.lens(from_trace(MODEL, trace))
     assert not any(cell["right"] for cell in all_rows(open_ended))
     assert ANSWER_ROW not in spec_of(open_ended)["layer"][0]["encoding"]["y"]["sort"]
+
+
+def test_early_layers_of_a_deep_model_share_a_row() -> None:
+    points = ["embedding", *(f"layer {n} · {part}" for n in range(1, 31) for part in ("attention", "feed-forward"))]
+    deep = pd.DataFrame({"depth": range(len(points)), "point": points})
+    drawn = thinned(deep)
+    grouped = [f"layers {first}–{first + 3}" for first in range(1, 25, 4)]
+    assert list(drawn["point"]) == ["embedding", *grouped, *(f"layer {n}" for n in range(25, 31))]
+    assert list(drawn["depth"]) == [
+        0,
+        *range(8, 49, 8),
+        *range(50, 61, 2),
+    ]  # the stream after the last layer of a group
+    assert thinned(few := deep.head(24)) is few

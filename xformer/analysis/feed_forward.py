@@ -42,6 +42,9 @@ FAVOURITES = 3
 """Number of tokens listed that a neuron promotes, and that it suppresses."""
 MAX_TOKENS = 2048
 """The most tokens in a table of promotions; of a larger vocabulary, the tokens that change most."""
+CANDIDATES, SHUFFLES, CLEARER = 200, 64, 1.2
+"""With a larger vocabulary: the number of active neurons searched for clear tokens, the number of shuffled vectors, and the
+factor by which a cosine has to exceed the largest of theirs."""
 
 
 def activations(
@@ -232,15 +235,18 @@ def neurons(
         n: The number of neurons.
         only: These neurons instead of the most active ones.
         distinct: Take the most active neuron of each trigger first, then the second of each; those without a clear one last.
+            With a large vocabulary, neurons that promote clear tokens precede all others.
         survey: The survey from which triggers are determined; by default the reading itself.
         ablate: Whether to measure the effect of ablating each neuron, with one run each.
 
     Returns:
         A row per neuron: neuron, peak (the given position, else the one where the neuron is most active), activation (at peak),
         activity (see `activity`; the mean over positions if none is given), the columns of `triggers`, and promotes and
-        suppresses, the tokens whose logits it raises and lowers most at its peak (if the layer's stream is unembedded). With
-        `ablate` also loss_change (in nats, over the labelled outputs) and flips (how many of their likeliest tokens change);
-        for a model without an output head these are NaN and 0.
+        suppresses, the tokens whose logits it raises and lowers most at its peak (if the layer's stream is unembedded). Of a
+        vocabulary of more than `MAX_TOKENS`, some tokens are always extreme: there they are those with the largest cosines,
+        and "" unless a cosine clearly exceeds those of shuffled vectors. With `ablate` also loss_change (in nats, over the
+        labelled outputs) and flips (how many of their likeliest tokens change); for a model without an output head these are
+        NaN and 0.
 
     Example:
         >>> import xformer
@@ -259,20 +265,25 @@ def neurons(
     if distinct:
         ranked = known.assign(none=known["trigger"] == "none").loc[order]
         ranked["nth"] = ranked.groupby(["trigger", ranked["on"].str[0].astype(str)]).cumcount().mask(ranked["none"], 0)
-        order = ranked.sort_values(["none", "nth"], kind="stable")["neuron"].tolist()
+        ranked["vague"] = False
+        if len(labels) > MAX_TOKENS and writes_to_output_stream(reading, layer):
+            first = order[:CANDIDATES]
+            with suppress(UnavailableError):
+                written = _favourites(reading, layer, first, _at_peak(post, active, first))["promotes"]
+                ranked["vague"] = ~ranked["neuron"].isin(
+                    [one for one, text in zip(first, written, strict=True) if text]
+                )
+        order = ranked.sort_values(["vague", "none", "nth"], kind="stable")["neuron"].tolist()
     chosen = order[:n] if only is None else list(only)
     check_indices("only", chosen, len(rank))
     peak = active[:, chosen].argmax(dim=0) if position is None else torch.full((len(chosen),), position)
-    at = post[peak, chosen]  # [neuron]
+    at = post[peak, chosen] if position is not None else _at_peak(post, active, chosen)  # [neuron]
     numbers = {"peak": peak, "activation": at, "activity": rank[chosen]}
     table = pd.DataFrame({"neuron": chosen} | {name: values.tolist() for name, values in numbers.items()})
     table = table.merge(known, on="neuron")
     if writes_to_output_stream(reading, layer):
         with suppress(UnavailableError):  # the matrices are not accessible
-            effect = direct_logit_effect(reading, layer, chosen) * torch.where(at < 0, -1.0, 1.0)[:, None]
-            for column, end in (("promotes", effect), ("suppresses", -effect)):
-                best = end.topk(min(FAVOURITES, effect.shape[1])).indices.tolist()
-                table[column] = [" ".join(labels[token] for token in order) for order in best]
+            table = table.assign(**_favourites(reading, layer, chosen, at))
     if not ablate:
         return table
     if not reading.has_logits:
@@ -286,6 +297,47 @@ def neurons(
         predicted.append(logits[answers >= 0].argmax(dim=-1))
     changes = [loss - losses[0] for loss in losses[1:]]
     return table.assign(loss_change=changes, flips=[int((one != predicted[0]).sum()) for one in predicted[1:]])
+
+
+def _at_peak(
+    post: Float[Tensor, "pos d_ff"], active: Float[Tensor, "pos d_ff"], neurons: Sequence[int]
+) -> Float[Tensor, " neuron"]:
+    """Return the activations of neurons where they are most active."""
+    return post[active[:, neurons].argmax(dim=0), neurons]
+
+
+@torch.no_grad()
+def _favourites(
+    reading: Reading, layer: int, neurons: Sequence[int], at: Float[Tensor, " neuron"]
+) -> dict[str, list[str]]:
+    """Return the tokens that neurons promote and suppress with the activations `at`, see `neurons`."""
+    labels, weights = reading.adapter.token_labels, reading.adapter.weights
+    if len(labels) <= MAX_TOKENS:
+        effect, least = direct_logit_effect(reading, layer, neurons), -math.inf  # [neuron, vocab]
+    else:
+        matrix = weights.unembedding().matrix.float()  # [vocab, d_model]
+        check_analysis("direct_logit_effect", "select fewer neurons", neurons=len(neurons), vocab=len(matrix))
+        own = weights.projection(reading.feed_forward_path(layer).path).weight.float()  # [neuron, d_model]
+        mean = matrix.mean(dim=0)
+        lengths = (matrix.square().sum(dim=1) - 2 * matrix @ mean + mean.square().sum()).clamp(min=1e-12).sqrt()
+
+        def cosines(vectors: Float[Tensor, "vector d_model"]) -> Float[Tensor, "vector vocab"]:
+            products = vectors @ matrix.T - (vectors @ mean)[:, None]
+            return products / (vectors.norm(dim=1, keepdim=True).clamp(min=1e-12) * lengths)
+
+        dice = torch.Generator().manual_seed(0)
+        order = torch.stack([torch.randperm(own.shape[1], generator=dice) for _ in range(SHUFFLES)])
+        shuffled = own[torch.arange(SHUFFLES) * len(own) // SHUFFLES].gather(1, order)  # of neurons of the whole layer
+        effect, least = cosines(own[list(neurons)]), CLEARER * cosines(shuffled).abs().max().item()
+    effect = effect * torch.where(at < 0, -1.0, 1.0)[:, None]
+    found = {}
+    for column, end in (("promotes", effect), ("suppresses", -effect)):
+        best = end.topk(min(FAVOURITES, end.shape[1]))
+        found[column] = [
+            " ".join(labels[token] for token in tokens) if value > least else ""
+            for tokens, value in zip(best.indices.tolist(), best.values[:, 0].tolist(), strict=True)
+        ]
+    return found
 
 
 BEST = 8

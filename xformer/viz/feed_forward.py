@@ -281,7 +281,9 @@ def neurons(
     cells = base.mark_rect(stroke=paper, cursor="pointer").encode(colour, tooltip=hover).add_params(click)
     layers = [cells, *numbers(base, "shown:N", shown=wide)]
     if "promotes" in table:
-        promoted = alt.Chart(pd.DataFrame({"name": rows, "promotes": [f"→ {text}" for text in table["promotes"]]}))
+        promoted = alt.Chart(
+            pd.DataFrame({"name": rows, "promotes": [f"→ {text}" if text else "" for text in table["promotes"]]})
+        )
         look = {"align": "left", "dx": 8, "fontSize": 12, "color": ink, "limit": PROMOTES_WIDTH - 12}
         layers.append(promoted.mark_text(**look).encode(y, x=alt.value("width"), text="promotes:N"))
     padding = {"left": 5, "right": PROMOTES_WIDTH if "promotes" in table else 5, "top": 5, "bottom": 5}

@@ -40,8 +40,8 @@ ROOMY, TIGHT = 12, 24
 """Largest numbers of positions at which cells still have room for the probability, and for the token."""
 TALL = 410
 """Pixels of the rows of a heatmap, so that it fits on a projected screen with its controls."""
-MANY_POINTS, MAX_POINTS = 24, 33
-"""Largest number of points of the stream that are all labelled, and that are all drawn; more points are thinned evenly."""
+MAX_POINTS, LAST_LAYERS, MAX_GROUPS = 24, 6, 6
+"""Largest number of points of the stream that are all drawn. Of more, the last layers have their own rows, others share one."""
 
 
 def with_places(frame: pd.DataFrame, tokens: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
@@ -89,7 +89,7 @@ def norms(
     )
     base = alt.Chart(data).encode(
         alt.X("place:N", sort=places, title="position · input token", axis=flat_axis(len(places))),
-        alt.Y("point:N", sort=points, title="after …", axis=point_axis(len(points))),
+        alt.Y("point:N", sort=points, title="after …", axis=point_axis()),
     )
     legend = alt.Legend(title="norm ‖x‖", gradientLength=120, format=".3~g")
     hover = tooltips("point:N", ("place:N", "position · input"), ("length:Q", "norm", ".5f"))
@@ -99,14 +99,27 @@ def norms(
 
 
 def thinned(frame: pd.DataFrame) -> pd.DataFrame:
-    """Thin a table by depth to at most `MAX_POINTS` evenly spaced points of the stream, keeping the first and the last."""
-    depths = sorted(frame["depth"].unique())
-    if len(depths) <= MAX_POINTS:
+    """Thin a table by depth to at most `MAX_POINTS` points of the stream, so that each row has a readable label.
+
+    Only the point after each layer is kept. If there are still too many, all but the last `LAST_LAYERS` layers are drawn in
+    groups, as the stream after the last layer of the group: "layers 5–8".
+    """
+    points = pd.Series(dict(zip(frame["depth"], frame["point"], strict=True))).sort_index()
+    if len(points) <= MAX_POINTS:
         return frame
-    if len(depths) % 2 and len(depths) // 2 < MAX_POINTS:  # two points per layer: keep the stream after each layer
-        return frame.loc[frame["depth"].isin(depths[::2])]
-    step = (len(depths) - 1) / (MAX_POINTS - 1)
-    return frame.loc[frame["depth"].isin([depths[round(index * step)] for index in range(MAX_POINTS)])]
+    layers = points.str.extract(r"layer (\d+)", expand=False).fillna("0").astype(int)
+    ends = layers.drop_duplicates(keep="last")  # the embedding counts as layer 0
+    n = len(ends) - 1
+    size = max(1, math.ceil((n - LAST_LAYERS) / MAX_GROUPS))
+    kept = sorted({0, *range(n - LAST_LAYERS, 0, -size), *range(max(n - LAST_LAYERS, 0) + 1, n + 1)})
+    names = {}
+    for before, at in zip([-1, *kept], kept, strict=False):
+        name = str(points[ends.index[at]]).removesuffix(" · feed-forward")
+        first, last = int(ends.iloc[before]) + 1, int(ends.iloc[at])
+        is_group = before >= 0 and at - before > 1
+        names[ends.index[at]] = name.replace(f"layer {last}", f"layers {first}–{last}") if is_group else name
+    frame = frame.loc[frame["depth"].isin(list(names))]
+    return frame.assign(point=[names[depth] for depth in frame["depth"]])
 
 
 def row_height(n: int) -> int:
@@ -185,12 +198,9 @@ def answer_kind(reading: Reading, position: int) -> str:
     return "right" if reading.has_right_answer else "next"
 
 
-def point_axis(n: int) -> alt.Axis:
-    """Return the axis of `n` points of the stream; with many of them, only every fifth layer is labelled."""
-    layer = "replace(datum.label, ' · feed-forward', '')"
-    few = f"test(/^[a-z]+ [0-9]+ /, datum.label) ? test(/ [0-9]*[05] /, datum.label) ? {layer} : '' : datum.label"
-    shown = few if n > MANY_POINTS else "datum.label"
-    return alt.Axis(labelLimit=240, labelOverlap=False, ticks=False, labelFlush=False, labelExpr=shown)
+def point_axis() -> alt.Axis:
+    """Return the axis of points of the stream."""
+    return alt.Axis(labelLimit=240, labelOverlap=False, ticks=False, labelFlush=False)
 
 
 def flat_axis(n: int, orient: Literal["top", "bottom"] = "top") -> alt.Axis:
@@ -345,7 +355,7 @@ def lens(
     rows = [answer, *reversed(points)] if has_answers else points[::-1]
     high, n = row_height(len(rows)), len(places)
     x = alt.X("place:N", sort=places, title="position · input token", axis=flat_axis(n, "bottom"))
-    y = alt.Y("point:N", sort=rows, title="after …", axis=point_axis(len(points)))
+    y = alt.Y("point:N", sort=rows, title="after …", axis=point_axis())
     hover = tooltips(("point:N", "after"), ("place:N", "position · input"), ("token:N", "likeliest token"))
     hover += tooltips(("probability:Q", "its probability", ".6f"))
     if has_answers:
@@ -424,7 +434,7 @@ def answer_path(reading: Reading, *, position: int, before: Reading | None = Non
     hover = tooltips("point:N", "token:N", "answer:N", "rank:Q", ("answer_probability:Q", "", ".6f"))
     hover += tooltips(("adds:Q", "contribution to the margin", "+.4f")) if is_split else []
     axis = alt.Axis(tickCount=4, title=what)
-    y = alt.Y("point:N", scale=alt.Scale(domain=rows), title=None, axis=point_axis(len(frame)))
+    y = alt.Y("point:N", scale=alt.Scale(domain=rows), title=None, axis=point_axis())
     base = alt.Chart(data).encode(y, tooltip=hover)
     look = {"align": "left", "dx": 8, "fontSize": 12 if high >= 18 else 10, "color": theme.TEXT}
     text = base.mark_text(**look)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import xformer
-from pages.feed_forward.page import ablation_note, framed, layer_headline
+from pages.feed_forward.page import ablation_note, framed, layer_headline, story_headline
 from tests.pages.conftest import ROOT, Open, complaints, text
 from xformer.adapters import TaskModel
 from xformer.analysis.feed_forward import fitting
@@ -59,6 +59,18 @@ def test_layer_headline_is_empty_where_nothing_is_clear() -> None:
         assert finding == f"Layer 2: **3 of 10** neurons fire mostly on {n} each."
     assert "**1 of 10** neurons holds half" in layer_headline(known(*["none"] * 10), [20.0, *even[1:]], "layer 2")
     assert layer_headline(known(*["none"] * 10), [0.0] * 10, "layer 2") == ""
+
+
+def test_story_headline_says_where_no_neuron_writes_clear_tokens() -> None:
+    quiet = {"neuron": 4, "trigger": "reads", "on": ("a",), "promotes": ""}
+    clear = quiet | {"neuron": 7, "promotes": "to To", "on": ("drink",)}
+    told = story_headline([quiet, clear], "layer 3")
+    assert (
+        told
+        == "Layer 3: **#7** fires on drink and writes **to To**. 1 of the 2 most active neurons write clear tokens."
+    )
+    assert story_headline([quiet], "layer 3").startswith("Layer 3: none of the 1 most active neurons writes")
+    assert story_headline([{"neuron": 4}], "layer 3") == ""  # its stream is not unembedded
 
 
 def test_a_model_without_feed_forward_layers_offers_another_model(open_page: Open) -> None:
