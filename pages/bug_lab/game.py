@@ -148,8 +148,8 @@ def game_panel() -> None:
         with embed.picture("choices"), row(key="bug_choices"):
             for index, name in enumerate(this_round.choices):
                 is_wrong = name in guess.bugs
-                words = f"{WRONG.mark} " * is_wrong + escape_markdown(BUGS[name].title)
-                st.button(words, on_click=_pick, args=(number, name), key=f"bug_{index}", disabled=is_wrong)
+                choice = f"{WRONG.mark} " * is_wrong + escape_markdown(BUGS[name].title)
+                st.button(choice, on_click=_pick, args=(number, name), key=f"bug_{index}", disabled=is_wrong)
             st.button("Show the answer", on_click=_give_up, args=(number,), type="tertiary", key="bug_give_up")
             left = this_round.points(guess)
             st.markdown(f"{left} point{'s' * (left > 1)} left", width="content")
@@ -232,16 +232,16 @@ def _end_card(number: int) -> None:
     missed = [one for one, guess in played if one.bug not in guess.bugs]
     with st.container(border=True, key="bug_end"):
         st.subheader(f"{points} of {MOST_POINTS} points", anchor=False)
-        words = f"{len(found)} of {LEVELS} bugs identified, {at_once} of them at the first attempt."
+        sentence = f"{len(found)} of {LEVELS} bugs identified, {at_once} of them at the first attempt."
         if len(played) < LEVELS:
-            words += f" {LEVELS - len(played)} rounds of this game were not played."
-        st.markdown(words)
+            sentence += f" {LEVELS - len(played)} rounds of this game were not played."
+        st.markdown(sentence)
         if missed:
             with st.container(horizontal=True, gap="small", vertical_alignment="center"):
                 st.markdown("Look again at:", width="content")
                 for one in missed:
-                    title = escape_markdown(BUGS[one.bug].title)
-                    st.button(title, on_click=_browse, args=(one.bug,), key=f"bug_again_{one.bug}")
+                    again = escape_markdown(BUGS[one.bug].title)
+                    st.button(again, on_click=_browse, args=(one.bug,), key=f"bug_again_{one.bug}")
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
             st.button("Next game", type="primary", on_click=_go, args=(number + 1,), key="bug_next", shortcut="N")
             yours = partial(st.session_state.update, {TAB: "yours"})
