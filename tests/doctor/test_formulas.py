@@ -52,14 +52,14 @@ class Separate(nn.Module):
         self.before = how.get("before", lambda x: x)  # queries and keys, before the product
         self.projected = how.get("projected", lambda x: (self.q(x), self.k(x), self.v(x)))
         self.merged = how.get("merged", lambda z: z.transpose(1, 2).flatten(2))
-        self.added = how.get("added", 0.0)
+        self.masked = how.get("masked", lambda scores: scores.masked_fill(future(scores.shape[-1]), -math.inf))
+        self.softmax = how.get("softmax", lambda scores: scores.softmax(dim=-1))
+        self.added = 0.0
 
     def forward(self, x: Tensor) -> Tensor:
-        n = x.shape[1]
         q, k, v = (y.view(*y.shape[:2], H, D_HEAD).transpose(1, 2) for y in self.projected(x))
         scores = self.scaled(self.before(q) @ self.before(k).transpose(-2, -1)) + self.added
-        pattern = scores.masked_fill(future(n), -math.inf).softmax(dim=-1)
-        return self.o(self.merged(pattern @ v))
+        return self.o(self.merged(self.softmax(self.masked(scores)) @ v))
 
 
 class Shared(Separate):
@@ -197,6 +197,68 @@ CHANGED: dict[str, tuple[str, Callable[[], nn.Module]]] = {
 }
 
 
+def shown(n: int, diagonal: int) -> Tensor:
+    return torch.ones(n, n).tril(diagonal)
+
+
+def too_late(scores: Tensor) -> Tensor:
+    return scores.softmax(dim=-1) * shown(scores.shape[-1], 0)
+
+
+MASKS: dict[str, tuple[str, str, Callable[[], nn.Module]]] = {
+    "none": ("mask_not_applied", "every key", lambda: Separate(masked=same)),
+    "kernel": ("mask_not_applied", "every key", lambda: Open()),
+    "1 more": (
+        "mask_off_by_one",
+        "keys ≤ query + 1",
+        lambda: Separate(masked=lambda s: s.masked_fill(shown(len(s[0, 0]), 1) == 0, -1e9)),
+    ),
+    "inverted": (
+        "mask_inverted",
+        "keys > query",
+        lambda: Separate(masked=lambda s: s.masked_fill(shown(len(s[0, 0]), 0) == 1, -1e9)),
+    ),
+    "added": ("mask_added_as_bool", "scores + mask", lambda: Separate(masked=lambda s: s + future(len(s[0, 0])))),
+}
+"""Masks that break causality: the cause, what the code computes, and the attention."""
+
+
+class Open(Fused):
+    """A fused function without a mask."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part.unflatten(2, (H, D_HEAD)).transpose(1, 2) for part in self.qkv(x).split(D, dim=-1))
+        return self.o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("fault", MASKS)
+def test_fault_of_the_mask_is_the_cause_of_what_causality_finds(fault: str) -> None:
+    cause, rule, make = MASKS[fault]
+    diagnosis = xformer.diagnose(Reader(make), TOKENS, checks=["causality", "formula"], causal=True)
+    [finding] = diagnosis.broken
+    assert (finding.check, finding.cause) == ("causality", cause)
+    assert f"the code computes {rule} (test_formulas.py:" in finding.sentence
+    assert finding.line.startswith("test_formulas.py:")
+    assert not diagnosis.unusual  # it is said once
+
+
+def test_mask_after_the_softmax_is_the_cause_of_rows_that_do_not_sum_to_1() -> None:
+    diagnosis = xformer.diagnose(Reader(lambda: Separate(masked=same, softmax=too_late)), TOKENS, causal=True)
+    assert [one.cause for one in diagnosis.broken if one.check == "attention_rows"] == ["mask_after_softmax"]
+
+
+def test_query_that_does_not_see_itself_is_unusual() -> None:
+    diagnosis = xformer.diagnose(
+        Reader(lambda: Separate(masked=lambda s: s.masked_fill(shown(len(s[0, 0]), -1) == 0, -1e9))),
+        TOKENS,
+        causal=True,
+    )
+    assert [one.cause for one in diagnosis.unusual] == ["mask_excludes_itself"]
+    window = Separate(masked=lambda s: s.masked_fill((shown(len(s[0, 0]), 0) - shown(len(s[0, 0]), -3)) == 0, -1e9))
+    masks = [one for one in read(Reader(lambda: window)) if one.part == "mask"]
+    assert {(one.formula, one.cause) for one in masks} == {("query − 3 < keys ≤ query", "")}
+
+
 def read(model: nn.Module) -> list[xformer.doctor.formulas.Formula]:
     opened = TokenModel.of(model.eval(), TOKENS)
     return formulas(opened, opened.base)
@@ -230,7 +292,7 @@ def test_unusual_formula_is_broken_only_against_a_specification() -> None:
     assert row["line"].startswith("test_formulas.py:")
     assert diagnosis.ok
     assert "unusual: In layers 0, 1, the scores are divided by √d_model" in repr(diagnosis)
-    assert list(diagnosis.formulas["part"]) == ["scale", "projections", "heads"] * 2
+    assert list(diagnosis.formulas["part"]) == ["scale", "mask", "projections", "heads"] * 2
 
     strict = xformer.diagnose(model, TOKENS, checks=["formula"], spec="gpt")
     assert [one.cause for one in strict.broken] == ["scale_by_d_model"]

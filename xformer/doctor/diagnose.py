@@ -25,7 +25,7 @@ from xformer.doctor.check import (
     Finding,
     NotApplicableError,
 )
-from xformer.doctor.formulas import Formula
+from xformer.doctor.formulas import BREAKS_A_RULE, CAUSES_OF_FORMULAS, Formula, formulas
 from xformer.doctor.localise import localise
 from xformer.doctor.token_model import TokenModel
 from xformer.errors import InputError, XformerError
@@ -276,6 +276,9 @@ def run_check(context: CheckContext, check: Check) -> Finding:
             if found.verdict == "broken" and found.place is None and found.pair is not None:
                 with suppress(Exception):  # the verdict stands without a location
                     found = replace(found, place=localise(context, found.pair))
+            if found.verdict == "broken" and check.name in ("causality", "attention_rows") and not found.cause:
+                with suppress(Exception):  # and without a cause
+                    found = _named(context, found)
     except NotApplicableError as reason:
         found = Finding("not applicable", str(reason))
     except Exception as error:  # the model may raise anything
@@ -284,3 +287,18 @@ def run_check(context: CheckContext, check: Check) -> Finding:
         )
         found = Finding("could not run", f"The check could not run: {reason[:200]}")
     return replace(found, check=check.name)
+
+
+def _named(context: CheckContext, found: Finding) -> Finding:
+    """A finding with the cause and the line of the mask in its layer, if the code shows them."""
+    layer = None if found.place is None else found.place.layer
+    model = context.model
+    for one in formulas(model, model.base):
+        if one.part == "mask" and one.cause in BREAKS_A_RULE and layer in (None, one.layer):
+            words = CAUSES_OF_FORMULAS[one.cause]
+            why = (
+                f"{words[0].upper()}{words[1:]}: the code computes {one.formula}{f' ({one.line})' if one.line else ''}."
+            )
+            remedy = f"{found.remedy} The line reads `{one.text}`." if one.text else found.remedy
+            return replace(found, cause=one.cause, line=one.line, sentence=f"{found.sentence} {why}", remedy=remedy)
+    return found

@@ -17,16 +17,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from xformer.adapters.attention import FORBIDDEN, for_each_head
+from xformer.adapters.attention import for_each_head
 from xformer.adapters.module_map import Layers
 from xformer.doctor.token_model import ModelCall, TokenModel
+from xformer.doctor.watch import Watched, read_layer
 from xformer.program.attention import PARTS, AttentionFinder, FoundAttention
 from xformer.program.axes import Atom, argument
 from xformer.program.axis_tracker import AxisTracker
 from xformer.program.heads import PATTERN
-from xformer.program.operations import AttentionOperations
 from xformer.program.plan import layers_of
 from xformer.program.record import Operation, Program, Recorder, SourceLine, Value, watched
 
@@ -39,8 +40,16 @@ CAUSES_OF_FORMULAS = {
     "scale_other": "the scores have another scale than 1 / √d_head",
     "shared_projection": "one projection makes two of queries, keys and values",
     "heads_averaged": "the heads are averaged or added up, not concatenated",
+    "mask_not_applied": "no causal mask reaches the scores",
+    "mask_inverted": "the causal mask hides what it should show",
+    "mask_off_by_one": "the causal mask shows keys after the query",
+    "mask_excludes_itself": "the causal mask hides the query's own position",
+    "mask_added_as_bool": "the mask is added as 0 and 1, which hides nothing",
+    "mask_after_softmax": "the mask is applied after the softmax, so that rows do not sum to 1",
 }
 """What is unusual in a formula, by identifier."""
+BREAKS_A_RULE = {"mask_not_applied", "mask_inverted", "mask_off_by_one", "mask_added_as_bool", "mask_after_softmax"}
+"""Those that break a rule, so that another check finds them."""
 CLOSE = 1e-3
 """Largest relative difference between a factor and its name, and between the scores and their formula."""
 
@@ -52,7 +61,7 @@ class Formula:
     Attributes:
         layer: The layer in its stack, from 0; None if it is not known.
         path: The module that computes the attention.
-        part: "scale", "projections" or "heads".
+        part: "scale", "mask", "projections" or "heads".
         formula: The part as a formula or a few words.
         cause: A key of `CAUSES_OF_FORMULAS`; "" for what transformers usually compute.
         line: Where the code computes it, as "model.py:38"; "" if it is not known.
@@ -81,7 +90,7 @@ def formulas(model: TokenModel, run: ModelCall) -> list[Formula]:
     axes = AxisTracker(program)
     every = layers_of(program, AttentionFinder(program, axes, over=PATTERN))[0]
     layers = Layers(model.module, [heads[0].first.address.module for heads in every])
-    read = _Reader(program, axes)
+    read = _Reader(program, axes, is_causal=model.causal and run.target is None)
     return [
         Formula(layers.of(heads[0].first.running), _path(heads), *part) for heads in every for part in read.parts(heads)
     ]
@@ -127,6 +136,18 @@ _ADDS = {
     "add", "sub", "masked_fill", "where", "view", "reshape", "unsqueeze", "squeeze", "expand", "flatten", "unflatten",
     "transpose", "permute", "contiguous", "clone", "to", "float", "type_as", "getitem",
 }  # fmt: skip
+_MASKS = {
+    "masked_fill",
+    "where",
+    "add",
+    "sub",
+    "setitem",
+    "tril",
+    "triu",
+    "maximum",
+    "minimum",
+    "scaled_dot_product_attention",
+}
 _SLICES = {
     "getitem",
     "chunk",
@@ -161,8 +182,8 @@ _OPAQUE = {
 class _Reader:
     """Reads the formulas of the attentions of one program."""
 
-    def __init__(self, program: Program, axes: AxisTracker) -> None:
-        self._axes = axes
+    def __init__(self, program: Program, axes: AxisTracker, *, is_causal: bool) -> None:
+        self._axes, self._is_causal = axes, is_causal
         self._consumers: dict[Value, list[Operation]] = defaultdict(list)
         for operation in program.operations:
             for value in operation.inputs:
@@ -171,18 +192,28 @@ class _Reader:
     def parts(self, heads: Sequence[FoundAttention]) -> Iterator[_Part]:
         """The parts of one layer."""
         found = heads[0]
+        seen = read_layer(heads)
         if found.kernel is not None and found.kernel.name == "multi_head_attention_forward":
             d_head = found.first.inputs[0].shape[-1] // int(argument(found.kernel, 4, "num_heads"))
-            yield _part("scale", f"q·kᵀ / √{d_head}", "", found.kernel, f"q·kᵀ / √{d_head}")
+            scale = _part("scale", f"q·kᵀ / √{d_head}", "", found.kernel, f"q·kᵀ / √{d_head}")
+            yield from filter(None, (scale, self._mask(found, seen)))
             return
         sides = {name: self._traced(value) for name, value in _operands(found).items()}
-        for part in (self._scale(heads, sides), self._projections(found, sides), self._merge(found)):
+        seen = read_layer(heads)
+        for part in (
+            self._scale(heads, sides, seen),
+            self._mask(found, seen),
+            self._projections(found, sides),
+            self._merge(found),
+        ):
             if part is not None:
                 yield part
 
     # The scale of the scores
 
-    def _scale(self, heads: Sequence[FoundAttention], sides: Mapping[str, _Scaled | None]) -> _Part | None:
+    def _scale(
+        self, heads: Sequence[FoundAttention], sides: Mapping[str, _Scaled | None], seen: Watched | None
+    ) -> _Part | None:
         found, q, k = heads[0], sides.get("q"), sides.get("k")
         if q is None or k is None or q.is_learned or k.is_learned:
             return None
@@ -190,10 +221,11 @@ class _Reader:
         if after is None:
             return None
         factor, by = after
-        widths = _widths(heads, q.source)
-        if widths is None or not (found.kernel is not None or _agrees(heads, factor)):
+        if seen is None or seen.q is None or not q.source.inputs or q.source.name == "embedding":
             return None
-        d_head, d_model, n_heads = widths
+        if found.kernel is None and not _agrees(found, seen, factor):
+            return None
+        d_head, d_model, n_heads = seen.q.shape[-1], q.source.inputs[0].shape[-1], seen.scores.shape[1]
         if q.source.name in _NORMS and factor * q.factor * k.factor == 1.0:
             return None  # normalised queries need no scale
         whole, by = factor * q.factor * k.factor, (*by, *q.by, *k.by)
@@ -253,6 +285,44 @@ class _Reader:
         """Whether an operation multiplies by a weight."""
         product = self._axes.products.get(operation)
         return product is not None and not (product.left.is_from_inputs and product.right.is_from_inputs)
+
+    # The mask
+
+    def _mask(self, found: FoundAttention, seen: Watched | None) -> _Part | None:
+        """Which keys a query sees in a causal model; None if that is no simple rule."""
+        if (
+            not self._is_causal
+            or seen is None
+            or not seen.is_square
+            or not (seen.allowed == seen.allowed[:1, :1]).all()
+        ):
+            return None
+        by = [one for one in found.chain if one.name in _MASKS]
+        operation, usual = by[-1] if by else found.first, "keys ≤ query"
+        if found.is_masked_later and float((seen.pattern.double().sum(dim=-1) - 1).abs().max()) > 0.01:
+            words = "softmax(scores) · mask"
+            return _part("mask", words, "mask_after_softmax", found.pattern.operation, usual)
+        allowed, n = seen.allowed[0, 0], seen.allowed.shape[-1]
+        back = torch.arange(n, device=allowed.device)[:, None] - torch.arange(n, device=allowed.device)
+        rules = [(usual, "", back >= 0), ("every key", "mask_not_applied", back >= -n)]
+        rules += [(f"keys ≤ query + {m}", "mask_off_by_one", back >= -m) for m in range(1, min(n - 1, 4))]
+        rules += [("keys < query", "mask_excludes_itself", back > 0), ("keys > query", "mask_inverted", back < 0)]
+        rules += [("keys ≥ query", "mask_inverted", back <= 0)]
+        rules += [(f"query − {w} < keys ≤ query", "", (back >= 0) & (back < w)) for w in range(2, n)]
+        formula, cause = next(((text, name) for text, name, mask in rules if allowed.equal(mask)), ("", ""))
+        if not formula:
+            return None
+        if cause == "mask_not_applied" and self._is_added_as_bool(found, seen, back >= 0):
+            formula, cause = "scores + mask", "mask_added_as_bool"
+        return _part("mask", formula, cause, operation, usual)
+
+    def _is_added_as_bool(self, found: FoundAttention, seen: Watched, past: Tensor) -> bool:
+        """Whether the scores are q·kᵀ with a factor plus 1 where the mask is true."""
+        after, product = self._after_product(found), _product(seen)
+        if after is None or product is None or found.kernel is not None:
+            return False
+        added = seen.scores.double() - product * after[0]
+        return any(float((added - mask.double()).abs().max()) < CLOSE for mask in (past, ~past))
 
     # Projections and heads
 
@@ -347,20 +417,6 @@ def _operands(found: FoundAttention) -> dict[str, Value]:
     return {name: operand.value for name, operand in found.operands.items()}
 
 
-def _widths(heads: Sequence[FoundAttention], source: Operation) -> tuple[int, int, int] | None:
-    """d_head, d_model and the number of heads."""
-    found = heads[0]
-    if found.kernel is not None:
-        d_head = found.kernel.inputs[0].shape[-1]
-    elif (q := AttentionOperations(tuple(heads)).q) is not None:
-        d_head = q.shape[-1]
-    else:
-        return None
-    if not source.inputs or source.name == "embedding":
-        return None
-    return d_head, source.inputs[0].shape[-1], found.layout.n_heads * len(heads)
-
-
 def _named(factor: float, d_head: int, d_model: int, n_heads: int) -> tuple[str, str]:
     """The formula of the scores with this factor, and the identifier of what is unusual in it."""
     known = (
@@ -377,26 +433,28 @@ def _named(factor: float, d_head: int, d_model: int, n_heads: int) -> tuple[str,
     return f"{factor:.4g} · q·kᵀ", "scale_other"
 
 
-def _agrees(heads: Sequence[FoundAttention], factor: float) -> bool:
+def _agrees(found: FoundAttention, seen: Watched, factor: float) -> bool:
     """Whether the recorded scores are the product of the recorded queries and keys times the factor, but for added terms."""
-    one = AttentionOperations(tuple(heads))
-    q, k, scores = one.q, one.k, one.scores
-    if q is None or k is None or scores is None:
-        return False
-    if _is_multiple(heads[0], factor):
+    if _is_multiple(found, factor):
         return True
-    product = q.double() @ for_each_head(k, q.shape[1]).double().transpose(-2, -1)
-    if product.shape != scores.shape:
+    product = _product(seen)
+    if product is None:
         return False
-    scores = scores.double() * math.log(heads[0].normaliser.base)
-    allowed = (scores > FORBIDDEN) & scores.isfinite()
-    x, y = product[allowed] * factor, scores[allowed]
+    x, y = product[seen.allowed] * factor, seen.scores.double()[seen.allowed]
     if x.numel() < 2 or float(x.std()) == 0:
         return False
     if float((x - y).abs().max()) <= CLOSE * float(y.abs().max()):
         return True
     slope = float(((x - x.mean()) * (y - y.mean())).mean() / x.var(correction=0))  # with positions or a softcap added
     return abs(slope - 1) < 0.05
+
+
+def _product(seen: Watched) -> Float[Tensor, "batch head query key"] | None:
+    """q·kᵀ, as recorded."""
+    if seen.q is None or seen.k is None:
+        return None
+    product = seen.q.double() @ for_each_head(seen.k, seen.q.shape[1]).double().transpose(-2, -1)
+    return product if product.shape == seen.scores.shape else None
 
 
 def _is_multiple(found: FoundAttention, factor: float) -> bool:

@@ -143,7 +143,7 @@ class _EventRecorder(Recorder):
         self._is_noting = False
 
 
-def _read(heads: Sequence[FoundAttention]) -> Watched | None:
+def read_layer(heads: Sequence[FoundAttention]) -> Watched | None:
     """An attention layer, whose heads may be computed alone; None if its tensors cannot be read."""
     one, first = AttentionOperations(tuple(heads)), heads[0]
     scores, softmax, pattern, q, k, v = one.scores, one.softmax, one.pattern, one.q, one.k, one.v
@@ -264,7 +264,7 @@ def watch_events(model: TokenModel, run: ModelCall) -> tuple[list[Event], Layers
     program = recorder.finish(outputs)
     axes = AxisTracker(program)
     finder = AttentionFinder(program, axes, over=PATTERN)
-    read = [(heads[0], one) for heads in layers_of(program, finder)[0] if (one := _read(heads)) is not None]
+    read = [(heads[0], one) for heads in layers_of(program, finder)[0] if (one := read_layer(heads)) is not None]
     refused = [one.operation.address.module for one in finder.refused]
     layers = Layers(model.module, [one.path for _, one in read] or refused)
     streams = {event.chain[-1]: values for event, values in recorder.notes if event.kind == "input"}

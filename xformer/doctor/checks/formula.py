@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from xformer.doctor.check import CheckContext, Finding, assume, check, count
 from xformer.doctor.checks.attention import shortened
-from xformer.doctor.formulas import CAUSES_OF_FORMULAS, Formula, formulas
+from xformer.doctor.formulas import BREAKS_A_RULE, CAUSES_OF_FORMULAS, Formula, formulas
 from xformer.doctor.watch import stepwise
 
 REMEDIES = {
     "scale": "the scores should be {usual}",
     "projections": "make q, k and v with three weights, or with three slices of one",
+    "mask": "a query should see {usual}",
     "heads": "concatenate the heads, as z.transpose(1, 2).flatten(2) does",
 }
 """How each part should read."""
@@ -25,7 +26,7 @@ def formula(context: CheckContext) -> Finding:
     model = stepwise(context.model)
     found = tuple(formulas(model, shortened(model, 16)))
     assume(found, "No attention was found whose formula can be read.")
-    causes = list(dict.fromkeys(one.cause for one in found if one.cause))
+    causes = list(dict.fromkeys(one.cause for one in found if one.cause and one.cause not in BREAKS_A_RULE))
     if not causes:
         named = dict.fromkeys(one.formula for one in found if one.part == "scale")
         scores = f": scores {' and '.join(named)}" if named else ""
@@ -34,7 +35,7 @@ def formula(context: CheckContext) -> Finding:
             f"Nothing is unusual in {count(len({one.path for one in found}), 'attention')}{scores}.",
             formulas=found,
         )
-    first = next(one for one in found if one.cause)
+    first = next(one for one in found if one.cause == causes[0])
     sentence = " ".join(_sentence([one for one in found if one.cause == cause]) for cause in causes)
     at = f" in `{first.text}` ({first.line})" if first.text else ""
     remedy = f"{'' if context.spec else 'If this is not meant: '}{REMEDIES[first.part].format(usual=first.usual)}{at}."
