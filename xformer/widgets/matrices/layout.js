@@ -27,7 +27,7 @@ export function layOut(matrices, width, isTall = false) {
   const fits = (cell) => lines.every((line) => lineWidth(line, cell) <= width);
   let cell = lines.length > 1 && !isLow ? 46 : WIDEST;
   while (cell > NARROWEST && !fits(cell)) cell -= 1;
-  const row = lines.length > 1 && !isLow ? 26 : Math.min(isLow && isTall ? 54 : 42, Math.max(28, Math.round(cell * 0.58)));
+  const row = lines.length > 1 && !isLow ? 26 : Math.min(isLow && isTall ? 54 : 42, Math.max(isTall ? 40 : 28, Math.round(cell * 0.58)));
   const places = new Map();
   let top = 0;
   for (const line of lines) {
