@@ -228,8 +228,9 @@ export class PredictedMatrices extends Matrices {
     if (this.question && !this.guess) {
       this.question.choices.forEach((choice, at) => {
         const node = button("", () => this.take(choice), "choice");
-        node.append(element("kbd", "", String(at + 1)), formatted(choice.value));
-        node.setAttribute("aria-label", formatted(choice.value));
+        const key = element("kbd", "", String(at + 1));
+        key.setAttribute("aria-hidden", "true");
+        node.append(key, formatted(choice.value));
         parts.push(node);
       });
       parts.push(button("Skip", () => this.finish(), "skip"));
