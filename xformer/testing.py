@@ -42,11 +42,13 @@ Example:
 """
 
 
-def _assertion(name: str, checks: tuple[str, ...], rule: str, violation: str, causal: bool | None = None) -> _Assertion:
+def _assertion(
+    name: str, checks: tuple[str, ...], rule: str, violation: str, causal: bool | None = None, spec: str = ""
+) -> _Assertion:
     """Return a documented function that raises unless the checks of the doctor that apply to a model hold."""
 
     def assertion(model: nn.Module, inputs: Any = None, tokenizer: Any = None) -> None:
-        context = CheckContext(token_model_of(model, inputs, tokenizer, causal=causal))
+        context = CheckContext(token_model_of(model, inputs, tokenizer, causal=causal), spec)
         found = [run_check(context, CHECKS[check]) for check in checks]
         broken = [one for one in found if one.verdict == "broken"]
         if broken:
@@ -90,4 +92,11 @@ assert_batch_invariant = _assertion(
     ("batch",),
     "an input gives the same output alone and in a batch",
     "Other rows of the batch change an output.",
+)
+assert_usual_attention = _assertion(
+    "assert_usual_attention",
+    ("formula",),
+    "each attention computes softmax(q·kᵀ / √d_head)·v, with projections of its own and concatenated heads",
+    "An attention computes something else; the message has the formula and its line.",
+    spec="vaswani",
 )

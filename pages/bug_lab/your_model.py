@@ -186,7 +186,7 @@ def _headline(job: DiagnosisJob, diagnosis: Diagnosis, model: ModelAdapter) -> s
         return f"{unknown}, so errors may be missed; the other {n} that apply to this model pass."
     if not n:
         return "**No check applies** to this model with this input; the reasons are below."
-    unusual = "".join(f" **Unusual:** {escape_markdown(one.sentence)}" for one in diagnosis.unusual)
+    unusual = "".join(f" **Unusual:** {escape_markdown(f'{one.sentence} {one.remedy}')}" for one in diagnosis.unusual)
     passed = f"{n - len(diagnosis.unusual)} of" if unusual else "all"
     return f"**No errors found**: {passed} {n} checks that apply to this model pass.{unusual}"
 

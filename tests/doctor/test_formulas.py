@@ -17,6 +17,7 @@ from tests.doctor.checking import TOKENS, decoder
 from xformer.doctor.formulas import CAUSES_OF_FORMULAS, formulas
 from xformer.doctor.token_model import TokenModel
 from xformer.errors import InputError
+from xformer.testing import assert_usual_attention
 
 D, H, D_HEAD = 24, 3, 8
 
@@ -298,6 +299,58 @@ def test_unusual_formula_is_broken_only_against_a_specification() -> None:
     assert [one.cause for one in strict.broken] == ["scale_by_d_model"]
     assert "the scores should be q·kᵀ / √8 in `" in strict.broken[0].remedy
     assert xformer.diagnose(Reader(Separate).eval(), TOKENS, checks=["formula"], spec="gpt").ok
+
+
+def sinusoids(power: Tensor, *, base: float = 10_000.0, halves: bool = False) -> Tensor:
+    angle = torch.arange(64.0)[:, None] / base**power
+    return torch.cat([angle.sin(), angle.cos()], 1) if halves else torch.stack([angle.sin(), angle.cos()], 2).flatten(1)
+
+
+class Sinusoidal(Reader):
+    """A decoder with a table of positions that is not learned."""
+
+    def __init__(self, table: Tensor) -> None:
+        super().__init__(Separate)
+        self.table = table
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids) + self.table[: ids.shape[1]]
+        for attention, norm in zip(self.attentions, self.norms, strict=True):
+            x = x + attention(norm(x))
+        return self.out(x)
+
+
+PAIRS = torch.arange(0, D, 2.0) / D
+
+
+@pytest.mark.parametrize(
+    ("table", "formula", "cause"),
+    [
+        (sinusoids(PAIRS), "pos / 10000^(2i/d)", ""),
+        (sinusoids(PAIRS, halves=True), "pos / 10000^(2i/d)", ""),
+        (sinusoids(torch.arange(D / 2) / (D / 2 - 1), halves=True), "pos / 10000^(2i/d)", ""),  # of Tensor2Tensor
+        (sinusoids(PAIRS, base=500.0), "pos / 500^(2i/d)", ""),
+        (sinusoids(2 * PAIRS), "pos / 10000^(4i/d)", "sinusoid_exponent"),
+        (sinusoids(PAIRS / 2, halves=True), "pos / 10000^(i/d)", "sinusoid_exponent"),
+    ],
+)
+def test_sinusoids_are_recovered_from_their_values(table: Tensor, formula: str, cause: str) -> None:
+    [found] = [one for one in read(Sinusoidal(table)) if one.part == "positions"]
+    assert (found.formula, found.cause) == (f"sin and cos of {formula}", cause)
+    assert found.text == "x = self.tokens(ids) + self.table[: ids.shape[1]]"
+
+
+@pytest.mark.parametrize(
+    "table", [torch.rand(64, D), sinusoids(torch.rand(D // 2)), torch.zeros(64, D), torch.ones(64, D)]
+)
+def test_other_tables_are_not_called_sinusoids(table: Tensor) -> None:
+    assert not [one for one in read(Sinusoidal(table)) if one.part == "positions"]
+
+
+def test_assertion_raises_for_an_unusual_formula() -> None:
+    assert_usual_attention(Reader(Separate).eval(), TOKENS)
+    with pytest.raises(AssertionError, match=r"divided by √d_model.*q·kᵀ / √24 \(test_formulas.py:"):
+        assert_usual_attention(Reader(CHANGED["d_model"][1]).eval(), TOKENS)
 
 
 def test_unknown_specification_is_an_error() -> None:

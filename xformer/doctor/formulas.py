@@ -40,6 +40,7 @@ CAUSES_OF_FORMULAS = {
     "scale_other": "the scores have another scale than 1 / √d_head",
     "shared_projection": "one projection makes two of queries, keys and values",
     "heads_averaged": "the heads are averaged or added up, not concatenated",
+    "sinusoid_exponent": "the wavelengths of the sinusoids grow twice as fast, or half as fast, as 10000^(2i/d)",
     "mask_not_applied": "no causal mask reaches the scores",
     "mask_inverted": "the causal mask hides what it should show",
     "mask_off_by_one": "the causal mask shows keys after the query",
@@ -61,7 +62,7 @@ class Formula:
     Attributes:
         layer: The layer in its stack, from 0; None if it is not known.
         path: The module that computes the attention.
-        part: "scale", "mask", "projections" or "heads".
+        part: "scale", "mask", "projections", "heads", or "positions" for what is added to the embeddings.
         formula: The part as a formula or a few words.
         cause: A key of `CAUSES_OF_FORMULAS`; "" for what transformers usually compute.
         line: Where the code computes it, as "model.py:38"; "" if it is not known.
@@ -83,7 +84,7 @@ class Formula:
 def formulas(model: TokenModel, run: ModelCall) -> list[Formula]:
     """Return the formulas of all attentions of a run, in forward order; parts that cannot be read are left out."""
     call, inputs = model.last_call(run)
-    recorder = Recorder(model.module, inputs, keep_of=PARTS)
+    recorder = Recorder(model.module, inputs, keep_of={*PARTS, "add"})
     with watched(model.module, recorder):
         outputs = call()
     program = recorder.finish(outputs)
@@ -91,9 +92,13 @@ def formulas(model: TokenModel, run: ModelCall) -> list[Formula]:
     every = layers_of(program, AttentionFinder(program, axes, over=PATTERN))[0]
     layers = Layers(model.module, [heads[0].first.address.module for heads in every])
     read = _Reader(program, axes, is_causal=model.causal and run.target is None)
-    return [
+    found = [
         Formula(layers.of(heads[0].first.running), _path(heads), *part) for heads in every for part in read.parts(heads)
     ]
+    first = every[0][0].first.index if every else 0
+    positions = (_positions(one) for one in program.operations[:first] if one.name == "add")
+    added = next(((one, operation) for one, operation in positions if one is not None), None)
+    return found if added is None else [Formula(None, added[1].address.module, *added[0]), *found]
 
 
 def _path(heads: Sequence[FoundAttention]) -> str:
@@ -371,6 +376,52 @@ class _Reader:
                 return None
             value = operation.result
         return None
+
+
+# Positions that are added to the embeddings
+
+
+def _positions(operation: Operation) -> tuple[_Part | None, Operation]:
+    """The sinusoids that an operation adds, recovered from their values; None if it adds something else."""
+    for value in operation.inputs:
+        table = value.tensor
+        if value.is_from_inputs or table is None or not table.is_floating_point() or table.dim() < 2:
+            continue
+        n, width = table.shape[-2:]
+        if n < 3 or width < 8 or width % 2 or table.numel() != n * width:
+            continue
+        rows = table.reshape(n, width).double()
+        for sin, cos in ((rows[:, 0::2], rows[:, 1::2]), rows.chunk(2, dim=1)):
+            if (found := _sinusoids(sin, cos, width)) is not None:
+                return _part("positions", *found, operation, _SINUSOIDS), operation
+    return None, operation
+
+
+_SINUSOIDS = "sin and cos of pos / 10000^(2i/d)"
+
+
+def _sinusoids(sin: Float[Tensor, "pos pair"], cos: Float[Tensor, "pos pair"], width: int) -> tuple[str, str] | None:
+    """The formula of sinusoids with geometric frequencies, and its cause; None if these are no such sinusoids."""
+    if float((sin.square() + cos.square() - 1).abs().max()) > CLOSE:  # Vaswani et al. 2017, section 3.5
+        return None
+    angle = torch.atan2(sin, cos)
+    step = torch.remainder(angle[1:] - angle[:-1], 2 * math.pi)  # [pos, pair], the frequency of each pair
+    frequency = step.mean(dim=0)
+    if float((step - frequency).abs().max()) > CLOSE or not ((frequency > 0) & (frequency <= 1 + CLOSE)).all():
+        return None
+    decay = -frequency.log().diff()  # of the logarithm, from pair to pair
+    rate = float(decay.mean())
+    if rate <= 0 or float((decay - rate).abs().max()) > 0.01 * rate:
+        return None
+    usual = 2 * math.log(10_000) / width
+    if any(math.isclose(rate, one, rel_tol=0.01) for one in (usual, usual * width / (width - 2))):
+        return _SINUSOIDS, ""
+    power = next(
+        (text for factor, text in ((2, "4i/d"), (0.5, "i/d")) if math.isclose(rate, factor * usual, rel_tol=0.01)), ""
+    )
+    if power:
+        return f"sin and cos of pos / 10000^({power})", "sinusoid_exponent"
+    return f"sin and cos of pos / {math.exp(rate * width / 2):.4g}^(2i/d)", ""
 
 
 class _Number(NamedTuple):

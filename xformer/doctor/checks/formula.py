@@ -12,6 +12,7 @@ from xformer.doctor.watch import stepwise
 REMEDIES = {
     "scale": "the scores should be {usual}",
     "projections": "make q, k and v with three weights, or with three slices of one",
+    "positions": "the positions should be {usual}",
     "mask": "a query should see {usual}",
     "heads": "concatenate the heads, as z.transpose(1, 2).flatten(2) does",
 }
