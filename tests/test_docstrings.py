@@ -41,7 +41,7 @@ PUBLIC = sorted({*NAMES, *DRAWN} - MODULES)
 def test_every_public_name_says_what_it_takes_and_gives() -> None:
     """Values of options are in snake_case. A chart may refer to the arguments of its table."""
     assert {"ablate_head", "apply", "patch_from"} <= set(EDITS)
-    assert len(ASSERTIONS) == 5
+    assert len(ASSERTIONS) == 6
     assert all(isinstance(resolve_name(name), ModuleType) for name in MODULES)
     for name in PUBLIC:
         value = resolve_name(name)

@@ -142,46 +142,16 @@ _ADDS = {
     "transpose", "permute", "contiguous", "clone", "to", "float", "type_as", "getitem",
 }  # fmt: skip
 _MASKS = {
-    "masked_fill",
-    "where",
-    "add",
-    "sub",
-    "setitem",
-    "tril",
-    "triu",
-    "maximum",
-    "minimum",
-    "scaled_dot_product_attention",
-}
+    "masked_fill", "where", "add", "sub", "setitem", "tril", "triu", "maximum", "minimum", "scaled_dot_product_attention",
+}  # fmt: skip
 _SLICES = {
-    "getitem",
-    "chunk",
-    "split",
-    "unbind",
-    "narrow",
-    "select",
-    "tensor_split",
-    "split_with_sizes",
-    "index_select",
-}
+    "getitem", "chunk", "split", "unbind", "narrow", "select", "tensor_split", "split_with_sizes", "index_select",
+}  # fmt: skip
 _TIMES, _OVER = {"mul", "multiply"}, {"div", "divide", "true_divide"}
 _OPAQUE = {
-    "sum",
-    "mean",
-    "rsqrt",
-    "norm",
-    "var",
-    "std",
-    "max",
-    "amax",
-    "softmax",
-    "exp",
-    "tanh",
-    "normalize",
-    "sigmoid",
-    "gather",
+    "sum", "mean", "rsqrt", "norm", "var", "std", "max", "amax", "softmax", "exp", "tanh", "normalize", "sigmoid", "gather",
     "pow",
-}
+}  # fmt: skip
 
 
 class _Reader:
@@ -189,6 +159,7 @@ class _Reader:
 
     def __init__(self, program: Program, axes: AxisTracker, *, is_causal: bool) -> None:
         self._axes, self._is_causal = axes, is_causal
+        self._known: dict[Value, _Scaled | None] = {}
         self._consumers: dict[Value, list[Operation]] = defaultdict(list)
         for operation in program.operations:
             for value in operation.inputs:
@@ -204,15 +175,8 @@ class _Reader:
             yield from filter(None, (scale, self._mask(found, seen)))
             return
         sides = {name: self._traced(value) for name, value in _operands(found).items()}
-        seen = read_layer(heads)
-        for part in (
-            self._scale(heads, sides, seen),
-            self._mask(found, seen),
-            self._projections(found, sides),
-            self._merge(found),
-        ):
-            if part is not None:
-                yield part
+        scale, mask = self._scale(heads, sides, seen), self._mask(found, seen)
+        yield from filter(None, (scale, mask, self._projections(found, sides), self._merge(found)))
 
     # The scale of the scores
 
@@ -260,6 +224,11 @@ class _Reader:
 
     def _traced(self, value: Value, depth: int = 0) -> _Scaled | None:
         """Follow queries, keys or values back to their projection; None if they are no multiple of one."""
+        if value not in self._known:  # rotations lead to the same value on several ways
+            self._known[value] = self._followed(value, depth)
+        return self._known[value]
+
+    def _followed(self, value: Value, depth: int) -> _Scaled | None:
         operation = value.operation
         if operation is None or depth > 60 or operation.name in _OPAQUE:
             return None
