@@ -19,8 +19,13 @@ from xformer.viz.principles import STEPS
 from xformer.widgets.matrices_data import is_followed, row_data
 
 
-def steps_panel(view: View, run: Reading, layer: AnyLayer, chosen: Selection, hint: str = "") -> None:
-    """Draw the steps of one query as an animation, or as charts where the cell cannot be animated; `hint` ends the caption."""
+def steps_panel(
+    view: View, run: Reading, layer: AnyLayer, chosen: Selection, hint: str = "", *, has_charts: bool = True
+) -> None:
+    """Draw the steps of one query as an animation, or as charts where the cell cannot be animated.
+
+    `hint` ends the caption; `has_charts`: whether all numbers of its vectors are drawn below the animation.
+    """
     head, (query, key) = chosen.head, cell_of(chosen, layer)
     at = {"layer": chosen.layer, "head": head, "query": query, "key": key}
     calls = {step: picture_call(viz.attention_steps, run, **at, step=step) for step in STEPS}
@@ -34,8 +39,9 @@ def steps_panel(view: View, run: Reading, layer: AnyLayer, chosen: Selection, hi
         data = row_data(cell, query=name, key=key, step=str(at), stream=_stream(run, chosen.layer, head, query))
         matrices(data, key="steps", changed=lambda sent: None)
         calls = {step: calls[step] for step in ("product", "out")}
-    for step, call in calls.items():
-        shown(view, call, f"step_{step}")
+    if has_charts or not is_followed(cell):
+        for step, call in calls.items():
+            shown(view, call, f"step_{step}")
     footer(view, "steps", list(calls.values()), softmax_of_cell(cell))
 
 

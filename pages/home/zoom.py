@@ -47,7 +47,7 @@ def zoom_panel(view: View, title: Callable[[], None]) -> None:
         elif chosen.query is None or chosen.key is None:
             _head(view, run, layers, chosen)
         else:
-            steps_panel(view, run, layers[chosen.layer], chosen)
+            steps_panel(view, run, layers[chosen.layer], chosen, has_charts=False)
     if chosen is not None:
         set_parameter(_KEY, str(chosen))
 
