@@ -215,9 +215,9 @@ def watched(module: nn.Module, watcher: Watcher) -> Iterator[None]:
     """Let a watcher see the calls of a module's submodules and every function inside; the hooks are removed afterwards."""
 
     def entering(path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if watcher.is_mine:
-                watcher.enters(path, (args, kwargs))
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+            if watcher.is_mine:  # a call in another thread may come before PyTorch knows that the hook takes kwargs
+                watcher.enters(path, (args, kwargs or {}))
 
         return hook
 
