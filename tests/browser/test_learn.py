@@ -96,7 +96,7 @@ def test_a_number_of_each_matrix_is_predicted_and_then_computed(app: str, visit:
     assert page.locator(".matrices .asked").evaluate(  # the last frame is around the question mark
         "mark => { const { x, width } = mark.previousSibling.getBBox(); return mark.x.baseVal[0].value === x + width / 2; }"
     )
-    page.locator(f".matrices .choice[aria-label='{written(scores[other].item())}']").click()
+    page.get_by_role("button", name=written(scores[other].item()), exact=True).click()
     expect(verdict).to_have_text(f"✓ Right: S[1 · be, {mixed.names[other]}] = {written(scores[other].item())}.")
     expect(page.locator(".matrices .sum .result").last).to_have_text(written(scores[other].item()))
     expect(page.locator(".matrices .blank")).to_have_count(2 * 16)
