@@ -10,10 +10,9 @@ Legal models may mean it, so it is a fault only against a specification.
 from __future__ import annotations
 
 import math
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -23,7 +22,7 @@ from torch import Tensor
 from xformer.adapters.attention import for_each_head
 from xformer.adapters.module_map import Layers
 from xformer.doctor.token_model import ModelCall, TokenModel
-from xformer.doctor.watch import Watched, read_layer
+from xformer.doctor.watch import Watched, path_of, read_layer
 from xformer.program.attention import PARTS, AttentionFinder, FoundAttention
 from xformer.program.axes import Atom, argument
 from xformer.program.axis_tracker import AxisTracker
@@ -93,32 +92,20 @@ def formulas(model: TokenModel, run: ModelCall) -> list[Formula]:
     layers = Layers(model.module, [heads[0].first.address.module for heads in every])
     read = _Reader(program, axes, is_causal=model.causal and run.target is None)
     found = [
-        Formula(layers.of(heads[0].first.running), _path(heads), *part) for heads in every for part in read.parts(heads)
+        replace(part, layer=layers.of(heads[0].first.running), path=path_of(heads))
+        for heads in every
+        for part in read.parts(heads)
     ]
     first = every[0][0].first.index if every else 0
-    positions = (_positions(one) for one in program.operations[:first] if one.name == "add")
-    added = next(((one, operation) for one, operation in positions if one is not None), None)
-    return found if added is None else [Formula(None, added[1].address.module, *added[0]), *found]
+    added = (_positions(one) for one in program.operations[:first] if one.name == "add")
+    return [*[one for one in added if one is not None][:1], *found]
 
 
-def _path(heads: Sequence[FoundAttention]) -> str:
-    """The module that computes the heads, or that holds the modules of each."""
-    paths = ["/" + one.first.address.module.replace(".", "/") for one in heads]
-    return os.path.commonpath(paths)[1:].replace("/", ".")
-
-
-class _Part(NamedTuple):
-    part: str
-    formula: str
-    cause: str
-    line: str
-    text: str
-    usual: str
-
-
-def _part(part: str, formula: str, cause: str, operation: Operation | None, usual: str) -> _Part:
+def _part(part: str, formula: str, cause: str, operation: Operation | None, usual: str) -> Formula:
+    """A part whose layer is not known yet, at an operation."""
     line: SourceLine | None = None if operation is None else operation.line
-    return _Part(part, formula, cause, "" if line is None else str(line), "" if line is None else line.text, usual)
+    at, text = ("", "") if line is None else (str(line), line.text)
+    return Formula(None, "" if operation is None else operation.address.module, part, formula, cause, at, text, usual)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +152,7 @@ class _Reader:
             for value in operation.inputs:
                 self._consumers[value].append(operation)
 
-    def parts(self, heads: Sequence[FoundAttention]) -> Iterator[_Part]:
+    def parts(self, heads: Sequence[FoundAttention]) -> Iterator[Formula]:
         """The parts of one layer."""
         found = heads[0]
         seen = read_layer(heads)
@@ -182,7 +169,7 @@ class _Reader:
 
     def _scale(
         self, heads: Sequence[FoundAttention], sides: Mapping[str, _Scaled | None], seen: Watched | None
-    ) -> _Part | None:
+    ) -> Formula | None:
         found, q, k = heads[0], sides.get("q"), sides.get("k")
         if q is None or k is None or q.is_learned or k.is_learned:
             return None
@@ -262,7 +249,7 @@ class _Reader:
 
     # The mask
 
-    def _mask(self, found: FoundAttention, seen: Watched | None) -> _Part | None:
+    def _mask(self, found: FoundAttention, seen: Watched | None) -> Formula | None:
         """Which keys a query sees in a causal model; None if that is no simple rule."""
         if (
             not self._is_causal
@@ -300,7 +287,7 @@ class _Reader:
 
     # Projections and heads
 
-    def _projections(self, found: FoundAttention, sides: Mapping[str, _Scaled | None]) -> _Part | None:
+    def _projections(self, found: FoundAttention, sides: Mapping[str, _Scaled | None]) -> Formula | None:
         known = {name: side for name, side in sides.items() if side is not None}
         if len(known) < 3:
             return None
@@ -317,7 +304,7 @@ class _Reader:
         one = known[shared[0][0]].source
         return _part("projections", f"{', '.join(shared)}: one projection", "shared_projection", one, usual)
 
-    def _merge(self, found: FoundAttention) -> _Part | None:
+    def _merge(self, found: FoundAttention) -> Formula | None:
         """How the heads are merged: followed from z to the next projection."""
         heads = [axis for axis in self._axes.of(found.z) if _is_of_heads(axis, found)]
         if found.layout.n_heads < 2 or not heads:
@@ -350,7 +337,7 @@ class _Reader:
 # Positions that are added to the embeddings
 
 
-def _positions(operation: Operation) -> tuple[_Part | None, Operation]:
+def _positions(operation: Operation) -> Formula | None:
     """The sinusoids that an operation adds, recovered from their values; None if it adds something else."""
     for value in operation.inputs:
         table = value.tensor
@@ -362,8 +349,8 @@ def _positions(operation: Operation) -> tuple[_Part | None, Operation]:
         rows = table.reshape(n, width).double()
         for sin, cos in ((rows[:, 0::2], rows[:, 1::2]), rows.chunk(2, dim=1)):
             if (found := _sinusoids(sin, cos, width)) is not None:
-                return _part("positions", *found, operation, _SINUSOIDS), operation
-    return None, operation
+                return _part("positions", *found, operation, _SINUSOIDS)
+    return None
 
 
 _SINUSOIDS = "sin and cos of pos / 10000^(2i/d)"

@@ -165,10 +165,15 @@ def read_layer(heads: Sequence[FoundAttention]) -> Watched | None:
     is_key[keys] = True
     scores, sinks, softmax = scores[..., is_key], scores[..., ~is_key], softmax[..., is_key]
     allowed = (scores > FORBIDDEN) & (pattern != 0) if first.is_masked_later else scores > FORBIDDEN
-    paths = [f"/{found.first.address.module.replace('.', '/')}" for found in heads]
-    path, is_kernel = os.path.commonpath(paths)[1:].replace("/", "."), first.kernel is not None
+    path, is_kernel = path_of(heads), first.kernel is not None
     added, over = first.normaliser.added, first.normalised
     return Watched(path, None, None, q, k, v, scores, sinks, added, softmax, over, pattern, allowed, is_kernel)
+
+
+def path_of(heads: Sequence[FoundAttention]) -> str:
+    """The module that computes the heads, or that holds the modules of each."""
+    paths = [f"/{found.first.address.module.replace('.', '/')}" for found in heads]
+    return os.path.commonpath(paths)[1:].replace("/", ".")
 
 
 def _kernel(found: FoundAttention) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
