@@ -154,7 +154,7 @@ def _follow_the_link(layers: list[AnyLayer], best: Selection) -> None:
         return
     st.session_state["heads_shown"] = heads
     wanted = Selection.parse(in_link["head"] or "")
-    if wanted is not None and 0 <= wanted.layer < len(heads) and 0 <= wanted.head < heads[wanted.layer]:
+    if wanted is not None and wanted.is_in(heads):
         best = wanted
     elif in_link["head"] is not None:
         warn_unknown("head")

@@ -69,6 +69,10 @@ class Selection:
         text = f"{self.layer + 1}.{self.head + 1}"
         return text if self.query is None or self.key is None else f"{text}.{self.query}-{self.key}"
 
+    def is_in(self, heads: Sequence[int]) -> bool:
+        """Whether the layer and the head exist, given the number of heads of each layer."""
+        return 0 <= self.layer < len(heads) and 0 <= self.head < heads[self.layer]
+
     @property
     def looks(self) -> Look:
         return self.look or Look()

@@ -34,12 +34,12 @@ def steps_panel(
     heads = cell.shared_by  # grouped-query attention, Ainslie et al. 2023
     sharing = f"; heads {heads[0] + 1} to {heads[-1] + 1} share these keys and values" if len(heads) > 1 else ""
     st.caption(f"Query {query} · {name_q} and key {key} · {name_k} in {layer.title} · head {head + 1}{sharing}. {hint}")
-    if is_followed(cell):
+    if is_animated := is_followed(cell):
         name = f"{query} · {layer.query_labels[query]}"
         data = row_data(cell, query=name, key=key, step=str(at), stream=_stream(run, chosen.layer, head, query))
         matrices(data, key="steps", changed=lambda sent: None)
         calls = {step: calls[step] for step in ("product", "out")}
-    if has_charts or not is_followed(cell):
+    if has_charts or not is_animated:
         for step, call in calls.items():
             shown(view, call, f"step_{step}")
     footer(view, "steps", list(calls.values()), softmax_of_cell(cell))

@@ -33,9 +33,9 @@ _IS_IN = "zoomed"
 def zoom_panel(view: View, title: Callable[[], None]) -> None:
     """Draw the run as a scene below `title`, one of its heads, or one cell of it, whichever the visitor has opened."""
     run = view.changed() or view.original()
-    layers = pattern_layers(run)
-    _follow_the_link(layers)
-    chosen = attention_choice(_KEY, layers) if st.session_state.get(_IS_IN) else None
+    _follow_the_link(run)
+    layers = pattern_layers(run) if st.session_state.get(_IS_IN) else []
+    chosen = attention_choice(_KEY, layers) if layers else None
     with toolbar():
         if chosen is None:
             title()
@@ -43,7 +43,7 @@ def zoom_panel(view: View, title: Callable[[], None]) -> None:
             _breadcrumbs(chosen, layers[chosen.layer])
     with embed.picture():
         if chosen is None:
-            _scene(view)
+            _scene(view, run)
         elif chosen.query is None or chosen.key is None:
             _head(view, run, layers, chosen)
         else:
@@ -70,16 +70,16 @@ def _leave() -> None:
     st.session_state[_IS_IN] = False
 
 
-def _follow_the_link(layers: list[AnyLayer]) -> None:
+def _follow_the_link(run: Reading) -> None:
     """Open the head or the cell of the link; close a head that this model does not have."""
-    heads = [layer.shape[0] for layer in layers]
+    heads = [run.adapter.shape.heads[site.path] for site in run.layer_paths]
     if st.session_state.get("zoom_heads") != heads:
         _leave()
     st.session_state["zoom_heads"] = heads
     if (wanted := take_parameter(_KEY)) is None:
         return
     found = Selection.parse(wanted)
-    if found is None or not 0 <= found.layer < len(heads) or not 0 <= found.head < heads[found.layer]:
+    if found is None or not found.is_in(heads):
         warn_unknown(_KEY)
     else:
         _open(found)
@@ -104,9 +104,9 @@ def _breadcrumbs(chosen: Selection, layer: AnyLayer) -> None:
     screens.link("attention", "All of its tools", "open_in_new", head=str(chosen))
 
 
-def _scene(view: View) -> None:
+def _scene(view: View, reading: Reading) -> None:
     """Draw the run of the model as a scene; its tokens can be edited in place."""
-    reading, edit = view.changed() or view.original(), editing(view)
+    edit = editing(view)
 
     def enlarge(clicked: ClickedScreen) -> None:
         if head := Selection.parse(clicked.head):
