@@ -71,7 +71,7 @@ def prediction_strip(
     refused = f"{key}_refused"
 
     def follow() -> None:
-        if editing is not None and (edit := edit_sent(st.session_state[key].get("edit"), len(editing.texts))):
+        if editing is not None and (edit := edit_sent(st.session_state[key].get("edit"), editing.texts)):
             at, text = edit
             if problem := editing.take(at, text):
                 st.session_state[refused] = {"at": at, "text": text, "why": problem}
@@ -84,10 +84,21 @@ def prediction_strip(
     _prediction_strip(key=key, data={"lanes": shown, "edit": edit}, width=width, on_edit_change=follow)
 
 
-def edit_sent(edit: object, n_places: int) -> tuple[int, str] | None:
-    """Return the index and the text of an edit sent by the browser; None if the message is malformed."""
-    at, text = (parse_index(edit.get("at"), n_places), edit.get("text")) if isinstance(edit, dict) else (None, None)
-    return None if at is None or not isinstance(text, str) else (at, text)
+def edit_sent(edit: object, texts: Sequence[str]) -> tuple[int, str] | None:
+    """Return the index and the new text of an edit that the browser sent; None if it does not fit the present `texts`.
+
+    The visitor may have edited tokens that an earlier edit has moved: a new token goes to the present end, and another edit
+    takes effect only where its token still stands.
+
+    >>> edit_sent({"at": 3, "was": "", "text": "9"}, ("5", "12", ""))
+    (2, '9')
+    >>> edit_sent({"at": 0, "was": "3", "text": "9"}, ("5", "12", ""))
+    """
+    if not isinstance(edit, dict) or not isinstance(text := edit.get("text"), str):
+        return None
+    was = edit.get("was")
+    at = len(texts) - 1 if was == texts[-1] else parse_index(edit.get("at"), len(texts))
+    return None if at is None or was != texts[at] else (at, text)
 
 
 def drawn_on(key: str) -> str | None:
@@ -131,7 +142,7 @@ def scene(
         clicked = opened(act := event_data(key, "act"))
         if clicked is not None and clicked.head:
             enlarge(clicked)
-        edit = edit_sent(act.get("edit"), len(editing.texts)) if editing else None
+        edit = edit_sent(act.get("edit"), editing.texts) if editing else None
         if editing and edit and (problem := editing.take(*edit)):
             st.toast(escape_markdown(problem))
 

@@ -38,7 +38,8 @@ class PredictionStrip {
   at = 0; // the focused place
   columns = 0;
   drawn = ""; // the data as text
-  /** @type {(edit: { at: number, text: string }) => void} */ send = () => {};
+  /** @type {{ place: number, input: HTMLInputElement } | null} */ typing = null; // the open input field
+  /** @type {(edit: { at: number, was: string, text: string }) => void} */ send = () => {};
   root = element("div", "strip");
 
   /** @param {HTMLElement} parent */
@@ -51,9 +52,16 @@ class PredictionStrip {
 
   update(data) {
     const text = JSON.stringify(data);
-    if (this.drawn === text && this.root.querySelector("input")) return; // redrawn while the visitor is typing
+    const { typing, places } = this;
+    if (this.drawn === text && typing) return;
     this.drawn = text;
+    this.typing = null; // before the field leaves the page, which takes its focus
     this.draw(data);
+    if (!typing || this.typing) return;
+    // The visitor may have begun to type before the answer to an earlier edit arrived. Another token may stand there now.
+    const isNew = typing.place === places.length - 1,
+      place = isNew ? this.places.length - 1 : typing.place;
+    if (isNew || this.places[place]?.text === places[place].text) this.type(place, typing.input.value);
   }
 
   get focused() {
@@ -65,15 +73,14 @@ class PredictionStrip {
     const { node, text } = this.places[place],
       input = element("input"),
       shown = [...node.childNodes];
-    let open = true;
     const close = (takes) => {
-      if (!open) return;
-      open = false;
+      if (this.typing?.input !== input) return;
+      this.typing = null;
       const hadFocus = this.focused === input,
         value = input.value.trim() || input.value;
       if (takes && value !== text) {
         node.replaceChildren(value || "…");
-        this.send({ at: place, text: value });
+        this.send({ at: place, was: text, text: value });
       } else {
         node.replaceChildren(...shown);
         this.root.querySelector(".problem")?.remove();
@@ -90,6 +97,7 @@ class PredictionStrip {
       event.stopPropagation();
       if (event.key === "Enter" || event.key === "Escape") close(event.key === "Enter");
     });
+    this.typing = { place, input };
     node.replaceChildren(input);
     input.focus();
     if (start === text) input.select();
@@ -104,7 +112,7 @@ class PredictionStrip {
   }
 
   remove(place) {
-    if (place < this.places.length - 1) this.send({ at: place, text: "" });
+    if (place < this.places.length - 1) this.send({ at: place, was: this.places[place].text, text: "" });
   }
 
   key(event, place) {

@@ -1,7 +1,7 @@
 // The scene: an animation of one run of a model, from its tokens to its answers.
 //
 //   const scene = new Scene(element);
-//   scene.send = (event) => …;        // { open: { screen, head } } after a click, { edit: { at, text } } after an edited token
+//   scene.send = (event) => …;        // { open: { screen, head } } after a click, { edit: { at, was, text } } after an edited token
 //   scene.update(bytes);              // packed by `scene_data`
 //
 // All numbers are from the run. `partsOf` defines the timing, `layOut` the layout, and `paint` draws one frame.
@@ -439,7 +439,8 @@ export class Scene extends Animation {
     };
     field.onblur = () => {
       field.hidden = true;
-      if (this.editing && field.value !== this.editing.text) this.send({ edit: { at: this.editing.at, text: field.value } });
+      const { at, text: was } = this.editing ?? {};
+      if (this.editing && field.value !== was) this.send({ edit: { at, was, text: field.value } });
       this.editing = null;
     };
   }
