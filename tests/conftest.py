@@ -37,8 +37,8 @@ CHECKED = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With `--dist loadgroup` a file goes to one worker, and so do all tests of the app in a browser: they share a server.
 
-    A test in a browser that fails runs once more, because a starved machine delays events in ways that a visitor never meets. The
-    report names both outcomes.
+    A failing test in a browser runs once more, because a starved machine delays events in ways that a visitor never meets.
+    The report names both outcomes.
     """
     for item in items:
         if item.path.is_relative_to(BROWSER_TESTS):

@@ -1,111 +1,24 @@
-"""The formula of each attention of a model, read from the operations of its own code, with the line of each part.
-
-    for one in formulas(token_model, token_model.base):
-        one.part, one.formula, one.line                # "scale", "q·kᵀ / √16", "model.py:38"
-
-A part is stated only if the recorded numbers agree with it. A part that is unusual has a `cause`, one of `CAUSES_OF_FORMULAS`.
-Legal models may mean it, so it is a fault only against a specification.
-"""
+"""The scale, the mask, the projections and the heads of one attention."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from xformer.adapters.attention import for_each_head
-from xformer.adapters.module_map import Layers
-from xformer.doctor.token_model import ModelCall, TokenModel
-from xformer.doctor.watch import Watched, path_of, read_layer
-from xformer.program.attention import PARTS, AttentionFinder, FoundAttention
+from xformer.doctor.formulas.formula import CLOSE, Formula, part_of
+from xformer.doctor.formulas.numbers import OVER, TIMES, factor_of
+from xformer.doctor.watch import Watched, read_layer
+from xformer.program.attention import FoundAttention
 from xformer.program.axes import Atom, argument
 from xformer.program.axis_tracker import AxisTracker
-from xformer.program.heads import PATTERN
-from xformer.program.plan import layers_of
-from xformer.program.record import Operation, Program, Recorder, SourceLine, Value, watched
-
-CAUSES_OF_FORMULAS = {
-    "scale_missing": "the scores are not divided by √d_head",
-    "scale_by_d_model": "the scores are divided by √d_model, not by √d_head",
-    "scale_by_n_heads": "the scores are divided by the root of the number of heads, not by √d_head",
-    "scale_by_d_head": "the scores are divided by d_head, not by its root",
-    "scale_inverted": "the scores are multiplied by √d_head, not divided by it",
-    "scale_other": "the scores have another scale than 1 / √d_head",
-    "shared_projection": "one projection makes two of queries, keys and values",
-    "heads_averaged": "the heads are averaged or added up, not concatenated",
-    "sinusoid_exponent": "the wavelengths of the sinusoids grow twice as fast, or half as fast, as 10000^(2i/d)",
-    "mask_not_applied": "no causal mask reaches the scores",
-    "mask_inverted": "the causal mask hides what it should show",
-    "mask_off_by_one": "the causal mask shows keys after the query",
-    "mask_excludes_itself": "the causal mask hides the query's own position",
-    "mask_added_as_bool": "the mask is added as 0 and 1, which hides nothing",
-    "mask_after_softmax": "the mask is applied after the softmax, so that rows do not sum to 1",
-}
-"""What is unusual in a formula, by identifier."""
-BREAKS_A_RULE = {"mask_not_applied", "mask_inverted", "mask_off_by_one", "mask_added_as_bool", "mask_after_softmax"}
-"""Those that break a rule, so that another check finds them."""
-CLOSE = 1e-3
-"""Largest relative difference between a factor and its name, and between the scores and their formula."""
-
-
-@dataclass(frozen=True)
-class Formula:
-    """One part of what an attention computes.
-
-    Attributes:
-        layer: The layer in its stack, from 0; None if it is not known.
-        path: The module that computes the attention.
-        part: "scale", "mask", "projections", "heads", or "positions" for what is added to the embeddings.
-        formula: The part as a formula or a few words.
-        cause: A key of `CAUSES_OF_FORMULAS`; "" for what transformers usually compute.
-        line: Where the code computes it, as "model.py:38"; "" if it is not known.
-        text: That line.
-        usual: The usual formula.
-    """
-
-    layer: int | None
-    path: str
-    part: str
-    formula: str
-    cause: str
-    line: str
-    text: str
-    usual: str
-
-
-@torch.no_grad()
-def formulas(model: TokenModel, run: ModelCall) -> list[Formula]:
-    """Return the formulas of all attentions of a run, in forward order; parts that cannot be read are left out."""
-    call, inputs = model.last_call(run)
-    recorder = Recorder(model.module, inputs, keep_of={*PARTS, "add"})
-    with watched(model.module, recorder):
-        outputs = call()
-    program = recorder.finish(outputs)
-    axes = AxisTracker(program)
-    every = layers_of(program, AttentionFinder(program, axes, over=PATTERN))[0]
-    layers = Layers(model.module, [heads[0].first.address.module for heads in every])
-    read = _Reader(program, axes, is_causal=model.causal and run.target is None)
-    found = [
-        replace(part, layer=layers.of(heads[0].first.running), path=path_of(heads))
-        for heads in every
-        for part in read.parts(heads)
-    ]
-    first = every[0][0].first.index if every else 0
-    added = (_positions(one) for one in program.operations[:first] if one.name == "add")
-    return [*[one for one in added if one is not None][:1], *found]
-
-
-def _part(part: str, formula: str, cause: str, operation: Operation | None, usual: str) -> Formula:
-    """A part whose layer is not known yet, at an operation."""
-    line: SourceLine | None = None if operation is None else operation.line
-    at, text = ("", "") if line is None else (str(line), line.text)
-    return Formula(None, "" if operation is None else operation.address.module, part, formula, cause, at, text, usual)
+from xformer.program.record import Operation, Program, Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,14 +47,13 @@ _MASKS = {
 _SLICES = {
     "getitem", "chunk", "split", "unbind", "narrow", "select", "tensor_split", "split_with_sizes", "index_select",
 }  # fmt: skip
-_TIMES, _OVER = {"mul", "multiply"}, {"div", "divide", "true_divide"}
 _OPAQUE = {
     "sum", "mean", "rsqrt", "norm", "var", "std", "max", "amax", "softmax", "exp", "tanh", "normalize", "sigmoid", "gather",
     "pow",
 }  # fmt: skip
 
 
-class _Reader:
+class AttentionReader:
     """Reads the formulas of the attentions of one program."""
 
     def __init__(self, program: Program, axes: AxisTracker, *, is_causal: bool) -> None:
@@ -158,7 +70,7 @@ class _Reader:
         seen = read_layer(heads)
         if found.kernel is not None and found.kernel.name == "multi_head_attention_forward":
             d_head = found.first.inputs[0].shape[-1] // int(argument(found.kernel, 4, "num_heads"))
-            scale = _part("scale", f"q·kᵀ / √{d_head}", "", found.kernel, f"q·kᵀ / √{d_head}")
+            scale = part_of("scale", f"q·kᵀ / √{d_head}", "", found.kernel, f"q·kᵀ / √{d_head}")
             yield from filter(None, (scale, self._mask(found, seen)))
             return
         sides = {name: self._traced(value) for name, value in _operands(found).items()}
@@ -186,7 +98,7 @@ class _Reader:
             return None  # normalised queries need no scale
         whole, by = factor * q.factor * k.factor, (*by, *q.by, *k.by)
         formula, cause = _named(whole, d_head, d_model, n_heads)
-        return _part("scale", formula, cause, by[0] if by else found.first, f"q·kᵀ / √{d_head}")
+        return part_of("scale", formula, cause, by[0] if by else found.first, f"q·kᵀ / √{d_head}")
 
     def _after_product(self, found: FoundAttention) -> tuple[float, tuple[Operation, ...]] | None:
         """The factor between the product of queries and keys and the scores; None if it is no number."""
@@ -202,8 +114,8 @@ class _Reader:
             return float(found.product.operation.kwargs["alpha"]), (found.product.operation,)
         factor, by = math.log(found.normaliser.base), tuple[Operation, ...]()
         for operation in found.chain:
-            if operation.name in _TIMES | _OVER:
-                number = _number(operation)
+            if operation.name in TIMES | OVER:
+                number = factor_of(operation)
                 if number is None or number.is_learned:
                     return None
                 factor, by = factor * number.value, (*by, operation)
@@ -223,7 +135,7 @@ class _Reader:
             return _Scaled(operation)
         if operation in self._axes.products:
             return None
-        if operation.name in _TIMES | _OVER and (number := _number(operation)) is not None:
+        if operation.name in TIMES | OVER and (number := factor_of(operation)) is not None:
             inner = self._traced(number.other, depth + 1)
             if inner is None:
                 return None
@@ -262,7 +174,7 @@ class _Reader:
         operation, usual = by[-1] if by else found.first, "keys ≤ query"
         if found.is_masked_later and float((seen.pattern.double().sum(dim=-1) - 1).abs().max()) > 0.01:
             words = "softmax(scores) · mask"
-            return _part("mask", words, "mask_after_softmax", found.pattern.operation, usual)
+            return part_of("mask", words, "mask_after_softmax", found.pattern.operation, usual)
         allowed, n = seen.allowed[0, 0], seen.allowed.shape[-1]
         back = torch.arange(n, device=allowed.device)[:, None] - torch.arange(n, device=allowed.device)
         rules = [(usual, "", back >= 0), ("every key", "mask_not_applied", back >= -n)]
@@ -275,7 +187,7 @@ class _Reader:
             return None
         if cause == "mask_not_applied" and self._is_added_as_bool(found, seen, back >= 0):
             formula, cause = "scores + mask", "mask_added_as_bool"
-        return _part("mask", formula, cause, operation, usual)
+        return part_of("mask", formula, cause, operation, usual)
 
     def _is_added_as_bool(self, found: FoundAttention, seen: Watched, past: Tensor) -> bool:
         """Whether the scores are q·kᵀ with a factor plus 1 where the mask is true."""
@@ -300,9 +212,9 @@ class _Reader:
         ]
         usual = "q, k and v have projections of their own"
         if not shared:
-            return _part("projections", usual, "", None, usual)
+            return part_of("projections", usual, "", None, usual)
         one = known[shared[0][0]].source
-        return _part("projections", f"{', '.join(shared)}: one projection", "shared_projection", one, usual)
+        return part_of("projections", f"{', '.join(shared)}: one projection", "shared_projection", one, usual)
 
     def _merge(self, found: FoundAttention) -> Formula | None:
         """How the heads are merged: followed from z to the next projection."""
@@ -323,98 +235,15 @@ class _Reader:
                 over = {id(atom.root) for dim in dims for atom in self._axes.of(value)[dim]}
                 if over and over <= atoms:
                     words = "averaged" if operation.name == "mean" else "added up"
-                    return _part("heads", f"the heads are {words}", "heads_averaged", operation, usual)
+                    return part_of("heads", f"the heads are {words}", "heads_averaged", operation, usual)
                 return None
             if operation.name in _PROJECTIONS or self._is_projection(operation):
                 joined = {id(atom.root) for atom in self._axes.of(value)[-1]}
-                return _part("heads", usual, "", operation, usual) if atoms <= joined else None
+                return part_of("heads", usual, "", operation, usual) if atoms <= joined else None
             if operation in self._axes.products or not operation.results:
                 return None
             value = operation.result
         return None
-
-
-# Positions that are added to the embeddings
-
-
-def _positions(operation: Operation) -> Formula | None:
-    """The sinusoids that an operation adds, recovered from their values; None if it adds something else."""
-    for value in operation.inputs:
-        table = value.tensor
-        if value.is_from_inputs or table is None or not table.is_floating_point() or table.dim() < 2:
-            continue
-        n, width = table.shape[-2:]
-        if n < 3 or width < 8 or width % 2 or table.numel() != n * width:
-            continue
-        rows = table.reshape(n, width).double()
-        for sin, cos in ((rows[:, 0::2], rows[:, 1::2]), rows.chunk(2, dim=1)):
-            if (found := _sinusoids(sin, cos, width)) is not None:
-                return _part("positions", *found, operation, _SINUSOIDS)
-    return None
-
-
-_SINUSOIDS = "sin and cos of pos / 10000^(2i/d)"
-
-
-def _sinusoids(sin: Float[Tensor, "pos pair"], cos: Float[Tensor, "pos pair"], width: int) -> tuple[str, str] | None:
-    """The formula of sinusoids with geometric frequencies, and its cause; None if these are no such sinusoids."""
-    if float((sin.square() + cos.square() - 1).abs().max()) > CLOSE:  # Vaswani et al. 2017, section 3.5
-        return None
-    angle = torch.atan2(sin, cos)
-    step = torch.remainder(angle[1:] - angle[:-1], 2 * math.pi)  # [pos, pair], the frequency of each pair
-    frequency = step.mean(dim=0)
-    if float((step - frequency).abs().max()) > CLOSE or not ((frequency > 0) & (frequency <= 1 + CLOSE)).all():
-        return None
-    decay = -frequency.log().diff()  # of the logarithm, from pair to pair
-    rate = float(decay.mean())
-    if rate <= 0 or float((decay - rate).abs().max()) > 0.01 * rate:
-        return None
-    usual = 2 * math.log(10_000) / width
-    if any(math.isclose(rate, one, rel_tol=0.01) for one in (usual, usual * width / (width - 2))):
-        return _SINUSOIDS, ""
-    power = next(
-        (text for factor, text in ((2, "4i/d"), (0.5, "i/d")) if math.isclose(rate, factor * usual, rel_tol=0.01)), ""
-    )
-    if power:
-        return f"sin and cos of pos / 10000^({power})", "sinusoid_exponent"
-    return f"sin and cos of pos / {math.exp(rate * width / 2):.4g}^(2i/d)", ""
-
-
-class _Number(NamedTuple):
-    value: float
-    """What the other argument is multiplied with."""
-    other: Value
-    is_learned: bool
-
-
-def _number(operation: Operation) -> _Number | None:
-    """The number by which an operation multiplies its other argument; None if it is none."""
-    if len(operation.args) < 2:
-        return None
-    left, right = operation.args[:2]
-    for given, other, is_second in ((right, left, True), (left, right, False)):
-        if not isinstance(other, Value) or not other.is_from_inputs:
-            continue
-        value, is_learned = _constant(given)
-        if value is None or (operation.name in _OVER and not is_second):
-            continue
-        return _Number(1 / value if operation.name in _OVER else value, other, is_learned)
-    return None
-
-
-def _constant(given: object) -> tuple[float | None, bool]:
-    """The value of a number or a tensor with one element, and whether it is learned; None for anything else, and for 0."""
-    if isinstance(given, int | float) and not isinstance(given, bool):
-        return (float(given) or None), False
-    if isinstance(given, Value) and not given.is_from_inputs and given.shape.numel() == 1 and given.tensor is not None:
-        return (float(given.tensor) or None), _is_from_weights(given)
-    return None, False
-
-
-def _is_from_weights(value: Value, depth: int = 0) -> bool:
-    if value.operation is None or depth > 8:
-        return value.is_weight
-    return any(_is_from_weights(one, depth + 1) for one in value.operation.inputs)
 
 
 def _operands(found: FoundAttention) -> dict[str, Value]:
@@ -466,7 +295,7 @@ def _product(seen: Watched) -> Float[Tensor, "batch head query key"] | None:
 
 def _is_multiple(found: FoundAttention, factor: float) -> bool:
     """Whether the scores, before anything is added to them, are the product of queries and keys times the factor."""
-    scaled = [one for one in found.chain if one.name in _TIMES | _OVER]
+    scaled = [one for one in found.chain if one.name in TIMES | OVER]
     assert found.product is not None
     if not scaled:
         return all(one.name in _ADDS for one in found.chain)

@@ -1,0 +1,62 @@
+"""One part of the formula of a model, and the names of what is unusual in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xformer.program.record import Operation, SourceLine
+
+CAUSES_OF_FORMULAS = {
+    "scale_missing": "the scores are not divided by √d_head",
+    "scale_by_d_model": "the scores are divided by √d_model, not by √d_head",
+    "scale_by_n_heads": "the scores are divided by the root of the number of heads, not by √d_head",
+    "scale_by_d_head": "the scores are divided by d_head, not by its root",
+    "scale_inverted": "the scores are multiplied by √d_head, not divided by it",
+    "scale_other": "the scores have another scale than 1 / √d_head",
+    "shared_projection": "one projection makes two of queries, keys and values",
+    "heads_averaged": "the heads are averaged or added up, not concatenated",
+    "sinusoid_exponent": "the wavelengths of the sinusoids grow twice as fast, or half as fast, as 10000^(2i/d)",
+    "mask_not_applied": "no causal mask reaches the scores",
+    "mask_inverted": "the causal mask hides what it should show",
+    "mask_off_by_one": "the causal mask shows keys after the query",
+    "mask_excludes_itself": "the causal mask hides the query's own position",
+    "mask_added_as_bool": "the mask is added as 0 and 1, which hides nothing",
+    "mask_after_softmax": "the mask is applied after the softmax, so that rows do not sum to 1",
+}
+"""What is unusual in a formula, by identifier."""
+BREAKS_A_RULE = {"mask_not_applied", "mask_inverted", "mask_off_by_one", "mask_added_as_bool", "mask_after_softmax"}
+"""Those that break a rule, so that another check finds them."""
+CLOSE = 1e-3
+"""Largest relative difference between a factor and its name, and between the scores and their formula."""
+
+
+@dataclass(frozen=True)
+class Formula:
+    """One part of what an attention computes.
+
+    Attributes:
+        layer: The layer in its stack, from 0; None if it is not known.
+        path: The module that computes the attention.
+        part: "scale", "mask", "projections", "heads", or "positions" for what is added to the embeddings.
+        formula: The part as a formula or a few words.
+        cause: A key of `CAUSES_OF_FORMULAS`; "" for what transformers usually compute.
+        line: Where the code computes it, as "model.py:38"; "" if it is not known.
+        text: That line.
+        usual: The usual formula.
+    """
+
+    layer: int | None
+    path: str
+    part: str
+    formula: str
+    cause: str
+    line: str
+    text: str
+    usual: str
+
+
+def part_of(part: str, formula: str, cause: str, operation: Operation | None, usual: str) -> Formula:
+    """A part whose layer is not known yet, at an operation."""
+    line: SourceLine | None = None if operation is None else operation.line
+    at, text = ("", "") if line is None else (str(line), line.text)
+    return Formula(None, "" if operation is None else operation.address.module, part, formula, cause, at, text, usual)
