@@ -41,7 +41,7 @@ def test_unusual_formula_is_a_problem_only_against_a_specification(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unusual = [Formula(0, "a", "scale", "q·kᵀ / √32", "scale_by_d_model", "model.py:38", "", "q·kᵀ / √8")]
-    monkeypatch.setattr("xformer.doctor.checks.formula.formulas", lambda model, run: unusual)
+    monkeypatch.setattr("xformer.doctor.check.formulas", lambda model, run: unusual)
     assert main(["doctor", str(MIRROR)]) == 0
     assert "unusual formula: In layer 0, the scores are divided by √d_model" in capsys.readouterr().out
     assert main(["doctor", str(MIRROR), "--spec", "bert"]) == 1

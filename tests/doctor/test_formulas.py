@@ -52,13 +52,14 @@ class Separate(nn.Module):
         self.scaled = how.get("scaled", lambda scores: scores / math.sqrt(D_HEAD))
         self.before = how.get("before", lambda x: x)  # queries and keys, before the product
         self.projected = how.get("projected", lambda x: (self.q(x), self.k(x), self.v(x)))
+        self.split = how.get("split", lambda y: y.view(*y.shape[:2], H, D_HEAD).transpose(1, 2))
         self.merged = how.get("merged", lambda z: z.transpose(1, 2).flatten(2))
         self.masked = how.get("masked", lambda scores: scores.masked_fill(future(scores.shape[-1]), -math.inf))
         self.softmax = how.get("softmax", lambda scores: scores.softmax(dim=-1))
         self.added = 0.0
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (y.view(*y.shape[:2], H, D_HEAD).transpose(1, 2) for y in self.projected(x))
+        q, k, v = map(self.split, self.projected(x))
         scores = self.scaled(self.before(q) @ self.before(k).transpose(-2, -1)) + self.added
         return self.o(self.merged(self.softmax(self.masked(scores)) @ v))
 
@@ -193,6 +194,10 @@ CHANGED: dict[str, tuple[str, Callable[[], nn.Module]]] = {
     "q and k": ("shared_projection", lambda: Shared("qqv")),
     "k and v": ("shared_projection", lambda: Shared("qkk")),
     "all": ("shared_projection", lambda: Shared("qqq")),
+    "every third": (
+        "heads_interleaved",
+        lambda: Separate(split=lambda y: y.view(len(y), -1, D_HEAD, H).permute(0, 3, 1, 2)),
+    ),
     "mean": ("heads_averaged", lambda: Separate(merged=lambda z: z.mean(dim=1).repeat(1, 1, H))),
     "sum": ("heads_averaged", lambda: Separate(merged=lambda z: z.sum(1).repeat(1, 1, H))),
 }
@@ -220,8 +225,33 @@ MASKS: dict[str, tuple[str, str, Callable[[], nn.Module]]] = {
         lambda: Separate(masked=lambda s: s.masked_fill(shown(len(s[0, 0]), 0) == 1, -1e9)),
     ),
     "added": ("mask_added_as_bool", "scores + mask", lambda: Separate(masked=lambda s: s + future(len(s[0, 0])))),
+    "multiplied": ("mask_multiplied", "scores · mask", lambda: Separate(masked=lambda s: s * shown(len(s[0, 0]), 0))),
+    "weak": ("mask_too_small", "-2 at masked scores", lambda: Separate(masked=lambda s: s - 2 * future(len(s[0, 0])))),
+    "not used": ("mask_not_applied", "every key", lambda: Separate(masked=not_kept)),
+    "queries": ("softmax_over_queries", "softmax over the queries", lambda: Separate(softmax=lambda s: s.softmax(-2))),
+    "merged": (
+        "merge_without_transpose",
+        "mixes positions",
+        lambda: Separate(merged=lambda z: z.reshape(len(z), -1, D)),
+    ),
+    "wrongly": (
+        "merge_without_transpose",
+        "mixes positions",
+        lambda: Separate(merged=lambda z: z.mT.reshape(len(z), -1, D)),
+    ),
+    "split": (
+        "split_without_transpose",
+        "mixes positions",
+        lambda: Separate(split=lambda y: y.view(len(y), H, -1, D_HEAD)),
+    ),
+    "split, kernel": ("split_without_transpose", "mixes positions", lambda: Mixed()),
 }
-"""Masks that break causality: the cause, what the code computes, and the attention."""
+"""What breaks causality: the cause, what the code computes, and the attention."""
+
+
+def not_kept(scores: Tensor) -> Tensor:
+    scores.masked_fill(future(len(scores[0, 0])), -math.inf)
+    return scores
 
 
 class Open(Fused):
@@ -232,15 +262,27 @@ class Open(Fused):
         return self.o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
+class Mixed(Fused):
+    """A fused function whose heads are split without a transpose."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part.reshape(len(x), H, -1, D_HEAD) for part in self.qkv(x).chunk(3, dim=-1))
+        return self.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
 @pytest.mark.parametrize("fault", MASKS)
-def test_fault_of_the_mask_is_the_cause_of_what_causality_finds(fault: str) -> None:
+def test_fault_of_a_formula_is_the_cause_of_what_causality_finds(fault: str) -> None:
     cause, rule, make = MASKS[fault]
     diagnosis = xformer.diagnose(Reader(make), TOKENS, checks=["causality", "formula"], causal=True)
-    [finding] = diagnosis.broken
-    assert (finding.check, finding.cause) == ("causality", cause)
-    assert f"the code computes {rule} (test_formulas.py:" in finding.sentence
-    assert finding.line.startswith("test_formulas.py:")
-    assert not diagnosis.unusual  # it is said once
+    formula, causality = diagnosis.broken
+    assert (formula.check, causality.check) == ("formula", "causality")
+    assert formula.cause == causality.cause == cause
+    assert formula.line == causality.line
+    assert formula.line.startswith("test_formulas.py:")
+    assert rule in formula.sentence
+    assert f"It follows from {cause} ({formula.line})." in repr(diagnosis)
+    if fault not in ("none", "kernel", "queries", "merged", "wrongly"):  # a triangle in the code is an intention
+        assert xformer.diagnose(Reader(make), TOKENS, checks=["causality"]).broken
 
 
 def test_mask_after_the_softmax_is_the_cause_of_rows_that_do_not_sum_to_1() -> None:
@@ -293,11 +335,11 @@ def test_unusual_formula_is_broken_only_against_a_specification() -> None:
     assert row["line"].startswith("test_formulas.py:")
     assert diagnosis.ok
     assert "unusual: In layers 0, 1, the scores are divided by √d_model" in repr(diagnosis)
-    assert list(diagnosis.formulas["part"]) == ["scale", "mask", "projections", "heads"] * 2
+    assert list(diagnosis.formulas["part"]) == ["scale", "mask", "softmax", "projections", "heads"] * 2
 
     strict = xformer.diagnose(model, TOKENS, checks=["formula"], spec="gpt")
     assert [one.cause for one in strict.broken] == ["scale_by_d_model"]
-    assert "the scores should be q·kᵀ / √8 in `" in strict.broken[0].remedy
+    assert "The scores should be q·kᵀ / √8 in `" in strict.broken[0].remedy
     assert xformer.diagnose(Reader(Separate).eval(), TOKENS, checks=["formula"], spec="gpt").ok
 
 

@@ -20,8 +20,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.doctor.formulas import Formula
+from xformer.doctor.formulas import Formula, formulas
 from xformer.doctor.token_model import TENSORS, ModelCall, TokenModel
+from xformer.doctor.watch import stepwise
 from xformer.errors import UnavailableError
 
 Verdict = Literal["holds", "broken", "unusual", "not applicable", "could not run"]
@@ -165,8 +166,10 @@ class Finding:
 
     @property
     def whole_sentence(self) -> str:
-        """The sentence and the location; layers and heads count from 0."""
-        return self.sentence if self.place is None else f"{self.sentence} {self.place.sentence}".rstrip()
+        """The sentence and the location, which formulas state themselves; layers and heads count from 0."""
+        if self.place is None or self.formulas:
+            return self.sentence
+        return f"{self.sentence} {self.place.sentence}".rstrip()
 
     def row(self) -> dict[str, Any]:
         """Return the finding as a row of `Diagnosis.table`."""
@@ -177,13 +180,7 @@ class Finding:
 
 CELL = ("layer", "head", "query", "key")
 COLUMNS = ("check", "verdict", "cause", "line", "size", "floor", *CELL, "sentence", "remedy")
-CAUSES_OF_CHECKS = {
-    "softmax_over_queries": "the softmax is over the queries, not over the keys",
-    "softmax_over_heads": "the softmax is over the heads, not over the keys",
-    "attention_over_batch": "the softmax is over the batch, not over the keys",
-    "mask_too_small": "the number at masked scores is too small to give them no weight",
-    "key_value_head_order": "a query head reads the key/value head of another group",
-}
+CAUSES_OF_CHECKS = {"window_off_by_one": "the sliding window is one key wider or narrower than it is said to be"}
 """What a check found, by identifier."""
 
 
@@ -233,6 +230,12 @@ class CheckContext:
         """The distance between the outputs of two calls with the same input."""
         model = self.model
         return distance(model.base_logits, model.logits(replace(model.base, seed=1)))
+
+    @cached_property
+    def formulas(self) -> tuple[Formula, ...]:
+        """What the attentions compute, on the path with an explicit softmax; see `formulas`."""
+        model = stepwise(self.model)
+        return tuple(formulas(model, model.shortened(16)))
 
     @property
     def outputs(self) -> range:

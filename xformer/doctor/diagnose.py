@@ -25,7 +25,7 @@ from xformer.doctor.check import (
     Finding,
     NotApplicableError,
 )
-from xformer.doctor.formulas import BREAKS_A_RULE, CAUSES_OF_FORMULAS, Formula, formulas
+from xformer.doctor.formulas import BREAKS_A_RULE, Formula
 from xformer.doctor.localise import localise
 from xformer.doctor.token_model import TokenModel
 from xformer.errors import InputError, XformerError
@@ -114,9 +114,21 @@ class Diagnosis:
         n_failed = len(self.could_not_run)
         rest = f", {n_failed} could not run" if n_failed else ""
         lines = [f"{len(self.broken)} of {n_checked} checks are broken{rest}"]
-        lines += [f"  {one.check}: {one.whole_sentence}" for one in (*self.broken, *self.could_not_run)]
+        for one in (*self.broken, *self.could_not_run):
+            because = self.explained_by(one)
+            lines.append(
+                f"  {one.check}: {f'{one.sentence} It follows from {because}.' if because else one.whole_sentence}"
+            )
         lines += [f"  unusual: {one.sentence}" for one in self.unusual]
         return "\n".join(lines)
+
+    def explained_by(self, finding: Finding) -> str:
+        """The cause of a finding if another one, `formula`, states it, as "mask_off_by_one (model.py:38)"; "" otherwise."""
+        of_formula = next((one for one in self.broken if one.check == "formula"), None)
+        if of_formula is None or finding is of_formula or not finding.line:
+            return ""
+        is_stated = any((one.cause, one.line) == (finding.cause, finding.line) for one in of_formula.formulas)
+        return f"{finding.cause} ({finding.line})" if is_stated else ""
 
     def _repr_html_(self) -> str:
         rows = "".join(_html_row(one) for one in self.findings)
@@ -125,11 +137,13 @@ class Diagnosis:
 
 
 def _distance_from_cause(finding: Finding) -> tuple[Any, ...]:
-    """Return a key that sorts findings: the earliest layer first; there, what names a head, and what looks at one run."""
+    """Return a key that sorts findings: a wrong formula, then by layer; there, what names a head, and what looks at one run."""
     place = finding.place
+    if finding.check == "formula":
+        return (0,)
     if place is None or place.layer is None:
-        return (1, place is None)
-    return (0, place.layer, place.head is None, finding.pair is not None, finding.check == "backends")
+        return (2, place is None)
+    return (1, place.layer, place.head is None, finding.pair is not None, finding.check == "backends")
 
 
 def _html_row(finding: Finding) -> str:
@@ -272,11 +286,11 @@ def run_check(context: CheckContext, check: Check) -> Finding:
     """ModelCall one check, and locate the fault if it is broken."""
     try:
         with torch.no_grad(), uncompiled():
-            found = check.run(context)
+            found = replace(check.run(context), check=check.name)
             if found.verdict == "broken" and found.place is None and found.pair is not None:
                 with suppress(Exception):  # the verdict stands without a location
                     found = replace(found, place=localise(context, found.pair))
-            if found.verdict == "broken" and check.name in ("causality", "attention_rows") and not found.cause:
+            if found.verdict == "broken" and not found.line:
                 with suppress(Exception):  # and without a cause
                     found = _named(context, found)
     except NotApplicableError as reason:
@@ -290,15 +304,12 @@ def run_check(context: CheckContext, check: Check) -> Finding:
 
 
 def _named(context: CheckContext, found: Finding) -> Finding:
-    """A finding with the cause and the line of the mask in its layer, if the code shows them."""
+    """A broken finding with what its layer, or an earlier one, computes wrongly, and where, if the code shows it."""
     layer = None if found.place is None else found.place.layer
-    model = context.model
-    for one in formulas(model, model.base):
-        if one.part == "mask" and one.cause in BREAKS_A_RULE and layer in (None, one.layer):
-            words = CAUSES_OF_FORMULAS[one.cause]
-            why = (
-                f"{words[0].upper()}{words[1:]}: the code computes {one.formula}{f' ({one.line})' if one.line else ''}."
-            )
-            remedy = f"{found.remedy} The line reads `{one.text}`." if one.text else found.remedy
-            return replace(found, cause=one.cause, line=one.line, sentence=f"{found.sentence} {why}", remedy=remedy)
+    causes = BREAKS_A_RULE | ({"mask_excludes_itself"} if found.check in ("finite", "attention_rows") else set())
+    for one in context.formulas:
+        is_before = layer is None or one.layer is None or one.layer <= layer
+        is_cause = one.cause == found.cause or (one.part == "mask" and found.cause == "mask_too_small")
+        if one.cause in causes and is_before and (not found.cause or is_cause):
+            return replace(found, cause=one.cause, line=one.line)
     return found

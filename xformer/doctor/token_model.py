@@ -39,6 +39,7 @@ from xformer.layers.attention import Cache
 from xformer.model import Transformer
 from xformer.program.inputs import call_module
 from xformer.program.module_state import held_by, unwrapped
+from xformer.program.record import Recorder, watched
 from xformer.tape import Tape
 
 ARGUMENTS = {
@@ -410,9 +411,16 @@ class TokenModel:
         clash = (other == self.pad) | (other == tokens)
         return torch.where(clash, (other + 1) % self.n_tokens, other)
 
+    def shortened(self, n: int) -> ModelCall:
+        """Return the input of the diagnosis with its last `n` tokens (some models need the end token), or the whole image."""
+        run = self.base
+        if self.reads_images:
+            return run
+        return ModelCall(run.tokens[:, -n:], target=None if run.target is None else run.target[:, -n:])
+
     @property
     def looks_causal(self) -> bool:
-        """Whether the model is meant to be causal: it is declared so, or most later keys get no attention."""
+        """Whether the model is meant to be causal: it is declared so, it has a causal mask, or later keys get no attention."""
         if isinstance(self.module, Transformer):
             return bool(self.module.config.causal) or self.module.config.architecture == "encoder-decoder"
         if self.is_transformers:
@@ -421,6 +429,8 @@ class TokenModel:
             return (is_causal_class(self.module) or is_encoder_decoder(self.module)) and not is_bidirectional
         if (declared := declared_causal(self.module)) is not None:
             return declared
+        if self._has_triangle():
+            return True
         from xformer.adapters.any_module import AnyModule  # imported late: xformer models do not need it
 
         named = self.arguments(self.base)
@@ -430,6 +440,26 @@ class TokenModel:
             return False
         patterns = [value for name, value in run.items() if name.endswith("attn.pattern")]
         return any(_share_ahead(pattern) < 0.5 for pattern in patterns if pattern.shape[-1] == pattern.shape[-2] > 2)
+
+    @torch.no_grad()
+    def _has_triangle(self) -> bool:
+        """Whether the code masks something with a triangle, even if the mask has no effect."""
+        call, inputs = self.last_call(self.shortened(16))
+        recorder = Recorder(self.module, inputs, keep_of=_MASKING)
+        try:
+            with watched(self.module, recorder):
+                call()
+        except Exception:  # a module may raise anything
+            return False
+        program = recorder.finish(())
+        if any(one.kwargs.get("is_causal") for one in program.operations if one.name == "scaled_dot_product_attention"):
+            return True
+        masks = [value for one in program.operations if one.name in _MASKING for value in one.inputs]
+        return any(not one.is_from_inputs and one.tensor is not None and _is_mask(one.tensor) for one in masks)
+
+
+_MASKING = {"masked_fill", "where", "add", "sub", "mul", "setitem", "scaled_dot_product_attention"}
+"""Operations that may apply a mask."""
 
 
 def declared_causal(module: nn.Module) -> bool | None:
@@ -462,6 +492,11 @@ def _is_triangle(buffer: Tensor) -> bool:
     square = buffer.reshape(-1, *buffer.shape[-2:])[0].float()
     below, above = square[torch.ones_like(square).tril().bool()], square[torch.ones_like(square).triu(2).bool()]
     return bool((below == below[0]).all() and (above == above[0]).all() and below[0] != above[0])
+
+
+def _is_mask(value: Tensor) -> bool:
+    """Return whether a tensor is a causal mask, or a transposed one."""
+    return _is_triangle(value) or (value.dim() > 1 and _is_triangle(value.mT))
 
 
 class _DetachedCopies(TorchFunctionMode):

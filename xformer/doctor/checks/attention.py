@@ -11,6 +11,7 @@ from torch import Tensor
 
 from xformer.adapters.attention import FORBIDDEN
 from xformer.doctor.check import CheckContext, Finding, assume, broken, check
+from xformer.doctor.formulas.heads import owners
 from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.doctor.watch import Watched, stepwise, watch
 from xformer.program.record import tensors_in
@@ -32,19 +33,11 @@ def worst_cell(apart: Float[Tensor, "batch head query key"]) -> dict[str, int]:
     return {"head": head, "query": query, "key": key}
 
 
-def shortened(model: TokenModel, n: int) -> ModelCall:
-    """Return a call with the last `n` tokens only (some models need the end token); images are not shortened."""
-    run = model.base
-    if model.reads_images:
-        return run
-    return ModelCall(run.tokens[:, -n:], target=None if run.target is None else run.target[:, -n:])
-
-
 @check("attention_rows", "attention weights are softmax(scores), and each row sums to 1, or to less if there is a sink")
 def attention_rows(context: CheckContext) -> Finding:
     """Compare the weights that multiply the values, and the returned weights, with the softmax of the scores and sinks."""
     model = context.model
-    run = shortened(model, 16)
+    run = model.shortened(16)
     every = watch(model, run, by_steps=True)
     seen = [one for one in every if not one.is_kernel]
     for one in seen:
@@ -145,7 +138,7 @@ def _returned(model: TokenModel, run: ModelCall) -> list[Tensor]:
 def mask_constant(context: CheckContext) -> Finding:
     """Compare the largest masked score with the other scores."""
     model = context.model
-    base = shortened(model, 16)
+    base = model.shortened(16)
     runs = [base] if model.causal else []
     if model.can("valid") and base.target is None and base.tokens.shape[1] > 2:
         valid = torch.ones_like(base.tokens, dtype=torch.bool)
@@ -215,7 +208,7 @@ GROUPING = (
 @check("key_value_groups", "query head h uses key/value head h // group, and no other")
 def key_value_groups(context: CheckContext) -> Finding:
     """Query heads that share keys or values must be adjacent, in groups of equal size."""
-    seen = [one for one in watch(context.model, shortened(context.model, 4)) if one.k is not None]
+    seen = [one for one in watch(context.model, context.model.shortened(4)) if one.k is not None]
     seen = [one for one in seen if one.scores.shape[1] > 1]
     assume(seen, "The model has only one head, or its keys could not be observed.")
     kinds = set()
@@ -224,23 +217,16 @@ def key_value_groups(context: CheckContext) -> Finding:
         for heads in (one.k, one.v):
             if heads is None or heads.shape[1] != n_heads:  # grouped by broadcasting, without a copy
                 continue
-            read = _same_as(heads[0])
-            owners = sorted(set(read))
-            kinds.add(f"{len(owners)} for {n_heads} query heads")
-            if n_heads % len(owners):
+            read = owners(heads[0])
+            distinct = sorted(set(read))
+            kinds.add(f"{len(distinct)} for {n_heads} query heads")
+            if n_heads % len(distinct):
                 continue
             for head, owner in enumerate(read):
-                group = head * len(owners) // n_heads
-                if owner != owners[group]:
+                group = head * len(distinct) // n_heads
+                if owner != distinct[group]:
                     sentence = "A query head reads the key/value head of another group."
                     found = broken(sentence, GROUPING, layer=one.layer, head=head, cause="v")
                     return replace(found, cause="key_value_head_order")
     rest = f" ({', '.join(sorted(kinds))})" if kinds else ""
     return Finding("holds", f"Every query head uses the key/value head of its group{rest}.")
-
-
-def _same_as(heads: Float[Tensor, "head pos width"]) -> list[int]:
-    """Return, for each head, the index of the first head with the same values."""
-    return [
-        next(other for other in range(head + 1) if torch.equal(heads[other], heads[head])) for head in range(len(heads))
-    ]

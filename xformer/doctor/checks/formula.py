@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from xformer.doctor.check import CheckContext, Finding, assume, check, count
-from xformer.doctor.checks.attention import shortened
-from xformer.doctor.formulas import BREAKS_A_RULE, CAUSES_OF_FORMULAS, Formula, formulas
-from xformer.doctor.watch import stepwise
+from xformer.doctor.check import CheckContext, FaultLocation, Finding, assume, check, count
+from xformer.doctor.formulas import BREAKS_A_RULE, CAUSES_OF_FORMULAS, Formula
 
 REMEDIES = {
     "scale": "the scores should be {usual}",
     "projections": "make q, k and v with three weights, or with three slices of one",
     "positions": "the positions should be {usual}",
     "mask": "a query should see {usual}",
-    "heads": "concatenate the heads, as z.transpose(1, 2).flatten(2) does",
+    "softmax": "the weights should be {usual}, dim=-1 of scores [batch, head, query, key]",
+    "heads": "write it so that {usual}",
+    "key/value heads": "{usual}: repeat keys and values with repeat_interleave, not repeat",
 }
 """How each part should read."""
 
@@ -23,25 +24,27 @@ REMEDIES = {
     "formula", "each attention computes softmax(q·kᵀ / √d_head)·v, with projections of its own and concatenated heads"
 )
 def formula(context: CheckContext) -> Finding:
-    """Read the formula of each attention from its code. What is unusual is a fault only against a specification."""
-    model = stepwise(context.model)
-    found = tuple(formulas(model, shortened(model, 16)))
+    """Read the formula of each attention from its code. What is legal is a fault only against a specification."""
+    found = context.formulas
     assume(found, "No attention was found whose formula can be read.")
-    causes = list(dict.fromkeys(one.cause for one in found if one.cause and one.cause not in BREAKS_A_RULE))
+    causes = list(dict.fromkeys(one.cause for one in found if one.cause))
+    causes.sort(key=lambda cause: cause not in BREAKS_A_RULE)
     if not causes:
         named = dict.fromkeys(one.formula for one in found if one.part == "scale")
         scores = f": scores {' and '.join(named)}" if named else ""
-        return Finding(
-            "holds",
-            f"Nothing is unusual in {count(len({one.path for one in found}), 'attention')}{scores}.",
-            formulas=found,
-        )
+        n = len({one.path for one in found})
+        return Finding("holds", f"Nothing is unusual in {count(n, 'attention')}{scores}.", formulas=found)
     first = next(one for one in found if one.cause == causes[0])
     sentence = " ".join(_sentence([one for one in found if one.cause == cause]) for cause in causes)
     at = f" in `{first.text}` ({first.line})" if first.text else ""
-    remedy = f"{'' if context.spec else 'If this is not meant: '}{REMEDIES[first.part].format(usual=first.usual)}{at}."
-    verdict = "broken" if context.spec else "unusual"
-    return Finding(verdict, sentence, remedy, cause=causes[0], line=first.line, formulas=found)
+    is_broken = bool(context.spec) or causes[0] in BREAKS_A_RULE
+    words = REMEDIES[first.part].format(usual=first.usual)
+    remedy = f"{words[0].upper()}{words[1:]}{at}." if is_broken else f"If this is not meant: {words}{at}."
+    finding = Finding("unusual", sentence, remedy, cause=causes[0], line=first.line, formulas=found)
+    if not is_broken:
+        return finding
+    place = None if first.layer is None else FaultLocation("", "", first.layer)
+    return replace(finding, verdict="broken", place=place)
 
 
 def _sentence(same: Sequence[Formula]) -> str:

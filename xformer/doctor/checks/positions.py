@@ -25,7 +25,7 @@ from xformer.doctor.check import (
     share,
     stacked,
 )
-from xformer.doctor.checks.attention import finding_at, loose, shortened, worst_cell
+from xformer.doctor.checks.attention import finding_at, loose, worst_cell
 from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.doctor.watch import Watched, watch, watch_outputs
 from xformer.formatting import error_message
@@ -55,7 +55,7 @@ def position_shift(context: CheckContext) -> Finding:
     """Compare the same tokens at later positions, for models with relative positions that take a positions argument."""
     model = context.model
     assume(model.can("positions"), "The model takes no positions.")
-    base = shortened(model, N_TOKENS)
+    base = model.shortened(N_TOKENS)
     n = base.read.shape[1]
     shifts = [shift for shift in SHIFTS if shift + n <= model.max_len]
     assume(n >= 2 and shifts, "The input is too short, or as long as the context length.")
@@ -97,7 +97,7 @@ def position_shift(context: CheckContext) -> Finding:
 def rotary(context: CheckContext) -> Finding:
     """Put one token at every position, so that the queries and keys of a layer differ only by their rotation."""
     model = context.model
-    base = shortened(model, N_TOKENS)
+    base = model.shortened(N_TOKENS)
     assume(base.read.shape[1] >= 4 and not model.reads_images, "The input is too short; give at least four tokens.")
     same = replace(base.with_read(base.read[:, :1].expand_as(base.read)))
     turned, limit = [], loose(model)
@@ -204,7 +204,7 @@ def window(context: CheckContext) -> Finding:
     model = context.model
     is_known = model.causal or isinstance(model.module, Transformer)
     assume(is_known and model.base.target is None, "Windows are only checked in causal models with one stack.")
-    widths = {width for one in watch(model, shortened(model, 3)) if (width := _window_of(model, one)) is not None}
+    widths = {width for one in watch(model, model.shortened(3)) if (width := _window_of(model, one)) is not None}
     assume(widths, "No layer has a sliding window.")
     width, changed = max(widths), False
     if width > WIDEST:
@@ -231,7 +231,8 @@ def window(context: CheckContext) -> Finding:
             place = {"head": head, "query": int(cell[0]), "key": int(cell[1])}
             sentence = f"With a window of {w} (including itself), a query should reach {w - 1} back but reaches {far}."
             remedy = "Mask with query − key < window; in flash attention's window_size=(left, 0), left is window − 1."
-            return finding_at(one, place, sentence, remedy, float(abs(far - w + 1)), "mask")
+            found = finding_at(one, place, sentence, remedy, float(abs(far - w + 1)), "mask")
+            return replace(found, cause="window_off_by_one") if abs(far - w + 1) == 1 else found
     return Finding("holds", f"Each window of {width} reaches exactly {width - 1} back, in {len(windows)} layers.")
 
 
@@ -282,7 +283,7 @@ def precision(context: CheckContext) -> Finding:
     assume(not model.reads_images, "The model reads images, which have no far positions.")
     half = _in_half(model)
     whole = half.copied(torch.float32)
-    base = shortened(model, 8)
+    base = model.shortened(8)
     n = base.read.shape[1]
     if model.can("positions") and (far := _farthest(whole, base)) > 4 * n:
         run, places = stacked([with_positions(base), with_positions(base, far)]), ((0, slice(None)), (1, slice(None)))

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from xformer.adapters.attention import for_each_head
 from xformer.doctor.formulas.formula import CLOSE, Formula, part_of
+from xformer.doctor.formulas.heads import groups_of, heads_of, is_projection
 from xformer.doctor.formulas.numbers import OVER, TIMES, factor_of
 from xformer.doctor.watch import Watched, read_layer
 from xformer.program.attention import FoundAttention
-from xformer.program.axes import Atom, argument
+from xformer.program.axes import argument
 from xformer.program.axis_tracker import AxisTracker
 from xformer.program.record import Operation, Program, Value
 
@@ -35,7 +36,7 @@ class _Scaled:
     """Whether it is a part of what the projection returned."""
 
 
-_PROJECTIONS = {"linear", "addmm", "conv1d", "conv2d", "embedding", "layer_norm", "rms_norm", "bilinear"}
+_PLURALS = {"key": "keys", "query": "queries", "head": "heads"}
 _NORMS = {"layer_norm", "rms_norm"}
 _ADDS = {
     "add", "sub", "masked_fill", "where", "view", "reshape", "unsqueeze", "squeeze", "expand", "flatten", "unflatten",
@@ -59,10 +60,10 @@ class AttentionReader:
     def __init__(self, program: Program, axes: AxisTracker, *, is_causal: bool) -> None:
         self._axes, self._is_causal = axes, is_causal
         self._known: dict[Value, _Scaled | None] = {}
-        self._consumers: dict[Value, list[Operation]] = defaultdict(list)
+        self.consumers: dict[Value, list[Operation]] = defaultdict(list)
         for operation in program.operations:
             for value in operation.inputs:
-                self._consumers[value].append(operation)
+                self.consumers[value].append(operation)
 
     def parts(self, heads: Sequence[FoundAttention]) -> Iterator[Formula]:
         """The parts of one layer."""
@@ -74,8 +75,9 @@ class AttentionReader:
             yield from filter(None, (scale, self._mask(found, seen)))
             return
         sides = {name: self._traced(value) for name, value in _operands(found).items()}
-        scale, mask = self._scale(heads, sides, seen), self._mask(found, seen)
-        yield from filter(None, (scale, mask, self._projections(found, sides), self._merge(found)))
+        scale, mask, softmax = self._scale(heads, sides, seen), self._mask(found, seen), self._softmax(found)
+        projections, heads_read = self._projections(found, sides), heads_of(self._axes, found, self.consumers)
+        yield from filter(None, (scale, mask, softmax, projections, groups_of(self._axes, found, seen), heads_read))
 
     # The scale of the scores
 
@@ -131,7 +133,7 @@ class AttentionReader:
         operation = value.operation
         if operation is None or depth > 60 or operation.name in _OPAQUE:
             return None
-        if operation.name in _PROJECTIONS or self._is_projection(operation):
+        if is_projection(self._axes, operation):
             return _Scaled(operation)
         if operation in self._axes.products:
             return None
@@ -154,11 +156,6 @@ class AttentionReader:
         is_slice = operation.name in _SLICES or any(one.is_slice for one in every)
         return _Scaled(first.source, abs(first.factor), first.by, any(one.is_learned for one in every), is_slice)
 
-    def _is_projection(self, operation: Operation) -> bool:
-        """Whether an operation multiplies by a weight."""
-        product = self._axes.products.get(operation)
-        return product is not None and not (product.left.is_from_inputs and product.right.is_from_inputs)
-
     # The mask
 
     def _mask(self, found: FoundAttention, seen: Watched | None) -> Formula | None:
@@ -175,27 +172,56 @@ class AttentionReader:
         if found.is_masked_later and float((seen.pattern.double().sum(dim=-1) - 1).abs().max()) > 0.01:
             words = "softmax(scores) · mask"
             return part_of("mask", words, "mask_after_softmax", found.pattern.operation, usual)
-        allowed, n = seen.allowed[0, 0], seen.allowed.shape[-1]
-        back = torch.arange(n, device=allowed.device)[:, None] - torch.arange(n, device=allowed.device)
-        rules = [(usual, "", back >= 0), ("every key", "mask_not_applied", back >= -n)]
+        n, device = seen.allowed.shape[-1], seen.allowed.device
+        back = torch.arange(n, device=device)[:, None] - torch.arange(n, device=device)
+        rules = [(usual, "", back >= 0)]
         rules += [(f"keys ≤ query + {m}", "mask_off_by_one", back >= -m) for m in range(1, min(n - 1, 4))]
         rules += [("keys < query", "mask_excludes_itself", back > 0), ("keys > query", "mask_inverted", back < 0)]
         rules += [("keys ≥ query", "mask_inverted", back <= 0)]
         rules += [(f"query − {w} < keys ≤ query", "", (back >= 0) & (back < w)) for w in range(2, n)]
-        formula, cause = next(((text, name) for text, name, mask in rules if allowed.equal(mask)), ("", ""))
-        if not formula:
-            return None
-        if cause == "mask_not_applied" and self._is_added_as_bool(found, seen, back >= 0):
-            formula, cause = "scores + mask", "mask_added_as_bool"
-        return part_of("mask", formula, cause, operation, usual)
+        for allowed in (seen.allowed, seen.pattern != 0):  # a number that is low enough hides as well as −∞
+            for formula, cause, mask in rules:
+                if bool((allowed == mask).all()):
+                    return part_of("mask", formula, cause, operation, usual)
+        return self._weak_mask(found, seen, back >= 0, operation) if seen.allowed.all() else None
 
-    def _is_added_as_bool(self, found: FoundAttention, seen: Watched, past: Tensor) -> bool:
-        """Whether the scores are q·kᵀ with a factor plus 1 where the mask is true."""
+    def _weak_mask(self, found: FoundAttention, seen: Watched, past: Tensor, operation: Operation) -> Formula:
+        """What is done to the scores where no key is hidden."""
+        usual = "−∞ at masked scores"
+        hidden = seen.scores.double()[..., ~past]
+        if hidden.numel() > 2 and bool((hidden == hidden.flatten()[0]).all()):
+            number = float(hidden.flatten()[0])
+            if number:
+                return part_of("mask", f"{number:g} at masked scores", "mask_too_small", operation, usual)
+            by = [one for one in found.chain if one.name in TIMES and factor_of(one) is None]
+            return part_of("mask", "scores · mask", "mask_multiplied", by[-1] if by else operation, usual)
         after, product = self._after_product(found), _product(seen)
-        if after is None or product is None or found.kernel is not None:
-            return False
-        added = seen.scores.double() - product * after[0]
-        return any(float((added - mask.double()).abs().max()) < CLOSE for mask in (past, ~past))
+        if after is not None and product is not None and found.kernel is None:
+            added = seen.scores.double() - product * after[0]
+            (low, high), (low_seen, high_seen) = (map(float, added[..., where].aminmax()) for where in (~past, past))
+            if max(high - low, high_seen - low_seen) < CLOSE and abs(low - low_seen) > CLOSE:
+                number = low - low_seen
+                if math.isclose(abs(number), 1, abs_tol=CLOSE):
+                    return part_of("mask", "scores + mask", "mask_added_as_bool", operation, usual)
+                return part_of("mask", f"{number:+g} at masked scores", "mask_too_small", operation, usual)
+        values = [one.results[0] for one in (found.first, *found.chain)]
+        unused = [
+            one for value in values for one in self.consumers[value] if one.name in _MASKS and one not in found.chain
+        ]
+        unused = [one for one in unused if not any(self.consumers[value] for value in one.results)]
+        by = unused[-1] if unused else operation
+        return part_of("mask", "every key", "mask_not_applied", by, "keys ≤ query")
+
+    def _softmax(self, found: FoundAttention) -> Formula | None:
+        """The axis of the softmax; None for a fused function."""
+        if found.kernel is not None:
+            return None
+        over = found.normalised
+        cause = {"key": "", "query": "softmax_over_queries", "head": "softmax_over_heads"}.get(
+            over, "attention_over_batch"
+        )
+        formula = f"softmax over the {_PLURALS.get(over, 'batch')}"
+        return part_of("softmax", formula, cause, found.normaliser.operation, "softmax over the keys")
 
     # Projections and heads
 
@@ -215,35 +241,6 @@ class AttentionReader:
             return part_of("projections", usual, "", None, usual)
         one = known[shared[0][0]].source
         return part_of("projections", f"{', '.join(shared)}: one projection", "shared_projection", one, usual)
-
-    def _merge(self, found: FoundAttention) -> Formula | None:
-        """How the heads are merged: followed from z to the next projection."""
-        heads = [axis for axis in self._axes.of(found.z) if _is_of_heads(axis, found)]
-        if found.layout.n_heads < 2 or not heads:
-            return None
-        atoms = {id(atom.root) for axis in heads for atom in axis}
-        value = found.z
-        for _ in range(12):
-            after = [one for one in self._consumers[value] if one.name not in ("size", "dim", "shape")]
-            if len(after) != 1:
-                return None
-            operation = after[0]
-            usual = "the heads are concatenated"
-            if operation.name in ("mean", "sum"):
-                dims = argument(operation, 1, "dim")
-                dims = [] if dims is None else list(dims) if isinstance(dims, list | tuple) else [dims]
-                over = {id(atom.root) for dim in dims for atom in self._axes.of(value)[dim]}
-                if over and over <= atoms:
-                    words = "averaged" if operation.name == "mean" else "added up"
-                    return part_of("heads", f"the heads are {words}", "heads_averaged", operation, usual)
-                return None
-            if operation.name in _PROJECTIONS or self._is_projection(operation):
-                joined = {id(atom.root) for atom in self._axes.of(value)[-1]}
-                return part_of("heads", usual, "", operation, usual) if atoms <= joined else None
-            if operation in self._axes.products or not operation.results:
-                return None
-            value = operation.result
-        return None
 
 
 def _operands(found: FoundAttention) -> dict[str, Value]:
@@ -318,8 +315,3 @@ def _is_equal(one: Value, other: Value) -> bool:
     if a.dim() == b.dim() == 4 and a.shape != b.shape:
         b = b.transpose(-2, -1)
     return a.shape == b.shape and torch.equal(a, b)
-
-
-def _is_of_heads(axis: Sequence[Atom], found: FoundAttention) -> bool:
-    """Whether an axis of z is that of its heads."""
-    return len(axis) == 1 and axis[0].size == found.z_layout.n_heads and axis[0].origin not in ("input", "new")

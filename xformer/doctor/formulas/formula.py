@@ -15,6 +15,9 @@ CAUSES_OF_FORMULAS = {
     "scale_other": "the scores have another scale than 1 / √d_head",
     "shared_projection": "one projection makes two of queries, keys and values",
     "heads_averaged": "the heads are averaged or added up, not concatenated",
+    "heads_interleaved": "a head takes every n-th feature of a projection, not adjacent ones",
+    "split_without_transpose": "the heads are split without moving the positions behind them",
+    "merge_without_transpose": "the heads are merged without moving the positions before them",
     "sinusoid_exponent": "the wavelengths of the sinusoids grow twice as fast, or half as fast, as 10000^(2i/d)",
     "mask_not_applied": "no causal mask reaches the scores",
     "mask_inverted": "the causal mask hides what it should show",
@@ -22,10 +25,20 @@ CAUSES_OF_FORMULAS = {
     "mask_excludes_itself": "the causal mask hides the query's own position",
     "mask_added_as_bool": "the mask is added as 0 and 1, which hides nothing",
     "mask_after_softmax": "the mask is applied after the softmax, so that rows do not sum to 1",
+    "mask_too_small": "the number at masked scores is too small to give them no weight",
+    "mask_multiplied": "the scores are multiplied by the mask, so that masked ones are 0 and not −∞",
+    "softmax_over_queries": "the softmax is over the queries, not over the keys",
+    "softmax_over_heads": "the softmax is over the heads, not over the keys",
+    "attention_over_batch": "the softmax is over the batch, not over the keys",
+    "key_value_head_order": "a query head reads the key/value head of another group",
 }
 """What is unusual in a formula, by identifier."""
-BREAKS_A_RULE = {"mask_not_applied", "mask_inverted", "mask_off_by_one", "mask_added_as_bool", "mask_after_softmax"}
-"""Those that break a rule, so that another check finds them."""
+BREAKS_A_RULE = {
+    "split_without_transpose", "merge_without_transpose", "mask_not_applied", "mask_inverted", "mask_off_by_one",
+    "mask_added_as_bool", "mask_after_softmax", "mask_too_small", "mask_multiplied", "softmax_over_queries",
+    "softmax_over_heads", "attention_over_batch", "key_value_head_order",
+}  # fmt: skip
+"""Those that no correct model means. Other checks usually find what follows from them."""
 CLOSE = 1e-3
 """Largest relative difference between a factor and its name, and between the scores and their formula."""
 

@@ -16,6 +16,7 @@ import torch
 from xformer.adapters.module_map import Layers
 from xformer.doctor.formulas.attention import AttentionReader
 from xformer.doctor.formulas.formula import Formula
+from xformer.doctor.formulas.heads import wrong_reshapes
 from xformer.doctor.formulas.positions import positions
 from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.doctor.watch import path_of
@@ -36,13 +37,16 @@ def formulas(model: TokenModel, run: ModelCall) -> list[Formula]:
     program = recorder.finish(outputs)
     axes = AxisTracker(program)
     every = layers_of(program, AttentionFinder(program, axes, over=PATTERN))[0]
-    layers = Layers(model.module, [heads[0].first.address.module for heads in every])
     read = AttentionReader(program, axes, is_causal=model.causal and run.target is None)
+    mixed = list(wrong_reshapes(program, axes, read.consumers))
+    modules = [heads[0].first.address.module for heads in every]
+    layers = Layers(model.module, [*modules, *(one.address.module for one, _ in mixed)])
     found = [
         replace(part, layer=layers.of(heads[0].first.running), path=path_of(heads))
         for heads in every
         for part in read.parts(heads)
     ]
+    found += dict.fromkeys(replace(part, layer=layers.of(operation.running)) for operation, part in mixed)
     first = every[0][0].first.index if every else 0
     added = (positions(one) for one in program.operations[:first] if one.name == "add")
     return [*[one for one in added if one is not None][:1], *found]

@@ -1,0 +1,192 @@
+"""How an attention splits the model's width into heads, and how it merges them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from xformer.doctor.formulas.formula import Formula, part_of
+from xformer.doctor.watch import Watched
+from xformer.program.attention import FoundAttention
+from xformer.program.axes import Atom, Axis, argument
+from xformer.program.axis_tracker import AxisTracker
+from xformer.program.backwards import KERNELS
+from xformer.program.record import Operation, Program, Value
+
+SPLIT = "the heads are split by view(batch, pos, head, d_head).transpose(1, 2)"
+MERGED = "the heads are merged by z.transpose(1, 2).reshape(batch, pos, d_model)"
+CONCATENATED = "the heads are concatenated"
+_PROJECTIONS = {"linear", "addmm", "conv1d", "conv2d", "embedding", "layer_norm", "rms_norm", "bilinear"}
+_PRODUCTS = {"matmul", "bmm", "mm", "baddbmm", "addbmm", "einsum", *KERNELS}
+_RESHAPES = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"}
+_REPEATS = {"repeat", "repeat_interleave", "expand", "tile", "cat", "concat", "index_select", "getitem"}
+_FAR = 24
+"""Largest number of operations between a reshape and the product that reads or made its tensor."""
+
+Consumers = Mapping[Value, Sequence[Operation]]
+
+
+def wrong_reshapes(program: Program, axes: AxisTracker, consumers: Consumers) -> Iterator[tuple[Operation, Formula]]:
+    """Find reshapes in an attention that mix positions with features: where heads are split or merged without a transpose."""
+    for operation in program.operations:
+        if operation.name in _RESHAPES and _mixes(axes, operation):
+            old, new = (str(list(value.shape)) for value in (operation.inputs[0], operation.result))
+            is_merge, is_split = _comes_from_product(axes, operation), _leads_to_product(axes, operation, consumers)
+            if is_merge or is_split:
+                cause, usual = ("merge", MERGED) if is_merge else ("split", SPLIT)
+                formula = f"{operation.name}: {old} → {new}, which mixes positions with features"
+                yield operation, part_of("heads", formula, f"{cause}_without_transpose", operation, usual)
+
+
+def _mixes(axes: AxisTracker, operation: Operation) -> bool:
+    """Whether the rows of a reshape's result are no longer positions."""
+
+    def kinds(atoms: Iterable[Atom]) -> set[str]:
+        """Whether there are positions and features; axes of new tensors, as of relative positions, are neither."""
+        found = set[str]()
+        for atom in atoms:
+            is_feature = atom.root.origin == "weight" or axes.is_features((atom,))
+            found |= {"features"} if is_feature else {"positions"} if atom.origin == "input" and atom.size > 1 else set()
+        return found
+
+    source = [atom for axis in axes.of(operation.inputs[0]) for atom in axis]
+    result = axes.of(operation.result)
+    kept = {atom for axis in result for atom in axis}
+    if any(atom.origin == "unknown" for atom in source):
+        return False
+    is_lost = any(atom.origin == "unknown" for atom in kept)
+    mixed = [[atom for atom in source if atom not in kept], *result] if is_lost else result
+    return any(len(kinds(atoms)) == 2 for atoms in mixed)
+
+
+def _is_of_two(axes: AxisTracker, operation: Operation) -> bool:
+    """Whether an operation multiplies two tensors that depend on the input."""
+    is_product = operation.name in _PRODUCTS or operation in axes.products
+    return is_product and sum(value.is_from_inputs for value in operation.inputs) > 1
+
+
+def is_projection(axes: AxisTracker, operation: Operation) -> bool:
+    """Whether an operation multiplies features by a weight, or normalises them."""
+    is_product = operation.name in _PRODUCTS or operation in axes.products
+    return operation.name in _PROJECTIONS or (is_product and not _is_of_two(axes, operation))
+
+
+def _comes_from_product(axes: AxisTracker, operation: Operation) -> bool:
+    """Whether a tensor is the product of weights and values, through views and elementwise operations."""
+    value = operation.inputs[0]
+    for _ in range(_FAR):
+        maker = value.operation
+        if maker is None or is_projection(axes, maker) or not maker.inputs:
+            return False
+        if _is_of_two(axes, maker):
+            return True
+        value = maker.inputs[0]
+    return False
+
+
+def _leads_to_product(axes: AxisTracker, operation: Operation, consumers: Consumers) -> bool:
+    """Whether a tensor becomes the queries, keys or values of an attention."""
+    reached, new = set[Value](), {operation.result}
+    for _ in range(_FAR):
+        after = [one for value in new for one in consumers.get(value, ())]
+        if any(_is_of_two(axes, one) for one in after):
+            return True
+        reached |= new
+        new = {value for one in after if not is_projection(axes, one) for value in one.results} - reached
+    return False
+
+
+def heads_of(axes: AxisTracker, found: FoundAttention, consumers: Consumers) -> Formula | None:
+    """Read how an attention orders and merges its heads; None if that cannot be followed."""
+    heads = [axis for axis in axes.of(found.z) if _is_of_heads(axis, found)]
+    if found.layout.n_heads < 2 or not heads:
+        return None
+    atoms = {id(atom.root) for axis in heads for atom in axis}
+    value = found.z
+    for _ in range(12):
+        after = [one for one in consumers[value] if one.name not in ("size", "dim", "shape")]
+        if len(after) != 1:
+            return None
+        operation = after[0]
+        if operation.name in ("mean", "sum"):
+            dims = argument(operation, 1, "dim")
+            dims = [] if dims is None else list(dims) if isinstance(dims, list | tuple) else [dims]
+            over = {id(atom.root) for dim in dims for atom in axes.of(value)[dim]}
+            if over and over <= atoms:
+                words = "averaged" if operation.name == "mean" else "added up"
+                return part_of("heads", f"the heads are {words}", "heads_averaged", operation, CONCATENATED)
+            return None
+        if is_projection(axes, operation):
+            joined = {id(atom.root) for atom in axes.of(value)[-1]}
+            if not atoms <= joined:
+                return None
+            return _interleaved(axes, found) or part_of("heads", CONCATENATED, "", operation, CONCATENATED)
+        if operation in axes.products or not operation.results:
+            return None
+        value = operation.result
+    return None
+
+
+def groups_of(axes: AxisTracker, found: FoundAttention, seen: Watched | None) -> Formula | None:
+    """Read which key and value head each query head reads; None if that is not seen, or each has its own."""
+    n_heads = found.layout.n_heads
+    for name, heads in (("k", seen.k), ("v", seen.v)) if seen is not None else ():
+        if heads is None or heads.shape[1] != n_heads or name not in found.operands:
+            continue
+        owner = owners(heads[0])
+        n_groups = len(set(owner))
+        if n_groups in (1, n_heads) or n_heads % n_groups:
+            continue
+        usual = f"query head h reads key/value head h // {n_heads // n_groups}"
+        by = _first(axes, found.operands[name].value, _REPEATS)
+        if owner == [h % n_groups for h in range(n_heads)]:
+            formula = f"query head h reads key/value head h mod {n_groups}"
+            return part_of("key/value heads", formula, "key_value_head_order", by, usual)
+        if owner == [h - h % (n_heads // n_groups) for h in range(n_heads)]:
+            return part_of("key/value heads", usual, "", by, usual)
+    return None
+
+
+def owners(heads: Float[Tensor, "head pos width"]) -> list[int]:
+    """The first head with the same values as each head."""
+    heads = heads.nan_to_num()
+    return [next(i for i in range(h + 1) if torch.equal(heads[i], heads[h])) for h in range(len(heads))]
+
+
+def _interleaved(axes: AxisTracker, found: FoundAttention) -> Formula | None:
+    """The split of queries or values of which each head takes every n-th feature instead of adjacent ones."""
+    for product, value in ((found.product, found.operands.get("q")), (found.values, found.operands.get("v"))):
+        if product is None or value is None:
+            continue
+        features = product.contracted[0] if product is found.product else product.columns
+        for head in (*product.shared, *product.others):
+            for atom in features:
+                base = atom.base
+                if (
+                    base is not None
+                    and base is head.base
+                    and atom.is_divisor
+                    and base.divide(atom.size) == (atom, head)
+                ):
+                    split = _first(axes, value.value, _RESHAPES)
+                    formula = f"feature i belongs to head i mod {head.size}"
+                    usual = f"feature i belongs to head i // {atom.size}"
+                    return part_of("heads", formula, "heads_interleaved", split, usual)
+    return None
+
+
+def _first(axes: AxisTracker, value: Value, names: Collection[str]) -> Operation | None:
+    """The first operation with one of these names between a projection and a value."""
+    found, one = None, value.operation
+    while one is not None and one.inputs and not is_projection(axes, one):
+        found = one if one.name in names else found
+        one = one.inputs[0].operation
+    return found
+
+
+def _is_of_heads(axis: Axis, found: FoundAttention) -> bool:
+    """Whether an axis of z is that of its heads."""
+    return len(axis) == 1 and axis[0].size == found.z_layout.n_heads and axis[0].origin not in ("input", "new")
