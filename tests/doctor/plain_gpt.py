@@ -121,7 +121,7 @@ class PlainGPT(nn.Module):
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, VOCAB, bias=False)
         for module in self.modules():  # larger than usual, so that attention is not uniform
-            if isinstance(module, nn.Linear):
+            if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.4)
         if fault != "head_not_tied":
             self.head.weight = self.embedding.weight

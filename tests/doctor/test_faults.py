@@ -55,7 +55,7 @@ NOT_ASKED = {"special_tokens", "conversion"}
 RIGHT: list[tuple[str, dict[str, Any], set[str]]] = [
     ("plain", {"window": 5}, {"equations"}),
     ("llama", {}, {"equations", "window", "packing"}),  # it reads documents from positions only without a cache
-    ("own", {"window": 5}, {"causality_with_attention", "position_shift", "accumulation", "tied_weights"}),
+    ("own", {"window": 5}, {"causality_with_attention", "position_shift", "loss", "accumulation", "tied_weights"}),
 ]
 """Models without a fault, and the checks that do not apply to each."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -34,7 +34,7 @@ from xformer.program.module_state import uncompiled
 
 UNSEEN = (
     "Whether the weights are any good: invariants cannot show that.",
-    "How the model was trained: data, labels, batches, learning rate.",
+    "How the model was trained: data, batches, learning rate.",
     "Inputs that behave differently from the given one, and inputs longer than those tried.",
 )
 """Limitations of all checks."""
@@ -203,6 +203,7 @@ def diagnose(
     causal: bool | None = None,
     original: nn.Module | None = None,
     spec: str = "",
+    loss: Callable[[nn.Module, torch.Tensor], torch.Tensor] | None = None,
 ) -> Diagnosis:
     """Check the invariants that a model of its kind must satisfy, and locate violations by layer, head and cell.
 
@@ -216,6 +217,7 @@ def diagnose(
         causal: Whether outputs may depend only on earlier tokens; None: detect automatically.
         original: The model from which this one was converted, for the check `conversion`.
         spec: What the model is meant to be: "vaswani", "gpt", "bert" or "llama". A formula that is unusual is then broken.
+        loss: The loss of a module on a batch of token ids [batch, pos], for a model that does not compute its own.
 
     Returns:
         The diagnosis; see `.ok`, `.table`, `.formulas` and `.not_checked`.
@@ -230,7 +232,7 @@ def diagnose(
         True
     """
     wanted = _wanted(checks)
-    token_model = token_model_of(model, inputs, tokenizer, causal=causal, original=original)
+    token_model = token_model_of(model, inputs, tokenizer, causal=causal, original=original, loss=loss)
     found = tuple(iter_findings(token_model, wanted, spec))
     order = {"could not run": 0, "unusual": 1, "holds": 2, "not applicable": 3}
     name = Path(model).name if isinstance(model, str | Path) else type(model).__name__

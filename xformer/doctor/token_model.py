@@ -120,6 +120,10 @@ class TokenModel:
     """The text of the input, if it was given as text."""
     original: nn.Module | None = None
     """The model from which this one was converted, if given."""
+    loss: Callable[[nn.Module, Tensor], Tensor] | None = None
+    """The loss of a batch of token ids [batch, pos], if the model does not compute its own."""
+    labelled: Mapping[str, Tensor] | None = None
+    """The given batch with its labels: tokens, labels, and valid if it has a padding mask."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Other arguments of `forward`, passed unchanged."""
     needs_labels: bool = False
@@ -136,6 +140,7 @@ class TokenModel:
         *,
         causal: bool | None = None,
         original: Any = None,
+        loss: Any = None,
     ) -> TokenModel:
         """Determine how to call a model.
 
@@ -145,6 +150,7 @@ class TokenModel:
             tokenizer: The tokenizer, if `inputs` is a text.
             causal: Whether the model is meant to be causal; None: detect automatically.
             original: The model from which this one was converted.
+            loss: A function that returns the loss of a module on a batch of token ids.
 
         Raises:
             InputError: The model reads no tokens, or cannot be run on these inputs.
@@ -171,7 +177,10 @@ class TokenModel:
         base = ModelCall(tokens[:1], target=None if target is None else target[:1])
         known = {name for names in ARGUMENTS.values() for name in names}
         extra = {name: value for name, value in named.items() if name not in known}
-        made = cls(module, base, n_tokens, pad, tokenizer=tokenizer, text=text, original=original, extra=extra)
+        made = cls(
+            module, base, n_tokens, pad, tokenizer=tokenizer, text=text, original=original, loss=loss, extra=extra
+        )
+        made = replace(made, labelled=made.batch_with_labels(tokens, named))
         try:
             n_outputs = made.logits(base).shape[1]
             if n_outputs == 1 < base.read.shape[1] and "labels" in made.takes:
@@ -185,6 +194,16 @@ class TokenModel:
         if tokens.shape[1] == 1 < len(tokens) and made.reads_positions_first:  # one text, as a column
             raise InputError(POSITIONS_FIRST)
         return replace(made, causal=made.looks_causal if causal is None else causal)
+
+    def batch_with_labels(self, tokens: Tensor, named: Mapping[str, Any]) -> dict[str, Tensor] | None:
+        """Return the tokens, labels and mask of given arguments; None if they have no labels for every token."""
+        labels, mask = (named.get(self.takes.get(use, "")) for use in ("labels", "valid"))
+        if not isinstance(labels, Tensor) or labels.shape != tokens.shape:
+            return None
+        batch = {"tokens": tokens, "labels": labels}
+        if isinstance(mask, Tensor) and mask.shape == tokens.shape:
+            batch["valid"] = mask == 0 if self.takes["valid"] in TRUE_IS_PADDING else mask != 0
+        return batch
 
     @property
     def reads_positions_first(self) -> bool:

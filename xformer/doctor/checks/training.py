@@ -1,11 +1,10 @@
-"""Checks of training and loading: gradients, loss averaging, tied weights, the tokenizer, and conversions."""
+"""Checks of training and loading: gradients, tied weights, the tokenizer, and conversions."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -25,13 +24,11 @@ from xformer.doctor.check import (
     count,
     distance,
 )
+from xformer.doctor.checks.loss import cross_entropy
 from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.doctor.watch import watch
 from xformer.model import Transformer
 
-IGNORED = (-100, -1)
-"""The usual labels of ignored tokens: that of torch.nn.functional.cross_entropy, and that of many hand-written models."""
-NO_IGNORED = "The model ignores no label (−100 or −1), so there are no rows of unequal length."
 CHANCE = 0.9
 """A loss above this fraction of ln(vocabulary) counts as no better than guessing."""
 UNUSED = r"expert|router|mlp\.gate\.|k_proj\.bias|key\.bias|mask_token|pooler"
@@ -125,78 +122,6 @@ def _part_of(name: str) -> str:
     return next((part for part, words in parts.items() if re.search(words, name)), name)
 
 
-@check("accumulation", "the loss of a batch is the mean over its tokens, however they are split")
-def accumulation(context: CheckContext) -> Finding:
-    """Compare the loss of two rows, one partly ignored, with the mean over tokens: in one batch and accumulated."""
-    model = context.model
-    assume(model.can("labels") and model.base.target is None, "The model computes no loss over tokens.")
-    assume(model.has_output_by_position, "The model has a single output for the whole input.")
-    tokens = torch.cat([model.base.tokens, model.other_tokens(model.base.tokens)])
-    n = tokens.shape[1]
-    labels = tokens.clone()
-    logits, loss = model.logits(ModelCall(tokens)).float(), _loss(model, tokens, labels)
-    errors = {shift: _error(loss, logits, labels, shift) for shift in (1, 0)}  # both may be close by chance
-    shift = min(errors, key=lambda one: errors[one])
-    assume(errors[shift] <= 0.001 and n >= 4, "The loss is not the cross-entropy of its outputs.")
-    ignored, whole = _with_ignored(model, tokens, labels)
-    expected = _cross_entropy(logits, labels, shift, ignored)
-    as_token = _cross_entropy(logits, labels % logits.shape[-1], shift)  # a negative index counts from the end
-    assume(abs(whole - as_token) > 1e-4 or abs(expected - as_token) <= 1e-4, NO_IGNORED)
-    size = abs(whole - expected) / max(abs(expected), 1e-12)
-    way = " in one batch"
-    if (
-        size <= context.limit
-        and model.is_transformers
-        and model.causal
-        and getattr(model.module, "accepts_loss_kwargs", True)
-    ):
-        n_items = int((labels[:, shift:] != ignored).sum())
-        steps = sum(_loss(model, tokens[i : i + 1], labels[i : i + 1], num_items_in_batch=n_items) for i in range(2))
-        size, way = abs(steps - expected) / max(abs(expected), 1e-12), " in two steps of accumulation"
-    if size <= max(context.limit, 1e-4):
-        return Finding("holds", "The loss is the mean over all labelled tokens.", size=size, floor=context.floor)
-    return broken(
-        f"With rows of unequal length, the loss{way} differs {by(size)} from the mean over all tokens.",
-        "Divide the summed loss by the number of labelled tokens in the whole batch (num_items_in_batch); do not average "
-        "rows first.",
-        size,
-        context.floor,
-    )
-
-
-def _loss(model: TokenModel, tokens: Tensor, labels: Tensor, **more: Any) -> float:
-    named = model.arguments(ModelCall(tokens)) | {model.takes["labels"]: labels} | more
-    returned = model.call(named)
-    loss = getattr(returned, "loss", None)
-    if loss is None and isinstance(returned, tuple):
-        loss = next((one for one in returned if isinstance(one, Tensor) and one.dim() == 0), None)
-    return math.nan if loss is None else float(loss)
-
-
-def _with_ignored(model: TokenModel, tokens: Tensor, labels: Tensor) -> tuple[int, float]:
-    """Mark most labels of the second row as ignored, in place; return the mark that the model knows, and its loss."""
-    if model.device.type != "cpu" and not model.is_transformers:  # on a GPU an unknown label aborts the process
-        model = model.copied()
-        model.module.cpu()
-    for ignored in IGNORED:
-        labels[1, tokens.shape[1] // 4 :] = ignored
-        with suppress(Exception):  # a model may raise anything for a label that it does not know
-            return ignored, _loss(model, tokens, labels)
-    raise NotApplicableError(NO_IGNORED)
-
-
-def _cross_entropy(logits: Tensor, labels: Tensor, shift: int, ignored: int = IGNORED[0]) -> float:
-    logits, labels = logits[:, : logits.shape[1] - shift], labels[:, shift:]
-    return float(F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=ignored))
-
-
-def _error(loss: float, logits: Tensor, labels: Tensor, shift: int) -> float:
-    """Return the distance between the model's loss and the cross-entropy of all labels; ∞ if it has no loss."""
-    expected = _cross_entropy(logits, labels, shift)
-    error = abs(loss - expected) / max(1.0, abs(expected))
-    return math.inf if math.isnan(error) else error
-
-
 @check("tied_weights", "weights that the configuration ties are equal, and none are left at random initial values")
 def tied_weights(context: CheckContext) -> Finding:
     """Compare the output layer with the embedding, and the loss on the text with guessing."""
@@ -209,7 +134,7 @@ def tied_weights(context: CheckContext) -> Finding:
         return broken(sentence, remedy, distance(*tables), 0.0, cause="output")
     tokens = model.base.tokens
     if model.text and model.causal and model.base.target is None and tokens.shape[1] >= 5:
-        loss, guess = _cross_entropy(model.base_logits.float(), tokens, 1), math.log(model.n_tokens)
+        loss, guess = cross_entropy(model.base_logits.float(), tokens, 1), math.log(model.n_tokens)
         if loss > CHANCE * guess:
             sentence = (
                 f"The loss on the text is {loss:.2f}, and guessing among {model.n_tokens} tokens gives {guess:.2f}: some "
