@@ -180,7 +180,28 @@ class Finding:
 
 CELL = ("layer", "head", "query", "key")
 COLUMNS = ("check", "verdict", "cause", "line", "size", "floor", *CELL, "sentence", "remedy")
-CAUSES_OF_CHECKS = {"window_off_by_one": "the sliding window is one key wider or narrower than it is said to be"}
+CAUSES_OF_CHECKS = {
+    "window_off_by_one": "the sliding window is one key wider or narrower than it is said to be",
+    "cache_offset": "the positions of the new tokens do not start at the number of cached ones",
+    "cache_not_updated": "the keys or values of cached tokens are not read",
+    "cache_in_wrong_order": "the cached keys come after the new ones",
+    "cache_evicted_early": "a key leaves the cache while the window still covers it",
+    "cache_not_masked": "with a cache, new tokens attend to later ones",
+    "cache_mask_misaligned": "with a cache, the causal mask starts at another key",
+    "padding_not_masked": "no mask hides padded keys",
+    "padding_on_queries": "the padding mask hides the rows of queries, not the columns of keys",
+    "padding_inverted": "the padding mask hides the tokens and shows the padding",
+    "padding_in_head_order": "the padding mask is repeated in the order [head, batch]",
+    "positions_from_padding": "positions count the padding on the left",
+    "cross_attention_from_decoder": "attention to the encoder reads the decoder's own stream",
+    "targets_not_shifted": "the loss scores each output on its own input",
+    "targets_shifted_twice": "the loss scores each output on the token two positions later",
+    "targets_shifted_back": "the loss scores each output on the token before it",
+    "padding_in_loss": "padding counts in the loss",
+    "softmax_before_loss": "the cross-entropy takes the softmax of probabilities",
+    "loss_summed": "the loss is a sum over tokens",
+    "initial_loss": "an untrained model is far worse than guessing",
+}
 """What a check found, by identifier."""
 
 

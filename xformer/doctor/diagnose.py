@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from xformer.doctor import checks as _registered  # noqa: F401  registers the checks
+from xformer.doctor.causes import named
 from xformer.doctor.check import (
     CELL,
     CHECKS,
@@ -292,6 +293,9 @@ def run_check(context: CheckContext, check: Check) -> Finding:
             if found.verdict == "broken" and found.place is None and found.pair is not None:
                 with suppress(Exception):  # the verdict stands without a location
                     found = replace(found, place=localise(context, found.pair))
+            if found.verdict == "broken" and not found.cause:
+                with suppress(Exception):  # and without a cause
+                    found = named(context, found)
             if found.verdict == "broken" and not found.line:
                 with suppress(Exception):  # and without a cause
                     found = _named(context, found)

@@ -35,7 +35,7 @@ LEAK = 1e-6
 
 def localise(context: CheckContext, pair: Pair) -> FaultLocation | None:
     """Return the location where the runs of a pair first differ; None if no activation differs."""
-    limit, pair = 1e2 * context.model.eps, _with_other_length(pair)
+    limit, pair = 1e2 * context.model.eps, with_other_length(pair)
     first, layers = watch_events(context.model, pair.first)
     second, _ = watch_events(pair.second_model or context.model, pair.second)
     aligned = _Aligned(pair, limit)
@@ -65,7 +65,7 @@ def first_not_finite(model: TokenModel, run: ModelCall) -> FaultLocation | None:
     return None
 
 
-def _with_other_length(pair: Pair) -> Pair:
+def with_other_length(pair: Pair) -> Pair:
     """Return a pair whose sources have another length than the targets, so that the shapes tell which stream a value is of."""
     first, second = pair.first, pair.second
     if first.target is None or first.tokens.shape[1] not in (first.read.shape[1], second.read.shape[1]):

@@ -8,7 +8,19 @@ from importlib import import_module
 import torch
 import torch.nn.functional as F
 
-from xformer.doctor.check import CheckContext, Finding, NotApplicableError, Pair, assume, by, check, count, stacked
+from xformer.doctor.causes import decoder_read_as_encoder, with_cause
+from xformer.doctor.check import (
+    CheckContext,
+    Finding,
+    NotApplicableError,
+    Pair,
+    assume,
+    broken,
+    by,
+    check,
+    count,
+    stacked,
+)
 from xformer.doctor.localise import first_not_finite, localise
 from xformer.doctor.token_model import ARGUMENTS, ModelCall
 from xformer.doctor.watch import watch
@@ -198,6 +210,18 @@ def right_padding(context: CheckContext) -> Finding:
     assume(pairs, f"{FULL} padding.")
     holds = "Padding on the right changes no output, whatever token it contains."
     return context.compare(pairs, holds, PADDING_BROKEN, MASK_REMEDY)
+
+
+@check("cross_attention", "each layer of a decoder that reads an encoder attends to it")
+def cross_attention(context: CheckContext) -> Finding:
+    """Look for layers whose attentions all have the keys of the decoder."""
+    assume(context.model.base.target is not None, "The model has no encoder.")
+    found = next(decoder_read_as_encoder(context.model), None)
+    if found is None:
+        return Finding("holds", "No layer of the decoder reads its own stream in place of the encoder's.")
+    remedy = "Take the keys and values from the encoder's output, and the queries from the decoder."
+    finding = broken(found.sentence, remedy, layer=found.layer, cause="k")
+    return with_cause(finding, found)
 
 
 @check("batch", "an input gives the same output alone and in a batch of unequal lengths")

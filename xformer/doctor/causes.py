@@ -1,0 +1,341 @@
+"""The cause of a difference between two runs that should agree: of the cache, of padding, or of attention to the encoder.
+
+    named(context, finding)         the finding with a cause and a line, if one is certain
+
+Each cause is a mask, positions or keys that the code might have used in place of the right ones. It is named only if it
+reproduces what was recorded; otherwise the finding has no cause.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from xformer.adapters.module_map import Layers
+from xformer.doctor.check import CheckContext, Finding
+from xformer.doctor.localise import with_other_length
+from xformer.doctor.token_model import ModelCall, TokenModel
+from xformer.doctor.watch import Watched, read_layer
+from xformer.program.attention import PARTS, AttentionFinder, FoundAttention
+from xformer.program.axis_tracker import AxisTracker
+from xformer.program.heads import PATTERN
+from xformer.program.plan import layers_of
+from xformer.program.record import Operation, Program, Recorder, SourceLine, Value, watched
+
+CLOSE = 1e-4
+"""Largest difference between tensors that count as the same, relative to the largest entry."""
+_ADDED = {"add", "mul", "multiply"}
+"""The operations that bring positions into a model: a sum with embeddings, or a product with cos and sin."""
+_JOINS = {"cat", "concat", "setitem", "index_copy", "roll", "scatter"}
+"""The operations that put new keys into a cache."""
+_COUNTS = {"arange", "cumsum", "add", "sub", "clamp"}
+"""The operations that make positions."""
+_MASKS = {"masked_fill", "where", "add", "sub", "setitem", "mul"}
+
+
+class Cause(NamedTuple):
+    """What is wrong, a key of `CAUSES_OF_CHECKS`, in one sentence, and where."""
+
+    cause: str
+    sentence: str
+    line: SourceLine | None
+    layer: int | None = None
+
+
+class _Recording(NamedTuple):
+    program: Program
+    attentions: list[tuple[FoundAttention, Watched]]
+
+
+def named(context: CheckContext, finding: Finding) -> Finding:
+    """Return a finding of a broken rule with its cause and line, if a cause reproduces what was recorded."""
+    if finding.pair is None:
+        return finding
+    pair = with_other_length(finding.pair)
+    if pair.second.n_cached:
+        found = cause_of_cache(context.model, pair.second)
+    elif pair.second.valid is not None:
+        found = cause_of_padding(context.model, pair.first, pair.second, pair.row_second)
+    elif pair.second.target is not None:
+        found = next(decoder_read_as_encoder(context.model), None)
+    else:
+        return finding
+    if found is None:
+        return finding
+    return with_cause(replace(finding, sentence=f"{finding.sentence} {found.sentence}"), found)
+
+
+def with_cause(finding: Finding, found: Cause) -> Finding:
+    """Return a finding whose sentence ends with the cause, with its line."""
+    line, text = ("", "") if found.line is None else (str(found.line), found.line.text)
+    sentence = f"{finding.sentence[:-1]}{f' ({line})' if line else ''}."
+    remedy = f"{finding.remedy} The line reads `{text}`." if text else finding.remedy
+    return replace(finding, cause=found.cause, line=line, sentence=sentence, remedy=remedy)
+
+
+@torch.no_grad()
+def _recorded(model: TokenModel, run: ModelCall) -> _Recording:
+    """The program of the last call of a run, with the tensors of its attentions and of what is added and multiplied."""
+    call, inputs = model.last_call(run)
+    recorder = Recorder(model.module, inputs, keep_of={*PARTS, *_ADDED})
+    with watched(model.module, recorder):
+        outputs = call()
+    program = recorder.finish(outputs)
+    every = layers_of(program, AttentionFinder(program, AxisTracker(program), over=PATTERN))[0]
+    layers = Layers(model.module, [heads[0].first.address.module for heads in every])
+    seen = ((heads[0], read_layer(heads)) for heads in every)
+    return _Recording(
+        program, [(one, replace(read, layer=layers.of(one.first.running))) for one, read in seen if read is not None]
+    )
+
+
+def _longer(model: TokenModel, run: ModelCall, n: int) -> ModelCall:
+    """The run with other tokens behind it, up to `n`, as far as the model reads."""
+    n = min(n, model.max_len)
+    rest = model.other_tokens(run.read.repeat(1, 2 + n // run.read.shape[1]))[:, : max(0, n - run.read.shape[1])]
+    return replace(run.with_read(torch.cat([run.read, rest], dim=1)), valid=None, positions=None)
+
+
+# The cache
+
+
+def cause_of_cache(model: TokenModel, run: ModelCall) -> Cause | None:
+    """What is wrong in the second call of a run, which reads the tokens after the cached ones."""
+    n, n_cached = run.read.shape[1], run.n_cached
+    whole = _recorded(model, _longer(model, replace(run, n_cached=0), 2 * n + 2))
+    cached = _recorded(model, run)
+    if (found := _moved(whole, cached, slice(None), n_cached)) is not None:
+        start, line = found
+        sentence = f"With {n_cached} cached tokens, the positions of the new ones start at {start}, not at {n_cached}."
+        return Cause("cache_offset", sentence, line)
+    for (found_one, one), (_, other) in zip(cached.attentions, whole.attentions, strict=False):
+        if one.pattern.shape[1] != other.pattern.shape[1] or one.pattern.shape[2] != n - n_cached:
+            continue
+        if (cause := _of_cached_attention(found_one, one, other, n, n_cached)) is not None:
+            return cause._replace(layer=one.layer)
+    return None
+
+
+def _of_cached_attention(found: FoundAttention, one: Watched, whole: Watched, n: int, n_cached: int) -> Cause | None:
+    """What is wrong in one attention with a cache: its keys, its values or its mask."""
+    n_key, join = one.pattern.shape[-1], _join(found)
+    is_needed = whole.allowed[0].any(dim=0)[n_cached:n, :n].cpu()  # [query, key]
+    columns = list(range(n_key)) if n_key == n else None
+    for name, what in (("k", "keys"), ("v", "values")):
+        mine, theirs = getattr(one, name), getattr(whole, name)
+        if mine is None or theirs is None or mine.shape[1] != theirs.shape[1]:
+            continue
+        of = _matches(mine[0], theirs[0][:, :n])
+        missing = [key for key in range(n) if key not in of and bool(is_needed[:, key].any())]
+        is_new_read = set(range(n_cached, n)) <= set(of)
+        if is_new_read and not set(of) & set(range(n_cached)):
+            return Cause("cache_not_updated", f"The {what} of the cached tokens are not read.", join)
+        if missing and None not in of and missing == list(range(missing[0], missing[-1] + 1)) and is_new_read:
+            words = f"The {what} of token {missing[0]} left the cache, and the window still covers it."
+            return Cause("cache_evicted_early", words, join)
+        if None not in of and not missing:
+            if of == [*range(n_cached, n), *range(n_cached)]:
+                return Cause("cache_in_wrong_order", f"The {what} of the cached tokens come after the new ones.", join)
+            columns = [key for key in of if key is not None] if name == "k" else columns
+    if columns is None:
+        return None
+    allowed = torch.zeros_like(is_needed)
+    allowed[:, columns] = one.allowed[0].any(dim=0).cpu()
+    if torch.equal(allowed, is_needed) or len(set(columns)) < len(columns):
+        return None
+    if allowed.all():
+        return Cause("cache_not_masked", "With a cache, every new token attends to all others.", _mask_line(found))
+    back = torch.arange(n) - torch.arange(n - n_cached)[:, None]
+    for ahead in range(n):
+        if ahead != n_cached and torch.equal(allowed, back <= ahead):
+            words = f"New token i attends to keys ≤ i{f' + {ahead}' if ahead else ''}, not to keys ≤ i + {n_cached}."
+            return Cause("cache_mask_misaligned", words, _mask_line(found))
+    return None
+
+
+def _matches(mine: Float[Tensor, "head key width"], theirs: Float[Tensor, "head pos width"]) -> list[int | None]:
+    """For each key, the position with the same key; None for a key that no position has."""
+    one, other = (x.transpose(0, 1).flatten(1).double() for x in (mine, theirs))
+    apart = (one[:, None] - other).abs().amax(dim=-1)  # [key, pos]
+    limit = CLOSE * float(other.abs().max())
+    return [int(row.argmin()) if float(row.min()) <= limit else None for row in apart]
+
+
+def _join(found: FoundAttention) -> SourceLine | None:
+    """The line that puts the keys into the cache, or else the line that reads them."""
+    value = found.operands["k"].value if "k" in found.operands else found.first.inputs[-1]
+    for _ in range(12):
+        if value.operation is None:
+            break
+        if value.operation.name in _JOINS:
+            return value.operation.line
+        if not value.operation.inputs:
+            break
+        value = value.operation.inputs[0]
+    return found.first.line
+
+
+def _mask_line(found: FoundAttention) -> SourceLine | None:
+    """The line that masks the scores, or else the line that computes them."""
+    masks = [one for one in found.chain if one.name in _MASKS and len(one.inputs) > 1]
+    return (masks[-1] if masks else found.first).line
+
+
+# Positions
+
+
+def _moved(whole: _Recording, other: _Recording, rows: slice, expected: int) -> tuple[int, SourceLine | None] | None:
+    """The position at which positions start in another run in place of `expected`; None if they are right or unknown.
+
+    Args:
+        whole: A run without padding and without a cache, long enough for all positions.
+        other: The other run.
+        rows: Its positions that are compared.
+        expected: The position in the whole run of the first of them.
+    """
+    known: dict[tuple[str, str], list[Tensor]] = defaultdict(list)
+    for operation, _, table in _tables(whole):
+        known[operation.address.module, operation.name].append(table)
+    for operation, value, part in _tables(other):
+        tables = known[operation.address.module, operation.name]
+        starts = {at for table in tables for at in _starts(table, part[rows])}
+        if starts and expected not in starts:
+            return min(starts), _line_of_positions(value, len(part)) or operation.line
+    return None
+
+
+def _tables(recording: _Recording) -> Iterator[tuple[Operation, Value, Tensor]]:
+    """The operands that may hold a row for each position, [pos, width]; none that an attention computed."""
+    mixed = {found.z for found, _ in recording.attentions}
+    for operation in recording.program.operations if mixed else ():
+        if not mixed.isdisjoint(operation.inputs):
+            mixed.update(operation.results)
+        if operation.name in _ADDED:
+            for value in operation.inputs:
+                table = value.tensor
+                if value in mixed or table is None or not (table.is_floating_point() or table.is_complex()):
+                    continue
+                if table.dim() >= 2 and table.shape[-1] > 1 and table.shape[:-1].numel() == max(table.shape[:-1]):
+                    yield operation, value, table.reshape(-1, table.shape[-1])
+
+
+def _starts(table: Tensor, part: Tensor) -> list[int]:
+    """The rows of a table at which a part of it starts."""
+    n, m = len(table), len(part)
+    if m == 0 or m > n or table.shape[1] != part.shape[1] or torch.equal(table[:1].expand_as(table), table):
+        return []
+    limit = CLOSE * float(table.abs().max())
+    return [at for at in range(n - m + 1) if float((table[at : at + m] - part).abs().max()) <= limit]
+
+
+def _line_of_positions(value: Value, n: int) -> SourceLine | None:
+    """The line that counts `n` positions, or cuts them from a table."""
+    cut: Operation | None = None
+    todo = [value]
+    for _ in range(40):
+        if not todo or (operation := todo.pop(0).operation) is None:
+            continue
+        if operation.name in _COUNTS and operation.result.shape.numel() == n:
+            return operation.line
+        if operation.name in ("getitem", "narrow", "embedding") and cut is None:
+            cut = operation
+        todo += operation.inputs
+    return None if cut is None else cut.line
+
+
+# Padding
+
+
+def cause_of_padding(model: TokenModel, plain: ModelCall, padded: ModelCall, row: int) -> Cause | None:
+    """What is wrong in a run with padding: the mask of one of its attentions, or its positions."""
+    valid = padded.valid
+    assert valid is not None
+    recording, n = _recorded(model, padded), padded.tokens.shape[1]
+    for found, one in recording.attentions:
+        n_query, n_key = one.allowed.shape[-2:]
+        if n_key == n:
+            is_causal = model.causal and padded.target is None
+            seen = torch.ones(n_query, n).bool()
+            queries = valid if n_query == n else valid.new_ones(len(valid), n_query)
+            cause = _of_padding_mask(one.allowed.cpu(), seen.tril() if is_causal else seen, valid.cpu(), queries.cpu())
+            if cause is not None:
+                return Cause(*cause, _mask_line(found), one.layer)
+    first, n_plain = int(valid[row].long().argmax()), plain.read.shape[1]
+    if not first or padded.target is not None:
+        return None
+    whole = _recorded(model, _longer(model, plain, n))
+    found = _moved(whole, recording, slice(first, first + n_plain), 0)
+    if found is None or found[0] != first:
+        return None
+    return Cause("positions_from_padding", f"After {first} pads, the first token has position {first}.", found[1])
+
+
+def _of_padding_mask(
+    allowed: Bool[Tensor, "batch head query key"],
+    seen: Bool[Tensor, "query key"],
+    valid: Bool[Tensor, "batch key"],
+    valid_queries: Bool[Tensor, "batch query"],
+) -> tuple[str, str] | None:
+    """The cause of a mask that is not the right one, and its sentence; None for a right mask or an unknown one."""
+    n_rows, n_heads = len(valid), allowed.shape[1]
+    allowed = allowed.expand(n_rows, -1, -1, -1)
+    keys, queries = valid[:, None, None, :], valid_queries[:, None, :, None]
+    if torch.equal(allowed & queries, (seen & keys & queries).expand_as(allowed)):
+        return None
+    order = torch.arange(n_rows * n_heads).view(n_rows, n_heads) % n_rows  # of mask.repeat(n_heads, 1, 1)
+    for cause, words, mask in (
+        ("padding_not_masked", "The mask hides no padded key.", seen),
+        (
+            "padding_on_queries",
+            "The mask hides the rows of padded queries, not the columns of padded keys.",
+            seen & queries,
+        ),
+        ("padding_inverted", "The mask hides the tokens and shows the padding.", seen & ~keys),
+        (
+            "padding_in_head_order",
+            "A head uses the mask of another row: the mask is repeated in the order [head, batch].",
+            seen & valid[order][:, :, None, :],
+        ),
+    ):
+        if torch.equal(allowed, mask.expand_as(allowed)):
+            return cause, words
+    return None
+
+
+# Attention to the encoder
+
+
+def decoder_read_as_encoder(model: TokenModel) -> Iterator[Cause]:
+    """Each layer of a decoder with two attentions to its own stream and none to the encoder's."""
+    run = model.base
+    assert run.target is not None
+    n = run.target.shape[1]
+    if run.tokens.shape[1] == n:  # other lengths tell the streams apart
+        run = replace(run, tokens=torch.cat([run.tokens, run.tokens[:, :1]], dim=1))
+    by_layer: dict[int | None, list[tuple[FoundAttention, Watched]]] = defaultdict(list)
+    for found, one in _recorded(model, run).attentions:
+        if one.pattern.shape[-2] == n:
+            by_layer[one.layer].append((found, one))
+    for layer, every in by_layer.items():
+        if layer is not None and len(every) > 1 and all(one.pattern.shape[-1] == n for _, one in every):
+            found = every[-1][0]
+            words = "The keys of its second attention come from the decoder's own stream, not from the encoder."
+            yield Cause("cross_attention_from_decoder", words, _projection(found) or found.first.line, layer)
+
+
+def _projection(found: FoundAttention) -> SourceLine | None:
+    """The line of the projection that makes the keys."""
+    todo = [found.operands["k"].value] if "k" in found.operands else []
+    for _ in range(20):
+        if not todo or (operation := todo.pop(0).operation) is None:
+            return None
+        if operation.name in ("linear", "addmm", "matmul") and any(one.is_weight for one in operation.inputs):
+            return operation.line
+        todo += operation.inputs[:1]
+    return None
