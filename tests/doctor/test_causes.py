@@ -102,6 +102,15 @@ def rolled(past: Any, k: Tensor, v: Tensor) -> Any:
     return k.roll(-1, dims=2), v.roll(-1, dims=2)
 
 
+def scaled(past: Any, k: Tensor, v: Tensor) -> Any:
+    k, v = appended(past, k, v)
+    return 1.1 * k, v
+
+
+def far(model: Decoder, start: int, n: int) -> Tensor:
+    return model.place(torch.arange(n) + (40 if start else 0))
+
+
 def causal(n: int, n_key: int, valid: Tensor) -> Tensor:
     return torch.ones(n, n_key).tril(n_key - n).bool() & valid[:, None, None]
 
@@ -236,6 +245,7 @@ def test_right_decoder_attends_to_the_encoder(inputs: Any) -> None:
     assert diagnosed(Pair(), "cross_attention", inputs).verdict == "holds"
 
 
-def test_difference_that_nothing_explains_has_no_cause() -> None:
-    found = diagnosed(Decoder(kept=rolled), "cache")
+@pytest.mark.parametrize("how", [{"kept": rolled}, {"kept": scaled}, {"positions": far}])
+def test_difference_that_nothing_explains_has_no_cause(how: dict[str, Any]) -> None:
+    found = diagnosed(Decoder(**how), "cache")
     assert (found.verdict, found.cause, found.line) == ("broken", "", "")
