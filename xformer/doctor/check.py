@@ -11,6 +11,7 @@ Importing a module of `xformer/doctor/checks` registers its checks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
@@ -256,7 +257,10 @@ class CheckContext:
     def formulas(self) -> tuple[Formula, ...]:
         """What the attentions compute, on the path with an explicit softmax; see `formulas`."""
         model = stepwise(self.model)
-        return tuple(formulas(model, model.shortened(16)))
+        run = model.shortened(16)
+        with suppress(Exception):  # two rows tell the batch from the rest; a model may read one only
+            return tuple(formulas(model, stacked([run, run.with_read(model.other_tokens(run.read))])))
+        return tuple(formulas(model, run))
 
     @property
     def outputs(self) -> range:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from xformer.adapters.attention import for_each_head
 from xformer.doctor.formulas.formula import CLOSE, Formula, part_of
 from xformer.doctor.formulas.heads import groups_of, heads_of, is_projection
-from xformer.doctor.formulas.numbers import OVER, TIMES, factor_of
+from xformer.doctor.formulas.numbers import OVER, TIMES, constants_before, factor_of
 from xformer.doctor.watch import Watched, read_layer
 from xformer.program.attention import FoundAttention
 from xformer.program.axes import argument
@@ -32,8 +32,8 @@ class _Scaled:
     """The operations that multiply or divide by a number."""
     is_learned: bool = False
     """Whether a weight is one of the numbers."""
-    is_slice: bool = False
-    """Whether it is a part of what the projection returned."""
+    share: float = 1.0
+    """The part of the projection's features that it has: a slice has less than 1."""
 
 
 _PLURALS = {"key": "keys", "query": "queries", "head": "heads"}
@@ -45,6 +45,9 @@ _ADDS = {
 _MASKS = {
     "masked_fill", "where", "add", "sub", "setitem", "tril", "triu", "maximum", "minimum", "scaled_dot_product_attention",
 }  # fmt: skip
+_COMPARISONS = {"eq", "ne", "lt", "gt", "le", "ge", "logical_not", "bitwise_not", "invert"}
+_TRIANGLES = {"tril", "triu", "lt", "gt", "le", "ge"}
+_JOINS = {"cat", "concat", "stack", "hstack"}
 _SLICES = {
     "getitem", "chunk", "split", "unbind", "narrow", "select", "tensor_split", "split_with_sizes", "index_select",
 }  # fmt: skip
@@ -143,7 +146,7 @@ class AttentionReader:
                 return None
             learned = inner.is_learned or number.is_learned
             factor = inner.factor * (1.0 if number.is_learned else number.value)
-            return _Scaled(inner.source, factor, (operation, *inner.by), learned, inner.is_slice)
+            return _Scaled(inner.source, factor, (operation, *inner.by), learned, inner.share)
         sources = [
             one for one in operation.inputs if one.is_from_inputs and one.dtype.is_floating_point | one.dtype.is_complex
         ]
@@ -152,9 +155,11 @@ class AttentionReader:
             return None
         if any(not math.isclose(abs(one.factor), abs(every[0].factor), rel_tol=1e-6) for one in every):
             return None
-        first = every[0]
-        is_slice = operation.name in _SLICES or any(one.is_slice for one in every)
-        return _Scaled(first.source, abs(first.factor), first.by, any(one.is_learned for one in every), is_slice)
+        first, shares = every[0], [one.share for one in every]
+        share = min(1.0, sum(shares)) if operation.name in _JOINS else max(shares)
+        if operation.name in _SLICES:
+            share *= value.shape.numel() / sources[0].shape.numel()
+        return _Scaled(first.source, abs(first.factor), first.by, any(one.is_learned for one in every), share)
 
     # The mask
 
@@ -182,7 +187,8 @@ class AttentionReader:
         for allowed in (seen.allowed, seen.pattern != 0):  # a number that is low enough hides as well as −∞
             for formula, cause, mask in rules:
                 if bool((allowed == mask).all()):
-                    return part_of("mask", formula, cause, operation, usual)
+                    by = _maker(operation, _COMPARISONS if cause == "mask_inverted" else _TRIANGLES)
+                    return part_of("mask", formula, cause, by if cause else operation, usual)
         return self._weak_mask(found, seen, back >= 0, operation) if seen.allowed.all() else None
 
     def _weak_mask(self, found: FoundAttention, seen: Watched, past: Tensor, operation: Operation) -> Formula:
@@ -200,7 +206,7 @@ class AttentionReader:
             added = seen.scores.double() - product * after[0]
             (low, high), (low_seen, high_seen) = (map(float, added[..., where].aminmax()) for where in (~past, past))
             if max(high - low, high_seen - low_seen) < CLOSE and abs(low - low_seen) > CLOSE:
-                number = low - low_seen
+                number, operation = low - low_seen, _maker(operation, _TRIANGLES | _COMPARISONS)
                 if math.isclose(abs(number), 1, abs_tol=CLOSE):
                     return part_of("mask", "scores + mask", "mask_added_as_bool", operation, usual)
                 return part_of("mask", f"{number:+g} at masked scores", "mask_too_small", operation, usual)
@@ -234,13 +240,19 @@ class AttentionReader:
             f"{one} = {other}"
             for one, other in (("q", "k"), ("k", "v"), ("q", "v"))
             if _is_same(known[one].source, known[other].source)
-            and (not (known[one].is_slice or known[other].is_slice) or _is_equal(values[one], values[other]))
+            and (not (min(known[one].share, known[other].share) < 1) or _is_equal(values[one], values[other]))
         ]
         usual = "q, k and v have projections of their own"
         if not shared:
             return part_of("projections", usual, "", None, usual)
-        one = known[shared[0][0]].source
+        one = max((known[name].source for name in shared[0].split(" = ")), key=lambda operation: operation.index)
         return part_of("projections", f"{', '.join(shared)}: one projection", "shared_projection", one, usual)
+
+
+def _maker(operation: Operation, names: Collection[str]) -> Operation:
+    """The operation that made a mask, the last with one of these names; else the last triangle; else what applies the mask."""
+    made = constants_before(operation)
+    return next((one for among in (names, _TRIANGLES) for one in made if one.name in among), operation)
 
 
 def _operands(found: FoundAttention) -> dict[str, Value]:

@@ -16,6 +16,7 @@ CAUSES_OF_FORMULAS = {
     "shared_projection": "one projection makes two of queries, keys and values",
     "heads_averaged": "the heads are averaged or added up, not concatenated",
     "heads_interleaved": "a head takes every n-th feature of a projection, not adjacent ones",
+    "attention_over_heads": "the heads of one position attend to each other, and no position to another",
     "split_without_transpose": "the heads are split without moving the positions behind them",
     "merge_without_transpose": "the heads are merged without moving the positions before them",
     "sinusoid_exponent": "the wavelengths of the sinusoids grow twice as fast, or half as fast, as 10000^(2i/d)",

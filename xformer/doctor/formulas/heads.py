@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from torch import Tensor
 from xformer.doctor.formulas.formula import Formula, part_of
 from xformer.doctor.watch import Watched
 from xformer.program.attention import FoundAttention
-from xformer.program.axes import Atom, Axis, argument
+from xformer.program.axes import Atom, Axis, argument, size_of
 from xformer.program.axis_tracker import AxisTracker
 from xformer.program.backwards import KERNELS
 from xformer.program.record import Operation, Program, Value
@@ -41,25 +41,60 @@ def wrong_reshapes(program: Program, axes: AxisTracker, consumers: Consumers) ->
                 yield operation, part_of("heads", formula, f"{cause}_without_transpose", operation, usual)
 
 
+def over_heads(axes: AxisTracker, consumers: Consumers) -> Iterator[tuple[Operation, Formula]]:
+    """Find products in which the heads of one position attend to each other: their split lacks its transpose."""
+    for operation, product in axes.products.items():
+        is_alone = any(_is_position(axes, atom) for atom in product.shared) and product.rows and product.columns
+        others = (*product.rows, *product.columns, *(atom for axis in product.contracted for atom in axis))
+        if is_alone and all(_is_feature(axes, atom) for atom in others):
+            after, value = list[Operation](), operation.result
+            while len(readers := consumers.get(value, ())) == 1 and len(after) < _FAR and readers[0].results:
+                after.append(readers[0])
+                value = readers[0].result
+            softmax = next((one for one in after if one.name == "softmax"), None)
+            if softmax is not None and not any(one.name in _PRODUCTS for one in after[: after.index(softmax)]):
+                formula = "softmax(q·kᵀ) is [batch, pos, head, head]"
+                yield operation, part_of("heads", formula, "attention_over_heads", operation, SPLIT)
+
+
 def _mixes(axes: AxisTracker, operation: Operation) -> bool:
-    """Whether the rows of a reshape's result are no longer positions."""
+    """Whether a reshape has an axis as long as that of the positions, in which it mixes positions with features.
 
-    def kinds(atoms: Iterable[Atom]) -> set[str]:
-        """Whether there are positions and features; axes of new tensors, as of relative positions, are neither."""
-        found = set[str]()
-        for atom in atoms:
-            is_feature = atom.root.origin == "weight" or axes.is_features((atom,))
-            found |= {"features"} if is_feature else {"positions"} if atom.origin == "input" and atom.size > 1 else set()
-        return found
-
-    source = [atom for axis in axes.of(operation.inputs[0]) for atom in axis]
-    result = axes.of(operation.result)
-    kept = {atom for axis in result for atom in axis}
-    if any(atom.origin == "unknown" for atom in source):
+    To flatten positions and heads into one axis, or to join neighbours, is another thing: nothing is mixed.
+    """
+    source, result = axes.of(operation.inputs[0]), axes.of(operation.result)
+    if any(atom.origin == "unknown" for axis in source for atom in axis):
         return False
-    is_lost = any(atom.origin == "unknown" for atom in kept)
-    mixed = [[atom for atom in source if atom not in kept], *result] if is_lost else result
-    return any(len(kinds(atoms)) == 2 for atoms in mixed)
+    lengths = {axis[0].size for axis in source if len(axis) == 1 and _is_position(axes, axis[0])} - {
+        2
+    }  # but for the batch
+    new = [axis for axis in result if axis not in source]
+    is_lost = any(atom.origin == "unknown" for axis in new for atom in axis)
+    kept = {atom for axis in result for atom in axis}
+    mixed = (
+        [atom for axis in source for atom in axis if atom not in kept]
+        if is_lost
+        else [one for axis in new for one in axis]
+    )
+    return (
+        any(_is_feature(axes, atom) for atom in mixed)
+        and any(_is_position(axes, atom) for atom in mixed)
+        and any(size_of(axis) in lengths and _is_part(axes, axis) for axis in new)
+    )
+
+
+def _is_part(axes: AxisTracker, axis: Axis) -> bool:
+    """Whether an axis has something of positions, but is not all of them."""
+    is_whole = len(axis) == 1 and not axis[0].is_divisor and axis[0].origin != "unknown"
+    return not is_whole and any(atom.origin == "unknown" or _is_position(axes, atom) for atom in axis)
+
+
+def _is_position(axes: AxisTracker, atom: Atom) -> bool:
+    return atom.origin == "input" and atom.size > 1 and not axes.is_features((atom,))
+
+
+def _is_feature(axes: AxisTracker, atom: Atom) -> bool:
+    return atom.root.origin == "weight" or axes.is_features((atom,))
 
 
 def _is_of_two(axes: AxisTracker, operation: Operation) -> bool:
@@ -132,7 +167,7 @@ def heads_of(axes: AxisTracker, found: FoundAttention, consumers: Consumers) -> 
 
 def groups_of(axes: AxisTracker, found: FoundAttention, seen: Watched | None) -> Formula | None:
     """Read which key and value head each query head reads; None if that is not seen, or each has its own."""
-    n_heads = found.layout.n_heads
+    n_heads, read = found.layout.n_heads, list[Formula]()
     for name, heads in (("k", seen.k), ("v", seen.v)) if seen is not None else ():
         if heads is None or heads.shape[1] != n_heads or name not in found.operands:
             continue
@@ -144,10 +179,10 @@ def groups_of(axes: AxisTracker, found: FoundAttention, seen: Watched | None) ->
         by = _first(axes, found.operands[name].value, _REPEATS)
         if owner == [h % n_groups for h in range(n_heads)]:
             formula = f"query head h reads key/value head h mod {n_groups}"
-            return part_of("key/value heads", formula, "key_value_head_order", by, usual)
+            read.append(part_of("key/value heads", formula, "key_value_head_order", by, usual))
         if owner == [h - h % (n_heads // n_groups) for h in range(n_heads)]:
-            return part_of("key/value heads", usual, "", by, usual)
-    return None
+            read.append(part_of("key/value heads", usual, "", by, usual))
+    return max(read, key=lambda one: one.cause, default=None)
 
 
 def owners(heads: Float[Tensor, "head pos width"]) -> list[int]:

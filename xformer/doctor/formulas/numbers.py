@@ -31,6 +31,16 @@ def factor_of(operation: Operation) -> Factor | None:
     return None
 
 
+def constants_before(operation: Operation) -> list[Operation]:
+    """The operations that made its arguments from nothing but constants, the last first."""
+    reached, new = set[Operation](), [operation]
+    while new:
+        made = {value.operation for one in new for value in one.inputs if not value.is_from_inputs} - {None}
+        new = [one for one in made if one is not None and one not in reached]
+        reached.update(new)
+    return sorted(reached, key=lambda one: -one.index)
+
+
 def constant(given: object) -> tuple[float | None, bool]:
     """The value of a number or a tensor with one element, and whether it is learned; None for anything else, and for 0."""
     if isinstance(given, int | float) and not isinstance(given, bool):

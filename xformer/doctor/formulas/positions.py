@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from xformer.doctor.formulas.formula import CLOSE, Formula, part_of
+from xformer.doctor.formulas.numbers import constants_before
 from xformer.program.record import Operation
 
 
@@ -24,10 +25,12 @@ def positions(operation: Operation) -> Formula | None:
         rows = table.reshape(n, width).double()
         for sin, cos in ((rows[:, 0::2], rows[:, 1::2]), rows.chunk(2, dim=1)):
             if (found := _sinusoids(sin, cos, width)) is not None:
-                return part_of("positions", *found, operation, _SINUSOIDS)
+                by = next((one for one in constants_before(operation) if one.name in _POWERS), operation)
+                return part_of("positions", *found, by if found[1] else operation, _SINUSOIDS)
     return None
 
 
+_POWERS = {"pow", "exp", "exp2"}
 _SINUSOIDS = "sin and cos of pos / 10000^(2i/d)"
 
 

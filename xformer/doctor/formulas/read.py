@@ -16,7 +16,7 @@ import torch
 from xformer.adapters.module_map import Layers
 from xformer.doctor.formulas.attention import AttentionReader
 from xformer.doctor.formulas.formula import Formula
-from xformer.doctor.formulas.heads import wrong_reshapes
+from xformer.doctor.formulas.heads import over_heads, wrong_reshapes
 from xformer.doctor.formulas.positions import positions
 from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.doctor.watch import path_of
@@ -38,7 +38,7 @@ def formulas(model: TokenModel, run: ModelCall) -> list[Formula]:
     axes = AxisTracker(program)
     every = layers_of(program, AttentionFinder(program, axes, over=PATTERN))[0]
     read = AttentionReader(program, axes, is_causal=model.causal and run.target is None)
-    mixed = list(wrong_reshapes(program, axes, read.consumers))
+    mixed = [*wrong_reshapes(program, axes, read.consumers), *over_heads(axes, read.consumers)]
     modules = [heads[0].first.address.module for heads in every]
     layers = Layers(model.module, [*modules, *(one.address.module for one, _ in mixed)])
     found = [
