@@ -140,6 +140,10 @@ def without_padding(n: int, n_key: int, valid: Tensor) -> Tensor:
     return torch.ones(n, n_key).tril(n_key - n).bool()
 
 
+def but_every_second(n: int, n_key: int, valid: Tensor) -> Tensor:
+    return causal(n, n_key, valid | (torch.arange(n_key) % 2 == 1))
+
+
 def in_head_order(n: int, n_key: int, valid: Tensor) -> Tensor:
     return causal(n, n_key, valid).flatten(0, 1).repeat(H, 1, 1).view(-1, H, n, n_key)
 
@@ -147,6 +151,10 @@ def in_head_order(n: int, n_key: int, valid: Tensor) -> Tensor:
 def attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~mask, -1e9)
     return scores.softmax(dim=-1) @ v
+
+
+def larger_at_33(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return attended(q * (2 if k.shape[2] == 33 else 1), k, v, mask)
 
 
 def flattened(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
@@ -245,7 +253,19 @@ def test_right_decoder_attends_to_the_encoder(inputs: Any) -> None:
     assert diagnosed(Pair(), "cross_attention", inputs).verdict == "holds"
 
 
-@pytest.mark.parametrize("how", [{"kept": rolled}, {"kept": scaled}, {"positions": far}])
-def test_difference_that_nothing_explains_has_no_cause(how: dict[str, Any]) -> None:
-    found = diagnosed(Decoder(**how), "cache")
+@pytest.mark.parametrize(
+    ("check", "how"),
+    [
+        ("cache", {"kept": rolled}),
+        ("cache", {"kept": scaled}),
+        ("cache", {"positions": far}),
+        ("left_padding", {"positions": nothing, "allowed": but_every_second}),
+        (
+            "left_padding",
+            {"positions": nothing, "attended": larger_at_33},
+        ),  # other lengths agree, so nothing is shifted
+    ],
+)
+def test_difference_that_nothing_explains_has_no_cause(check: str, how: dict[str, Any]) -> None:
+    found = diagnosed(Decoder(**how), check)
     assert (found.verdict, found.cause, found.line) == ("broken", "", "")

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from xformer.adapters.module_map import Layers
 from xformer.doctor.check import CheckContext, Finding
+from xformer.doctor.formulas import BREAKS_A_RULE, CAUSES_OF_FORMULAS, formulas
 from xformer.doctor.localise import with_other_length
 from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.doctor.watch import Watched, read_layer
@@ -58,6 +59,8 @@ def named(context: CheckContext, finding: Finding) -> Finding:
     if finding.pair is None:
         return finding
     pair = with_other_length(finding.pair)
+    if pair.second.with_attention or finding.check == "backends":
+        return _as_read(pair.second_model or context.model, pair.second, finding)
     if pair.second.n_cached:
         found = cause_of_cache(context.model, pair.second)
     elif pair.second.valid is not None:
@@ -71,12 +74,24 @@ def named(context: CheckContext, finding: Finding) -> Finding:
     return with_cause(replace(finding, sentence=f"{finding.sentence} {found.sentence}"), found)
 
 
+def _as_read(model: TokenModel, run: ModelCall, finding: Finding) -> Finding:
+    """Return a finding with the fault that is read from the code of the second path."""
+    read = next((one for one in formulas(model, run) if one.cause in BREAKS_A_RULE and one.layer is not None), None)
+    if read is None:
+        return finding
+    sentence = f"{finding.sentence} On that path {CAUSES_OF_FORMULAS[read.cause]} ({read.line})."
+    return replace(finding, cause=read.cause, line=read.line, sentence=sentence, remedy=_with_text(finding, read.text))
+
+
 def with_cause(finding: Finding, found: Cause) -> Finding:
     """Return a finding whose sentence ends with the cause, with its line."""
     line, text = ("", "") if found.line is None else (str(found.line), found.line.text)
     sentence = f"{finding.sentence[:-1]}{f' ({line})' if line else ''}."
-    remedy = f"{finding.remedy} The line reads `{text}`." if text else finding.remedy
-    return replace(finding, cause=found.cause, line=line, sentence=sentence, remedy=remedy)
+    return replace(finding, cause=found.cause, line=line, sentence=sentence, remedy=_with_text(finding, text))
+
+
+def _with_text(finding: Finding, text: str) -> str:
+    return f"{finding.remedy} The line reads `{text}`." if text else finding.remedy
 
 
 @torch.no_grad()
@@ -169,7 +184,7 @@ def _matches(mine: Float[Tensor, "head key width"], theirs: Float[Tensor, "head 
 
 def _join(found: FoundAttention) -> SourceLine | None:
     """The line that puts the keys into the cache, or else the line that reads them."""
-    value = found.operands["k"].value if "k" in found.operands else found.first.inputs[-1]
+    value = found.operands["k"].value if "k" in found.operands else found.first.inputs[1]
     for _ in range(12):
         if value.operation is None:
             break
@@ -258,6 +273,11 @@ def cause_of_padding(model: TokenModel, plain: ModelCall, padded: ModelCall, row
     assert valid is not None
     recording, n = _recorded(model, padded), padded.tokens.shape[1]
     for found, one in recording.attentions:
+        if found.is_masked_later and float((one.pattern.double().sum(dim=-1) - 1).abs().max()) > 0.01:
+            words = "The mask is applied after the softmax, so that rows do not sum to 1."
+            return Cause(
+                "mask_after_softmax", words, found.pattern.operation and found.pattern.operation.line, one.layer
+            )
         n_query, n_key = one.allowed.shape[-2:]
         if n_key == n:
             is_causal = model.causal and padded.target is None
@@ -288,9 +308,9 @@ def _of_padding_mask(
     keys, queries = valid[:, None, None, :], valid_queries[:, None, :, None]
     if torch.equal(allowed & queries, (seen & keys & queries).expand_as(allowed)):
         return None
+    open_to = (allowed != (seen & keys)).any(dim=-1, keepdim=True) & queries  # where the mask is not the right one
     order = torch.arange(n_rows * n_heads).view(n_rows, n_heads) % n_rows  # of mask.repeat(n_heads, 1, 1)
     for cause, words, mask in (
-        ("padding_not_masked", "The mask hides no padded key.", seen),
         (
             "padding_on_queries",
             "The mask hides the rows of padded queries, not the columns of padded keys.",
@@ -303,8 +323,12 @@ def _of_padding_mask(
             seen & valid[order][:, :, None, :],
         ),
     ):
-        if torch.equal(allowed, mask.expand_as(allowed)):
+        mask = mask.expand_as(allowed)
+        if torch.equal(allowed, mask) and not torch.equal(mask, seen.expand_as(mask)):
             return cause, words
+    if torch.equal(allowed & open_to, seen & open_to):
+        where = "" if torch.equal(open_to, queries.expand_as(open_to)) else " from some of the queries"
+        return "padding_not_masked", f"The mask hides no padded key{where}."
     return None
 
 

@@ -211,11 +211,27 @@ class _At:
             cut = self._cut(name)
             if cut is None or _apart(*cut) <= self.aligned.limit or (name in ("q", "k") and self._is_scale(cut)):
                 continue
+            if name == "scores" and (place := self._other_mask(cut)) is not None:
+                return place
             cause = "pattern" if name == "softmax" else name
             if name in ("q", "k") and self._is_turned(name):
                 cause = "positions"
             return self._at_largest(cause, cut)
         return None
+
+    def _other_mask(self, cut: tuple[Tensor, Tensor]) -> FaultLocation | None:
+        """Return the cell with the largest weight among those that only one of two models masks; None if there is none."""
+        cells, hidden = self._cut("pattern"), [scores < MASKED for scores in cut]
+        if self.aligned.pair.second_model is None or cells is None:
+            return None
+        weights = torch.stack(cells).nan_to_num() * (hidden[0] != hidden[1])  # [model, head, query, key]
+        if float(weights.max()) == 0:
+            return None
+        model, head, query, key = (int(i) for i in torch.unravel_index(weights.argmax(), weights.shape))
+        pattern = (self.one, self.other)[model].pattern[0, head].cpu()
+        at = self.queries.at[model][query], self.keys.at[model][key]
+        labels = self._tokens(self.aligned.pair.first, 0, pattern.shape[-1])
+        return FaultLocation(f"{_name(self.one.path)}.scores", "mask", self.one.layer, head, *at, pattern, labels)
 
     def _is_scale(self, cut: tuple[Tensor, Tensor]) -> bool:
         """Return whether queries or keys differ by a factor only, as where one path scales q and another the scores."""

@@ -16,8 +16,17 @@ from xformer.formatting import error_message
 from xformer.layer_path import LayerPath
 from xformer.model import Transformer
 
-SWITCHES = ("flash", "use_flash", "use_flash_attention", "flash_attention", "use_sdpa", "fused")
-"""Attributes with which hand-written models switch between an explicit softmax and PyTorch's kernel."""
+SWITCHES = (
+    "flash",
+    "use_flash",
+    "use_flash_attention",
+    "flash_attention",
+    "use_sdpa",
+    "fused",
+    "grad_checkpointing",
+    "gradient_checkpointing",
+)
+"""Attributes with which hand-written models switch between two paths that compute the same."""
 BACKENDS = ("eager", "sdpa", "flex_attention")
 """The attention implementations of Transformers that come with PyTorch."""
 

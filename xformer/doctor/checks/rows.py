@@ -156,6 +156,9 @@ def left_padding(context: CheckContext) -> Finding:
     model, base = context.model, _short(context)
     room = min(MAX_PADS, model.max_len - base.tokens.shape[1])
 
+    cache: dict[int, torch.Tensor] = {}
+    agrees: set[str] = set()  # the lengths that change nothing
+
     def compare(*, with_positions: bool) -> Finding:
         pairs = [
             _pair(
@@ -164,11 +167,15 @@ def left_padding(context: CheckContext) -> Finding:
             for n in range(max(0, room) + 1)
         ]
         holds = f"Padding on the left changes no output ({len(pairs)} lengths)."
-        return context.compare(pairs, holds, PADDING_BROKEN, remedy)
+        sizes = [context.apart(pair, cache) for pair in pairs]
+        agrees.update(pair.title for pair, size in zip(pairs[1:], sizes[1:], strict=True) if size <= context.limit)
+        return context.finding(pairs, sizes, holds, PADDING_BROKEN, remedy)
 
     remedy = f"{MASK_REMEDY} Positions must count from the first real token."
     found = compare(with_positions=False)  # as a caller would
     if found.verdict == "holds" or isinstance(model.module, Transformer):
+        return found
+    if agrees and not model.can("positions"):  # so positions do not count the padding
         return found
     if base.target is not None or not model.can("positions"):
         place = None if found.pair is None else localise(context, found.pair)
