@@ -29,7 +29,7 @@ from xformer.layer_path import LayerPath
 from xformer.program.inputs import ModuleInputs
 from xformer.widgets.code_difference import Difference
 from xformer.widgets.code_lines import CodeRun, run_code
-from xformer.widgets.code_view import code_data
+from xformer.widgets.code_view import code_data, mark_of
 
 KEPT = 128 * MB
 """Limit of the results that are kept while the lines are drawn; later ones have shapes only."""
@@ -40,7 +40,9 @@ Place = tuple[str, str, int | None]
 """The activation or module of a finding, its cause, and its attention layer among all of the model."""
 
 
-def code_panel(model: str, source: tuple[int, ...], place: FaultLocation | None, site: LayerPath | None) -> None:
+def code_panel(
+    model: str, source: tuple[int, ...], place: FaultLocation | None, site: LayerPath | None, line: str
+) -> None:
     """Draw the panel; it computes nothing until it is opened.
 
     Args:
@@ -48,6 +50,7 @@ def code_panel(model: str, source: tuple[int, ...], place: FaultLocation | None,
         source: The input of the sidebar.
         place: The place of the first finding, if there is one.
         site: Its layer.
+        line: The line that a finding names, as "model.py:38"; "" if none does.
     """
     panel = st.expander("Code", icon=":material/code:", key="doctor_code", on_change="rerun")
     if not panel.open:
@@ -57,7 +60,7 @@ def code_panel(model: str, source: tuple[int, ...], place: FaultLocation | None,
     with panel:
         try:
             with st.spinner("Running the model line by line …"):
-                data, words = _data(model, source, None if place is None else (place.name, place.cause, layer))
+                data, words = _data(model, source, None if place is None else (place.name, place.cause, layer), line)
         except XformerError as error:
             st.info(f"The code of this model is not shown. {escape_markdown(str(error))}", icon=":material/code_off:")
             return
@@ -66,7 +69,7 @@ def code_panel(model: str, source: tuple[int, ...], place: FaultLocation | None,
 
 
 @cached
-def _data(model: str, source: tuple[int, ...], place: Place | None) -> tuple[bytes, str]:
+def _data(model: str, source: tuple[int, ...], place: Place | None, line: str = "") -> tuple[bytes, str]:
     """The packed view, and a sentence about it.
 
     Raises:
@@ -87,6 +90,8 @@ def _data(model: str, source: tuple[int, ...], place: Place | None) -> tuple[byt
     if not any(run.frames):
         raise UnavailableError("Its source is in no installed package.")
     mark, at = (None, "") if place is None else _mark(run, adapter, place)
+    if named := mark_of(run, line):
+        mark, at = named, run.operations[named.operation].address.module
     example = adapter.to_example(source)
     labels = () if example.target is not None else adapter.token_names(example.input_ids[0])
     data = code_data(run, labels, at=at, mark=mark)
@@ -95,7 +100,7 @@ def _data(model: str, source: tuple[int, ...], place: Place | None) -> tuple[byt
     words = [
         "What each line computed for this input.",
         run.steps,
-        "" if mark is None else f"Marked: {mark.line}. {SEEN}",
+        "" if mark is None else f"Marked: {mark.line}. {mark.reason}",
     ]
     return data, " ".join(filter(None, words))
 

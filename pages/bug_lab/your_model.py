@@ -148,7 +148,7 @@ def _follow(job: DiagnosisJob, ticks: bool) -> None:
         headline(_headline(job, diagnosis, model))
     if job.problem:
         st.info(f"This model cannot be checked. {escape_markdown(job.problem)}", icon=":material/info:")
-        code_panel(job.model, job.source, None, None)
+        code_panel(job.model, job.source, None, None, "")
         return
     with bar:
         if not job.is_done:
@@ -163,7 +163,9 @@ def _follow(job: DiagnosisJob, ticks: bool) -> None:
     _all_checks(diagnosis, model)
     if not ticks:  # else each rerun would send it again
         place = next((one.place for one in diagnosis.broken if one.place is not None), None)
-        code_panel(job.model, job.source, place, None if place is None or place.layer is None else _site(place, model))
+        site = None if place is None or place.layer is None else _site(place, model)
+        line = next((one.line for one in (*diagnosis.broken, *diagnosis.unusual) if one.line), "")
+        code_panel(job.model, job.source, place, site, line)
 
 
 def _headline(job: DiagnosisJob, diagnosis: Diagnosis, model: ModelAdapter) -> str:
@@ -173,6 +175,8 @@ def _headline(job: DiagnosisJob, diagnosis: Diagnosis, model: ModelAdapter) -> s
         fails = f"**{len(broken)} of {n} checks {'fails' if len(broken) == 1 else 'fail'}.**"
         if diagnosis.could_not_run:
             fails += f" {len(diagnosis.could_not_run)} could not run."
+        if broken[0].formulas:
+            return f"{fails} {escape_markdown(broken[0].sentence)}"
         place = next((one.place for one in broken if one.place is not None), None)
         if place is None or not (place.what or place.layer is not None):
             return fails
@@ -200,7 +204,8 @@ def _findings(job: DiagnosisJob, broken: Sequence[Finding], model: ModelAdapter)
                 _finding(job, first, model)
                 if others:
                     names = ", ".join(_title(one).lower() for one in others)
-                    with st.expander(f"Probably the same cause: {names}", icon=":material/call_split:"):
+                    words = "What follows from it" if first.formulas else "Probably the same cause"
+                    with st.expander(f"{words}: {names}", icon=":material/call_split:"):
                         lines = [f"- **{_title(one)}**: {_sentence(one, model)}" for one in others]
                         st.markdown("\n".join(lines))
         else:
@@ -210,13 +215,15 @@ def _findings(job: DiagnosisJob, broken: Sequence[Finding], model: ModelAdapter)
 
 
 def _by_cause(broken: Sequence[Finding]) -> list[list[Finding]]:
-    """Group the findings by layer and cause, in the order of the first of each group."""
+    """Group the findings by line and cause, or by layer and cause, in the order of the first of each group."""
     groups: dict[Any, list[Finding]] = {}
     for number, one in enumerate(broken):
         place = one.place
         cause = number if place is None or place.layer is None else (place.layer, place.cause)
         if isinstance(cause, tuple) and place is not None and place.cause in WEIGHING:
             cause = (place.layer, WEIGHING)
+        if one.line:
+            cause = (one.line, one.cause)
         groups.setdefault(cause, []).append(one)
     return list(groups.values())
 
@@ -247,7 +254,7 @@ def _title(finding: Finding) -> str:
 
 def _sentence(finding: Finding, model: ModelAdapter) -> str:
     """Describe a finding and its place."""
-    place = "" if finding.place is None else f" {_seen(finding.place, model)}"
+    place = "" if finding.place is None or finding.formulas else f" {_seen(finding.place, model)}"
     return escape_markdown(finding.sentence) + place
 
 

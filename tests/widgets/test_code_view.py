@@ -18,7 +18,7 @@ import xformer
 from xformer.errors import InputError
 from xformer.widgets.code_difference import compare
 from xformer.widgets.code_lines import run_code
-from xformer.widgets.code_view import ROOM, code_data, code_view
+from xformer.widgets.code_view import ROOM, code_data, code_view, mark_of
 
 SOURCE = Path(__file__).parents[2] / "docs" / "one_file_gpt.py"
 TOKENS = torch.tensor([[3, 1, 2, 0, 8, 3]])
@@ -151,6 +151,15 @@ def test_of_a_large_model_the_layer_that_is_asked_for_has_numbers() -> None:
 def test_a_place_without_operations_is_refused_with_a_hint() -> None:
     with pytest.raises(InputError, match=r"blocks\.1\.attention"):
         code_view(gpt(), TOKENS, at="block.1.attention")
+
+
+def test_the_named_line_is_marked_and_shown_first() -> None:
+    line = next(str(one.line) for one in xformer.operations(gpt(), TOKENS) if one.name == "gelu")
+    assert f"Marked: {line}." in code_view(gpt(), TOKENS, mark=line).page
+    header, _ = unpacked(code_data(run := run_code(gpt(), TOKENS), mark=mark_of(run, line)))
+    assert header["operations"][header["start"]]["name"] == "gelu"
+    with pytest.raises(InputError, match=r"No operation ran in the line 'one_file_gpt\.py:1'"):
+        code_view(gpt(), TOKENS, mark="one_file_gpt.py:1")
 
 
 def test_a_module_of_pytorch_alone_has_no_lines() -> None:

@@ -80,6 +80,7 @@ def code_view(
     changed: nn.Module | ModuleInputs | None = None,
     tokens: Sequence[str] | None = None,
     at: str = "",
+    mark: str = "",
 ) -> CodeView:
     """Show a module's own source, and beside every line what it computed for these inputs.
 
@@ -93,12 +94,13 @@ def code_view(
         tokens: The labels of the positions; by default token ids, or numbers.
         at: The path of a submodule to show first. Of a large model, the page has the numbers of some layers only, this one's
             first, and the ranges of the others.
+        mark: A line to mark and to show first, such as `diagnosis.broken[0].line`.
 
     Returns:
         The view: the output of a notebook's cell, or a file with `save_html`.
 
     Raises:
-        InputError: No operation ran in `at`.
+        InputError: No operation ran in `at`, or in the line `mark`.
 
     Example:
         >>> import torch, xformer
@@ -122,11 +124,25 @@ def code_view(
         caption.append(
             f"Compared with {with_what}. {f'{first.line}: {first.reason}' if first else 'No tensor differs.'}"
         )
+    named = mark_of(run, mark)
+    if mark and named is None:
+        lines = list(dict.fromkeys(str(one.line) for one in run.operations if one.line is not None))
+        raise InputError(f"No operation ran in the line {mark!r}; {similar_names(mark, lines)}")
+    if named is not None:
+        caption.append(f"Marked: {mark}.")
     labels = list(tokens) if tokens is not None else _labels(inputs)
-    data = {"data": code_data(run, labels, other, comparison, at=at)}
+    data = {"data": code_data(run, labels, other, comparison, at=at, mark=named)}
     return CodeView(
         run.operations, first, stand_alone_page("code_view", "code", data, caption, title="Code and tensors")
     )
+
+
+def mark_of(run: CodeRun, line: str) -> Difference | None:
+    """The first operation of a line, to be marked; None if none ran there."""
+    operations = (
+        one for one, frames in zip(run.operations, run.frames, strict=True) if frames and str(one.line) == line
+    )
+    return next((Difference(line, one.index, "A finding names this line.") for one in operations), None)
 
 
 def _labels(inputs: ModuleInputs) -> list[str]:

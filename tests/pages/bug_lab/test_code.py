@@ -96,6 +96,16 @@ def test_the_line_of_a_finding_is_marked(right: str, wrong: str, place: tuple[An
     assert header["operations"][header["start"]]["module"].startswith("blocks.1")
 
 
+def test_the_line_that_a_finding_names_is_marked_before_the_place_where_it_is_seen(tmp_path: Path) -> None:
+    file, source = tmp_path / "broken.py", SOURCE.read_text()
+    file.write_text(source.replace("triu(1)", "triu(2)"))
+    finding = xformer.diagnose(gpt(file), TOKENS, checks=["formula"]).broken[0]
+    data, words = code._data(kept(file), (), ("blocks.1.attention.pattern", "mask", 1), finding.line)
+    assert finding.line == f"broken.py:{source[: source.index('triu(1)')].count(chr(10)) + 1}"
+    assert f"Marked: {finding.line}. A finding names this line." in words
+    assert header_of(data)["difference"]["line"] == finding.line
+
+
 @pytest.mark.parametrize(
     "place", [None, ("blocks.0.attention.v", "v", 0), ("blocks.0", "", None), ("blocks.0.attention", "mask", None)]
 )
