@@ -157,7 +157,7 @@ def test_the_named_line_is_marked_and_shown_first() -> None:
     line = next(str(one.line) for one in xformer.operations(gpt(), TOKENS) if one.name == "gelu")
     assert f"Marked: {line}." in code_view(gpt(), TOKENS, mark=line).page
     header, _ = unpacked(code_data(run := run_code(gpt(), TOKENS), mark=mark_of(run, line)))
-    assert header["operations"][header["start"]]["name"] == "gelu"
+    assert str(run.operations[header["start"]].line) == line
     with pytest.raises(InputError, match=r"No operation ran in the line 'one_file_gpt\.py:1'"):
         code_view(gpt(), TOKENS, mark="one_file_gpt.py:1")
 
