@@ -98,5 +98,5 @@ assert_usual_attention = _assertion(
     ("formula",),
     "each attention computes softmax(q·kᵀ / √d_head)·v, with projections of its own and concatenated heads",
     "An attention computes something else; the message has the formula and its line.",
-    spec="vaswani",
+    spec="attention",
 )

@@ -215,7 +215,10 @@ def broken(
 
 
 SPECS = ("vaswani", "gpt", "bert", "llama")
-"""Architectures whose attention is softmax(q·kᵀ / √d_head)·v, with projections of their own and concatenated heads."""
+"""Architectures whose attention is softmax(q·kᵀ / √d_head)·v, with projections of their own and concatenated heads.
+
+Their norms and positions are in `xformer.doctor.formulas.specification`.
+"""
 
 
 class NotApplicableError(Exception):
@@ -234,7 +237,7 @@ class CheckContext:
 
     model: TokenModel
     spec: str = ""
-    """What the model is meant to be, one of `SPECS`; "" if that is not known."""
+    """What the model is meant to be: one of `SPECS`, or "attention" for its attention alone; "" if that is not known."""
 
     @cached_property
     def floor(self) -> float:

@@ -97,7 +97,7 @@ class Diagnosis:
     def formulas(self) -> pd.DataFrame:
         """What each attention computes, as read from its code: one row for each part that could be read.
 
-        Columns: `layer` (from 0), `path`, `part` ("scale", "projections", "heads"), `formula`, `cause` ("" for what is usual),
+        Columns: `layer` (from 0), `path`, `part` ("scale", "norm", "residual", …), `formula`, `cause` ("" for what is usual),
         `line` (as "model.py:38"), `text` (of that line) and `usual` (the usual formula).
         """
         rows = [vars(part) for one in self.findings for part in one.formulas]

@@ -1,4 +1,4 @@
-"""The check of the formula that each attention computes, which names what is unusual in it."""
+"""The check of the formulas that attentions and blocks compute, which names what is unusual in them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from xformer.doctor.check import CheckContext, FaultLocation, Finding, assume, check, count
-from xformer.doctor.formulas import BREAKS_A_RULE, CAUSES_OF_FORMULAS, Formula
+from xformer.doctor.formulas import BREAKS_A_RULE, CAUSES_OF_FORMULAS, Formula, against
 
 REMEDIES = {
     "scale": "the scores should be {usual}",
@@ -16,23 +16,30 @@ REMEDIES = {
     "softmax": "the weights should be {usual}, dim=-1 of scores [batch, head, query, key]",
     "heads": "write it so that {usual}",
     "key/value heads": "{usual}: repeat keys and values with repeat_interleave, not repeat",
+    "bias": "the scores should be {usual}",
+    "rotary": "the positions should be {usual}",
+    "norm": "the norm should be {usual}",
+    "residual": "the sum should be {usual}",
+    "feed_forward": "the network should be {usual}, or have another function between its projections",
+    "dropout": "apply {usual}",
 }
 """How each part should read."""
 
 
 @check(
-    "formula", "each attention computes softmax(q·kᵀ / √d_head)·v, with projections of its own and concatenated heads"
+    "formula",
+    "the code computes x + softmax(q·kᵀ / √d_head)·v and x + W₂·relu(W₁·x), with projections of its own and concatenated heads",
 )
 def formula(context: CheckContext) -> Finding:
-    """Read the formula of each attention from its code. What is legal is a fault only against a specification."""
-    found = context.formulas
+    """Read the formula of each attention and block from its code. What is legal is a fault only against a specification."""
+    found = tuple(against(context.formulas, context.spec)) if context.spec else context.formulas
     assume(found, "No attention was found whose formula can be read.")
     causes = list(dict.fromkeys(one.cause for one in found if one.cause))
     causes.sort(key=lambda cause: cause not in BREAKS_A_RULE)
     if not causes:
         named = dict.fromkeys(one.formula for one in found if one.part == "scale")
         scores = f": scores {' and '.join(named)}" if named else ""
-        n = len({one.path for one in found})
+        n = len({(one.layer, one.path) for one in found if one.part in ("scale", "mask", "softmax", "projections")})
         return Finding("holds", f"Nothing is unusual in {count(n, 'attention')}{scores}.", formulas=found)
     first = next(one for one in found if one.cause == causes[0])
     sentence = " ".join(_sentence([one for one in found if one.cause == cause]) for cause in causes)

@@ -15,6 +15,7 @@ from xformer.adapters.attention import for_each_head
 from xformer.doctor.formulas.formula import CLOSE, Formula, part_of
 from xformer.doctor.formulas.heads import groups_of, heads_of, is_projection
 from xformer.doctor.formulas.numbers import OVER, TIMES, constants_before, factor_of
+from xformer.doctor.formulas.positions import linear_bias
 from xformer.doctor.watch import Watched, read_layer
 from xformer.program.attention import FoundAttention
 from xformer.program.axes import argument
@@ -80,7 +81,8 @@ class AttentionReader:
         sides = {name: self._traced(value) for name, value in _operands(found).items()}
         scale, mask, softmax = self._scale(heads, sides, seen), self._mask(found, seen), self._softmax(found)
         projections, heads_read = self._projections(found, sides), heads_of(self._axes, found, self.consumers)
-        yield from filter(None, (scale, mask, softmax, projections, groups_of(self._axes, found, seen), heads_read))
+        groups = groups_of(self._axes, found, seen)
+        yield from filter(None, (scale, mask, softmax, self._bias(found, seen), projections, groups, heads_read))
 
     # The scale of the scores
 
@@ -228,6 +230,14 @@ class AttentionReader:
         )
         formula = f"softmax over the {_PLURALS.get(over, 'batch')}"
         return part_of("softmax", formula, cause, found.normaliser.operation, "softmax over the keys")
+
+    def _bias(self, found: FoundAttention, seen: Watched | None) -> Formula | None:
+        """What is added to the scores beside the mask, if it grows with the distance."""
+        product, after = (None if seen is None else _product(seen)), self._after_product(found)
+        if seen is None or product is None or after is None:
+            return None
+        sums = [one for one in found.chain if one.name in ("add", "sub")]
+        return linear_bias(seen.scores - product * after[0], seen.allowed, sums[0] if sums else found.first)
 
     # Projections and heads
 

@@ -19,7 +19,24 @@ CAUSES_OF_FORMULAS = {
     "attention_over_heads": "the heads of one position attend to each other, and no position to another",
     "split_without_transpose": "the heads are split without moving the positions behind them",
     "merge_without_transpose": "the heads are merged without moving the positions before them",
-    "sinusoid_exponent": "the wavelengths of the sinusoids grow twice as fast, or half as fast, as 10000^(2i/d)",
+    "sinusoid_exponent": "the wavelengths of the sinusoids grow twice as fast as 10000^(2i/d)",
+    "positions_from_batch": "each text of a batch gets one row of the table of positions, the same at each of its positions",
+    "positions_missing": "nothing depends on the positions of the tokens",
+    "alibi_slopes": "the slopes of the linear biases are not 2^(−8h / heads)",
+    "dropout_in_eval": "dropout is applied in eval mode",
+    "rotary_pairs_mixed": "cos and sin are made for other pairs of dimensions than those that are rotated",
+    "rotary_on_queries_only": "the queries are rotated by their positions, the keys are not",
+    "rotary_on_keys_only": "the keys are rotated by their positions, the queries are not",
+    "rotary_on_values": "the values are rotated by their positions",
+    "norm_over_positions": "the statistics of the norm are over the positions, not over the features alone",
+    "norm_over_batch": "the statistics of the norm are over the batch, not over the features alone",
+    "batch_norm": "the norm has statistics of the training over the batch and the positions, not of the features",
+    "residual_missing": "the output of the sub-layer is not added to its input",
+    "residual_from_norm": "the normed input is added to the output of the sub-layer, not the input itself",
+    "norm_kind": "the norm is of another kind than in the specification",
+    "norm_place": "the norm is at another place than in the specification",
+    "positions_other": "the positions are encoded in another way than in the specification",
+    "activation_missing": "no function is between the two projections of the feed-forward network",
     "mask_not_applied": "no causal mask reaches the scores",
     "mask_inverted": "the causal mask hides what it should show",
     "mask_off_by_one": "the causal mask shows keys after the query",
@@ -37,7 +54,8 @@ CAUSES_OF_FORMULAS = {
 BREAKS_A_RULE = {
     "split_without_transpose", "merge_without_transpose", "mask_not_applied", "mask_inverted", "mask_off_by_one",
     "mask_added_as_bool", "mask_after_softmax", "mask_too_small", "mask_multiplied", "softmax_over_queries",
-    "softmax_over_heads", "attention_over_batch", "key_value_head_order",
+    "softmax_over_heads", "attention_over_batch", "key_value_head_order", "norm_over_positions", "norm_over_batch",
+    "positions_from_batch", "rotary_pairs_mixed", "rotary_on_queries_only", "rotary_on_keys_only", "dropout_in_eval",
 }  # fmt: skip
 """Those that no correct model means. Other checks usually find what follows from them."""
 CLOSE = 1e-3
@@ -51,7 +69,8 @@ class Formula:
     Attributes:
         layer: The layer in its stack, from 0; None if it is not known.
         path: The module that computes the attention.
-        part: "scale", "mask", "projections", "heads", or "positions" for what is added to the embeddings.
+        part: "scale", "mask", "softmax", "bias", "projections", "heads", "key/value heads" or "rotary" of an attention; "norm",
+            "residual" or "feed_forward" of a sub-layer; "positions" for what is added to the embeddings; "dropout".
         formula: The part as a formula or a few words.
         cause: A key of `CAUSES_OF_FORMULAS`; "" for what transformers usually compute.
         line: Where the code computes it, as "model.py:38"; "" if it is not known.

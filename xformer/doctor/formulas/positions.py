@@ -1,37 +1,158 @@
-"""Positions that are added to the embeddings: sinusoids, recovered from their values."""
+"""Positions that are added to the embeddings or to the scores, or that are in none of them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterator
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
+from xformer.doctor.formulas.flow import COPIES
 from xformer.doctor.formulas.formula import CLOSE, Formula, part_of
 from xformer.doctor.formulas.numbers import constants_before
-from xformer.program.record import Operation
+from xformer.doctor.token_model import ModelCall, TokenModel
+from xformer.doctor.watch import watch
+from xformer.program.record import Operation, Value
+
+LEARNED, NONE = "one learned vector for each position", "none"
 
 
-def positions(operation: Operation) -> Formula | None:
-    """The sinusoids that an operation adds, recovered from their values; None if it adds something else."""
+def added(operation: Operation, weights: Collection[str]) -> Formula | None:
+    """What an operation adds for each position; None if it adds something else.
+
+    Args:
+        operation: A sum before the first attention.
+        weights: The names of the learned weights.
+    """
     for value in operation.inputs:
         table = value.tensor
-        if value.is_from_inputs or table is None or not table.is_floating_point() or table.dim() < 2:
+        if table is None or not table.is_floating_point() or table.dim() < 2:
             continue
         n, width = table.shape[-2:]
-        if n < 3 or width < 8 or width % 2 or table.numel() != n * width:
+        rows = table.reshape(-1, n, width)
+        if n < 3 or width < 2 or not (rows == rows[:1]).all():
             continue
-        rows = table.reshape(n, width).double()
-        for sin, cos in ((rows[:, 0::2], rows[:, 1::2]), rows.chunk(2, dim=1)):
+        name = _table(value, n)
+        if value.is_from_inputs and not name:
+            continue
+        rows = rows[0].double()
+        for sin, cos in ((rows[:, 0::2], rows[:, 1::2]), rows.chunk(2, dim=1)) if width >= 8 and width % 2 == 0 else ():
             if (found := _sinusoids(sin, cos, width)) is not None:
                 by = next((one for one in constants_before(operation) if one.name in _POWERS), operation)
-                return part_of("positions", *found, by if found[1] else operation, _SINUSOIDS)
+                return part_of("positions", *found, by if found[1] else operation, SINUSOIDS)
+        if name in weights:
+            return part_of("positions", LEARNED, "", operation, LEARNED)
     return None
 
 
+def _table(value: Value, n: int) -> str:
+    """The name of the table of which a value is the rows of successive positions; "" if it is something else."""
+    is_indexed = False
+    while (operation := value.operation) is not None and (operation.name in COPIES or operation.name == "embedding"):
+        is_lookup = operation.name in ("getitem", "embedding") and len(operation.inputs) == 2
+        index = operation.inputs[1 if operation.name == "getitem" else 0] if is_lookup else None
+        if index is not None:
+            at = index.tensor
+            if is_indexed or index.operation is None or at is None or at.is_floating_point() or at.shape[-1:] != (n,):
+                return ""
+            if not bool((at.diff(dim=-1) == 1).all()):
+                return ""
+            is_indexed = True
+        value = operation.inputs[1 if operation.name == "embedding" else 0]
+    rows = value.shape.numel() // max(1, value.shape[-1]) if value.shape else 0
+    return value.name if not value.is_from_inputs and rows >= n else ""
+
+
+def from_batch(operation: Operation, n_rows: int) -> Formula | None:
+    """The sum that adds row b of a table to text b of a batch; None if it does not.
+
+    Args:
+        operation: A sum before the first attention.
+        n_rows: The number of texts in the batch, at least 2.
+    """
+    for value in operation.inputs:
+        table, shape = value.tensor, value.shape
+        is_row = len(shape) > 2 and shape[0] == n_rows and shape.numel() == n_rows * shape[-1]
+        if is_row and not value.is_from_inputs and table is not None and not torch.equal(table[0], table[1]):
+            formula = "row b of the positions for text b of the batch"
+            return part_of("positions", formula, "positions_from_batch", operation, LEARNED)
+    return None
+
+
+def linear_bias(
+    bias: Float[Tensor, "batch head query key"], allowed: Bool[Tensor, "batch head query key"], at: Operation
+) -> Formula | None:
+    """The slopes of a bias that grows linearly with the distance (ALiBi); None if it is no such bias.
+
+    Args:
+        bias: What is added to the scores.
+        allowed: Where a query sees a key; a causal mask.
+        at: The operation that adds it.
+    """
+    n = bias.shape[-1]
+    past = torch.ones(n, n, dtype=torch.bool, device=bias.device).tril()
+    if bias.shape[-2] != n or n < 4 or not (allowed == past).all():
+        return None
+    step = bias.double().masked_fill(~allowed, 0.0).diff(dim=-1)[..., 1:, :]  # towards the query
+    inside = past[1:, :-1] & past[1:, 1:]
+    each = step[..., inside]  # [batch, head, cell]
+    slopes = each.mean(dim=(0, 2))
+    error = 1e-5 * max(1.0, float(bias.masked_fill(~allowed, 0.0).abs().max()))
+    if float(slopes.abs().min()) < 10 * error or float((each - slopes[:, None]).abs().max()) > error:
+        return None
+    known = [tuple(_slopes(len(slopes))), tuple(_slopes(len(slopes), is_interleaved=False))]
+    is_usual = any(
+        all(math.isclose(a, b, rel_tol=0.01) for a, b in zip(slopes.tolist(), one, strict=True)) for one in known
+    )
+    shown = ", ".join(f"{one:.3g}" for one in slopes[:3].tolist()) + (", …" if len(slopes) > 3 else "")
+    usual = ", ".join(f"{one:.3g}" for one in known[0][:3]) + (", …" if len(slopes) > 3 else "")
+    formula, rest = "scores − slope · (query − key), with the slopes ", "" if is_usual else "alibi_slopes"
+    return part_of("bias", f"{formula}{shown}", rest, at, f"{formula}{usual}")
+
+
+def _slopes(n: int, *, is_interleaved: bool = True) -> Iterator[float]:
+    """The slopes of n heads (Press et al. 2022, arXiv:2108.12409), and their order in MPT if n is no power of 2."""
+    power = 2 ** math.floor(math.log2(n))
+    if is_interleaved or power == n:
+        yield from (2 ** (-8 * (h + 1) / power) for h in range(power))
+        yield from (2 ** (-4 * (2 * h + 1) / power) for h in range(n - power))
+        return
+    every = [2 ** (-4 * (h + 1) / power) for h in range(2 * power)]
+    yield from [*every[1::2], *every[::2]][:n]
+
+
+def no_positions(model: TokenModel, run: ModelCall) -> Formula | None:
+    """That nothing depends on the positions: with one token everywhere, no layer tells them apart; None otherwise."""
+    n = run.tokens.shape[1]
+    if run.target is not None or model.reads_images or n < 4:
+        return None
+    same = run.with_read(run.tokens[:, :1].expand(-1, n).clone())
+    seen = watch(model, same)
+    if not seen or not _is_constant(model.logits(same), -2):
+        return None
+    for one in seen:
+        if one.q is None or one.k is None or one.v is None or one.scores.shape[-2:] != (n, n):
+            return None
+        scores = one.scores.masked_fill(~one.allowed, 0.0) + one.scores[..., :1, :1] * ~one.allowed
+        if not all(_is_constant(part, -2) for part in (one.q, one.k, one.v)) or not _is_constant(
+            scores.flatten(-2), -1
+        ):
+            return None
+    return part_of(
+        "positions", NONE, "" if model.causal else "positions_missing", None, "positions that are added or rotated"
+    )
+
+
+def _is_constant(value: Tensor, dim: int) -> bool:
+    """Whether a value is the same along an axis."""
+    first = value.narrow(dim, 0, 1)
+    return bool(value.isfinite().all()) and float((value - first).abs().max()) <= 1e-4 * float(value.abs().max())
+
+
 _POWERS = {"pow", "exp", "exp2"}
-_SINUSOIDS = "sin and cos of pos / 10000^(2i/d)"
+SINUSOIDS = "sin and cos of pos / 10000^(2i/d)"
 
 
 def _sinusoids(sin: Float[Tensor, "pos pair"], cos: Float[Tensor, "pos pair"], width: int) -> tuple[str, str] | None:
@@ -49,10 +170,7 @@ def _sinusoids(sin: Float[Tensor, "pos pair"], cos: Float[Tensor, "pos pair"], w
         return None
     usual = 2 * math.log(10_000) / width
     if any(math.isclose(rate, one, rel_tol=0.01) for one in (usual, usual * width / (width - 2))):
-        return _SINUSOIDS, ""
-    power = next(
-        (text for factor, text in ((2, "4i/d"), (0.5, "i/d")) if math.isclose(rate, factor * usual, rel_tol=0.01)), ""
-    )
-    if power:
-        return f"sin and cos of pos / 10000^({power})", "sinusoid_exponent"
+        return SINUSOIDS, ""
+    if math.isclose(rate, 2 * usual, rel_tol=0.01):
+        return "sin and cos of pos / 10000^(4i/d)", "sinusoid_exponent"
     return f"sin and cos of pos / {math.exp(rate * width / 2):.4g}^(2i/d)", ""

@@ -9,29 +9,36 @@ Legal models may mean it, so it is a fault only against a specification.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 
 from xformer.adapters.module_map import Layers
 from xformer.doctor.formulas.attention import AttentionReader
-from xformer.doctor.formulas.formula import Formula
+from xformer.doctor.formulas.block import BlockReader
+from xformer.doctor.formulas.flow import Flow
+from xformer.doctor.formulas.formula import Formula, part_of
 from xformer.doctor.formulas.heads import over_heads, wrong_reshapes
-from xformer.doctor.formulas.positions import positions
+from xformer.doctor.formulas.positions import added, from_batch, no_positions
+from xformer.doctor.formulas.rotary import RotaryReader
 from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.doctor.watch import path_of
 from xformer.program.attention import PARTS, AttentionFinder
+from xformer.program.axes import argument
 from xformer.program.axis_tracker import AxisTracker
 from xformer.program.heads import PATTERN
+from xformer.program.operations import KEPT_BYTES
 from xformer.program.plan import layers_of
-from xformer.program.record import Recorder, watched
+from xformer.program.record import Program, Recorder, watched
 
 
 @torch.no_grad()
 def formulas(model: TokenModel, run: ModelCall) -> list[Formula]:
-    """Return the formulas of all attentions of a run, in forward order; parts that cannot be read are left out."""
+    """Return the formulas of a run: positions, attentions, blocks, each in forward order; what cannot be read is left out."""
     call, inputs = model.last_call(run)
-    recorder = Recorder(model.module, inputs, keep_of={*PARTS, "add"})
+    weights = sum(one.numel() * one.element_size() for one in (*model.module.parameters(), *model.module.buffers()))
+    recorder = Recorder(model.module, inputs, keep_bytes=weights + KEPT_BYTES, keep_of={*PARTS, "add"})
     with watched(model.module, recorder):
         outputs = call()
     program = recorder.finish(outputs)
@@ -41,12 +48,45 @@ def formulas(model: TokenModel, run: ModelCall) -> list[Formula]:
     mixed = [*wrong_reshapes(program, axes, read.consumers), *over_heads(axes, read.consumers)]
     modules = [heads[0].first.address.module for heads in every]
     layers = Layers(model.module, [*modules, *(one.address.module for one, _ in mixed)])
+    block = BlockReader(flow := Flow(program, axes, read.consumers), every, layers)
+    rotary = RotaryReader(flow, block)
     found = [
         replace(part, layer=layers.of(heads[0].first.running), path=path_of(heads))
         for heads in every
-        for part in read.parts(heads)
+        for part in (*read.parts(heads), rotary.part(heads[0]))
+        if part is not None
     ]
     found += dict.fromkeys(replace(part, layer=layers.of(operation.running)) for operation, part in mixed)
     first = every[0][0].first.index if every else 0
-    added = (positions(one) for one in program.operations[:first] if one.name == "add")
-    return [*[one for one in added if one is not None][:1], *found]
+    return [*_positions(model, run, program, first, found), *found, *block.parts(), *_dropout(program)]
+
+
+def _positions(
+    model: TokenModel, run: ModelCall, program: Program, first: int, attentions: list[Formula]
+) -> Iterator[Formula]:
+    """How a model knows the positions of its tokens, but for what is in its attentions."""
+    weights, sums = (
+        dict(model.module.named_parameters()),
+        [one for one in program.operations[:first] if one.name == "add"],
+    )
+    found = next(filter(None, (added(one, weights) for one in sums)), None)
+    if found is None and len(run.tokens) > 1:
+        found = next(filter(None, (from_batch(one, len(run.tokens)) for one in sums)), None)
+    if found is None and first and not any(one.part in ("rotary", "bias") for one in attentions):
+        found = no_positions(model, run)
+    if found is not None:
+        yield found
+
+
+def _dropout(program: Program) -> Iterator[Formula]:
+    """Dropout that is applied although the model is in eval mode."""
+    for one in program.operations:
+        name, p = one.name, 0.0
+        if "dropout" in name and argument(one, 2, "training", True) and len(one.inputs) == 1:
+            p = float(argument(one, 1, "p", 0.5))
+        elif name == "scaled_dot_product_attention":
+            p = float(argument(one, 4, "dropout_p", 0.0))
+        if p > 0:
+            usual = "dropout with training=self.training"
+            yield part_of("dropout", f"dropout of {p:g} in eval mode", "dropout_in_eval", one, usual)
+            return

@@ -1,0 +1,267 @@
+"""The rotations of queries and keys by their positions, recovered from the recorded numbers before and after."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from xformer.doctor.formulas.block import BlockReader
+from xformer.doctor.formulas.flow import COPIES, Flow, is_stream
+from xformer.doctor.formulas.formula import CLOSE, Formula, part_of
+from xformer.doctor.formulas.numbers import TIMES, factor_of
+from xformer.program.attention import FoundAttention
+from xformer.program.record import Operation, Value
+
+_USUAL = "q and k rotated by the same angles, v not"
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """A rotation of pairs of dimensions by angles that are linear in the position.
+
+    Attributes:
+        pairs: "halves" for (i, i + width / 2), "neighbours" for (2i, 2i + 1), "reordered" for neighbours that are then halves.
+        width: The number of dimensions that are rotated.
+        first: The position of the first token, 0 or 1; None if it is another number.
+        base: The base of the geometric frequencies; None if they are no such frequencies.
+    """
+
+    pairs: str
+    width: int
+    first: int | None
+    base: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class _Turned:
+    """What happens to queries, keys or values between their projection and their product."""
+
+    kind: str
+    """"rotated", "mixed" for tables of other pairs than those that are rotated, or "plain"."""
+    rotation: Rotation | None = None
+    operation: Operation | None = None
+    """The operation that computes the rotated numbers."""
+
+
+class RotaryReader:
+    """Reads the rotations of one program."""
+
+    def __init__(self, flow: Flow, block: BlockReader) -> None:
+        self._flow, self._block = flow, block
+        self._normed = {flow.root(norm.result) for norm in block.norms}
+
+    def part(self, found: FoundAttention) -> Formula | None:
+        """The rotation of one attention; None if there is none, or if it cannot be read."""
+        if found.kernel is not None:
+            values = dict(zip("qkv", found.kernel.inputs[:3], strict=False))
+            if found.kernel.name == "multi_head_attention_forward":
+                return None
+        else:
+            values = {name: operand.value for name, operand in found.operands.items()}
+        turned = {name: one for name, value in values.items() if (one := self._turned(value)) is not None}
+        kinds = {name: one.kind for name, one in turned.items()}
+        mixed = next((one for one in turned.values() if one.kind == "mixed"), None)
+        if mixed is not None:
+            return part_of("rotary", "cos and sin of other pairs", "rotary_pairs_mixed", mixed.operation, _USUAL)
+        if kinds.get("v") == "rotated":
+            return part_of("rotary", "v rotated", "rotary_on_values", turned["v"].operation, _USUAL)
+        for one, other, cause in ("q", "k", "rotary_on_queries_only"), ("k", "q", "rotary_on_keys_only"):
+            is_self = len({frozenset(self._block.inputs_of(value)) for value in values.values()}) == 1
+            if (kinds.get(one), kinds.get(other)) == ("rotated", "plain") and is_self:
+                return part_of("rotary", f"{one} rotated, {other} not", cause, turned[one].operation, _USUAL)
+        q, k = turned.get("q"), turned.get("k")
+        if q is None or k is None or q.rotation is None or q.rotation != k.rotation:
+            return None
+        return part_of("rotary", f"q and k rotated by {_words(q.rotation)}", "", q.operation, _USUAL)
+
+    def _turned(self, value: Value) -> _Turned | None:
+        """How a value was rotated; None if that cannot be read."""
+        while (operation := value.operation) is not None and operation.inputs:
+            number = factor_of(operation) if operation.name in TIMES else None
+            if number is None and operation.name not in COPIES:
+                break
+            value = operation.inputs[0] if number is None else number.other
+        if self._is_projected(value):
+            return _Turned("plain")
+        before = self._before(value)
+        if before is None or before.tensor is None or value.tensor is None or operation is None:
+            return None
+        x, y = (
+            one.flatten(-2) if one.shape[-1] == 2 else one for one in (before.tensor.double(), value.tensor.double())
+        )
+        axes = self._flow.axes.of(before)
+        places = [
+            at
+            for at, axis in enumerate(axes)
+            if len(axis) == 1 and axis[0].size > 1 and axis[0].root.name.endswith(":1")
+        ]
+        if x.shape != y.shape or len(places) != 1 or places[0] >= x.dim() - 1 or x.shape[places[0]] < 3:
+            return None
+        x, y = (one.movedim(places[0], -2).flatten(0, -3) for one in (x, y))
+        rotation = _rotation(x, y)
+        if rotation is not None:
+            return _Turned("rotated", rotation, operation)
+        tables = [one for one in self._tables(value, before) if one.numel() == x.shape[1] * x.shape[2]]
+        is_mixed = _is_mixed(x, y, [one.double().reshape(x.shape[1:]) for one in tables])
+        return _Turned("mixed", None, operation) if is_mixed else None
+
+    def _is_projected(self, value: Value) -> bool:
+        """Whether a value is a part of what a projection or a norm returned, with a bias."""
+        for _ in range(20):
+            operation = value.operation
+            if value in self._normed or (operation is not None and self._flow.projected(operation) is not None):
+                return True
+            if operation is None:
+                return False
+            inner = operation.inputs[0] if operation.name in COPIES else self._flow.rescaled(operation)
+            if inner is None or (operation.name in TIMES and factor_of(operation) is None):
+                return False
+            value = inner
+        return False
+
+    def _before(self, value: Value) -> Value | None:
+        """The value from which alone another was computed, with nothing but copies between it and its projection."""
+        left = {value}
+        for _ in range(60):
+            last = max(left, key=lambda one: -1 if one.operation is None else one.operation.index)
+            if last.operation is None:
+                return None
+            left.remove(last)
+            left |= {one for one in last.operation.inputs if self._is_of_projection(one)}
+            if len(left) == 1 and self._is_projected(next(iter(left))):
+                return left.pop()
+            if not left:
+                return None
+        return None
+
+    def _is_of_projection(self, value: Value, depth: int = 0) -> bool:
+        """Whether a value is computed from a projection, unlike angles that depend on given positions."""
+        operation = value.operation
+        if not is_stream(value) or operation is None or depth > 30:
+            return False
+        if value in self._normed or self._has_features(operation):
+            return True
+        return any(self._is_of_projection(one, depth + 1) for one in operation.inputs)
+
+    def _has_features(self, operation: Operation) -> bool:
+        given = self._flow.projected(operation)
+        return given is not None and all(atom.origin != "input" for atom in self._flow.axes.of(given)[-1])
+
+    def _tables(self, value: Value, before: Value) -> list[Tensor]:
+        """The tables that multiply a value, or parts of it, on its way to another."""
+        between = self._flow.before([value], without=before)
+        found = list[Tensor]()
+        for one in between:
+            if one.operation is not None and one.operation.name in TIMES and self._is_of_projection(one):
+                found += [
+                    other.tensor
+                    for other in one.operation.inputs
+                    if not self._is_of_projection(other) and other.tensor is not None and other.shape.numel() > 1
+                ]
+        return found
+
+
+def _words(rotation: Rotation) -> str:
+    """The angles and the pairs of a rotation."""
+    width = rotation.width
+    at = {0: "pos", 1: "(pos + 1)"}.get(-1 if rotation.first is None else rotation.first)
+    is_known = at is not None and rotation.base is not None
+    angle = f"{at} / {rotation.base:.6g}^(2i/{width})" if is_known else "their positions"
+    pairs = f"(i, i + {width // 2})" if rotation.pairs == "halves" else "(2i, 2i + 1)"
+    return f"{angle}, in pairs {pairs}"
+
+
+def _arranged(x: Float[Tensor, "*batch width"], pairs: str) -> Tensor:
+    """Pairs as complex numbers, [*batch, width / 2]."""
+    first, second = x.chunk(2, dim=-1) if pairs == "halves" else (x[..., 0::2], x[..., 1::2])
+    return torch.complex(first, second)
+
+
+def _rotation(x: Float[Tensor, "row pos width"], y: Float[Tensor, "row pos width"]) -> Rotation | None:
+    """The rotation that turns x into y; None if there is none."""
+    size, d = float(x.abs().max()), x.shape[-1]
+    if size == 0 or not (x.isfinite().all() and y.isfinite().all()):
+        return None
+    same = (x == y).flatten(0, -2).all(dim=0)  # [width], of dimensions that are not rotated
+    for width in range(2, d + 1, 2):
+        for start in {0, d - width}:
+            if not (same[:start].all() and same[start + width :].all()):
+                continue
+            part = slice(start, start + width)
+            for pairs, after in (("halves", "halves"), ("neighbours", "neighbours"), ("reordered", "halves")):
+                turned = _arranged(x[..., part], "neighbours" if pairs == "reordered" else pairs)
+                found = _angles(turned, _arranged(y[..., part], after), pairs, width)
+                if found is not None:
+                    return found
+    return None
+
+
+def _angles(x: Tensor, y: Tensor, pairs: str, width: int) -> Rotation | None:
+    """The angles by which the complex numbers x [row, pos, pair] are turned into y; None if they are not turned."""
+    scale = (y * x.conj()).sum(dim=0) / (x * x.conj()).sum(dim=0).real.clamp(min=1e-30)  # [pos, pair]
+    length = scale.abs()
+    if float((y - scale * x).abs().max()) > CLOSE * float(y.abs().max()):
+        return None
+    if float((length - length.mean()).abs().max()) > CLOSE:
+        return None
+    step = scale[1:] * scale[:-1].conj()
+    step = step / step.abs()  # [pos - 1, pair]
+    rate = step.mean(dim=0)
+    if float((step - rate).abs().max()) > 10 * CLOSE or float((rate - 1).abs().max()) < 10 * CLOSE:
+        return None
+    frequency = rate.angle().abs()
+    start = scale[0] / length[0]
+    sign = 1 if float(rate.angle()[0]) > 0 else -1
+    first = next(
+        (
+            n
+            for n in (0, 1)
+            if float((start - torch.polar(torch.ones_like(frequency), sign * n * frequency)).abs().max()) < 10 * CLOSE
+        ),
+        None,
+    )
+    return Rotation(pairs, width, first, _base(frequency, width))
+
+
+def _base(frequency: Float[Tensor, " pair"], width: int) -> float | None:
+    """The base of frequencies base^(−2i / width); None if they are others."""
+    if len(frequency) < 2 or abs(float(frequency[0]) - 1) > CLOSE or not (frequency > 0).all():
+        return None
+    fast = frequency[frequency > 1e-3]  # slower ones turn too little to be exact
+    if len(fast) < 2:
+        return None
+    rate = float(-fast.log().diff().mean())
+    base = math.exp(rate * width / 2)
+    rounded = float(f"{base:.2g}")
+    base = rounded if math.isclose(base, rounded, rel_tol=0.02) else base
+    expected = base ** (-2 * torch.arange(len(frequency), dtype=frequency.dtype, device=frequency.device) / width)
+    return base if bool(((frequency - expected).abs() <= 0.01 * expected + 1e-6).all()) else None
+
+
+def _is_mixed(x: Float[Tensor, "row pos width"], y: Float[Tensor, "row pos width"], tables: Sequence[Tensor]) -> bool:
+    """Whether x is multiplied by tables of pairs of halves and added to neighbours, or the reverse."""
+    first, second = x.chunk(2, dim=-1)
+    turned = {
+        "halves": torch.cat([-second, first], dim=-1),
+        "neighbours": torch.stack([-x[..., 1::2], x[..., 0::2]], dim=-1).flatten(-2),
+    }
+    for cos in tables:
+        for sin in tables:
+            if cos is sin or float((cos.square() + sin.square() - 1).abs().max()) > CLOSE:
+                continue
+            is_halves = all(torch.equal(*one.chunk(2, dim=-1)) for one in (cos, sin))
+            is_neighbours = all(torch.equal(one[..., 0::2], one[..., 1::2]) for one in (cos, sin))
+            if is_halves == is_neighbours:
+                continue
+            other = turned["neighbours" if is_halves else "halves"]
+            if any(
+                float((x * cos + sign * other * sin - y).abs().max()) <= CLOSE * float(y.abs().max())
+                for sign in (1, -1)
+            ):
+                return True
+    return False
