@@ -155,7 +155,7 @@ def game_panel() -> None:
             st.markdown(f"{left} point{'s' * (left > 1)} left", width="content")
     has_loss = guess is not None or bool(st.session_state.get(f"bug_losses_{number}"))
     with embed.picture():
-        *columns, last = st.columns([1, 1.18, 1], gap="medium")
+        *columns, last = st.columns(3, gap="medium")
         calls = _patterns(view, runs, columns, number, guess, has_loss=has_loss)
         with last:
             remark = " Both models are untrained." if bug.shows == "when fresh" else ""
@@ -270,8 +270,8 @@ def _patterns(
     changes, take = moved(runs), partial(state().guesses.__setitem__, number)
     path, head = max(changes, key=changes.__getitem__)
     layer = [site.path for site in runs[0].attention].index(path)
-    draw = partial(picture_call, viz.attention, layer=layer, head=head, height=280)
-    calls = [draw(run, legend=run is runs[-1]) for run in runs]
+    draw = partial(picture_call, viz.attention, layer=layer, head=head, height=310, legend=False)
+    calls = list(map(draw, runs))
     for side, (column, call, run) in enumerate(zip(columns, calls, runs, strict=True)):
         with column:
             shown(view, call, f"bug_pattern_{SIDES[side]}")

@@ -176,7 +176,7 @@ def _heatmap(
     size: dict[str, Any] = dict(squares(len(queries), len(keys), 30, 420))
     if height is not None:
         x, y, limit, legend = "key", "query", 50, alt.Legend(gradientLength=105, values=[0, 0.5, 1])
-        size = squares(len(queries), len(keys), 42, height) | {"autosize": PADDED}
+        size = squares(len(queries), len(keys), 50, height) | {"autosize": PADDED}
     hidden = masked_colours("!datum.allowed", "!isValid(datum.weight)")
     look = {"title": what, "legend": legend if has_legend else None, "condition": hidden}
     colour = alt.Color("weight:Q", scale=alt.Scale(**scale), **look)
