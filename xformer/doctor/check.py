@@ -236,8 +236,9 @@ class CheckContext:
     """A model being checked, with the results that its checks share."""
 
     model: TokenModel
-    spec: str = ""
-    """What the model is meant to be: one of `SPECS`, or "attention" for its attention alone; "" if that is not known."""
+    spec: str | tuple[Formula, ...] = ""
+    """What the model is meant to be: one of `SPECS`, "attention" for its attention alone, or the formulas of a reference; "" if
+    that is not known."""
 
     @cached_property
     def floor(self) -> float:

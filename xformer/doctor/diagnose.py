@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 from torch import nn
 
+from xformer.config import ModelConfig
 from xformer.doctor import checks as _registered  # noqa: F401  registers the checks
 from xformer.doctor.causes import named
 from xformer.doctor.check import (
@@ -31,8 +32,10 @@ from xformer.doctor.localise import localise
 from xformer.doctor.token_model import TokenModel
 from xformer.errors import InputError, XformerError
 from xformer.formatting import error_message
+from xformer.model import Transformer
 from xformer.program.module_state import uncompiled
 
+Specification = str | ModelConfig | nn.Module
 UNSEEN = (
     "Whether the weights are any good: invariants cannot show that.",
     "How the model was trained: data, batches, learning rate.",
@@ -203,7 +206,7 @@ def diagnose(
     *,
     causal: bool | None = None,
     original: nn.Module | None = None,
-    spec: str = "",
+    spec: Specification = "",
     loss: Callable[[nn.Module, torch.Tensor], torch.Tensor] | None = None,
 ) -> Diagnosis:
     """Check the invariants that a model of its kind must satisfy, and locate violations by layer, head and cell.
@@ -217,7 +220,8 @@ def diagnose(
         checks: The names of the checks to run; None runs all.
         causal: Whether outputs may depend only on earlier tokens; None: detect automatically.
         original: The model from which this one was converted, for the check `conversion`.
-        spec: What the model is meant to be: "vaswani", "gpt", "bert" or "llama". A formula that is unusual is then broken.
+        spec: What the model is meant to be: "vaswani", "gpt", "bert", "llama", a configuration of xformer, or a reference, any
+            module that reads the same tokens. A formula that is unusual, or other than the reference's, is then broken.
         loss: The loss of a module on a batch of token ids [batch, pos], for a model that does not compute its own.
 
     Returns:
@@ -276,13 +280,30 @@ def _wanted(names: Sequence[str] | None) -> list[Check]:
     return [one for one in CHECKS.values() if names is None or one.name in names]
 
 
-def iter_findings(model: TokenModel, checks: Sequence[Check] | None = None, spec: str = "") -> Iterator[Finding]:
+def iter_findings(
+    model: TokenModel, checks: Sequence[Check] | None = None, spec: Specification = ""
+) -> Iterator[Finding]:
     """Run the checks one by one, against a specification if there is one; closing the iterator cancels the rest."""
-    if spec not in ("", *SPECS):
-        raise InputError(f"A specification must be one of {', '.join(SPECS)}; got {spec!r:.60}.")
-    context = CheckContext(model, spec)
+    context = CheckContext(model, _specified(spec, model))
     for one in CHECKS.values() if checks is None else checks:
         yield run_check(context, one)
+
+
+def _specified(spec: Specification, model: TokenModel) -> str | tuple[Formula, ...]:
+    """A specification by name, or the formulas of a reference."""
+    if isinstance(spec, str):
+        if spec not in ("", *SPECS):
+            raise InputError(f"A specification must be one of {', '.join(SPECS)}; got {spec!r:.60}.")
+        return spec
+    reference = Transformer(spec) if isinstance(spec, ModelConfig) else spec
+    if not isinstance(reference, nn.Module):
+        raise InputError(f'A specification is a name, a ModelConfig or a module; got {type(spec).__name__}, not "gpt".')
+    target = model.base.target
+    inputs = model.base.tokens if target is None else {"tokens": model.base.tokens, "decoder_input_ids": target}
+    read = CheckContext(TokenModel.of(reference, inputs, causal=model.causal)).formulas
+    if not any(one.part == "scale" for one in read):
+        raise InputError("The attention of the reference cannot be read, so nothing can be compared with it.")
+    return read
 
 
 def run_check(context: CheckContext, check: Check) -> Finding:

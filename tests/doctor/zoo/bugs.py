@@ -135,7 +135,7 @@ BUGS = [
         NANO,
         "pos = torch.arange(0, t, dtype=torch.long, device=idx.device)",
         "pos = torch.arange(0, b, dtype=torch.long, device=idx.device)",
-        ("positions_from_batch",),
+        ("positions_from_batch", "positions_missing"),
     ),
     Bug(
         NANO,
@@ -162,7 +162,7 @@ BUGS = [
         "xv = xv.repeat(1, N_HEADS // N_KV, 1, 1)",
         ("key_value_head_order",),
     ),
-    Bug(LLAMA, "xk = xk * cos + rotate_half(xk) * sin", "pass", ("rotary_on_queries_only",)),
+    Bug(LLAMA, "xk = xk * cos + rotate_half(xk) * sin", "pass", ("rotary_on_queries_only",), "xq = xq * cos"),
     Bug(
         LLAMA,
         "angles = torch.cat((angles, angles), dim=-1)",

@@ -61,5 +61,6 @@ def _sentence(same: Sequence[Formula]) -> str:
     where = f"In {'layer' if len(layers) == 1 else 'layers'} {', '.join(map(str, layers))}, " if layers else ""
     line = f" ({first.line})" if first.line else ""
     what = CAUSES_OF_FORMULAS[first.cause]
-    text = f"{where}{what}: {first.formula}{line}."
+    computed = f"{first.formula} instead of {first.usual}" if what.endswith("reference") else first.formula
+    text = f"{where}{what}: {computed}{line}."
     return text[0].upper() + text[1:]

@@ -37,6 +37,7 @@ CAUSES_OF_FORMULAS = {
     "norm_place": "the norm is at another place than in the specification",
     "positions_other": "the positions are encoded in another way than in the specification",
     "activation_missing": "no function is between the two projections of the feed-forward network",
+    "other_than_reference": "the code computes something else than the reference",
     "mask_not_applied": "no causal mask reaches the scores",
     "mask_inverted": "the causal mask hides what it should show",
     "mask_off_by_one": "the causal mask shows keys after the query",
