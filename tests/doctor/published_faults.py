@@ -251,7 +251,7 @@ class Fault(NamedTuple):
     check: str
     cause: str
     line: str
-    """A part of the line that is wrong."""
+    """A part of the line that is wrong, or that makes the mask."""
     cell: Callable[[int, int], bool] | None = None
     """Which query and key show it."""
 
@@ -267,7 +267,7 @@ FAULTS = {
     ),
     "transformers PR #38094": Fault(
         lambda: Decoder(lowest_as_true), lambda: Decoder(lowest_added),
-        "causality", "mask_inverted", "added.bool()", is_later,
+        "causality", "mask_inverted", "added = torch.zeros", is_later,
     ),
     "transformers #47651": Fault(
         lambda: Decoder(in_blocks_without_mask), lambda: Decoder(in_blocks_with_mask),
@@ -287,7 +287,7 @@ FAULTS = {
     ),
     "speculators PR #691": Fault(
         lambda: Decoder(true_added), lambda: Decoder(by_steps),
-        "causality", "mask_added_as_bool", "+ masks.causal", is_later,
+        "causality", "mask_added_as_bool", "tril()", is_later,
     ),
     "pytorch #144858": Fault(
         lambda: Cached(fused_causal), lambda: Cached(fused),

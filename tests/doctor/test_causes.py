@@ -205,19 +205,19 @@ WRONG: dict[str, tuple[str, str, str, nn.Module, Any]] = {
     "zeros": ("cache", "cache_not_updated", "0 * past[1]", CachedGPT("values_not_cached"), TOKENS),
     "order": ("cache", "cache_in_wrong_order", "[k, past[0]]", CachedGPT("cache_in_wrong_order"), TOKENS),
     "no mask": ("cache", "cache_not_masked", "masked_fill(~mask", Decoder(allowed=not_with_cache), TOKENS),
-    "from the left": ("cache", "cache_mask_misaligned", "masked_fill(~mask", Decoder(allowed=from_the_left), TOKENS),
+    "from the left": ("cache", "cache_mask_misaligned", ".tril().bool()", Decoder(allowed=from_the_left), TOKENS),
     "one more": (
-        "cache", "cache_mask_misaligned", "scaled_dot_product", Decoder(allowed=one_more, attended=fused), TOKENS,
+        "cache", "cache_mask_misaligned", "n < n_key", Decoder(allowed=one_more, attended=fused), TOKENS,
     ),
     "queries": (
-        "left_padding", "padding_on_queries", "masked_fill(~mask", Decoder(allowed=of_queries, positions=nothing), TOKENS,
+        "left_padding", "padding_on_queries", "valid[:, None, :, None]", Decoder(allowed=of_queries, positions=nothing), TOKENS,
     ),
     "inverted": ("left_padding", "padding_inverted", "masked_fill(~mask", Decoder(allowed=inverted, positions=nothing), TOKENS),
     "not masked": (
         "left_padding", "padding_not_masked", "masked_fill(~mask", Decoder(allowed=without_padding, positions=nothing), TOKENS,
     ),
     "head order": (
-        "batch", "padding_in_head_order", "masked_fill(~mask", Decoder(allowed=in_head_order, attended=flattened), TOKENS,
+        "batch", "padding_in_head_order", ".repeat(H, 1, 1)", Decoder(allowed=in_head_order, attended=flattened), TOKENS,
     ),
     "to the encoder": ("right_padding", "padding_not_masked", "einsum", Pair("padding_seen_by_decoder"), PAIR),
     "positions": ("left_padding", "positions_from_padding", "torch.arange(n)[None]", PaddedGPT(), TOKENS),

@@ -9,7 +9,7 @@ reproduces what was recorded; otherwise the finding has no cause.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from xformer.adapters.module_map import Layers
-from xformer.doctor.check import CheckContext, Finding
+from xformer.doctor.check import CheckContext, Finding, stacked
 from xformer.doctor.formulas import BREAKS_A_RULE, CAUSES_OF_FORMULAS, formulas
 from xformer.doctor.localise import with_other_length
 from xformer.doctor.token_model import ModelCall, TokenModel
@@ -38,6 +38,15 @@ _JOINS = {"cat", "concat", "setitem", "index_copy", "roll", "scatter"}
 _COUNTS = {"arange", "cumsum", "add", "sub", "clamp"}
 """The operations that make positions."""
 _MASKS = {"masked_fill", "where", "add", "sub", "setitem", "mul"}
+"""The operations that mask scores."""
+_ADDS_AXES = {"getitem", "unsqueeze", "view", "reshape"}
+_MAKERS = {
+    "padding_on_queries": _ADDS_AXES,
+    "padding_inverted": {"eq", "ne", "invert", "bitwise_not", "logical_not", "lt", "gt", "sub", "rsub", "masked_fill"},
+    "padding_in_head_order": {"repeat", "tile", "cat", "stack", "repeat_interleave"},
+    "cache_mask_misaligned": {"tril", "triu", "lt", "le", "gt", "ge"},
+}
+"""The operations that make a wrong mask."""
 
 
 class Cause(NamedTuple):
@@ -169,8 +178,9 @@ def _of_cached_attention(found: FoundAttention, one: Watched, whole: Watched, n:
     back = torch.arange(n) - torch.arange(n - n_cached)[:, None]
     for ahead in range(n):
         if ahead != n_cached and torch.equal(allowed, back <= ahead):
+            name = "cache_mask_misaligned"
             words = f"New token i attends to keys ≤ i{f' + {ahead}' if ahead else ''}, not to keys ≤ i + {n_cached}."
-            return Cause("cache_mask_misaligned", words, _mask_line(found))
+            return Cause(name, words, _mask_line(found, _MAKERS[name]))
     return None
 
 
@@ -196,10 +206,22 @@ def _join(found: FoundAttention) -> SourceLine | None:
     return found.first.line
 
 
-def _mask_line(found: FoundAttention) -> SourceLine | None:
-    """The line that masks the scores, or else the line that computes them."""
+def _mask_line(found: FoundAttention, makers: Collection[str] = ()) -> SourceLine | None:
+    """The line that makes the mask with one of these operations, or else the line that masks or computes the scores."""
     masks = [one for one in found.chain if one.name in _MASKS and len(one.inputs) > 1]
-    return (masks[-1] if masks else found.first).line
+    last = masks[-1] if masks else found.first
+    todo = list(last.inputs[3:] if found.kernel is not None else last.inputs[1:] if masks else ())
+    for _ in range(40 if makers else 0):
+        if todo and (operation := todo.pop(0).operation) is not None:
+            if operation.name in makers and not _keeps_axes(operation):
+                return operation.line
+            todo += operation.inputs
+    return last.line
+
+
+def _keeps_axes(operation: Operation) -> bool:
+    """Whether an operation that may add axes to a padding mask [batch, key] adds none."""
+    return operation.name in _ADDS_AXES and not len(operation.inputs[0].shape) == 2 < len(operation.result.shape)
 
 
 # Positions
@@ -269,6 +291,9 @@ def _line_of_positions(value: Value, n: int) -> SourceLine | None:
 
 def cause_of_padding(model: TokenModel, plain: ModelCall, padded: ModelCall, row: int) -> Cause | None:
     """What is wrong in a run with padding: the mask of one of its attentions, or its positions."""
+    assert padded.valid is not None
+    if len(padded.valid) == 1:  # heads that are flattened into a batch of one could not be told from it
+        padded = stacked([padded, padded])
     valid = padded.valid
     assert valid is not None
     recording, n = _recorded(model, padded), padded.tokens.shape[1]
@@ -285,7 +310,7 @@ def cause_of_padding(model: TokenModel, plain: ModelCall, padded: ModelCall, row
             queries = valid if n_query == n else valid.new_ones(len(valid), n_query)
             cause = _of_padding_mask(one.allowed.cpu(), seen.tril() if is_causal else seen, valid.cpu(), queries.cpu())
             if cause is not None:
-                return Cause(*cause, _mask_line(found), one.layer)
+                return Cause(*cause, _mask_line(found, _MAKERS.get(cause[0], ())), one.layer)
     first, n_plain = int(valid[row].long().argmax()), plain.read.shape[1]
     if not first or padded.target is not None:
         return None
