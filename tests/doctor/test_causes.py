@@ -17,6 +17,7 @@ from tests.doctor.plain_gpt import PlainGPT
 from tests.doctor.styles import CachedGPT, PaddedGPT, Pair
 from tests.doctor.test_styles import EQUAL, PAIR
 from xformer.doctor.check import CAUSES_OF_CHECKS, Finding
+from xformer.doctor.formulas import CAUSES_OF_FORMULAS
 
 VOCAB, D, H = 53, 24, 3
 
@@ -164,6 +165,22 @@ def flattened(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     return torch.bmm(scores.softmax(dim=-1), v).unflatten(0, (-1, H))
 
 
+def too_small(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~lower(q.shape[2]), -1e9)
+    return scores.masked_fill(~mask & lower(q.shape[2]), -3.0).softmax(dim=-1) @ v
+
+
+def added_too_small(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~lower(q.shape[2]), -1e9)
+    return (scores - 3.0 * ~mask).softmax(dim=-1) @ v
+
+
+def biased(q: Tensor, k: Tensor, v: Tensor, _: Tensor) -> Tensor:
+    n = q.shape[2]
+    scores = q @ k.mT / q.shape[-1] ** 0.5 - 0.1 * (torch.arange(n)[:, None] - torch.arange(n)) - 1
+    return scores.masked_fill(~lower(n), -1e9).softmax(dim=-1) @ v
+
+
 def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
@@ -219,6 +236,13 @@ WRONG: dict[str, tuple[str, str, str, nn.Module, Any]] = {
     "head order": (
         "batch", "padding_in_head_order", ".repeat(H, 1, 1)", Decoder(allowed=in_head_order, attended=flattened), TOKENS,
     ),
+    "too small": (
+        "left_padding", "mask_too_small", "-3.0", Decoder(attended=too_small, positions=nothing), TOKENS,
+    ),
+    "biased": ("left_padding", "padding_not_masked", "lower(n)", Decoder(attended=biased, positions=nothing), TOKENS),
+    "added, too small": (
+        "left_padding", "mask_too_small", "- 3.0 * ~mask", Decoder(attended=added_too_small, positions=nothing), TOKENS,
+    ),
     "to the encoder": ("right_padding", "padding_not_masked", "einsum", Pair("padding_seen_by_decoder"), PAIR),
     "positions": ("left_padding", "positions_from_padding", "torch.arange(n)[None]", PaddedGPT(), TOKENS),
     "open": ("causality", "cross_attention_from_decoder", "self.k(other)", Pair("keys_of_decoder"), EQUAL),
@@ -243,7 +267,7 @@ def test_cause_is_named_at_its_line(fault: str) -> None:
     check, cause, text, model, inputs = WRONG[fault]
     found = diagnosed(model, check, inputs)
     assert (found.verdict, found.cause) == ("broken", cause), found
-    assert cause in CAUSES_OF_CHECKS
+    assert cause in CAUSES_OF_CHECKS | CAUSES_OF_FORMULAS
     assert text in found.remedy
     assert found.line in found.sentence
 

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from xformer.adapters.attention import for_each_head
 from xformer.adapters.module_map import Layers
 from xformer.doctor.check import CheckContext, Finding, stacked
 from xformer.doctor.formulas import BREAKS_A_RULE, CAUSES_OF_FORMULAS, formulas
@@ -308,8 +309,12 @@ def cause_of_padding(model: TokenModel, plain: ModelCall, padded: ModelCall, row
             is_causal = model.causal and padded.target is None
             seen = torch.ones(n_query, n).bool()
             queries = valid if n_query == n else valid.new_ones(len(valid), n_query)
-            cause = _of_padding_mask(one.allowed.cpu(), seen.tril() if is_causal else seen, valid.cpu(), queries.cpu())
+            seen = seen.tril() if is_causal else seen
+            cause = _of_padding_mask(one.allowed.cpu(), seen, valid.cpu(), queries.cpu())
             if cause is not None:
+                hidden = (seen & ~valid[:, None, None].cpu()).expand_as(one.scores)
+                if cause[0] == "padding_not_masked" and (number := _number_at(one, hidden)) is not None:
+                    cause = "mask_too_small", f"The number at padded keys is {number:.3g}, too small to hide them."
                 return Cause(*cause, _mask_line(found, _MAKERS.get(cause[0], ())), one.layer)
     first, n_plain = int(valid[row].long().argmax()), plain.read.shape[1]
     if not first or padded.target is not None:
@@ -355,6 +360,21 @@ def _of_padding_mask(
         where = "" if torch.equal(open_to, queries.expand_as(open_to)) else " from some of the queries"
         return "padding_not_masked", f"The mask hides no padded key{where}."
     return None
+
+
+def _number_at(one: Watched, hidden: Bool[Tensor, "batch head query key"]) -> float | None:
+    """The number that a mask puts at some scores, or adds to them; None if it does not."""
+    scores = one.scores.cpu().double()
+    if float(scores[hidden].std()) == 0:
+        return float(scores[hidden][0])
+    if one.q is None or one.k is None:
+        return None
+    product = (one.q @ for_each_head(one.k, one.q.shape[1]).transpose(-2, -1)).cpu().double()
+    shown, hidden = (cells & one.allowed.cpu() for cells in (~hidden, hidden))
+    factor = (product[shown] * scores[shown]).sum() / product[shown].square().sum()
+    rest, limit = scores - factor * product, CLOSE * float(scores[shown].abs().max())
+    added = float(rest[hidden].max())
+    return added if added < -limit and float(rest[shown].abs().max()) <= limit else None
 
 
 # Attention to the encoder

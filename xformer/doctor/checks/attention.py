@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from xformer.adapters.attention import FORBIDDEN
-from xformer.doctor.check import CheckContext, Finding, assume, broken, check
+from xformer.doctor.check import CheckContext, Finding, assume, broken, check, stacked
 from xformer.doctor.formulas.heads import owners
 from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.doctor.watch import Watched, stepwise, watch
@@ -143,7 +143,8 @@ def mask_constant(context: CheckContext) -> Finding:
     if model.can("valid") and base.target is None and base.tokens.shape[1] > 2:
         valid = torch.ones_like(base.tokens, dtype=torch.bool)
         valid[:, -2:] = False
-        runs.append(ModelCall(base.tokens, valid=valid))
+        padded = ModelCall(base.tokens, valid=valid)
+        runs.append(stacked([padded, padded]))  # heads that are flattened into a batch of one could not be told from it
     own = getattr(model.module.config, "_attn_implementation", "eager") if model.is_transformers else "eager"
     lowest, n_masked = -float("inf"), 0
     for run in runs:
