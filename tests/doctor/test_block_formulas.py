@@ -235,6 +235,11 @@ def no_sum_after(self: Block, x: Tensor) -> Tensor:
     return self.n2(x)
 
 
+def earlier(self: Block, x: Tensor) -> Tensor:
+    h = x + self.attend(self.n1(x))
+    return x + self.feed(self.n2(h))
+
+
 def normed(self: Block, x: Tensor) -> Tensor:
     x = self.n1(x)
     x = x + self.attend(x)
@@ -298,20 +303,21 @@ def sines(model: GPT, x: Tensor) -> Tensor:
 
 FAULTS: dict[str, tuple[str, str, Callable[[], nn.Module]]] = {
     "attention not added": ("residual_missing", "x = self.attend(self.n1(x))", lambda: GPT(no_sum)),
-    "attention not added, functional": ("residual_missing", "centred /", lambda: Functional("missing")),
-    "network not added": ("residual_missing", "return self.n2(x)", lambda: GPT(no_sum_after)),
+    "attention not added, functional": ("residual_missing", "x = f(self.norm(x))", lambda: Functional("missing")),
+    "network not added": ("residual_missing", "x = self.feed(x)", lambda: GPT(no_sum_after)),
+    "earlier stream": ("residual_other", "return x + self.feed(self.n2(h))", lambda: GPT(earlier)),
     "normed attention": ("residual_from_norm", "x = x + self.attend(x)", lambda: GPT(normed)),
     "normed twice": ("residual_from_norm", "x = x + self.attend(x)", lambda: GPT(normed_twice, norm=RMS)),
     "normed network": ("residual_from_norm", "return x + self.feed(x)", lambda: GPT(normed_network)),
-    "over positions": ("norm_over_positions", "torch.rsqrt", lambda: GPT(norm=lambda: RMS(1))),
-    "over positions, std": ("norm_over_positions", "(std + 1e-6)", lambda: GPT(norm=lambda: Written(1))),
-    "over positions, functional": ("norm_over_positions", "return centred /", lambda: Functional(dim=1)),
-    "over the batch": ("norm_over_batch", "return centred /", lambda: Functional(dim=0)),
+    "over positions": ("norm_over_positions", "x.pow(2).mean(", lambda: GPT(norm=lambda: RMS(1))),
+    "over positions, std": ("norm_over_positions", "x.std(", lambda: GPT(norm=lambda: Written(1))),
+    "over positions, functional": ("norm_over_positions", "x.mean(", lambda: Functional(dim=1)),
+    "over the batch": ("norm_over_batch", "x.mean(", lambda: Functional(dim=0)),
     "batch norm": ("batch_norm", "super().forward(input", lambda: GPT(norm=lambda: Turned(D))),
     "no activation": ("activation_missing", "self.feed(self.n2(x))", lambda: GPT(feed=network(nn.Identity))),
     "no activation, torch": ("activation_missing", "self.layers(", lambda: Torch(first=True, activation=same)),
-    "pairs": ("rotary_pairs_mixed", "angle.cos()", lambda: rotary(lambda x: turned(x, pairs="neighbours"))),
-    "pairs, reverse": ("rotary_pairs_mixed", "angle.cos()", lambda: rotary(lambda x: turned(x, tables="neighbours"))),
+    "pairs": ("rotary_pairs_mixed", "angle.repeat", lambda: rotary(lambda x: turned(x, pairs="neighbours"))),
+    "pairs, reverse": ("rotary_pairs_mixed", "angle.repeat", lambda: rotary(lambda x: turned(x, tables="neighbours"))),
     "queries only": ("rotary_on_queries_only", "angle.cos()", lambda: rotary(turned, same)),
     "keys only": ("rotary_on_keys_only", "view_as_real", lambda: rotary(same, turned_as_complex)),
     "values too": ("rotary_on_values", "angle.cos()", lambda: rotary(turned, turned, turned)),

@@ -98,6 +98,8 @@ class Operation:
     """The running modules, outermost first: the path of each, and the number of its earlier calls."""
     is_in_place: bool = False
     results: tuple[Value, ...] = ()
+    callers: tuple[SourceLine, ...] = ()
+    """Its line and those that called the function of each, innermost first; functions by their qualified names."""
 
     @property
     def name(self) -> str:
@@ -311,6 +313,7 @@ class Recorder(Watcher):
         returned = func(*args, **kwargs)
         running = tuple((path, call) for path, call, _ in self._modules)
         operation = Operation(0, func, given, options, address, calling_line(), tuple(used), running)
+        operation.callers = tuple(_calling_lines())
         found = tensors_in(returned)
         if isinstance(changed, Tensor) and (not found or found[0] is changed):
             operation.is_in_place = True
@@ -438,10 +441,15 @@ def _address(tensor: Tensor) -> int:
 
 def calling_line() -> SourceLine | None:
     """The innermost line of source outside PyTorch and this package that is running now."""
+    line = next(_calling_lines(), None)
+    return None if line is None else line._replace(function=line.function.rpartition(".")[2])
+
+
+def _calling_lines() -> Iterator[SourceLine]:
+    """The lines of source outside PyTorch and this package that are running now, innermost first."""
     frame = inspect.currentframe()
     while frame is not None:
         code = frame.f_code
         if not code.co_filename.startswith((_TORCH, _HERE)):
-            return SourceLine(code.co_filename, frame.f_lineno, code.co_name)
+            yield SourceLine(code.co_filename, frame.f_lineno, code.co_qualname)
         frame = frame.f_back
-    return None

@@ -16,7 +16,7 @@ from xformer.doctor.formulas.formula import CLOSE, Formula, part_of
 from xformer.doctor.formulas.norms import Norm, norms_of
 from xformer.program.attention import FoundAttention
 from xformer.program.backwards import KERNELS
-from xformer.program.record import Operation, Value
+from xformer.program.record import Operation, SourceLine, Value
 
 _ACTIVATIONS = {
     "relu": F.relu,
@@ -71,6 +71,8 @@ class _Sum:
     """The norm of the output before the sum."""
     is_last: bool
     """Whether a norm is all that reads the sum."""
+    is_other: bool = False
+    """Whether the stream is one from before the sub-layer's input."""
 
 
 class BlockReader:
@@ -107,7 +109,13 @@ class BlockReader:
             yield from filter(None, [self._network(one, at)])
         if at is None:
             if self._is_in_layer(one) and self._is_cut(one):
-                yield part_of("residual", f"x = {name}(x)", "residual_missing", self._line_of(one), f"x + {name}(x)")
+                part = part_of("residual", f"x = {name}(x)", "residual_missing", one.last, f"x + {name}(x)")
+                line = self._call_of(one)
+                yield part if line is None else replace(part, line=str(line), text=line.text)
+            return
+        if at.is_other:
+            usual = f"x + {name}(x)"
+            yield part_of("residual", f"an earlier x + {name}(x)", "residual_other", at.operation, usual)
             return
         inner, after = self._inner(one), self._norms_from.get(at.operation.result, [])
         where = "before" if at.n_norms else self._arrangement(one)
@@ -239,7 +247,8 @@ class BlockReader:
                 break
             value = self._flow.root(norm.x)
         left: list[tuple[Value, Norm | None]] = [(one.left, None)]
-        seen = set[Value]()
+        seen, earlier = set[Value](), list[_Sum]()
+        before = self._flow.before([one.entered])
         while left and len(seen) < 60:
             value, normed = left.pop(0)
             if value in seen:
@@ -261,7 +270,9 @@ class BlockReader:
                     return _Sum(operation, streams[stream], normed, self._is_only_normed(operation.result))
                 if one.left not in self._flow.before([other]):
                     left.append((operation.result, normed))
-        return None
+                    if self._flow.root(other) in before and same_size(other, one.entered):
+                        earlier.append(_Sum(operation, 0, normed, is_last=False, is_other=True))
+        return earlier[0] if len(earlier) == 1 else None
 
     def _terms(self, value: Value) -> set[Value]:
         """What a value is the sum of, each with a factor."""
@@ -326,15 +337,18 @@ class BlockReader:
         attentions = [other for other in self.sublayers if other.name == "attention"]
         return "before" if all(map(self._inner, attentions)) else ""
 
-    def _line_of(self, one: Sublayer) -> Operation:
-        """The operation of the line that should add the output of a sub-layer: its norm's, or its last."""
-        block = self._block(one.running)
-        lead, inner = self._lead(one, block), self._inner(one)
+    def _call_of(self, one: Sublayer) -> SourceLine | None:
+        """The line that should add the output of a sub-layer: that of its call, or of the norm after it."""
+        lead = self._lead(one, block := self._block(one.running))
         own = None if lead is None else self._inner(lead)
-        if inner is not None and own is not None and (block is None or self._block(own.operation.running) == block):
-            return inner.operation
-        after = self._norms_from.get(self._flow.root(one.left), [])
-        return after[0].operation if after else one.last
+        is_pre = own is not None and (block is None or self._block(own.operation.running) == block)
+        after = [norm.operation for norm in self._norms_from.get(self._flow.root(one.left), [])]
+        is_post = bool(after) and not is_pre
+        after += [other.first[0] for other in self.sublayers if other.first[0].index > one.last.index]
+        after += self._flow.program.operations[-1:]
+        pair = (after[0], one.last) if is_post else (one.last, after[0])
+        functions = {(line.file, line.function) for line in pair[1].callers}
+        return next((line for line in pair[0].callers if (line.file, line.function) in functions), one.last.line)
 
     def _lead(self, one: Sublayer, block: tuple[str, int] | None) -> Sublayer | None:
         """The first attention of the layer; without a module for each layer, the attention before a feed-forward network."""
@@ -399,7 +413,7 @@ class BlockReader:
             and at is not None
             and self._flow.root(given) is self._flow.root(self._with_bias(one.first[0]))
         ):
-            return part_of("feed_forward", "W₂·W₁·x", "activation_missing", one.last, usual)
+            return part_of("feed_forward", "W₂·W₁·x", "activation_missing", one.first[0], usual)
         whole = inner[0] if len(inner) == 1 else None
         if whole is not None and whole.shape == hidden.shape:
             name = _activation(whole, hidden)

@@ -32,6 +32,7 @@ CAUSES_OF_FORMULAS = {
     "norm_over_batch": "the statistics of the norm are over the batch, not over the features alone",
     "batch_norm": "the norm has statistics of the training over the batch and the positions, not of the features",
     "residual_missing": "the output of the sub-layer is not added to its input",
+    "residual_other": "the output of the sub-layer is added to an earlier stream, not to its input",
     "residual_from_norm": "the normed input is added to the output of the sub-layer, not the input itself",
     "norm_kind": "the norm is of another kind than in the specification",
     "norm_place": "the norm is at another place than in the specification",

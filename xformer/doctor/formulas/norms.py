@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -35,7 +36,7 @@ class Norm:
         x: Its input.
         result: Its result, with weight and bias.
         over: What its statistics are over: "features", "positions" and "batch".
-        operation: The operation that divides by the spread.
+        operation: The operation that divides by the spread, or the statistic over other axes than the features.
     """
 
     kind: str
@@ -117,21 +118,34 @@ def _written(flow: Flow, operation: Operation, statistics: dict[Value, list[Oper
         return None
     for numbers, spread in (streams, streams[::-1]):
         bare, x = _without_weights(flow, numbers, statistics)
-        above = flow.before([spread], without=x) if x is not None else set[Value]()
-        used = [one for one in statistics.get(x, []) if not above.isdisjoint(one.results)] if x is not None else []
-        if x is None or not used or x.tensor is None or x.shape != operation.result.shape:
+        if x is None or x.tensor is None or bare.tensor is None or x.shape != operation.result.shape:
             continue
-        places = {_dims(one) for one in used}
-        if len(places) != 1 or (dims := places.pop()) is None:
+        above = flow.before([spread], without=x)
+        used = [one for one in statistics.get(x, []) if not above.isdisjoint(one.results)]
+        mean = None if bare.operation is None or bare is x else flow.root(bare.operation.inputs[1], CASTS).operation
+        places = {_dims(one) for one in used if one is not mean} or {_dims(one) for one in used}
+        centred = None if mean is None else _dims(mean)
+        if len(places) != 1 or (dims := places.pop()) is None or (mean is not None and centred is None):
             continue
-        kind = _kind(x.tensor, bare.tensor, numbers.tensor, operation.result.tensor, dims)
+        kind = _kind(x.tensor, bare.tensor, numbers.tensor, operation.result.tensor, centred, dims)
         if kind == "L2 norm":
             following = [one for one in map(factor_of, flow.consumers[operation.result]) if one is not None]
             n = math.prod(x.shape[one] for one in dims)
             kind = "RMS norm" if any(math.isclose(one.value, n**0.5, rel_tol=_CLOSE) for one in following) else kind
-        over = _names(flow, x, list(dims))
+        over = _names(flow, x, sorted({*dims, *(centred or ())}))
         if kind and over:
-            return Norm(kind, x, _with_weights(flow, operation.result), over, operation)
+            by = [
+                one
+                for one in (*used, *([] if mean is None else [mean]))
+                if _names(flow, x, _dims(one) or ()) != ("features",)
+            ]
+            return Norm(
+                kind,
+                x,
+                _with_weights(flow, operation.result),
+                over,
+                min(by, key=lambda one: one.index, default=operation),
+            )
     return None
 
 
@@ -159,7 +173,9 @@ def _without_weights(flow: Flow, value: Value, statistics: dict[Value, list[Oper
         value = inner
 
 
-def _kind(x: Tensor, bare: Tensor | None, numbers: Tensor | None, y: Tensor, dims: tuple[int, ...]) -> str:
+def _kind(
+    x: Tensor, bare: Tensor, numbers: Tensor | None, y: Tensor, centred: tuple[int, ...] | None, dims: tuple[int, ...]
+) -> str:
     """What divides numbers by the spread of x over these axes, if y is the result; "" if it is another spread.
 
     Args:
@@ -167,27 +183,30 @@ def _kind(x: Tensor, bare: Tensor | None, numbers: Tensor | None, y: Tensor, dim
         bare: x, or x minus its mean.
         numbers: The same, which may be multiplied by weights.
         y: The numbers divided by the spread.
-        dims: The axes.
+        centred: The axes of the mean; None if it is not subtracted.
+        dims: The axes of the spread.
     """
-    if bare is None or numbers is None or not numbers.shape == bare.shape == x.shape:
+    if numbers is None or not numbers.shape == bare.shape == x.shape:
         return ""
     x, bare, numbers, y = (one.double() for one in (x, bare, numbers, y))
-    if not (x.isfinite().all() and y.isfinite().all()):
+    own = x if centred is None else x - x.mean(dim=centred, keepdim=True)
+    if not (x.isfinite().all() and y.isfinite().all()) or float((own - bare).abs().max()) > CLOSE * float(
+        x.abs().max()
+    ):
         return ""
-    n, centred = math.prod(x.shape[one] for one in dims), x - x.mean(dim=dims, keepdim=True)
+    n = math.prod(x.shape[one] for one in dims)
     if n == 1:  # one row of a batch minus itself
-        return "layer norm" if not y.any() else ""
+        return "layer norm" if centred is not None and not y.any() else ""
     divisor = (numbers * y).sum(dim=dims, keepdim=True) / y.square().sum(dim=dims, keepdim=True).clamp(min=1e-30)
     if float((numbers - divisor * y).abs().max()) > CLOSE * float(numbers.abs().max()):
         return ""
-    for kind, own in (("layer norm", centred), ("RMS norm", x)):
-        spread = own.square().mean(dim=dims, keepdim=True).sqrt()
-        if float((own - bare).abs().max()) > CLOSE * float(own.abs().max()) or not (spread > 0).all():
-            continue
+    kind = "RMS norm" if centred is None else "layer norm"
+    for numerator in (own, x - x.mean(dim=dims, keepdim=True)) if centred is not None else (own,):
+        spread = numerator.square().mean(dim=dims, keepdim=True).sqrt()
         for named, size in ((kind, 1.0), (kind, (n / (n - 1)) ** 0.5), ("L2 norm", n**0.5)):
             added = divisor.square() - (size * spread).square()  # ε
             epsilon = float(added.median().clamp(0, _MAX_EPSILON))
-            if bool(((added - epsilon).abs() <= _CLOSE * divisor.square()).all()):
+            if bool(((added - epsilon).abs() <= _CLOSE * divisor.square()).all()) and bool(spread.any()):
                 return named
     return ""
 
@@ -203,7 +222,7 @@ def _with_weights(flow: Flow, value: Value) -> Value:
         value = following[0].result
 
 
-def _names(flow: Flow, x: Value, dims: list[int]) -> tuple[str, ...]:
+def _names(flow: Flow, x: Value, dims: Sequence[int]) -> tuple[str, ...]:
     """What axes of a value [batch, pos, features] are, in any order; () if that is not known."""
     names = list[str]()
     axes = flow.axes.of(x)

@@ -77,7 +77,8 @@ def from_batch(operation: Operation, n_rows: int) -> Formula | None:
         is_row = len(shape) > 2 and shape[0] == n_rows and shape.numel() == n_rows * shape[-1]
         if is_row and not value.is_from_inputs and table is not None and not torch.equal(table[0], table[1]):
             formula = "row b of the positions for text b of the batch"
-            return part_of("positions", formula, "positions_from_batch", operation, LEARNED)
+            made = [one for one in constants_before(operation) if one.result.shape[:1] == (n_rows,)]
+            return part_of("positions", formula, "positions_from_batch", made[-1] if made else operation, LEARNED)
     return None
 
 

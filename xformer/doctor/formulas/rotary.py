@@ -13,10 +13,11 @@ from torch import Tensor
 from xformer.doctor.formulas.block import BlockReader
 from xformer.doctor.formulas.flow import COPIES, Flow, is_stream
 from xformer.doctor.formulas.formula import CLOSE, Formula, part_of
-from xformer.doctor.formulas.numbers import TIMES, factor_of
+from xformer.doctor.formulas.numbers import TIMES, constants_before, factor_of
 from xformer.program.attention import FoundAttention
 from xformer.program.record import Operation, Value
 
+_REPEATS = {"repeat_interleave", "repeat", "cat", "concat", "stack"}
 _USUAL = "q and k rotated by the same angles, v not"
 
 
@@ -106,9 +107,18 @@ class RotaryReader:
         rotation = _rotation(x, y)
         if rotation is not None:
             return _Turned("rotated", rotation, operation)
-        tables = [one for one in self._tables(value, before) if one.numel() == x.shape[1] * x.shape[2]]
-        is_mixed = _is_mixed(x, y, [one.double().reshape(x.shape[1:]) for one in tables])
-        return _Turned("mixed", None, operation) if is_mixed else None
+        tables = [one for one in self._tables(value, before) if one.shape.numel() == x.shape[1] * x.shape[2]]
+        mixed = _mixed(x, y, [t.double().reshape(x.shape[1:]) for one in tables if (t := one.tensor) is not None])
+        if mixed is None:
+            return None
+        made = {
+            by for table in tables if table.operation for by in (table.operation, *constants_before(table.operation))
+        }
+        turning = {
+            by for one in self._flow.before([value], without=before) if (by := one.operation) and one.is_from_inputs
+        }
+        by = [one for one in made if one.name in _REPEATS] if mixed else [one for one in turning if one.name in COPIES]
+        return _Turned("mixed", None, min(by, key=lambda one: one.index, default=operation))
 
     def _is_projected(self, value: Value) -> bool:
         """Whether a value is a part of what a projection or a norm returned, with a bias."""
@@ -152,18 +162,13 @@ class RotaryReader:
         given = self._flow.projected(operation)
         return given is not None and all(atom.origin != "input" for atom in self._flow.axes.of(given)[-1])
 
-    def _tables(self, value: Value, before: Value) -> list[Tensor]:
+    def _tables(self, value: Value, before: Value) -> list[Value]:
         """The tables that multiply a value, or parts of it, on its way to another."""
-        between = self._flow.before([value], without=before)
-        found = list[Tensor]()
-        for one in between:
+        found = list[Value]()
+        for one in self._flow.before([value], without=before):
             if one.operation is not None and one.operation.name in TIMES and self._is_of_projection(one):
-                found += [
-                    other.tensor
-                    for other in one.operation.inputs
-                    if not self._is_of_projection(other) and other.tensor is not None and other.shape.numel() > 1
-                ]
-        return found
+                found += [other for other in one.operation.inputs if not self._is_of_projection(other)]
+        return [one for one in found if one.tensor is not None and one.shape.numel() > 1]
 
 
 def _words(rotation: Rotation) -> str:
@@ -243,25 +248,32 @@ def _base(frequency: Float[Tensor, " pair"], width: int) -> float | None:
     return base if bool(((frequency - expected).abs() <= 0.01 * expected + 1e-6).all()) else None
 
 
-def _is_mixed(x: Float[Tensor, "row pos width"], y: Float[Tensor, "row pos width"], tables: Sequence[Tensor]) -> bool:
-    """Whether x is multiplied by tables of pairs of halves and added to neighbours, or the reverse."""
-    first, second = x.chunk(2, dim=-1)
+def _mixed(
+    x: Float[Tensor, "row pos width"], y: Float[Tensor, "row pos width"], tables: Sequence[Tensor]
+) -> str | None:
+    """How x was turned into y with tables of other pairs: "halves", "neighbours", or "" for neither; None if it was not."""
+    first, second, even, odd = *x.chunk(2, dim=-1), x[..., 0::2], x[..., 1::2]
     turned = {
         "halves": torch.cat([-second, first], dim=-1),
-        "neighbours": torch.stack([-x[..., 1::2], x[..., 0::2]], dim=-1).flatten(-2),
+        "neighbours": torch.stack([-odd, even], dim=-1).flatten(-2),
+        "": torch.cat([-odd, even], dim=-1),
     }
     for cos in tables:
         for sin in tables:
             if cos is sin or float((cos.square() + sin.square() - 1).abs().max()) > CLOSE:
                 continue
-            is_halves = all(torch.equal(*one.chunk(2, dim=-1)) for one in (cos, sin))
-            is_neighbours = all(torch.equal(one[..., 0::2], one[..., 1::2]) for one in (cos, sin))
-            if is_halves == is_neighbours:
-                continue
-            other = turned["neighbours" if is_halves else "halves"]
-            if any(
-                float((x * cos + sign * other * sin - y).abs().max()) <= CLOSE * float(y.abs().max())
-                for sign in (1, -1)
-            ):
-                return True
-    return False
+            own = {name for name in ("halves", "neighbours") if all(_is_repeated(one, name) for one in (cos, sin))}
+            for name, other in turned.items():
+                sums = (x * cos + sign * other * sin - y for sign in (1, -1))
+                if (
+                    own
+                    and name not in own
+                    and any(float(one.abs().max()) <= CLOSE * float(y.abs().max()) for one in sums)
+                ):
+                    return name
+    return None
+
+
+def _is_repeated(table: Float[Tensor, "pos width"], pairs: str) -> bool:
+    """Whether a table has the same number at both dimensions of each pair."""
+    return torch.equal(*(table.chunk(2, dim=-1) if pairs == "halves" else (table[..., 0::2], table[..., 1::2])))
