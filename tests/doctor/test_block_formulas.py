@@ -304,7 +304,7 @@ def sines(model: GPT, x: Tensor) -> Tensor:
 FAULTS: dict[str, tuple[str, str, Callable[[], nn.Module]]] = {
     "attention not added": ("residual_missing", "x = self.attend(self.n1(x))", lambda: GPT(no_sum)),
     "attention not added, functional": ("residual_missing", "x = f(self.norm(x))", lambda: Functional("missing")),
-    "network not added": ("residual_missing", "x = self.feed(x)", lambda: GPT(no_sum_after)),
+    "network not added": ("residual_missing", "return self.n2(x)", lambda: GPT(no_sum_after)),
     "earlier stream": ("residual_other", "return x + self.feed(self.n2(h))", lambda: GPT(earlier)),
     "normed attention": ("residual_from_norm", "x = x + self.attend(x)", lambda: GPT(normed)),
     "normed twice": ("residual_from_norm", "x = x + self.attend(x)", lambda: GPT(normed_twice, norm=RMS)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from jaxtyping import Bool, Float
@@ -77,9 +77,15 @@ def from_batch(operation: Operation, n_rows: int) -> Formula | None:
         is_row = len(shape) > 2 and shape[0] == n_rows and shape.numel() == n_rows * shape[-1]
         if is_row and not value.is_from_inputs and table is not None and not torch.equal(table[0], table[1]):
             formula = "row b of the positions for text b of the batch"
-            made = [one for one in constants_before(operation) if one.result.shape[:1] == (n_rows,)]
-            return part_of("positions", formula, "positions_from_batch", made[-1] if made else operation, LEARNED)
+            return part_of("positions", formula, "positions_from_batch", _counted(operation, n_rows), LEARNED)
     return None
+
+
+def _counted(operation: Operation, n: int) -> Operation:
+    """The first operation of the same function that makes n entries from constants alone, for one that adds them."""
+    function = None if operation.line is None else operation.line.function
+    made = [one for one in constants_before(operation) if one.result.shape[:1] == (n,)]
+    return next((one for one in reversed(made) if one.line is not None and one.line.function == function), operation)
 
 
 def linear_bias(
@@ -124,8 +130,11 @@ def _slopes(n: int, *, is_interleaved: bool = True) -> Iterator[float]:
     yield from [*every[1::2], *every[::2]][:n]
 
 
-def no_positions(model: TokenModel, run: ModelCall) -> Formula | None:
-    """That nothing depends on the positions: with one token everywhere, no layer tells them apart; None otherwise."""
+def no_positions(model: TokenModel, run: ModelCall, sums: Sequence[Operation]) -> Formula | None:
+    """That nothing depends on the positions: with one token everywhere, no layer tells them apart; None otherwise.
+
+    `sums` are the sums before the first attention.
+    """
     n = run.tokens.shape[1]
     if run.target is not None or model.reads_images or n < 4:
         return None
@@ -141,9 +150,10 @@ def no_positions(model: TokenModel, run: ModelCall) -> Formula | None:
             scores.flatten(-2), -1
         ):
             return None
-    return part_of(
-        "positions", NONE, "" if model.causal else "positions_missing", None, "positions that are added or rotated"
-    )
+    rows = (one for one in sums for value in one.inputs if not value.is_from_inputs and value.shape[-2:-1] == (n,))
+    by = next((_counted(one, n) for one in rows), None)  # the same row for each position
+    cause = "" if model.causal else "positions_missing"
+    return part_of("positions", NONE, cause, by, "positions that are added or rotated")
 
 
 def _is_constant(value: Tensor, dim: int) -> bool:

@@ -73,7 +73,7 @@ def _positions(
     if found is None and len(run.tokens) > 1:
         found = next(filter(None, (from_batch(one, len(run.tokens)) for one in sums)), None)
     if found is None and first and not any(one.part in ("rotary", "bias") for one in attentions):
-        found = no_positions(model, run)
+        found = no_positions(model, run, sums)
     if found is not None:
         yield found
 
