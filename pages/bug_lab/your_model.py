@@ -176,7 +176,8 @@ def _headline(job: DiagnosisJob, diagnosis: Diagnosis, model: ModelAdapter) -> s
         if diagnosis.could_not_run:
             fails += f" {len(diagnosis.could_not_run)} could not run."
         if broken[0].formulas:
-            return f"{fails} {escape_markdown(broken[0].sentence)}"
+            line = f", {escape_markdown(broken[0].line)}" if broken[0].line else ""
+            return f"{fails} The cause: **{broken[0].cause.replace('_', ' ')}**{line}."
         place = next((one.place for one in broken if one.place is not None), None)
         if place is None or not (place.what or place.layer is not None):
             return fails

@@ -138,11 +138,10 @@ def code_view(
 
 
 def mark_of(run: CodeRun, line: str) -> Difference | None:
-    """The first operation of a line, to be marked; None if none ran there."""
-    operations = (
-        one for one, frames in zip(run.operations, run.frames, strict=True) if frames and str(one.line) == line
-    )
-    return next((Difference(line, one.index, "A finding names this line.") for one in operations), None)
+    """The result of a line in the first call that runs it, to be marked; None if it computes nothing."""
+    every = [one for one, frames in zip(run.operations, run.frames, strict=True) if frames and str(one.line) == line]
+    same = [one for one in every if one.running == every[0].running]
+    return Difference(line, same[-1].index, "A finding names this line.") if same else None
 
 
 def _labels(inputs: ModuleInputs) -> list[str]:
