@@ -99,7 +99,7 @@ class Operation:
     is_in_place: bool = False
     results: tuple[Value, ...] = ()
     callers: tuple[SourceLine, ...] = ()
-    """Its line and those that called the function of each, innermost first; functions by their qualified names."""
+    """Its line and those that called the function of each, innermost first, if asked for; functions by qualified names."""
 
     @property
     def name(self) -> str:
@@ -266,12 +266,21 @@ class Recorder(Watcher):
         inputs: Its inputs, by name.
         keep_bytes: The limit of the tensors that the program keeps.
         keep_of: The functions whose arguments and results it keeps in any case.
+        with_callers: Whether to note the lines that called the function of each operation.
     """
 
-    def __init__(self, module: nn.Module, inputs: Any, *, keep_bytes: int = 0, keep_of: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        inputs: Any,
+        *,
+        keep_bytes: int = 0,
+        keep_of: Collection[str] = (),
+        with_callers: bool = False,
+    ) -> None:
         super().__init__()
         self.program = Program()
-        self._keep_of = keep_of
+        self._keep_of, self._with_callers = keep_of, with_callers
         self._left = keep_bytes
         self._kept: dict[int, list[Value]] = defaultdict(list)
         """By the address of a storage, the values whose tensors are kept."""
@@ -313,7 +322,8 @@ class Recorder(Watcher):
         returned = func(*args, **kwargs)
         running = tuple((path, call) for path, call, _ in self._modules)
         operation = Operation(0, func, given, options, address, calling_line(), tuple(used), running)
-        operation.callers = tuple(_calling_lines())
+        if self._with_callers:
+            operation.callers = tuple(_calling_lines())
         found = tensors_in(returned)
         if isinstance(changed, Tensor) and (not found or found[0] is changed):
             operation.is_in_place = True

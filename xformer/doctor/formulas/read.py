@@ -38,7 +38,9 @@ def formulas(model: TokenModel, run: ModelCall) -> list[Formula]:
     """Return the formulas of a run: positions, attentions, blocks, each in forward order; what cannot be read is left out."""
     call, inputs = model.last_call(run)
     weights = sum(one.numel() * one.element_size() for one in (*model.module.parameters(), *model.module.buffers()))
-    recorder = Recorder(model.module, inputs, keep_bytes=weights + KEPT_BYTES, keep_of={*PARTS, "add"})
+    recorder = Recorder(
+        model.module, inputs, keep_bytes=weights + KEPT_BYTES, keep_of={*PARTS, "add"}, with_callers=True
+    )
     with watched(model.module, recorder):
         outputs = call()
     program = recorder.finish(outputs)
