@@ -205,8 +205,11 @@ def _findings(job: DiagnosisJob, broken: Sequence[Finding], model: ModelAdapter)
                 _finding(job, first, model)
                 if others:
                     names = ", ".join(_title(one).lower() for one in others)
-                    words = "What follows from it" if first.formulas else "Probably the same cause"
-                    with st.expander(f"{words}: {names}", icon=":material/call_split:"):
+                    is_known = bool(first.formulas)
+                    with st.expander(
+                        f"{'What follows' if is_known else 'Probably the same cause'}: {names}",
+                        icon=":material/call_split:",
+                    ):
                         lines = [f"- **{_title(one)}**: {_sentence(one, model)}" for one in others]
                         st.markdown("\n".join(lines))
         else:

@@ -76,15 +76,50 @@ class Shared(Separate):
 class Fused(nn.Module):
     """One projection that is split, and einsum over heads in the middle."""
 
-    def __init__(self, factor: float = D_HEAD**-0.5) -> None:
+    def __init__(self, factor: float = D_HEAD**-0.5, slices: tuple[int, int, int] = (0, 1, 2)) -> None:
         super().__init__()
-        self.qkv, self.o, self.factor = nn.Linear(D, 3 * D), nn.Linear(D, D), factor
+        self.qkv, self.o, self.factor, self.slices = nn.Linear(D, 3 * D), nn.Linear(D, D), factor, slices
+
+    def parts(self, x: Tensor) -> list[Tensor]:
+        return [self.qkv(x).chunk(3, dim=-1)[i] for i in self.slices]
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (part.unflatten(2, (H, D_HEAD)) for part in self.qkv(x).split(D, dim=-1))
+        q, k, v = (part.unflatten(2, (H, D_HEAD)) for part in self.parts(x))
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * self.factor
         scores = scores + torch.full((x.shape[1], x.shape[1]), -1e9).triu(1)
         return self.o(torch.einsum("bhqk,bkhd->bqhd", F.softmax(scores, dim=-1), v).flatten(2))
+
+
+class Once(Fused):
+    """One projection that is computed once, and one of its slices is used twice."""
+
+    def parts(self, x: Tensor) -> list[Tensor]:
+        every = self.qkv(x).view(*x.shape[:2], 3, D).permute(2, 0, 1, 3)
+        return [every[i] for i in self.slices]
+
+
+class Sliced(Fused):
+    """Slices of one weight."""
+
+    def parts(self, x: Tensor) -> list[Tensor]:
+        return [F.linear(x, self.qkv.weight[i * D : (i + 1) * D]) for i in self.slices]
+
+
+class HeadsLast(Fused):
+    """A fused function without the transpose before it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part.unflatten(2, (H, D_HEAD)) for part in self.parts(x))
+        return self.o(F.scaled_dot_product_attention(q, k, v).flatten(2))
+
+
+class Masked(Fused):
+    """A fused function that adds its mask."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part.unflatten(2, (H, D_HEAD)).transpose(1, 2) for part in self.parts(x))
+        mask = torch.ones(x.shape[1], x.shape[1]).tril()
+        return self.o(F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2))
 
 
 class Kernel(Fused):
@@ -198,6 +233,13 @@ CHANGED: dict[str, tuple[str, Callable[[], nn.Module]]] = {
         "heads_interleaved",
         lambda: Separate(split=lambda y: y.view(len(y), -1, D_HEAD, H).permute(0, 3, 1, 2)),
     ),
+    "a slice, twice": ("shared_projection", lambda: Once(slices=(0, 1, 1))),
+    "a slice of a weight, twice": ("shared_projection", lambda: Sliced(slices=(0, 0, 1))),
+    "kept mean": (
+        "heads_averaged",
+        lambda: Separate(merged=lambda z: z.mean(1, True).expand_as(z).transpose(1, 2).flatten(2)),
+    ),
+    "heads last, kernel": ("attention_over_heads", lambda: HeadsLast()),
     "mean": ("heads_averaged", lambda: Separate(merged=lambda z: z.mean(dim=1).repeat(1, 1, H))),
     "sum": ("heads_averaged", lambda: Separate(merged=lambda z: z.sum(1).repeat(1, 1, H))),
 }
@@ -225,6 +267,7 @@ MASKS: dict[str, tuple[str, str, Callable[[], nn.Module]]] = {
         lambda: Separate(masked=lambda s: s.masked_fill(shown(len(s[0, 0]), 0) == 1, -1e9)),
     ),
     "added": ("mask_added_as_bool", "scores + mask", lambda: Separate(masked=lambda s: s + future(len(s[0, 0])))),
+    "added, kernel": ("mask_added_as_bool", "scores + mask", Masked),
     "multiplied": ("mask_multiplied", "scores · mask", lambda: Separate(masked=lambda s: s * shown(len(s[0, 0]), 0))),
     "weak": ("mask_too_small", "-2 at masked scores", lambda: Separate(masked=lambda s: s - 2 * future(len(s[0, 0])))),
     "not used": ("mask_not_applied", "every key", lambda: Separate(masked=not_kept)),
@@ -323,7 +366,7 @@ def test_change_is_named_at_its_line(change: str) -> None:
     assert [(one.layer, one.cause) for one in found] == [(0, cause), (1, cause)], found
     assert all(one.line.startswith("test_formulas.py:") for one in found)
     assert cause in CAUSES_OF_FORMULAS
-    word = {"shared_projection": "parts[one](x)", "heads_averaged": change, "scale_missing": ""}.get(cause, "")
+    word = {"shared_projection": "", "heads_averaged": change.removeprefix("kept ")}.get(cause, "")
     assert word in found[0].text
 
 

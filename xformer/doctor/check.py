@@ -221,6 +221,10 @@ Their norms and positions are in `xformer.doctor.formulas.specification`.
 """
 
 
+CAUSAL = ("gpt", "llama")
+"""Those that are causal."""
+
+
 class NotApplicableError(Exception):
     """The rule does not apply to this model."""
 

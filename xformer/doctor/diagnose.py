@@ -17,6 +17,7 @@ from xformer.config import ModelConfig
 from xformer.doctor import checks as _registered  # noqa: F401  registers the checks
 from xformer.doctor.causes import named
 from xformer.doctor.check import (
+    CAUSAL,
     CELL,
     CHECKS,
     COLUMNS,
@@ -284,26 +285,29 @@ def iter_findings(
     model: TokenModel, checks: Sequence[Check] | None = None, spec: Specification = ""
 ) -> Iterator[Finding]:
     """Run the checks one by one, against a specification if there is one; closing the iterator cancels the rest."""
-    context = CheckContext(model, _specified(spec, model))
+    context = _context(model, spec)
     for one in CHECKS.values() if checks is None else checks:
         yield run_check(context, one)
 
 
-def _specified(spec: Specification, model: TokenModel) -> str | tuple[Formula, ...]:
-    """A specification by name, or the formulas of a reference."""
+def _context(model: TokenModel, spec: Specification) -> CheckContext:
+    """The context of a model and of what it is meant to be; a specification also says whether it is causal."""
     if isinstance(spec, str):
         if spec not in ("", *SPECS):
             raise InputError(f"A specification must be one of {', '.join(SPECS)}; got {spec!r:.60}.")
-        return spec
-    reference = Transformer(spec) if isinstance(spec, ModelConfig) else spec
-    if not isinstance(reference, nn.Module):
+        is_causal = spec in CAUSAL or (spec == "vaswani" and model.base.target is not None)
+        return CheckContext(replace(model, causal=model.causal or is_causal), spec)
+    module = Transformer(spec) if isinstance(spec, ModelConfig) else spec
+    if not isinstance(module, nn.Module):
         raise InputError(f'A specification is a name, a ModelConfig or a module; got {type(spec).__name__}, not "gpt".')
     target = model.base.target
     inputs = model.base.tokens if target is None else {"tokens": model.base.tokens, "decoder_input_ids": target}
-    read = CheckContext(TokenModel.of(reference, inputs, causal=model.causal)).formulas
+    reference = TokenModel.of(module, inputs)
+    is_causal = model.causal or reference.causal
+    read = CheckContext(replace(reference, causal=is_causal)).formulas
     if not any(one.part == "scale" for one in read):
         raise InputError("The attention of the reference cannot be read, so nothing can be compared with it.")
-    return read
+    return CheckContext(replace(model, causal=is_causal), read)
 
 
 def run_check(context: CheckContext, check: Check) -> Finding:

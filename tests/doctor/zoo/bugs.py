@@ -131,6 +131,7 @@ BUGS = [
     Bug(NANO, "x = x + self.attn(self.ln_1(x))", "x = self.attn(self.ln_1(x))", ("residual_missing",)),
     Bug(NANO, "x = x + self.mlp(self.ln_2(x))", "x = self.mlp(self.ln_2(x))", ("residual_missing",)),
     Bug(NANO, "x = x + self.attn(self.ln_1(x))", "x = self.ln_1(x); x = x + self.attn(x)", ("residual_from_norm",)),
+    Bug(NANO, "x = x + self.mlp(self.ln_2(x))", "x = self.ln_2(x) + self.mlp(self.ln_2(x))", ("residual_from_norm",)),
     Bug(
         NANO,
         "pos = torch.arange(0, t, dtype=torch.long, device=idx.device)",
@@ -186,6 +187,7 @@ BUGS = [
     ),
     Bug(LLAMA, 'float("-inf")).triu', "-5.0).triu", ("mask_too_small",)),
     Bug(LLAMA, "scores = scores + mask", "scores + mask", ("mask_not_applied",)),
+    Bug(LLAMA, "scores = scores + mask", "pass", ("mask_not_applied",), "scores = torch.matmul"),
     Bug(
         LLAMA,
         "out = out.transpose(1, 2).reshape(bsz, seqlen, -1)",

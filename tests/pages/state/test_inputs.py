@@ -78,9 +78,18 @@ def test_editing_a_token_keeps_the_spaces_of_a_text() -> None:
     assert edited(pieces, 4, "On") == "The cat sat. On"
     assert edited(pieces, 4, "!") == "The cat sat.!"
     assert edited(pieces, 0, "") == "cat sat."
-    for sent in (None, "3", {"at": 3, "text": "5"}, {"at": 0, "text": 5}, {"at": "0", "text": "5"}):  # malformed
-        assert edit_sent(sent, 3) is None
-    assert edit_sent({"at": 2, "text": "5"}, 3) == (2, "5")
+    texts = ("3", "7", "")
+    for sent in (
+        None,
+        "3",
+        {"at": 3, "was": "7", "text": "5"},
+        {"at": 0, "was": "3", "text": 5},
+        {"at": "0", "text": "5"},
+    ):
+        assert edit_sent(sent, texts) is None  # malformed
+    assert edit_sent({"at": 1, "was": "7", "text": "5"}, texts) == (1, "5")
+    assert edit_sent({"at": 4, "was": "", "text": "5"}, texts) == (2, "5")  # a new token, after another was removed
+    assert edit_sent({"at": 0, "was": "7", "text": "5"}, texts) is None  # another token stands there now
 
 
 def test_an_input_that_exceeds_the_memory_budget_is_refused(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,8 @@ class _Scaled:
     """Whether a weight is one of the numbers."""
     share: float = 1.0
     """The part of the projection's features that it has: a slice has less than 1."""
+    slice: Value | None = None
+    """The first slice of what the projection returned."""
 
 
 _PLURALS = {"key": "keys", "query": "queries", "head": "heads"}
@@ -61,8 +63,8 @@ _OPAQUE = {
 class AttentionReader:
     """Reads the formulas of the attentions of one program."""
 
-    def __init__(self, program: Program, axes: AxisTracker, *, is_causal: bool) -> None:
-        self._axes, self._is_causal = axes, is_causal
+    def __init__(self, program: Program, axes: AxisTracker, *, causal_over: str) -> None:
+        self._axes, self._causal_over = axes, causal_over
         self._known: dict[Value, _Scaled | None] = {}
         self.consumers: dict[Value, list[Operation]] = defaultdict(list)
         for operation in program.operations:
@@ -148,7 +150,7 @@ class AttentionReader:
                 return None
             learned = inner.is_learned or number.is_learned
             factor = inner.factor * (1.0 if number.is_learned else number.value)
-            return _Scaled(inner.source, factor, (operation, *inner.by), learned, inner.share)
+            return _Scaled(inner.source, factor, (operation, *inner.by), learned, inner.share, inner.slice)
         sources = [
             one for one in operation.inputs if one.is_from_inputs and one.dtype.is_floating_point | one.dtype.is_complex
         ]
@@ -161,14 +163,29 @@ class AttentionReader:
         share = min(1.0, sum(shares)) if operation.name in _JOINS else max(shares)
         if operation.name in _SLICES:
             share *= value.shape.numel() / sources[0].shape.numel()
-        return _Scaled(first.source, abs(first.factor), first.by, any(one.is_learned for one in every), share)
+        part = next((one.slice for one in every if one.slice is not None), value if operation.name in _SLICES else None)
+        return _Scaled(first.source, abs(first.factor), first.by, any(one.is_learned for one in every), share, part)
 
     # The mask
+
+    def _is_causal(self, found: FoundAttention) -> bool:
+        """Whether queries and keys are positions of the input over which the model is causal."""
+        if found.product is None:
+            sides = (
+                [self._axes.of(value)[-2] for value in _operands(found).values()][:2]
+                if found.kernel is not None
+                else []
+            )
+        else:
+            sides = [found.product.rows, found.product.columns]
+        return bool(sides) and all(
+            any(atom.root.name.startswith(f"{self._causal_over}:") for atom in side) for side in sides
+        )
 
     def _mask(self, found: FoundAttention, seen: Watched | None) -> Formula | None:
         """Which keys a query sees in a causal model; None if that is no simple rule."""
         if (
-            not self._is_causal
+            not self._is_causal(found)
             or seen is None
             or not seen.is_square
             or not (seen.allowed == seen.allowed[:1, :1]).all()
@@ -204,7 +221,7 @@ class AttentionReader:
             by = [one for one in found.chain if one.name in TIMES and factor_of(one) is None]
             return part_of("mask", "scores · mask", "mask_multiplied", by[-1] if by else operation, usual)
         after, product = self._after_product(found), _product(seen)
-        if after is not None and product is not None and found.kernel is None:
+        if after is not None and product is not None:
             added = seen.scores.double() - product * after[0]
             (low, high), (low_seen, high_seen) = (map(float, added[..., where].aminmax()) for where in (~past, past))
             if max(high - low, high_seen - low_seen) < CLOSE and abs(low - low_seen) > CLOSE:
@@ -245,13 +262,10 @@ class AttentionReader:
         known = {name: side for name, side in sides.items() if side is not None}
         if len(known) < 3:
             return None
-        values = _operands(found)
-        shared = [
-            f"{one} = {other}"
-            for one, other in (("q", "k"), ("k", "v"), ("q", "v"))
-            if _is_same(known[one].source, known[other].source)
-            and (not (min(known[one].share, known[other].share) < 1) or _is_equal(values[one], values[other]))
-        ]
+        pairs = {f"{one} = {other}": _is_shared(known[one], known[other]) for one, other in ("qk", "kv", "qv")}
+        if None in pairs.values():
+            return None
+        shared = [name for name, is_shared in pairs.items() if is_shared]
         usual = "q, k and v have projections of their own"
         if not shared:
             return part_of("projections", usual, "", None, usual)
@@ -325,15 +339,29 @@ def _is_multiple(found: FoundAttention, factor: float) -> bool:
     return float((expected - last.double()).abs().max()) <= CLOSE * float(expected.abs().max())
 
 
-def _is_same(one: Operation, other: Operation) -> bool:
-    """Whether two projections multiply the same input by the same weight."""
-    return one is other or (one.name == other.name and one.inputs == other.inputs)
-
-
-def _is_equal(one: Value, other: Value) -> bool:
-    a, b = one.tensor, other.tensor
-    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+def _is_shared(one: _Scaled, other: _Scaled) -> bool | None:
+    """Whether two of queries, keys and values come from the same weights; None if their slices are not known."""
+    if not _is_same(one.source, other.source):
         return False
-    if a.dim() == b.dim() == 4 and a.shape != b.shape:
-        b = b.transpose(-2, -1)
-    return a.shape == b.shape and torch.equal(a, b)
+    if min(one.share, other.share) == 1:
+        return True
+    if one.slice is None or other.slice is None or one.slice.tensor is None or other.slice.tensor is None:
+        return None
+    return one.slice.tensor.shape == other.slice.tensor.shape and torch.equal(one.slice.tensor, other.slice.tensor)
+
+
+def _is_same(one: Operation, other: Operation) -> bool:
+    """Whether two projections multiply the same input by the same weight, or by the same slice of one."""
+    if one is other:
+        return True
+    if one.name != other.name or len(one.inputs) != len(other.inputs):
+        return False
+    return all(a is b or _is_one_weight(a, b) for a, b in zip(one.inputs, other.inputs, strict=True))
+
+
+def _is_one_weight(one: Value, other: Value) -> bool:
+    """Whether two values are the same memory of a weight."""
+    a, b = one.tensor, other.tensor
+    if one.is_from_inputs or other.is_from_inputs or a is None or b is None:
+        return False
+    return (a.data_ptr(), a.shape, a.stride()) == (b.data_ptr(), b.shape, b.stride())

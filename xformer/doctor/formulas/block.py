@@ -246,6 +246,8 @@ class BlockReader:
             if norm is None or len(streams) > 3:
                 break
             value = self._flow.root(norm.x)
+        own, entered = self._norm_of.get(self._flow.root(one.entered)), self._flow.root(one.entered).operation
+        is_known = own is not None or entered is None or bool(self._flow.summands(entered))
         left: list[tuple[Value, Norm | None]] = [(one.left, None)]
         seen, earlier = set[Value](), list[_Sum]()
         before = self._flow.before([one.entered])
@@ -263,6 +265,8 @@ class BlockReader:
                     continue
                 other = summands[1] if summands[0] is value else summands[0]
                 terms = self._terms(other)
+                if own is not None and any(self._is_alike(self._norm_of.get(term), own) for term in terms):
+                    terms.add(self._flow.root(one.entered))  # the same norm, called twice
                 stream = max(
                     (stream for stream in streams if stream in terms), key=lambda one: streams[one], default=None
                 )
@@ -270,9 +274,13 @@ class BlockReader:
                     return _Sum(operation, streams[stream], normed, self._is_only_normed(operation.result))
                 if one.left not in self._flow.before([other]):
                     left.append((operation.result, normed))
-                    if self._flow.root(other) in before and same_size(other, one.entered):
+                    if is_known and self._flow.root(other) in before and same_size(other, one.entered):
                         earlier.append(_Sum(operation, 0, normed, is_last=False, is_other=True))
         return earlier[0] if len(earlier) == 1 else None
+
+    def _is_alike(self, norm: Norm | None, other: Norm) -> bool:
+        """Whether two norms normalise the same numbers."""
+        return norm is not None and self._flow.root(norm.x) is self._flow.root(other.x) and norm.kind == other.kind
 
     def _terms(self, value: Value) -> set[Value]:
         """What a value is the sum of, each with a factor."""

@@ -23,6 +23,7 @@ _PROJECTIONS = {"linear", "addmm", "conv1d", "conv2d", "embedding", "layer_norm"
 _PRODUCTS = {"matmul", "bmm", "mm", "baddbmm", "addbmm", "einsum", *KERNELS}
 _RESHAPES = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"}
 _REPEATS = {"repeat", "repeat_interleave", "expand", "tile", "cat", "concat", "index_select", "getitem"}
+_SIZES = {"expand_as", "view_as", "reshape_as", "type_as", "to"}
 _FAR = 24
 """Largest number of operations between a reshape and the product that reads or made its tensor."""
 
@@ -41,8 +42,14 @@ def wrong_reshapes(program: Program, axes: AxisTracker, consumers: Consumers) ->
                 yield operation, part_of("heads", formula, f"{cause}_without_transpose", operation, usual)
 
 
-def over_heads(axes: AxisTracker, consumers: Consumers) -> Iterator[tuple[Operation, Formula]]:
+def over_heads(program: Program, axes: AxisTracker, consumers: Consumers) -> Iterator[tuple[Operation, Formula]]:
     """Find products in which the heads of one position attend to each other: their split lacks its transpose."""
+    formula = "softmax(q·kᵀ) is [batch, pos, head, head]"
+    for operation in (one for one in program.operations if one.name == "scaled_dot_product_attention"):
+        *outer, rows, _ = axes.of(operation.inputs[0])
+        is_alone = any(_is_position(axes, atom) for axis in outer for atom in axis)
+        if is_alone and rows and all(_is_feature(axes, atom) for atom in rows):
+            yield operation, part_of("heads", formula, "attention_over_heads", operation, SPLIT)
     for operation, product in axes.products.items():
         is_alone = any(_is_position(axes, atom) for atom in product.shared) and product.rows and product.columns
         others = (*product.rows, *product.columns, *(atom for axis in product.contracted for atom in axis))
@@ -53,7 +60,6 @@ def over_heads(axes: AxisTracker, consumers: Consumers) -> Iterator[tuple[Operat
                 value = readers[0].result
             softmax = next((one for one in after if one.name == "softmax"), None)
             if softmax is not None and not any(one.name in _PRODUCTS for one in after[: after.index(softmax)]):
-                formula = "softmax(q·kᵀ) is [batch, pos, head, head]"
                 yield operation, part_of("heads", formula, "attention_over_heads", operation, SPLIT)
 
 
@@ -142,7 +148,8 @@ def heads_of(axes: AxisTracker, found: FoundAttention, consumers: Consumers) -> 
     atoms = {id(atom.root) for axis in heads for atom in axis}
     value = found.z
     for _ in range(12):
-        after = [one for one in consumers[value] if one.name not in ("size", "dim", "shape")]
+        after = [one for one in consumers[value] if one.name not in _SIZES or one.inputs[0] is value]
+        after = [one for one in after if one.name not in ("size", "dim", "shape")]
         if len(after) != 1:
             return None
         operation = after[0]

@@ -46,8 +46,9 @@ def formulas(model: TokenModel, run: ModelCall) -> list[Formula]:
     program = recorder.finish(outputs)
     axes = AxisTracker(program)
     every = layers_of(program, AttentionFinder(program, axes, over=PATTERN))[0]
-    read = AttentionReader(program, axes, is_causal=model.causal and run.target is None)
-    mixed = [*wrong_reshapes(program, axes, read.consumers), *over_heads(axes, read.consumers)]
+    over = "" if not model.causal else "tokens" if run.target is None else "target"
+    read = AttentionReader(program, axes, causal_over=over)
+    mixed = [*wrong_reshapes(program, axes, read.consumers), *over_heads(program, axes, read.consumers)]
     modules = [heads[0].first.address.module for heads in every]
     layers = Layers(model.module, [*modules, *(one.address.module for one, _ in mixed)])
     block = BlockReader(flow := Flow(program, axes, read.consumers), every, layers)
