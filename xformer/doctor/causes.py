@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -23,12 +24,9 @@ from xformer.doctor.check import CheckContext, Finding, stacked
 from xformer.doctor.formulas import BREAKS_A_RULE, CAUSES_OF_FORMULAS, formulas
 from xformer.doctor.localise import with_other_length
 from xformer.doctor.token_model import ModelCall, TokenModel
-from xformer.doctor.watch import Watched, read_layer
-from xformer.program.attention import PARTS, AttentionFinder, FoundAttention
-from xformer.program.axis_tracker import AxisTracker
-from xformer.program.heads import PATTERN
-from xformer.program.plan import layers_of
-from xformer.program.record import Operation, Program, Recorder, SourceLine, Value, watched
+from xformer.doctor.watch import Watched, read_layer, recorded
+from xformer.program.attention import PARTS, FoundAttention
+from xformer.program.record import Operation, Program, Recorder, SourceLine, Value
 
 CLOSE = 1e-4
 """Largest difference between tensors that count as the same, relative to the largest entry."""
@@ -107,17 +105,11 @@ def _with_text(finding: Finding, text: str) -> str:
 @torch.no_grad()
 def _recorded(model: TokenModel, run: ModelCall) -> _Recording:
     """The program of the last call of a run, with the tensors of its attentions and of what is added and multiplied."""
-    call, inputs = model.last_call(run)
-    recorder = Recorder(model.module, inputs, keep_of={*PARTS, *_ADDED})
-    with watched(model.module, recorder):
-        outputs = call()
-    program = recorder.finish(outputs)
-    every = layers_of(program, AttentionFinder(program, AxisTracker(program), over=PATTERN))[0]
-    layers = Layers(model.module, [heads[0].first.address.module for heads in every])
-    seen = ((heads[0], read_layer(heads)) for heads in every)
-    return _Recording(
-        program, [(one, replace(read, layer=layers.of(one.first.running))) for one, read in seen if read is not None]
-    )
+    _, last = recorded(model, run, partial(Recorder, keep_of={*PARTS, *_ADDED}))
+    layers = Layers(model.module, [heads[0].first.address.module for heads in last.attentions])
+    seen = ((heads[0], read_layer(heads)) for heads in last.attentions)
+    found = [(one, replace(read, layer=layers.of(one.first.running))) for one, read in seen if read is not None]
+    return _Recording(last.program, found)
 
 
 def _longer(model: TokenModel, run: ModelCall, n: int) -> ModelCall:

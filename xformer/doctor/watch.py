@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -30,7 +30,9 @@ from xformer.program.axis_tracker import AxisTracker
 from xformer.program.heads import PATTERN, Role
 from xformer.program.operations import AttentionOperations
 from xformer.program.plan import layers_of
-from xformer.program.record import Recorder, Value, tensors_in, watched
+from xformer.program.record import Program, Recorder, Value, tensors_in, watched
+
+RecorderT = TypeVar("RecorderT", bound=Recorder)
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,28 +258,49 @@ def watch_outputs(model: TokenModel, run: ModelCall) -> tuple[list[Watched], Flo
     return [event.attention for event in events if event.attention is not None], events[-1].values[0]
 
 
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """The program of the last call of a run, and the attentions that were found in it, by layer."""
+
+    program: Program
+    axes: AxisTracker
+    finder: AttentionFinder
+    attentions: list[list[FoundAttention]]
+    outputs: Float[Tensor, "batch out vocab"]
+
+
+@torch.no_grad()
+def recorded(
+    model: TokenModel, run: ModelCall, make: Callable[[nn.Module, Any], RecorderT]
+) -> tuple[RecorderT, Recorded]:
+    """Record the last call of a run, with the recorder that `make` returns for a module and its inputs."""
+    call, inputs = model.last_call(run)
+    recorder = make(model.module, inputs)
+    with watched(model.module, recorder):
+        outputs = call()
+    program = recorder.finish(outputs)
+    axes = AxisTracker(program)
+    finder = AttentionFinder(program, axes, over=PATTERN)
+    return recorder, Recorded(program, axes, finder, layers_of(program, finder)[0], outputs)
+
+
 @torch.no_grad()
 def watch_events(model: TokenModel, run: ModelCall) -> tuple[list[Event], Layers]:
     """Return everything that the modules of a run read and computed, in forward order, and the layers of the model.
 
     The last event is the output of the model.
     """
-    call, inputs = model.last_call(run)
-    recorder = _EventRecorder(model.module, inputs)
-    with watched(model.module, recorder):
-        outputs = call()
-    program = recorder.finish(outputs)
-    axes = AxisTracker(program)
-    finder = AttentionFinder(program, axes, over=PATTERN)
-    read = [(heads[0], one) for heads in layers_of(program, finder)[0] if (one := read_layer(heads)) is not None]
-    refused = [one.operation.address.module for one in finder.refused]
+    recorder, last = recorded(model, run, _EventRecorder)
+    program = last.program
+    read = [(heads[0], one) for heads in last.attentions if (one := read_layer(heads)) is not None]
+    refused = [one.operation.address.module for one in last.finder.refused]
     layers = Layers(model.module, [one.path for _, one in read] or refused)
     streams = {event.chain[-1]: values for event, values in recorder.notes if event.kind == "input"}
     counts: Counter[str] = Counter()
     events = [replace(event, values=tuple(map(_tensor, values))) for event, values in recorder.notes]
     for found, one in read:
         chain = found.first.running
-        seen = replace(one, layer=layers.of(chain), entered=_entered(found, streams, axes))
+        seen = replace(one, layer=layers.of(chain), entered=_entered(found, streams, last.axes))
         module = model.module.get_submodule(chain[-1][0])
         at = found.normaliser.operation.index + 0.5
         events.append(Event("attention", chain, counts[one.path], module, at, attention=seen))
@@ -285,8 +308,8 @@ def watch_events(model: TokenModel, run: ModelCall) -> tuple[list[Event], Layers
     for operation in program.operations:  # its cycles would keep the tensors alive
         for value in (*operation.inputs, *operation.results):
             value.tensor = None
-    last = Event("output", (("output", 0),), 0, model.module, len(program.operations), (outputs,))
-    return [*sorted(events, key=lambda event: event.at), last], layers
+    output = Event("output", (("output", 0),), 0, model.module, len(program.operations), (last.outputs,))
+    return [*sorted(events, key=lambda event: event.at), output], layers
 
 
 def _tensor(value: Value) -> Tensor:

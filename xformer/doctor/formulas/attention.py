@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from xformer.adapters.attention import for_each_head
+from xformer.doctor.formulas.flow import Flow
 from xformer.doctor.formulas.formula import CLOSE, Formula, part_of
 from xformer.doctor.formulas.heads import groups_of, heads_of, is_projection
 from xformer.doctor.formulas.numbers import OVER, TIMES, constants_before, factor_of
@@ -19,8 +19,7 @@ from xformer.doctor.formulas.positions import linear_bias
 from xformer.doctor.watch import Watched, read_layer
 from xformer.program.attention import FoundAttention
 from xformer.program.axes import argument
-from xformer.program.axis_tracker import AxisTracker
-from xformer.program.record import Operation, Program, Value
+from xformer.program.record import Operation, Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,13 +62,9 @@ _OPAQUE = {
 class AttentionReader:
     """Reads the formulas of the attentions of one program."""
 
-    def __init__(self, program: Program, axes: AxisTracker, *, causal_over: str) -> None:
-        self._axes, self._causal_over = axes, causal_over
+    def __init__(self, flow: Flow, *, causal_over: str) -> None:
+        self._flow, self._causal_over = flow, causal_over
         self._known: dict[Value, _Scaled | None] = {}
-        self.consumers: dict[Value, list[Operation]] = defaultdict(list)
-        for operation in program.operations:
-            for value in operation.inputs:
-                self.consumers[value].append(operation)
 
     def parts(self, heads: Sequence[FoundAttention]) -> Iterator[Formula]:
         """The parts of one layer."""
@@ -82,8 +77,8 @@ class AttentionReader:
             return
         sides = {name: self._traced(value) for name, value in _operands(found).items()}
         scale, mask, softmax = self._scale(heads, sides, seen), self._mask(found, seen), self._softmax(found)
-        projections, heads_read = self._projections(found, sides), heads_of(self._axes, found, self.consumers)
-        groups = groups_of(self._axes, found, seen)
+        projections, heads_read = self._projections(found, sides), heads_of(self._flow, found)
+        groups = groups_of(self._flow, found, seen)
         yield from filter(None, (scale, mask, softmax, self._bias(found, seen), projections, groups, heads_read))
 
     # The scale of the scores
@@ -140,9 +135,9 @@ class AttentionReader:
         operation = value.operation
         if operation is None or depth > 60 or operation.name in _OPAQUE:
             return None
-        if is_projection(self._axes, operation):
+        if is_projection(self._flow, operation):
             return _Scaled(operation)
-        if operation in self._axes.products:
+        if operation in self._flow.axes.products:
             return None
         if operation.name in TIMES | OVER and (number := factor_of(operation)) is not None:
             inner = self._traced(number.other, depth + 1)
@@ -172,7 +167,7 @@ class AttentionReader:
         """Whether queries and keys are positions of the input over which the model is causal."""
         if found.product is None:
             sides = (
-                [self._axes.of(value)[-2] for value in _operands(found).values()][:2]
+                [self._flow.axes.of(value)[-2] for value in _operands(found).values()][:2]
                 if found.kernel is not None
                 else []
             )
@@ -231,9 +226,12 @@ class AttentionReader:
                 return part_of("mask", f"{number:+g} at masked scores", "mask_too_small", operation, usual)
         values = [one.results[0] for one in (found.first, *found.chain)]
         unused = [
-            one for value in values for one in self.consumers[value] if one.name in _MASKS and one not in found.chain
+            one
+            for value in values
+            for one in self._flow.consumers[value]
+            if one.name in _MASKS and one not in found.chain
         ]
-        unused = [one for one in unused if not any(self.consumers[value] for value in one.results)]
+        unused = [one for one in unused if not any(self._flow.consumers[value] for value in one.results)]
         by = unused[-1] if unused else operation
         return part_of("mask", "every key", "mask_not_applied", by, "keys ≤ query")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 
 from xformer.doctor.formulas.numbers import OVER, TIMES
 from xformer.program.axis_tracker import AxisTracker
@@ -31,8 +32,12 @@ _PRODUCTS = {"einsum", "tensordot", "conv1d"}
 class Flow:
     """Which operations read a value, and which values a value was computed from."""
 
-    def __init__(self, program: Program, axes: AxisTracker, consumers: Mapping[Value, Sequence[Operation]]) -> None:
-        self.program, self.axes, self.consumers = program, axes, consumers
+    def __init__(self, program: Program, axes: AxisTracker) -> None:
+        self.program, self.axes = program, axes
+        self.consumers: dict[Value, list[Operation]] = defaultdict(list)
+        for operation in program.operations:
+            for value in operation.inputs:
+                self.consumers[value].append(operation)
 
     def root(self, value: Value, through: Collection[str] = SAME_NUMBERS) -> Value:
         """The value before operations that change no number."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from xformer.doctor.formulas.flow import Flow
 from xformer.doctor.formulas.formula import Formula, part_of
 from xformer.doctor.watch import Watched
 from xformer.program.attention import FoundAttention
 from xformer.program.axes import Atom, Axis, argument, size_of
-from xformer.program.axis_tracker import AxisTracker
 from xformer.program.backwards import KERNELS
-from xformer.program.record import Operation, Program, Value
+from xformer.program.record import Operation, Value
 
 SPLIT = "the heads are split by view(batch, pos, head, d_head).transpose(1, 2)"
 MERGED = "the heads are merged by z.transpose(1, 2).reshape(batch, pos, d_model)"
@@ -27,35 +27,33 @@ _SIZES = {"expand_as", "view_as", "reshape_as", "type_as", "to"}
 _FAR = 24
 """Largest number of operations between a reshape and the product that reads or made its tensor."""
 
-Consumers = Mapping[Value, Sequence[Operation]]
 
-
-def wrong_reshapes(program: Program, axes: AxisTracker, consumers: Consumers) -> Iterator[tuple[Operation, Formula]]:
+def wrong_reshapes(flow: Flow) -> Iterator[tuple[Operation, Formula]]:
     """Find reshapes in an attention that mix positions with features: where heads are split or merged without a transpose."""
-    for operation in program.operations:
-        if operation.name in _RESHAPES and _mixes(axes, operation):
+    for operation in flow.program.operations:
+        if operation.name in _RESHAPES and _mixes(flow, operation):
             old, new = (str(list(value.shape)) for value in (operation.inputs[0], operation.result))
-            is_merge, is_split = _comes_from_product(axes, operation), _leads_to_product(axes, operation, consumers)
+            is_merge, is_split = _comes_from_product(flow, operation), _leads_to_product(flow, operation)
             if is_merge or is_split:
                 cause, usual = ("merge", MERGED) if is_merge else ("split", SPLIT)
                 formula = f"{operation.name}: {old} → {new}, which mixes positions with features"
                 yield operation, part_of("heads", formula, f"{cause}_without_transpose", operation, usual)
 
 
-def over_heads(program: Program, axes: AxisTracker, consumers: Consumers) -> Iterator[tuple[Operation, Formula]]:
+def over_heads(flow: Flow) -> Iterator[tuple[Operation, Formula]]:
     """Find products in which the heads of one position attend to each other: their split lacks its transpose."""
     formula = "softmax(q·kᵀ) is [batch, pos, head, head]"
-    for operation in (one for one in program.operations if one.name == "scaled_dot_product_attention"):
-        *outer, rows, _ = axes.of(operation.inputs[0])
-        is_alone = any(_is_position(axes, atom) for axis in outer for atom in axis)
-        if is_alone and rows and all(_is_feature(axes, atom) for atom in rows):
+    for operation in (one for one in flow.program.operations if one.name == "scaled_dot_product_attention"):
+        *outer, rows, _ = flow.axes.of(operation.inputs[0])
+        is_alone = any(_is_position(flow, atom) for axis in outer for atom in axis)
+        if is_alone and rows and all(_is_feature(flow, atom) for atom in rows):
             yield operation, part_of("heads", formula, "attention_over_heads", operation, SPLIT)
-    for operation, product in axes.products.items():
-        is_alone = any(_is_position(axes, atom) for atom in product.shared) and product.rows and product.columns
+    for operation, product in flow.axes.products.items():
+        is_alone = any(_is_position(flow, atom) for atom in product.shared) and product.rows and product.columns
         others = (*product.rows, *product.columns, *(atom for axis in product.contracted for atom in axis))
-        if is_alone and all(_is_feature(axes, atom) for atom in others):
+        if is_alone and all(_is_feature(flow, atom) for atom in others):
             after, value = list[Operation](), operation.result
-            while len(readers := consumers.get(value, ())) == 1 and len(after) < _FAR and readers[0].results:
+            while len(readers := flow.consumers.get(value, ())) == 1 and len(after) < _FAR and readers[0].results:
                 after.append(readers[0])
                 value = readers[0].result
             softmax = next((one for one in after if one.name == "softmax"), None)
@@ -63,17 +61,16 @@ def over_heads(program: Program, axes: AxisTracker, consumers: Consumers) -> Ite
                 yield operation, part_of("heads", formula, "attention_over_heads", operation, SPLIT)
 
 
-def _mixes(axes: AxisTracker, operation: Operation) -> bool:
+def _mixes(flow: Flow, operation: Operation) -> bool:
     """Whether a reshape has an axis as long as that of the positions, in which it mixes positions with features.
 
     To flatten positions and heads into one axis, or to join neighbours, is another thing: nothing is mixed.
     """
-    source, result = axes.of(operation.inputs[0]), axes.of(operation.result)
+    source, result = flow.axes.of(operation.inputs[0]), flow.axes.of(operation.result)
     if any(atom.origin == "unknown" for axis in source for atom in axis):
         return False
-    lengths = {axis[0].size for axis in source if len(axis) == 1 and _is_position(axes, axis[0])} - {
-        2
-    }  # but for the batch
+    lengths = {axis[0].size for axis in source if len(axis) == 1 and _is_position(flow, axis[0])}
+    lengths.discard(2)  # the batch
     new = [axis for axis in result if axis not in source]
     is_lost = any(atom.origin == "unknown" for axis in new for atom in axis)
     kept = {atom for axis in result for atom in axis}
@@ -83,96 +80,96 @@ def _mixes(axes: AxisTracker, operation: Operation) -> bool:
         else [one for axis in new for one in axis]
     )
     return (
-        any(_is_feature(axes, atom) for atom in mixed)
-        and any(_is_position(axes, atom) for atom in mixed)
-        and any(size_of(axis) in lengths and _is_part(axes, axis) for axis in new)
+        any(_is_feature(flow, atom) for atom in mixed)
+        and any(_is_position(flow, atom) for atom in mixed)
+        and any(size_of(axis) in lengths and _is_part(flow, axis) for axis in new)
     )
 
 
-def _is_part(axes: AxisTracker, axis: Axis) -> bool:
+def _is_part(flow: Flow, axis: Axis) -> bool:
     """Whether an axis has something of positions, but is not all of them."""
     is_whole = len(axis) == 1 and not axis[0].is_divisor and axis[0].origin != "unknown"
-    return not is_whole and any(atom.origin == "unknown" or _is_position(axes, atom) for atom in axis)
+    return not is_whole and any(atom.origin == "unknown" or _is_position(flow, atom) for atom in axis)
 
 
-def _is_position(axes: AxisTracker, atom: Atom) -> bool:
-    return atom.origin == "input" and atom.size > 1 and not axes.is_features((atom,))
+def _is_position(flow: Flow, atom: Atom) -> bool:
+    return atom.origin == "input" and atom.size > 1 and not flow.axes.is_features((atom,))
 
 
-def _is_feature(axes: AxisTracker, atom: Atom) -> bool:
-    return atom.root.origin == "weight" or axes.is_features((atom,))
+def _is_feature(flow: Flow, atom: Atom) -> bool:
+    return atom.root.origin == "weight" or flow.axes.is_features((atom,))
 
 
-def _is_of_two(axes: AxisTracker, operation: Operation) -> bool:
+def _is_of_two(flow: Flow, operation: Operation) -> bool:
     """Whether an operation multiplies two tensors that depend on the input."""
-    is_product = operation.name in _PRODUCTS or operation in axes.products
+    is_product = operation.name in _PRODUCTS or operation in flow.axes.products
     return is_product and sum(value.is_from_inputs for value in operation.inputs) > 1
 
 
-def is_projection(axes: AxisTracker, operation: Operation) -> bool:
+def is_projection(flow: Flow, operation: Operation) -> bool:
     """Whether an operation multiplies features by a weight, or normalises them."""
-    is_product = operation.name in _PRODUCTS or operation in axes.products
-    return operation.name in _PROJECTIONS or (is_product and not _is_of_two(axes, operation))
+    is_product = operation.name in _PRODUCTS or operation in flow.axes.products
+    return operation.name in _PROJECTIONS or (is_product and not _is_of_two(flow, operation))
 
 
-def _comes_from_product(axes: AxisTracker, operation: Operation) -> bool:
+def _comes_from_product(flow: Flow, operation: Operation) -> bool:
     """Whether a tensor is the product of weights and values, through views and elementwise operations."""
     value = operation.inputs[0]
     for _ in range(_FAR):
         maker = value.operation
-        if maker is None or is_projection(axes, maker) or not maker.inputs:
+        if maker is None or is_projection(flow, maker) or not maker.inputs:
             return False
-        if _is_of_two(axes, maker):
+        if _is_of_two(flow, maker):
             return True
         value = maker.inputs[0]
     return False
 
 
-def _leads_to_product(axes: AxisTracker, operation: Operation, consumers: Consumers) -> bool:
+def _leads_to_product(flow: Flow, operation: Operation) -> bool:
     """Whether a tensor becomes the queries, keys or values of an attention."""
     reached, new = set[Value](), {operation.result}
     for _ in range(_FAR):
-        after = [one for value in new for one in consumers.get(value, ())]
-        if any(_is_of_two(axes, one) for one in after):
+        after = [one for value in new for one in flow.consumers.get(value, ())]
+        if any(_is_of_two(flow, one) for one in after):
             return True
         reached |= new
-        new = {value for one in after if not is_projection(axes, one) for value in one.results} - reached
+        new = {value for one in after if not is_projection(flow, one) for value in one.results} - reached
     return False
 
 
-def heads_of(axes: AxisTracker, found: FoundAttention, consumers: Consumers) -> Formula | None:
+def heads_of(flow: Flow, found: FoundAttention) -> Formula | None:
     """Read how an attention orders and merges its heads; None if that cannot be followed."""
-    heads = [axis for axis in axes.of(found.z) if _is_of_heads(axis, found)]
+    heads = [axis for axis in flow.axes.of(found.z) if _is_of_heads(axis, found)]
     if found.layout.n_heads < 2 or not heads:
         return None
     atoms = {id(atom.root) for axis in heads for atom in axis}
     value = found.z
     for _ in range(12):
-        after = [one for one in consumers[value] if one.name not in _SIZES or one.inputs[0] is value]
-        after = [one for one in after if one.name not in ("size", "dim", "shape")]
+        after = [one for one in flow.consumers[value] if one.name not in ("size", "dim", "shape")]
+        after = [one for one in after if one.name not in _SIZES or one.inputs[0] is value]
         if len(after) != 1:
             return None
         operation = after[0]
         if operation.name in ("mean", "sum"):
             dims = argument(operation, 1, "dim")
             dims = [] if dims is None else list(dims) if isinstance(dims, list | tuple) else [dims]
-            over = {id(atom.root) for dim in dims for atom in axes.of(value)[dim]}
+            over = {id(atom.root) for dim in dims for atom in flow.axes.of(value)[dim]}
             if over and over <= atoms:
                 words = "averaged" if operation.name == "mean" else "added up"
                 return part_of("heads", f"the heads are {words}", "heads_averaged", operation, CONCATENATED)
             return None
-        if is_projection(axes, operation):
-            joined = {id(atom.root) for atom in axes.of(value)[-1]}
+        if is_projection(flow, operation):
+            joined = {id(atom.root) for atom in flow.axes.of(value)[-1]}
             if not atoms <= joined:
                 return None
-            return _interleaved(axes, found) or part_of("heads", CONCATENATED, "", operation, CONCATENATED)
-        if operation in axes.products or not operation.results:
+            return _interleaved(flow, found) or part_of("heads", CONCATENATED, "", operation, CONCATENATED)
+        if operation in flow.axes.products or not operation.results:
             return None
         value = operation.result
     return None
 
 
-def groups_of(axes: AxisTracker, found: FoundAttention, seen: Watched | None) -> Formula | None:
+def groups_of(flow: Flow, found: FoundAttention, seen: Watched | None) -> Formula | None:
     """Read which key and value head each query head reads; None if that is not seen, or each has its own."""
     n_heads, read = found.layout.n_heads, list[Formula]()
     for name, heads in (("k", seen.k), ("v", seen.v)) if seen is not None else ():
@@ -183,7 +180,7 @@ def groups_of(axes: AxisTracker, found: FoundAttention, seen: Watched | None) ->
         if n_groups in (1, n_heads) or n_heads % n_groups:
             continue
         usual = f"query head h reads key/value head h // {n_heads // n_groups}"
-        by = _first(axes, found.operands[name].value, _REPEATS)
+        by = _first(flow, found.operands[name].value, _REPEATS)
         if owner == [h % n_groups for h in range(n_heads)]:
             formula = f"query head h reads key/value head h mod {n_groups}"
             read.append(part_of("key/value heads", formula, "key_value_head_order", by, usual))
@@ -198,7 +195,7 @@ def owners(heads: Float[Tensor, "head pos width"]) -> list[int]:
     return [next(i for i in range(h + 1) if torch.equal(heads[i], heads[h])) for h in range(len(heads))]
 
 
-def _interleaved(axes: AxisTracker, found: FoundAttention) -> Formula | None:
+def _interleaved(flow: Flow, found: FoundAttention) -> Formula | None:
     """The split of queries or values of which each head takes every n-th feature instead of adjacent ones."""
     for product, value in ((found.product, found.operands.get("q")), (found.values, found.operands.get("v"))):
         if product is None or value is None:
@@ -213,17 +210,17 @@ def _interleaved(axes: AxisTracker, found: FoundAttention) -> Formula | None:
                     and atom.is_divisor
                     and base.divide(atom.size) == (atom, head)
                 ):
-                    split = _first(axes, value.value, _RESHAPES)
+                    split = _first(flow, value.value, _RESHAPES)
                     formula = f"feature i belongs to head i mod {head.size}"
                     usual = f"feature i belongs to head i // {atom.size}"
                     return part_of("heads", formula, "heads_interleaved", split, usual)
     return None
 
 
-def _first(axes: AxisTracker, value: Value, names: Collection[str]) -> Operation | None:
+def _first(flow: Flow, value: Value, names: Collection[str]) -> Operation | None:
     """The first operation with one of these names between a projection and a value."""
     found, one = None, value.operation
-    while one is not None and one.inputs and not is_projection(axes, one):
+    while one is not None and one.inputs and not is_projection(flow, one):
         found = one if one.name in names else found
         one = one.inputs[0].operation
     return found

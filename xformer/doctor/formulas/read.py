@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -23,35 +24,26 @@ from xformer.doctor.formulas.heads import over_heads, wrong_reshapes
 from xformer.doctor.formulas.positions import added, from_batch, no_positions
 from xformer.doctor.formulas.rotary import RotaryReader
 from xformer.doctor.token_model import ModelCall, TokenModel
-from xformer.doctor.watch import path_of
-from xformer.program.attention import PARTS, AttentionFinder
+from xformer.doctor.watch import path_of, recorded
+from xformer.program.attention import PARTS
 from xformer.program.axes import argument
-from xformer.program.axis_tracker import AxisTracker
-from xformer.program.heads import PATTERN
 from xformer.program.operations import KEPT_BYTES
-from xformer.program.plan import layers_of
-from xformer.program.record import Program, Recorder, watched
+from xformer.program.record import Program, Recorder
 
 
 @torch.no_grad()
 def formulas(model: TokenModel, run: ModelCall) -> list[Formula]:
     """Return the formulas of a run: positions, attentions, blocks, each in forward order; what cannot be read is left out."""
-    call, inputs = model.last_call(run)
     weights = sum(one.numel() * one.element_size() for one in (*model.module.parameters(), *model.module.buffers()))
-    recorder = Recorder(
-        model.module, inputs, keep_bytes=weights + KEPT_BYTES, keep_of={*PARTS, "add"}, with_callers=True
-    )
-    with watched(model.module, recorder):
-        outputs = call()
-    program = recorder.finish(outputs)
-    axes = AxisTracker(program)
-    every = layers_of(program, AttentionFinder(program, axes, over=PATTERN))[0]
+    recorder = partial(Recorder, keep_bytes=weights + KEPT_BYTES, keep_of={*PARTS, "add"}, with_callers=True)
+    _, last = recorded(model, run, recorder)
+    program, every, flow = last.program, last.attentions, Flow(last.program, last.axes)
     over = "" if not model.causal else "tokens" if run.target is None else "target"
-    read = AttentionReader(program, axes, causal_over=over)
-    mixed = [*wrong_reshapes(program, axes, read.consumers), *over_heads(program, axes, read.consumers)]
+    read = AttentionReader(flow, causal_over=over)
+    mixed = [*wrong_reshapes(flow), *over_heads(flow)]
     modules = [heads[0].first.address.module for heads in every]
     layers = Layers(model.module, [*modules, *(one.address.module for one, _ in mixed)])
-    block = BlockReader(flow := Flow(program, axes, read.consumers), every, layers)
+    block = BlockReader(flow, every, layers)
     rotary = RotaryReader(flow, block)
     found = [
         replace(part, layer=layers.of(heads[0].first.running), path=path_of(heads))
