@@ -214,17 +214,6 @@ def broken(
     return Finding("broken", sentence, remedy, size, floor, place=place)
 
 
-SPECS = ("vaswani", "gpt", "bert", "llama")
-"""Architectures whose attention is softmax(q·kᵀ / √d_head)·v, with projections of their own and concatenated heads.
-
-Their norms and positions are in `xformer.doctor.formulas.specification`.
-"""
-
-
-CAUSAL = ("gpt", "llama")
-"""Those that are causal."""
-
-
 class NotApplicableError(Exception):
     """The rule does not apply to this model."""
 
@@ -241,8 +230,8 @@ class CheckContext:
 
     model: TokenModel
     spec: str | tuple[Formula, ...] = ""
-    """What the model is meant to be: one of `SPECS`, "attention" for its attention alone, or the formulas of a reference; "" if
-    that is not known."""
+    """What the model is meant to be: one of `ARCHITECTURES`, "attention" for its attention alone, or the formulas of a
+    reference; "" if that is not known."""
 
     @cached_property
     def floor(self) -> float:

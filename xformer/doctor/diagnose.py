@@ -16,19 +16,8 @@ from torch import nn
 from xformer.config import ModelConfig
 from xformer.doctor import checks as _registered  # noqa: F401  registers the checks
 from xformer.doctor.causes import named
-from xformer.doctor.check import (
-    CAUSAL,
-    CELL,
-    CHECKS,
-    COLUMNS,
-    SPECS,
-    Check,
-    CheckContext,
-    FaultLocation,
-    Finding,
-    NotApplicableError,
-)
-from xformer.doctor.formulas import BREAKS_A_RULE, Formula
+from xformer.doctor.check import CELL, CHECKS, COLUMNS, Check, CheckContext, FaultLocation, Finding, NotApplicableError
+from xformer.doctor.formulas import ARCHITECTURES, BREAKS_A_RULE, Formula
 from xformer.doctor.localise import localise
 from xformer.doctor.token_model import TokenModel
 from xformer.errors import InputError, XformerError
@@ -293,9 +282,10 @@ def iter_findings(
 def _context(model: TokenModel, spec: Specification) -> CheckContext:
     """The context of a model and of what it is meant to be; a specification also says whether it is causal."""
     if isinstance(spec, str):
-        if spec not in ("", *SPECS):
-            raise InputError(f"A specification must be one of {', '.join(SPECS)}; got {spec!r:.60}.")
-        is_causal = spec in CAUSAL or (spec == "vaswani" and model.base.target is not None)
+        if spec not in ("", *ARCHITECTURES):
+            raise InputError(f"A specification must be one of {', '.join(ARCHITECTURES)}; got {spec!r:.60}.")
+        over = ARCHITECTURES[spec].causal_over if spec else ""
+        is_causal = over == "tokens" or (over == "target" and model.base.target is not None)
         return CheckContext(replace(model, causal=model.causal or is_causal), spec)
     module = Transformer(spec) if isinstance(spec, ModelConfig) else spec
     if not isinstance(module, nn.Module):

@@ -4,56 +4,62 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from xformer.doctor.formulas.formula import Formula
 from xformer.doctor.formulas.positions import LEARNED, NONE, SINUSOIDS
 
 _ROTARY = "q and k rotated by their positions"
 _POSITIONS = {"positions", "rotary", "bias"}
-_BLOCKS = {
-    "vaswani": ("layer norm", "after", SINUSOIDS),  # Vaswani et al. 2017, arXiv:1706.03762
-    "gpt": ("layer norm", "before", LEARNED),  # Radford et al. 2019
-    "bert": ("layer norm", "after", LEARNED),  # Devlin et al. 2019, arXiv:1810.04805
-    "llama": ("RMS norm", "before", _ROTARY),  # Touvron et al. 2023, arXiv:2302.13971
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A well-known architecture, whose attention is softmax(q·kᵀ / √d_head)·v with projections of its own for q, k and v."""
+
+    norm: str
+    place: str
+    """Whether the norm is "before" or "after" a sub-layer."""
+    positions: str
+    causal_over: str
+    """The input whose later tokens it does not see: "tokens", the "target" of a decoder, or ""."""
+
+
+ARCHITECTURES = {
+    "vaswani": Architecture("layer norm", "after", SINUSOIDS, "target"),  # Vaswani et al. 2017, arXiv:1706.03762
+    "gpt": Architecture("layer norm", "before", LEARNED, "tokens"),  # Radford et al. 2019
+    "bert": Architecture("layer norm", "after", LEARNED, ""),  # Devlin et al. 2019, arXiv:1810.04805
+    "llama": Architecture("RMS norm", "before", _ROTARY, "tokens"),  # Touvron et al. 2023, arXiv:2302.13971
 }
-"""The kind of norm, its place before or after a sub-layer, and the positions, by specification."""
+"""What a model can be meant to be, by name."""
 
 
 def against(found: Sequence[Formula], spec: str | Sequence[Formula]) -> Iterator[Formula]:
     """The formulas, with the causes of those that differ from a specification or from the formulas of a reference."""
     if not isinstance(spec, str):
         yield from _against_reference(found, spec)
-        return
-    if spec not in _BLOCKS:
+    elif spec in ARCHITECTURES:
+        yield from (one if one.cause else _against(one, ARCHITECTURES[spec]) for one in found)
+    else:
         yield from found
-        return
-    kind, place, positions = _BLOCKS[spec]
-    for one in found:
-        if one.cause:
-            yield one
-        elif one.part == "norm":
-            cause = (
-                "norm_kind"
-                if not one.formula.startswith(kind)
-                else "norm_place"
-                if f", {place} " not in one.formula
-                else ""
-            )
-            yield replace(one, cause=cause, usual=f"{kind} over the features, {place} each sub-layer")
-        elif one.part in ("positions", "rotary", "bias"):
-            cause = (
-                ""
-                if _positions_of(one) == positions
-                else "positions_missing"
-                if one.formula == NONE
-                else "positions_other"
-            )
-            if not cause and positions == SINUSOIDS != one.formula:
-                cause = "sinusoid_exponent"
-            yield replace(one, cause=cause, usual=positions)
-        else:
-            yield one
+
+
+def _against(one: Formula, meant: Architecture) -> Formula:
+    """A part without a cause, with that of its difference from an architecture."""
+    if one.part == "norm":
+        cause = "norm_place" if f", {meant.place} " not in one.formula else ""
+        cause = cause if one.formula.startswith(meant.norm) else "norm_kind"
+        return replace(one, cause=cause, usual=f"{meant.norm} over the features, {meant.place} each sub-layer")
+    if one.part in _POSITIONS:
+        cause = "" if _positions_of(one) == meant.positions else _other_positions(one)
+        if not cause and meant.positions == SINUSOIDS != one.formula:
+            cause = "sinusoid_exponent"
+        return replace(one, cause=cause, usual=meant.positions)
+    return one
+
+
+def _other_positions(one: Formula) -> str:
+    return "positions_missing" if one.formula == NONE else "positions_other"
 
 
 def _against_reference(found: Sequence[Formula], reference: Sequence[Formula]) -> Iterator[Formula]:
@@ -72,8 +78,7 @@ def _against_reference(found: Sequence[Formula], reference: Sequence[Formula]) -
             yield replace(one, cause="" if is_same else cause, usual=other.formula)
         elif one.part in _POSITIONS and one.part not in wanted and (meant := wanted & _POSITIONS):
             other = next(other for other in reference if other.part in meant)
-            cause = one.cause or ("positions_missing" if one.formula == NONE else "positions_other")
-            yield replace(one, cause=cause, usual=other.formula)
+            yield replace(one, cause=one.cause or _other_positions(one), usual=other.formula)
         else:
             yield one
 
@@ -86,7 +91,7 @@ def _difference(one: Formula, other: Formula) -> str:
 
 
 def _positions_of(one: Formula) -> str:
-    """How a part tells positions apart, as in `_BLOCKS`; "" for another way."""
+    """How a part tells positions apart, as in `ARCHITECTURES`; "" for another way."""
     if one.part == "rotary":
         return _ROTARY
     return SINUSOIDS if one.formula.startswith("sin and cos") else one.formula if one.part == "positions" else ""
