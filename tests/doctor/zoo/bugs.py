@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
+
+from tests.widgets.test_code_view import imported
 
 FOLDER = Path(__file__).parent
 
@@ -45,17 +45,8 @@ def planted(bug: Bug | str, folder: Path) -> tuple[nn.Module, int]:
             number = text[: text.index(bug.seen)].count("\n") + 1
     path = folder / f"{style}.py"
     path.write_text(text)
-    name = f"zoo_{style}_{abs(hash(text))}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    import linecache
-
-    linecache.checkcache(str(path))
-    spec.loader.exec_module(module)
     torch.manual_seed(0)
-    return module.Model().eval(), number
+    return imported(path).Model().eval(), number
 
 
 SPECS = {"nano": "gpt", "llama": "llama", "functional": "vaswani", "encoder": "bert"}
