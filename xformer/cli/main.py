@@ -16,6 +16,7 @@ from xformer.errors import XformerError
 COMMANDS = {
     "train": "train", "presets": "train", "eval": "model", "trace": "model", "export": "model", "doctor": "model",
     "runs": "runs", "app": "app", "models": "app", "lesson": "model",
+    "assignment": "assignment",
 }  # fmt: skip
 """The module of each command, which implements it in a function `run_COMMAND`."""
 
@@ -119,6 +120,22 @@ def parser() -> _Parser:
     doctor.add_argument("--text", help="the input to check a model on; by default an example")
     doctor.add_argument("--spec", default="", help="what it is meant to be: vaswani, gpt, bert or llama")
     doctor.add_argument("--json", action="store_true", help="print all checks as a JSON list")
+
+    assignment = commands.add_parser("assignment", help="write the folder of an assignment, or check submissions")
+    assignment.add_argument("action", choices=["new", "check"])
+    assignment.add_argument("paths", nargs="+", metavar="path", help="the new folder, or submissions: folders or files")
+    assignment.add_argument("--set", choices=["gpt", "bugs"], default="gpt", help="new: ten tasks, or models to repair")
+    assignment.add_argument("--otter", action="store_true", help="new: also write tests for Otter-Grader")
+    assignment.add_argument("--task", help="check: one task only, e.g. softmax")
+    told = "check: 1 tells where to look, 2 also what is wrong, 3 also how it should read"
+    assignment.add_argument("--hint", type=int, default=1, choices=[1, 2, 3], help=told)
+    assignment.add_argument("--json", action="store_true", help="check: print one JSON object")
+    assignment.add_argument("--junit", metavar="FILE", help="check: write JUnit XML")
+    assignment.add_argument(
+        "--csv", metavar="FILE", help="check: write a table with a row for each submission and task"
+    )
+    train = "check: train the GPT for up to half a minute, and write its attention as a page"
+    assignment.add_argument("--train", action="store_true", help=train)
 
     runs = commands.add_parser("runs", help="list, show, delete, stop, pause or resume training runs")
     runs.add_argument("action", nargs="?", default="list", choices=["list", "show", *ORDERS])

@@ -1,0 +1,58 @@
+"""Find the bug: each planted fault is found by the doctor, and graded by its name and by the repaired model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from xformer.assignments.bugs import BUGS, PLANTED
+from xformer.assignments.grading import LocalCode, Result, cases, grade_bug
+from xformer.assignments.student import diagnosed
+from xformer.assignments.worker import loaded
+
+
+def graded(name: str, text: str, folder: Path) -> Result:
+    path = folder / f"{name}.py"
+    path.write_text(text)
+    return grade_bug(BUGS[name], PLANTED[name], LocalCode(vars(loaded(path))))
+
+
+def test_there_are_enough_bugs_of_different_kinds() -> None:
+    assert len(BUGS) >= 12
+    assert len({bug.cause for bug in PLANTED.values()}) == len(BUGS)
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_bug_is_graded_by_its_name_and_by_the_repaired_model(name: str, tmp_path: Path) -> None:
+    bug = PLANTED[name]
+    untouched = graded(name, bug.text, tmp_path)
+    assert (untouched.status, untouched.cause) == ("failed", "not_repaired")
+    assert untouched.cell is not None
+    assert bug.where in untouched.hints[0]
+    assert bug.cause not in f"{untouched.hints[:1]}{untouched.sentence}"
+    named = bug.text.replace('CAUSE = ""', f'CAUSE = "{bug.cause}"')
+    assert "Its name is right" in graded(name, named, tmp_path).sentence
+
+    repaired = bug.text.replace(bug.new, bug.old) if bug.new else _with_missing_line(bug.text, bug.old)
+    assert graded(name, repaired, tmp_path).cause == "not_named"
+    assert graded(name, repaired.replace('CAUSE = ""', 'CAUSE = "mask_is_fine"'), tmp_path).cause == "not_named"
+    assert graded(name, repaired.replace('CAUSE = ""', f'CAUSE = "{bug.cause}"'), tmp_path).status == "passed"
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_the_doctor_names_the_bug(name: str, tmp_path: Path) -> None:
+    """Otherwise the name could not be found by somebody who uses the tools of this library."""
+    bug, [part] = PLANTED[name], BUGS[name].parts
+    path = tmp_path / f"{name}.py"
+    path.write_text(bug.text)
+    problem = diagnosed(part, loaded(path).Model, cases(part)[0])
+    assert problem is not None
+    assert problem.cause in (bug.cause, *bug.also)
+    assert problem.place.line.startswith(f"{name}.py:")
+
+
+def _with_missing_line(text: str, line: str) -> str:
+    before = "        future = torch.ones"
+    assert text.count(before) == 1
+    return text.replace(before, line + before)

@@ -1,0 +1,303 @@
+"""Run a student's code on the cases of a part, and find the line at which a known mistake first shows in its numbers."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from xformer.assignments.task import SolutionError, TaskCase, TaskPart, Wrong
+from xformer.doctor.diagnose import diagnose
+from xformer.program.record import Operation, Program, Recorder, SourceLine, watched
+
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+
+
+@dataclass(frozen=True)
+class SourcePlace:
+    """A line of the student's code."""
+
+    line: str = ""
+    """As "solution.py:38"; empty if it is not known."""
+    text: str = ""
+
+
+NOWHERE = SourcePlace()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why there are no numbers.
+
+    Attributes:
+        cause: "not_written", "raises_error", "wrong_type", "changes_its_input", "no_gradient", "time_limit", "memory_limit", or
+            "stopped_python".
+        sentence: What happened.
+        place: Where.
+    """
+
+    cause: str
+    sentence: str
+    place: SourcePlace = NOWHERE
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The numbers of one case, or the problem."""
+
+    outputs: Mapping[str, Tensor]
+    problem: Problem | None = None
+
+
+def run_case(part: TaskPart, function: Callable[..., Any], case: TaskCase) -> Ran:
+    """Run one case on copies of its inputs. No exception of the student's code gets out."""
+    inputs = _copied(case.inputs)
+    leaves = _leaves(inputs) if case.with_gradient else {}
+    for leaf in leaves.values():
+        leaf.requires_grad_(True)
+    before = _copied(inputs)
+    try:
+        torch.manual_seed(0)
+        with nullcontext() if case.with_gradient else torch.no_grad():
+            made = function if part.make is None else part.make(function, inputs)
+            returned = part.run(made, inputs)
+        outputs = {name: _tensor(name, one, function) for name, one in returned.items()}
+        if changed := [name for name, one in inputs.items() if not _same(one, before[name])]:
+            return Ran({}, Problem("changes_its_input", f"It changes its argument `{changed[0]}`; work on a copy."))
+        if leaves:
+            gradients = _gradients(outputs, leaves)
+            outputs = {name: one.detach() for name, one in outputs.items()} | gradients
+    except SolutionError as error:
+        cause = "no_gradient" if "gradient" in str(error) else "wrong_type"
+        return Ran({}, Problem(cause, str(error)))
+    except Exception as error:  # whatever the student's code raises
+        return Ran({}, problem_of(error))
+    return Ran({name: one.detach().cpu() for name, one in outputs.items()})
+
+
+def _leaves(inputs: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {name: one for name, one in inputs.items() if isinstance(one, Tensor) and one.is_floating_point()}
+
+
+def _gradients(outputs: Mapping[str, Tensor], leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The gradients of a weighted sum of the outputs."""
+    floats = [one for one in outputs.values() if one.is_floating_point()]
+    if not any(one.requires_grad for one in floats):
+        raise SolutionError(
+            "Its result has no gradient, so that nothing could be learned; do not use detach or NumPy here."
+        )
+    total = sum((one * torch.arange(1, one.numel() + 1).view(one.shape).cos()).sum() for one in floats)
+    found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)  # type: ignore[arg-type]
+    return {
+        f"gradient of {name}": torch.zeros_like(leaf) if one is None else one
+        for (name, leaf), one in zip(leaves.items(), found, strict=True)
+    }
+
+
+def problem_of(error: BaseException) -> Problem:
+    """What an exception of the student's code is, as one sentence with the line that raised it."""
+    place = _place_of(error)
+    if isinstance(error, NotImplementedError):
+        return Problem("not_written", "It is not written yet.", place)
+    if isinstance(error, TimeoutError):
+        return Problem("time_limit", str(error), place)
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        return Problem("memory_limit", "It asked for more memory than it may use.", place)
+    text = " ".join(str(error).split())
+    return Problem("raises_error", f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__, place)
+
+
+def _place_of(error: BaseException) -> SourcePlace:
+    """The innermost line of the student's code in a traceback, or the line of a syntax error."""
+    if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith(_LIBRARIES):
+        return SourcePlace(f"{Path(error.filename).name}:{error.lineno}", (error.text or "").strip())
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if _is_students(one.filename)]
+    return (
+        SourcePlace(f"{Path(frames[-1].filename).name}:{frames[-1].lineno}", frames[-1].line or "")
+        if frames
+        else SourcePlace()
+    )
+
+
+def _is_students(file: str) -> bool:
+    return not file.startswith((*_LIBRARIES, "<frozen")) and "site-packages" not in file
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    if isinstance(value, Mapping):
+        return {name: _copied(one) for name, one in value.items()}
+    return type(value)(map(_copied, value)) if isinstance(value, list | tuple) else value
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor):
+        return one.shape == other.shape and torch.equal(one.detach().nan_to_num(7.0), other.detach().nan_to_num(7.0))
+    if isinstance(one, Mapping):
+        return all(_same(one[name], other[name]) for name in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return True
+
+
+def _tensor(name: str, value: Any, function: Callable[..., Any]) -> Tensor:
+    if not isinstance(value, Tensor) and type(value).__module__ == "numpy":
+        value = torch.as_tensor(value)
+    if isinstance(value, Tensor):
+        return value
+    what = "the result" if name == "output" else f"`{name}`"
+    raise SolutionError(f"It returns a {type(value).__name__} for {what}; it should be a tensor.")
+
+
+@torch.enable_grad()
+def diagnosed(part: TaskPart, make: Callable[..., Any], case: TaskCase) -> Problem | None:
+    """Return what the doctor finds in a model with the weights of a case, compared with the right one; None for nothing."""
+    inputs = {name: one for name, one in case.inputs.items() if name not in ("sizes", "weights")}
+    models = [part.make(one, case.inputs) if part.make else one() for one in (make, part.right)]
+    loss = {"loss": lambda model, tokens: model.loss(tokens)} if hasattr(models[1], "loss") else {}
+    broken = diagnose(models[0], inputs, spec=models[1], **loss).broken  # type: ignore[arg-type]
+    if not broken:
+        return None
+    place = SourcePlace(broken[0].line) if broken[0].line else SourcePlace()
+    return Problem(broken[0].cause, broken[0].whole_sentence, place)
+
+
+# ── the line ──
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """The numbers of a run, by operation."""
+
+    program: Program
+
+    @property
+    def tensors(self) -> Iterator[tuple[Operation, Float[Tensor, "..."]]]:
+        """The results of its operations, in order."""
+        for operation in self.program.operations:
+            for value in operation.results:
+                if value.tensor is not None and value.tensor.numel() and not value.tensor.is_complex():
+                    yield operation, value.tensor.double()
+
+
+def _recorded(part: TaskPart, function: Callable[..., Any], case: TaskCase) -> _Recording:
+    """Record a run. What it raises at the end does not matter: its operations up to there are known."""
+    inputs = _copied(case.inputs)
+    torch.manual_seed(0)
+    with suppress(Exception), torch.no_grad():  # the case is known to fail
+        made = function if part.make is None else part.make(function, inputs)
+        owner = made if isinstance(made, nn.Module) else nn.Module()
+        recorder = Recorder(owner, inputs, keep_bytes=64 * 1024**2, with_callers=True)
+        with suppress(Exception), watched(owner, recorder):
+            part.run(made, inputs)
+        return _Recording(recorder.finish(()))
+    return _Recording(Program())
+
+
+def locate(part: TaskPart, function: Callable[..., Any], case: TaskCase, mistake: Wrong) -> SourcePlace:
+    """Find the line of the student's code at which the numbers become those of the wrong formulas.
+
+    An operation shows a mistake if its result is one that the wrong formula computes and the right one does not. A student may
+    compute in other shapes, or number by number: then the numbers themselves are compared, for each line.
+
+    Args:
+        part: The part.
+        function: The student's function or class.
+        case: A case that fails.
+        mistake: What gives the student's numbers. What is missing is missing after the line whose result is used.
+
+    Returns:
+        The line; an empty place if no line shows it.
+    """
+
+    def tensors(change: Mapping[str, Any]) -> list[Tensor]:
+        return [one for _, one in _recorded(part, partial(part.right, **change), case).tensors]
+
+    right = [one.double() for one in _all_tensors(case.inputs)]
+    for change in ({}, *part.styles, *([] if mistake.beyond is None else [mistake.beyond])):
+        right += tensors(change)
+    wrong = [one for one in tensors(mistake.change) if bool(one.any())]  # zeros are there to be filled
+    new = [one for one in wrong if not any(_is_same(one, other) for other in right)]
+    own = _recorded(part, function, case)
+    known = [one for one in own.program.operations if _line(one, part) is not None]
+    operation = _first(own, part, new, _only_in(new, right)) or next(reversed(known), None)
+    if operation is not None and mistake.is_missing:
+        producers = [one.operation for one in operation.inputs if one.operation is not None and one.is_from_inputs]
+        operation = next((one for one in producers if _line(one, part) is not None), operation)
+    line = None if operation is None else _line(operation, part)
+    return SourcePlace() if line is None else SourcePlace(str(line), line.text)
+
+
+def _first(own: _Recording, part: TaskPart, new: Sequence[Tensor], numbers: Tensor) -> Operation | None:
+    """The first operation that shows the wrong formula: by its result, or by the numbers of its line."""
+    whole = next((one for one, result in own.tensors if any(_is_same(result, other) for other in new)), None)
+    by_line: dict[SourceLine, list[Tensor]] = {}
+    firsts: dict[SourceLine, Operation] = {}
+    for operation, result in own.tensors:
+        if (line := _line(operation, part)) is not None:
+            firsts.setdefault(line, operation)
+            by_line.setdefault(line, []).append(_telling(result))
+    for line, found in by_line.items():
+        every = torch.cat(found)
+        if len(every) and float(_are_in(every, numbers).double().mean()) > 0.5:
+            other = firsts[line]
+            return other if whole is None or other.index < whole.index else whole
+    return whole
+
+
+def _line(operation: Operation, part: TaskPart) -> SourceLine | None:
+    """The student's line of an operation: the innermost that is not in a function of another task."""
+    lines = (one for one in operation.callers if _is_students(one.file))
+    return next((one for one in lines if one.function.split(".")[0] not in part.uses), None)
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same numbers in the same shape, but for axes of size 1."""
+    if one.squeeze().shape != other.squeeze().shape:
+        return False
+    one, other = (torch.where(x.abs() < 1e6, x, x.sign() * math.inf) for x in (one.squeeze(), other.squeeze()))
+    size = float(other[other.isfinite()].abs().max()) if bool(other.isfinite().any()) else 1.0
+    return torch.allclose(one, other, rtol=1e-5, atol=1e-6 * size, equal_nan=True)
+
+
+def _telling(tensor: Tensor) -> Float[Tensor, "n"]:
+    """The numbers that could come from one place only: neither infinite nor whole."""
+    flat = tensor.flatten()
+    return flat[flat.isfinite() & ((flat - flat.round()).abs() > 1e-6)]
+
+
+def _only_in(some: Sequence[Tensor], others: Sequence[Tensor]) -> Float[Tensor, "n"]:
+    """The sorted numbers of some tensors that are in none of the others."""
+    empty = torch.zeros(0, dtype=torch.double)
+    first, second = (torch.cat([empty, *map(_telling, every)]).unique() for every in (some, others))
+    return first[~_are_in(first, second)]
+
+
+def _are_in(numbers: Tensor, known: Tensor) -> Tensor:
+    """Which numbers are among the sorted known ones, to rounding."""
+    if not len(known):
+        return torch.zeros_like(numbers, dtype=torch.bool)
+    at = torch.searchsorted(known, numbers).clamp(max=len(known) - 1)
+    near = torch.minimum((known[at] - numbers).abs(), (known[(at - 1).clamp(min=0)] - numbers).abs())
+    return near <= 1e-6 * numbers.abs() + 1e-9
+
+
+def _all_tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _all_tensors(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _all_tensors(one)
