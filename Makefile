@@ -44,7 +44,8 @@ attack: .venv/test
 floors:
 	$(PYTHON) -m tests.floors
 
-# Read attention modules of x-transformers, vit-pytorch, timm and torchtune, in .venv-packages: two minutes.
+# Read attention modules of x-transformers, vit-pytorch, timm and torchtune, and grade a notebook with nbgrader and Otter-Grader,
+# in .venv-packages: three minutes.
 packages: .venv/app
 	$(BIN)/python -m tests.packages
 

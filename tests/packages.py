@@ -1,4 +1,4 @@
-"""Reads attention modules of packages that other people install, in an environment of their own.
+"""Reads attention modules of packages, and grades with nbgrader and Otter-Grader, in an environment of their own.
 
 python -m tests.packages          builds .venv-packages where it is not there yet, and compares with the packages' own weights
 """
@@ -19,6 +19,12 @@ PINNED = (
     "torchao==0.7.0", "torchvision==0.28.0", "einops==0.8.2", "einx==0.4.3", "frozendict==2.5.1", "loguru==0.7.3",
     "torch-einops-utils==0.2.0", "tiktoken==0.14.0", "sentencepiece==0.2.3", "blobfile==3.3.0", "omegaconf==2.4.0",
     "datasets==5.2.0", "multiprocess==0.70.19", "dill==0.4.1", "xxhash==4.1.0",
+    "nbgrader==0.9.6", "alembic==1.20.1", "mako==1.4.3", "notebook==7.6.5", "rapidfuzz==3.14.6", "sqlalchemy==2.1.9",
+    "otter-grader==7.0.0", "alabaster==1.0.0", "docutils==0.22.4", "fica==0.4.1", "imagesize==2.0.1", "ipylab==1.1.0",
+    "jupytext==1.19.6", "mdit-py-plugins==0.7.0", "python-frontmatter==1.3.0", "python-on-whales==0.81.0",
+    "roman-numerals==4.1.0", "snowballstemmer==3.1.1", "sphinx==9.0.4", "sphinxcontrib-applehelp==2.0.0",
+    "sphinxcontrib-devhelp==2.0.0", "sphinxcontrib-htmlhelp==2.1.0", "sphinxcontrib-jsmath==2.0.0",
+    "sphinxcontrib-qthelp==2.0.0", "sphinxcontrib-serializinghtml==2.0.0", "wrapt==1.17.3",
 )  # fmt: skip
 """The packages, and what their modules import."""
 
@@ -36,7 +42,7 @@ def main() -> int:
         subprocess.run([str(python), "-m", "pip", "install", *options, *PINNED], check=True)
         done.write_text(wanted)
     command = [str(python), "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-W", "default"]
-    command.append("tests/program/test_packages.py")
+    command += ["tests/program/test_packages.py", "tests/assignments/test_graders.py"]
     return subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}).returncode
 
 

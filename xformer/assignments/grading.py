@@ -80,7 +80,7 @@ class StudentCode(Protocol):
         """Run one case of a part."""
         ...
 
-    def locate(self, part: TaskPart, case: int, mistake: Wrong) -> SourcePlace:
+    def locate(self, part: TaskPart, case: int, mistakes: Sequence[Wrong]) -> SourcePlace:
         """Find the line at which the numbers become those of a mistake; see `xformer.assignments.student.locate`."""
         ...
 
@@ -106,9 +106,9 @@ class LocalCode:
             return Ran({}, Problem("not_written", f"There is no {part.name}."))
         return run_case(part, self.functions[part.name], cases(part)[case])
 
-    def locate(self, part: TaskPart, case: int, mistake: Wrong) -> SourcePlace:
+    def locate(self, part: TaskPart, case: int, mistakes: Sequence[Wrong]) -> SourcePlace:
         """Find the line at which the numbers become those of a mistake."""
-        return locate(part, self.functions[part.name], cases(part)[case], mistake)
+        return locate(part, self.functions[part.name], cases(part)[case], mistakes)
 
     def diagnose(self, part: TaskPart) -> Problem | None:
         """Return what the doctor finds in a repaired model; None for nothing."""
@@ -196,11 +196,11 @@ def _grade_part(task: AssignmentTask, part: TaskPart, student: StudentCode) -> R
             return _with_problem(task, part, Problem(cause, f"{part.name}: {cell}."), "failed", cell)
         hints = (part.look, f"{cell}.", "No known mistake gives these numbers; compare each step with the equation.")
         return Result(task.name, task.title, "failed", part.name, "", f"{part.name}: {cell}.", NOWHERE, cell, hints)
-    first = known[0]
+    first = known[0][0]
     at = next((at for at, one in enumerate(differences) if isinstance(one, Cell)), failing)
-    place = student.locate(part, at, first)
-    sentence = " ".join(dict.fromkeys(one.sentence for one in known))
-    how = "; ".join(dict.fromkeys(one.how for one in known))
+    place = student.locate(part, at, [one[0] for one in known])
+    sentence = " ".join(dict.fromkeys(one.sentence for one in known[0]))
+    how = "; ".join(dict.fromkeys(one.how for one in known[0]))
     hints = (part.look, sentence, f"It should read: {how}")
     return Result(task.name, task.title, "failed", part.name, first.cause, sentence, place, cell, hints)
 
@@ -276,10 +276,13 @@ def _number(value: Tensor) -> str:
 # ── the known mistake ──
 
 
-def _explained(part: TaskPart, ran: Sequence[Ran]) -> tuple[Wrong, ...]:
-    """The mistakes that give the student's numbers in every case: one, or two together. Empty if none, or if several would."""
+def _explained(part: TaskPart, ran: Sequence[Ran]) -> list[tuple[Wrong, ...]]:
+    """The mistakes that give the student's numbers in every case: one, or two together.
+
+    Several are given only if they have one name, as the same mistake with another number. Empty if none or others would do.
+    """
     if all(one.problem is not None for one in ran):
-        return ()
+        return []
     for together in (1, 2):
         found = [
             some
@@ -288,8 +291,8 @@ def _explained(part: TaskPart, ran: Sequence[Ran]) -> tuple[Wrong, ...]:
         ]
         if found:
             causes = {tuple(one.cause for one in some) for some in found}
-            return found[0] if len(causes) == 1 else ()
-    return ()
+            return found if len(causes) == 1 else []
+    return []
 
 
 def _are_apart(some: Sequence[Wrong]) -> bool:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -183,9 +183,11 @@ class Submission:
             return Ran({}, self._problem(reply["problem"]))
         return Ran(safetensors.torch.load(data) if data else {})
 
-    def locate(self, part: TaskPart, case: int, mistake: Wrong) -> SourcePlace:
+    def locate(self, part: TaskPart, case: int, mistakes: Sequence[Wrong]) -> SourcePlace:
         """Find the line at which the numbers become those of a mistake; an empty place if the code does not answer."""
-        reply, _ = self._asked({"part": _key(part), "case": case, "mistake": list(part.wrongs).index(mistake)})
+        reply, _ = self._asked(
+            {"part": _key(part), "case": case, "mistakes": [list(part.wrongs).index(one) for one in mistakes]}
+        )
         return NOWHERE if "problem" in reply else self._place(reply)
 
     def diagnose(self, part: TaskPart) -> Problem | None:

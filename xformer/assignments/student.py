@@ -204,7 +204,7 @@ def _recorded(part: TaskPart, function: Callable[..., Any], case: TaskCase) -> _
     return _Recording(Program())
 
 
-def locate(part: TaskPart, function: Callable[..., Any], case: TaskCase, mistake: Wrong) -> SourcePlace:
+def locate(part: TaskPart, function: Callable[..., Any], case: TaskCase, mistakes: Sequence[Wrong]) -> SourcePlace:
     """Find the line of the student's code at which the numbers become those of the wrong formulas.
 
     An operation shows a mistake if its result is one that the wrong formula computes and the right one does not. A student may
@@ -214,7 +214,8 @@ def locate(part: TaskPart, function: Callable[..., Any], case: TaskCase, mistake
         part: The part.
         function: The student's function or class.
         case: A case that fails.
-        mistake: What gives the student's numbers. What is missing is missing after the line whose result is used.
+        mistakes: What gives the student's numbers: one mistake, maybe with several numbers. What is missing is missing after
+            the line whose result is used.
 
     Returns:
         The line; an empty place if no line shows it.
@@ -224,14 +225,15 @@ def locate(part: TaskPart, function: Callable[..., Any], case: TaskCase, mistake
         return [one for _, one in _recorded(part, partial(part.right, **change), case).tensors]
 
     right = [one.double() for one in _all_tensors(case.inputs)]
-    for change in ({}, *part.styles, *([] if mistake.beyond is None else [mistake.beyond])):
+    for change in ({}, *part.styles, *(one.beyond for one in mistakes if one.beyond is not None)):
         right += tensors(change)
-    wrong = [one for one in tensors(mistake.change) if bool(one.any())]  # zeros are there to be filled
+    changes = [{**style, **one.change} for one in mistakes for style in ({}, *part.styles)]
+    wrong = [one for change in changes for one in tensors(change) if bool(one.any())]  # zeros are there to be filled
     new = [one for one in wrong if not any(_is_same(one, other) for other in right)]
     own = _recorded(part, function, case)
     known = [one for one in own.program.operations if _line(one, part) is not None]
     operation = _first(own, part, new, _only_in(new, right)) or next(reversed(known), None)
-    if operation is not None and mistake.is_missing:
+    if operation is not None and mistakes[0].is_missing:
         producers = [one.operation for one in operation.inputs if one.operation is not None and one.is_from_inputs]
         operation = next((one for one in producers if _line(one, part) is not None), operation)
     line = None if operation is None else _line(operation, part)

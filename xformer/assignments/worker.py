@@ -82,8 +82,8 @@ class Worker:
             case {"load": True}:
                 self.functions = vars(loaded(self.path))
                 return {"declared": str(self.functions.get("CAUSE", ""))[:100]}, {}
-            case {"part": name, "case": case, "mistake": mistake}:
-                return asdict(student.locate(PARTS[name], case, PARTS[name].wrongs[mistake])), {}
+            case {"part": name, "case": case, "mistakes": mistakes}:
+                return asdict(student.locate(PARTS[name], case, [PARTS[name].wrongs[one] for one in mistakes])), {}
             case {"part": name, "diagnose": True}:
                 found = student.diagnose(PARTS[name])
                 return {} if found is None else {"problem": asdict(found)}, {}

@@ -12,6 +12,11 @@ from xformer.assignments.tasks import TASKS
 from xformer.errors import InputError
 
 STUBS = Path(__file__).with_name("solution.py")
+_BEGIN, _END = "### BEGIN SOLUTION", "### END SOLUTION"
+"""What nbgrader replaces by its own stub."""
+_NBGRADER = (
+    'c = get_config()  # noqa: F821\nc.CourseDirectory.course_id = "xformer"\nc.ExecutePreprocessor.timeout = 120\n'
+)
 _README = """# {title}
 
 {what}
@@ -25,13 +30,15 @@ Your code runs on this machine, in a process with limits of time and memory. Not
 """
 
 
-def write(folder: str | Path, *, assignment: Literal["gpt", "bugs"] = "gpt", otter: bool = False) -> tuple[Path, ...]:
+def write(
+    folder: str | Path, *, assignment: Literal["gpt", "bugs"] = "gpt", grader: Literal["", "nbgrader", "otter"] = ""
+) -> tuple[Path, ...]:
     """Write a new folder for a student.
 
     Args:
         folder: The folder; it must not exist, or be empty.
         assignment: "gpt" for the ten tasks that build one GPT, "bugs" for the models to repair.
-        otter: Whether to add tests for Otter-Grader. The notebook has the cells of nbgrader in any case.
+        grader: "nbgrader" for a course with the notebook as source version, "otter" for tests beside the notebook.
 
     Returns:
         The written files.
@@ -65,16 +72,21 @@ def write(folder: str | Path, *, assignment: Literal["gpt", "bugs"] = "gpt", ott
         what += " The names are in the column *cause* of docs/is-my-attention-right.md of xformer."
         files = {f"{name}.py": bug.text for name, bug in PLANTED.items()}
     files["README.md"] = _README.format(title=title, what=what, more=more)
-    if otter and assignment == "gpt":
+    if grader and assignment == "bugs":
+        raise InputError("The bugs are files, not a notebook; grade them with assignment check.")
+    if grader == "otter":
         files |= {f"tests/{name}.py": _otter_test(name) for name in TASKS}
+    elif grader == "nbgrader":
+        notebook = json.dumps(_notebook(with_marks=True), indent=1)
+        files |= {"source/gpt/assignment.ipynb": notebook, "nbgrader_config.py": _NBGRADER}
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     return tuple(folder / name for name in files)
 
 
-def _notebook() -> dict[str, Any]:
-    """The stubs as a notebook, each followed by its check; with the metadata of nbgrader."""
+def _notebook(*, with_marks: bool = False) -> dict[str, Any]:
+    """The stubs as a notebook, each followed by its check; with the metadata of nbgrader, and on request its marks."""
     head, *sections = re.split(r"^# ── (?:\d+\. )?(.+?) ──\n", STUBS.read_text(encoding="utf-8"), flags=re.MULTILINE)
     imports = head.rpartition('"""')[2].strip()
     cells = [
@@ -84,6 +96,10 @@ def _notebook() -> dict[str, Any]:
     for title, source in zip(sections[::2], sections[1::2], strict=True):
         task = TASKS.get(title)
         cells.append(_text(f"## {title[0].upper()}{title[1:]}" if task is None else f"## {task.title}"))
+        if with_marks:
+            source = re.sub(
+                r"^( *)(raise NotImplementedError)", rf"\1{_BEGIN}\n\1\2\n\1{_END}", source, flags=re.MULTILINE
+            )
         cells.append(_code(source.strip(), title.partition(":")[0].replace(" ", "_"), is_solution=task is not None))
         if task is not None:
             check = f'report = check(globals(), task="{title}", hint=1)\ndisplay(report)\nassert report.ok'

@@ -28,7 +28,7 @@ def _write(options: Namespace) -> int:
 
     if len(options.paths) != 1:
         raise InputError(f"assignment new takes one folder, got {len(options.paths)}.")
-    files = write(options.paths[0], assignment=options.set, otter=options.otter)
+    files = write(options.paths[0], assignment=options.set, grader=options.grader)
     print_line(f"{len(files)} files written to {options.paths[0]}; read README.md there.")
     return 0
 

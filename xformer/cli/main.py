@@ -125,7 +125,8 @@ def parser() -> _Parser:
     assignment.add_argument("action", choices=["new", "check"])
     assignment.add_argument("paths", nargs="+", metavar="path", help="the new folder, or submissions: folders or files")
     assignment.add_argument("--set", choices=["gpt", "bugs"], default="gpt", help="new: ten tasks, or models to repair")
-    assignment.add_argument("--otter", action="store_true", help="new: also write tests for Otter-Grader")
+    for_grader = "new: also write the files of this grader"
+    assignment.add_argument("--grader", choices=["nbgrader", "otter"], default="", help=for_grader)
     assignment.add_argument("--task", help="check: one task only, e.g. softmax")
     told = "check: 1 tells where to look, 2 also what is wrong, 3 also how it should read"
     assignment.add_argument("--hint", type=int, default=1, choices=[1, 2, 3], help=told)

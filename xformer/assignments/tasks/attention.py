@@ -66,7 +66,8 @@ SOFTMAX = AssignmentTask(
             {"output": "..."},
             "Add up the result along `dim`: each sum should be 1, also for scores of 500.",
             [
-                wrong("softmax_overflows", _SHIFT, "exp of a large score is inf, and inf / inf is NaN", subtract="nothing"),
+                wrong("softmax_overflows", _SHIFT, "the exponential of a large score is inf, and inf / inf NaN",
+                      subtract="nothing"),
                 wrong(
                     "softmax_max_of_all", _SHIFT,
                     "the largest of all scores is subtracted, so that rows far below it become 0 / 0", subtract="all",
@@ -86,13 +87,14 @@ SOFTMAX = AssignmentTask(
                     for over in (-1, 0, 1, -2) for subtract in ("row", "nothing", "all")
                 ),
                 *(
-                    wrong("softmax_not_normalised", _OVER, "exp is not divided by its sum", divide="nothing",
+                    wrong("softmax_not_normalised", _OVER, "the exponentials are not divided by their sum", divide="nothing",
                           subtract=subtract)
                     for subtract in ("row", "nothing", "all")
                 ),
                 wrong("exp_missing", _OVER, "the scores themselves are divided by their sum, without exp", divide="raw"),
                 wrong("softmax_is_log", "the result without log", "the result is the logarithm of the softmax", divide="log"),
-                wrong("softmax_wrong_norm", _OVER, "exp is divided by the root of its squares", divide="squares"),
+                wrong("softmax_wrong_norm", _OVER, "the exponentials are divided by the root of their squares",
+                      divide="squares"),
                 wrong("softmax_is_sigmoid", _OVER, "each score is mapped alone, by the sigmoid", divide="sigmoid"),
             ],
         )
@@ -215,7 +217,7 @@ ATTENTION = AssignmentTask(
                 wrong("mask_multiplied", _FILL, masked="multiplied"),
                 wrong("mask_after_softmax", _FILL, masked="after", beyond={"masked": "no"}),
                 *(
-                    wrong("mask_too_small", _FILL, f"scores of {fill:g} are too large to hide a key", fill=fill)
+                    wrong("mask_too_small", _FILL, fill=fill)
                     for fill in (-1.0, -5.0, -10.0, -20.0, -50.0, -100.0)
                 ),
                 *(
