@@ -8,7 +8,7 @@ import pytest
 
 from xformer.assignments.bugs import BUGS, PLANTED
 from xformer.assignments.grading import LocalCode, Result, cases, grade_bug
-from xformer.assignments.student import diagnosed
+from xformer.assignments.student import Problem, diagnosed
 from xformer.assignments.worker import loaded
 
 
@@ -24,8 +24,11 @@ def test_there_are_enough_bugs_of_different_kinds() -> None:
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_a_bug_is_graded_by_its_name_and_by_the_repaired_model(name: str, tmp_path: Path) -> None:
+def test_a_bug_is_graded_by_its_name_and_by_the_repaired_model(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bug = PLANTED[name]
+    monkeypatch.setattr("xformer.assignments.grading.diagnosed", lambda *model: None)  # below, for each right model
     untouched = graded(name, bug.text, tmp_path)
     assert (untouched.status, untouched.cause) == ("failed", "not_repaired")
     assert untouched.cell is not None
@@ -38,6 +41,21 @@ def test_a_bug_is_graded_by_its_name_and_by_the_repaired_model(name: str, tmp_pa
     assert graded(name, repaired, tmp_path).cause == "not_named"
     assert graded(name, repaired.replace('CAUSE = ""', 'CAUSE = "mask_is_fine"'), tmp_path).cause == "not_named"
     assert graded(name, repaired.replace('CAUSE = ""', f'CAUSE = "{bug.cause}"'), tmp_path).status == "passed"
+
+
+@pytest.mark.parametrize("name", ["bug_01", "bug_09", "bug_12"])
+def test_a_repaired_model_must_be_clean(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One model of each kind."""
+    bug = PLANTED[name]
+    assert len({PLANTED[one].base for one in ("bug_01", "bug_09", "bug_12")}) == 3
+    repaired = bug.text.replace(bug.new, bug.old) if bug.new else _with_missing_line(bug.text, bug.old)
+    repaired = repaired.replace('CAUSE = ""', f'CAUSE = "{bug.cause}"')
+    assert graded(name, repaired, tmp_path).status == "passed"
+    found = Problem("dropout_in_eval", "Dropout is applied in eval mode.")
+    monkeypatch.setattr("xformer.assignments.grading.diagnosed", lambda *model: found)
+    assert (graded(name, repaired, tmp_path).cause, found.sentence in graded(name, repaired, tmp_path).sentence) == (
+        "not_clean", True,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BUGS)
