@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
+import pandas as pd
 import segno
 import streamlit as st
 from streamlit.components.v2 import component
@@ -12,11 +13,13 @@ from streamlit.components.v2 import component
 from pages.classroom import ask, follow
 from pages.classroom.routes import lessons, rooms
 from pages.controls.text import escape_markdown
+from pages.controls.widgets import download
 from pages.server.access import LOOPBACK, base_path, is_local_only, visitor_id
 from pages.server.limits import check_rooms, count_room, readmit_students, visitor_address
 from pages.state import link
 from xformer.classroom.rooms import Room
 from xformer.errors import ClassroomError
+from xformer.training.tables import to_csv
 from xformer.widgets.scripts import script, style
 
 LARGE_CODE = "code"
@@ -108,6 +111,7 @@ def _open_room(room: Room) -> None:
     st.session_state["room_lesson"] = "" if room.lesson is None else room.lesson["name"]
     teach = {"key": "room_lesson", "on_change": _teach, "args": (room.id,)}
     st.selectbox("Lesson with exercises", list(names), format_func=names.__getitem__, **teach)
+    _assignments(room)
     st.session_state["room_follows"] = not room.is_paused
     st.toggle("Students follow this screen", key="room_follows", on_change=_pause, args=(room.id,),
               help="Switch this off to prepare something that students do not see yet.")  # fmt: skip
@@ -119,6 +123,28 @@ def _open_room(room: Room) -> None:
     _stage_view()
     st.button("End the room", icon=":material/logout:", on_click=_end, args=(room.id,), type="tertiary", key="end_room",
               help="Deletes the room with all its votes and results.")  # fmt: skip
+
+
+def _assignments(room: Room) -> None:
+    """Draw which tasks of an assignment each student has solved, if any has reported one."""
+    from xformer.assignments.room import SETS
+
+    solved: dict[str, list[str]] = {}
+    for row in rooms().results(room.id):
+        if row["lesson"] in SETS:
+            solved.setdefault(row["student"], []).extend(
+                [SETS[row["lesson"]][row["step"] - 1]] if row["solved"] else []
+            )
+    if solved:
+        rows = [{"student": name, "solved": len(tasks), "tasks": ", ".join(tasks)} for name, tasks in solved.items()]
+        st.dataframe(pd.DataFrame(rows), key="room_assignments", hide_index=True)
+        download("Results as CSV", lambda: results_csv(room.id), "xformer-exercises.csv", key="room_all_results")
+
+
+def results_csv(room: str) -> bytes:
+    """Return the results of all lessons and assignments of a room as CSV."""
+    columns = ["student", "lesson", "step", "tries", "seconds", "solved", "stuck"]
+    return to_csv(pd.DataFrame(rooms().results(room), columns=columns))
 
 
 def show_large_code(is_large: bool = True) -> None:

@@ -3,6 +3,7 @@
     GET /join                 the form for the code             GET /join/CODE            the students' page
     GET /room/CODE/model      a model that runs in the page     GET /room/CODE/lesson     a lesson
     GET /room/CODE/picture    a picture of one that cannot      WS  /room/CODE  /room/CODE/host
+    POST /room/CODE/work      solved tasks of an assignment
 
 A student's websocket accepts votes, solved exercises and a nickname, but no commands of a lecturer. The lecturer's websocket
 only sends reports; a lecturer's commands come from the screens (`pages.classroom`). The visitor's cookie identifies both.
@@ -31,7 +32,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from pages.server.access import base_path, visitor_id_in
 from pages.server.limits import admit_student, client_address
-from xformer.classroom.messages import MAX_CHARACTERS, Forget, Nickname, Offer, Vote, Work, parse
+from xformer.classroom.messages import MAX_CHARACTERS, NOT_UNDERSTOOD, Forget, Nickname, Offer, Vote, Work, parse
 from xformer.classroom.rooms import Room, RoomEndedError, Rooms, normalised
 from xformer.disk_quota import rooms_folder
 from xformer.errors import ClassroomError, XformerError
@@ -76,6 +77,7 @@ def routes() -> list[BaseRoute]:
         Route(f"{room}/model", _with_room(_model)),
         Route(f"{room}/lesson", _with_room(_lesson)),
         Route(f"{room}/picture", _with_room(_picture)),
+        Route(f"{room}/work", _with_room(_work), methods=["POST"]),
         WebSocketRoute(room, _until_it_ends(_student)),
         WebSocketRoute(f"{room}/host", _until_it_ends(_host)),
     ]
@@ -362,7 +364,11 @@ def lessons() -> Mapping[str, Lesson]:
 
 
 def exercises(name: str) -> tuple[int, ...]:
-    """Return the steps of a shipped lesson that have an exercise, counted from 0; none if there is no such lesson."""
+    """Return the steps of a shipped lesson that have an exercise, or the tasks of an assignment, from 0; or none."""
+    from xformer.assignments.room import SETS
+
+    if name in SETS:
+        return tuple(range(len(SETS[name])))
     lesson = lessons().get(name)
     return () if lesson is None else lesson.exercise_steps
 
@@ -378,6 +384,26 @@ async def _picture(request: Request, room: Room) -> Response:
     is_hidden = room.asked is not None and not room.asked.is_revealed
     picture = None if is_hidden else await _read(partial(rooms().picture, room.id))
     return Response(picture or b"", 200 if picture else 404, media_type="application/octet-stream")
+
+
+async def _work(request: Request, room: Room) -> Response:
+    """Record what a student's machine has checked: messages as on the websocket, one a line. See `xformer.assignments.room`."""
+    if not (secret := visitor_id_in(request.cookies)):
+        return PlainTextResponse("A report needs the number of a student.", 403)
+    body = b""
+    async for part in request.stream():
+        if len(body := body + part) > MAX_CHARACTERS:
+            return PlainTextResponse("The report is too long.", 413)
+    try:
+        admit_student(client_address(request.scope), room.id, secret)
+        member = (await _write(partial(rooms().join, room.id, secret))).id
+    except ClassroomError as error:
+        return PlainTextResponse(str(error), 403)
+    for line in body.decode("utf-8", "replace").splitlines():
+        if (answer := await _handle(room.id, member, line)) is not None:
+            return PlainTextResponse(json.loads(answer).get("text", NOT_UNDERSTOOD), 400)
+        await asyncio.sleep(1 / MESSAGES_A_SECOND)
+    return Response(status_code=204)
 
 
 # ── websockets ──

@@ -6,12 +6,20 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import pandas as pd
 import streamlit as st
 
 from pages.classroom import follow
 from pages.classroom.ask import keep_the_link
-from pages.classroom.present import LARGE_CODE, address_of, code_uri, host_view, short_address, show_large_code, spaced
+from pages.classroom.present import (
+    LARGE_CODE,
+    address_of,
+    code_uri,
+    host_view,
+    results_csv,
+    short_address,
+    show_large_code,
+    spaced,
+)
 from pages.classroom.routes import exercises, lessons, rooms
 from pages.components import event_data, parse_index
 from pages.controls.text import escape_markdown
@@ -21,7 +29,6 @@ from pages.state import link
 from pages.state.view import OFF
 from xformer.classroom.messages import PageState
 from xformer.classroom.rooms import Asked, Room, Student
-from xformer.training.tables import to_csv
 
 _STUDENT = "classroom_student"
 """The name of the student whose work the screen shows."""
@@ -129,12 +136,6 @@ def _go_to(room: Room, lesson: str, wanted: object) -> None:
     step = parse_index(wanted, len(lessons()[lesson].steps))
     if step is not None:  # a forged value is no step
         follow.act(room.id, rooms().teach, room.id, lesson, step)
-
-
-def results_csv(room: str) -> bytes:
-    """Return the results of all lessons of a room as CSV."""
-    columns = ["student", "lesson", "step", "tries", "seconds", "solved", "stuck"]
-    return to_csv(pd.DataFrame(rooms().results(room), columns=columns))
 
 
 @st.fragment(run_every=3.0)

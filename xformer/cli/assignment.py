@@ -54,6 +54,11 @@ def _check(options: Namespace) -> int:
         write_atomically(Path(options.junit), to_junit(reports).encode())
     if options.csv:
         write_atomically(Path(options.csv), to_csv(reports).encode())
+    if options.room:
+        from xformer.assignments.room import report_to_room
+
+        n = report_to_room(reports, options.room, options.name)
+        print_line(f"{n} tasks reported to the room." if n != 1 else "1 task reported to the room.")
     if options.train:
         for path in options.paths:
             _train(path)

@@ -135,6 +135,10 @@ def parser() -> _Parser:
     assignment.add_argument(
         "--csv", metavar="FILE", help="check: write a table with a row for each submission and task"
     )
+    assignment.add_argument(
+        "--room", metavar="LINK", help="check: report solved tasks to a room: http://HOST/join/CODE"
+    )
+    assignment.add_argument("--name", default="", help="check: the nickname for the room")
     train = "check: train the GPT for up to half a minute, and write its attention as a page"
     assignment.add_argument("--train", action="store_true", help=train)
 

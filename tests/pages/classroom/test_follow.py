@@ -50,6 +50,22 @@ def test_screen_is_followed_until_the_lecturer_switches_it_off(open_page: Open, 
     assert not app.exception
 
 
+def test_lecturer_sees_who_has_solved_tasks_of_an_assignment(open_page: Open, rooms: Rooms, room: Room) -> None:
+    assert not [one for one in open_page(ATTENTION, **REVERSE).dataframe if "tasks" in one.value]
+    for number, (name, steps) in enumerate((("ada", (0, 2)), ("bob", ()))):
+        member = rooms.join(room.id, f"{number:032}").id
+        rooms.rename(member, name)
+        for step in range(3):
+            rooms.work(member, "assignment_gpt", step, 1, step in steps)
+    app = open_page(ATTENTION, **REVERSE)
+    assert not app.exception
+    [table] = [one.value for one in app.dataframe if "tasks" in one.value]
+    assert table.to_dict("records") == [
+        {"student": "ada", "solved": 2, "tasks": "softmax, causal_mask"}, {"student": "bob", "solved": 0, "tasks": ""},
+    ]  # fmt: skip
+    assert b"assignment_gpt" in present.results_csv(room.id)
+
+
 def test_visitor_without_a_cookie_is_offered_nothing(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (follow, present, stage):
         monkeypatch.setattr(module, "visitor_id", lambda: "")

@@ -366,6 +366,29 @@ def test_only_steps_with_an_exercise_are_recorded(client: TestClient, rooms: Roo
     assert 0 < len(steps) < 10
 
 
+def test_a_check_reports_solved_tasks_of_an_assignment(client: TestClient, rooms: Rooms, room: Room) -> None:
+    headers, lesson = {"cookie": f"{COOKIE}={'5' * 32}"}, "assignment_gpt"
+    work = [{"type": "work", "lesson": lesson, "step": step, "tries": 1, "solved": step == 0} for step in (0, 9)]
+    lines = [json.dumps(one) for one in ({"type": "nickname", "name": "ada"}, *work)]
+
+    def post(*lines: str, code: str = room.code, **headers: str) -> tuple[int, str]:
+        answer = client.post(f"/room/{code}/work", content="\n".join(lines), headers=headers)
+        return answer.status_code, answer.text
+
+    assert post(*lines, **headers) == (204, "")
+    assert post(*lines, **headers) == (204, "")  # a student who checks again is the same student
+    found = [(row["student"], row["lesson"], row["step"], row["solved"]) for row in rooms.results(room.id)]
+    assert found == [("ada", lesson, 1, True), ("ada", lesson, 10, False)]
+    assert post(*lines)[0] == 403
+    assert post(*lines, code="AAAAAA", **headers)[0] == 404
+    assert post("x" * (MAX_CHARACTERS + 1), **headers)[0] == 413
+    assert post("{}", **headers)[0] == 400
+    assert post(lines[2].replace("9", "10"), **headers) == (400, "There is no such exercise.")
+    assert client.get(f"/room/{room.code}/work", headers=headers).status_code == 405
+    rooms.lock(room.id, True)
+    assert post(*lines, cookie=f"{COOKIE}={'6' * 32}")[0] == 403
+
+
 def test_lecturer_receives_only_what_has_changed(client: TestClient, rooms: Rooms, room: Room) -> None:
     members = [rooms.join(room.id, f"{number:032}").id for number in range(50)]
     rooms.teach(room.id, "masks")
